@@ -1,0 +1,51 @@
+# What a user and a developer run. `make try` and `make test` install what is missing first (as root), or say what to
+# install.
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+SBINDIR ?= /sbin
+DESTDIR ?=
+# Directory whose files `make try` copies.
+SOURCE ?= /usr/share
+# Tiers in memory are refused, so temporary files must lie on a disk.
+TMPDIR ?= /var/tmp
+export TMPDIR
+
+.PHONY: all build try test check fmt clippy install uninstall dependencies dependencies-test
+
+all: build
+
+build:
+	$(CARGO) build --release --locked -p polymux
+
+dependencies:
+	scripts/install-dependencies.sh try
+
+dependencies-test:
+	scripts/install-dependencies.sh test
+
+try: dependencies build
+	target/release/polymux try $(SOURCE)
+
+# Everything: form, lints, unit and integration tests, and the suites on mounted volumes in their long form.
+test: dependencies-test fmt clippy
+	POLYMUX_HEAVY=1 $(CARGO) test --workspace --locked
+
+# The short form, for between two edits.
+check: fmt clippy
+	$(CARGO) test --workspace --locked
+
+fmt:
+	$(CARGO) fmt --all --check
+
+clippy:
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# `mount -t polymux` and fstab look for helpers in /sbin only.
+install: build
+	install -D -m 0755 target/release/polymux "$(DESTDIR)$(PREFIX)/bin/polymux"
+	install -d "$(DESTDIR)$(SBINDIR)"
+	ln -sfn "$(PREFIX)/bin/polymux" "$(DESTDIR)$(SBINDIR)/mount.polymux"
+
+uninstall:
+	rm -f "$(DESTDIR)$(SBINDIR)/mount.polymux" "$(DESTDIR)$(PREFIX)/bin/polymux"

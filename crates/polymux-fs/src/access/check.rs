@@ -1,0 +1,75 @@
+//! The checks themselves.
+
+use polymux_types::Errno;
+
+use super::acl::{ACCESS_ACL, Acl};
+use crate::caller::Caller;
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::inode::{Common, Inode};
+
+/// Permission to read, as in a mode.
+pub(crate) const READ: u32 = 4;
+/// Permission to write.
+pub(crate) const WRITE: u32 = 2;
+/// Permission to execute a file or search a directory.
+pub(crate) const EXECUTE: u32 = 1;
+
+impl Core {
+    /// Fails with EACCES where the caller may not do all of `wanted`.
+    pub(crate) fn check_access(&self, caller: &Caller, inode: &Inode, wanted: u32) -> Result<()> {
+        if !caller.checks_permissions() || wanted == 0 {
+            return Ok(());
+        }
+        let common = inode.common.read().clone();
+        if caller.is_privileged() {
+            // Execution needs one execute bit even for those who may do everything else.
+            let may = inode.is_directory() || wanted & EXECUTE == 0 || common.permissions & 0o111 != 0;
+            return if may { Ok(()) } else { Err(Errno::EACCES.into()) };
+        }
+        let may = match self.access_acl(inode, &common)? {
+            Some(acl) => acl.permits(caller, common.uid, common.gid, wanted),
+            None => {
+                let shift = if caller.uid == common.uid {
+                    6
+                } else if caller.is_in_group(common.gid) {
+                    3
+                } else {
+                    0
+                };
+                (common.permissions >> shift) & wanted == wanted
+            }
+        };
+        if may { Ok(()) } else { Err(Errno::EACCES.into()) }
+    }
+
+    pub(crate) fn access_acl(&self, inode: &Inode, common: &Common) -> Result<Option<Acl>> {
+        if !common.has_access_acl {
+            return Ok(None);
+        }
+        let value = self.metadata.xattr(inode.ino, ACCESS_ACL)?;
+        let parsed = value.map(|value| Acl::parse(&value)).transpose();
+        parsed
+            .map(Option::flatten)
+            .map_err(|_| Error::corrupted(format!("the ACL of inode {}", inode.ino), "it is invalid"))
+    }
+
+    /// Fails with EPERM where the caller does not own the file.
+    pub(crate) fn check_owner(&self, caller: &Caller, inode: &Inode) -> Result<()> {
+        let owns = caller.is_privileged() || !caller.checks_permissions() || caller.uid == inode.common.read().uid;
+        if owns { Ok(()) } else { Err(Errno::EPERM.into()) }
+    }
+
+    /// Fails with EPERM where a sticky directory keeps the caller from removing or renaming a name of somebody else's.
+    pub(crate) fn check_sticky(&self, caller: &Caller, directory: &Inode, child: &Inode) -> Result<()> {
+        if !caller.checks_permissions() || caller.is_privileged() {
+            return Ok(());
+        }
+        let (sticky, directory_owner) = {
+            let common = directory.common.read();
+            (common.permissions & libc::S_ISVTX != 0, common.uid)
+        };
+        let owns = caller.uid == directory_owner || caller.uid == child.common.read().uid;
+        if !sticky || owns { Ok(()) } else { Err(Errno::EPERM.into()) }
+    }
+}

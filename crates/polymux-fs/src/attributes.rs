@@ -1,0 +1,229 @@
+//! Attributes of files as callers see them.
+
+use polymux_types::{Ino, Timestamp};
+
+/// Type of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FileKind {
+    /// Regular file.
+    Regular,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Named pipe.
+    Fifo,
+    /// Unix-domain socket.
+    Socket,
+    /// Character device.
+    CharacterDevice,
+    /// Block device.
+    BlockDevice,
+}
+
+impl FileKind {
+    /// The type bits of `st_mode`.
+    #[must_use]
+    pub const fn type_bits(self) -> u32 {
+        match self {
+            Self::Fifo => libc::S_IFIFO,
+            Self::CharacterDevice => libc::S_IFCHR,
+            Self::Directory => libc::S_IFDIR,
+            Self::BlockDevice => libc::S_IFBLK,
+            Self::Regular => libc::S_IFREG,
+            Self::Symlink => libc::S_IFLNK,
+            Self::Socket => libc::S_IFSOCK,
+        }
+    }
+
+    /// The type that type bits of `st_mode` name.
+    #[must_use]
+    pub const fn from_type_bits(mode: u32) -> Option<Self> {
+        match mode & libc::S_IFMT {
+            libc::S_IFIFO => Some(Self::Fifo),
+            libc::S_IFCHR => Some(Self::CharacterDevice),
+            libc::S_IFDIR => Some(Self::Directory),
+            libc::S_IFBLK => Some(Self::BlockDevice),
+            libc::S_IFREG => Some(Self::Regular),
+            libc::S_IFLNK => Some(Self::Symlink),
+            libc::S_IFSOCK => Some(Self::Socket),
+            _ => None,
+        }
+    }
+}
+
+/// Attributes of one file, answered by the collective inode for all tiers (M9).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Inode number; stable for the life of the file, also across remounts and migration.
+    pub ino: Ino,
+    /// Type.
+    pub kind: FileKind,
+    /// Permission bits with set-id and sticky, `0..=0o7777`.
+    pub permissions: u32,
+    /// Names of the file; for a directory 2 plus its subdirectories.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node, else 0.
+    pub device: u64,
+    /// Size in bytes: of the data, of a link's target, or of a directory's entries.
+    pub size: u64,
+    /// Units of 512 bytes allocated, summed over the tiers.
+    pub blocks: u64,
+    /// Last access (relatime).
+    pub accessed: Timestamp,
+    /// Last change of the data.
+    pub modified: Timestamp,
+    /// Last change of the attributes.
+    pub changed: Timestamp,
+    /// Creation.
+    pub born: Timestamp,
+}
+
+/// A new value of a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The present moment (which a writer of the file may set, not only its owner).
+    Now,
+    /// A given moment.
+    To(Timestamp),
+}
+
+/// What `set_attributes` changes; `None` leaves an attribute as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// New permission bits, `0..=0o7777`.
+    pub permissions: Option<u32>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New size.
+    pub size: Option<u64>,
+    /// New access time.
+    pub accessed: Option<SetTime>,
+    /// New modification time.
+    pub modified: Option<SetTime>,
+    /// Handle the change comes through (`ftruncate`), which replaces the check for write permission.
+    pub handle: Option<crate::HandleId>,
+}
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryEntry {
+    /// Stable position: reading on from here gives what follows, whatever was created or removed meanwhile.
+    pub cookie: u64,
+    /// The file.
+    pub ino: Ino,
+    /// Its type.
+    pub kind: FileKind,
+    /// Its name, without a slash or a zero byte.
+    pub name: Vec<u8>,
+}
+
+/// What an open file may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Reading is allowed.
+    pub read: bool,
+    /// Writing is allowed.
+    pub write: bool,
+    /// Every write goes to the end of the file, atomically.
+    pub append: bool,
+    /// The file is emptied when it is opened.
+    pub truncate: bool,
+    /// Creation fails where the name exists.
+    pub exclusive: bool,
+    /// Each write is durable before it returns (`O_DSYNC`, `O_SYNC`).
+    pub synchronous: bool,
+    /// Opened to be executed: execute permission is checked instead of read permission.
+    pub execute: bool,
+}
+
+/// A special file to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    /// Empty regular file.
+    Regular,
+    /// Named pipe.
+    Fifo,
+    /// Unix-domain socket.
+    Socket,
+    /// Character device with its number.
+    CharacterDevice(u64),
+    /// Block device with its number.
+    BlockDevice(u64),
+}
+
+/// How `rename` treats a name that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameMode {
+    /// It is replaced.
+    Replace,
+    /// The rename fails (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// The two names change places (`RENAME_EXCHANGE`).
+    Exchange,
+}
+
+/// What `set_xattr` expects of the attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Nothing.
+    CreateOrReplace,
+    /// That it does not exist.
+    Create,
+    /// That it exists.
+    Replace,
+}
+
+/// How durable `sync` makes a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncKind {
+    /// Data and what is needed to read it back (`fdatasync`).
+    Data,
+    /// All attributes too (`fsync`).
+    All,
+}
+
+/// Forms of `fallocate(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocateKind {
+    /// Reserve room; the size grows to the end of the range.
+    Extend,
+    /// Reserve room; the size stays.
+    KeepSize,
+    /// Make the range a hole; the size stays.
+    PunchHole,
+    /// Make the range zeros; the size grows to its end.
+    ZeroRange,
+    /// Make the range zeros; the size stays.
+    ZeroRangeKeepSize,
+}
+
+/// Where written bytes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteOrigin {
+    /// A call of a program.
+    Call,
+    /// Write-back of mapped pages: it carries no caller, is not checked, and never grows the file (DESIGN section 10).
+    PageCache,
+}
+
+/// Room on the volume, as `statfs` reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeSpace {
+    /// All bytes that the tiers can give; tiers that share a file system are counted once.
+    pub total: u64,
+    /// Bytes that are free, reserves included.
+    pub free: u64,
+    /// Bytes that can still be written.
+    pub available: u64,
+    /// Files that exist and could.
+    pub files_total: u64,
+    /// Files that can still be made.
+    pub files_free: u64,
+}

@@ -1,0 +1,25 @@
+//! The block lookup table of a file: which slot owns each block (M6). Pure: no I/O, no lock, no clock.
+//!
+//! What is true here:
+//! * Every block has one owner: the extent that covers it, else the home slot, else nobody (a file without objects).
+//! * Extents do not overlap, are not empty, never name the home slot, and equal neighbours are one extent. So a file
+//!   that lies on one tier has no extent.
+//! * The map knows no size. An extent that ends at [`END`] owns what the file may still grow to: the *tail*.
+
+mod map;
+mod node;
+
+pub(crate) use map::{BlockMap, Extent, MapChange, Run};
+pub(crate) use node::NodeTable;
+
+/// End of an extent that covers all blocks to come.
+pub(crate) const END: u64 = u64::MAX;
+
+/// Who owns a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The object in this place of the file's list.
+    Slot(u8),
+    /// Nobody on purpose: it reads as zeros, and home must not be asked.
+    Hole,
+}

@@ -1,0 +1,271 @@
+//! The map itself: home and exceptions.
+
+use std::collections::BTreeMap;
+
+use super::{END, Owner};
+
+/// An exception: blocks `start..end` belong to `owner`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) owner: Owner,
+}
+
+/// Blocks `start..end` that share an owner; `None` where there is no home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) owner: Option<Owner>,
+}
+
+/// Which extent records changed: what a transaction must delete and put.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MapChange {
+    /// End blocks of extents that are gone.
+    pub(crate) removed: Vec<u64>,
+    /// Extents that are new or changed.
+    pub(crate) added: Vec<Extent>,
+}
+
+/// Home slot and exceptions, keyed by their end so that one seek finds the covering one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BlockMap {
+    home: Option<u8>,
+    exceptions: BTreeMap<u64, (u64, Owner)>,
+}
+
+impl BlockMap {
+    /// A map from its records. Fails with the reason where they break an invariant.
+    pub(crate) fn from_extents(home: Option<u8>, extents: &[Extent]) -> Result<Self, &'static str> {
+        let mut map = Self { home, exceptions: BTreeMap::new() };
+        let mut reached = 0;
+        for extent in extents {
+            if extent.start >= extent.end {
+                return Err("an extent is empty");
+            }
+            if extent.start < reached {
+                return Err("two extents overlap");
+            }
+            if home.is_none() || Some(extent.owner) == home.map(Owner::Slot) {
+                return Err("an extent is not an exception");
+            }
+            reached = extent.end;
+            map.exceptions.insert(extent.end, (extent.start, extent.owner));
+        }
+        Ok(map)
+    }
+
+    pub(crate) fn home(&self) -> Option<u8> {
+        self.home
+    }
+
+    /// Gives a file without objects its home.
+    pub(crate) fn set_home(&mut self, slot: u8) {
+        assert!(self.home.is_none() && self.exceptions.is_empty(), "a home is given once");
+        self.home = Some(slot);
+    }
+
+    /// Back to a file without objects.
+    pub(crate) fn clear(&mut self) -> MapChange {
+        self.home = None;
+        MapChange { removed: std::mem::take(&mut self.exceptions).into_keys().collect(), added: Vec::new() }
+    }
+
+    pub(crate) fn has_exceptions(&self) -> bool {
+        !self.exceptions.is_empty()
+    }
+
+    pub(crate) fn exceptions(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.exceptions.iter().map(|(end, (start, owner))| Extent { start: *start, end: *end, owner: *owner })
+    }
+
+    /// The owner of a block and how far its run reaches.
+    pub(crate) fn run_at(&self, block: u64) -> Run {
+        let home = self.home.map(Owner::Slot);
+        match self.exceptions.range(block + 1..).next() {
+            Some((end, (start, owner))) if *start <= block => Run { start: block, end: *end, owner: Some(*owner) },
+            Some((_, (start, _))) => Run { start: block, end: *start, owner: home },
+            None => Run { start: block, end: END, owner: home },
+        }
+    }
+
+    /// The owner of what the file may still grow to.
+    pub(crate) fn tail(&self) -> Option<Owner> {
+        self.run_at(END - 1).owner
+    }
+
+    /// The runs that cover blocks `start..end`, in order.
+    pub(crate) fn runs(&self, start: u64, end: u64) -> Vec<Run> {
+        let mut runs = Vec::new();
+        let mut block = start;
+        while block < end {
+            let mut run = self.run_at(block);
+            run.end = run.end.min(end);
+            block = run.end;
+            runs.push(run);
+        }
+        runs
+    }
+
+    /// Gives blocks `start..end` to an owner.
+    pub(crate) fn assign(&mut self, start: u64, end: u64, owner: Owner) -> MapChange {
+        assert!(start < end, "an assignment covers a block");
+        assert!(self.home.is_some(), "a file has a home before it has exceptions");
+        let mut change = MapChange::default();
+        let is_home = self.home.map(Owner::Slot) == Some(owner);
+        let (mut merged_start, mut merged_end) = (start, end);
+        // Everything that overlaps or touches: touched neighbours of the same owner become one extent.
+        let touched: Vec<Extent> = self
+            .exceptions
+            .range(start..)
+            .map(|(end, (start, owner))| Extent { start: *start, end: *end, owner: *owner })
+            .take_while(|extent| extent.start <= end)
+            .collect();
+        for extent in touched {
+            let overlaps = extent.start < end && extent.end > start;
+            if extent.owner == owner && !is_home {
+                merged_start = merged_start.min(extent.start);
+                merged_end = merged_end.max(extent.end);
+            } else if !overlaps {
+                continue;
+            }
+            self.exceptions.remove(&extent.end);
+            change.removed.push(extent.end);
+            if extent.owner != owner {
+                if extent.start < start {
+                    self.insert(Extent { end: start, ..extent }, &mut change);
+                }
+                if extent.end > end {
+                    self.insert(Extent { start: end, ..extent }, &mut change);
+                }
+            }
+        }
+        if !is_home {
+            self.insert(Extent { start: merged_start, end: merged_end, owner }, &mut change);
+        }
+        change.removed.retain(|end| !change.added.iter().any(|extent| extent.end == *end));
+        change
+    }
+
+    fn insert(&mut self, extent: Extent, change: &mut MapChange) {
+        self.exceptions.insert(extent.end, (extent.start, extent.owner));
+        change.added.push(extent);
+    }
+
+    /// Cuts the map after `blocks` blocks: the owner of the last one owns what follows. With no block left, home does.
+    pub(crate) fn cut(&mut self, blocks: u64) -> MapChange {
+        let tail = if blocks == 0 { self.home.map(Owner::Slot) } else { self.run_at(blocks - 1).owner };
+        match tail {
+            Some(owner) if self.has_exceptions() => self.assign(blocks, END, owner),
+            _ => MapChange::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BLOCKS: usize = 24;
+
+    fn oracle_owner(map: &BlockMap, block: usize) -> Option<Owner> {
+        map.run_at(block as u64).owner
+    }
+
+    fn check_invariants(map: &BlockMap) {
+        let extents: Vec<Extent> = map.exceptions().collect();
+        assert_eq!(BlockMap::from_extents(map.home(), &extents).as_ref(), Ok(map));
+        for pair in extents.windows(2) {
+            assert!(
+                pair[0].end < pair[1].start || pair[0].owner != pair[1].owner,
+                "neighbours are coalesced: {pair:?}"
+            );
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Assign(u64, u64, Owner),
+        Cut(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let owner = prop_oneof![(0_u8..4).prop_map(Owner::Slot), Just(Owner::Hole)];
+        let last = BLOCKS as u64;
+        prop_oneof![
+            6 => (0..last, 1..=last, any::<bool>(), owner).prop_map(move |(start, length, open, owner)| {
+                let end = if open { END } else { (start + length).min(last + 4) };
+                Step::Assign(start, end, owner)
+            }),
+            1 => (0..last).prop_map(Step::Cut),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_map_agrees_with_one_owner_per_block_and_its_changes_rebuild_it(steps in prop::collection::vec(step(), 1..40)) {
+            let mut map = BlockMap::default();
+            map.set_home(0);
+            let mut oracle = vec![Owner::Slot(0); BLOCKS + 8];
+            let mut records: BTreeMap<u64, Extent> = BTreeMap::new();
+            for step in steps {
+                let (change, start, end, owner) = match step {
+                    Step::Assign(start, end, owner) => (map.assign(start, end, owner), start, end, owner),
+                    Step::Cut(blocks) => {
+                        let tail = if blocks == 0 { Owner::Slot(0) } else { oracle[usize::try_from(blocks - 1).unwrap()] };
+                        (map.cut(blocks), blocks, END, tail)
+                    }
+                };
+                for (block, slot) in oracle.iter_mut().enumerate() {
+                    if (start..end).contains(&(block as u64)) {
+                        *slot = owner;
+                    }
+                }
+                for end in &change.removed {
+                    prop_assert!(records.remove(end).is_some(), "only a record that exists is deleted");
+                }
+                for extent in &change.added {
+                    records.insert(extent.end, *extent);
+                }
+                for (block, owner) in oracle.iter().enumerate() {
+                    prop_assert_eq!(oracle_owner(&map, block), Some(*owner), "block {}", block);
+                }
+                check_invariants(&map);
+                let rebuilt: Vec<Extent> = records.values().copied().collect();
+                let rebuilt = BlockMap::from_extents(Some(0), &rebuilt);
+                prop_assert_eq!(rebuilt.as_ref(), Ok(&map));
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_on_one_tier_has_no_extent() {
+        let mut map = BlockMap::default();
+        map.set_home(2);
+        map.assign(5, 9, Owner::Slot(1));
+        map.assign(0, END, Owner::Slot(2));
+        assert!(!map.has_exceptions());
+        assert_eq!(map.tail(), Some(Owner::Slot(2)));
+    }
+
+    #[test]
+    fn runs_cover_a_range_without_gap() {
+        let mut map = BlockMap::default();
+        map.set_home(0);
+        map.assign(2, 4, Owner::Slot(1));
+        map.assign(6, END, Owner::Slot(2));
+        let runs: Vec<(u64, u64)> = map.runs(1, 8).iter().map(|run| (run.start, run.end)).collect();
+        assert_eq!(runs, [(1, 2), (2, 4), (4, 6), (6, 8)]);
+    }
+
+    #[test]
+    fn records_that_overlap_are_refused() {
+        let extent = |start, end| Extent { start, end, owner: Owner::Slot(1) };
+        assert!(BlockMap::from_extents(Some(0), &[extent(0, 5), extent(4, 9)]).is_err());
+        assert!(BlockMap::from_extents(Some(1), &[extent(0, 5)]).is_err());
+        assert!(BlockMap::from_extents(None, &[extent(0, 5)]).is_err());
+    }
+}

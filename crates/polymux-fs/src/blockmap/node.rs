@@ -1,0 +1,195 @@
+//! Range nodes: 2 MiB units of locking and version (P2), made on demand.
+//!
+//! What is true here:
+//! * A writer holds its blocks in the pending list of every node it touches, taken in ascending order (C4): disjoint
+//!   writers pass at once, overlapping ones wait their turn, and nobody who waits holds a later node.
+//! * `map_version` is drawn from one counter per file, so that a node made anew never repeats a version. A reader notes
+//!   the counter, reads, and is right if no node it touched carries a later version: a node that does not exist was not
+//!   changed since the file came into memory.
+//! * Nodes live until the inode leaves memory; then nobody reads.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
+use smallvec::SmallVec;
+
+const BLOCKS_PER_NODE: u64 = RANGE_NODE_SIZE / BLOCK_SIZE;
+
+#[derive(Debug, Default)]
+struct RangeNode {
+    map_version: AtomicU64,
+    /// Raised when a writer leaves; the mover compares it (M10).
+    write_version: AtomicU64,
+    /// Blocks being written, whole ranges of their writers.
+    pending: Mutex<SmallVec<[(u64, u64); 1]>>,
+    left: Condvar,
+}
+
+const _: () = assert!(size_of::<RangeNode>() <= 104, "a node with its place in the table takes 128 bytes at the most");
+
+/// All range nodes of one file.
+#[derive(Debug, Default)]
+pub(crate) struct NodeTable {
+    nodes: RwLock<BTreeMap<u64, Arc<RangeNode>>>,
+    version: AtomicU64,
+    /// Version of the last change that reached to the end of all blocks, nodes that do not exist included.
+    tail_version: AtomicU64,
+}
+
+/// Blocks held by a writer; dropping it lets overlapping writers in.
+pub(crate) struct RangeGuard {
+    blocks: (u64, u64),
+    held: SmallVec<[Arc<RangeNode>; 2]>,
+}
+
+fn nodes_of(blocks: &Range<u64>) -> std::ops::RangeInclusive<u64> {
+    assert!(blocks.start < blocks.end, "a range covers a block");
+    blocks.start / BLOCKS_PER_NODE..=(blocks.end - 1) / BLOCKS_PER_NODE
+}
+
+impl NodeTable {
+    fn node(&self, index: u64) -> Arc<RangeNode> {
+        if let Some(node) = self.nodes.read().get(&index) {
+            return node.clone();
+        }
+        self.nodes.write().entry(index).or_default().clone()
+    }
+
+    /// Waits until no other writer holds any of the blocks, and holds them.
+    pub(crate) fn hold(&self, blocks: Range<u64>) -> RangeGuard {
+        let mut guard = RangeGuard { blocks: (blocks.start, blocks.end), held: SmallVec::new() };
+        for index in nodes_of(&blocks) {
+            let node = self.node(index);
+            let mut pending = node.pending.lock();
+            while pending.iter().any(|(start, end)| *start < blocks.end && blocks.start < *end) {
+                node.left.wait(&mut pending);
+            }
+            pending.push(guard.blocks);
+            drop(pending);
+            guard.held.push(node);
+        }
+        guard
+    }
+
+    /// As [`NodeTable::hold`], or `None` where it would wait.
+    pub(crate) fn try_hold(&self, blocks: Range<u64>) -> Option<RangeGuard> {
+        let mut guard = RangeGuard { blocks: (blocks.start, blocks.end), held: SmallVec::new() };
+        for index in nodes_of(&blocks) {
+            let node = self.node(index);
+            let mut pending = node.pending.lock();
+            if pending.iter().any(|(start, end)| *start < blocks.end && blocks.start < *end) {
+                return None;
+            }
+            pending.push(guard.blocks);
+            drop(pending);
+            guard.held.push(node);
+        }
+        Some(guard)
+    }
+
+    /// The version that a reader notes before it looks up the map.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Marks the mapping of blocks as changed. Called with the map locked, before the change can be seen.
+    pub(crate) fn mark_map_changed(&self, blocks: Range<u64>) {
+        let version = self.version.fetch_add(1, Ordering::AcqRel) + 1;
+        if blocks.end == super::END {
+            self.tail_version.store(version, Ordering::Release);
+            return;
+        }
+        for index in nodes_of(&blocks) {
+            self.node(index).map_version.store(version, Ordering::Release);
+        }
+    }
+
+    /// Whether the mapping of blocks is still what it was when `noted` was read.
+    pub(crate) fn map_unchanged_since(&self, blocks: Range<u64>, noted: u64) -> bool {
+        if self.version() == noted {
+            return true;
+        }
+        if self.tail_version.load(Ordering::Acquire) > noted {
+            return false;
+        }
+        let nodes = self.nodes.read();
+        nodes.range(nodes_of(&blocks)).all(|(_, node)| node.map_version.load(Ordering::Acquire) <= noted)
+    }
+
+    #[cfg(test)]
+    fn is_quiet(&self) -> bool {
+        self.nodes.read().values().all(|node| node.pending.lock().is_empty())
+    }
+}
+
+impl Drop for RangeGuard {
+    fn drop(&mut self) {
+        for node in &self.held {
+            let mut pending = node.pending.lock();
+            let place =
+                pending.iter().position(|range| *range == self.blocks).expect("a guard is in the list it joined");
+            pending.swap_remove(place);
+            node.write_version.fetch_add(1, Ordering::Release);
+            node.left.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn disjoint_writers_pass_and_overlapping_ones_do_not() {
+        let table = NodeTable::default();
+        let first = table.hold(0..10);
+        assert!(table.try_hold(10..20).is_some());
+        assert!(table.try_hold(9..11).is_none());
+        drop(first);
+        assert!(table.try_hold(9..11).is_some());
+        assert!(table.is_quiet(), "a failed attempt leaves nothing behind");
+    }
+
+    #[test]
+    fn writers_of_several_nodes_never_run_together_nor_deadlock() {
+        let table = NodeTable::default();
+        let inside = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..8_u64 {
+                let (table, inside) = (&table, &inside);
+                scope.spawn(move || {
+                    for round in 0..300 {
+                        let start = (thread * 37 + round * 101) % (2 * BLOCKS_PER_NODE);
+                        let _guard = table.hold(start..start + 2 * BLOCKS_PER_NODE);
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert!(table.is_quiet());
+    }
+
+    #[test]
+    fn a_reader_sees_a_change_of_its_blocks_and_not_of_others() {
+        let table = NodeTable::default();
+        let noted = table.version();
+        table.mark_map_changed(BLOCKS_PER_NODE..BLOCKS_PER_NODE + 1);
+        assert!(table.map_unchanged_since(0..BLOCKS_PER_NODE, noted));
+        assert!(!table.map_unchanged_since(0..BLOCKS_PER_NODE + 1, noted));
+        assert!(table.map_unchanged_since(0..2 * BLOCKS_PER_NODE, table.version()));
+    }
+
+    #[test]
+    fn a_cut_is_seen_by_readers_of_nodes_that_never_existed() {
+        let table = NodeTable::default();
+        let noted = table.version();
+        table.mark_map_changed(5..super::super::END);
+        assert!(!table.map_unchanged_since(100 * BLOCKS_PER_NODE..101 * BLOCKS_PER_NODE, noted));
+    }
+}

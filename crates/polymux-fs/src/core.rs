@@ -1,0 +1,227 @@
+//! What all modules share: the tiers, the metadata, the tables of inodes and descriptions.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use parking_lot::Mutex;
+use polymux_meta::{Batch, Sequence};
+use polymux_types::{Bucket, Clock, Errno, Ino, Timestamp, VolumeId, limits};
+
+use crate::blockmap::{Extent, MapChange};
+use crate::counters::Counters;
+use crate::error::{Error, Result};
+use crate::inode::{DirectoryState, HandleTable, Inode, InodeTable};
+use crate::space::{DisownedQueue, TierSet};
+use crate::store::{DisownedRecord, ExtentRecord, InodeRecord, Metadata, keys};
+use crate::volume::{Access, MountOptions};
+
+/// Inodes that stay in memory although nobody refers to them.
+const IDLE_INODES_MAX: usize = 65_536;
+
+/// The file system below its public face.
+pub(crate) struct Core {
+    pub(crate) id: VolumeId,
+    pub(crate) name: String,
+    pub(crate) options: MountOptions,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) metadata: Metadata,
+    pub(crate) tiers: TierSet,
+    pub(crate) inodes: InodeTable,
+    pub(crate) handles: HandleTable,
+    pub(crate) disowned: DisownedQueue,
+    pub(crate) counters: Counters,
+    /// Held for the length of a rename between two directories, so that the tree stands still meanwhile.
+    pub(crate) rename_lock: Mutex<()>,
+    /// The last stop was unclean: objects may be longer than their files say (DESIGN section 6).
+    pub(crate) after_unclean_stop: AtomicBool,
+    pub(crate) epoch: AtomicU64,
+    pub(crate) unmounted: AtomicBool,
+    pub(crate) flush_due_ms: AtomicU64,
+    /// What recovery did, for `status`.
+    pub(crate) recovery_notes: Mutex<VecDeque<String>>,
+}
+
+/// Changes that become durable together.
+pub(crate) struct Transaction {
+    pub(crate) batch: Batch,
+}
+
+impl Transaction {
+    /// Adds the record of an inode that is not a directory, as it is now.
+    pub(crate) fn put_inode(&mut self, inode: &Inode) {
+        self.put_record(inode, None);
+    }
+
+    /// Adds the record of a directory, as it is now.
+    pub(crate) fn put_directory(&mut self, inode: &Inode, state: &DirectoryState) {
+        self.put_record(inode, Some(state));
+    }
+
+    fn put_record(&mut self, inode: &Inode, state: Option<&DirectoryState>) {
+        // Cleared first: a time that changes while the record is being made marks the inode again.
+        inode.times_dirty.store(false, std::sync::atomic::Ordering::Release);
+        let record: InodeRecord = inode.to_record(state);
+        if let crate::store::InodeBody::Regular(file) = &record.body {
+            let checked = crate::store::inode_format::check_file(file);
+            assert_eq!(checked, Ok(()), "inode {} breaks an invariant before commit", inode.ino);
+        }
+        self.batch.put(keys::inode(inode.ino), record.encode());
+    }
+
+    /// Adds what changed in the block lookup table of an inode.
+    pub(crate) fn put_map_change(&mut self, ino: Ino, change: &MapChange) {
+        for end in &change.removed {
+            self.batch.delete(keys::extent(ino, *end));
+        }
+        for Extent { start, end, owner } in &change.added {
+            let record = ExtentRecord { start_block: *start, owner: *owner };
+            self.batch.put(keys::extent(ino, *end), record.encode());
+        }
+    }
+
+    /// Adds a disowned range.
+    pub(crate) fn put_disowned(&mut self, record: &DisownedRecord) {
+        self.batch.put(record.key(), record.encode());
+    }
+
+    /// Adds the removal of a disowned record whose work is done.
+    pub(crate) fn delete_disowned(&mut self, record: &DisownedRecord) {
+        self.batch.delete(record.key());
+    }
+}
+
+impl Core {
+    pub(crate) fn new(
+        identity: (VolumeId, String),
+        options: MountOptions,
+        clock: Arc<dyn Clock>,
+        metadata: Metadata,
+        tiers: TierSet,
+    ) -> Self {
+        Self {
+            id: identity.0,
+            name: identity.1,
+            options,
+            clock,
+            metadata,
+            tiers,
+            inodes: InodeTable::new(IDLE_INODES_MAX),
+            handles: HandleTable::new(),
+            disowned: DisownedQueue::default(),
+            counters: Counters::default(),
+            rename_lock: Mutex::new(()),
+            after_unclean_stop: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
+            unmounted: AtomicBool::new(false),
+            flush_due_ms: AtomicU64::new(0),
+            recovery_notes: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.options.access == Access::ReadOnly
+    }
+
+    /// Fails on a read-only mount.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.is_read_only() { Err(Errno::EROFS.into()) } else { Ok(()) }
+    }
+
+    /// The inode of a number; ENOENT where there is none (a stale reference).
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
+        let found = self.inodes.get_or_load(ino, || self.load_inode(ino))?;
+        match found {
+            Some(inode) if !inode.lifecycle.lock().gone => Ok(inode),
+            _ => Err(Errno::ENOENT.into()),
+        }
+    }
+
+    fn load_inode(&self, ino: Ino) -> Result<Option<Inode>> {
+        // Read before the record, so that the sequence certainly covers the record's last change.
+        let Some(record) = self.metadata.inode(ino)? else { return Ok(None) };
+        let extents = match &record.body {
+            crate::store::InodeBody::Regular(file) if file.objects.len() > 1 => self.metadata.extents(ino)?,
+            _ => Vec::new(),
+        };
+        let sequence = self.metadata.committed();
+        Inode::from_record(ino, record, &extents, sequence).map(Some)
+    }
+
+    /// Runs `body` with the record locks of all `inodes` held and commits what it put together, as one transaction.
+    ///
+    /// `body` checks first and changes memory last: where it fails, nothing may have been changed.
+    pub(crate) fn transact<T>(&self, inodes: &[&Inode], body: impl FnOnce(&mut Transaction) -> Result<T>) -> Result<T> {
+        let mut ordered: Vec<&Inode> = inodes.to_vec();
+        ordered.sort_by_key(|inode| inode.ino);
+        ordered.dedup_by_key(|inode| inode.ino);
+        let _locks: Vec<_> = ordered.iter().map(|inode| inode.record_lock.lock()).collect();
+        let mut transaction = Transaction { batch: Batch::new() };
+        let result = body(&mut transaction)?;
+        let sequence = self.metadata.commit(transaction.batch)?;
+        for inode in ordered {
+            inode.note_sequence(sequence);
+        }
+        Ok(result)
+    }
+
+    /// Makes every transaction so far that concerns an inode durable.
+    pub(crate) fn flush_inode(&self, inode: &Inode) -> Result<()> {
+        self.flush_through(inode.last_sequence())
+    }
+
+    pub(crate) fn flush_through(&self, sequence: Sequence) -> Result<()> {
+        if self.metadata.durable() >= sequence {
+            return Ok(());
+        }
+        Counters::count(&self.counters.log_flushes);
+        self.metadata.sync(sequence)
+    }
+
+    /// The bucket of objects whose first name lies in a directory, so that its files stay close on disk.
+    pub(crate) fn bucket_for_parent(parent: Ino) -> Bucket {
+        let spread = parent.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let bucket = spread % u64::from(limits::BUCKETS);
+        Bucket(u16::try_from(bucket).expect("a remainder below the number of buckets fits"))
+    }
+
+    /// Keeps a sentence for `status` and logs it.
+    pub(crate) fn note_recovery(&self, note: String) {
+        const NOTES_MAX: usize = 100;
+        log::warn!("volume {}: {note}", self.name);
+        let mut notes = self.recovery_notes.lock();
+        if notes.len() == NOTES_MAX {
+            notes.pop_front();
+        }
+        notes.push_back(note);
+    }
+
+    /// Counts a reference by number.
+    pub(crate) fn pin(&self, ino: Ino) {
+        if let Ok(inode) = self.inode(ino) {
+            inode.lifecycle.lock().pins += 1;
+        }
+    }
+
+    /// Takes references by number back.
+    pub(crate) fn unpin(&self, ino: Ino, count: u64) -> Result<()> {
+        let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
+        {
+            let mut lifecycle = inode.lifecycle.lock();
+            lifecycle.pins = lifecycle.pins.saturating_sub(count);
+            if lifecycle.in_use() {
+                return Ok(());
+            }
+        }
+        self.delete_if_unused(&inode)
+    }
+
+    /// An error that says a record contradicts another one.
+    pub(crate) fn contradiction(inode: &Inode, detail: &str) -> Error {
+        Error::corrupted(format!("inode {}", inode.ino), detail)
+    }
+}

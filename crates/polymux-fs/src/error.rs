@@ -1,0 +1,143 @@
+//! Errors of the file system. This is the one place where they become an errno and a log level.
+
+use polymux_meta::StoreError;
+use polymux_tier::TierError;
+use polymux_types::{Errno, Ino, TierId};
+
+/// What went wrong, in the words of the layer that found it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ErrorKind {
+    /// A plain answer of the file system interface: the name exists, the directory is not empty, and so on.
+    #[error("{0}")]
+    Posix(Errno),
+    /// The operation would wait, and the caller said it must not.
+    #[error("the operation would wait")]
+    WouldBlock,
+    /// A tier failed.
+    #[error("tier {tier}: {source}")]
+    Tier {
+        /// Which tier.
+        tier: TierId,
+        /// What it said.
+        source: TierError,
+    },
+    /// The bytes are on a tier that is not there.
+    #[error("tier {0} is missing")]
+    TierMissing(TierId),
+    /// No tier has room.
+    #[error("no tier has room")]
+    NoSpace,
+    /// The range was lost by a failed sync and not written since (DESIGN section 6).
+    #[error("inode {0}: data was lost by a failed sync")]
+    Damaged(Ino),
+    /// The metadata store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A record does not mean anything.
+    #[error("metadata of {subject} is damaged: {detail}")]
+    Corrupted {
+        /// Which record, in words.
+        subject: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+}
+
+/// An error of a [`crate::FileSystem`] operation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind}")]
+pub struct Error {
+    kind: Box<ErrorKind>,
+}
+
+/// Result of a [`crate::FileSystem`] operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// What went wrong.
+    #[must_use]
+    pub fn kind(&self) -> &ErrorKind {
+        &self.kind
+    }
+
+    /// What a program is told.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self.kind.as_ref() {
+            ErrorKind::Posix(errno) => *errno,
+            ErrorKind::WouldBlock => Errno::EAGAIN,
+            ErrorKind::NoSpace | ErrorKind::Store(StoreError::NoSpace) => Errno::ENOSPC,
+            ErrorKind::Tier { source, .. } => errno_of_tier(source),
+            ErrorKind::TierMissing(_) | ErrorKind::Damaged(_) | ErrorKind::Store(_) | ErrorKind::Corrupted { .. } => {
+                Errno::EIO
+            }
+        }
+    }
+
+    /// How loudly the log says it: what programs cause themselves is silent.
+    #[must_use]
+    pub fn log_level(&self) -> Option<log::Level> {
+        match self.kind.as_ref() {
+            ErrorKind::Posix(_) | ErrorKind::WouldBlock => None,
+            ErrorKind::NoSpace | ErrorKind::TierMissing(_) => Some(log::Level::Debug),
+            ErrorKind::Tier { source, .. } if source.is_out_of_room() => Some(log::Level::Debug),
+            ErrorKind::Tier { source: TierError::Unsupported(_) | TierError::FileTooLarge, .. } => None,
+            ErrorKind::Tier { .. } | ErrorKind::Damaged(_) | ErrorKind::Store(StoreError::NoSpace) => {
+                Some(log::Level::Warn)
+            }
+            ErrorKind::Store(_) | ErrorKind::Corrupted { .. } => Some(log::Level::Error),
+        }
+    }
+
+    /// Wraps an error of a tier.
+    #[must_use]
+    pub fn tier(tier: TierId, source: TierError) -> Self {
+        match source {
+            TierError::WouldBlock => ErrorKind::WouldBlock.into(),
+            source => ErrorKind::Tier { tier, source }.into(),
+        }
+    }
+
+    /// A record that does not mean anything.
+    #[must_use]
+    pub fn corrupted(subject: impl Into<String>, detail: impl Into<String>) -> Self {
+        ErrorKind::Corrupted { subject: subject.into(), detail: detail.into() }.into()
+    }
+
+    /// Whether room ran out.
+    #[must_use]
+    pub fn is_out_of_room(&self) -> bool {
+        matches!(self.errno(), Errno::ENOSPC | Errno::EDQUOT)
+    }
+}
+
+fn errno_of_tier(error: &TierError) -> Errno {
+    match error {
+        TierError::NoSpace => Errno::ENOSPC,
+        TierError::Quota => Errno::EDQUOT,
+        TierError::WouldBlock => Errno::EAGAIN,
+        TierError::Unsupported(_) => Errno::EOPNOTSUPP,
+        TierError::ReadOnly => Errno::EROFS,
+        TierError::FileTooLarge => Errno::EFBIG,
+        TierError::Io { errno, .. } => *errno,
+        TierError::NotFound(_) | TierError::AlreadyExists(_) | TierError::Label(_) | TierError::InUse(_) => Errno::EIO,
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self { kind: Box::new(kind) }
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        ErrorKind::Posix(errno).into()
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        ErrorKind::Store(error).into()
+    }
+}

@@ -1,0 +1,323 @@
+//! The public face: one type, usable without FUSE.
+
+use polymux_types::Ino;
+
+use crate::attributes::{
+    AllocateKind, Attributes, DirectoryEntry, NodeKind, OpenOptions, RenameMode, SetAttributes, SyncKind, VolumeSpace,
+    WriteOrigin, XattrMode,
+};
+use crate::caller::Caller;
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::report::{FileLocation, VolumeStatus};
+use crate::volume::{MountOptions, NewVolume, Parts, VolumeError};
+use polymux_tier::SeekTarget;
+
+/// An open description. Never reused within one mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HandleId(pub u64);
+
+/// What [`FileSystem::step`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing was waiting, or nothing could be done about it now.
+    Idle,
+    /// Work was done; there may be more.
+    Worked,
+}
+
+/// One mounted volume. Every method takes `&self` and may be called from any thread.
+///
+/// Errors carry an errno ([`Error::errno`]); where a method says nothing else, they are those of the system call of the
+/// same purpose on Linux.
+pub struct FileSystem {
+    core: Core,
+}
+
+impl FileSystem {
+    /// Makes a new volume: its records in the (empty) store, durably, then the labels of the tiers.
+    ///
+    /// # Errors
+    /// Where a tier is missing or carries a label already, or the store holds a volume, nothing was changed.
+    pub fn format(parts: &Parts, volume: &NewVolume) -> std::result::Result<(), VolumeError> {
+        crate::recover::format(parts, volume)
+    }
+
+    /// Checks labels and epochs, raises the epoch, and recovers where the last stop was unclean.
+    ///
+    /// # Errors
+    /// Where a check fails nothing was changed.
+    pub fn mount(parts: Parts, options: MountOptions) -> std::result::Result<Self, VolumeError> {
+        crate::recover::mount(parts, options).map(|core| Self { core })
+    }
+
+    /// Drains everything, syncs the tiers, settles sizes and stamps the tiers clean. Open descriptions are closed.
+    /// A second call does nothing.
+    pub fn unmount(&self) -> Result<()> {
+        self.logged("unmount", self.core.unmount())
+    }
+
+    /// One round of background work: the periodic flush and the freeing of disowned bytes.
+    pub fn step(&self) -> Progress {
+        self.core.step()
+    }
+
+    fn logged<T>(&self, operation: &str, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error: &Error| {
+            if let Some(level) = error.log_level() {
+                log::log!(level, "volume {}: {operation}: {error}", self.core.name);
+            }
+        })
+    }
+
+    /// Finds a name in a directory; `.` and `..` are understood.
+    pub fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attributes> {
+        self.logged("lookup", self.core.lookup(caller, parent, name))
+    }
+
+    /// The directory that a directory lies in; the root for itself.
+    pub fn parent_of(&self, caller: &Caller, directory: Ino) -> Result<Attributes> {
+        self.lookup(caller, directory, b"..")
+    }
+
+    /// Keeps an inode in service while somebody refers to it by number, although it may have no name (FUSE lookup
+    /// counts). One that does not exist is ignored.
+    pub fn pin(&self, ino: Ino) {
+        self.core.pin(ino);
+    }
+
+    /// Takes `count` pins back; with the last one an inode without a name goes.
+    pub fn unpin(&self, ino: Ino, count: u64) {
+        if let Err(error) = self.logged("forget", self.core.unpin(ino, count)) {
+            log::debug!("inode {ino} is deleted at the next mount: {error}");
+        }
+    }
+
+    /// The attributes of an inode.
+    pub fn attributes(&self, caller: &Caller, ino: Ino) -> Result<Attributes> {
+        let _ = caller;
+        self.logged("getattr", self.core.inode(ino).and_then(|inode| self.core.attributes_of(&inode)))
+    }
+
+    /// Changes attributes, the size among them; returns them all.
+    pub fn set_attributes(&self, caller: &Caller, ino: Ino, change: &SetAttributes) -> Result<Attributes> {
+        self.logged("setattr", self.core.set_attributes(caller, ino, change))
+    }
+
+    /// Whether the caller may do all of `mask`: 4 read, 2 write, 1 execute or search; 0 asks for existence.
+    pub fn access(&self, caller: &Caller, ino: Ino, mask: u32) -> Result<()> {
+        self.logged("access", self.core.check_mask(caller, ino, mask))
+    }
+
+    /// Makes an empty regular file, a fifo, a socket or a device node.
+    pub fn make_node(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        kind: NodeKind,
+        permissions: u32,
+    ) -> Result<Attributes> {
+        self.logged("mknod", self.core.make_node(caller, parent, name, kind, permissions))
+    }
+
+    /// Makes a directory.
+    pub fn make_directory(&self, caller: &Caller, parent: Ino, name: &[u8], permissions: u32) -> Result<Attributes> {
+        self.logged("mkdir", self.core.make_directory(caller, parent, name, permissions))
+    }
+
+    /// Makes a symbolic link.
+    pub fn make_symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attributes> {
+        self.logged("symlink", self.core.make_symlink(caller, parent, name, target))
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_symlink(&self, caller: &Caller, ino: Ino) -> Result<Vec<u8>> {
+        let _ = caller;
+        self.logged("readlink", self.core.read_symlink(ino))
+    }
+
+    /// Gives a file another name.
+    pub fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attributes> {
+        self.logged("link", self.core.link(caller, ino, parent, name))
+    }
+
+    /// Takes the name of a file away.
+    pub fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        self.logged("unlink", self.core.unlink(caller, parent, name))
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_directory(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        self.logged("rmdir", self.core.remove_directory(caller, parent, name))
+    }
+
+    /// Renames a name, replacing or exchanging as told.
+    pub fn rename(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.logged("rename", self.core.rename(caller, (parent, name), (new_parent, new_name), mode))
+    }
+
+    /// Entries of a directory after a cookie (0: from the start), at most `limit`; `.` and `..` are not among them, and
+    /// cookies below 16 are never given. Stateless: whoever lists checked permission with [`FileSystem::open_directory`].
+    pub fn read_directory(
+        &self,
+        caller: &Caller,
+        directory: Ino,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<DirectoryEntry>> {
+        let _ = caller;
+        self.logged("readdir", self.core.read_directory(directory, after, limit))
+    }
+
+    /// Checks that a directory may be listed.
+    pub fn open_directory(&self, caller: &Caller, directory: Ino) -> Result<()> {
+        self.logged("opendir", self.core.open_directory(caller, directory))
+    }
+
+    /// Makes the names in a directory durable.
+    pub fn sync_directory(&self, caller: &Caller, directory: Ino) -> Result<()> {
+        self.logged("fsyncdir", self.core.sync_directory(caller, directory))
+    }
+
+    /// Makes a regular file, or opens the one that is there unless `exclusive` is set, and opens it.
+    pub fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        permissions: u32,
+        options: OpenOptions,
+    ) -> Result<(Attributes, HandleId)> {
+        self.logged("create", self.core.create(caller, parent, name, permissions, options))
+    }
+
+    /// A regular file without a name (`O_TMPFILE`); [`FileSystem::link`] can give it one.
+    pub fn create_unnamed(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        permissions: u32,
+        options: OpenOptions,
+    ) -> Result<(Attributes, HandleId)> {
+        self.logged("tmpfile", self.core.create_unnamed(caller, parent, permissions, options))
+    }
+
+    /// Opens a regular file.
+    pub fn open(&self, caller: &Caller, ino: Ino, options: OpenOptions) -> Result<HandleId> {
+        self.logged("open", self.core.open(caller, ino, options))
+    }
+
+    /// Reads at an offset; returns the number of bytes, which is less than asked for only at the end of the file.
+    pub fn read(&self, caller: &Caller, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.logged("read", self.core.read(caller, handle, offset, buffer))
+    }
+
+    /// Writes at an offset, or at the end of a file opened with [`OpenOptions::append`]; returns the number of bytes,
+    /// which is less than asked for only when room ran out in the middle. Writes up to 1 MiB are atomic among writes.
+    pub fn write(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        offset: u64,
+        data: &[u8],
+        origin: WriteOrigin,
+    ) -> Result<usize> {
+        self.logged("write", self.core.write(caller, handle, offset, data, origin))
+    }
+
+    /// One descriptor of the description was closed (`close(2)`); reports errors that this description was not told yet.
+    pub fn flush(&self, caller: &Caller, handle: HandleId) -> Result<()> {
+        self.logged("flush", self.core.flush(caller, handle))
+    }
+
+    /// The description is gone.
+    pub fn release(&self, handle: HandleId) -> Result<()> {
+        self.logged("release", self.core.release(handle))
+    }
+
+    /// Makes a file durable on all its tiers (`fsync`, `fdatasync`).
+    pub fn sync(&self, caller: &Caller, handle: HandleId, kind: SyncKind) -> Result<()> {
+        self.logged("fsync", self.core.sync(caller, handle, kind))
+    }
+
+    /// Makes everything durable (`syncfs`).
+    pub fn sync_volume(&self) -> Result<()> {
+        self.logged("syncfs", self.core.sync_volume())
+    }
+
+    /// Reserves room, punches holes or zeroes ranges (`fallocate`).
+    pub fn allocate(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        offset: u64,
+        length: u64,
+        kind: AllocateKind,
+    ) -> Result<()> {
+        self.logged("fallocate", self.core.allocate(caller, handle, offset, length, kind))
+    }
+
+    /// `SEEK_DATA` and `SEEK_HOLE`: the end of the file is a hole; ENXIO at or beyond it.
+    pub fn seek(&self, caller: &Caller, handle: HandleId, offset: u64, target: SeekTarget) -> Result<u64> {
+        let _ = caller;
+        self.logged("lseek", self.core.seek(handle, offset, target))
+    }
+
+    /// Copies bytes from one open file to another; may copy less than asked for.
+    pub fn copy_range(
+        &self,
+        caller: &Caller,
+        source: HandleId,
+        source_offset: u64,
+        target: HandleId,
+        target_offset: u64,
+        length: u64,
+    ) -> Result<u64> {
+        let copied = self.core.copy_range(caller, (source, source_offset), (target, target_offset), length);
+        self.logged("copy_file_range", copied)
+    }
+
+    /// The value of an extended attribute; ENODATA where there is none.
+    pub fn xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.logged("getxattr", self.core.xattr(caller, ino, name))
+    }
+
+    /// Sets an extended attribute; the two ACL attributes act on the permission bits too.
+    pub fn set_xattr(&self, caller: &Caller, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.logged("setxattr", self.core.set_xattr(caller, ino, name, value, mode))
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
+        self.logged("removexattr", self.core.remove_xattr(caller, ino, name))
+    }
+
+    /// Names of extended attributes, in no particular order.
+    pub fn list_xattrs(&self, caller: &Caller, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.logged("listxattr", self.core.list_xattrs(caller, ino))
+    }
+
+    /// Room on the volume (`statfs`).
+    pub fn space(&self) -> Result<VolumeSpace> {
+        Ok(self.core.volume_space())
+    }
+
+    /// State of the volume and its tiers.
+    pub fn status(&self) -> Result<VolumeStatus> {
+        Ok(self.core.status())
+    }
+
+    /// Where the bytes of a file are.
+    pub fn locate(&self, ino: Ino) -> Result<FileLocation> {
+        self.logged("where", self.core.locate(ino))
+    }
+}

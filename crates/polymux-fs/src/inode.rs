@@ -1,0 +1,91 @@
+//! The collective inode (M9): one in-memory inode that answers for all tiers, its table, and open descriptions.
+//!
+//! What is true here:
+//! * In memory the collective inode is the truth for all attributes.
+//! * What an inode record holds changes only inside `Core::transact`, which holds the record lock of every inode of the
+//!   transaction, so that records reach the log in the order of the changes. Times alone may run ahead of the record.
+//! * At most one tier at a time may extend a file (docs/design/0001): `extenders` is empty or one bit.
+//! * An inode leaves memory only when nobody refers to it and its times are in the record.
+
+mod attributes;
+mod file;
+mod handle;
+mod record;
+mod table;
+
+pub(crate) use attributes::Common;
+pub(crate) use file::{FileState, Layout, reference_of};
+pub(crate) use handle::{Handle, HandleTable};
+pub(crate) use table::{InodeTable, Lifecycle};
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use polymux_meta::Sequence;
+use polymux_types::{Ino, Timestamp};
+
+use crate::attributes::FileKind;
+
+/// State of a directory, under its lock.
+#[derive(Debug)]
+pub(crate) struct DirectoryState {
+    pub(crate) parent: Ino,
+    pub(crate) next_cookie: u64,
+    pub(crate) entries: u64,
+}
+
+/// What depends on the type of the file.
+#[derive(Debug)]
+pub(crate) enum Body {
+    Regular(Box<FileState>),
+    Directory(RwLock<DirectoryState>),
+    Symlink(Vec<u8>),
+    Special { device: u64 },
+}
+
+/// One file, directory or other inode in memory.
+#[derive(Debug)]
+pub(crate) struct Inode {
+    pub(crate) ino: Ino,
+    pub(crate) kind: FileKind,
+    pub(crate) born: Timestamp,
+    pub(crate) generation: u32,
+    pub(crate) body: Body,
+    /// Taken for the length of every transaction that writes the record.
+    pub(crate) record_lock: Mutex<()>,
+    pub(crate) common: RwLock<Common>,
+    /// Times in `common` are newer than those in the record.
+    pub(crate) times_dirty: AtomicBool,
+    /// The last transaction that concerns this inode.
+    last_sequence: AtomicU64,
+    pub(crate) lifecycle: Mutex<Lifecycle>,
+}
+
+impl Inode {
+    /// The last transaction that concerns this inode: fsync flushes the log through it.
+    pub(crate) fn last_sequence(&self) -> Sequence {
+        Sequence(self.last_sequence.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn note_sequence(&self, sequence: Sequence) {
+        self.last_sequence.fetch_max(sequence.0, Ordering::AcqRel);
+    }
+
+    pub(crate) fn file(&self) -> Option<&FileState> {
+        match &self.body {
+            Body::Regular(file) => Some(file),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn directory(&self) -> Option<&RwLock<DirectoryState>> {
+        match &self.body {
+            Body::Directory(directory) => Some(directory),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+}

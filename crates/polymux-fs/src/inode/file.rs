@@ -1,0 +1,181 @@
+//! The state of a regular file.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use polymux_tier::ObjectRef;
+use polymux_types::TierId;
+use polymux_types::limits::BLOCK_SIZE;
+
+use crate::blockmap::{BlockMap, NodeTable, Owner};
+use crate::store::ObjectEntry;
+
+/// What the record of a regular file holds. Changed only inside a transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    pub(crate) map: BlockMap,
+    pub(crate) objects: Vec<ObjectEntry>,
+    pub(crate) size_floor: u64,
+    pub(crate) extenders: u64,
+    pub(crate) error_sequence: u32,
+    pub(crate) damaged: Vec<(u64, u64)>,
+}
+
+/// State of a regular file. Lock order: `barrier`, `append`, range nodes, record lock, `layout`, `unsynced`.
+#[derive(Debug)]
+pub(crate) struct FileState {
+    /// Writers share it; truncate, punch and friends have it alone.
+    pub(crate) barrier: RwLock<()>,
+    /// Held by whoever makes the file longer.
+    pub(crate) append: Mutex<()>,
+    pub(crate) nodes: NodeTable,
+    /// Held while an object is added to the list, by writers of disjoint ranges.
+    pub(crate) adding_object: Mutex<()>,
+    pub(crate) layout: RwLock<Layout>,
+    /// Size in bytes. Grows under `append`, shrinks under `barrier` alone.
+    pub(crate) size: AtomicU64,
+    /// Whether `size` was found out already: it may have to be asked from the tail's object.
+    pub(crate) size_known: Mutex<bool>,
+    /// Units of 512 bytes on all tiers, while `blocks_stale` is not set.
+    pub(crate) blocks: AtomicU64,
+    pub(crate) blocks_stale: AtomicBool,
+    /// Per slot, the byte range written since the last successful sync: what a failed one may have lost.
+    pub(crate) unsynced: Mutex<Vec<(u8, u64, u64)>>,
+    /// The file was emptied and not synced since: its close syncs it.
+    pub(crate) emptied: AtomicBool,
+    /// Highest error sequence of the layout, readable without its lock.
+    pub(crate) error_sequence: AtomicU32,
+}
+
+impl FileState {
+    pub(crate) fn new(layout: Layout, size_known: bool) -> Self {
+        Self {
+            barrier: RwLock::new(()),
+            append: Mutex::new(()),
+            nodes: NodeTable::default(),
+            adding_object: Mutex::new(()),
+            size: AtomicU64::new(layout.size_floor),
+            size_known: Mutex::new(size_known),
+            blocks: AtomicU64::new(0),
+            blocks_stale: AtomicBool::new(true),
+            unsynced: Mutex::new(Vec::new()),
+            emptied: AtomicBool::new(false),
+            error_sequence: AtomicU32::new(layout.error_sequence),
+            layout: RwLock::new(layout),
+        }
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Notes bytes written to a slot before they are submitted.
+    pub(crate) fn note_unsynced(&self, slot: u8, start: u64, end: u64) {
+        let mut unsynced = self.unsynced.lock();
+        match unsynced.iter_mut().find(|(of, ..)| *of == slot) {
+            Some((_, first, last)) => {
+                *first = (*first).min(start);
+                *last = (*last).max(end);
+            }
+            None => unsynced.push((slot, start, end)),
+        }
+    }
+
+    /// Takes what was written to a slot since the last successful sync.
+    pub(crate) fn take_unsynced(&self, slot: u8) -> Option<(u64, u64)> {
+        let mut unsynced = self.unsynced.lock();
+        let place = unsynced.iter().position(|(of, ..)| *of == slot)?;
+        let (_, start, end) = unsynced.swap_remove(place);
+        Some((start, end))
+    }
+}
+
+impl Layout {
+    /// The object in a slot. Panics for a slot that no verified map names.
+    pub(crate) fn object(&self, slot: u8) -> ObjectEntry {
+        self.objects[usize::from(slot)]
+    }
+
+    /// The slot of a tier, where the file has an object there.
+    pub(crate) fn slot_of(&self, tier: TierId) -> Option<u8> {
+        let place = self.objects.iter().position(|entry| entry.tier == tier)?;
+        u8::try_from(place).ok()
+    }
+
+    /// Slot of the tail, where there is one.
+    pub(crate) fn tail_slot(&self) -> Option<u8> {
+        match self.map.tail() {
+            Some(Owner::Slot(slot)) => Some(slot),
+            Some(Owner::Hole) | None => None,
+        }
+    }
+
+    /// Slot and object of the tier that may have extended the file since the floor was logged.
+    pub(crate) fn extender(&self) -> Option<(u8, ObjectEntry)> {
+        let found = (0_u8..).zip(&self.objects).find(|(_, entry)| self.extenders & (1 << entry.tier.0) != 0);
+        found.map(|(slot, entry)| (slot, *entry))
+    }
+
+    /// Whether any byte of a range is damaged.
+    pub(crate) fn is_damaged(&self, start: u64, end: u64) -> bool {
+        self.damaged.iter().any(|(from, to)| *from < end && start < *to)
+    }
+
+    /// Takes whole blocks out of the damaged ranges; returns whether anything changed.
+    pub(crate) fn heal(&mut self, start: u64, end: u64) -> bool {
+        let (start, end) = (start.next_multiple_of(BLOCK_SIZE), end / BLOCK_SIZE * BLOCK_SIZE);
+        if start >= end || !self.is_damaged(start, end) {
+            return false;
+        }
+        let mut left = Vec::new();
+        for (from, to) in self.damaged.drain(..) {
+            for (from, to) in [(from, to.min(start)), (from.max(end), to)] {
+                if from < to {
+                    left.push((from, to));
+                }
+            }
+        }
+        self.damaged = left;
+        true
+    }
+
+    /// Adds a damaged range, widened to whole blocks, and coalesces.
+    pub(crate) fn damage(&mut self, start: u64, end: u64) {
+        let (start, end) = (start / BLOCK_SIZE * BLOCK_SIZE, end.next_multiple_of(BLOCK_SIZE));
+        if start >= end {
+            return;
+        }
+        self.damaged.push((start, end));
+        self.damaged.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::new();
+        for (from, to) in self.damaged.drain(..) {
+            match merged.last_mut() {
+                Some((_, last)) if *last >= from => *last = (*last).max(to),
+                _ => merged.push((from, to)),
+            }
+        }
+        self.damaged = merged;
+    }
+}
+
+/// How a tier names the object.
+pub(crate) fn reference_of(entry: &ObjectEntry) -> ObjectRef {
+    ObjectRef::new(entry.object, entry.bucket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_is_coalesced_and_healed_by_whole_blocks_only() {
+        let mut layout = Layout::default();
+        layout.damage(5000, 5001);
+        layout.damage(8192, 12288);
+        assert_eq!(layout.damaged, [(4096, 12288)]);
+        assert!(!layout.heal(4097, 8191));
+        assert!(layout.heal(4097, 12288));
+        assert_eq!(layout.damaged, [(4096, 8192)]);
+        assert!(layout.is_damaged(0, 4097) && !layout.is_damaged(8192, 9000));
+    }
+}

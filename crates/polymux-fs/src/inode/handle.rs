@@ -1,0 +1,63 @@
+//! Open descriptions. A handle is never reused within one mount.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+
+use super::Inode;
+use crate::attributes::OpenOptions;
+use crate::error::Result;
+use crate::file_system::HandleId;
+use polymux_types::Errno;
+
+/// One open description of a regular file.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) inode: Arc<Inode>,
+    pub(crate) options: OpenOptions,
+    /// The error sequence that this description has reported (DESIGN section 6).
+    pub(crate) error_seen: AtomicU32,
+}
+
+const SHARDS: usize = 16;
+
+/// All open descriptions.
+#[derive(Debug)]
+pub(crate) struct HandleTable {
+    next: AtomicU64,
+    shards: [RwLock<HashMap<u64, Arc<Handle>>>; SHARDS],
+}
+
+impl HandleTable {
+    pub(crate) fn new() -> Self {
+        Self { next: AtomicU64::new(1), shards: std::array::from_fn(|_| RwLock::default()) }
+    }
+
+    fn shard(&self, id: u64) -> &RwLock<HashMap<u64, Arc<Handle>>> {
+        &self.shards[(id % SHARDS as u64) as usize]
+    }
+
+    pub(crate) fn insert(&self, handle: Handle) -> HandleId {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.shard(id).write().insert(id, Arc::new(handle));
+        HandleId(id)
+    }
+
+    pub(crate) fn get(&self, id: HandleId) -> Result<Arc<Handle>> {
+        self.shard(id.0).read().get(&id.0).cloned().ok_or_else(|| Errno::EBADF.into())
+    }
+
+    pub(crate) fn remove(&self, id: HandleId) -> Result<Arc<Handle>> {
+        self.shard(id.0).write().remove(&id.0).ok_or_else(|| Errno::EBADF.into())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().len()).sum()
+    }
+
+    pub(crate) fn ids(&self) -> Vec<HandleId> {
+        self.shards.iter().flat_map(|shard| shard.read().keys().map(|id| HandleId(*id)).collect::<Vec<_>>()).collect()
+    }
+}

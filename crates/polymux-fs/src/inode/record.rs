@@ -1,0 +1,122 @@
+//! From a record to an inode in memory and back.
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use parking_lot::{Mutex, RwLock};
+use polymux_meta::Sequence;
+use polymux_types::Ino;
+
+use super::{Body, Common, DirectoryState, FileState, Inode, Layout, Lifecycle};
+use crate::blockmap::{BlockMap, Extent};
+use crate::error::{Error, Result};
+use crate::store::{ExtentRecord, FileRecord, InodeBody, InodeRecord};
+
+impl Inode {
+    /// Builds the inode of a record. `sequence` is one that certainly covers its last change.
+    pub(crate) fn from_record(
+        ino: Ino,
+        record: InodeRecord,
+        extents: &[(u64, ExtentRecord)],
+        sequence: Sequence,
+    ) -> Result<Self> {
+        let kind = record.body.kind();
+        let body = match record.body {
+            InodeBody::Regular(file) => Body::Regular(Box::new(file_state(ino, file, extents)?)),
+            InodeBody::Directory { parent, next_cookie, entries } => {
+                Body::Directory(RwLock::new(DirectoryState { parent, next_cookie, entries }))
+            }
+            InodeBody::Symlink { target } => Body::Symlink(target),
+            InodeBody::Special { device, .. } => Body::Special { device },
+        };
+        let common = Common {
+            permissions: record.permissions,
+            uid: record.uid,
+            gid: record.gid,
+            links: record.links,
+            has_access_acl: record.has_access_acl,
+            has_default_acl: record.has_default_acl,
+            accessed: record.accessed,
+            modified: record.modified,
+            changed: record.changed,
+        };
+        Ok(Self {
+            ino,
+            kind,
+            born: record.born,
+            generation: record.generation,
+            body,
+            record_lock: Mutex::new(()),
+            common: RwLock::new(common),
+            times_dirty: AtomicBool::new(false),
+            last_sequence: AtomicU64::new(sequence.0),
+            lifecycle: Mutex::new(Lifecycle::default()),
+        })
+    }
+
+    /// The record as of now. Called inside a transaction, with the record lock held. A directory's state is passed by
+    /// its holder, who has it locked.
+    pub(crate) fn to_record(&self, directory: Option<&DirectoryState>) -> InodeRecord {
+        let body = match &self.body {
+            Body::Regular(file) => InodeBody::Regular(file_record(&file.layout.read())),
+            Body::Directory(_) => {
+                let state = directory.expect("the state of a directory is given with it");
+                InodeBody::Directory { parent: state.parent, next_cookie: state.next_cookie, entries: state.entries }
+            }
+            Body::Symlink(target) => InodeBody::Symlink { target: target.clone() },
+            Body::Special { device } => InodeBody::Special { kind: self.kind, device: *device },
+        };
+        let common = self.common.read();
+        InodeRecord {
+            permissions: common.permissions,
+            uid: common.uid,
+            gid: common.gid,
+            links: common.links,
+            generation: self.generation,
+            has_access_acl: common.has_access_acl,
+            has_default_acl: common.has_default_acl,
+            accessed: common.accessed,
+            modified: common.modified,
+            changed: common.changed,
+            born: self.born,
+            body,
+        }
+    }
+}
+
+fn file_state(ino: Ino, file: FileRecord, extents: &[(u64, ExtentRecord)]) -> Result<FileState> {
+    let extents: Vec<Extent> = extents
+        .iter()
+        .map(|(end, extent)| Extent { start: extent.start_block, end: *end, owner: extent.owner })
+        .collect();
+    let subject = || format!("block lookup table of inode {ino}");
+    let map = BlockMap::from_extents(file.home, &extents).map_err(|detail| Error::corrupted(subject(), detail))?;
+    let slots = file.objects.len();
+    let names_an_object = |extent: &Extent| match extent.owner {
+        crate::blockmap::Owner::Slot(slot) => usize::from(slot) < slots,
+        crate::blockmap::Owner::Hole => true,
+    };
+    if !extents.iter().all(names_an_object) {
+        return Err(Error::corrupted(subject(), "an extent names an object that the file does not have"));
+    }
+    let size_known = file.extenders == 0;
+    let layout = Layout {
+        map,
+        objects: file.objects,
+        size_floor: file.size_floor,
+        extenders: file.extenders,
+        error_sequence: file.error_sequence,
+        damaged: file.damaged,
+    };
+    Ok(FileState::new(layout, size_known))
+}
+
+fn file_record(layout: &Layout) -> FileRecord {
+    FileRecord {
+        size_floor: layout.size_floor,
+        extenders: layout.extenders,
+        home: layout.map.home(),
+        objects: layout.objects.clone(),
+        error_sequence: layout.error_sequence,
+        damaged: layout.damaged.clone(),
+    }
+}

@@ -1,0 +1,38 @@
+//! Data: reads and writes split by owner, spill, size, durability.
+//!
+//! What is true here:
+//! * A byte is read from the object that the map names, and written to it first; a block changes its owner only after
+//!   the new one holds the whole block (no ghost bytes, DESIGN section 6).
+//! * A record that replaces a mapping is committed only after the new owner synced its bytes.
+//! * Readers hold no lock while they read: they note the map's version and read again if it changed (DESIGN section 7).
+//! * Lock order inside a file: barrier, append, range nodes, record lock, layout.
+
+mod allocate;
+mod objects;
+mod read;
+mod seek;
+mod size;
+mod spill;
+mod sync;
+mod truncate;
+mod write;
+
+pub(crate) use sync::lost_bytes;
+pub(crate) use write::WriteRequest;
+
+use polymux_types::limits::BLOCK_SIZE;
+
+/// The block that a byte lies in.
+pub(crate) fn block_of(offset: u64) -> u64 {
+    offset / BLOCK_SIZE
+}
+
+/// The first block that begins at or after a byte.
+pub(crate) fn block_after(offset: u64) -> u64 {
+    offset.div_ceil(BLOCK_SIZE)
+}
+
+/// First byte of a block; of one beyond the largest file, a byte beyond it too.
+pub(crate) fn start_of(block: u64) -> u64 {
+    block.saturating_mul(BLOCK_SIZE)
+}

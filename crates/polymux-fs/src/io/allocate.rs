@@ -1,0 +1,216 @@
+//! `fallocate`: reserve room, punch holes, zero ranges. Each form is a barrier on the file.
+//!
+//! Punching and zeroing keep the map and go straight to the owners of the blocks: no other tier is concerned.
+
+use std::sync::atomic::Ordering;
+
+use polymux_tier::{AllocateMode, TierError, Wait};
+use polymux_types::Errno;
+use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
+
+use super::{block_after, block_of, start_of};
+use crate::attributes::AllocateKind;
+use crate::blockmap::{END, Owner};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::error::{ErrorKind, Result};
+use crate::inode::{FileState, Inode, reference_of};
+use crate::placement::Request;
+use crate::store::ObjectEntry;
+
+const ZEROS: [u8; 65_536] = [0; 65_536];
+
+/// A part of the range that one object owns.
+struct Part {
+    slot: u8,
+    entry: ObjectEntry,
+    start: u64,
+    end: u64,
+}
+
+impl Core {
+    /// Carries out one form of `fallocate`. The offset and length were checked to be positive and below the limit.
+    pub(crate) fn allocate_file(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        offset: u64,
+        length: u64,
+        kind: AllocateKind,
+    ) -> Result<()> {
+        let end = offset.checked_add(length).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+        self.ensure_size(inode, file)?;
+        let _alone = file.barrier.write();
+        let _append = file.append.lock();
+        file.blocks_stale.store(true, Ordering::Release);
+        match kind {
+            AllocateKind::PunchHole => self.punch_range(inode, file, offset, end.min(file.size())),
+            AllocateKind::Extend => self.reserve_and_extend(inode, file, offset, end),
+            AllocateKind::KeepSize => self.reserve(inode, file, offset, end),
+            AllocateKind::ZeroRange => {
+                self.punch_range(inode, file, offset, end.min(file.size()))?;
+                self.reserve_and_extend(inode, file, offset, end)
+            }
+            AllocateKind::ZeroRangeKeepSize => {
+                self.punch_range(inode, file, offset, end.min(file.size()))?;
+                self.reserve(inode, file, offset, end)
+            }
+        }
+    }
+
+    fn parts(&self, file: &FileState, start: u64, end: u64) -> Vec<Part> {
+        if start >= end {
+            return Vec::new();
+        }
+        let layout = file.layout.read();
+        let runs = layout.map.runs(block_of(start), block_after(end));
+        let part = |run: &crate::blockmap::Run| match run.owner {
+            Some(Owner::Slot(slot)) => Some(Part {
+                slot,
+                entry: layout.object(slot),
+                start: start.max(start_of(run.start)),
+                end: end.min(start_of(run.end)),
+            }),
+            Some(Owner::Hole) | None => None,
+        };
+        runs.iter().filter_map(part).collect()
+    }
+
+    fn punch_range(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
+        for part in self.parts(file, start, end) {
+            let handle = self.tiers.by_id(part.entry.tier)?;
+            let reference = reference_of(&part.entry);
+            file.note_unsynced(part.slot, part.start, part.end);
+            let tier = handle.get()?;
+            match tier.punch(reference, part.start, part.end - part.start) {
+                Err(TierError::Unsupported(_)) => self.write_zeros(&part)?,
+                other => other.map_err(|error| handle.note_error(error))?,
+            }
+        }
+        if start < end {
+            self.heal(inode, file, start, usize::try_from(end - start).unwrap_or(usize::MAX))?;
+        }
+        Ok(())
+    }
+
+    fn write_zeros(&self, part: &Part) -> Result<()> {
+        let handle = self.tiers.by_id(part.entry.tier)?;
+        let mut position = part.start;
+        while position < part.end {
+            let length = usize::try_from(part.end - position).unwrap_or(usize::MAX).min(ZEROS.len());
+            let reference = reference_of(&part.entry);
+            position += handle.run(|tier| tier.write(reference, position, &ZEROS[..length], Wait::Allowed))? as u64;
+        }
+        Ok(())
+    }
+
+    /// Reserves room, without changing the size. Beyond the end one tier must take all of it.
+    fn reserve(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
+        let request = Request { length: end - start, file_end: end, partial: false, except: None };
+        self.ensure_home(inode, file, &request)?;
+        let inside = end.min(start_of(block_after(file.size())));
+        for part in self.parts(file, start, inside) {
+            self.reserve_part(file, &part)?;
+        }
+        let start = start.max(inside);
+        if start >= end {
+            return Ok(());
+        }
+        if self.tail_headroom(file)? < end - start {
+            let mut candidates = self.place_or_reclaim(&Request { length: end - start, partial: true, ..request })?;
+            candidates.retain(|tier| self.has_headroom(*tier, end - start));
+            let tier = *candidates.first().ok_or(ErrorKind::NoSpace)?;
+            self.move_tail_to(inode, file, tier)?;
+        }
+        for part in self.parts(file, start, end) {
+            self.reserve_part(file, &part)?;
+        }
+        Ok(())
+    }
+
+    /// Reserves room and lets the file grow with it; what one tier cannot take goes to the next.
+    fn reserve_and_extend(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
+        self.check_room_for_all(file, start, end)?;
+        let request = Request { length: end - start, file_end: end, partial: false, except: None };
+        self.ensure_home(inode, file, &request)?;
+        let inside = end.min(start_of(block_after(file.size())));
+        for part in self.parts(file, start, inside) {
+            self.reserve_part(file, &part)?;
+        }
+        if end <= file.size() {
+            return Ok(());
+        }
+        let mut position = start.max(inside);
+        while position < end {
+            let mut room = start_of(block_of(self.tail_headroom(file)?));
+            if room < (end - position).min(BLOCK_SIZE) {
+                let rest = Request { length: end - position, partial: true, ..request };
+                let tier = *self.place_or_reclaim(&rest)?.first().ok_or(ErrorKind::NoSpace)?;
+                self.extend_to_block(inode, file, position)?;
+                self.move_tail_to(inode, file, tier)?;
+                room = start_of(block_of(self.tail_headroom(file)?));
+                if room == 0 {
+                    return Err(ErrorKind::NoSpace.into());
+                }
+            }
+            let part_end = end.min(start_of(block_after(position)).max(position).saturating_add(room));
+            for part in self.parts(file, position, part_end) {
+                self.reserve_part(file, &part)?;
+            }
+            self.extend(inode, file, part_end)?;
+            position = part_end;
+        }
+        if file.size() < end { self.extend(inode, file, end) } else { Ok(()) }
+    }
+
+    fn extend_to_block(&self, inode: &Inode, file: &FileState, position: u64) -> Result<()> {
+        if file.size() < position { self.extend(inode, file, position) } else { Ok(()) }
+    }
+
+    /// Refuses before anything is reserved where all tiers together have too little room.
+    fn check_room_for_all(&self, file: &FileState, start: u64, end: u64) -> Result<()> {
+        let new = end.saturating_sub(start.max(file.size()));
+        let room = self.tiers.iter().map(|tier| tier.headroom(self.clock.as_ref())).fold(0_u64, u64::saturating_add);
+        if new > room && self.disowned.is_empty() { Err(ErrorKind::NoSpace.into()) } else { Ok(()) }
+    }
+
+    fn reserve_part(&self, file: &FileState, part: &Part) -> Result<()> {
+        let handle = self.tiers.by_id(part.entry.tier)?;
+        let reference = reference_of(&part.entry);
+        file.note_unsynced(part.slot, part.start, part.end);
+        let length = part.end - part.start;
+        handle.run(|tier| tier.allocate(reference, part.start, length, AllocateMode::KeepSize))?;
+        handle.note_written(usize::try_from(length).unwrap_or(usize::MAX));
+        Ok(())
+    }
+
+    fn tail_headroom(&self, file: &FileState) -> Result<u64> {
+        let layout = file.layout.read();
+        let Some(slot) = layout.tail_slot() else { return Ok(0) };
+        Ok(self.tiers.by_id(layout.object(slot).tier)?.headroom(self.clock.as_ref()))
+    }
+
+    fn has_headroom(&self, tier: polymux_types::TierId, bytes: u64) -> bool {
+        self.tiers.by_id(tier).is_ok_and(|tier| tier.headroom(self.clock.as_ref()) >= bytes)
+    }
+
+    /// Gives what the file may still grow to, from the block after its end on, to another tier.
+    fn move_tail_to(&self, inode: &Inode, file: &FileState, tier: polymux_types::TierId) -> Result<()> {
+        self.settle(inode, file)?;
+        self.ensure_object(inode, file, tier)?;
+        let first = block_after(file.size());
+        self.transact(&[inode], |transaction| {
+            let mut layout = file.layout.write();
+            let slot = layout.slot_of(tier).ok_or_else(|| Core::contradiction(inode, "an object was lost"))?;
+            file.nodes.mark_map_changed(first..END);
+            let change = layout.map.assign(first, END, Owner::Slot(slot));
+            layout.extenders = 1 << tier.0;
+            drop(layout);
+            transaction.put_map_change(inode.ino, &change);
+            transaction.put_inode(inode);
+            Ok(())
+        })?;
+        Counters::count(&self.counters.tail_switches);
+        Ok(())
+    }
+}

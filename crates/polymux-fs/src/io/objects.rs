@@ -1,0 +1,124 @@
+//! Objects of a file: choosing a home, adding an object on another tier.
+
+use polymux_tier::TierError;
+use polymux_types::{Errno, Ino, TierId};
+
+use crate::core::Core;
+use crate::error::{ErrorKind, Result};
+use crate::inode::{FileState, Inode};
+use crate::placement::Request;
+use crate::store::{ObjectEntry, ObjectRole};
+
+impl Core {
+    /// Gives a file its home, where it has none yet. Called by whoever may make the file longer.
+    pub(crate) fn ensure_home(&self, inode: &Inode, file: &FileState, request: &Request) -> Result<()> {
+        if file.layout.read().map.home().is_some() {
+            return Ok(());
+        }
+        let mut refusal = ErrorKind::NoSpace.into();
+        for candidate in self.place_or_reclaim(request)? {
+            match self.make_object(inode, candidate) {
+                Ok(entry) => {
+                    return self.transact(&[inode], |transaction| {
+                        let mut layout = file.layout.write();
+                        assert!(layout.objects.is_empty(), "a file without home has no objects");
+                        layout.objects.push(entry);
+                        layout.map.set_home(0);
+                        layout.extenders = 1 << entry.tier.0;
+                        drop(layout);
+                        transaction.put_inode(inode);
+                        Ok(())
+                    });
+                }
+                Err(error) if error.is_out_of_room() => refusal = error,
+                Err(error) => {
+                    log::warn!("tier {candidate} cannot take a new object, the next one is tried: {error}");
+                    refusal = error;
+                }
+            }
+        }
+        Err(refusal)
+    }
+
+    /// Candidates for new blocks; where none has room, what is disowned is freed first.
+    pub(crate) fn place_or_reclaim(&self, request: &Request) -> Result<Vec<TierId>> {
+        let candidates = self.place(request);
+        if !candidates.is_empty() {
+            return Ok(candidates);
+        }
+        if !self.disowned.is_empty() {
+            self.free_disowned()?;
+            for tier in self.tiers.iter() {
+                tier.space_now(self.clock.as_ref());
+            }
+        }
+        let candidates = self.place(request);
+        if candidates.is_empty() && self.every_tier_is_too_small_for(request.file_end) {
+            return Err(Errno::EFBIG.into());
+        }
+        Ok(candidates)
+    }
+
+    fn every_tier_is_too_small_for(&self, file_end: u64) -> bool {
+        self.tiers.iter().filter_map(|tier| tier.present()).all(|tier| tier.capabilities().file_size_max < file_end)
+    }
+
+    /// The slot of a tier, with an object made there where the file has none. Called under the file's `append` lock or
+    /// its barrier, so that no two threads add one. The record of a new object is not committed yet: the caller's
+    /// transaction does that.
+    pub(crate) fn ensure_object(&self, inode: &Inode, file: &FileState, tier: TierId) -> Result<ObjectEntry> {
+        let layout = file.layout.read();
+        if let Some(slot) = layout.slot_of(tier) {
+            let entry = layout.object(slot);
+            drop(layout);
+            self.reclaim_object(inode, &entry)?;
+            return Ok(entry);
+        }
+        drop(layout);
+        let entry = self.make_object(inode, tier)?;
+        self.transact(&[inode], |transaction| {
+            file.layout.write().objects.push(entry);
+            transaction.put_inode(inode);
+            Ok(())
+        })?;
+        Ok(entry)
+    }
+
+    /// Carries out what is disowned on an object before its ranges are used again: later it would free what is written
+    /// there now. The removal of the records becomes an unflushed record of the inode.
+    pub(crate) fn reclaim_object(&self, inode: &Inode, entry: &ObjectEntry) -> Result<()> {
+        if self.free_disowned_of(entry.tier, entry.object)? > 0 {
+            inode.note_sequence(self.metadata.committed());
+        }
+        Ok(())
+    }
+
+    fn make_object(&self, inode: &Inode, tier: TierId) -> Result<ObjectEntry> {
+        let parent = self.metadata.any_name(inode.ino)?.map_or(Ino::ROOT, |(parent, _)| parent);
+        let entry = ObjectEntry {
+            tier,
+            object: self.metadata.allocate_object()?,
+            role: ObjectRole::Owner,
+            generation: 1,
+            bucket: Self::bucket_for_parent(parent),
+        };
+        let handle = self.tiers.by_id(tier)?;
+        let reference = crate::inode::reference_of(&entry);
+        match handle.run(|tier| tier.create(reference)) {
+            Ok(()) => {
+                handle.note_object_made();
+                Ok(entry)
+            }
+            Err(error) => {
+                if let ErrorKind::Tier { source: TierError::AlreadyExists(_), .. } = error.kind() {
+                    log::error!(
+                        "tier `{}`: object {:016x} exists although its number is new",
+                        handle.name,
+                        entry.object
+                    );
+                }
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Optimistic reads across tiers.
+
+use polymux_tier::{TierError, Wait};
+use polymux_types::limits::BLOCK_SIZE;
+
+use super::{block_after, block_of, start_of};
+use crate::blockmap::{Owner, Run};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::error::{ErrorKind, Result};
+use crate::inode::{FileState, Inode, Layout, reference_of};
+use crate::store::ObjectEntry;
+
+/// Optimistic attempts before a read holds the mapping.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// What one attempt reads from.
+struct Plan {
+    noted: u64,
+    end: u64,
+    parts: Vec<(Run, Option<ObjectEntry>)>,
+}
+
+fn plan(inode: &Inode, file: &FileState, layout: &Layout, offset: u64, length: usize) -> Result<Option<Plan>> {
+    // Size and version are read under the layout lock: a cut changes both under it.
+    let noted = file.nodes.version();
+    let size = file.size();
+    if offset >= size || length == 0 {
+        return Ok(None);
+    }
+    let end = size.min(offset.saturating_add(length as u64));
+    if layout.is_damaged(offset, end) {
+        return Err(ErrorKind::Damaged(inode.ino).into());
+    }
+    let parts = layout
+        .map
+        .runs(block_of(offset), block_after(end))
+        .into_iter()
+        .map(|run| match run.owner {
+            Some(Owner::Slot(slot)) => (run, Some(layout.object(slot))),
+            Some(Owner::Hole) | None => (run, None),
+        })
+        .collect();
+    Ok(Some(Plan { noted, end, parts }))
+}
+
+impl Core {
+    /// Reads from a file; returns the number of bytes, which is short only at its end.
+    pub(crate) fn read_file(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        offset: u64,
+        buffer: &mut [u8],
+        wait: Wait,
+    ) -> Result<usize> {
+        self.ensure_size(inode, file)?;
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(plan) = plan(inode, file, &file.layout.read(), offset, buffer.len())? else { return Ok(0) };
+            let outcome = self.carry_out_read(&plan, offset, buffer, wait);
+            if file.nodes.map_unchanged_since(block_of(offset)..block_after(plan.end), plan.noted) {
+                return outcome;
+            }
+            Counters::count(&self.counters.read_retries);
+            if wait == Wait::Never {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+        }
+        Counters::count(&self.counters.read_fallbacks);
+        let layout = file.layout.read();
+        match plan(inode, file, &layout, offset, buffer.len())? {
+            Some(plan) => self.carry_out_read(&plan, offset, buffer, wait),
+            None => Ok(0),
+        }
+    }
+
+    fn carry_out_read(&self, plan: &Plan, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize> {
+        let mut filled = 0;
+        for (run, entry) in &plan.parts {
+            let start = offset.max(start_of(run.start));
+            let end = plan.end.min(start_of(run.end));
+            let length = usize::try_from(end - start).expect("a part of a buffer fits into memory");
+            let part = &mut buffer[filled..filled + length];
+            match entry {
+                Some(entry) => self.read_part(entry, start, part, wait)?,
+                None => part.fill(0),
+            }
+            filled += length;
+        }
+        Ok(filled)
+    }
+
+    /// Fills a part from one object; what lies beyond the object's end is a hole of the file.
+    pub(crate) fn read_part(&self, entry: &ObjectEntry, offset: u64, part: &mut [u8], wait: Wait) -> Result<()> {
+        let handle = self.tiers.by_id(entry.tier)?;
+        let count = handle.run(|tier| tier.read(reference_of(entry), offset, part, wait))?;
+        part[count..].fill(0);
+        Ok(())
+    }
+
+    /// Whether an object has a hole in a range, so that a write there needs room. Unknown counts as yes.
+    pub(crate) fn has_hole(&self, entry: &ObjectEntry, start: u64, end: u64) -> Result<bool> {
+        let handle = self.tiers.by_id(entry.tier)?;
+        let found = handle.get()?.seek(reference_of(entry), start, polymux_tier::SeekTarget::Hole);
+        match found {
+            Ok(Some(hole)) => Ok(hole < end),
+            // No hole before the object's end; what lies beyond that is one.
+            Ok(None) => {
+                let stat = handle.run(|tier| tier.stat(reference_of(entry)))?;
+                Ok(stat.size.next_multiple_of(BLOCK_SIZE) < end)
+            }
+            Err(TierError::Unsupported(_)) => Ok(true),
+            Err(error) => Err(handle.note_error(error)),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! `SEEK_DATA` and `SEEK_HOLE` across tiers.
+
+use polymux_tier::{SeekTarget, TierError};
+use polymux_types::Errno;
+
+use super::{block_of, start_of};
+use crate::blockmap::Owner;
+use crate::core::Core;
+use crate::error::Result;
+use crate::inode::{FileState, Inode, reference_of};
+
+impl Core {
+    /// The first byte at or after `offset` that is data, or a hole; the end of the file is a hole.
+    pub(crate) fn seek_file(&self, inode: &Inode, file: &FileState, offset: u64, target: SeekTarget) -> Result<u64> {
+        self.ensure_size(inode, file)?;
+        let _shared = file.barrier.read();
+        let size = file.size();
+        if offset >= size {
+            return Err(Errno::ENXIO.into());
+        }
+        let mut position = offset;
+        while position < size {
+            let (run, entry) = {
+                let layout = file.layout.read();
+                let run = layout.map.run_at(block_of(position));
+                let entry = match run.owner {
+                    Some(Owner::Slot(slot)) => Some(layout.object(slot)),
+                    Some(Owner::Hole) | None => None,
+                };
+                (run, entry)
+            };
+            let end = start_of(run.end).min(size);
+            let found = match &entry {
+                Some(entry) => self.seek_object(entry, position, end, target)?,
+                None => (target == SeekTarget::Hole).then_some(position),
+            };
+            if let Some(found) = found {
+                return Ok(found);
+            }
+            position = end;
+        }
+        match target {
+            SeekTarget::Hole => Ok(size),
+            SeekTarget::Data => Err(Errno::ENXIO.into()),
+        }
+    }
+
+    /// The first match in `start..end` of one object; beyond the object's own end is a hole.
+    fn seek_object(
+        &self,
+        entry: &crate::store::ObjectEntry,
+        start: u64,
+        end: u64,
+        target: SeekTarget,
+    ) -> Result<Option<u64>> {
+        let handle = self.tiers.by_id(entry.tier)?;
+        let tier = handle.get()?;
+        let reference = reference_of(entry);
+        match tier.seek(reference, start, target) {
+            Ok(Some(found)) => Ok((found < end).then_some(found)),
+            Ok(None) if target == SeekTarget::Hole => {
+                let stat = handle.run(|tier| tier.stat(reference))?;
+                let hole = stat.size.max(start);
+                Ok((hole < end).then_some(hole))
+            }
+            Ok(None) => Ok(None),
+            // Without the answer all of it counts as data, which is always allowed.
+            Err(TierError::Unsupported(_)) => Ok((target == SeekTarget::Data).then_some(start)),
+            Err(error) => Err(handle.note_error(error)),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The size of a file (DESIGN section 6): at least the floor; beyond it what the extender's object says.
+//!
+//! What is true here:
+//! * `extenders` is empty or holds one tier (docs/design/0001). Its bit is logged before the first write that extends
+//!   the file there, and another tier takes its place only after the file was settled.
+//! * Settling syncs the extender, then logs the size noted before the sync; it empties the set only if nothing extended
+//!   the file meanwhile (the append lock is held).
+
+use std::sync::atomic::Ordering;
+
+use polymux_tier::TierError;
+
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::error::{ErrorKind, Result};
+use crate::inode::{FileState, Inode, reference_of};
+use crate::store::ObjectEntry;
+
+impl Core {
+    /// Finds out the size where the record leaves it to an object, once per stay in memory.
+    pub(crate) fn ensure_size(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        let mut known = file.size_known.lock();
+        if *known {
+            return Ok(());
+        }
+        let (extender, objects, floor) = {
+            let layout = file.layout.read();
+            (layout.extender(), layout.objects.clone(), layout.size_floor)
+        };
+        let mut size = floor;
+        if let Some((_, entry)) = extender {
+            match self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(&entry))) {
+                Ok(stat) => {
+                    size = size.max(stat.size);
+                    self.adopt_modification_time(inode, &stat);
+                }
+                Err(error) => self.size_without_object(inode, &entry, floor, &error)?,
+            }
+        }
+        file.size.store(size, Ordering::Release);
+        if self.after_unclean_stop.load(Ordering::Acquire) && !self.is_read_only() {
+            self.cut_objects_to(&objects, size)?;
+        }
+        *known = true;
+        Ok(())
+    }
+
+    /// The object that should know the size is not there.
+    fn size_without_object(&self, inode: &Inode, entry: &ObjectEntry, floor: u64, error: &crate::Error) -> Result<()> {
+        match error.kind() {
+            // A missing tier hides nothing but the size: the floor is what can be said.
+            ErrorKind::TierMissing(_) => Ok(()),
+            // Its record reached the log and its directory entry on the tier did not: no fsync of the file ever
+            // returned, so an empty object is what was promised.
+            ErrorKind::Tier { source: TierError::NotFound(_), .. }
+                if floor == 0 && self.after_unclean_stop.load(Ordering::Acquire) =>
+            {
+                self.note_recovery(format!("inode {} had not reached tier {} and is empty", inode.ino, entry.tier));
+                if self.is_read_only() {
+                    return Ok(());
+                }
+                self.tiers.by_id(entry.tier)?.run(|tier| tier.create(reference_of(entry)))
+            }
+            _ => Err(error.clone()),
+        }
+    }
+
+    /// After an unclean stop the object may have been written later than the record says.
+    fn adopt_modification_time(&self, inode: &Inode, stat: &polymux_tier::ObjectStat) {
+        if !self.after_unclean_stop.load(Ordering::Acquire) {
+            return;
+        }
+        let mut common = inode.common.write();
+        if stat.modified > common.modified && stat.size > 0 {
+            common.modified = stat.modified;
+            common.changed = common.changed.max(stat.modified);
+            inode.times_dirty.store(true, Ordering::Release);
+        }
+    }
+
+    /// No ghost bytes: what an unclean stop left beyond the file's end must not come back when the file grows.
+    fn cut_objects_to(&self, objects: &[ObjectEntry], size: u64) -> Result<()> {
+        for entry in objects {
+            let handle = self.tiers.by_id(entry.tier)?;
+            if handle.present().is_none() {
+                continue;
+            }
+            let reference = reference_of(entry);
+            let outcome = handle.run(|tier| match tier.stat(reference) {
+                Ok(stat) if stat.size > size => tier.truncate(reference, size).and_then(|()| tier.sync(reference)),
+                Ok(_) | Err(TierError::NotFound(_)) => Ok(()),
+                Err(error) => Err(error),
+            });
+            outcome?;
+        }
+        Ok(())
+    }
+
+    /// Logs that the tier of a slot may extend the file from now on. Called with the append lock (or the barrier) held.
+    pub(crate) fn ensure_extender(&self, inode: &Inode, file: &FileState, slot: u8) -> Result<()> {
+        let bit = {
+            let layout = file.layout.read();
+            1 << layout.object(slot).tier.0
+        };
+        if file.layout.read().extenders == bit {
+            return Ok(());
+        }
+        self.settle(inode, file)?;
+        self.transact(&[inode], |transaction| {
+            file.layout.write().extenders = bit;
+            transaction.put_inode(inode);
+            Ok(())
+        })
+    }
+
+    /// Makes the size exact: syncs the extender and logs the size. Called with the append lock (or the barrier) held, so
+    /// that nothing extends the file meanwhile. The caller's next transaction may rely on an empty set.
+    pub(crate) fn settle(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        let Some((slot, entry)) = file.layout.read().extender() else { return Ok(()) };
+        let size = file.size();
+        self.sync_slot(inode, file, slot, &entry)?;
+        Counters::count(&self.counters.settles);
+        self.transact(&[inode], |transaction| {
+            let mut layout = file.layout.write();
+            layout.size_floor = size;
+            layout.extenders = 0;
+            drop(layout);
+            transaction.put_inode(inode);
+            Ok(())
+        })
+    }
+
+    /// Units of 512 bytes on all tiers.
+    pub(crate) fn allocated_blocks(&self, file: &FileState) -> u64 {
+        if !file.blocks_stale.swap(false, Ordering::AcqRel) {
+            return file.blocks.load(Ordering::Acquire);
+        }
+        let objects = file.layout.read().objects.clone();
+        let mut bytes = 0;
+        for entry in &objects {
+            let stat =
+                self.tiers.by_id(entry.tier).and_then(|handle| handle.run(|tier| tier.stat(reference_of(entry))));
+            match stat {
+                Ok(stat) => bytes += stat.allocated,
+                Err(_) => file.blocks_stale.store(true, Ordering::Release),
+            }
+        }
+        let blocks = bytes.div_ceil(512);
+        file.blocks.store(blocks, Ordering::Release);
+        blocks
+    }
+}

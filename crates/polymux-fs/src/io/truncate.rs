@@ -1,0 +1,183 @@
+//! Sizes set by `truncate`. Each form is a barrier on the file.
+//!
+//! * To zero: the file gives up its objects as they are and begins anew, so nothing is cut in place.
+//! * Shorter, one object: the record must allow any size from the new one on (floor, extender) durably before the
+//!   object is cut, because the object is what a crash would ask for the size.
+//! * Shorter, several objects: map, floor and disowned tails in one durable transaction; then the objects are cut and
+//!   synced, and the disowned records go.
+//! * Longer: the tail's object is extended.
+
+use std::sync::atomic::Ordering;
+
+use polymux_types::Errno;
+use polymux_types::limits::FILE_SIZE_MAX;
+
+use super::{block_after, block_of, start_of};
+use crate::blockmap::END;
+use crate::core::Core;
+use crate::error::Result;
+use crate::inode::{FileState, Inode, reference_of};
+use crate::placement::Request;
+use crate::space::disown_object;
+use crate::store::{DisownedKind, DisownedRecord};
+
+impl Core {
+    /// Sets the size of a file.
+    pub(crate) fn truncate_file(&self, inode: &Inode, file: &FileState, size: u64) -> Result<()> {
+        if size > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG.into());
+        }
+        self.ensure_size(inode, file)?;
+        let _alone = file.barrier.write();
+        let _append = file.append.lock();
+        file.blocks_stale.store(true, Ordering::Release);
+        let present = file.size();
+        if size == 0 {
+            self.empty(inode, file)
+        } else if size > present {
+            self.extend(inode, file, size)
+        } else if size < present {
+            self.check_tiers_present(file)?;
+            if file.layout.read().objects.len() == 1 {
+                self.cut_single(inode, file, size)
+            } else {
+                self.cut_several(inode, file, size)
+            }
+        } else {
+            Ok(())
+        }
+    }
+
+    fn check_tiers_present(&self, file: &FileState) -> Result<()> {
+        for entry in &file.layout.read().objects {
+            self.tiers.by_id(entry.tier)?.get()?;
+        }
+        Ok(())
+    }
+
+    fn empty(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        let disowned: Vec<DisownedRecord> = file.layout.read().objects.iter().map(disown_object).collect();
+        if disowned.is_empty() && file.size() == 0 {
+            return Ok(());
+        }
+        self.transact(&[inode], |transaction| {
+            let mut layout = file.layout.write();
+            file.nodes.mark_map_changed(0..END);
+            file.size.store(0, Ordering::Release);
+            let change = layout.map.clear();
+            layout.objects.clear();
+            layout.size_floor = 0;
+            layout.extenders = 0;
+            layout.damaged.clear();
+            drop(layout);
+            file.unsynced.lock().clear();
+            transaction.put_map_change(inode.ino, &change);
+            for record in &disowned {
+                transaction.put_disowned(record);
+            }
+            transaction.put_inode(inode);
+            Ok(())
+        })?;
+        file.emptied.store(true, Ordering::Release);
+        self.disowned.add(&disowned, inode.last_sequence());
+        Ok(())
+    }
+
+    /// Makes the file longer. Called under the barrier or the append lock.
+    pub(crate) fn extend(&self, inode: &Inode, file: &FileState, size: u64) -> Result<()> {
+        self.ensure_home(inode, file, &Request { length: 1, file_end: size, partial: false, except: None })?;
+        let (slot, entry) = {
+            let layout = file.layout.read();
+            let slot = layout.tail_slot().ok_or_else(|| Core::contradiction(inode, "it has a home and no tail"))?;
+            (slot, layout.object(slot))
+        };
+        self.ensure_extender(inode, file, slot)?;
+        file.note_unsynced(slot, file.size(), size);
+        self.tiers.by_id(entry.tier)?.run(|tier| tier.truncate(reference_of(&entry), size))?;
+        file.size.store(size, Ordering::Release);
+        Ok(())
+    }
+
+    fn cut_single(&self, inode: &Inode, file: &FileState, size: u64) -> Result<()> {
+        let entry = file.layout.read().object(0);
+        self.reclaim_object(inode, &entry)?;
+        let bit = 1 << entry.tier.0;
+        let ready = {
+            let layout = file.layout.read();
+            layout.size_floor <= size && layout.extenders == bit && layout.damaged.is_empty()
+        };
+        if !ready {
+            self.transact(&[inode], |transaction| {
+                let mut layout = file.layout.write();
+                layout.size_floor = layout.size_floor.min(size);
+                layout.extenders = bit;
+                cut_damage(&mut layout.damaged, size);
+                drop(layout);
+                transaction.put_inode(inode);
+                Ok(())
+            })?;
+        }
+        self.flush_inode(inode)?;
+        self.publish_shorter(file, size);
+        file.note_unsynced(0, size.saturating_sub(1), size);
+        self.tiers.by_id(entry.tier)?.run(|tier| tier.truncate(reference_of(&entry), size))
+    }
+
+    /// Readers that looked before see the change and look again.
+    fn publish_shorter(&self, file: &FileState, size: u64) {
+        let _layout = file.layout.write();
+        file.nodes.mark_map_changed(block_of(size)..END);
+        file.size.store(size, Ordering::Release);
+    }
+
+    fn cut_several(&self, inode: &Inode, file: &FileState, size: u64) -> Result<()> {
+        let objects = file.layout.read().objects.clone();
+        for entry in &objects {
+            self.reclaim_object(inode, entry)?;
+        }
+        let disowned: Vec<DisownedRecord> = objects
+            .iter()
+            .map(|entry| DisownedRecord {
+                tier: entry.tier,
+                object: entry.object,
+                bucket: entry.bucket,
+                start: size,
+                kind: DisownedKind::Tail,
+            })
+            .collect();
+        // The bytes before the new end must be durable before the floor says that they are there.
+        for (slot, entry) in (0_u8..).zip(&objects) {
+            self.sync_slot(inode, file, slot, entry)?;
+        }
+        self.transact(&[inode], |transaction| {
+            let mut layout = file.layout.write();
+            file.nodes.mark_map_changed(block_of(size)..END);
+            file.size.store(size, Ordering::Release);
+            let change = layout.map.cut(block_after(size));
+            layout.size_floor = size;
+            layout.extenders = 0;
+            cut_damage(&mut layout.damaged, size);
+            drop(layout);
+            transaction.put_map_change(inode.ino, &change);
+            for record in &disowned {
+                transaction.put_disowned(record);
+            }
+            transaction.put_inode(inode);
+            Ok(())
+        })?;
+        self.disowned.add(&disowned, inode.last_sequence());
+        // Carried out at once: the file may grow over these bytes in the next moment.
+        for entry in &objects {
+            self.reclaim_object(inode, entry)?;
+        }
+        Ok(())
+    }
+}
+
+fn cut_damage(damaged: &mut Vec<(u64, u64)>, size: u64) {
+    let end = start_of(block_after(size));
+    damaged.retain(|(from, _)| *from < end);
+    for (_, to) in damaged {
+        *to = (*to).min(end);
+    }
+}

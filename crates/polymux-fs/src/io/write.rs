@@ -1,0 +1,227 @@
+//! Writes: disjoint ones run side by side, overlapping ones one after the other, each goes where its blocks are owned.
+
+use std::sync::atomic::Ordering;
+
+use polymux_tier::Wait;
+use polymux_types::Errno;
+use polymux_types::limits::FILE_SIZE_MAX;
+
+use super::{block_after, block_of, start_of};
+use crate::blockmap::Owner;
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::inode::{FileState, Inode, reference_of};
+use crate::placement::Request;
+use crate::store::ObjectEntry;
+
+/// One write.
+#[derive(Clone, Copy)]
+pub(crate) struct WriteRequest<'a> {
+    pub(crate) offset: u64,
+    pub(crate) data: &'a [u8],
+    /// The offset is the end of the file, found under the append lock.
+    pub(crate) append: bool,
+    pub(crate) wait: Wait,
+}
+
+/// What stopped a pass over the data.
+enum Pass {
+    Done,
+    /// The tail must change, and the append lock is not held: leave, and enter again with it.
+    NeedsAppendLock,
+}
+
+/// The locks that a pass holds.
+struct Held<'a> {
+    inode: &'a Inode,
+    file: &'a FileState,
+    has_append_lock: bool,
+}
+
+impl Core {
+    /// Writes to a file; returns how much was written, which is short only when room ran out.
+    pub(crate) fn write_file(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        request: WriteRequest<'_>,
+    ) -> Result<(u64, usize)> {
+        self.ensure_size(inode, file)?;
+        if request.data.is_empty() {
+            return Ok((request.offset, 0));
+        }
+        let _shared = lock_shared(file, request.wait)?;
+        let mut written = 0;
+        let mut offset = request.offset;
+        let mut wants_append_lock = request.append || offset.saturating_add(request.data.len() as u64) > file.size();
+        loop {
+            let append = wants_append_lock.then(|| lock_append(file, request.wait)).transpose()?;
+            if request.append && written == 0 {
+                offset = file.size();
+            }
+            let end = end_of_write(offset, request.data.len())?;
+            let data = &request.data[..usize::try_from(end - offset).expect("no longer than the data")];
+            let held = Held { inode, file, has_append_lock: append.is_some() };
+            match self.write_pass(&held, offset, data, &mut written, request.wait) {
+                Ok(Pass::Done) => return Ok((offset, written)),
+                Ok(Pass::NeedsAppendLock) => wants_append_lock = true,
+                Err(error) if written == 0 => return Err(error),
+                Err(error) => {
+                    log::debug!("inode {}: wrote {written} of {} bytes: {error}", inode.ino, data.len());
+                    return Ok((offset, written));
+                }
+            }
+        }
+    }
+
+    /// Holds the blocks and writes what `written` leaves.
+    fn write_pass(&self, held: &Held<'_>, offset: u64, data: &[u8], written: &mut usize, wait: Wait) -> Result<Pass> {
+        let Held { inode, file, .. } = *held;
+        let end = offset + data.len() as u64;
+        let blocks = block_of(offset)..block_after(end);
+        let _range = match wait {
+            Wait::Allowed => file.nodes.hold(blocks),
+            Wait::Never => file.nodes.try_hold(blocks).ok_or(ErrorKind::WouldBlock)?,
+        };
+        if end > file.size() {
+            if !held.has_append_lock {
+                return Ok(Pass::NeedsAppendLock);
+            }
+            if wait == Wait::Never && file.layout.read().map.home().is_none() {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            let length = data.len() as u64;
+            self.ensure_home(inode, file, &Request { length, file_end: end, partial: false, except: None })?;
+        }
+        while *written < data.len() {
+            let position = offset + *written as u64;
+            let rest = &data[*written..];
+            let Some(count) = self.write_run(held, position, rest, wait)? else { return Ok(Pass::NeedsAppendLock) };
+            *written += count;
+            publish_size(file, position + count as u64);
+        }
+        Ok(Pass::Done)
+    }
+
+    /// Writes up to the end of the run that `position` lies in. `None`: the append lock is needed first.
+    fn write_run(&self, held: &Held<'_>, position: u64, data: &[u8], wait: Wait) -> Result<Option<usize>> {
+        let Held { inode, file, .. } = *held;
+        let (run, entry) = {
+            let layout = file.layout.read();
+            let run = layout.map.run_at(block_of(position));
+            let entry = match run.owner {
+                Some(Owner::Slot(slot)) => Some((slot, layout.object(slot))),
+                Some(Owner::Hole) | None => None,
+            };
+            (run, entry)
+        };
+        let length =
+            usize::try_from((start_of(run.end) - position).min(data.len() as u64)).expect("no longer than data");
+        let data = &data[..length];
+        if let Some((slot, entry)) = &entry {
+            if position + data.len() as u64 > file.size() {
+                if wait == Wait::Never && file.layout.read().extenders != 1 << entry.tier.0 {
+                    return Err(ErrorKind::WouldBlock.into());
+                }
+                self.ensure_extender(inode, file, *slot)?;
+            }
+            match self.write_to_owner(file, *slot, entry, position, data, wait) {
+                Ok(count) => {
+                    self.heal(inode, file, position, count)?;
+                    return Ok(Some(count));
+                }
+                Err(error) if error.is_out_of_room() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if wait == Wait::Never {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        self.spill(inode, file, position, data, held.has_append_lock)
+    }
+
+    /// Writes into the object that owns the blocks, unless that would eat into the reserve of its tier.
+    fn write_to_owner(
+        &self,
+        file: &FileState,
+        slot: u8,
+        entry: &ObjectEntry,
+        position: u64,
+        data: &[u8],
+        wait: Wait,
+    ) -> Result<usize> {
+        let handle = self.tiers.by_id(entry.tier)?;
+        let tier = handle.get()?;
+        let end = position + data.len() as u64;
+        if end > tier.capabilities().file_size_max {
+            return Err(ErrorKind::NoSpace.into());
+        }
+        let headroom = handle.headroom(self.clock.as_ref());
+        let mut data = data;
+        if headroom < data.len() as u64 {
+            let is_new = block_of(position) >= block_after(file.size());
+            if is_new || self.has_hole(entry, position, end)? {
+                // Up to the next block boundary the room is taken already; whole blocks follow as far as they fit, and
+                // the rest belongs to the next tier.
+                let boundary = start_of(block_after(position)) + start_of(block_of(headroom));
+                let fits = usize::try_from(boundary - position).unwrap_or(usize::MAX);
+                data = &data[..fits.min(data.len())];
+            }
+        }
+        if data.is_empty() {
+            return Err(ErrorKind::NoSpace.into());
+        }
+        file.note_unsynced(slot, position, position + data.len() as u64);
+        file.blocks_stale.store(true, Ordering::Release);
+        let count = handle.run(|tier| tier.write(reference_of(entry), position, data, wait))?;
+        handle.note_written(count);
+        Ok(count)
+    }
+
+    /// An overwritten block is no longer damaged.
+    pub(crate) fn heal(&self, inode: &Inode, file: &FileState, position: u64, count: usize) -> Result<()> {
+        if file.layout.read().damaged.is_empty() {
+            return Ok(());
+        }
+        let end = position + count as u64;
+        // The last block of the file counts as overwritten where the write reaches the file's end.
+        let end = if end >= file.size() { end.next_multiple_of(polymux_types::limits::BLOCK_SIZE) } else { end };
+        self.transact(&[inode], |transaction| {
+            if file.layout.write().heal(position, end) {
+                transaction.put_inode(inode);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The size becomes visible after the bytes are there.
+pub(crate) fn publish_size(file: &FileState, end: u64) {
+    file.size.fetch_max(end, Ordering::AcqRel);
+}
+
+fn end_of_write(offset: u64, length: usize) -> Result<u64> {
+    match offset.checked_add(length as u64) {
+        Some(end) if end <= FILE_SIZE_MAX => Ok(end),
+        _ if offset < FILE_SIZE_MAX => Ok(FILE_SIZE_MAX),
+        _ => Err(Errno::EFBIG.into()),
+    }
+}
+
+fn lock_shared(file: &FileState, wait: Wait) -> Result<parking_lot::RwLockReadGuard<'_, ()>> {
+    match wait {
+        Wait::Allowed => Ok(file.barrier.read()),
+        Wait::Never => file.barrier.try_read().ok_or_else(would_block),
+    }
+}
+
+fn lock_append(file: &FileState, wait: Wait) -> Result<parking_lot::MutexGuard<'_, ()>> {
+    match wait {
+        Wait::Allowed => Ok(file.append.lock()),
+        Wait::Never => file.append.try_lock().ok_or_else(would_block),
+    }
+}
+
+fn would_block() -> Error {
+    ErrorKind::WouldBlock.into()
+}

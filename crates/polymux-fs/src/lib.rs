@@ -1,0 +1,62 @@
+//! The Polymux file system, embeddable, with no FUSE in it. The public face is [`FileSystem`].
+//!
+//! # Direction of calls
+//!
+//! `file_system` → `ops`, `recover` → `namespace`, `access`, `io` → `placement`, `space` → `inode` → `blockmap`, `store`.
+//! A test reads the imports and keeps it so.
+//!
+//! # Lock order
+//!
+//! A lock is taken only while holding locks above it in this tree; two of a kind as noted.
+//!
+//! ```text
+//! Core::rename_lock
+//!   Inode::body, state of a directory        an ancestor before its descendant, siblings by inode number
+//!     FileState::barrier                      shared by writers, alone for truncate and fallocate
+//!       FileState::append
+//!         RangeNode::pending                  ascending nodes; waits only for holders of the same node
+//!           FileState::adding_object
+//!           DisownedQueue::round
+//!             Inode::record_lock              ascending inode numbers
+//!               Inode::lifecycle
+//!                 FileState::layout
+//!                   Inode::common
+//!                     FileState::unsynced, DisownedQueue::pending, shards of tables: leaves
+//! ```
+//!
+//! No lock of this tree is held while a caller's code runs. `FileState::size_known` is taken before everything below
+//! `barrier` and is held while a tier is asked for the size.
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod attributes;
+mod blockmap;
+mod caller;
+mod core;
+mod counters;
+mod error;
+mod file_system;
+mod inode;
+mod io;
+mod namespace;
+mod ops;
+mod placement;
+mod recover;
+mod report;
+mod space;
+mod store;
+mod volume;
+
+pub use attributes::{
+    AllocateKind, Attributes, DirectoryEntry, FileKind, NodeKind, OpenOptions, RenameMode, SetAttributes, SetTime,
+    SyncKind, VolumeSpace, WriteOrigin, XattrMode,
+};
+pub use caller::{Caller, Permissions, Wait};
+pub use error::{Error, ErrorKind, Result};
+pub use file_system::{FileSystem, HandleId, Progress};
+pub use polymux_tier::SeekTarget;
+pub use report::{ExtentReport, FileLocation, TierShare, TierState, TierStatus, VolumeStatus};
+pub use volume::{
+    Access, AccessTimes, MissingTiers, MountOptions, NewVolume, Parts, TierMember, TierName, TierPresence, VolumeError,
+};

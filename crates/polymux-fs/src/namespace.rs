@@ -1,0 +1,35 @@
+//! Names: directories, links, renames.
+//!
+//! What is true here:
+//! * A name is a pair of records (`d`, `c`) and an entry in the list of the inode's names (`p`), changed together.
+//! * Lookups take no lock: a single record answers. Changes hold the lock of every directory whose names change.
+//! * Order of directory locks: `Core::rename_lock` (between directories only), then a directory before any directory in
+//!   it, unrelated ones by ascending inode number. Unrelated directories are locked together only under the rename lock.
+//! * A directory that was removed has no links, and nothing is ever made in it.
+
+mod change;
+mod create;
+mod delete;
+mod link;
+mod lookup;
+mod rename;
+
+pub(crate) use create::{COOKIE_FIRST, NewInode};
+
+use polymux_types::{Errno, limits};
+
+use crate::error::Result;
+
+/// Fails where a byte string cannot be a name that is made or removed.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() {
+        return Err(Errno::ENOENT.into());
+    }
+    if name.len() > limits::NAME_LENGTH_MAX {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
+    if name.contains(&b'/') || name.contains(&0) {
+        return Err(Errno::EINVAL.into());
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! The building blocks of every change of a name, used inside a transaction.
+
+use polymux_types::Ino;
+
+use crate::attributes::FileKind;
+use crate::core::Transaction;
+use crate::inode::DirectoryState;
+use crate::store::{Dirent, PositionEntry, keys};
+
+impl Transaction {
+    /// Gives a name to an inode in a directory.
+    pub(crate) fn add_name(&mut self, directory: (Ino, &mut DirectoryState), name: &[u8], ino: Ino, kind: FileKind) {
+        let (parent, state) = directory;
+        let cookie = state.next_cookie;
+        state.next_cookie += 1;
+        state.entries += 1;
+        self.put_name(parent, name, ino, kind, cookie);
+    }
+
+    /// Writes the records of a name at a given position.
+    pub(crate) fn put_name(&mut self, parent: Ino, name: &[u8], ino: Ino, kind: FileKind, cookie: u64) {
+        self.batch.put(keys::dirent(parent, name), Dirent { ino, kind, cookie }.encode());
+        let entry = PositionEntry { ino, kind, name: name.to_vec() };
+        self.batch.put(keys::position(parent, cookie), entry.encode());
+        self.batch.put(keys::parent_name(ino, parent, name), Vec::new());
+    }
+
+    /// Takes a name away.
+    pub(crate) fn remove_name(&mut self, directory: (Ino, &mut DirectoryState), name: &[u8], dirent: &Dirent) {
+        let (parent, state) = directory;
+        state.entries = state.entries.checked_sub(1).expect("a directory with a name has an entry");
+        self.delete_name(parent, name, dirent);
+    }
+
+    /// Deletes the records of a name.
+    pub(crate) fn delete_name(&mut self, parent: Ino, name: &[u8], dirent: &Dirent) {
+        self.batch.delete(keys::dirent(parent, name));
+        self.batch.delete(keys::position(parent, dirent.cookie));
+        self.batch.delete(keys::parent_name(dirent.ino, parent, name));
+    }
+}

@@ -1,0 +1,207 @@
+//! Making inodes with a name, and without one.
+
+use std::sync::Arc;
+
+use polymux_types::{Errno, Ino};
+
+use super::check_name;
+use crate::access::{ACCESS_ACL, Acl, DEFAULT_ACL, EXECUTE, WRITE};
+use crate::attributes::FileKind;
+use crate::caller::Caller;
+use crate::core::{Core, Transaction};
+use crate::counters::Counters;
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+use crate::store::{FileRecord, InodeBody, InodeRecord, keys, put_xattr};
+
+/// The first cookie of a directory. Smaller ones are left to front ends for `.` and `..`.
+pub(crate) const COOKIE_FIRST: u64 = 16;
+
+/// What is to be made.
+pub(crate) enum NewInode<'a> {
+    Regular,
+    Directory,
+    Symlink(&'a [u8]),
+    Special(FileKind, u64),
+}
+
+impl NewInode<'_> {
+    fn kind(&self) -> FileKind {
+        match self {
+            Self::Regular => FileKind::Regular,
+            Self::Directory => FileKind::Directory,
+            Self::Symlink(_) => FileKind::Symlink,
+            Self::Special(kind, _) => *kind,
+        }
+    }
+
+    fn body(&self, parent: Ino) -> InodeBody {
+        match self {
+            Self::Regular => InodeBody::Regular(FileRecord::default()),
+            Self::Directory => InodeBody::Directory { parent, next_cookie: COOKIE_FIRST, entries: 0 },
+            Self::Symlink(target) => InodeBody::Symlink { target: target.to_vec() },
+            Self::Special(kind, device) => InodeBody::Special { kind: *kind, device: *device },
+        }
+    }
+}
+
+/// A new inode and the ACLs it inherits.
+struct Prepared {
+    inode: Arc<Inode>,
+    acls: Vec<(&'static [u8], Vec<u8>)>,
+}
+
+impl Core {
+    /// Makes an inode under a name.
+    pub(crate) fn create_inode(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        new: &NewInode<'_>,
+        permissions: u32,
+    ) -> Result<Arc<Inode>> {
+        self.check_writable()?;
+        check_name(name)?;
+        if matches!(name, b"." | b"..") {
+            return Err(Errno::EEXIST.into());
+        }
+        let directory = self.directory_inode(parent)?;
+        self.check_access(caller, &directory, EXECUTE)?;
+        let lock = directory.directory().ok_or(Errno::ENOTDIR)?;
+        let mut state = lock.write();
+        if directory.common.read().links == 0 {
+            return Err(Errno::ENOENT.into());
+        }
+        if self.find_name(parent, name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        self.check_access(caller, &directory, WRITE)?;
+        self.check_metadata_room()?;
+        let prepared = self.prepare(caller, &directory, new, permissions, 1)?;
+        // In the table before the record can be found, so that nobody loads a second copy.
+        self.inodes.insert(prepared.inode.clone());
+        let made = self.transact(&[&directory, &prepared.inode], |transaction| {
+            let kind = new.kind();
+            transaction.add_name((parent, &mut *state), name, prepared.inode.ino, kind);
+            note_entry_change(self, &directory, i64::from(kind == FileKind::Directory));
+            put_new(transaction, &prepared);
+            transaction.put_directory(&directory, &state);
+            Ok(())
+        });
+        if let Err(error) = made {
+            self.inodes.remove(prepared.inode.ino);
+            return Err(error);
+        }
+        let inode = prepared.inode;
+        Counters::count(&self.counters.creates);
+        Ok(inode)
+    }
+
+    /// Makes a regular file without a name: it goes with its last description unless it is linked before.
+    pub(crate) fn create_unnamed_inode(&self, caller: &Caller, parent: Ino, permissions: u32) -> Result<Arc<Inode>> {
+        self.check_writable()?;
+        let directory = self.directory_inode(parent)?;
+        self.check_access(caller, &directory, WRITE | EXECUTE)?;
+        self.check_metadata_room()?;
+        let prepared = self.prepare(caller, &directory, &NewInode::Regular, permissions, 0)?;
+        self.transact(&[&prepared.inode], |transaction| {
+            put_new(transaction, &prepared);
+            transaction.batch.put(keys::orphan(prepared.inode.ino), Vec::new());
+            Ok(())
+        })?;
+        let inode = prepared.inode;
+        self.inodes.insert(inode.clone());
+        Counters::count(&self.counters.creates);
+        Ok(inode)
+    }
+
+    fn prepare(
+        &self,
+        caller: &Caller,
+        directory: &Inode,
+        new: &NewInode<'_>,
+        permissions: u32,
+        names: u32,
+    ) -> Result<Prepared> {
+        let kind = new.kind();
+        let above = directory.common.read().clone();
+        let inherits_group = above.permissions & libc::S_ISGID != 0;
+        let gid = if inherits_group { above.gid } else { caller.gid };
+        let mut permissions = permissions & 0o7777;
+        let mut acls: Vec<(&'static [u8], Vec<u8>)> = Vec::new();
+        let default = if above.has_default_acl && kind != FileKind::Symlink {
+            self.metadata.xattr(directory.ino, DEFAULT_ACL)?
+        } else {
+            None
+        };
+        match default {
+            Some(value) => {
+                let damaged =
+                    || Error::corrupted(format!("the default ACL of inode {}", directory.ino), "it is invalid");
+                let acl = Acl::parse(&value).map_err(|_| damaged())?.ok_or_else(damaged)?;
+                let (inherited, bits) = acl.inherit(permissions);
+                permissions = bits;
+                if !inherited.is_plain() {
+                    acls.push((ACCESS_ACL, inherited.encode()));
+                }
+                if kind == FileKind::Directory {
+                    acls.push((DEFAULT_ACL, value));
+                }
+            }
+            None if kind == FileKind::Symlink => permissions = 0o777,
+            None => permissions &= !caller.umask,
+        }
+        if inherits_group {
+            if kind == FileKind::Directory {
+                permissions |= libc::S_ISGID;
+            } else if caller.checks_permissions() && !caller.is_privileged() && !caller.is_in_group(gid) {
+                // Nobody gets a set-group-id file of a group they are not in.
+                permissions &= !libc::S_ISGID;
+            }
+        }
+        let has = |name: &[u8]| acls.iter().any(|(of, _)| *of == name);
+        let now = self.now();
+        let record = InodeRecord {
+            permissions,
+            uid: caller.uid,
+            gid,
+            links: names * if kind == FileKind::Directory { 2 } else { 1 },
+            generation: 1,
+            has_access_acl: has(ACCESS_ACL),
+            has_default_acl: has(DEFAULT_ACL),
+            accessed: now,
+            modified: now,
+            changed: now,
+            born: now,
+            body: new.body(directory.ino),
+        };
+        let ino = self.metadata.allocate_ino()?;
+        let inode = Inode::from_record(ino, record, &[], self.metadata.committed())?;
+        if let Some(file) = inode.file() {
+            *file.size_known.lock() = true;
+        }
+        Ok(Prepared { inode: Arc::new(inode), acls })
+    }
+}
+
+/// Adds the record and the inherited ACLs of a new inode.
+fn put_new(transaction: &mut Transaction, prepared: &Prepared) {
+    for (name, value) in &prepared.acls {
+        put_xattr(&mut transaction.batch, prepared.inode.ino, name, value);
+    }
+    match prepared.inode.directory() {
+        Some(directory) => transaction.put_directory(&prepared.inode, &directory.read()),
+        None => transaction.put_inode(&prepared.inode),
+    }
+}
+
+/// A name came or went: times of the directory, and its links where a directory came or went.
+pub(crate) fn note_entry_change(core: &Core, directory: &Inode, subdirectories: i64) {
+    let now = core.now();
+    let mut common = directory.common.write();
+    common.modified = now;
+    common.changed = now;
+    let links = i64::from(common.links) + subdirectories;
+    common.links = u32::try_from(links).expect("links of a directory are counted with its subdirectories");
+}

@@ -1,0 +1,61 @@
+//! Hard links.
+
+use polymux_types::{Errno, Ino, limits};
+
+use super::check_name;
+use super::create::note_entry_change;
+use crate::access::{EXECUTE, WRITE};
+use crate::caller::Caller;
+use crate::core::Core;
+use crate::error::Result;
+use crate::store::keys;
+
+impl Core {
+    /// Gives an inode another name. One without a name, but with an open description, gets its first one.
+    pub(crate) fn link_inode(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        check_name(name)?;
+        if matches!(name, b"." | b"..") {
+            return Err(Errno::EEXIST.into());
+        }
+        let inode = self.inode(ino)?;
+        let directory = self.directory_inode(parent)?;
+        self.check_access(caller, &directory, EXECUTE)?;
+        let lock = directory.directory().ok_or(Errno::ENOTDIR)?;
+        let mut state = lock.write();
+        if self.find_name(parent, name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        if inode.is_directory() {
+            return Err(Errno::EPERM.into());
+        }
+        if directory.common.read().links == 0 {
+            return Err(Errno::ENOENT.into());
+        }
+        self.check_access(caller, &directory, WRITE)?;
+        if inode.common.read().links >= limits::LINKS_MAX {
+            return Err(Errno::EMLINK.into());
+        }
+        self.check_metadata_room()?;
+        self.transact(&[&directory, &inode], |transaction| {
+            {
+                // Under the lifecycle lock a deletion either happened before or sees the new link.
+                let lifecycle = inode.lifecycle.lock();
+                if lifecycle.gone {
+                    return Err(Errno::ENOENT.into());
+                }
+                let mut common = inode.common.write();
+                if common.links == 0 {
+                    transaction.batch.delete(keys::orphan(inode.ino));
+                }
+                common.links += 1;
+                common.changed = self.now();
+            }
+            transaction.add_name((parent, &mut *state), name, inode.ino, inode.kind);
+            note_entry_change(self, &directory, 0);
+            transaction.put_inode(&inode);
+            transaction.put_directory(&directory, &state);
+            Ok(())
+        })
+    }
+}

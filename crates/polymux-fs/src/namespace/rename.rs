@@ -1,0 +1,302 @@
+//! Renames. Data never moves: a rename touches records only, on no tier (DESIGN section 4).
+
+use std::sync::Arc;
+
+use parking_lot::RwLockWriteGuard;
+use polymux_types::{Errno, Ino};
+
+use super::check_name;
+use super::create::note_entry_change;
+use crate::access::{EXECUTE, WRITE};
+use crate::attributes::RenameMode;
+use crate::caller::Caller;
+use crate::core::{Core, Transaction};
+use crate::counters::Counters;
+use crate::error::Result;
+use crate::inode::{DirectoryState, Inode};
+use crate::store::Dirent;
+
+/// A name on one side of a rename.
+struct Side<'a> {
+    directory: &'a Arc<Inode>,
+    name: &'a [u8],
+}
+
+/// An entry and its inode.
+struct Found {
+    dirent: Dirent,
+    inode: Arc<Inode>,
+}
+
+/// The locked states of the two directories; the second is `None` where they are one.
+struct Locked<'a> {
+    source: RwLockWriteGuard<'a, DirectoryState>,
+    target: Option<RwLockWriteGuard<'a, DirectoryState>>,
+}
+
+impl Locked<'_> {
+    fn target(&mut self) -> &mut DirectoryState {
+        match &mut self.target {
+            Some(target) => target,
+            None => &mut self.source,
+        }
+    }
+}
+
+impl Core {
+    /// Renames a name, or exchanges two.
+    pub(crate) fn rename_name(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.check_writable()?;
+        check_rename_name(from.1, Errno::EBUSY)?;
+        check_rename_name(to.1, if mode == RenameMode::NoReplace { Errno::EEXIST } else { Errno::EBUSY })?;
+        let source_directory = self.directory_inode(from.0)?;
+        let target_directory = self.directory_inode(to.0)?;
+        self.check_access(caller, &source_directory, EXECUTE)?;
+        self.check_access(caller, &target_directory, EXECUTE)?;
+        let source = Side { directory: &source_directory, name: from.1 };
+        let target = Side { directory: &target_directory, name: to.1 };
+        if mode == RenameMode::Replace {
+            self.sync_before_replace(&source, &target)?;
+        }
+        let dropped = self.rename_locked(caller, &source, &target, mode)?;
+        Counters::count(&self.counters.renames);
+        match dropped {
+            Some(inode) => self.delete_if_unused(&inode),
+            None => Ok(()),
+        }
+    }
+
+    /// The new data of a file that replaces another one is durable before the name is (DESIGN section 6).
+    fn sync_before_replace(&self, source: &Side<'_>, target: &Side<'_>) -> Result<()> {
+        if !self.options.sync_on_replace || self.find_name(target.directory.ino, target.name)?.is_none() {
+            return Ok(());
+        }
+        let Some(dirent) = self.find_name(source.directory.ino, source.name)? else { return Ok(()) };
+        let inode = self.inode(dirent.ino)?;
+        match inode.file() {
+            Some(file) => self.sync_file(&inode, file),
+            None => Ok(()),
+        }
+    }
+
+    /// Does it under the locks; returns the inode that lost its name, if any.
+    fn rename_locked(
+        &self,
+        caller: &Caller,
+        source: &Side<'_>,
+        target: &Side<'_>,
+        mode: RenameMode,
+    ) -> Result<Option<Arc<Inode>>> {
+        let crosses = source.directory.ino != target.directory.ino;
+        let _tree_stands_still = crosses.then(|| self.rename_lock.lock());
+        let mut locked = self.lock_directories(source.directory, target.directory)?;
+        let found = self.find(source)?.ok_or(Errno::ENOENT)?;
+        let replaced = self.find(target)?;
+        self.check_rename(caller, source, target, &found, replaced.as_ref(), mode)?;
+        if replaced.as_ref().is_some_and(|replaced| replaced.inode.ino == found.inode.ino) {
+            return Ok(None);
+        }
+        if mode == RenameMode::Exchange {
+            let replaced = replaced.ok_or(Errno::ENOENT)?;
+            return self.exchange(source, target, &mut locked, &found, &replaced).map(|()| None);
+        }
+        self.replace(source, target, &mut locked, &found, replaced.as_ref())?;
+        Ok(replaced.map(|replaced| replaced.inode))
+    }
+
+    /// Locks two directories: an ancestor before its descendant, else by number. Across directories the rename lock is
+    /// held, so nobody else locks two unrelated ones and the tree does not change.
+    fn lock_directories<'a>(&self, source: &'a Inode, target: &'a Inode) -> Result<Locked<'a>> {
+        let lock = |inode: &'a Inode| inode.directory().ok_or(Errno::ENOTDIR);
+        if source.ino == target.ino {
+            return Ok(Locked { source: lock(source)?.write(), target: None });
+        }
+        let target_first = if self.is_ancestor(target.ino, source.ino)? {
+            true
+        } else {
+            !self.is_ancestor(source.ino, target.ino)? && target.ino < source.ino
+        };
+        if target_first {
+            let target = lock(target)?.write();
+            Ok(Locked { source: lock(source)?.write(), target: Some(target) })
+        } else {
+            let source = lock(source)?.write();
+            Ok(Locked { source, target: Some(lock(target)?.write()) })
+        }
+    }
+
+    fn find(&self, side: &Side<'_>) -> Result<Option<Found>> {
+        match self.find_name(side.directory.ino, side.name)? {
+            Some(dirent) => Ok(Some(Found { dirent, inode: self.inode_of_entry(&dirent)? })),
+            None => Ok(None),
+        }
+    }
+
+    fn check_rename(
+        &self,
+        caller: &Caller,
+        source: &Side<'_>,
+        target: &Side<'_>,
+        found: &Found,
+        replaced: Option<&Found>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let crosses = source.directory.ino != target.directory.ino;
+        if mode == RenameMode::NoReplace && replaced.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        if mode == RenameMode::Exchange && replaced.is_none() {
+            return Err(Errno::ENOENT.into());
+        }
+        if target.directory.common.read().links == 0 {
+            return Err(Errno::ENOENT.into());
+        }
+        if crosses && found.inode.is_directory() && self.is_ancestor(found.inode.ino, target.directory.ino)? {
+            return Err(Errno::EINVAL.into());
+        }
+        if let Some(replaced) = replaced.filter(|replaced| crosses && replaced.inode.is_directory()) {
+            if self.is_ancestor(replaced.inode.ino, source.directory.ino)? {
+                let errno = if mode == RenameMode::Exchange { Errno::EINVAL } else { Errno::ENOTEMPTY };
+                return Err(errno.into());
+            }
+        }
+        self.check_access(caller, source.directory, WRITE)?;
+        self.check_access(caller, target.directory, WRITE)?;
+        self.check_sticky(caller, source.directory, &found.inode)?;
+        self.check_moved_directory(caller, crosses, &found.inode)?;
+        let Some(replaced) = replaced else { return self.check_metadata_room() };
+        self.check_sticky(caller, target.directory, &replaced.inode)?;
+        if mode == RenameMode::Exchange {
+            return self.check_moved_directory(caller, crosses, &replaced.inode);
+        }
+        match (found.inode.is_directory(), replaced.inode.is_directory()) {
+            (true, false) => Err(Errno::ENOTDIR.into()),
+            (false, true) => Err(Errno::EISDIR.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// A directory that gets another parent is written to (its `..` changes).
+    fn check_moved_directory(&self, caller: &Caller, crosses: bool, inode: &Inode) -> Result<()> {
+        if crosses && inode.is_directory() { self.check_access(caller, inode, WRITE) } else { Ok(()) }
+    }
+
+    fn replace(
+        &self,
+        source: &Side<'_>,
+        target: &Side<'_>,
+        locked: &mut Locked<'_>,
+        found: &Found,
+        replaced: Option<&Found>,
+    ) -> Result<()> {
+        let crosses = source.directory.ino != target.directory.ino;
+        // Both are below the locked directories; siblings are locked by number.
+        let replaced_directory = replaced.and_then(|replaced| replaced.inode.directory());
+        let moved_directory = found.inode.directory().filter(|_| crosses);
+        let replaced_first = replaced.is_some_and(|replaced| replaced.inode.ino < found.inode.ino);
+        let mut early = replaced_directory.filter(|_| replaced_first).map(|lock| lock.write());
+        let mut moved = moved_directory.map(|lock| lock.write());
+        let late = replaced_directory.filter(|_| !replaced_first).map(|lock| lock.write());
+        let emptied = early.take().or(late);
+        if emptied.as_ref().is_some_and(|state| state.entries > 0) {
+            return Err(Errno::ENOTEMPTY.into());
+        }
+        let mut members: Vec<&Inode> = vec![source.directory, target.directory, &found.inode];
+        members.extend(replaced.map(|replaced| &*replaced.inode));
+        self.transact(&members, |transaction| {
+            transaction.remove_name((source.directory.ino, &mut locked.source), source.name, &found.dirent);
+            if let Some(replaced) = replaced {
+                transaction.remove_name((target.directory.ino, locked.target()), target.name, &replaced.dirent);
+                match &emptied {
+                    Some(state) => self.drop_directory(transaction, &replaced.inode, state),
+                    None => self.drop_link(transaction, &replaced.inode),
+                }
+            }
+            let name = (target.directory.ino, locked.target());
+            transaction.add_name(name, target.name, found.inode.ino, found.inode.kind);
+            let moves_directory = i64::from(found.inode.is_directory());
+            note_entry_change(self, source.directory, if crosses { -moves_directory } else { 0 });
+            note_entry_change(self, target.directory, if crosses { moves_directory } else { 0 });
+            if emptied.is_some() {
+                note_entry_change(self, target.directory, -1);
+            }
+            self.put_moved(transaction, target.directory.ino, &found.inode, moved.as_deref_mut());
+            self.put_directories(transaction, source, target, locked);
+            Ok(())
+        })
+    }
+
+    fn exchange(
+        &self,
+        source: &Side<'_>,
+        target: &Side<'_>,
+        locked: &mut Locked<'_>,
+        found: &Found,
+        other: &Found,
+    ) -> Result<()> {
+        let crosses = source.directory.ino != target.directory.ino;
+        let found_lock = found.inode.directory().filter(|_| crosses);
+        let other_lock = other.inode.directory().filter(|_| crosses);
+        let other_first = other.inode.ino < found.inode.ino;
+        let early = other_lock.filter(|_| other_first).map(|lock| lock.write());
+        let mut found_state = found_lock.map(|lock| lock.write());
+        let mut other_state = early.or_else(|| other_lock.map(|lock| lock.write()));
+        let members: [&Inode; 4] = [source.directory, target.directory, &found.inode, &other.inode];
+        self.transact(&members, |transaction| {
+            let (source_ino, target_ino) = (source.directory.ino, target.directory.ino);
+            transaction.delete_name(source_ino, source.name, &found.dirent);
+            transaction.delete_name(target_ino, target.name, &other.dirent);
+            // Each keeps the position of the name it takes, so that nobody who lists meanwhile misses one.
+            let (from, to) = (&found.dirent, &other.dirent);
+            transaction.put_name(target_ino, target.name, from.ino, from.kind, to.cookie);
+            transaction.put_name(source_ino, source.name, to.ino, to.kind, from.cookie);
+            let gain = i64::from(found.inode.is_directory()) - i64::from(other.inode.is_directory());
+            note_entry_change(self, source.directory, if crosses { -gain } else { 0 });
+            note_entry_change(self, target.directory, if crosses { gain } else { 0 });
+            self.put_moved(transaction, target_ino, &found.inode, found_state.as_deref_mut());
+            self.put_moved(transaction, source_ino, &other.inode, other_state.as_deref_mut());
+            self.put_directories(transaction, source, target, locked);
+            Ok(())
+        })
+    }
+
+    /// The record of what was moved. `state` is given for a directory with a new parent.
+    fn put_moved(&self, transaction: &mut Transaction, parent: Ino, inode: &Inode, state: Option<&mut DirectoryState>) {
+        inode.common.write().changed = self.now();
+        match (state, inode.directory()) {
+            (Some(state), _) => {
+                state.parent = parent;
+                transaction.put_directory(inode, state);
+            }
+            // Its own names are not concerned, and its parent is locked: only its times change.
+            (None, Some(_)) => inode.times_dirty.store(true, std::sync::atomic::Ordering::Release),
+            (None, None) => transaction.put_inode(inode),
+        }
+    }
+
+    fn put_directories(
+        &self,
+        transaction: &mut Transaction,
+        source: &Side<'_>,
+        target: &Side<'_>,
+        locked: &mut Locked<'_>,
+    ) {
+        transaction.put_directory(source.directory, &locked.source);
+        if let Some(state) = &locked.target {
+            transaction.put_directory(target.directory, state);
+        }
+    }
+}
+
+fn check_rename_name(name: &[u8], special: Errno) -> Result<()> {
+    if matches!(name, b"." | b"..") {
+        return Err(special.into());
+    }
+    check_name(name)
+}

@@ -1,0 +1,236 @@
+//! `stat`, `chmod`, `chown`, `utimens`, `truncate`, `access`.
+
+use std::sync::atomic::Ordering;
+
+use polymux_types::{Errno, Ino, Timestamp};
+
+use crate::access::{ACCESS_ACL, WRITE};
+use crate::attributes::{Attributes, SetAttributes, SetTime};
+use crate::caller::{Caller, Wait};
+use crate::core::{Core, Transaction};
+use crate::error::{ErrorKind, Result};
+use crate::inode::{Body, Common, Inode};
+use crate::store::put_xattr;
+
+/// Size that directories report.
+const DIRECTORY_SIZE: u64 = 4096;
+
+impl Core {
+    /// The attributes of an inode, answered for all tiers (M9).
+    pub(crate) fn attributes_of(&self, inode: &Inode) -> Result<Attributes> {
+        let (size, blocks, device) = match &inode.body {
+            Body::Regular(file) => {
+                self.ensure_size(inode, file)?;
+                (file.size(), self.allocated_blocks(file), 0)
+            }
+            Body::Directory(_) => (DIRECTORY_SIZE, DIRECTORY_SIZE / 512, 0),
+            Body::Symlink(target) => (target.len() as u64, 0, 0),
+            Body::Special { device } => (0, 0, *device),
+        };
+        let common = inode.common.read();
+        Ok(Attributes {
+            ino: inode.ino,
+            kind: inode.kind,
+            permissions: common.permissions,
+            links: common.links,
+            uid: common.uid,
+            gid: common.gid,
+            device,
+            size,
+            blocks,
+            accessed: common.accessed,
+            modified: common.modified,
+            changed: common.changed,
+            born: inode.born,
+        })
+    }
+
+    pub(crate) fn set_attributes(&self, caller: &Caller, ino: Ino, change: &SetAttributes) -> Result<Attributes> {
+        self.check_writable()?;
+        let inode = self.inode(ino)?;
+        self.check_change(caller, &inode, change)?;
+        if let Some(size) = change.size {
+            self.set_size(caller, &inode, size, change)?;
+        }
+        let changes_record = change.permissions.is_some()
+            || change.uid.is_some()
+            || change.gid.is_some()
+            || change.accessed.is_some()
+            || change.modified.is_some();
+        if changes_record {
+            let acl = self.acl_after_chmod(&inode, change)?;
+            self.put_with_state(&inode, |transaction| {
+                let now = self.now();
+                let mut common = inode.common.write();
+                apply(&mut common, caller, &inode, change, now);
+                drop(common);
+                if let Some(value) = &acl {
+                    put_xattr(&mut transaction.batch, inode.ino, ACCESS_ACL, value);
+                }
+                Ok(())
+            })?;
+        }
+        self.attributes_of(&inode)
+    }
+
+    /// Runs a transaction of one inode and adds its record, whatever its type.
+    pub(crate) fn put_with_state(
+        &self,
+        inode: &Inode,
+        body: impl FnOnce(&mut Transaction) -> Result<()>,
+    ) -> Result<()> {
+        let state = inode.directory().map(|directory| directory.read());
+        self.transact(&[inode], |transaction| {
+            body(transaction)?;
+            match &state {
+                Some(state) => transaction.put_directory(inode, state),
+                None => transaction.put_inode(inode),
+            }
+            Ok(())
+        })
+    }
+
+    fn check_change(&self, caller: &Caller, inode: &Inode, change: &SetAttributes) -> Result<()> {
+        if !caller.checks_permissions() {
+            return Ok(());
+        }
+        if change.permissions.is_some() {
+            self.check_owner(caller, inode)?;
+        }
+        if change.uid.is_some() || change.gid.is_some() {
+            check_ownership_change(caller, &inode.common.read(), change)?;
+        }
+        let is_to = |time: Option<SetTime>| matches!(time, Some(SetTime::To(_)));
+        if is_to(change.accessed) || is_to(change.modified) {
+            self.check_owner(caller, inode)?;
+        } else if change.accessed.is_some() || change.modified.is_some() {
+            let owns = self.check_owner(caller, inode);
+            if owns.is_err() {
+                self.check_access(caller, inode, WRITE)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_size(&self, caller: &Caller, inode: &Inode, size: u64, change: &SetAttributes) -> Result<()> {
+        if caller.wait == Wait::Never {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let Some(file) = inode.file() else {
+            return Err(if inode.is_directory() { Errno::EISDIR } else { Errno::EINVAL }.into());
+        };
+        match change.handle {
+            Some(handle) if !self.handles.get(handle)?.options.write => return Err(Errno::EINVAL.into()),
+            Some(_) => {}
+            None => self.check_access(caller, inode, WRITE)?,
+        }
+        self.truncate_file(inode, file, size)?;
+        let now = self.now();
+        let mut common = inode.common.write();
+        common.modified = now;
+        common.changed = now;
+        if caller.checks_permissions() {
+            drop_set_id(&mut common, caller);
+        }
+        drop(common);
+        inode.times_dirty.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The access ACL that a change of the permission bits leaves, where the file has one.
+    fn acl_after_chmod(&self, inode: &Inode, change: &SetAttributes) -> Result<Option<Vec<u8>>> {
+        let Some(permissions) = change.permissions else { return Ok(None) };
+        let common = inode.common.read().clone();
+        let acl = self.access_acl(inode, &common)?;
+        Ok(acl.map(|mut acl| {
+            acl.apply_mode(permissions);
+            acl.encode()
+        }))
+    }
+
+    pub(crate) fn check_mask(&self, caller: &Caller, ino: Ino, mask: u32) -> Result<()> {
+        if mask > 7 {
+            return Err(Errno::EINVAL.into());
+        }
+        let inode = self.inode(ino)?;
+        if mask & WRITE != 0 && matches!(inode.body, Body::Regular(_) | Body::Directory(_)) {
+            self.check_writable()?;
+        }
+        self.check_access(caller, &inode, mask)
+    }
+
+    /// Notes that the data of a file changed just now.
+    pub(crate) fn note_modified(&self, caller: &Caller, inode: &Inode) {
+        let now = self.now();
+        let mut common = inode.common.write();
+        common.modified = now;
+        common.changed = now;
+        if caller.checks_permissions() {
+            drop_set_id(&mut common, caller);
+        }
+        drop(common);
+        inode.times_dirty.store(true, Ordering::Release);
+    }
+
+    /// Notes an access, where relatime asks for it.
+    pub(crate) fn note_accessed(&self, inode: &Inode) {
+        if self.is_read_only() || self.options.access_times == crate::volume::AccessTimes::Never {
+            return;
+        }
+        let now = self.now();
+        if !inode.common.read().access_time_is_due(now) {
+            return;
+        }
+        inode.common.write().accessed = now;
+        inode.times_dirty.store(true, Ordering::Release);
+    }
+}
+
+/// chown(2): the owner may give the file to a group of theirs; anything else needs privilege.
+fn check_ownership_change(caller: &Caller, common: &Common, change: &SetAttributes) -> Result<()> {
+    if caller.is_privileged() {
+        return Ok(());
+    }
+    let keeps_owner = change.uid.is_none_or(|uid| uid == common.uid);
+    let group_allowed = change.gid.is_none_or(|gid| gid == common.gid || caller.is_in_group(gid));
+    if caller.uid == common.uid && keeps_owner && group_allowed { Ok(()) } else { Err(Errno::EPERM.into()) }
+}
+
+fn apply(common: &mut Common, caller: &Caller, inode: &Inode, change: &SetAttributes, now: Timestamp) {
+    if let Some(permissions) = change.permissions {
+        common.permissions = permissions & 0o7777;
+        let clears = caller.checks_permissions() && !caller.is_privileged() && !caller.is_in_group(common.gid);
+        if clears && !inode.is_directory() {
+            common.permissions &= !libc::S_ISGID;
+        }
+    }
+    if change.uid.is_some() || change.gid.is_some() {
+        common.uid = change.uid.unwrap_or(common.uid);
+        common.gid = change.gid.unwrap_or(common.gid);
+        if caller.checks_permissions() && !inode.is_directory() {
+            // As Linux does for every caller: a file that changes hands loses its set-id bits.
+            common.permissions &= !libc::S_ISUID;
+            if common.permissions & libc::S_IXGRP != 0 {
+                common.permissions &= !libc::S_ISGID;
+            }
+        }
+    }
+    let moment = |time: SetTime| match time {
+        SetTime::Now => now,
+        SetTime::To(time) => time,
+    };
+    common.accessed = change.accessed.map_or(common.accessed, moment);
+    common.modified = change.modified.map_or(common.modified, moment);
+    common.changed = now;
+}
+
+/// A write by somebody without privilege takes the set-id bits away.
+fn drop_set_id(common: &mut Common, caller: &Caller) {
+    if caller.is_privileged() {
+        return;
+    }
+    common.permissions &= !libc::S_ISUID;
+    if common.permissions & libc::S_IXGRP != 0 {
+        common.permissions &= !libc::S_ISGID;
+    }
+}

@@ -1,0 +1,92 @@
+//! Background work, in steps that a test can drive: flush of times and log, freeing of disowned bytes.
+
+use std::sync::atomic::Ordering;
+
+use crate::core::Core;
+use crate::error::Result;
+use crate::file_system::Progress;
+
+impl Core {
+    /// One round of background work.
+    pub(crate) fn step(&self) -> Progress {
+        if self.is_read_only() || self.unmounted.load(Ordering::Acquire) {
+            return Progress::Idle;
+        }
+        let mut progress = Progress::Idle;
+        let now_ms = u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if now_ms >= self.flush_due_ms.load(Ordering::Relaxed) {
+            let interval_ms = u64::from(self.options.flush_interval_seconds) * 1000;
+            self.flush_due_ms.store(now_ms.saturating_add(interval_ms), Ordering::Relaxed);
+            if let Err(error) = self.flush_all_records() {
+                log::error!("volume {}: the periodic flush failed: {error}", self.name);
+            }
+        }
+        if !self.disowned.is_empty() {
+            match self.free_disowned() {
+                Ok(0) => {}
+                Ok(_) => progress = Progress::Worked,
+                Err(error) => log::error!("volume {}: freeing disowned bytes failed: {error}", self.name),
+            }
+        }
+        progress
+    }
+
+    /// Puts all times into their records and makes every transaction so far durable.
+    pub(crate) fn flush_all_records(&self) -> Result<()> {
+        for inode in self.inodes.all() {
+            self.flush_times(&inode)?;
+        }
+        self.flush_through(self.metadata.committed())
+    }
+
+    /// Makes everything durable: data on all tiers, then the records.
+    pub(crate) fn sync_volume(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let mut outcome = Ok(());
+        // File by file, so that a failure is remembered where it belongs.
+        for inode in self.inodes.all() {
+            if let Some(file) = inode.file() {
+                if !file.unsynced.lock().is_empty() {
+                    outcome = outcome.and(self.sync_file(&inode, file));
+                }
+            }
+        }
+        for tier in self.tiers.iter().filter(|tier| tier.present().is_some()) {
+            outcome = outcome.and(tier.run(|tier| tier.sync_all()));
+        }
+        outcome.and(self.flush_all_records())
+    }
+
+    /// Drains everything and leaves the volume clean.
+    pub(crate) fn unmount(&self) -> Result<()> {
+        if self.unmounted.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        for handle in self.handles.ids() {
+            self.release(handle)?;
+        }
+        if self.is_read_only() {
+            return Ok(());
+        }
+        for inode in self.inodes.all() {
+            inode.lifecycle.lock().pins = 0;
+            self.delete_if_unused(&inode)?;
+        }
+        self.sync_volume()?;
+        while self.free_disowned()? > 0 {}
+        for inode in self.inodes.all() {
+            self.settle_if_known(&inode)?;
+        }
+        self.stamp_clean()
+    }
+
+    /// After everything was synced: sizes that are known become exact in their records.
+    fn settle_if_known(&self, inode: &crate::inode::Inode) -> Result<()> {
+        match inode.file() {
+            Some(file) if *file.size_known.lock() && file.layout.read().damaged.is_empty() => self.settle(inode, file),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Listing directories.
+
+use polymux_types::{Errno, Ino};
+
+use crate::access::READ;
+use crate::attributes::DirectoryEntry;
+use crate::caller::Caller;
+use crate::core::Core;
+use crate::error::Result;
+
+impl Core {
+    pub(crate) fn open_directory(&self, caller: &Caller, ino: Ino) -> Result<()> {
+        let directory = self.directory_inode(ino)?;
+        self.check_access(caller, &directory, READ)
+    }
+
+    pub(crate) fn read_directory(&self, ino: Ino, after: u64, limit: usize) -> Result<Vec<DirectoryEntry>> {
+        let directory = self.directory_inode(ino)?;
+        self.note_accessed(&directory);
+        self.metadata.directory_entries(ino, after, limit)
+    }
+
+    pub(crate) fn sync_directory(&self, caller: &Caller, ino: Ino) -> Result<()> {
+        self.check_may_wait(caller)?;
+        let inode = self.inode(ino)?;
+        if !inode.is_directory() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        self.flush_times(&inode)?;
+        self.flush_inode(&inode)
+    }
+}

@@ -1,0 +1,272 @@
+//! Open files: reading, writing, syncing, copying.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use polymux_types::limits::FILE_SIZE_MAX;
+use polymux_types::{Errno, Ino};
+
+use crate::access::{EXECUTE, READ, WRITE};
+use crate::attributes::{AllocateKind, FileKind, OpenOptions, SyncKind, WriteOrigin};
+use crate::caller::{Caller, Wait};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::error::{Error, ErrorKind, Result};
+use crate::file_system::HandleId;
+use crate::inode::{FileState, Handle, Inode};
+use crate::io::{WriteRequest, lost_bytes};
+
+/// Bytes copied at once by `copy_range`.
+const COPY_STEP: usize = 1024 * 1024;
+/// Most bytes of one `copy_range`; it is allowed to copy less than it was asked for.
+const COPY_MAX: u64 = 256 * 1024 * 1024;
+
+/// The file behind a handle.
+fn file_of(handle: &Handle) -> Result<&FileState> {
+    handle.inode.file().ok_or_else(|| Errno::EBADF.into())
+}
+
+impl Core {
+    pub(crate) fn open(&self, caller: &Caller, ino: Ino, options: OpenOptions) -> Result<HandleId> {
+        let inode = self.inode(ino)?;
+        match inode.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR.into()),
+            FileKind::Symlink => return Err(Errno::ELOOP.into()),
+            _ => return Err(Errno::ENXIO.into()),
+        }
+        let mut wanted = 0;
+        if options.read && !options.execute {
+            wanted |= READ;
+        }
+        if options.execute {
+            wanted |= EXECUTE;
+        }
+        if options.write || options.append || options.truncate {
+            wanted |= WRITE;
+            self.check_writable()?;
+        }
+        self.check_access(caller, &inode, wanted)?;
+        if options.truncate {
+            self.check_may_wait(caller)?;
+            let file = inode.file().ok_or(Errno::EINVAL)?;
+            self.truncate_file(&inode, file, 0)?;
+            self.note_modified(caller, &inode);
+        }
+        self.add_handle(&inode, options)
+    }
+
+    pub(crate) fn add_handle(&self, inode: &Arc<Inode>, options: OpenOptions) -> Result<HandleId> {
+        let mut lifecycle = inode.lifecycle.lock();
+        if lifecycle.gone {
+            return Err(Errno::ENOENT.into());
+        }
+        lifecycle.handles += 1;
+        drop(lifecycle);
+        let seen = inode.file().map_or(0, |file| file.error_sequence.load(Ordering::Acquire));
+        Ok(self.handles.insert(Handle { inode: inode.clone(), options, error_seen: AtomicU32::new(seen) }))
+    }
+
+    pub(crate) fn read(&self, caller: &Caller, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let handle = self.handles.get(handle)?;
+        if !handle.options.read && !handle.options.execute {
+            return Err(Errno::EBADF.into());
+        }
+        let count = self.read_file(&handle.inode, file_of(&handle)?, offset, buffer, caller.wait)?;
+        Counters::count(&self.counters.reads);
+        Counters::add(&self.counters.bytes_read, count);
+        self.note_accessed(&handle.inode);
+        Ok(count)
+    }
+
+    pub(crate) fn write(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        offset: u64,
+        data: &[u8],
+        origin: WriteOrigin,
+    ) -> Result<usize> {
+        let handle = self.handles.get(handle)?;
+        if !handle.options.write && origin == WriteOrigin::Call {
+            return Err(Errno::EBADF.into());
+        }
+        self.check_writable()?;
+        if handle.options.synchronous {
+            self.check_may_wait(caller)?;
+        }
+        let file = file_of(&handle)?;
+        let data = match origin {
+            WriteOrigin::Call => data,
+            WriteOrigin::PageCache => self.within_file(&handle.inode, file, offset, data)?,
+        };
+        let append = handle.options.append && origin == WriteOrigin::Call;
+        let request = WriteRequest { offset, data, append, wait: caller.wait };
+        let outcome = self.write_file(&handle.inode, file, request);
+        let (_, written) = outcome.inspect_err(|error| self.note_would_block(error))?;
+        Counters::count(&self.counters.writes);
+        Counters::add(&self.counters.bytes_written, written);
+        if written > 0 {
+            let owner_only = Caller { permissions: crate::Permissions::CheckedByKernel, ..caller.clone() };
+            self.note_modified(if origin == WriteOrigin::Call { caller } else { &owner_only }, &handle.inode);
+        }
+        if handle.options.synchronous {
+            self.sync_and_report(&handle.inode, file, &handle.error_seen)?;
+        }
+        // Write-back beyond the end of the file has nothing to keep and counts as done.
+        Ok(if origin == WriteOrigin::PageCache && data.is_empty() { 0 } else { written })
+    }
+
+    fn note_would_block(&self, error: &Error) {
+        if matches!(error.kind(), ErrorKind::WouldBlock) {
+            Counters::count(&self.counters.would_block);
+        }
+    }
+
+    /// Write-back of mapped pages never grows a file: what lies beyond the end is dropped.
+    fn within_file<'a>(&self, inode: &Inode, file: &FileState, offset: u64, data: &'a [u8]) -> Result<&'a [u8]> {
+        self.ensure_size(inode, file)?;
+        let room = file.size().saturating_sub(offset);
+        Ok(&data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))])
+    }
+
+    pub(crate) fn flush(&self, caller: &Caller, handle: HandleId) -> Result<()> {
+        let handle = self.handles.get(handle)?;
+        let file = file_of(&handle)?;
+        // A file that was emptied and written anew is durable before its close returns, so that a crash never leaves
+        // it empty (DESIGN section 6).
+        if self.options.sync_on_replace && handle.options.write && file.emptied.load(Ordering::Acquire) {
+            self.check_may_wait(caller)?;
+            return self.sync_and_report(&handle.inode, file, &handle.error_seen);
+        }
+        let sequence = file.error_sequence.load(Ordering::Acquire);
+        if handle.error_seen.swap(sequence, Ordering::AcqRel) != sequence {
+            return Err(lost_bytes(&handle.inode));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn release(&self, handle: HandleId) -> Result<()> {
+        let handle = self.handles.remove(handle)?;
+        let inode = &handle.inode;
+        let is_last = {
+            let mut lifecycle = inode.lifecycle.lock();
+            lifecycle.handles = lifecycle.handles.checked_sub(1).expect("each handle is counted once");
+            lifecycle.handles == 0
+        };
+        if !is_last || self.is_read_only() {
+            return Ok(());
+        }
+        self.delete_if_unused(inode)?;
+        if inode.lifecycle.lock().gone { Ok(()) } else { self.flush_times(inode) }
+    }
+
+    /// Puts times that run ahead of the record into it.
+    pub(crate) fn flush_times(&self, inode: &Inode) -> Result<()> {
+        if !inode.times_dirty.load(Ordering::Acquire) || self.is_read_only() {
+            return Ok(());
+        }
+        if inode.lifecycle.lock().gone {
+            return Ok(());
+        }
+        self.put_with_state(inode, |_| Ok(()))
+    }
+
+    pub(crate) fn sync(&self, caller: &Caller, handle: HandleId, kind: SyncKind) -> Result<()> {
+        self.check_may_wait(caller)?;
+        let handle = self.handles.get(handle)?;
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let file = file_of(&handle)?;
+        // Times of plain writes follow within the flush interval (docs/design/0002): a record for each fsync would
+        // double its cost. An unclean stop takes them from the object.
+        let _ = kind;
+        self.sync_and_report(&handle.inode, file, &handle.error_seen)
+    }
+
+    pub(crate) fn allocate(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        offset: u64,
+        length: u64,
+        kind: AllocateKind,
+    ) -> Result<()> {
+        self.check_may_wait(caller)?;
+        let handle = self.handles.get(handle)?;
+        if !handle.options.write {
+            return Err(Errno::EBADF.into());
+        }
+        self.check_writable()?;
+        if length == 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let file = file_of(&handle)?;
+        self.allocate_file(&handle.inode, file, offset, length, kind)?;
+        self.note_modified(caller, &handle.inode);
+        if handle.options.synchronous {
+            self.sync_and_report(&handle.inode, file, &handle.error_seen)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn seek(&self, handle: HandleId, offset: u64, target: crate::SeekTarget) -> Result<u64> {
+        let handle = self.handles.get(handle)?;
+        self.seek_file(&handle.inode, file_of(&handle)?, offset, target)
+    }
+
+    /// Copies bytes between two files, or within one where the ranges do not overlap. Holes stay holes at the end of a
+    /// step; bytes are read and written as by any other program.
+    pub(crate) fn copy_range(
+        &self,
+        caller: &Caller,
+        source: (HandleId, u64),
+        target: (HandleId, u64),
+        length: u64,
+    ) -> Result<u64> {
+        self.check_may_wait(caller)?;
+        let (from, to) = (self.handles.get(source.0)?, self.handles.get(target.0)?);
+        if !from.options.read || !to.options.write || to.options.append {
+            return Err(Errno::EBADF.into());
+        }
+        self.check_writable()?;
+        let beyond = |start: u64| start.checked_add(length).is_none_or(|end| end > FILE_SIZE_MAX);
+        if beyond(source.1) && length > FILE_SIZE_MAX || target.1 > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG.into());
+        }
+        if from.inode.ino == to.inode.ino {
+            let (first, second) = (source.1.min(target.1), source.1.max(target.1));
+            if first.saturating_add(length) > second {
+                return Err(Errno::EINVAL.into());
+            }
+        }
+        let length = length.min(COPY_MAX);
+        let mut buffer = vec![0; COPY_STEP.min(usize::try_from(length).unwrap_or(COPY_STEP))];
+        let mut copied = 0;
+        while copied < length {
+            let step = usize::try_from(length - copied).unwrap_or(COPY_STEP).min(COPY_STEP);
+            let outcome = self.copy_step(&from, &to, (source.1 + copied, target.1 + copied), &mut buffer[..step]);
+            match outcome {
+                Ok(0) => break,
+                Ok(count) => copied += count as u64,
+                Err(error) if copied == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        if copied > 0 {
+            self.note_accessed(&from.inode);
+            self.note_modified(caller, &to.inode);
+        }
+        if to.options.synchronous {
+            self.sync_and_report(&to.inode, file_of(&to)?, &to.error_seen)?;
+        }
+        Ok(copied)
+    }
+
+    fn copy_step(&self, from: &Handle, to: &Handle, offsets: (u64, u64), buffer: &mut [u8]) -> Result<usize> {
+        let count = self.read_file(&from.inode, file_of(from)?, offsets.0, buffer, Wait::Allowed)?;
+        let request = WriteRequest { offset: offsets.1, data: &buffer[..count], append: false, wait: Wait::Allowed };
+        self.write_file(&to.inode, file_of(to)?, request).map(|(_, written)| written)
+    }
+}

@@ -1,0 +1,146 @@
+//! Creating, linking, removing and renaming.
+
+use polymux_types::{Errno, Ino, limits};
+
+use crate::access::EXECUTE;
+use crate::attributes::{Attributes, FileKind, NodeKind, OpenOptions, RenameMode};
+use crate::caller::{Caller, Wait};
+use crate::core::Core;
+use crate::error::{ErrorKind, Result};
+use crate::file_system::HandleId;
+use crate::inode::Body;
+use crate::namespace::NewInode;
+
+impl Core {
+    /// Refuses an operation that may wait for a tier or a flush to somebody who must not.
+    pub(crate) fn check_may_wait(&self, caller: &Caller) -> Result<()> {
+        if caller.wait == Wait::Allowed {
+            return Ok(());
+        }
+        crate::counters::Counters::count(&self.counters.would_block);
+        Err(ErrorKind::WouldBlock.into())
+    }
+
+    pub(crate) fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attributes> {
+        let directory = self.directory_inode(parent)?;
+        self.check_access(caller, &directory, EXECUTE)?;
+        let inode = self.lookup_inode(&directory, name)?;
+        self.attributes_of(&inode)
+    }
+
+    pub(crate) fn make_node(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        kind: NodeKind,
+        permissions: u32,
+    ) -> Result<Attributes> {
+        self.check_may_wait(caller)?;
+        let new = match kind {
+            NodeKind::Regular => NewInode::Regular,
+            NodeKind::Fifo => NewInode::Special(FileKind::Fifo, 0),
+            NodeKind::Socket => NewInode::Special(FileKind::Socket, 0),
+            NodeKind::CharacterDevice(device) => NewInode::Special(FileKind::CharacterDevice, device),
+            NodeKind::BlockDevice(device) => NewInode::Special(FileKind::BlockDevice, device),
+        };
+        let is_device = matches!(kind, NodeKind::CharacterDevice(_) | NodeKind::BlockDevice(_));
+        if is_device && caller.checks_permissions() && !caller.is_privileged() {
+            return Err(Errno::EPERM.into());
+        }
+        let inode = self.create_inode(caller, parent, name, &new, permissions)?;
+        self.attributes_of(&inode)
+    }
+
+    pub(crate) fn make_directory(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        permissions: u32,
+    ) -> Result<Attributes> {
+        self.check_may_wait(caller)?;
+        // Set-user-id means nothing on a directory; mkdir(2) keeps the sticky and set-group-id bits only.
+        let inode = self.create_inode(caller, parent, name, &NewInode::Directory, permissions & 0o3777)?;
+        self.attributes_of(&inode)
+    }
+
+    pub(crate) fn make_symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attributes> {
+        self.check_may_wait(caller)?;
+        if target.is_empty() {
+            return Err(Errno::ENOENT.into());
+        }
+        if target.len() > limits::SYMLINK_LENGTH_MAX {
+            return Err(Errno::ENAMETOOLONG.into());
+        }
+        let inode = self.create_inode(caller, parent, name, &NewInode::Symlink(target), 0o777)?;
+        self.attributes_of(&inode)
+    }
+
+    pub(crate) fn read_symlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let inode = self.inode(ino)?;
+        let Body::Symlink(target) = &inode.body else { return Err(Errno::EINVAL.into()) };
+        self.note_accessed(&inode);
+        Ok(target.clone())
+    }
+
+    pub(crate) fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        permissions: u32,
+        options: OpenOptions,
+    ) -> Result<(Attributes, HandleId)> {
+        self.check_may_wait(caller)?;
+        let made = self.create_inode(caller, parent, name, &NewInode::Regular, permissions);
+        let inode = match made {
+            Ok(inode) => inode,
+            Err(error) if error.errno() == Errno::EEXIST && !options.exclusive => {
+                let found = self.lookup(caller, parent, name)?;
+                let handle = self.open(caller, found.ino, options)?;
+                let inode = self.inode(found.ino)?;
+                return Ok((self.attributes_of(&inode)?, handle));
+            }
+            Err(error) => return Err(error),
+        };
+        // Whoever made a file may use it as asked for, whatever its mode says.
+        let handle = self.add_handle(&inode, options)?;
+        Ok((self.attributes_of(&inode)?, handle))
+    }
+
+    pub(crate) fn create_unnamed(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        permissions: u32,
+        options: OpenOptions,
+    ) -> Result<(Attributes, HandleId)> {
+        self.check_may_wait(caller)?;
+        let inode = self.create_unnamed_inode(caller, parent, permissions)?;
+        let handle = self.add_handle(&inode, options)?;
+        Ok((self.attributes_of(&inode)?, handle))
+    }
+
+    pub(crate) fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attributes> {
+        self.check_may_wait(caller)?;
+        self.link_inode(caller, ino, parent, name)?;
+        let inode = self.inode(ino)?;
+        self.attributes_of(&inode)
+    }
+
+    pub(crate) fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        self.check_may_wait(caller)?;
+        self.unlink_name(caller, parent, name)
+    }
+
+    pub(crate) fn remove_directory(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        self.check_may_wait(caller)?;
+        self.remove_directory_name(caller, parent, name)
+    }
+
+    pub(crate) fn rename(&self, caller: &Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode) -> Result<()> {
+        self.check_may_wait(caller)?;
+        self.rename_name(caller, from, to, mode)
+    }
+}

@@ -1,0 +1,150 @@
+//! What `status`, `where` and `statfs` tell.
+
+use std::sync::atomic::Ordering;
+
+use polymux_tier::Guarantee;
+use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{Epoch, Errno, Ino};
+
+use crate::attributes::VolumeSpace;
+use crate::blockmap::Owner;
+use crate::core::Core;
+use crate::error::Result;
+use crate::inode::{FileState, Inode, reference_of};
+use crate::report::{ExtentReport, FileLocation, TierShare, TierStatus, VolumeStatus};
+
+/// When less is free under the metadata store, nothing new is made; deleting still works.
+const METADATA_ROOM_MIN: u64 = 4 * 1024 * 1024;
+
+impl Core {
+    pub(crate) fn volume_space(&self) -> VolumeSpace {
+        let mut space = self.tiers.volume_space(self.clock.as_ref());
+        space.files_total = space.files_free.saturating_add(self.inodes.len() as u64);
+        space
+    }
+
+    /// Refuses to make anything new where the metadata would soon have no room.
+    pub(crate) fn check_metadata_room(&self) -> Result<()> {
+        let Some(tier) = self.tiers.iter().find(|tier| tier.holds_metadata()) else { return Ok(()) };
+        let room = tier.file_system_free(self.clock.as_ref());
+        if room.is_some_and(|room| room < METADATA_ROOM_MIN) { Err(Errno::ENOSPC.into()) } else { Ok(()) }
+    }
+
+    pub(crate) fn status(&self) -> VolumeStatus {
+        let tiers: Vec<TierStatus> = self
+            .tiers
+            .iter()
+            .map(|tier| {
+                let space = tier.space_now(self.clock.as_ref());
+                TierStatus {
+                    id: tier.id,
+                    name: tier.name.clone(),
+                    state: tier.state(),
+                    space,
+                    reserve: space.map_or(0, |space| tier.reserve_of(&space)),
+                    capabilities: tier.present().map(|tier| tier.capabilities().clone()),
+                    shares_file_system_with: self.tiers.sharing_with(tier),
+                    counters: tier.present().map(polymux_tier::Tier::counters).unwrap_or_default(),
+                }
+            })
+            .collect();
+        let guarantee = tiers
+            .iter()
+            .filter_map(|tier| tier.capabilities.as_ref())
+            .map(|capabilities| capabilities.guarantee)
+            .min()
+            .unwrap_or(Guarantee::Volatile);
+        VolumeStatus {
+            id: self.id,
+            name: self.name.clone(),
+            epoch: Epoch(self.epoch.load(Ordering::Acquire)),
+            read_only: self.is_read_only(),
+            guarantee,
+            tiers,
+            inodes_cached: self.inodes.len(),
+            files_open: self.handles.len(),
+            disowned_pending: self.disowned.len() as u64,
+            transactions_committed: self.metadata.committed().0,
+            transactions_durable: self.metadata.durable().0,
+            metadata_bytes: self.metadata.bytes_used(),
+            recovery: self.recovery_notes.lock().iter().cloned().collect(),
+            counters: self.counters.entries(),
+        }
+    }
+
+    pub(crate) fn locate(&self, ino: Ino) -> Result<FileLocation> {
+        let inode = self.inode(ino)?;
+        let path = self.path_of(ino)?;
+        let open_handles = usize::try_from(inode.lifecycle.lock().handles).unwrap_or(usize::MAX);
+        let Some(file) = inode.file() else {
+            let size = self.attributes_of(&inode)?.size;
+            return Ok(FileLocation {
+                ino,
+                path,
+                size,
+                home: None,
+                shares: Vec::new(),
+                extents: Vec::new(),
+                extent_records: 0,
+                damaged: Vec::new(),
+                open_handles,
+            });
+        };
+        self.ensure_size(&inode, file)?;
+        self.locate_file(&inode, file, path, open_handles)
+    }
+
+    fn locate_file(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        path: Option<Vec<u8>>,
+        open_handles: usize,
+    ) -> Result<FileLocation> {
+        let size = file.size();
+        let (runs, objects, home, damaged) = {
+            let layout = file.layout.read();
+            let home = layout.map.home().map(|slot| layout.object(slot).tier);
+            let runs = layout.map.runs(0, size.div_ceil(BLOCK_SIZE));
+            (runs, layout.objects.clone(), home, layout.damaged.clone())
+        };
+        let name_of = |id| self.tiers.by_id(id).map(|tier| tier.name.clone());
+        let mut extents = Vec::new();
+        let mut mapped = vec![0_u64; objects.len()];
+        for run in runs {
+            let (start, end) = (run.start * BLOCK_SIZE, run.end.saturating_mul(BLOCK_SIZE).min(size));
+            let tier = match run.owner {
+                Some(Owner::Slot(slot)) => {
+                    mapped[usize::from(slot)] += end - start;
+                    Some(name_of(objects[usize::from(slot)].tier)?)
+                }
+                Some(Owner::Hole) | None => None,
+            };
+            extents.push(ExtentReport { offset: start, length: end - start, tier });
+        }
+        let mut shares = Vec::new();
+        for handle in self.tiers.iter() {
+            let Some(place) = objects.iter().position(|entry| entry.tier == handle.id) else { continue };
+            let entry = objects[place];
+            let stat = handle.present().and_then(|tier| tier.stat(reference_of(&entry)).ok());
+            shares.push(TierShare {
+                tier: handle.id,
+                name: handle.name.clone(),
+                object: entry.object,
+                bytes_mapped: mapped[place],
+                bytes_allocated: stat.map(|stat| stat.allocated),
+            });
+        }
+        Ok(FileLocation {
+            ino: inode.ino,
+            path,
+            size,
+            home: home.map(name_of).transpose()?,
+            shares,
+            extents,
+            extent_records: self.metadata.extents(inode.ino)?.len() as u64,
+            damaged: damaged.iter().map(|(start, end)| (*start, end - start)).collect(),
+            open_handles,
+        })
+    }
+}

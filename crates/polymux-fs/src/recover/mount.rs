@@ -1,0 +1,188 @@
+//! Taking a volume into service: every check before the first write, then the epoch, then the recovery passes.
+
+use std::sync::atomic::Ordering;
+
+use polymux_meta::Batch;
+use polymux_tier::{CleanStamp, Label, TierError};
+use polymux_types::{Epoch, TierId};
+
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::space::{Purpose, TierHandle, TierSet};
+use crate::store::volume_format::FORMAT_VERSION;
+use crate::store::{EpochRecord, Metadata, Shutdown, TierRecord, VolumeRecord, keys};
+use crate::volume::{Access, MissingTiers, MountOptions, Parts, TierMember, TierPresence, VolumeError};
+
+/// A tier of the volume, matched with its member of the configuration and its label.
+struct Matched {
+    id: TierId,
+    record: TierRecord,
+    member: TierMember,
+    label: Option<Label>,
+}
+
+/// Checks labels and epochs, raises the epoch, and recovers where the last stop was unclean.
+pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<Core, VolumeError> {
+    let metadata = Metadata::new(parts.store.clone());
+    let volume = read_volume(&metadata, &parts.name)?;
+    let epoch = metadata.epoch()?.ok_or_else(|| Error::corrupted("the epoch record", "it is missing"))?;
+    let mut matched = match_tiers(parts.tiers, metadata.tiers()?)?;
+    for tier in &mut matched {
+        check_label(tier, &volume, epoch, options.missing)?;
+    }
+    let was_clean = epoch.shutdown == Shutdown::Clean
+        && !epoch.raising
+        && matched.iter().filter_map(|tier| tier.label.as_ref()).all(|label| label.clean != CleanStamp::InUse);
+    let labels: Vec<(TierId, TierRecord, Option<Label>)> =
+        matched.iter().map(|tier| (tier.id, tier.record.clone(), tier.label.clone())).collect();
+    let metadata_tier = parts.metadata_tier;
+    let tiers = matched.into_iter().map(|tier| handle_of(tier, metadata_tier.as_deref())).collect();
+    let tiers = TierSet::new(tiers);
+    let core = Core::new((volume.id, volume.name), options, parts.clock, metadata, tiers);
+    core.after_unclean_stop.store(!was_clean, Ordering::Release);
+    core.epoch.store(epoch.epoch.0, Ordering::Release);
+    if options.access == Access::ReadWrite {
+        core.raise_epoch(epoch.epoch, &labels)?;
+        core.run_passes(!was_clean)?;
+    }
+    Ok(core)
+}
+
+fn read_volume(metadata: &Metadata, name: &str) -> std::result::Result<VolumeRecord, VolumeError> {
+    let volume = metadata
+        .volume()?
+        .ok_or_else(|| VolumeError::Store(format!("the metadata store of `{name}` holds no volume")))?;
+    if volume.format_version > FORMAT_VERSION {
+        return Err(VolumeError::NewerFormat {
+            name: volume.name,
+            found: volume.format_version,
+            known: FORMAT_VERSION,
+        });
+    }
+    Ok(volume)
+}
+
+fn match_tiers(
+    members: Vec<TierMember>,
+    records: Vec<(TierId, TierRecord)>,
+) -> std::result::Result<Vec<Matched>, VolumeError> {
+    for (_, record) in &records {
+        if !members.iter().any(|member| member.name == record.name) {
+            return Err(VolumeError::TierTable(format!(
+                "the volume has a tier `{}` that the configuration does not list",
+                record.name
+            )));
+        }
+    }
+    let mut matched = Vec::with_capacity(members.len());
+    for member in members {
+        let Some((id, record)) = records.iter().find(|(_, record)| record.name == member.name) else {
+            return Err(VolumeError::TierTable(format!(
+                "the configuration lists a tier `{}` that the volume does not have",
+                member.name
+            )));
+        };
+        matched.push(Matched { id: *id, record: record.clone(), member, label: None });
+    }
+    Ok(matched)
+}
+
+/// Reads the label of a tier and compares it with what is recorded.
+fn check_label(
+    tier: &mut Matched,
+    volume: &VolumeRecord,
+    epoch: EpochRecord,
+    missing: MissingTiers,
+) -> std::result::Result<(), VolumeError> {
+    let name = tier.member.name.clone();
+    let present = match &tier.member.presence {
+        TierPresence::Present(present) => present,
+        TierPresence::Missing(_) if missing == MissingTiers::Degraded => return Ok(()),
+        TierPresence::Missing(reason) => return Err(VolumeError::TierMissing { name, reason: reason.clone() }),
+    };
+    let label = match present.read_label() {
+        Ok(label) => label,
+        Err(TierError::Label(reason)) => return Err(VolumeError::TierMissing { name, reason }),
+        Err(error) => return Err(Error::tier(tier.id, error).into()),
+    };
+    if label.volume != volume.id {
+        return Err(VolumeError::OtherVolume { name, found: label.volume_name, expected: volume.name.clone() });
+    }
+    if label.tier != tier.id {
+        return Err(VolumeError::OtherTier { name, found: label.tier_name });
+    }
+    let (found, expected) = (label.epoch.0, tier.record.epoch.0);
+    let raising = epoch.raising && found == expected + 1;
+    if label.instance != tier.record.instance || found < expected {
+        if missing == MissingTiers::Degraded {
+            tier.member.presence = TierPresence::Missing(format!(
+                "its label is of epoch {found}, the metadata recorded {expected}: it was restored or cloned"
+            ));
+            return Ok(());
+        }
+        return Err(VolumeError::StaleTier { name, found, expected });
+    }
+    if found > expected && !raising {
+        return Err(VolumeError::StaleMetadata { name, found, expected });
+    }
+    tier.label = Some(label);
+    Ok(())
+}
+
+fn handle_of(tier: Matched, metadata_tier: Option<&str>) -> TierHandle {
+    let holds_metadata = metadata_tier == Some(tier.member.name.as_str());
+    let purpose = if holds_metadata { Purpose::DataAndMetadata } else { Purpose::Data };
+    let presence = match tier.member.presence {
+        TierPresence::Present(present) => Ok(present),
+        TierPresence::Missing(reason) => Err(reason),
+    };
+    TierHandle::new(tier.id, tier.member.name, tier.member.reserve.0, purpose, presence)
+}
+
+impl Core {
+    /// Raises the epoch of the volume and of every tier that is there.
+    fn raise_epoch(&self, from: Epoch, labels: &[(TierId, TierRecord, Option<Label>)]) -> Result<()> {
+        let to = Epoch(from.0 + 1);
+        self.put_epoch(EpochRecord { epoch: from, raising: true, shutdown: Shutdown::Unclean }, &[])?;
+        let mut raised = Vec::new();
+        for (id, record, label) in labels {
+            let Some(label) = label else { continue };
+            let next = Label {
+                volume_name: self.name.clone(),
+                tier_name: record.name.clone(),
+                epoch: Epoch(record.epoch.0 + 1).max(label.epoch),
+                clean: CleanStamp::InUse,
+                ..label.clone()
+            };
+            self.tiers.by_id(*id)?.run(|tier| tier.write_label(&next))?;
+            raised.push((*id, TierRecord { epoch: next.epoch, ..record.clone() }));
+        }
+        self.put_epoch(EpochRecord { epoch: to, raising: false, shutdown: Shutdown::Unclean }, &raised)?;
+        self.epoch.store(to.0, Ordering::Release);
+        Ok(())
+    }
+
+    fn put_epoch(&self, epoch: EpochRecord, tiers: &[(TierId, TierRecord)]) -> Result<()> {
+        let mut batch = Batch::new();
+        batch.put(keys::epoch(), epoch.encode());
+        for (id, record) in tiers {
+            batch.put(keys::tier(*id), record.encode());
+        }
+        let sequence = self.metadata.commit(batch)?;
+        self.metadata.sync(sequence)
+    }
+
+    /// The end of a clean stop: everything is synced and settled; the store says so first, then the labels.
+    pub(crate) fn stamp_clean(&self) -> Result<()> {
+        let epoch = Epoch(self.epoch.load(Ordering::Acquire));
+        self.put_epoch(EpochRecord { epoch, raising: false, shutdown: Shutdown::Clean }, &[])?;
+        for handle in self.tiers.iter().filter(|handle| handle.present().is_some()) {
+            let bytes_used = handle.run(|tier| tier.space()).map_or(0, |space| space.used);
+            handle.run(|tier| {
+                let label = Label { clean: CleanStamp::Clean { bytes_used }, ..tier.read_label()? };
+                tier.write_label(&label)
+            })?;
+        }
+        Ok(())
+    }
+}

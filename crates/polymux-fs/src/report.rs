@@ -1,0 +1,118 @@
+//! What `status` and `where` tell. Plain values: front ends print or serialise them.
+
+use polymux_tier::{Capabilities, CounterSnapshot, Guarantee, Space};
+use polymux_types::{Epoch, Ino, ObjectId, TierId, VolumeId};
+
+/// State of a tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TierState {
+    /// In service.
+    Online,
+    /// It returned errors; new data goes elsewhere. The text is the last error.
+    Failing(String),
+    /// Not there. The text says why.
+    Missing(String),
+}
+
+/// One tier in a [`VolumeStatus`].
+#[derive(Clone, Debug)]
+pub struct TierStatus {
+    /// Number.
+    pub id: TierId,
+    /// Name in the configuration.
+    pub name: String,
+    /// State.
+    pub state: TierState,
+    /// Room; `None` while the tier cannot say.
+    pub space: Option<Space>,
+    /// Bytes kept free of new data.
+    pub reserve: u64,
+    /// What the file system below can do; `None` where the tier is missing.
+    pub capabilities: Option<Capabilities>,
+    /// Names of other tiers on the same file system: their room is counted once.
+    pub shares_file_system_with: Vec<String>,
+    /// Operations so far.
+    pub counters: CounterSnapshot,
+}
+
+/// Everything `status` shows.
+#[derive(Clone, Debug)]
+pub struct VolumeStatus {
+    /// Identity.
+    pub id: VolumeId,
+    /// Name.
+    pub name: String,
+    /// Epoch of this mount.
+    pub epoch: Epoch,
+    /// Whether the mount may change the volume.
+    pub read_only: bool,
+    /// The weakest promise among the tiers: the volume promises no more (P21).
+    pub guarantee: Guarantee,
+    /// Tiers in speed order.
+    pub tiers: Vec<TierStatus>,
+    /// Files in use in memory.
+    pub inodes_cached: usize,
+    /// Open descriptions.
+    pub files_open: usize,
+    /// Objects and ranges that no file owns any more and that are not freed yet.
+    pub disowned_pending: u64,
+    /// Transactions committed and made durable since the mount.
+    pub transactions_committed: u64,
+    /// Last durable transaction.
+    pub transactions_durable: u64,
+    /// Bytes that the metadata store takes.
+    pub metadata_bytes: u64,
+    /// What recovery did at this mount; empty after a clean stop.
+    pub recovery: Vec<String>,
+    /// Counters of the file system, name and value.
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+/// Bytes of a file on one tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierShare {
+    /// The tier.
+    pub tier: TierId,
+    /// Its name.
+    pub name: String,
+    /// The object there.
+    pub object: ObjectId,
+    /// Bytes of the file's range that are mapped here, holes included.
+    pub bytes_mapped: u64,
+    /// Bytes that take room there; `None` where the tier is missing.
+    pub bytes_allocated: Option<u64>,
+}
+
+/// A run of bytes on one tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtentReport {
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// Where it is; `None` for a file that has no data anywhere yet.
+    pub tier: Option<String>,
+}
+
+/// Everything `where` shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileLocation {
+    /// The file.
+    pub ino: Ino,
+    /// One of its paths from the root of the volume, without a leading slash; `None` where it has no name any more.
+    pub path: Option<Vec<u8>>,
+    /// Size in bytes.
+    pub size: u64,
+    /// Owner of every block that no extent maps elsewhere; `None` before the first write.
+    pub home: Option<String>,
+    /// Bytes per tier, in speed order.
+    pub shares: Vec<TierShare>,
+    /// The file's range in order.
+    pub extents: Vec<ExtentReport>,
+    /// Records that the block lookup table takes in the store: none for a file on one tier.
+    pub extent_records: u64,
+    /// Byte ranges lost by a failed sync and not written since, as offset and length.
+    pub damaged: Vec<(u64, u64)>,
+    /// Descriptors that are open.
+    pub open_handles: usize,
+}

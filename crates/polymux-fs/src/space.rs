@@ -1,0 +1,12 @@
+//! Room on the tiers, and bytes that nobody owns any more.
+//!
+//! What is true here:
+//! * Room is believed from the tier itself, a moment old at the most; what this volume writes is taken off at once.
+//! * Bytes are freed in one way only: a disowned record becomes durable, the tier is touched and synced, the record goes
+//!   (DESIGN section 6). Recovery carries out what is left.
+
+mod disowned;
+mod tier_set;
+
+pub(crate) use disowned::{DisownedQueue, disown_object};
+pub(crate) use tier_set::{Purpose, TierHandle, TierSet};

@@ -1,0 +1,262 @@
+//! The tiers of the volume in speed order, with their room and their state.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use polymux_tier::{Space, Tier, TierError};
+use polymux_types::{Clock, TierId};
+
+use crate::attributes::VolumeSpace;
+use crate::error::{Error, ErrorKind, Result};
+use crate::report::TierState;
+
+/// Room is asked for anew after this time,
+const ROOM_AGE_MAX: Duration = Duration::from_millis(100);
+/// and each time while less than this is left.
+const ROOM_LOW_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Most room left to the metadata store on its tier,
+const METADATA_RESERVE_MAX: u64 = 64 * 1024 * 1024;
+/// and on a small tier this part of it.
+const METADATA_RESERVE_DIVISOR: u64 = 32;
+
+/// What a tier is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Data,
+    /// Its file system holds the metadata store as well.
+    DataAndMetadata,
+}
+
+/// One tier.
+pub(crate) struct TierHandle {
+    pub(crate) id: TierId,
+    pub(crate) name: String,
+    reserve: u64,
+    purpose: Purpose,
+    tier: Option<Arc<dyn Tier>>,
+    missing_reason: String,
+    last_error: RwLock<Option<String>>,
+    failing: AtomicBool,
+    room: Mutex<Option<(Duration, Space)>>,
+    /// Bytes written here since `room` was asked for.
+    written_since: AtomicI64,
+    objects_made: AtomicU64,
+}
+
+impl TierHandle {
+    pub(crate) fn new(
+        id: TierId,
+        name: String,
+        reserve: u64,
+        purpose: Purpose,
+        tier: std::result::Result<Arc<dyn Tier>, String>,
+    ) -> Self {
+        let (tier, missing_reason) = match tier {
+            Ok(tier) => (Some(tier), String::new()),
+            Err(reason) => (None, reason),
+        };
+        Self {
+            id,
+            name,
+            reserve,
+            purpose,
+            tier,
+            missing_reason,
+            last_error: RwLock::new(None),
+            failing: AtomicBool::new(false),
+            room: Mutex::new(None),
+            written_since: AtomicI64::new(0),
+            objects_made: AtomicU64::new(0),
+        }
+    }
+
+    /// The tier, or the error that its absence is.
+    pub(crate) fn get(&self) -> Result<&dyn Tier> {
+        self.tier.as_deref().ok_or_else(|| ErrorKind::TierMissing(self.id).into())
+    }
+
+    pub(crate) fn present(&self) -> Option<&dyn Tier> {
+        self.tier.as_deref()
+    }
+
+    /// Bytes of a tier with this room that data must leave free.
+    pub(crate) fn reserve_of(&self, space: &Space) -> u64 {
+        match self.purpose {
+            Purpose::Data => self.reserve,
+            Purpose::DataAndMetadata => {
+                self.reserve.max(METADATA_RESERVE_MAX.min(space.total / METADATA_RESERVE_DIVISOR))
+            }
+        }
+    }
+
+    pub(crate) fn holds_metadata(&self) -> bool {
+        self.purpose == Purpose::DataAndMetadata
+    }
+
+    /// Room of the file system below, a moment ago.
+    pub(crate) fn file_system_free(&self, clock: &dyn Clock) -> Option<u64> {
+        self.space(clock).map(|space| space.file_system_free)
+    }
+
+    /// Runs an operation on the tier; failures other than lack of room mark it failing.
+    pub(crate) fn run<T>(&self, operation: impl FnOnce(&dyn Tier) -> std::result::Result<T, TierError>) -> Result<T> {
+        operation(self.get()?).map_err(|error| self.note_error(error))
+    }
+
+    /// Turns an error of the tier into one of the file system, and remembers it where it means that the tier fails.
+    pub(crate) fn note_error(&self, error: TierError) -> Error {
+        if matches!(error, TierError::Io { .. } | TierError::ReadOnly) {
+            if !self.failing.swap(true, Ordering::Relaxed) {
+                log::error!("tier `{}` fails: {error}; new data goes to other tiers", self.name);
+            }
+            *self.last_error.write() = Some(error.to_string());
+        }
+        Error::tier(self.id, error)
+    }
+
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn state(&self) -> TierState {
+        match (&self.tier, self.last_error.read().as_ref()) {
+            (None, _) => TierState::Missing(self.missing_reason.clone()),
+            (Some(_), Some(error)) => TierState::Failing(error.clone()),
+            (Some(_), None) => TierState::Online,
+        }
+    }
+
+    /// Room as the tier says right now.
+    pub(crate) fn space_now(&self, clock: &dyn Clock) -> Option<Space> {
+        let tier = self.present()?;
+        self.written_since.store(0, Ordering::Relaxed);
+        let space = tier.space().map_err(|error| self.note_error(error)).ok()?;
+        *self.room.lock() = Some((clock.elapsed(), space));
+        Some(space)
+    }
+
+    /// Room a moment ago, less what was written since.
+    pub(crate) fn space(&self, clock: &dyn Clock) -> Option<Space> {
+        let known = *self.room.lock();
+        if let Some((asked, mut space)) = known {
+            let written = u64::try_from(self.written_since.load(Ordering::Relaxed)).unwrap_or(0);
+            space.free = space.free.saturating_sub(written);
+            let fresh = clock.elapsed().saturating_sub(asked) < ROOM_AGE_MAX;
+            if fresh && space.free > self.reserve_of(&space).saturating_add(ROOM_LOW_BYTES) {
+                return Some(space);
+            }
+        }
+        self.space_now(clock)
+    }
+
+    /// Bytes that new data may still take here.
+    pub(crate) fn headroom(&self, clock: &dyn Clock) -> u64 {
+        self.space(clock).map_or(0, |space| space.free.saturating_sub(self.reserve_of(&space)))
+    }
+
+    pub(crate) fn note_written(&self, bytes: usize) {
+        self.written_since.fetch_add(i64::try_from(bytes).unwrap_or(i64::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_object_made(&self) {
+        self.objects_made.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Tiers on one file system, which together never have more room than that.
+struct Group {
+    device: u64,
+    file_system_total: u64,
+    file_system_free: u64,
+    total: u64,
+    free: u64,
+    available: u64,
+    objects_free: u64,
+}
+
+impl Group {
+    fn new(device: u64, space: &Space, available: u64) -> Self {
+        Self {
+            device,
+            file_system_total: space.file_system_total,
+            file_system_free: space.file_system_free,
+            total: space.total,
+            free: space.total.saturating_sub(space.used),
+            available,
+            objects_free: space.objects_free,
+        }
+    }
+
+    fn add(&mut self, space: &Space, available: u64) {
+        let free = space.total.saturating_sub(space.used);
+        // A tier without a limit knows what everybody uses, so its free room is that of the file system.
+        let is_whole = |total: u64| total == self.file_system_total;
+        self.free = match (is_whole(self.total), is_whole(space.total)) {
+            (true, _) => self.free,
+            (false, true) => free,
+            (false, false) => self.free.saturating_add(free).min(self.file_system_total),
+        };
+        self.total = self.total.saturating_add(space.total).min(self.file_system_total);
+        self.available = self.available.saturating_add(available).min(self.file_system_free);
+    }
+}
+
+/// All tiers, fastest first.
+pub(crate) struct TierSet {
+    tiers: Vec<TierHandle>,
+}
+
+impl TierSet {
+    pub(crate) fn new(tiers: Vec<TierHandle>) -> Self {
+        Self { tiers }
+    }
+
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, TierHandle> {
+        self.tiers.iter()
+    }
+
+    /// The tier of a number; one that the volume does not have is an error of the record that names it.
+    pub(crate) fn by_id(&self, id: TierId) -> Result<&TierHandle> {
+        let found = self.tiers.iter().find(|tier| tier.id == id);
+        found.ok_or_else(|| Error::corrupted("the tier table", format!("tier {id} is named by a record but not in it")))
+    }
+
+    /// Room of the volume. Tiers that share a file system never count for more than that has.
+    pub(crate) fn volume_space(&self, clock: &dyn Clock) -> VolumeSpace {
+        let mut groups: Vec<Group> = Vec::new();
+        for tier in &self.tiers {
+            let (Some(space), Some(present)) = (tier.space_now(clock), tier.present()) else { continue };
+            let available = space.free.saturating_sub(tier.reserve_of(&space));
+            let device = present.capabilities().device;
+            match groups.iter_mut().find(|group| group.device == device) {
+                Some(group) => group.add(&space, available),
+                None => groups.push(Group::new(device, &space, available)),
+            }
+        }
+        let mut volume = VolumeSpace { total: 0, free: 0, available: 0, files_total: 0, files_free: 0 };
+        for group in groups {
+            volume.total = volume.total.saturating_add(group.total);
+            volume.free = volume.free.saturating_add(group.free);
+            volume.available = volume.available.saturating_add(group.available);
+            volume.files_free = volume.files_free.saturating_add(group.objects_free);
+        }
+        volume
+    }
+
+    /// Names of other tiers on the same file system.
+    pub(crate) fn sharing_with(&self, tier: &TierHandle) -> Vec<String> {
+        let device = |tier: &TierHandle| tier.present().map(|tier| tier.capabilities().device);
+        let own = device(tier);
+        if own.is_none() {
+            return Vec::new();
+        }
+        self.tiers
+            .iter()
+            .filter(|other| other.id != tier.id && device(other) == own)
+            .map(|other| other.name.clone())
+            .collect()
+    }
+}

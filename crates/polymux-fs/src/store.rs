@@ -1,0 +1,23 @@
+//! The only door to the metadata store: record formats, keys and transactions.
+//!
+//! What is true here:
+//! * Nothing outside this module knows a key or the bytes of a record.
+//! * Every record is framed with a version and a checksum; one that does not verify is an error, never a guess.
+//! * An inode record is written only inside a [`Metadata::commit`] whose batch also holds everything that must become
+//!   durable together with it.
+
+pub(crate) mod directory_format;
+pub(crate) mod disowned_format;
+pub(crate) mod extent_format;
+pub(crate) mod frame;
+pub(crate) mod inode_format;
+pub(crate) mod keys;
+mod metadata;
+pub(crate) mod volume_format;
+
+pub(crate) use directory_format::{Dirent, PositionEntry};
+pub(crate) use disowned_format::{DisownedKind, DisownedRecord};
+pub(crate) use extent_format::ExtentRecord;
+pub(crate) use inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry, ObjectRole};
+pub(crate) use metadata::{Metadata, put_number_range_end, put_xattr};
+pub(crate) use volume_format::{EpochRecord, Shutdown, TierRecord, VolumeRecord};

@@ -1,0 +1,79 @@
+//! Records of names, version 1: `d<parent><name>` finds a name, `c<parent><cookie>` gives names a stable order.
+//!
+//! Invariant: the two exist in pairs with the same inode and type, and a cookie is never used twice in one directory.
+
+use polymux_types::Ino;
+
+use super::frame::{Reader, Writer};
+use crate::attributes::FileKind;
+use crate::error::Error;
+
+const VERSION: u8 = 1;
+
+/// Value of a `d` record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dirent {
+    pub(crate) ino: Ino,
+    pub(crate) kind: FileKind,
+    pub(crate) cookie: u64,
+}
+
+/// Value of a `c` record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PositionEntry {
+    pub(crate) ino: Ino,
+    pub(crate) kind: FileKind,
+    pub(crate) name: Vec<u8>,
+}
+
+impl Dirent {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new(VERSION);
+        writer.u64(self.ino.0).u32(self.kind.type_bits()).u64(self.cookie);
+        writer.finish()
+    }
+
+    pub(crate) fn decode(record: &[u8]) -> Result<Self, Error> {
+        let mut reader = Reader::new("a directory entry", record, VERSION)?;
+        let ino = Ino(reader.u64()?);
+        let kind = decode_kind(&mut reader)?;
+        let cookie = reader.u64()?;
+        reader.finish()?;
+        Ok(Self { ino, kind, cookie })
+    }
+}
+
+impl PositionEntry {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new(VERSION);
+        writer.u64(self.ino.0).u32(self.kind.type_bits()).bytes(&self.name);
+        writer.finish()
+    }
+
+    pub(crate) fn decode(record: &[u8]) -> Result<Self, Error> {
+        let mut reader = Reader::new("a directory position", record, VERSION)?;
+        let ino = Ino(reader.u64()?);
+        let kind = decode_kind(&mut reader)?;
+        let name = reader.bytes()?;
+        reader.finish()?;
+        Ok(Self { ino, kind, name })
+    }
+}
+
+fn decode_kind(reader: &mut Reader<'_>) -> Result<FileKind, Error> {
+    let bits = reader.u32()?;
+    FileKind::from_type_bits(bits).ok_or_else(|| reader.invalid("its file type is unknown"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back_as_they_were_written() {
+        let dirent = Dirent { ino: Ino(4), kind: FileKind::Fifo, cookie: 12 };
+        assert_eq!(Dirent::decode(&dirent.encode()).unwrap(), dirent);
+        let entry = PositionEntry { ino: Ino(4), kind: FileKind::Regular, name: vec![0xff; 255] };
+        assert_eq!(PositionEntry::decode(&entry.encode()).unwrap(), entry);
+    }
+}

@@ -1,0 +1,82 @@
+//! Disowned records (`g<tier><object><first byte>`), version 1: bytes on a tier that no file owns any more but that are
+//! still there (DESIGN section 6). The tier is touched only after the record is durable; the record goes only after the
+//! tier made its part durable. Carrying one out twice is harmless.
+
+use polymux_types::limits::BUCKETS;
+use polymux_types::{Bucket, ObjectId, TierId};
+
+use super::frame::{Reader, Writer};
+use super::keys;
+use crate::error::Error;
+
+const VERSION: u8 = 1;
+
+/// Which bytes of the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DisownedKind {
+    /// The object as a whole is removed.
+    Object,
+    /// Everything from the first byte on is cut off.
+    Tail,
+    /// The bytes up to this one are punched.
+    Range { end: u64 },
+}
+
+/// One disowned range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DisownedRecord {
+    pub(crate) tier: TierId,
+    pub(crate) object: ObjectId,
+    pub(crate) bucket: Bucket,
+    pub(crate) start: u64,
+    pub(crate) kind: DisownedKind,
+}
+
+impl DisownedRecord {
+    pub(crate) fn key(&self) -> Vec<u8> {
+        keys::disowned(self.tier, self.object, self.start)
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new(VERSION);
+        let (kind, end) = match self.kind {
+            DisownedKind::Object => (1, 0),
+            DisownedKind::Tail => (2, 0),
+            DisownedKind::Range { end } => (3, end),
+        };
+        writer.u16(self.bucket.0).u8(kind).u64(end);
+        writer.finish()
+    }
+
+    pub(crate) fn decode(key: &[u8], record: &[u8]) -> Result<Self, Error> {
+        let mut reader = Reader::new("a disowned range", record, VERSION)?;
+        let (tier, object, start) =
+            keys::parts_of_disowned_key(key).ok_or_else(|| reader.invalid("its key is malformed"))?;
+        let bucket = Bucket(reader.u16()?);
+        let (kind, end) = (reader.u8()?, reader.u64()?);
+        let kind = match kind {
+            1 => DisownedKind::Object,
+            2 => DisownedKind::Tail,
+            3 if end > start => DisownedKind::Range { end },
+            _ => return Err(reader.invalid("it names no bytes")),
+        };
+        if bucket.0 >= BUCKETS {
+            return Err(reader.invalid("its object lies nowhere"));
+        }
+        reader.finish()?;
+        Ok(Self { tier, object, bucket, start, kind })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disowned_range_reads_back_as_it_was_written() {
+        for kind in [DisownedKind::Object, DisownedKind::Tail, DisownedKind::Range { end: 8192 }] {
+            let record = DisownedRecord { tier: TierId(3), object: ObjectId(9), bucket: Bucket(17), start: 4096, kind };
+            assert_eq!(DisownedRecord::decode(&record.key(), &record.encode()).unwrap(), record);
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Inode records (key `i<ino>`), version 1.
+//!
+//! Invariants of a record that verifies:
+//! * The home slot and every extender name an object of the list.
+//! * No two objects of the role owner lie on the same tier.
+//! * Every bit of `extenders` stands for the tier of that number (DESIGN section 6).
+
+use polymux_types::limits::{BUCKETS, FILE_SIZE_MAX, TIERS_MAX};
+use polymux_types::{Bucket, Ino, ObjectId, TierId, Timestamp};
+
+use super::frame::{Reader, Writer};
+use crate::attributes::FileKind;
+use crate::error::Error;
+
+const VERSION: u8 = 1;
+
+/// What an object is to its file. Replicas and copies under way come later; their numbers are reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectRole {
+    /// It holds blocks that the map gives to it.
+    Owner,
+}
+
+/// One object of a file; extents name it by its place in the list (its slot).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ObjectEntry {
+    pub(crate) tier: TierId,
+    pub(crate) object: ObjectId,
+    pub(crate) role: ObjectRole,
+    pub(crate) generation: u32,
+    pub(crate) bucket: Bucket,
+}
+
+/// What only regular files have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FileRecord {
+    /// The file is at least this long.
+    pub(crate) size_floor: u64,
+    /// Tiers whose object may have extended the file since the floor was logged, one bit a tier.
+    pub(crate) extenders: u64,
+    /// Slot of the home tier.
+    pub(crate) home: Option<u8>,
+    pub(crate) objects: Vec<ObjectEntry>,
+    /// Raised by every failed sync.
+    pub(crate) error_sequence: u32,
+    /// Byte ranges lost by a failed sync and not written since: start and end.
+    pub(crate) damaged: Vec<(u64, u64)>,
+}
+
+/// What depends on the type of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum InodeBody {
+    Regular(FileRecord),
+    Directory { parent: Ino, next_cookie: u64, entries: u64 },
+    Symlink { target: Vec<u8> },
+    Special { kind: FileKind, device: u64 },
+}
+
+/// The record of one inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InodeRecord {
+    pub(crate) permissions: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) links: u32,
+    pub(crate) generation: u32,
+    /// Which extended attributes exist that every access must look at.
+    pub(crate) has_access_acl: bool,
+    pub(crate) has_default_acl: bool,
+    pub(crate) accessed: Timestamp,
+    pub(crate) modified: Timestamp,
+    pub(crate) changed: Timestamp,
+    pub(crate) born: Timestamp,
+    pub(crate) body: InodeBody,
+}
+
+impl InodeBody {
+    pub(crate) fn kind(&self) -> FileKind {
+        match self {
+            Self::Regular(_) => FileKind::Regular,
+            Self::Directory { .. } => FileKind::Directory,
+            Self::Symlink { .. } => FileKind::Symlink,
+            Self::Special { kind, .. } => *kind,
+        }
+    }
+}
+
+impl InodeRecord {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new(VERSION);
+        writer.u32(self.body.kind().type_bits() | self.permissions);
+        writer.u32(self.uid).u32(self.gid).u32(self.links).u32(self.generation);
+        writer.u8(u8::from(self.has_access_acl) | (u8::from(self.has_default_acl) << 1));
+        for time in [self.accessed, self.modified, self.changed, self.born] {
+            writer.i64(time.seconds).u32(time.nanoseconds);
+        }
+        match &self.body {
+            InodeBody::Regular(file) => encode_file(&mut writer, file),
+            InodeBody::Directory { parent, next_cookie, entries } => {
+                writer.u64(parent.0).u64(*next_cookie).u64(*entries);
+            }
+            InodeBody::Symlink { target } => {
+                writer.bytes(target);
+            }
+            InodeBody::Special { device, .. } => {
+                writer.u64(*device);
+            }
+        }
+        writer.finish()
+    }
+
+    pub(crate) fn decode(ino: Ino, record: &[u8]) -> Result<Self, Error> {
+        let subject = format!("inode {ino}");
+        let mut reader = Reader::new(&subject, record, VERSION)?;
+        let mode = reader.u32()?;
+        let kind = FileKind::from_type_bits(mode).ok_or_else(|| reader.invalid("its file type is unknown"))?;
+        let (uid, gid, links, generation) = (reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?);
+        let flags = reader.u8()?;
+        if flags > 3 {
+            return Err(reader.invalid("it has unknown flags"));
+        }
+        let accessed = decode_time(&mut reader)?;
+        let modified = decode_time(&mut reader)?;
+        let changed = decode_time(&mut reader)?;
+        let born = decode_time(&mut reader)?;
+        let body = match kind {
+            FileKind::Regular => InodeBody::Regular(decode_file(&mut reader)?),
+            FileKind::Directory => {
+                InodeBody::Directory { parent: Ino(reader.u64()?), next_cookie: reader.u64()?, entries: reader.u64()? }
+            }
+            FileKind::Symlink => InodeBody::Symlink { target: reader.bytes()? },
+            kind => InodeBody::Special { kind, device: reader.u64()? },
+        };
+        reader.finish()?;
+        Ok(Self {
+            permissions: mode & 0o7777,
+            uid,
+            gid,
+            links,
+            generation,
+            has_access_acl: flags & 1 != 0,
+            has_default_acl: flags & 2 != 0,
+            accessed,
+            modified,
+            changed,
+            born,
+            body,
+        })
+    }
+}
+
+fn decode_time(reader: &mut Reader<'_>) -> Result<Timestamp, Error> {
+    let (seconds, nanoseconds) = (reader.i64()?, reader.u32()?);
+    if nanoseconds >= 1_000_000_000 {
+        return Err(reader.invalid("a time has more than a second of nanoseconds"));
+    }
+    Ok(Timestamp::new(seconds, nanoseconds))
+}
+
+fn encode_file(writer: &mut Writer, file: &FileRecord) {
+    writer.u64(file.size_floor).u64(file.extenders);
+    writer.u8(file.home.map_or(u8::MAX, |slot| slot));
+    writer.u8(u8::try_from(file.objects.len()).expect("a file has one object a tier at the most"));
+    for entry in &file.objects {
+        writer.u16(entry.tier.0).u64(entry.object.0).u8(match entry.role {
+            ObjectRole::Owner => 1,
+        });
+        writer.u32(entry.generation).u16(entry.bucket.0);
+    }
+    writer.u32(file.error_sequence);
+    writer.u32(u32::try_from(file.damaged.len()).expect("damaged ranges are coalesced"));
+    for (start, end) in &file.damaged {
+        writer.u64(*start).u64(*end);
+    }
+}
+
+fn decode_file(reader: &mut Reader<'_>) -> Result<FileRecord, Error> {
+    let (size_floor, extenders) = (reader.u64()?, reader.u64()?);
+    if size_floor > FILE_SIZE_MAX {
+        return Err(reader.invalid("its size is beyond the largest file"));
+    }
+    let home = match reader.u8()? {
+        u8::MAX => None,
+        slot => Some(slot),
+    };
+    let count = reader.u8()?;
+    let mut objects = Vec::with_capacity(usize::from(count));
+    for _ in 0..count {
+        let (tier, object) = (TierId(reader.u16()?), ObjectId(reader.u64()?));
+        let role = match reader.u8()? {
+            1 => ObjectRole::Owner,
+            other => return Err(reader.invalid(format!("an object has the unknown role {other}"))),
+        };
+        let (generation, bucket) = (reader.u32()?, Bucket(reader.u16()?));
+        if bucket.0 >= BUCKETS || tier.0 >= TIERS_MAX {
+            return Err(reader.invalid("an object lies nowhere"));
+        }
+        objects.push(ObjectEntry { tier, object, role, generation, bucket });
+    }
+    let error_sequence = reader.u32()?;
+    let mut damaged = Vec::new();
+    for _ in 0..reader.u32()? {
+        damaged.push((reader.u64()?, reader.u64()?));
+    }
+    let file = FileRecord { size_floor, extenders, home, objects, error_sequence, damaged };
+    check_file(&file).map_err(|detail| reader.invalid(detail))?;
+    Ok(file)
+}
+
+/// The named invariants of a file record; checked before every commit and after every read.
+pub(crate) fn check_file(file: &FileRecord) -> Result<(), &'static str> {
+    if file.home.is_some_and(|slot| usize::from(slot) >= file.objects.len()) {
+        return Err("its home is not among its objects");
+    }
+    let mut tiers = 0_u64;
+    for entry in &file.objects {
+        let bit = 1_u64 << entry.tier.0;
+        if tiers & bit != 0 {
+            return Err("two of its objects lie on one tier");
+        }
+        tiers |= bit;
+    }
+    if file.extenders & !tiers != 0 {
+        return Err("a tier without an object of it extends it");
+    }
+    if file.damaged.iter().any(|(start, end)| start >= end) {
+        return Err("a damaged range is empty");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Records as version 1 wrote them; kept for ever.
+    const FIXTURE_REGULAR: &[u8] = include_bytes!("../../tests/fixtures/inode-regular-v1.bin");
+    const FIXTURE_DIRECTORY: &[u8] = include_bytes!("../../tests/fixtures/inode-directory-v1.bin");
+
+    fn regular() -> InodeRecord {
+        let time = |seconds| Timestamp::new(seconds, 999_999_999);
+        InodeRecord {
+            permissions: 0o4755,
+            uid: 1000,
+            gid: 100,
+            links: 2,
+            generation: 1,
+            has_access_acl: true,
+            has_default_acl: false,
+            accessed: time(1),
+            modified: time(-2),
+            changed: time(3),
+            born: time(4),
+            body: InodeBody::Regular(FileRecord {
+                size_floor: 1 << 40,
+                extenders: 0b10,
+                home: Some(0),
+                objects: vec![
+                    ObjectEntry {
+                        tier: TierId(0),
+                        object: ObjectId(77),
+                        role: ObjectRole::Owner,
+                        generation: 1,
+                        bucket: Bucket(4095),
+                    },
+                    ObjectEntry {
+                        tier: TierId(1),
+                        object: ObjectId(78),
+                        role: ObjectRole::Owner,
+                        generation: 2,
+                        bucket: Bucket(0),
+                    },
+                ],
+                error_sequence: 3,
+                damaged: vec![(4096, 8192)],
+            }),
+        }
+    }
+
+    fn directory() -> InodeRecord {
+        InodeRecord {
+            permissions: 0o1777,
+            body: InodeBody::Directory { parent: Ino(1), next_cookie: 9, entries: 5 },
+            ..regular()
+        }
+    }
+
+    #[test]
+    fn a_record_reads_back_as_it_was_written() {
+        for record in [regular(), directory()] {
+            assert_eq!(InodeRecord::decode(Ino(5), &record.encode()).unwrap(), record);
+        }
+    }
+
+    #[test]
+    fn records_of_version_1_are_read_for_ever() {
+        assert_eq!(InodeRecord::decode(Ino(5), FIXTURE_REGULAR).unwrap(), regular());
+        assert_eq!(InodeRecord::decode(Ino(5), FIXTURE_DIRECTORY).unwrap(), directory());
+    }
+
+    #[test]
+    fn no_damaged_record_is_read_and_none_panics() {
+        let good = regular().encode();
+        for position in 0..good.len() {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[position] ^= 1 << bit;
+                assert!(InodeRecord::decode(Ino(5), &bad).is_err(), "bit {bit} of byte {position}");
+            }
+            assert!(InodeRecord::decode(Ino(5), &good[..position]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_file_that_breaks_an_invariant_is_refused() {
+        let InodeBody::Regular(mut file) = regular().body else { unreachable!("the record is of a regular file") };
+        assert_eq!(check_file(&file), Ok(()));
+        file.extenders = 0b100;
+        assert!(check_file(&file).is_err());
+        file.extenders = 0;
+        file.home = Some(2);
+        assert!(check_file(&file).is_err());
+    }
+}

@@ -1,0 +1,198 @@
+//! Keys: big-endian, so that their bytewise order is the order of the numbers in them.
+//!
+//! Every key begins with a snapshot id (0 until there are snapshots) and a letter for the kind of record
+//! (DESIGN section 5): `V` volume, `E` epoch, `t` tier, `n` number range, `i` inode, `d` name, `c` directory position,
+//! `p` names of an inode, `x` extended attribute, `e` extent, `g` disowned range, `o` orphan. `b` (inline data) is
+//! reserved.
+
+use polymux_types::{Ino, ObjectId, TierId};
+
+const LIVE_SNAPSHOT: u32 = 0;
+
+/// A half-open range of keys.
+pub(crate) type KeyRange = (Vec<u8>, Vec<u8>);
+
+/// Number ranges (DESIGN section 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NumberKind {
+    Ino,
+    Object,
+}
+
+fn key(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(5 + parts.iter().map(|part| part.len()).sum::<usize>());
+    bytes.extend_from_slice(&LIVE_SNAPSHOT.to_be_bytes());
+    bytes.push(kind);
+    for part in parts {
+        bytes.extend_from_slice(part);
+    }
+    bytes
+}
+
+/// All keys that begin with `prefix`.
+fn prefix_range(prefix: Vec<u8>) -> KeyRange {
+    let mut end = prefix.clone();
+    while let Some(last) = end.pop() {
+        if let Some(next) = last.checked_add(1) {
+            end.push(next);
+            break;
+        }
+    }
+    assert!(!end.is_empty(), "a prefix begins with a snapshot id below the maximum");
+    (prefix, end)
+}
+
+pub(crate) fn volume() -> Vec<u8> {
+    key(b'V', &[])
+}
+
+pub(crate) fn epoch() -> Vec<u8> {
+    key(b'E', &[])
+}
+
+pub(crate) fn tier(id: TierId) -> Vec<u8> {
+    key(b't', &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn tiers() -> KeyRange {
+    prefix_range(key(b't', &[]))
+}
+
+pub(crate) fn number_range(kind: NumberKind) -> Vec<u8> {
+    let letter = match kind {
+        NumberKind::Ino => b'i',
+        NumberKind::Object => b'o',
+    };
+    key(b'n', &[&[letter]])
+}
+
+pub(crate) fn inode(ino: Ino) -> Vec<u8> {
+    key(b'i', &[&ino.0.to_be_bytes()])
+}
+
+pub(crate) fn inodes() -> KeyRange {
+    prefix_range(key(b'i', &[]))
+}
+
+/// The inode number in an inode key.
+pub(crate) fn ino_of_inode_key(key: &[u8]) -> Option<Ino> {
+    key.get(5..13)?.try_into().ok().map(|bytes| Ino(u64::from_be_bytes(bytes)))
+}
+
+pub(crate) fn dirent(parent: Ino, name: &[u8]) -> Vec<u8> {
+    key(b'd', &[&parent.0.to_be_bytes(), name])
+}
+
+pub(crate) fn position(parent: Ino, cookie: u64) -> Vec<u8> {
+    key(b'c', &[&parent.0.to_be_bytes(), &cookie.to_be_bytes()])
+}
+
+/// Positions of a directory after a cookie.
+pub(crate) fn positions_after(parent: Ino, after: u64) -> KeyRange {
+    let (_, end) = prefix_range(key(b'c', &[&parent.0.to_be_bytes()]));
+    match after.checked_add(1) {
+        Some(first) => (position(parent, first), end),
+        None => (end.clone(), end),
+    }
+}
+
+/// The cookie in a position key.
+pub(crate) fn cookie_of_position_key(key: &[u8]) -> Option<u64> {
+    key.get(13..21)?.try_into().ok().map(u64::from_be_bytes)
+}
+
+pub(crate) fn parent_name(ino: Ino, parent: Ino, name: &[u8]) -> Vec<u8> {
+    key(b'p', &[&ino.0.to_be_bytes(), &parent.0.to_be_bytes(), name])
+}
+
+pub(crate) fn parent_names(ino: Ino) -> KeyRange {
+    prefix_range(key(b'p', &[&ino.0.to_be_bytes()]))
+}
+
+/// Parent and name in a `p` key.
+pub(crate) fn parent_and_name_of_key(key: &[u8]) -> Option<(Ino, Vec<u8>)> {
+    let parent = key.get(13..21)?.try_into().ok().map(u64::from_be_bytes)?;
+    Some((Ino(parent), key.get(21..)?.to_vec()))
+}
+
+pub(crate) fn xattr(ino: Ino, name: &[u8]) -> Vec<u8> {
+    key(b'x', &[&ino.0.to_be_bytes(), name])
+}
+
+pub(crate) fn xattrs(ino: Ino) -> KeyRange {
+    prefix_range(key(b'x', &[&ino.0.to_be_bytes()]))
+}
+
+/// Name in an `x` key.
+pub(crate) fn name_of_xattr_key(key: &[u8]) -> Option<Vec<u8>> {
+    key.get(13..).map(<[u8]>::to_vec)
+}
+
+pub(crate) fn extent(ino: Ino, end_block: u64) -> Vec<u8> {
+    key(b'e', &[&ino.0.to_be_bytes(), &end_block.to_be_bytes()])
+}
+
+pub(crate) fn extents(ino: Ino) -> KeyRange {
+    prefix_range(key(b'e', &[&ino.0.to_be_bytes()]))
+}
+
+/// The end block in an `e` key.
+pub(crate) fn end_block_of_key(key: &[u8]) -> Option<u64> {
+    key.get(13..21)?.try_into().ok().map(u64::from_be_bytes)
+}
+
+pub(crate) fn disowned(tier: TierId, object: ObjectId, start: u64) -> Vec<u8> {
+    key(b'g', &[&tier.0.to_be_bytes(), &object.0.to_be_bytes(), &start.to_be_bytes()])
+}
+
+pub(crate) fn all_disowned() -> KeyRange {
+    prefix_range(key(b'g', &[]))
+}
+
+/// Tier, object and first byte in a `g` key.
+pub(crate) fn parts_of_disowned_key(key: &[u8]) -> Option<(TierId, ObjectId, u64)> {
+    let tier = key.get(5..7)?.try_into().ok().map(u16::from_be_bytes)?;
+    let object = key.get(7..15)?.try_into().ok().map(u64::from_be_bytes)?;
+    let start = key.get(15..23)?.try_into().ok().map(u64::from_be_bytes)?;
+    Some((TierId(tier), ObjectId(object), start))
+}
+
+pub(crate) fn orphan(ino: Ino) -> Vec<u8> {
+    key(b'o', &[&ino.0.to_be_bytes()])
+}
+
+pub(crate) fn orphans() -> KeyRange {
+    prefix_range(key(b'o', &[]))
+}
+
+/// The inode number in an `o` key.
+pub(crate) fn ino_of_orphan_key(key: &[u8]) -> Option<Ino> {
+    ino_of_inode_key(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_sort_like_the_numbers_in_them() {
+        assert!(extent(Ino(1), 255) < extent(Ino(1), 256));
+        assert!(extent(Ino(1), u64::MAX) < extent(Ino(2), 0));
+        assert!(position(Ino(7), 2) < position(Ino(7), 10));
+    }
+
+    #[test]
+    fn a_prefix_range_ends_right_before_the_next_prefix() {
+        let (from, to) = xattrs(Ino(u64::MAX));
+        assert!(from <= xattr(Ino(u64::MAX), b"") && xattr(Ino(u64::MAX), &[255; 255]) < to);
+        assert!(to <= key(b'y', &[]));
+    }
+
+    #[test]
+    fn what_a_key_was_made_of_can_be_read_back() {
+        assert_eq!(ino_of_inode_key(&inode(Ino(9))), Some(Ino(9)));
+        assert_eq!(cookie_of_position_key(&position(Ino(9), 77)), Some(77));
+        assert_eq!(parent_and_name_of_key(&parent_name(Ino(3), Ino(9), b"x")), Some((Ino(9), b"x".to_vec())));
+        assert_eq!(parts_of_disowned_key(&disowned(TierId(2), ObjectId(5), 6)), Some((TierId(2), ObjectId(5), 6)));
+    }
+}

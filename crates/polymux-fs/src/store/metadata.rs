@@ -1,0 +1,234 @@
+//! Typed access to the store, and number ranges.
+//!
+//! Invariant of number ranges: no number is handed out before the upper end of its range is durable; after an unclean
+//! stop the rest of the range is skipped, so that no number is ever used twice (DESIGN section 4).
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use polymux_meta::{Batch, MetadataStore, Sequence};
+use polymux_types::{Ino, ObjectId, TierId};
+
+use super::directory_format::{Dirent, PositionEntry};
+use super::disowned_format::DisownedRecord;
+use super::extent_format::ExtentRecord;
+use super::frame::{Reader, Writer};
+use super::inode_format::InodeRecord;
+use super::keys::{self, NumberKind};
+use super::volume_format::{EpochRecord, TierRecord, VolumeRecord};
+use crate::attributes::DirectoryEntry;
+use crate::error::{Error, Result};
+
+/// Numbers made durable at once. One flush for this many creations.
+const RANGE_SIZE: u64 = 65_536;
+
+/// Entries read from the store in one go while walking a range.
+const WALK_STEP: usize = 1024;
+
+#[derive(Debug, Default)]
+struct NumberRange {
+    next: u64,
+    end: u64,
+}
+
+/// The store, spoken to in records.
+pub(crate) struct Metadata {
+    store: Arc<dyn MetadataStore>,
+    inos: Mutex<NumberRange>,
+    objects: Mutex<NumberRange>,
+}
+
+impl Metadata {
+    pub(crate) fn new(store: Arc<dyn MetadataStore>) -> Self {
+        Self { store, inos: Mutex::default(), objects: Mutex::default() }
+    }
+
+    pub(crate) fn commit(&self, batch: Batch) -> Result<Sequence> {
+        Ok(self.store.commit(batch)?)
+    }
+
+    pub(crate) fn sync(&self, through: Sequence) -> Result<()> {
+        Ok(self.store.sync(through)?)
+    }
+
+    pub(crate) fn committed(&self) -> Sequence {
+        self.store.committed()
+    }
+
+    pub(crate) fn durable(&self) -> Sequence {
+        self.store.durable()
+    }
+
+    pub(crate) fn bytes_used(&self) -> u64 {
+        self.store.bytes_used()
+    }
+
+    pub(crate) fn volume(&self) -> Result<Option<VolumeRecord>> {
+        self.store.get(&keys::volume())?.map(|record| VolumeRecord::decode(&record)).transpose()
+    }
+
+    pub(crate) fn epoch(&self) -> Result<Option<EpochRecord>> {
+        self.store.get(&keys::epoch())?.map(|record| EpochRecord::decode(&record)).transpose()
+    }
+
+    pub(crate) fn tiers(&self) -> Result<Vec<(TierId, TierRecord)>> {
+        let mut tiers = Vec::new();
+        self.walk(keys::tiers(), |key, value| {
+            let number = key.get(5..7).and_then(|bytes| bytes.try_into().ok()).map(u16::from_be_bytes);
+            let id = TierId(number.ok_or_else(|| Error::corrupted("the tier table", "a key is malformed"))?);
+            tiers.push((id, TierRecord::decode(id, value)?));
+            Ok(())
+        })?;
+        Ok(tiers)
+    }
+
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Option<InodeRecord>> {
+        self.store.get(&keys::inode(ino))?.map(|record| InodeRecord::decode(ino, &record)).transpose()
+    }
+
+    pub(crate) fn dirent(&self, parent: Ino, name: &[u8]) -> Result<Option<Dirent>> {
+        self.store.get(&keys::dirent(parent, name))?.map(|record| Dirent::decode(&record)).transpose()
+    }
+
+    /// Entries of a directory after a cookie.
+    pub(crate) fn directory_entries(&self, parent: Ino, after: u64, limit: usize) -> Result<Vec<DirectoryEntry>> {
+        let (from, to) = keys::positions_after(parent, after);
+        let mut entries = Vec::new();
+        for (key, value) in self.store.range(&from, &to, limit)? {
+            let cookie = keys::cookie_of_position_key(&key)
+                .ok_or_else(|| Error::corrupted("a directory position", "its key is malformed"))?;
+            let PositionEntry { ino, kind, name } = PositionEntry::decode(&value)?;
+            entries.push(DirectoryEntry { cookie, ino, kind, name });
+        }
+        Ok(entries)
+    }
+
+    /// One of the names of an inode.
+    pub(crate) fn any_name(&self, ino: Ino) -> Result<Option<(Ino, Vec<u8>)>> {
+        let (from, to) = keys::parent_names(ino);
+        let first = self.store.range(&from, &to, 1)?;
+        Ok(first.first().and_then(|(key, _)| keys::parent_and_name_of_key(key)))
+    }
+
+    pub(crate) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.store.get(&keys::xattr(ino, name))?.map(|record| decode_xattr(&record)).transpose()
+    }
+
+    pub(crate) fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        self.walk(keys::xattrs(ino), |key, _| {
+            names.extend(keys::name_of_xattr_key(key));
+            Ok(())
+        })?;
+        Ok(names)
+    }
+
+    /// Exceptions of the block lookup table: end block and extent.
+    pub(crate) fn extents(&self, ino: Ino) -> Result<Vec<(u64, ExtentRecord)>> {
+        let mut extents = Vec::new();
+        self.walk(keys::extents(ino), |key, value| {
+            let end =
+                keys::end_block_of_key(key).ok_or_else(|| Error::corrupted("an extent", "its key is malformed"))?;
+            extents.push((end, ExtentRecord::decode(value)?));
+            Ok(())
+        })?;
+        Ok(extents)
+    }
+
+    pub(crate) fn disowned(&self) -> Result<Vec<DisownedRecord>> {
+        let mut records = Vec::new();
+        self.walk(keys::all_disowned(), |key, value| {
+            records.push(DisownedRecord::decode(key, value)?);
+            Ok(())
+        })?;
+        Ok(records)
+    }
+
+    pub(crate) fn orphans(&self) -> Result<Vec<Ino>> {
+        let mut inos = Vec::new();
+        self.walk(keys::orphans(), |key, _| {
+            inos.extend(keys::ino_of_orphan_key(key));
+            Ok(())
+        })?;
+        Ok(inos)
+    }
+
+    /// Visits every inode record.
+    pub(crate) fn for_each_inode(&self, mut visit: impl FnMut(Ino, InodeRecord) -> Result<()>) -> Result<()> {
+        self.walk(keys::inodes(), |key, value| {
+            let ino =
+                keys::ino_of_inode_key(key).ok_or_else(|| Error::corrupted("an inode", "its key is malformed"))?;
+            visit(ino, InodeRecord::decode(ino, value)?)
+        })
+    }
+
+    fn walk(&self, range: keys::KeyRange, mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+        let (mut from, to) = range;
+        loop {
+            let entries = self.store.range(&from, &to, WALK_STEP)?;
+            for (key, value) in &entries {
+                visit(key, value)?;
+            }
+            let Some((last, _)) = entries.last().filter(|_| entries.len() == WALK_STEP) else {
+                return Ok(());
+            };
+            from = last.clone();
+            from.push(0);
+        }
+    }
+
+    pub(crate) fn allocate_ino(&self) -> Result<Ino> {
+        self.allocate(NumberKind::Ino, &self.inos).map(Ino)
+    }
+
+    pub(crate) fn allocate_object(&self) -> Result<ObjectId> {
+        self.allocate(NumberKind::Object, &self.objects).map(ObjectId)
+    }
+
+    fn allocate(&self, kind: NumberKind, range: &Mutex<NumberRange>) -> Result<u64> {
+        let mut range = range.lock();
+        if range.next == range.end {
+            let start = self.number_range_end(kind)?;
+            let end =
+                start.checked_add(RANGE_SIZE).ok_or_else(|| Error::corrupted("a number range", "it is used up"))?;
+            let mut batch = Batch::new();
+            put_number_range_end(&mut batch, kind, end);
+            let sequence = self.commit(batch)?;
+            self.sync(sequence)?;
+            *range = NumberRange { next: start, end };
+        }
+        range.next += 1;
+        Ok(range.next - 1)
+    }
+
+    /// The first number that was never handed out nor reserved.
+    pub(crate) fn number_range_end(&self, kind: NumberKind) -> Result<u64> {
+        let record = self.store.get(&keys::number_range(kind))?;
+        let record = record.ok_or_else(|| Error::corrupted("a number range", "its record is missing"))?;
+        let mut reader = Reader::new("a number range", &record, 1)?;
+        let end = reader.u64()?;
+        reader.finish()?;
+        Ok(end)
+    }
+}
+
+/// Adds the reservation of all numbers below `end`.
+pub(crate) fn put_number_range_end(batch: &mut Batch, kind: NumberKind, end: u64) {
+    let mut writer = Writer::new(1);
+    writer.u64(end);
+    batch.put(keys::number_range(kind), writer.finish());
+}
+
+fn decode_xattr(record: &[u8]) -> Result<Vec<u8>> {
+    let mut reader = Reader::new("an extended attribute", record, 1)?;
+    let value = reader.bytes()?;
+    reader.finish()?;
+    Ok(value)
+}
+
+/// Adds the setting of an extended attribute.
+pub(crate) fn put_xattr(batch: &mut Batch, ino: Ino, name: &[u8], value: &[u8]) {
+    let mut writer = Writer::new(1);
+    writer.bytes(value);
+    batch.put(keys::xattr(ino, name), writer.finish());
+}

@@ -1,0 +1,197 @@
+//! What a volume is made of, as given by whoever mounts it.
+
+use std::sync::Arc;
+
+use polymux_meta::MetadataStore;
+use polymux_tier::Tier;
+use polymux_types::{ByteSize, Clock, TierId, VolumeId};
+
+/// One tier as the configuration lists it.
+pub struct TierMember {
+    /// Name in the configuration.
+    pub name: String,
+    /// Room that is left free on the tier: new blocks go elsewhere once only this much is left.
+    pub reserve: ByteSize,
+    /// The tier, or why it is not there.
+    pub presence: TierPresence,
+}
+
+/// Whether a tier can be reached.
+pub enum TierPresence {
+    /// Open, probed and locked.
+    Present(Arc<dyn Tier>),
+    /// Not there; the text says why and what to do.
+    Missing(String),
+}
+
+/// Everything that [`crate::FileSystem`] stands on.
+pub struct Parts {
+    /// Name of the volume.
+    pub name: String,
+    /// The tiers in speed order, fastest first.
+    pub tiers: Vec<TierMember>,
+    /// The metadata store.
+    pub store: Arc<dyn MetadataStore>,
+    /// Name of the tier whose file system also holds the store: some of its room is left to it. `None` where the store
+    /// is elsewhere.
+    pub metadata_tier: Option<String>,
+    /// Source of time.
+    pub clock: Arc<dyn Clock>,
+    /// Seed of all randomness in the file system (tier instances, for example).
+    pub seed: u64,
+}
+
+/// Whether a mount may change the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reads and writes.
+    ReadWrite,
+    /// Reads only; nothing on any tier changes, not even the epoch.
+    ReadOnly,
+}
+
+/// What to do when a tier is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingTiers {
+    /// Refuse to mount.
+    Refuse,
+    /// Mount: all names are visible, blocks on the missing tier give EIO (`--degraded`).
+    Degraded,
+}
+
+/// When access times change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// When the old one is not later than the modification or change time, or older than a day.
+    Relative,
+    /// Never (`noatime`).
+    Never,
+}
+
+/// Choices of one mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// Whether the volume may be changed.
+    pub access: Access,
+    /// What to do when a tier is missing.
+    pub missing: MissingTiers,
+    /// When access times change.
+    pub access_times: AccessTimes,
+    /// Whether rename over a file, and close after emptying one, wait for the new data to be durable, so that a crash
+    /// never leaves an empty file where an editor saved.
+    pub sync_on_replace: bool,
+    /// Seconds between flushes of the log.
+    pub flush_interval_seconds: u32,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            access: Access::ReadWrite,
+            missing: MissingTiers::Refuse,
+            access_times: AccessTimes::Relative,
+            sync_on_replace: true,
+            flush_interval_seconds: 5,
+        }
+    }
+}
+
+/// Identity of a new volume, for [`crate::FileSystem::format`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewVolume {
+    /// Random identity.
+    pub id: VolumeId,
+    /// Owner of the root directory.
+    pub root_uid: u32,
+    /// Group of the root directory.
+    pub root_gid: u32,
+    /// Permission bits of the root directory.
+    pub root_permissions: u32,
+}
+
+/// Why a volume was not made or not mounted. Each says what to do; nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeError {
+    /// A tier is missing and the mount is not `--degraded`.
+    #[error("tier `{name}` is missing: {reason}")]
+    TierMissing {
+        /// The tier.
+        name: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The tier carries the label of another volume.
+    #[error("tier `{name}` belongs to volume `{found}`, not to `{expected}`")]
+    OtherVolume {
+        /// The tier as configured.
+        name: String,
+        /// Name of the volume its label gives.
+        found: String,
+        /// Name of the volume being mounted.
+        expected: String,
+    },
+    /// The directory holds another tier of this volume.
+    #[error(
+        "tier `{name}` leads to the directory of tier `{found}`: the paths of the two are swapped, or one is wrong"
+    )]
+    OtherTier {
+        /// The tier as configured.
+        name: String,
+        /// Name its label gives.
+        found: String,
+    },
+    /// The label is older than the metadata says: restored from a copy, or cloned.
+    #[error(
+        "tier `{name}` is stale: its label is of epoch {found}, the metadata recorded {expected}; it was restored from an \
+         older copy or cloned, and using it could return old data"
+    )]
+    StaleTier {
+        /// The tier.
+        name: String,
+        /// Epoch of its label.
+        found: u64,
+        /// Epoch recorded.
+        expected: u64,
+    },
+    /// The label is newer than the metadata.
+    #[error(
+        "the metadata is older than tier `{name}` (epoch {expected}, the tier has {found}): the metadata was restored \
+         from an older copy; writing now could destroy newer data"
+    )]
+    StaleMetadata {
+        /// The tier.
+        name: String,
+        /// Epoch of its label.
+        found: u64,
+        /// Epoch recorded.
+        expected: u64,
+    },
+    /// The configuration does not list a tier that the volume has, or lists one it does not have.
+    #[error("{0}")]
+    TierTable(String),
+    /// The volume was written by a newer Polymux.
+    #[error("volume `{name}` has format version {found}; this program knows up to {known}: use a newer Polymux")]
+    NewerFormat {
+        /// The volume.
+        name: String,
+        /// Its version.
+        found: u32,
+        /// The newest one known here.
+        known: u32,
+    },
+    /// The store holds no volume, or one already where a new one was to be made.
+    #[error("{0}")]
+    Store(String),
+    /// Anything that failed underneath.
+    #[error(transparent)]
+    FileSystem(#[from] crate::Error),
+}
+
+/// What the configuration calls a tier, next to its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierName {
+    /// Number of the tier.
+    pub id: TierId,
+    /// Its name.
+    pub name: String,
+}

@@ -1,0 +1,147 @@
+//! A wrapper tier that passes everything on, but for what its hook decides before a write, a read or a sync.
+//!
+//! What is true here: a hook that lets everything pass makes the wrapper invisible.
+
+use std::sync::Arc;
+
+use polymux_tier::{
+    AllocateMode, Capabilities, CounterSnapshot, Label, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Tier,
+    TierError, Wait,
+};
+use polymux_types::{Bucket, ObjectId};
+
+/// What becomes of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is carried out.
+    Pass,
+    /// It fails with this error before any side effect.
+    Fail(TierError),
+    /// It reports success and does nothing: the planted bug of the tests that test the tests.
+    Pretend,
+}
+
+/// Decides over the operations of a [`HookedTier`].
+pub trait Hook: Send + Sync {
+    /// Before a write of some bytes at an offset.
+    fn before_write(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
+        Verdict::Pass
+    }
+
+    /// Before a read.
+    fn before_read(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
+        Verdict::Pass
+    }
+
+    /// Before a sync of one object or of everything.
+    fn before_sync(&self) -> Verdict {
+        Verdict::Pass
+    }
+}
+
+/// A tier with a hook in front of it.
+pub struct HookedTier {
+    inner: Arc<dyn Tier>,
+    hook: Arc<dyn Hook>,
+}
+
+impl HookedTier {
+    /// Puts a hook in front of a tier.
+    pub fn new(inner: Arc<dyn Tier>, hook: Arc<dyn Hook>) -> Self {
+        Self { inner, hook }
+    }
+}
+
+impl Tier for HookedTier {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn space(&self) -> Result<Space, TierError> {
+        self.inner.space()
+    }
+
+    fn create(&self, object: ObjectRef) -> Result<(), TierError> {
+        self.inner.create(object)
+    }
+
+    fn remove(&self, object: ObjectRef) -> Result<(), TierError> {
+        self.inner.remove(object)
+    }
+
+    fn stat(&self, object: ObjectRef) -> Result<ObjectStat, TierError> {
+        self.inner.stat(object)
+    }
+
+    fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
+        match self.hook.before_read(object, offset, buffer.len()) {
+            Verdict::Pass => self.inner.read(object, offset, buffer, wait),
+            Verdict::Fail(error) => Err(error),
+            Verdict::Pretend => Ok(buffer.len()),
+        }
+    }
+
+    fn write(&self, object: ObjectRef, offset: u64, data: &[u8], wait: Wait) -> Result<usize, TierError> {
+        match self.hook.before_write(object, offset, data.len()) {
+            Verdict::Pass => self.inner.write(object, offset, data, wait),
+            Verdict::Fail(error) => Err(error),
+            Verdict::Pretend => Ok(data.len()),
+        }
+    }
+
+    fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError> {
+        self.inner.truncate(object, size)
+    }
+
+    fn allocate(&self, object: ObjectRef, offset: u64, length: u64, mode: AllocateMode) -> Result<(), TierError> {
+        self.inner.allocate(object, offset, length, mode)
+    }
+
+    fn punch(&self, object: ObjectRef, offset: u64, length: u64) -> Result<(), TierError> {
+        self.inner.punch(object, offset, length)
+    }
+
+    fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>, TierError> {
+        self.inner.seek(object, offset, target)
+    }
+
+    fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {
+        self.inner.stamp(object, stamp)
+    }
+
+    fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
+        match self.hook.before_sync() {
+            Verdict::Pass => self.inner.sync(object),
+            Verdict::Fail(error) => Err(error),
+            Verdict::Pretend => Ok(()),
+        }
+    }
+
+    fn sync_all(&self) -> Result<(), TierError> {
+        match self.hook.before_sync() {
+            Verdict::Pass => self.inner.sync_all(),
+            Verdict::Fail(error) => Err(error),
+            Verdict::Pretend => Ok(()),
+        }
+    }
+
+    fn is_unsynced(&self, object: ObjectRef) -> bool {
+        self.inner.is_unsynced(object)
+    }
+
+    fn list(&self, bucket: Bucket) -> Result<Vec<ObjectId>, TierError> {
+        self.inner.list(bucket)
+    }
+
+    fn read_label(&self) -> Result<Label, TierError> {
+        self.inner.read_label()
+    }
+
+    fn write_label(&self, label: &Label) -> Result<(), TierError> {
+        self.inner.write_label(label)
+    }
+
+    fn counters(&self) -> CounterSnapshot {
+        self.inner.counters()
+    }
+}

@@ -1,0 +1,303 @@
+//! Volumes for the tests.
+//!
+//! What is true here:
+//! * Simulated tiers, store and clock outlive the mounts, so that a volume can be unmounted, crashed and mounted again.
+//! * Time moves only when a test moves it.
+
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+mod delegate;
+mod posix;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[allow(unused_imports, reason = "each test program uses its own part")]
+pub use delegate::{Hook, HookedTier, Verdict};
+use polymux_fs::{
+    Attributes, Caller, FileKind, FileSystem, HandleId, MountOptions, NewVolume, OpenOptions, Parts, Progress,
+    TierMember, TierPresence, VolumeError, WriteOrigin,
+};
+use polymux_meta::MetadataStore;
+use polymux_sim::{MemoryStore, MemoryTier};
+use polymux_tier::Tier;
+use polymux_types::{Bucket, ByteSize, Errno, Ino, ManualClock, ObjectId, TierId, VolumeId};
+#[allow(unused_imports, reason = "each test program uses its own part")]
+pub use posix::PosixVolume;
+
+/// Names of the tiers in speed order.
+pub const TIER_NAMES: [&str; 3] = ["fast", "middle", "slow"];
+
+/// Steps after which background work that still is not done counts as stuck.
+const STEPS_MAX: usize = 2000;
+
+/// A mounted volume over simulated tiers.
+pub struct Volume {
+    memory: Vec<Arc<MemoryTier>>,
+    tiers: Vec<Arc<dyn Tier>>,
+    store: Arc<MemoryStore>,
+    pub clock: Arc<ManualClock>,
+    pub options: MountOptions,
+    missing: Vec<bool>,
+    reserves: Vec<u64>,
+    mounts: u64,
+    mounted: Option<FileSystem>,
+}
+
+impl Volume {
+    /// Makes and mounts a volume whose tiers have these capacities in bytes.
+    pub fn new(capacities: &[u64]) -> Self {
+        Self::wrapping(capacities, |_, tier| tier)
+    }
+
+    /// The same with each tier wrapped; the index is its place in the speed order.
+    pub fn wrapping(capacities: &[u64], wrap: impl Fn(usize, Arc<dyn Tier>) -> Arc<dyn Tier>) -> Self {
+        assert!(capacities.len() <= TIER_NAMES.len());
+        let clock = Arc::new(ManualClock::new(Duration::from_secs(1_000_000_000)));
+        let tier = |(capacity, name): (&u64, &&str)| {
+            Arc::new(MemoryTier::with_clock(*name, *capacity, Arc::clone(&clock) as _))
+        };
+        let memory: Vec<Arc<MemoryTier>> = capacities.iter().zip(&TIER_NAMES).map(tier).collect();
+        let tiers: Vec<Arc<dyn Tier>> =
+            memory.iter().enumerate().map(|(index, tier)| wrap(index, Arc::clone(tier) as Arc<dyn Tier>)).collect();
+        let mut volume = Self {
+            missing: vec![false; tiers.len()],
+            reserves: vec![0; tiers.len()],
+            memory,
+            tiers,
+            store: Arc::new(MemoryStore::new()),
+            clock,
+            options: MountOptions::default(),
+            mounts: 0,
+            mounted: None,
+        };
+        FileSystem::format(&volume.parts(), &new_volume()).expect("a new volume is made");
+        volume.mount().expect("a new volume mounts");
+        volume
+    }
+
+    fn parts(&self) -> Parts {
+        let member = |index: usize| TierMember {
+            name: TIER_NAMES[index].to_owned(),
+            reserve: ByteSize(self.reserves[index]),
+            presence: if self.missing[index] {
+                TierPresence::Missing("the test took it away".to_owned())
+            } else {
+                TierPresence::Present(Arc::clone(&self.tiers[index]))
+            },
+        };
+        Parts {
+            name: "test".to_owned(),
+            tiers: (0..self.tiers.len()).map(member).collect(),
+            store: Arc::clone(&self.store) as _,
+            metadata_tier: None,
+            clock: Arc::clone(&self.clock) as _,
+            seed: self.mounts + 1,
+        }
+    }
+
+    /// The mounted file system.
+    pub fn fs(&self) -> &FileSystem {
+        self.mounted.as_ref().expect("the volume is mounted")
+    }
+
+    /// Mounts with the present options, all tiers that are not taken away, and a new seed.
+    pub fn mount(&mut self) -> Result<(), VolumeError> {
+        assert!(self.mounted.is_none(), "one mount at a time");
+        self.mounts += 1;
+        self.mounted = Some(FileSystem::mount(self.parts(), self.options)?);
+        Ok(())
+    }
+
+    /// Unmounts, whatever the outcome: what is not durable after it is lost.
+    pub fn unmount(&mut self) -> polymux_fs::Result<()> {
+        let mounted = self.mounted.take().expect("the volume is mounted");
+        mounted.unmount()
+    }
+
+    /// Unmounts cleanly and mounts again.
+    pub fn remount(&mut self) {
+        self.unmount().expect("the volume unmounts");
+        self.mount().expect("the volume mounts again");
+    }
+
+    /// Stops without warning: tiers and store lose what they did not promise to keep.
+    pub fn stop_uncleanly(&mut self) {
+        drop(self.mounted.take().expect("the volume is mounted"));
+        for tier in &self.memory {
+            tier.crash();
+        }
+        self.store.crash();
+    }
+
+    /// Makes the metadata log durable, as any other user's sync may do at any time.
+    pub fn flush_log(&self) {
+        self.store.sync(self.store.committed()).expect("a simulated store syncs");
+    }
+
+    /// Stops without warning and mounts again.
+    pub fn crash(&mut self) {
+        self.stop_uncleanly();
+        self.mount().expect("the volume mounts after a crash");
+    }
+
+    /// Takes a tier away (or gives it back) as of the next mount.
+    pub fn set_missing(&mut self, index: usize, missing: bool) {
+        self.missing[index] = missing;
+    }
+
+    /// Room that stays free on a tier, as of the next mount.
+    pub fn set_reserve(&mut self, index: usize, bytes: u64) {
+        self.reserves[index] = bytes;
+    }
+
+    /// A tier below its wrappers.
+    pub fn memory(&self, index: usize) -> &MemoryTier {
+        &self.memory[index]
+    }
+
+    /// One piece of background work, after which time passes.
+    pub fn step(&self) -> Progress {
+        let progress = self.fs().step();
+        self.clock.advance(Duration::from_secs(1));
+        progress
+    }
+
+    /// Background work until there is none.
+    pub fn drain(&self) {
+        for _ in 0..STEPS_MAX {
+            if self.step() == Progress::Idle {
+                return;
+            }
+        }
+        panic!("background work was not done after {STEPS_MAX} steps");
+    }
+
+    /// The tiers with the bytes that objects take there.
+    pub fn tiers_with_use(&self) -> Vec<(TierId, u64)> {
+        let status = self.fs().status().expect("status answers");
+        let numbered = status.tiers.iter().zip(&self.memory);
+        numbered.map(|(status, tier)| (status.id, tier.space().expect("a simulated tier has space").used)).collect()
+    }
+
+    /// Objects in a bucket of a tier.
+    pub fn list(&self, tier: TierId, bucket: Bucket) -> Vec<ObjectId> {
+        let status = self.fs().status().expect("status answers");
+        let index = status.tiers.iter().position(|status| status.id == tier).expect("the tier exists");
+        self.memory[index].list(bucket).expect("a simulated tier lists")
+    }
+
+    /// Bytes that objects take on a tier.
+    pub fn used(&self, index: usize) -> u64 {
+        self.memory[index].space().expect("a simulated tier has space").used
+    }
+}
+
+/// Identity of the volumes of the tests.
+pub fn new_volume() -> NewVolume {
+    NewVolume { id: VolumeId::from_random([7; 16]), root_uid: 0, root_gid: 0, root_permissions: 0o755 }
+}
+
+/// Options for reading and writing.
+pub fn read_write() -> OpenOptions {
+    OpenOptions { read: true, write: true, ..OpenOptions::default() }
+}
+
+/// Options for reading.
+pub fn read_only() -> OpenOptions {
+    OpenOptions { read: true, ..OpenOptions::default() }
+}
+
+/// A new file in the root directory, open for reading and writing.
+pub fn create(fs: &FileSystem, name: &str) -> (Ino, HandleId) {
+    create_in(fs, Ino::ROOT, name)
+}
+
+/// A new file, open for reading and writing.
+pub fn create_in(fs: &FileSystem, parent: Ino, name: &str) -> (Ino, HandleId) {
+    let (attributes, handle) =
+        fs.create(&Caller::root(), parent, name.as_bytes(), 0o644, read_write()).expect("a file is made");
+    (attributes.ino, handle)
+}
+
+/// A new directory in the root directory.
+pub fn make_directory(fs: &FileSystem, name: &str) -> Ino {
+    fs.make_directory(&Caller::root(), Ino::ROOT, name.as_bytes(), 0o755).expect("a directory is made").ino
+}
+
+/// The file of a name in the root directory.
+pub fn find(fs: &FileSystem, name: &str) -> Attributes {
+    fs.lookup(&Caller::root(), Ino::ROOT, name.as_bytes()).expect("the name exists")
+}
+
+/// Writes everything, in as many calls as it takes.
+pub fn write_all(fs: &FileSystem, handle: HandleId, offset: u64, data: &[u8]) -> polymux_fs::Result<()> {
+    let mut done = 0;
+    while done < data.len() {
+        let count = fs.write(&Caller::root(), handle, offset + done as u64, &data[done..], WriteOrigin::Call)?;
+        assert!(count > 0, "a write that writes nothing is an error");
+        done += count;
+    }
+    Ok(())
+}
+
+/// Reads up to `length` bytes.
+pub fn read_at(fs: &FileSystem, handle: HandleId, offset: u64, length: usize) -> polymux_fs::Result<Vec<u8>> {
+    let mut buffer = vec![0xa5; length];
+    let count = fs.read(&Caller::root(), handle, offset, &mut buffer)?;
+    buffer.truncate(count);
+    Ok(buffer)
+}
+
+/// Reads a whole file.
+pub fn read_whole(fs: &FileSystem, ino: Ino) -> polymux_fs::Result<Vec<u8>> {
+    let size = usize::try_from(fs.attributes(&Caller::root(), ino)?.size).expect("files of the tests are small");
+    let handle = fs.open(&Caller::root(), ino, read_only())?;
+    // One byte more, so that a file that is longer than it says is noticed.
+    let content = read_at(fs, handle, 0, size + 1);
+    fs.release(handle)?;
+    content
+}
+
+/// Closes a description the way a program does.
+pub fn close(fs: &FileSystem, handle: HandleId) -> polymux_fs::Result<()> {
+    let told = fs.flush(&Caller::root(), handle);
+    fs.release(handle)?;
+    told
+}
+
+/// All paths below the root, and the root itself as the empty path.
+pub fn walk(fs: &FileSystem) -> polymux_fs::Result<BTreeMap<Vec<u8>, Ino>> {
+    let mut found = BTreeMap::from([(Vec::new(), Ino::ROOT)]);
+    let mut directories = vec![(Vec::new(), Ino::ROOT)];
+    while let Some((path, directory)) = directories.pop() {
+        let mut after = 0;
+        loop {
+            let entries = fs.read_directory(&Caller::root(), directory, after, 64)?;
+            let Some(last) = entries.last() else { break };
+            after = last.cookie;
+            for entry in &entries {
+                let path = [path.as_slice(), b"/", entry.name.as_slice()].concat();
+                if entry.kind == FileKind::Directory {
+                    directories.push((path.clone(), entry.ino));
+                }
+                let before = found.insert(path, entry.ino);
+                assert_eq!(before, None, "a name is listed once");
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The error number of a failure.
+#[track_caller]
+pub fn errno<T: std::fmt::Debug>(result: polymux_fs::Result<T>) -> Errno {
+    result.expect_err("the operation fails").errno()
+}
+
+/// Bytes that differ from block to block and from seed to seed.
+pub fn pattern(seed: u8, length: usize) -> Vec<u8> {
+    let value = |index: usize| u8::try_from((index / 4096 + index % 239 + usize::from(seed) * 7) % 251 + 1);
+    (0..length).map(|index| value(index).expect("at most 251")).collect()
+}

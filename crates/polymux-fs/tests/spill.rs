@@ -1,0 +1,300 @@
+//! Placement of new data and spill: the fastest tier with room first, then the next, by block, and never an error while
+//! there is room anywhere.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{
+    Hook, HookedTier, PosixVolume, Verdict, Volume, close, create, errno, find, pattern, read_at, read_only,
+    read_whole, write_all,
+};
+use polymux_fs::{AllocateKind, Caller, FileSystem, HandleId, SetAttributes, SyncKind, WriteOrigin};
+use polymux_tier::{ObjectRef, Tier, TierError};
+use polymux_types::limits::RANGE_NODE_SIZE;
+use polymux_types::{Errno, Ino};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+fn bytes_on(fs: &FileSystem, ino: Ino, tier: &str) -> u64 {
+    let location = fs.locate(ino).expect("located");
+    location.shares.iter().filter(|share| share.name == tier).map(|share| share.bytes_mapped).sum()
+}
+
+fn truncate(fs: &FileSystem, ino: Ino, size: u64) {
+    let change = SetAttributes { size: Some(size), ..SetAttributes::default() };
+    fs.set_attributes(&Caller::root(), ino, &change).expect("truncated");
+}
+
+fn unlink(fs: &FileSystem, name: &str) {
+    fs.unlink(&Caller::root(), Ino::ROOT, name.as_bytes()).expect("unlinked");
+}
+
+fn sync(fs: &FileSystem, handle: HandleId) {
+    fs.sync(&Caller::root(), handle, SyncKind::All).expect("synced");
+}
+
+#[test]
+fn new_data_goes_to_the_fastest_tier() {
+    let volume = Volume::new(&[256 * KIB, 16 * MIB]);
+    let (ino, handle) = create(volume.fs(), "f");
+    assert_eq!(volume.fs().locate(ino).expect("located").home, None, "an empty file is nowhere");
+    write_all(volume.fs(), handle, 0, &pattern(1, 40_000)).expect("written");
+    let location = volume.fs().locate(ino).expect("located");
+    assert_eq!(location.home.as_deref(), Some("fast"));
+    assert_eq!((location.shares.len(), location.extent_records), (1, 0));
+    assert_eq!(location.path.as_deref(), Some(b"f".as_slice()));
+    assert_eq!((volume.used(0), volume.used(1)), (40_960, 0));
+}
+
+#[test]
+fn a_write_beyond_the_room_of_a_tier_spills_by_block() {
+    let mut volume = Volume::new(&[64 * KIB, 16 * MIB]);
+    let (ino, handle) = create(volume.fs(), "f");
+    let data = pattern(3, 200_000);
+    let written = volume.fs().write(&Caller::root(), handle, 0, &data, WriteOrigin::Call).expect("written");
+    assert_eq!(written, data.len(), "a write is short only when no tier has room");
+    assert!(volume.used(0) > 32 * KIB, "the fast tier is used: {} bytes", volume.used(0));
+    assert_eq!(bytes_on(volume.fs(), ino, "fast") + bytes_on(volume.fs(), ino, "slow"), 200_000);
+    assert!(bytes_on(volume.fs(), ino, "slow") >= 200_000 - 64 * KIB);
+    assert_eq!(bytes_on(volume.fs(), ino, "fast") % 4096, 0, "the seam lies between blocks");
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), data);
+    close(volume.fs(), handle).expect("closed");
+    volume.remount();
+    assert_eq!(find(volume.fs(), "f").ino, ino, "the inode number is stable");
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), data);
+    assert_eq!(find(volume.fs(), "f").blocks, (volume.used(0) + volume.used(1)) / 512, "blocks are the sum");
+}
+
+#[test]
+fn a_growing_file_moves_on_through_all_tiers() {
+    let mut volume = Volume::new(&[64 * KIB, 128 * KIB, 16 * MIB]);
+    let (ino, handle) = create(volume.fs(), "f");
+    let data = pattern(5, 400_000);
+    for (index, chunk) in data.chunks(1000).enumerate() {
+        write_all(volume.fs(), handle, index as u64 * 1000, chunk).expect("written");
+    }
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), data);
+    for tier in ["fast", "middle", "slow"] {
+        assert!(bytes_on(volume.fs(), ino, tier) > 0, "nothing on {tier}");
+    }
+    sync(volume.fs(), handle);
+    volume.crash();
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), data);
+}
+
+#[test]
+fn writing_goes_on_until_every_tier_is_full_and_deleting_brings_all_room_back() {
+    let volume = Volume::new(&[256 * KIB, 512 * KIB, MIB]);
+    let before = volume.fs().space().expect("answered");
+    let (mut written, mut names) = (0, Vec::new());
+    let chunk = pattern(7, 40_000);
+    'filling: loop {
+        let name = format!("f{}", names.len());
+        let (_, handle) = create(volume.fs(), &name);
+        names.push(name);
+        for index in 0..8 {
+            match volume.fs().write(&Caller::root(), handle, index * 40_000, &chunk, WriteOrigin::Call) {
+                Ok(count) => written += count as u64,
+                Err(error) => {
+                    assert_eq!(error.errno(), Errno::ENOSPC);
+                    close(volume.fs(), handle).expect("closed");
+                    break 'filling;
+                }
+            }
+        }
+        close(volume.fs(), handle).expect("closed");
+        assert!(written < 4 * MIB, "more was written than there is room");
+    }
+    for index in 0..3 {
+        let space = volume.memory(index).space().expect("answered");
+        assert!(space.free < 8 * KIB, "tier {index} has {} bytes left", space.free);
+    }
+    assert!(written.abs_diff(before.available) * 50 <= before.available, "{written} of {}", before.available);
+    assert!(volume.fs().space().expect("answered").available < 32 * KIB);
+    for (index, name) in names.iter().enumerate() {
+        let content = read_whole(volume.fs(), find(volume.fs(), name).ino).expect("read");
+        assert!(content.chunks(40_000).all(|read| chunk.starts_with(read)), "file {index}");
+        unlink(volume.fs(), name);
+    }
+    volume.drain();
+    assert_eq!([volume.used(0), volume.used(1), volume.used(2)], [0; 3]);
+    assert_eq!(volume.fs().space().expect("answered").available, before.available);
+}
+
+#[test]
+fn a_hole_takes_no_room_and_reads_as_zeros() {
+    let volume = Volume::new(&[64 * KIB, 16 * MIB]);
+    let (ino, handle) = create(volume.fs(), "f");
+    write_all(volume.fs(), handle, 100 * MIB, b"far").expect("written");
+    write_all(volume.fs(), handle, 50 * MIB + 1, b"near").expect("written");
+    assert!(volume.used(0) + volume.used(1) <= 8 * KIB);
+    assert_eq!(volume.fs().attributes(&Caller::root(), ino).expect("known").size, 100 * MIB + 3);
+    assert_eq!(read_at(volume.fs(), handle, 50 * MIB, 6).expect("read"), b"\0near\0");
+    assert_eq!(read_at(volume.fs(), handle, 100 * MIB - 2, 100).expect("read"), b"\0\0far");
+    assert_eq!(read_at(volume.fs(), handle, 3 * MIB, 5000).expect("read"), vec![0; 5000]);
+}
+
+#[test]
+fn a_split_file_shrinks_and_grows_again_without_showing_old_bytes() {
+    let mut volume = Volume::new(&[64 * KIB, 16 * MIB]);
+    let (ino, handle) = create(volume.fs(), "f");
+    let data = pattern(9, 200_000);
+    write_all(volume.fs(), handle, 0, &data).expect("written");
+    truncate(volume.fs(), ino, 30_001);
+    truncate(volume.fs(), ino, 180_000);
+    let mut expected = data[..30_001].to_vec();
+    expected.resize(180_000, 0);
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), expected);
+    let more = pattern(11, 50_000);
+    write_all(volume.fs(), handle, 120_000, &more).expect("written");
+    expected[120_000..170_000].copy_from_slice(&more);
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), expected);
+    close(volume.fs(), handle).expect("closed");
+    volume.remount();
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), expected);
+    truncate(volume.fs(), ino, 0);
+    volume.drain();
+    assert_eq!((volume.used(0), volume.used(1)), (0, 0));
+}
+
+#[test]
+fn punching_a_hole_across_tiers_frees_blocks_on_both() {
+    let volume = Volume::new(&[64 * KIB, 16 * MIB]);
+    let (ino, handle) = create(volume.fs(), "f");
+    let mut data = pattern(13, 200_000);
+    write_all(volume.fs(), handle, 0, &data).expect("written");
+    let used = (volume.used(0), volume.used(1));
+    let punch = |offset, length| volume.fs().allocate(&Caller::root(), handle, offset, length, AllocateKind::PunchHole);
+    punch(5000, 120_000).expect("punched");
+    data[5000..125_000].fill(0);
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), data);
+    volume.drain();
+    assert!(volume.used(0) < used.0 && volume.used(1) < used.1);
+}
+
+#[test]
+fn reserving_more_than_a_tier_has_takes_the_rest_from_the_next() {
+    let volume = Volume::new(&[64 * KIB, 16 * MIB]);
+    let (ino, handle) = create(volume.fs(), "f");
+    write_all(volume.fs(), handle, 0, b"begin").expect("written");
+    volume.fs().allocate(&Caller::root(), handle, 0, 300_000, AllocateKind::Extend).expect("there is room");
+    let content = read_whole(volume.fs(), ino).expect("read");
+    assert_eq!((content.len(), &content[..6]), (300_000, b"begin\0".as_slice()));
+    assert!(volume.used(0) + volume.used(1) >= 300_000, "the room is taken");
+    let too_much = volume.fs().allocate(&Caller::root(), handle, 0, 64 * MIB, AllocateKind::Extend);
+    assert_eq!(errno(too_much), Errno::ENOSPC);
+}
+
+#[test]
+fn the_reserve_of_a_tier_stays_free() {
+    let mut volume = Volume::new(&[256 * KIB, 16 * MIB]);
+    volume.set_reserve(0, 128 * KIB);
+    volume.remount();
+    let (ino, handle) = create(volume.fs(), "f");
+    write_all(volume.fs(), handle, 0, &pattern(15, 400_000)).expect("written");
+    assert!(volume.used(0) <= 128 * KIB, "{} bytes on the fast tier", volume.used(0));
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), pattern(15, 400_000));
+}
+
+/// Refuses writes while told to, as a copy-on-write file system without room refuses overwrites too.
+#[derive(Default)]
+struct Full(AtomicBool);
+
+impl Hook for Full {
+    fn before_write(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
+        if self.0.load(Ordering::Relaxed) { Verdict::Fail(TierError::NoSpace) } else { Verdict::Pass }
+    }
+}
+
+#[test]
+fn an_overwrite_that_its_tier_has_no_room_for_moves_the_blocks() {
+    let full = Arc::new(Full::default());
+    let mut volume = Volume::wrapping(&[MIB, 16 * MIB], |index, tier| -> Arc<dyn Tier> {
+        if index == 0 { Arc::new(HookedTier::new(tier, Arc::clone(&full) as _)) } else { tier }
+    });
+    let (ino, handle) = create(volume.fs(), "f");
+    let mut data = pattern(17, 100_000);
+    write_all(volume.fs(), handle, 0, &data).expect("written");
+    full.0.store(true, Ordering::Relaxed);
+    // Inside, unaligned at both ends; then the last block; then beyond the end.
+    for (seed, offset, length) in [(19, 10_001, 9000), (21, 99_000, 1000), (23, 99_500, 20_000)] {
+        let change = pattern(seed, length);
+        write_all(volume.fs(), handle, offset as u64, &change).expect("there is room elsewhere");
+        data.resize(data.len().max(offset + length), 0);
+        data[offset..offset + length].copy_from_slice(&change);
+        assert_eq!(read_whole(volume.fs(), ino).expect("read"), data, "after the write at {offset}");
+    }
+    assert!(bytes_on(volume.fs(), ino, "slow") >= 30_000);
+    assert!(bytes_on(volume.fs(), ino, "fast") >= 80_000, "what was not written stays");
+    volume.drain();
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), data, "after the old copies were freed");
+    sync(volume.fs(), handle);
+    full.0.store(false, Ordering::Relaxed);
+    volume.crash();
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), data);
+    write_all(volume.fs(), volume.fs().open(&Caller::root(), ino, common::read_write()).expect("opened"), 0, &data)
+        .expect("written");
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), data);
+}
+
+#[test]
+fn a_file_of_ten_gib_on_one_tier_has_no_extent_records() {
+    let volume = PosixVolume::new(&[None, None]);
+    let fs = volume.fs();
+    let (ino, handle) = create(fs, "f");
+    let stamp = |offset: u64| [offset.to_le_bytes(); 512].concat();
+    let offsets: Vec<u64> = (0..=40).map(|step| step * (256 * MIB - 4096) / 4096 * 4096).collect();
+    for offset in &offsets {
+        write_all(fs, handle, *offset, &stamp(*offset)).expect("written");
+    }
+    truncate(fs, ino, 10 << 30);
+    let location = fs.locate(ino).expect("located");
+    assert_eq!((location.size, location.extent_records), (10 << 30, 0));
+    assert_eq!(location.shares.len(), 1);
+    for offset in &offsets {
+        assert_eq!(read_at(fs, handle, *offset, 4096).expect("read"), stamp(*offset));
+    }
+    assert_eq!(read_at(fs, handle, (10 << 30) - 5, 100).expect("read"), [0; 5]);
+    assert!(fs.attributes(&Caller::root(), ino).expect("known").blocks < 64 * 1024 * 2, "it is sparse below, too");
+}
+
+/// Refuses writes that begin in every other 2 MiB.
+struct RefusesEveryOther {
+    parity: u64,
+}
+
+impl Hook for RefusesEveryOther {
+    fn before_write(&self, _object: ObjectRef, offset: u64, _length: usize) -> Verdict {
+        if offset / RANGE_NODE_SIZE % 2 == self.parity { Verdict::Fail(TierError::NoSpace) } else { Verdict::Pass }
+    }
+}
+
+#[test]
+fn the_map_of_a_file_split_every_two_mib_costs_at_most_a_four_thousandth_of_it() {
+    const NODES: u64 = 24;
+    let mut volume = Volume::wrapping(&[256 * MIB, 256 * MIB], |index, tier| -> Arc<dyn Tier> {
+        Arc::new(HookedTier::new(tier, Arc::new(RefusesEveryOther { parity: 1 - index as u64 })))
+    });
+    let (ino, handle) = create(volume.fs(), "f");
+    sync(volume.fs(), handle);
+    let before = volume.fs().status().expect("answered").metadata_bytes;
+    let data = pattern(25, usize::try_from(RANGE_NODE_SIZE / 2).expect("it fits"));
+    for half in 0..2 * NODES {
+        write_all(volume.fs(), handle, half * RANGE_NODE_SIZE / 2, &data).expect("written");
+    }
+    sync(volume.fs(), handle);
+    let location = volume.fs().locate(ino).expect("located");
+    assert_eq!(location.extents.len() as u64, NODES, "it is split every two MiB");
+    assert!(location.extent_records <= NODES, "{} records", location.extent_records);
+    let cost = volume.fs().status().expect("answered").metadata_bytes - before;
+    assert!(cost * 4000 <= NODES * RANGE_NODE_SIZE, "{cost} bytes of metadata");
+    volume.crash();
+    let handle = volume.fs().open(&Caller::root(), ino, read_only()).expect("opened");
+    for half in 0..2 * NODES {
+        let read = read_at(volume.fs(), handle, half * RANGE_NODE_SIZE / 2, data.len()).expect("read");
+        assert!(read == data, "half {half}");
+    }
+}

@@ -1,0 +1,124 @@
+//! What every request has in common: who asks, how a failure becomes an errno and a log line, and that a panic stays
+//! within its request. The families of operations (`names`, `files`, `directories`, `xattrs`) are written on top.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use fuser::{FileAttr, Request};
+use polymux_fs::{Caller, Error, FileSystem, Permissions, Wait};
+use polymux_types::{Ino, StreamId};
+
+use crate::convert;
+
+/// Serves one mount. Shared by all threads of the transport; it keeps no state of its own.
+pub(crate) struct Adapter {
+    pub(crate) fs: Arc<FileSystem>,
+}
+
+/// A request in words, for the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject {
+    pub(crate) operation: &'static str,
+    pub(crate) ino: u64,
+}
+
+impl Adapter {
+    /// Runs one operation. Its error is logged as loudly as it deserves, and a panic is answered with `EIO`: the
+    /// transport would otherwise lose the thread, and the program that asked would wait for ever.
+    pub(crate) fn run<T>(
+        &self,
+        operation: &'static str,
+        ino: u64,
+        body: impl FnOnce(&FileSystem) -> polymux_fs::Result<T>,
+    ) -> Result<T, fuser::Errno> {
+        let subject = Subject { operation, ino };
+        let guard = crate::connection::RequestGuard::enter();
+        let outcome = catch_unwind(AssertUnwindSafe(|| body(&self.fs)));
+        drop(guard);
+        match outcome {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => {
+                log_error(subject, &error);
+                Err(fuser::Errno::from_i32(error.errno().raw()))
+            }
+            Err(panic) => {
+                log::error!("{operation} of inode {ino}: internal error: {}", panic_text(panic.as_ref()));
+                Err(fuser::Errno::EIO)
+            }
+        }
+    }
+
+    /// Makes an inode's attributes an entry that the kernel keeps: pinned before the answer is sent, so that the
+    /// forget that follows can never come first.
+    pub(crate) fn entry(fs: &FileSystem, attributes: &polymux_fs::Attributes) -> FileAttr {
+        fs.pin(attributes.ino);
+        convert::file_attr(attributes)
+    }
+}
+
+/// The subject of an operation. The kernel has checked permissions, and it sends no supplementary groups.
+pub(crate) fn caller(request: &Request) -> Caller {
+    Caller {
+        uid: request.uid(),
+        gid: request.gid(),
+        groups: Vec::new(),
+        umask: 0,
+        stream: StreamId(u64::from(request.pid())),
+        wait: Wait::Allowed,
+        permissions: Permissions::CheckedByKernel,
+    }
+}
+
+/// The same with the mask that creation clears from modes.
+pub(crate) fn caller_with_umask(request: &Request, umask: u32) -> Caller {
+    Caller { umask, ..caller(request) }
+}
+
+/// The same with supplementary groups, read from the process that asks. Only the few rules that clear the set-group-id
+/// bit need them; a process that cannot be read (another pid namespace, or gone) has none.
+pub(crate) fn caller_with_groups(request: &Request) -> Caller {
+    let groups = if request.uid() == 0 { Vec::new() } else { groups_of_process(request.pid()).unwrap_or_default() };
+    Caller { groups, ..caller(request) }
+}
+
+fn groups_of_process(pid: u32) -> Option<Vec<u32>> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    parse_groups(&status)
+}
+
+fn parse_groups(status: &str) -> Option<Vec<u32>> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"))?;
+    line.split_whitespace().map(|group| group.parse().ok()).collect()
+}
+
+pub(crate) fn ino(number: fuser::INodeNo) -> Ino {
+    Ino(number.0)
+}
+
+fn log_error(subject: Subject, error: &Error) {
+    if let Some(level) = error.log_level() {
+        log::log!(level, "{} of inode {}: {error}", subject.operation, subject.ino);
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let literal = panic.downcast_ref::<&'static str>().copied();
+    literal.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_read_from_the_status_of_a_process() {
+        assert_eq!(parse_groups("Name:\tsh\nGroups:\t4 24 1000 \nNStgid:\t5\n"), Some(vec![4, 24, 1000]));
+        assert_eq!(parse_groups("Groups:\t \n"), Some(Vec::new()));
+        assert_eq!(parse_groups("Name:\tsh\n"), None);
+    }
+
+    #[test]
+    fn the_own_process_can_be_read() {
+        assert!(groups_of_process(std::process::id()).is_some());
+    }
+}

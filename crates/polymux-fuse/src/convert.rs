@@ -1,0 +1,278 @@
+//! Values of the kernel's protocol and what they are in `polymux-fs`. Everything here is pure.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{FileAttr, FileType, Generation, INodeNo, RenameFlags, TimeOrNow};
+use polymux_fs::{
+    AllocateKind, Attributes, FileKind, NodeKind, OpenOptions, RenameMode, SeekTarget, SetTime, XattrMode,
+};
+use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{Errno, Ino, Timestamp};
+
+/// The flag by which the kernel says that a file is opened to be executed (`__FMODE_EXEC`).
+const OPENED_TO_EXECUTE: i32 = 0x20;
+
+/// Permission bits of a mode, set-id and sticky bits included.
+pub(crate) const PERMISSION_BITS: u32 = 0o7777;
+
+/// Directory offsets: 0 is the start, 1 comes after `.`, 2 after `..`, and an entry's cookie follows shifted by this.
+const COOKIE_SHIFT: u64 = 2;
+
+/// Offset after the entry `.`.
+pub(crate) const OFFSET_AFTER_DOT: u64 = 1;
+/// Offset after the entry `..`.
+pub(crate) const OFFSET_AFTER_DOT_DOT: u64 = 2;
+
+/// The generation of an inode. Constant, because inode numbers are never reused; the kernel insists on 0 for the root.
+pub(crate) fn generation_of(ino: u64) -> Generation {
+    Generation(u64::from(ino != Ino::ROOT.get()))
+}
+
+/// Where a listing goes on after the entry with this cookie. Offsets are signed in `lseek(2)`, so a cookie that does
+/// not fit is a broken promise of the file system.
+pub(crate) fn offset_after(cookie: u64) -> Result<u64, Errno> {
+    let offset = cookie.checked_add(COOKIE_SHIFT).ok_or(Errno::EOVERFLOW)?;
+    i64::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
+    Ok(offset)
+}
+
+/// The cookie after which a listing goes on at this offset; 0 is the start.
+pub(crate) fn cookie_before(offset: u64) -> u64 {
+    offset.saturating_sub(COOKIE_SHIFT)
+}
+
+/// The kernel's encoding of a device number (`new_encode_dev`) for a device number of the C library.
+pub(crate) fn encode_device(device: u64) -> u32 {
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xf_ff00) << 12)
+}
+
+/// The device number of the C library for the kernel's encoding (`new_decode_dev`).
+pub(crate) fn decode_device(encoded: u32) -> u64 {
+    let major = (encoded & 0xf_ff00) >> 8;
+    let minor = (encoded & 0xff) | ((encoded >> 12) & 0xf_ff00);
+    libc::makedev(major, minor)
+}
+
+pub(crate) fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Regular => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharacterDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+/// A moment that the standard library cannot hold is answered as 1970, as the kernel does for file systems that
+/// cannot store it; none is known on Linux, where both sides have 64 bits of seconds.
+fn system_time(time: Timestamp) -> SystemTime {
+    time.to_system_time().unwrap_or(UNIX_EPOCH)
+}
+
+/// The moment that the kernel sent. fuser 0.18 subtracts the nanoseconds of moments before 1970 although they count
+/// forward from the second: the second and the nanoseconds come back out of it unharmed.
+pub(crate) fn timestamp_from_fuser(time: SystemTime) -> Timestamp {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(_) => Timestamp::from_system_time(time),
+        Err(before) => {
+            let before = before.duration();
+            let seconds = i64::try_from(before.as_secs()).map_or(i64::MIN, |seconds| -seconds);
+            Timestamp::new(seconds, before.subsec_nanos())
+        }
+    }
+}
+
+pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
+    match time {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(time) => SetTime::To(timestamp_from_fuser(time)),
+    }
+}
+
+pub(crate) fn file_attr(attributes: &Attributes) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(attributes.ino.get()),
+        size: attributes.size,
+        blocks: attributes.blocks,
+        atime: system_time(attributes.accessed),
+        mtime: system_time(attributes.modified),
+        ctime: system_time(attributes.changed),
+        crtime: system_time(attributes.born),
+        kind: file_type(attributes.kind),
+        perm: u16::try_from(attributes.permissions & PERMISSION_BITS).expect("twelve bits fit"),
+        nlink: attributes.links,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        rdev: encode_device(attributes.device),
+        blksize: u32::try_from(BLOCK_SIZE).expect("a block is small"),
+        flags: 0,
+    }
+}
+
+/// Attributes of a name that does not exist: inode 0 tells the kernel to remember just that.
+pub(crate) fn negative_entry() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    }
+}
+
+/// The node that `mknod(2)` asks for. Directories and links have calls of their own.
+pub(crate) fn node_kind(mode: u32, rdev: u32) -> Result<NodeKind, Errno> {
+    match FileKind::from_type_bits(mode) {
+        Some(FileKind::Regular) => Ok(NodeKind::Regular),
+        Some(FileKind::Fifo) => Ok(NodeKind::Fifo),
+        Some(FileKind::Socket) => Ok(NodeKind::Socket),
+        Some(FileKind::CharacterDevice) => Ok(NodeKind::CharacterDevice(decode_device(rdev))),
+        Some(FileKind::BlockDevice) => Ok(NodeKind::BlockDevice(decode_device(rdev))),
+        Some(FileKind::Directory | FileKind::Symlink) | None => Err(Errno::EINVAL),
+    }
+}
+
+/// How a file is opened. `O_APPEND` is left out: the kernel computes the offset of each append while it holds the
+/// inode, and write-back of mapped pages through the same handle must keep its own offsets.
+pub(crate) fn open_options(flags: i32) -> OpenOptions {
+    let access = flags & libc::O_ACCMODE;
+    OpenOptions {
+        read: access == libc::O_RDONLY || access == libc::O_RDWR,
+        write: access == libc::O_WRONLY || access == libc::O_RDWR,
+        append: false,
+        truncate: flags & libc::O_TRUNC != 0,
+        exclusive: flags & libc::O_EXCL != 0,
+        synchronous: flags & libc::O_DSYNC != 0,
+        execute: flags & OPENED_TO_EXECUTE != 0,
+    }
+}
+
+pub(crate) fn rename_mode(flags: RenameFlags) -> Result<RenameMode, Errno> {
+    if flags.is_empty() {
+        Ok(RenameMode::Replace)
+    } else if flags == RenameFlags::RENAME_NOREPLACE {
+        Ok(RenameMode::NoReplace)
+    } else if flags == RenameFlags::RENAME_EXCHANGE {
+        Ok(RenameMode::Exchange)
+    } else {
+        Err(Errno::EINVAL)
+    }
+}
+
+pub(crate) fn xattr_mode(flags: i32) -> Result<XattrMode, Errno> {
+    match flags {
+        0 => Ok(XattrMode::CreateOrReplace),
+        libc::XATTR_CREATE => Ok(XattrMode::Create),
+        libc::XATTR_REPLACE => Ok(XattrMode::Replace),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// The form of `fallocate(2)`. Collapsing, inserting and unsharing ranges is not offered: an offset of a file is the
+/// same on every tier (M7), so that shifting bytes would mean copying all that follows.
+pub(crate) fn allocate_kind(mode: i32) -> Result<AllocateKind, Errno> {
+    const KEEP_SIZE: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP_SIZE;
+    const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE;
+    const ZERO_RANGE_KEEP_SIZE: i32 = ZERO_RANGE | KEEP_SIZE;
+    match mode {
+        0 => Ok(AllocateKind::Extend),
+        KEEP_SIZE => Ok(AllocateKind::KeepSize),
+        PUNCH_HOLE => Ok(AllocateKind::PunchHole),
+        ZERO_RANGE => Ok(AllocateKind::ZeroRange),
+        ZERO_RANGE_KEEP_SIZE => Ok(AllocateKind::ZeroRangeKeepSize),
+        _ => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+pub(crate) fn seek_target(whence: i32) -> Result<SeekTarget, Errno> {
+    match whence {
+        libc::SEEK_DATA => Ok(SeekTarget::Data),
+        libc::SEEK_HOLE => Ok(SeekTarget::Hole),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// How long the kernel may keep names (also those that do not exist) and attributes: every change passes through this
+/// mount, so only memory pressure needs to end it.
+pub(crate) const KEEP: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_survive_both_ways_also_beyond_eight_bits() {
+        for (major, minor) in [(0, 0), (8, 1), (259, 3), (255, 255), (4095, 1_048_575), (1, 256), (300, 70_000)] {
+            let device = libc::makedev(major, minor);
+            assert_eq!(decode_device(encode_device(device)), device, "{major}:{minor}");
+        }
+        assert_eq!(encode_device(libc::makedev(8, 1)), 0x801);
+    }
+
+    #[test]
+    fn moments_before_1970_are_what_the_program_asked_for() {
+        // What fuser 0.18 makes of -1.5 s, which the kernel writes as second -2 and 500,000,000 ns after it.
+        let garbled = UNIX_EPOCH - Duration::new(2, 500_000_000);
+        assert_eq!(timestamp_from_fuser(garbled), Timestamp::new(-2, 500_000_000));
+        assert_eq!(timestamp_from_fuser(UNIX_EPOCH - Duration::new(1, 0)), Timestamp::new(-1, 0));
+        assert_eq!(timestamp_from_fuser(UNIX_EPOCH + Duration::new(7, 9)), Timestamp::new(7, 9));
+    }
+
+    #[test]
+    fn directory_positions_are_unique_and_go_back_to_their_cookies() {
+        for cookie in [1, 2, 3, 1 << 40] {
+            let offset = offset_after(cookie).unwrap();
+            assert!(offset > OFFSET_AFTER_DOT_DOT);
+            assert_eq!(cookie_before(offset), cookie);
+        }
+        assert_eq!(cookie_before(OFFSET_AFTER_DOT_DOT), 0);
+        assert_eq!(offset_after(u64::MAX), Err(Errno::EOVERFLOW));
+        assert_eq!(offset_after(i64::MAX as u64), Err(Errno::EOVERFLOW));
+    }
+
+    #[test]
+    fn only_the_forms_of_fallocate_that_need_no_shifting_are_offered() {
+        assert_eq!(allocate_kind(0), Ok(AllocateKind::Extend));
+        assert_eq!(allocate_kind(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE), Ok(AllocateKind::PunchHole));
+        for mode in [libc::FALLOC_FL_COLLAPSE_RANGE, libc::FALLOC_FL_INSERT_RANGE, libc::FALLOC_FL_UNSHARE_RANGE] {
+            assert_eq!(allocate_kind(mode), Err(Errno::EOPNOTSUPP));
+        }
+        assert_eq!(allocate_kind(libc::FALLOC_FL_PUNCH_HOLE), Err(Errno::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn open_flags_keep_their_meaning_and_appending_stays_with_the_kernel() {
+        let options = open_options(libc::O_RDWR | libc::O_APPEND | libc::O_SYNC);
+        assert!(options.read && options.write && options.synchronous && !options.append);
+        let options = open_options(libc::O_WRONLY | libc::O_EXCL | libc::O_CREAT);
+        assert!(!options.read && options.write && options.exclusive && !options.synchronous);
+        assert!(open_options(libc::O_RDONLY | OPENED_TO_EXECUTE).execute);
+    }
+
+    #[test]
+    fn a_rename_that_leaves_a_whiteout_is_refused() {
+        assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT), Err(Errno::EINVAL));
+        assert_eq!(rename_mode(RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE), Err(Errno::EINVAL));
+        assert_eq!(rename_mode(RenameFlags::empty()), Ok(RenameMode::Replace));
+    }
+
+    #[test]
+    fn the_root_has_generation_zero_and_everything_else_one() {
+        assert_eq!(generation_of(1), Generation(0));
+        assert_eq!(generation_of(2), Generation(1));
+    }
+}

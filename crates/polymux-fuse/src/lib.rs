@@ -1,0 +1,27 @@
+//! FUSE front end of Polymux: a [`polymux_fs::FileSystem`] served to the kernel over `/dev/fuse`.
+//!
+//! What is true here:
+//! * The node id that the kernel sees is the inode number; the root is 1. Numbers are never reused, so the generation
+//!   is constant (1, and 0 for the root, as the kernel wants it).
+//! * Every entry that is answered pins its inode before the answer is sent; only the kernel's forget unpins it.
+//! * All changes pass through this mount, so the kernel may keep names, attributes and pages for as long as it likes.
+//! * The kernel checks permissions (`default_permissions`), keeps locks, and computes the offset of appends. What it
+//!   leaves to the file system (default ACLs, umask, group inheritance) is done by `polymux-fs`.
+//! * No request handler holds a lock of this crate, and nothing here waits for the kernel: no notifications are sent.
+//! * A panic below a request becomes `EIO` for that request and an error in the log; the mount goes on.
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod adapter;
+mod connection;
+mod convert;
+mod directories;
+mod files;
+mod names;
+mod options;
+mod session;
+mod set_id;
+mod xattrs;
+
+pub use options::{FuseOptions, Sharing, SpecialFiles};
+pub use session::{Session, Unmounter, mount};

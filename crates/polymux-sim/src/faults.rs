@@ -1,0 +1,93 @@
+//! What is to go wrong, as a test asked for it.
+//!
+//! What is true here: a lost tier fails everything; a lasting failure comes before a counted one; a counted failure is
+//! used up by the operation that it fails. Without a request nothing fails.
+
+use std::collections::HashMap;
+
+use polymux_tier::TierError;
+use polymux_types::Errno;
+
+/// Operations of a tier that can be made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OperationKind {
+    /// Asking for free room.
+    Space,
+    /// Making an object.
+    Create,
+    /// Removing an object.
+    Remove,
+    /// Looking at an object.
+    Stat,
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+    /// Setting the size.
+    Truncate,
+    /// Reserving room.
+    Allocate,
+    /// Making a hole.
+    Punch,
+    /// Looking for data or a hole.
+    Seek,
+    /// Describing an object for `rebuild`.
+    Stamp,
+    /// Making an object durable.
+    Sync,
+    /// Making the tier durable.
+    SyncAll,
+    /// Listing a bucket.
+    List,
+    /// Reading the label.
+    ReadLabel,
+    /// Writing the label.
+    WriteLabel,
+}
+
+#[derive(Default)]
+pub(crate) struct Faults {
+    pub(crate) vanished: bool,
+    always: HashMap<OperationKind, TierError>,
+    next: HashMap<OperationKind, (u64, TierError)>,
+    /// Bytes that may still be taken.
+    pub(crate) room: Option<u64>,
+    /// Every so manieth write is dropped.
+    pub(crate) drop_period: Option<u64>,
+    pub(crate) writes_seen: u64,
+}
+
+impl Faults {
+    pub(crate) fn fail_next(&mut self, kind: OperationKind, count: u64, error: TierError) {
+        self.next.insert(kind, (count, error));
+    }
+
+    pub(crate) fn fail_always(&mut self, kind: OperationKind, error: TierError) {
+        self.always.insert(kind, error);
+    }
+
+    /// Forgets everything but a lost tier.
+    pub(crate) fn heal(&mut self) {
+        *self = Self { vanished: self.vanished, ..Self::default() };
+    }
+
+    /// The error that this operation is to end with, if any; uses up a counted one.
+    pub(crate) fn strike(&mut self, kind: OperationKind) -> Option<TierError> {
+        if self.vanished {
+            return Some(TierError::Io { operation: "reaching the tier", errno: Errno::EIO });
+        }
+        if let Some(error) = self.always.get(&kind) {
+            return Some(error.clone());
+        }
+        let (left, error) = self.next.get_mut(&kind)?;
+        *left = left.checked_sub(1)?;
+        Some(error.clone())
+    }
+
+    /// Whether the write that begins now is one to be dropped.
+    pub(crate) fn drops_this_write(&mut self) -> bool {
+        let Some(period) = self.drop_period else { return false };
+        self.writes_seen += 1;
+        self.writes_seen.is_multiple_of(period)
+    }
+}

@@ -1,0 +1,245 @@
+//! A wrapper over a tier that fails on request.
+//!
+//! What is true here: an operation that is made to fail has no effect on the tier below, except a write that runs out
+//! of room in its middle. Without a request the wrapper is transparent.
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use polymux_tier::{
+    AllocateMode, Capabilities, CounterSnapshot, Label, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Tier,
+    TierError, Wait,
+};
+use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{Bucket, ObjectId};
+
+use crate::faults::{Faults, OperationKind};
+
+type SyncHook = Box<dyn Fn(ObjectRef) + Send + Sync>;
+
+/// A tier that fails on request. See the module.
+pub struct FaultyTier {
+    inner: Arc<dyn Tier>,
+    faults: Mutex<Faults>,
+    on_failed_sync: RwLock<Option<SyncHook>>,
+}
+
+impl FaultyTier {
+    /// A wrapper that lets everything through until told otherwise.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Tier>) -> Self {
+        Self { inner, faults: Mutex::default(), on_failed_sync: RwLock::new(None) }
+    }
+
+    /// The next `count` operations of this kind fail with `error`. Replaces an earlier request for the kind.
+    pub fn fail_next(&self, kind: OperationKind, count: u64, error: TierError) {
+        self.faults.lock().fail_next(kind, count, error);
+    }
+
+    /// All operations of this kind fail with `error` until [`FaultyTier::heal`].
+    pub fn fail_always(&self, kind: OperationKind, error: TierError) {
+        self.faults.lock().fail_always(kind, error);
+    }
+
+    /// Takes back every request of a failure, a limit of room and dropped writes. A tier that vanished stays away.
+    pub fn heal(&self) {
+        self.faults.lock().heal();
+    }
+
+    /// Limits the room that writes and reservations may take from now on, in bytes; `None` lifts the limit. Taken room
+    /// is what the object's allocated bytes grew by. Near the limit a hole, also a reserved one, counts as a block.
+    /// Room given back by removing, cutting or punching is not counted back.
+    pub fn room(&self, bytes: Option<u64>) {
+        self.faults.lock().room = bytes;
+    }
+
+    /// What happens to the object when a sync of it was made to fail: `MemoryTier::lose_unsynced` drops the bytes that
+    /// the failed sync should have written, as a kernel may.
+    pub fn on_failed_sync(&self, hook: impl Fn(ObjectRef) + Send + Sync + 'static) {
+        *self.on_failed_sync.write() = Some(Box::new(hook));
+    }
+
+    /// Every operation fails with `EIO`, like those on a disk that was pulled out.
+    pub fn vanish(&self) {
+        self.faults.lock().vanished = true;
+    }
+
+    /// Ends [`FaultyTier::vanish`].
+    pub fn come_back(&self) {
+        self.faults.lock().vanished = false;
+    }
+
+    /// Every `period`-th write from now on claims success and writes nothing: a planted bug, to prove that a test
+    /// would find one. Panics on zero.
+    pub fn drop_every_nth_write(&self, period: u64) {
+        assert!(period > 0, "there is no zeroth write");
+        let mut faults = self.faults.lock();
+        faults.drop_period = Some(period);
+        faults.writes_seen = 0;
+    }
+
+    fn check(&self, kind: OperationKind) -> Result<(), TierError> {
+        self.faults.lock().strike(kind).map_or(Ok(()), Err)
+    }
+
+    /// Runs a change of an object and takes the room that it took from the limit.
+    fn charged<T>(&self, object: ObjectRef, change: impl FnOnce() -> Result<T, TierError>) -> Result<T, TierError> {
+        let before = self.inner.stat(object)?.allocated;
+        let result = change();
+        let taken = self.inner.stat(object)?.allocated.saturating_sub(before);
+        if let Some(room) = self.faults.lock().room.as_mut() {
+            *room = room.saturating_sub(taken);
+        }
+        result
+    }
+
+    /// Room that a range could take at the most: all of its blocks that are holes.
+    fn room_wanted(&self, object: ObjectRef, offset: u64, length: u64) -> Result<u64, TierError> {
+        let mut wanted = 0;
+        let mut block = offset / BLOCK_SIZE * BLOCK_SIZE;
+        while block < offset + length {
+            let data = self.inner.seek(object, block, SeekTarget::Data)?;
+            if data.is_none_or(|data| data >= block + BLOCK_SIZE) {
+                wanted += BLOCK_SIZE;
+            }
+            block += BLOCK_SIZE;
+        }
+        Ok(wanted)
+    }
+
+    fn write_within(
+        &self,
+        object: ObjectRef,
+        offset: u64,
+        data: &[u8],
+        wait: Wait,
+        room: u64,
+    ) -> Result<usize, TierError> {
+        let mut allowed = data.len() as u64;
+        while allowed > 0 && self.room_wanted(object, offset, allowed)? > room {
+            let last_block = (offset + allowed - 1) / BLOCK_SIZE * BLOCK_SIZE;
+            allowed = last_block.saturating_sub(offset);
+        }
+        if allowed == 0 && !data.is_empty() {
+            return Err(TierError::NoSpace);
+        }
+        let allowed = usize::try_from(allowed).expect("not more than the data");
+        self.charged(object, || self.inner.write(object, offset, &data[..allowed], wait))
+    }
+}
+
+impl Tier for FaultyTier {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn space(&self) -> Result<Space, TierError> {
+        self.check(OperationKind::Space)?;
+        let mut space = self.inner.space()?;
+        if let Some(room) = self.faults.lock().room {
+            space.free = space.free.min(room);
+        }
+        Ok(space)
+    }
+
+    fn create(&self, object: ObjectRef) -> Result<(), TierError> {
+        self.check(OperationKind::Create)?;
+        self.inner.create(object)
+    }
+
+    fn remove(&self, object: ObjectRef) -> Result<(), TierError> {
+        self.check(OperationKind::Remove)?;
+        self.inner.remove(object)
+    }
+
+    fn stat(&self, object: ObjectRef) -> Result<ObjectStat, TierError> {
+        self.check(OperationKind::Stat)?;
+        self.inner.stat(object)
+    }
+
+    fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
+        self.check(OperationKind::Read)?;
+        self.inner.read(object, offset, buffer, wait)
+    }
+
+    fn write(&self, object: ObjectRef, offset: u64, data: &[u8], wait: Wait) -> Result<usize, TierError> {
+        self.check(OperationKind::Write)?;
+        let (dropped, room) = {
+            let mut faults = self.faults.lock();
+            (faults.drops_this_write(), faults.room)
+        };
+        match room {
+            _ if dropped => Ok(data.len()),
+            Some(room) => self.write_within(object, offset, data, wait, room),
+            None => self.inner.write(object, offset, data, wait),
+        }
+    }
+
+    fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError> {
+        self.check(OperationKind::Truncate)?;
+        self.inner.truncate(object, size)
+    }
+
+    fn allocate(&self, object: ObjectRef, offset: u64, length: u64, mode: AllocateMode) -> Result<(), TierError> {
+        self.check(OperationKind::Allocate)?;
+        let room = self.faults.lock().room;
+        match room {
+            Some(room) if self.room_wanted(object, offset, length)? > room => Err(TierError::NoSpace),
+            Some(_) => self.charged(object, || self.inner.allocate(object, offset, length, mode)),
+            None => self.inner.allocate(object, offset, length, mode),
+        }
+    }
+
+    fn punch(&self, object: ObjectRef, offset: u64, length: u64) -> Result<(), TierError> {
+        self.check(OperationKind::Punch)?;
+        self.inner.punch(object, offset, length)
+    }
+
+    fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>, TierError> {
+        self.check(OperationKind::Seek)?;
+        self.inner.seek(object, offset, target)
+    }
+
+    fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {
+        self.check(OperationKind::Stamp)?;
+        self.inner.stamp(object, stamp)
+    }
+
+    fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
+        if let Err(error) = self.check(OperationKind::Sync) {
+            if let Some(hook) = self.on_failed_sync.read().as_ref() {
+                hook(object);
+            }
+            return Err(error);
+        }
+        self.inner.sync(object)
+    }
+
+    fn sync_all(&self) -> Result<(), TierError> {
+        self.check(OperationKind::SyncAll)?;
+        self.inner.sync_all()
+    }
+
+    fn is_unsynced(&self, object: ObjectRef) -> bool {
+        self.inner.is_unsynced(object)
+    }
+
+    fn list(&self, bucket: Bucket) -> Result<Vec<ObjectId>, TierError> {
+        self.check(OperationKind::List)?;
+        self.inner.list(bucket)
+    }
+
+    fn read_label(&self) -> Result<Label, TierError> {
+        self.check(OperationKind::ReadLabel)?;
+        self.inner.read_label()
+    }
+
+    fn write_label(&self, label: &Label) -> Result<(), TierError> {
+        self.check(OperationKind::WriteLabel)?;
+        self.inner.write_label(label)
+    }
+
+    fn counters(&self) -> CounterSnapshot {
+        self.inner.counters()
+    }
+}

@@ -1,0 +1,20 @@
+//! Simulated tiers and stores, for tests only.
+//!
+//! What is true here:
+//! * Everything passes the same conformance suites as the real thing.
+//! * A simulated medium has two images: what was acknowledged and what was made durable. A crash leaves the durable
+//!   one, so a test that forgets a sync loses its bytes, as it would on a real disk.
+//! * A fault happens only where a test asked for it.
+
+#![forbid(unsafe_code)]
+
+mod faults;
+mod faulty_tier;
+mod memory_object;
+mod memory_store;
+mod memory_tier;
+
+pub use faults::OperationKind;
+pub use faulty_tier::FaultyTier;
+pub use memory_store::MemoryStore;
+pub use memory_tier::MemoryTier;

@@ -1,0 +1,76 @@
+//! What the file system below a tier can do and what it promises, probed and never assumed.
+
+use std::fmt;
+
+/// How the file system treats an overwrite of existing bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverwriteStyle {
+    /// In place: an overwrite needs no new room.
+    InPlace,
+    /// Copy-on-write (btrfs, ZFS, bcachefs): an overwrite may fail for lack of room.
+    CopyOnWrite,
+    /// Not known; treated like copy-on-write.
+    Unknown,
+}
+
+/// What survives a crash after a successful sync (P21: a volume promises no more than its weakest tier).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Guarantee {
+    /// Nothing: memory (tmpfs, ramfs).
+    Volatile,
+    /// What a server or another layer below says it did (NFS, FUSE).
+    Remote,
+    /// What a journal or a copy-on-write tree on a local device keeps.
+    Durable,
+}
+
+/// Facts about the file system below a tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Name as `statfs` and the mount table give it (`ext4`, `xfs`, …).
+    pub file_system: String,
+    /// What a sync is worth.
+    pub guarantee: Guarantee,
+    /// Objects may have holes that take no room.
+    pub sparse: bool,
+    /// A range can be made a hole again.
+    pub punch_hole: bool,
+    /// Room can be reserved.
+    pub preallocate: bool,
+    /// Holes can be found (`SEEK_DATA`, `SEEK_HOLE`) exactly, not as one big run of data.
+    pub seek_data: bool,
+    /// Extended attributes in the `user.` name space.
+    pub extended_attributes: bool,
+    /// Reads can be asked not to wait (`RWF_NOWAIT`).
+    pub nowait_read: bool,
+    /// Writes can be asked not to wait (`RWF_NOWAIT`); ext4 cannot.
+    pub nowait_write: bool,
+    /// Largest size of one file in bytes.
+    pub file_size_max: u64,
+    /// Unit of allocation in bytes.
+    pub block_size: u32,
+    /// Granularity of modification times in nanoseconds (2 s on FAT), as measured.
+    pub timestamp_granularity_ns: u64,
+    /// How overwrites are done.
+    pub overwrite: OverwriteStyle,
+    /// Device number of the file system: tiers that share it are counted once.
+    pub device: u64,
+}
+
+impl Capabilities {
+    /// Whether a part of a file may live here; without sparse files or hole punching only whole files may.
+    #[must_use]
+    pub fn holds_partial_files(&self) -> bool {
+        self.sparse && self.punch_hole
+    }
+}
+
+impl fmt::Display for Guarantee {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Volatile => "volatile",
+            Self::Remote => "remote",
+            Self::Durable => "durable",
+        })
+    }
+}

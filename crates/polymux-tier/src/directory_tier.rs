@@ -1,0 +1,183 @@
+//! The backend over a directory of a mounted file system.
+//!
+//! What is true here:
+//! * A tier is locked exclusively for as long as its [`PosixTier`] lives, whoever opens it: daemon, fsck or rebuild.
+//! * Every object has one shared descriptor at the most. One with unsynced bytes is never closed before an fdatasync
+//!   through it, and a failed sync stays recorded for its object until a sync of that object reports it.
+//! * A write marks its object unsynced before it is submitted; a sync clears the mark only if no write began since.
+//! * With a capacity limit `used` is the sum of what the objects take, as their file system counts it.
+//! * No I/O on objects happens under a lock of the descriptor cache. Lock order: shard of the cache, then nothing.
+
+mod capacity;
+mod descriptors;
+mod directory;
+mod holder;
+mod labels;
+mod objects;
+mod probe;
+mod stamp_format;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+
+use polymux_types::ByteSize;
+use rustix::fd::OwnedFd;
+
+use crate::capabilities::Capabilities;
+use crate::counters::Counters;
+use crate::error::TierError;
+use descriptors::DescriptorCache;
+use holder::TierLock;
+
+/// Name of Polymux's own directory on a tier.
+pub const OWN_DIRECTORY: &str = ".polymux";
+
+/// Whether a tier is opened to be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenAccess {
+    /// Reads and writes.
+    ReadWrite,
+    /// Reads only: nothing on the tier changes.
+    ReadOnly,
+}
+
+/// What is known of the room that objects take when the tier is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BytesUsed {
+    /// From the clean stamp of the label.
+    FromLabel,
+    /// By looking at every object.
+    Scan,
+}
+
+/// Choices for opening a tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PosixTierOptions {
+    /// Name of the tier in messages.
+    pub name: String,
+    /// Most bytes that objects of the volume may take.
+    pub capacity: Option<ByteSize>,
+    /// Most descriptors of objects held open.
+    pub descriptors_max: usize,
+    /// Whether the tier may be changed.
+    pub access: OpenAccess,
+    /// How the room in use is found out, where there is a capacity limit.
+    pub bytes_used: BytesUsed,
+}
+
+impl PosixTierOptions {
+    /// The defaults for a tier of this name: no limit, 1,024 descriptors, reads and writes, room in use from the label.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            capacity: None,
+            descriptors_max: 1024,
+            access: OpenAccess::ReadWrite,
+            bytes_used: BytesUsed::FromLabel,
+        }
+    }
+}
+
+/// A tier in a directory.
+pub struct PosixTier {
+    path: PathBuf,
+    options: PosixTierOptions,
+    /// `TIER/.polymux`.
+    own_directory: OwnedFd,
+    /// `TIER/.polymux/objects`.
+    objects: OwnedFd,
+    capabilities: Capabilities,
+    descriptors: DescriptorCache,
+    counters: Counters,
+    /// Bytes that objects take; meaningful with a capacity limit only.
+    bytes_used: AtomicU64,
+    /// Bytes written since the tier as a whole was last synced: what a write that must not wait looks at.
+    bytes_unsynced: AtomicU64,
+    _lock: TierLock,
+}
+
+impl PosixTier {
+    /// Makes the directories of a tier that is to join a volume, locks it and probes its file system. It has no label
+    /// yet: [`crate::Tier::write_label`] gives it one.
+    ///
+    /// # Errors
+    /// Where the directory is a tier already, is in use, or cannot be written.
+    pub fn prepare(path: &Path, options: PosixTierOptions) -> Result<Self, TierError> {
+        directory::refuse_labelled(path)?;
+        directory::make(path)?;
+        Self::open_directory(path, options)
+    }
+
+    /// Opens a tier that has a label. Never formats and makes no directory: a missing label may be a file system that
+    /// is not mounted.
+    ///
+    /// # Errors
+    /// [`TierError::Label`] where there is no valid label, [`TierError::InUse`] where somebody holds the tier.
+    pub fn open(path: &Path, options: PosixTierOptions) -> Result<Self, TierError> {
+        labels::require(path)?;
+        let tier = Self::open_directory(path, options)?;
+        tier.find_bytes_used()?;
+        Ok(tier)
+    }
+
+    fn open_directory(path: &Path, options: PosixTierOptions) -> Result<Self, TierError> {
+        let own_directory = directory::open(&path.join(OWN_DIRECTORY))?;
+        let lock = TierLock::take(path, &own_directory, options.access)?;
+        let objects = directory::open(&path.join(OWN_DIRECTORY).join("objects"))?;
+        let capabilities = probe::probe(&own_directory, options.access)?;
+        let descriptors = DescriptorCache::new(directory::descriptors_allowed(options.descriptors_max));
+        Ok(Self {
+            path: path.to_owned(),
+            options,
+            own_directory,
+            objects,
+            capabilities,
+            descriptors,
+            counters: Counters::default(),
+            bytes_used: AtomicU64::new(0),
+            bytes_unsynced: AtomicU64::new(0),
+            _lock: lock,
+        })
+    }
+
+    /// The directory given to the volume.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Name of the tier in messages.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.options.name
+    }
+}
+
+/// Probes the file system of a directory that need not be a tier, without leaving anything behind.
+///
+/// # Errors
+/// Where the directory cannot be opened or written.
+pub fn probe_directory(path: &Path) -> Result<Capabilities, TierError> {
+    probe::probe(&directory::open(path)?, OpenAccess::ReadWrite)
+}
+
+/// Reads the label of a tier without locking it.
+///
+/// # Errors
+/// [`TierError::Label`] where there is no valid label.
+pub fn read_label_at(path: &Path) -> Result<crate::label::Label, TierError> {
+    labels::require(path)
+}
+
+fn io_error(operation: &'static str) -> impl Fn(rustix::io::Errno) -> TierError {
+    move |errno| {
+        let errno = polymux_types::Errno::from_raw(errno.raw_os_error());
+        match errno {
+            polymux_types::Errno::ENOSPC => TierError::NoSpace,
+            polymux_types::Errno::EDQUOT => TierError::Quota,
+            polymux_types::Errno::EROFS => TierError::ReadOnly,
+            errno => TierError::Io { operation, errno },
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! Operations on objects.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{Bucket, Errno, ObjectId, Timestamp};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::io::ReadWriteFlags;
+
+use super::capacity::allocated_of;
+use super::descriptors::OpenObject;
+use super::{OpenAccess, PosixTier, io_error, labels};
+use crate::capabilities::Capabilities;
+use crate::counters::{CounterSnapshot, Counters};
+use crate::error::TierError;
+use crate::label::Label;
+use crate::object::{AllocateMode, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait};
+use crate::tier::Tier;
+
+/// A write that must not wait is let through on file systems without `RWF_NOWAIT` while less than this is unsynced.
+const NOWAIT_UNSYNCED_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Directory entries that may be waiting to become durable.
+const CREATED_MAX: usize = 65_536;
+
+fn path_of(object: ObjectRef) -> String {
+    format!("{:03x}/{:016x}", object.bucket.0, object.id)
+}
+
+fn offset_of(offset: u64) -> Result<i64, TierError> {
+    i64::try_from(offset).map_err(|_| TierError::FileTooLarge)
+}
+
+pub(super) fn seek_in(descriptor: &OwnedFd, offset: u64, target: SeekTarget) -> Result<Option<u64>, rustix::io::Errno> {
+    let position = match target {
+        SeekTarget::Data => SeekFrom::Data(offset),
+        SeekTarget::Hole => SeekFrom::Hole(offset),
+    };
+    match rustix::fs::seek(descriptor, position) {
+        Ok(found) => Ok(Some(found)),
+        Err(rustix::io::Errno::NXIO) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+impl PosixTier {
+    fn error(&self, operation: &'static str, object: ObjectRef, errno: rustix::io::Errno) -> TierError {
+        let error = TierError::from_errno(operation, object.id, Errno::from_raw(errno.raw_os_error()));
+        self.count_error(&error);
+        error
+    }
+
+    fn count_error(&self, error: &TierError) {
+        match error {
+            TierError::WouldBlock => Counters::count(&self.counters.would_block),
+            error if error.is_out_of_room() => Counters::count(&self.counters.no_space),
+            _ => Counters::count(&self.counters.errors),
+        }
+    }
+
+    fn flags(&self) -> OFlags {
+        let access = match self.options.access {
+            OpenAccess::ReadWrite => OFlags::RDWR,
+            OpenAccess::ReadOnly => OFlags::RDONLY,
+        };
+        access | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOATIME
+    }
+
+    fn open_path(&self, path: &str, flags: OFlags) -> Result<OwnedFd, rustix::io::Errno> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        match rustix::fs::openat(&self.objects, path, flags, mode) {
+            // Whoever does not own the object may not ask for this.
+            Err(rustix::io::Errno::PERM) => rustix::fs::openat(&self.objects, path, flags - OFlags::NOATIME, mode),
+            other => other,
+        }
+    }
+
+    fn object(&self, object: ObjectRef) -> Result<Arc<OpenObject>, TierError> {
+        if let Some(open) = self.descriptors.get(object) {
+            return Ok(open);
+        }
+        let descriptor = self
+            .open_path(&path_of(object), self.flags())
+            .map_err(|errno| self.error("opening an object", object, errno))?;
+        let stat = rustix::fs::fstat(&descriptor).map_err(|errno| self.error("looking at an object", object, errno))?;
+        Counters::count(&self.counters.descriptors_opened);
+        let open = self.descriptors.insert(object, OpenObject::new(descriptor, allocated_of(&stat)));
+        self.close_surplus(object);
+        Ok(open)
+    }
+
+    /// Closes the least recently used objects where too many are open. One with unsynced bytes is synced first, and a
+    /// failure stays recorded for it.
+    fn close_surplus(&self, newest: ObjectRef) {
+        while let Some((object, victim)) = self.descriptors.victim(newest) {
+            if victim.is_unsynced() {
+                Counters::count(&self.counters.descriptors_synced_early);
+                if let Err(error) = self.sync_open(object, &victim) {
+                    // Kept open and recorded; closing it would let the kernel forget.
+                    self.descriptors.record_failure(object, error);
+                    return;
+                }
+            }
+            let before = victim.allocated.load(Ordering::Acquire);
+            if self.descriptors.close(object, victim).is_none() {
+                return;
+            }
+            // Closing may give back what was allocated beyond the end.
+            if self.options.capacity.is_some() {
+                if let Ok(stat) = rustix::fs::statat(&self.objects, path_of(object), AtFlags::SYMLINK_NOFOLLOW) {
+                    self.add_used(before, allocated_of(&stat));
+                }
+            }
+        }
+    }
+
+    fn sync_open(&self, object: ObjectRef, open: &OpenObject) -> Result<(), TierError> {
+        let mark = open.mark();
+        let bytes = open.bytes_unsynced.swap(0, Ordering::AcqRel);
+        subtract(&self.bytes_unsynced, bytes);
+        Counters::count(&self.counters.syncs);
+        match rustix::fs::fdatasync(&open.descriptor) {
+            Ok(()) => {
+                open.note_synced(mark);
+                Ok(())
+            }
+            Err(errno) => {
+                // The kernel marks the pages clean: a second attempt would succeed without having written them.
+                open.note_synced(mark);
+                Counters::count(&self.counters.sync_failures);
+                Err(self.error("syncing an object", object, errno))
+            }
+        }
+    }
+
+    fn sync_entry(&self, object: ObjectRef) -> Result<(), TierError> {
+        let bucket = self
+            .open_path(&format!("{:03x}", object.bucket.0), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)
+            .map_err(|errno| self.error("opening a bucket", object, errno))?;
+        rustix::fs::fsync(&bucket).map_err(|errno| self.error("syncing a bucket", object, errno))?;
+        self.descriptors.forget_created(&[object]);
+        Ok(())
+    }
+
+    fn write_waiting(
+        &self,
+        open: &OpenObject,
+        object: ObjectRef,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize, TierError> {
+        let mut written = 0;
+        while written < data.len() {
+            match rustix::io::pwrite(&open.descriptor, &data[written..], offset + written as u64) {
+                Ok(0) => break,
+                Ok(count) => written += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) if written > 0 => break,
+                Err(errno) => return Err(self.error("writing", object, errno)),
+            }
+        }
+        Ok(written)
+    }
+
+    /// Writes without waiting, or says that it would wait, before anything was written.
+    fn write_at_once(
+        &self,
+        open: &OpenObject,
+        object: ObjectRef,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize, TierError> {
+        if self.capabilities.nowait_write {
+            offset_of(offset)?;
+            let slices = [IoSlice::new(data)];
+            let first = rustix::io::pwritev2(&open.descriptor, &slices, offset, ReadWriteFlags::NOWAIT)
+                .map_err(|errno| self.error("writing", object, errno))?;
+            return match data.get(first..) {
+                // Some was written already, so the rest follows in the ordinary way.
+                Some(rest) if !rest.is_empty() => {
+                    Ok(first + self.write_waiting(open, object, offset + first as u64, rest).unwrap_or(0))
+                }
+                _ => Ok(first),
+            };
+        }
+        let whole = offset.is_multiple_of(BLOCK_SIZE) && (data.len() as u64).is_multiple_of(BLOCK_SIZE);
+        let few = self.bytes_unsynced.load(Ordering::Acquire) < NOWAIT_UNSYNCED_BYTES_MAX;
+        let stat =
+            rustix::fs::fstat(&open.descriptor).map_err(|errno| self.error("looking at an object", object, errno))?;
+        let inside = offset + data.len() as u64 <= u64::try_from(stat.st_size).unwrap_or(0);
+        if !(whole && few && inside) {
+            self.count_error(&TierError::WouldBlock);
+            return Err(TierError::WouldBlock);
+        }
+        self.write_waiting(open, object, offset, data)
+    }
+}
+
+fn subtract(counter: &AtomicU64, amount: u64) {
+    let _ = counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, |value| Some(value.saturating_sub(amount)));
+}
+
+impl Tier for PosixTier {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn space(&self) -> Result<Space, TierError> {
+        let stat = rustix::fs::fstatvfs(&self.objects).map_err(io_error("asking for free room"))?;
+        let (total, free) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
+        let objects_free = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
+        Ok(match (self.options.capacity, self.bytes_used()) {
+            (Some(capacity), Some(used)) => Space {
+                total: capacity.0.min(total),
+                free: capacity.0.saturating_sub(used).min(free),
+                used,
+                objects_free,
+                file_system_total: total,
+                file_system_free: free,
+            },
+            _ => Space {
+                total,
+                free,
+                used: total.saturating_sub(stat.f_bfree * stat.f_frsize),
+                objects_free,
+                file_system_total: total,
+                file_system_free: free,
+            },
+        })
+    }
+
+    fn create(&self, object: ObjectRef) -> Result<(), TierError> {
+        let flags = self.flags() | OFlags::CREATE | OFlags::EXCL;
+        let descriptor =
+            self.open_path(&path_of(object), flags).map_err(|errno| self.error("making an object", object, errno))?;
+        Counters::count(&self.counters.creates);
+        self.descriptors.note_created(object);
+        self.descriptors.insert(object, OpenObject::new(descriptor, 0));
+        self.close_surplus(object);
+        if self.descriptors.created_len() > CREATED_MAX {
+            self.sync_all()?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, object: ObjectRef) -> Result<(), TierError> {
+        Counters::count(&self.counters.removes);
+        let open = self.descriptors.forget(object);
+        if self.options.capacity.is_some() {
+            let counted = match &open {
+                Some(open) => open.allocated.swap(0, Ordering::AcqRel),
+                None => self.stat(object).map_or(0, |stat| stat.allocated),
+            };
+            self.add_used(counted, 0);
+        }
+        if let Some(open) = open {
+            subtract(&self.bytes_unsynced, open.bytes_unsynced.swap(0, Ordering::AcqRel));
+        }
+        match rustix::fs::unlinkat(&self.objects, path_of(object), AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(errno) => Err(self.error("removing an object", object, errno)),
+        }
+    }
+
+    fn stat(&self, object: ObjectRef) -> Result<ObjectStat, TierError> {
+        let stat = match self.descriptors.get(object) {
+            Some(open) => rustix::fs::fstat(&open.descriptor),
+            None => rustix::fs::statat(&self.objects, path_of(object), AtFlags::SYMLINK_NOFOLLOW),
+        };
+        let stat = stat.map_err(|errno| self.error("looking at an object", object, errno))?;
+        Ok(ObjectStat {
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            allocated: allocated_of(&stat),
+            modified: Timestamp::new(stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0).min(999_999_999)),
+        })
+    }
+
+    fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
+        offset_of(offset)?;
+        let open = self.object(object)?;
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let (rest, position) = (&mut buffer[filled..], offset + filled as u64);
+            let outcome = if wait == Wait::Never && self.capabilities.nowait_read {
+                rustix::io::preadv2(&open.descriptor, &mut [IoSliceMut::new(rest)], position, ReadWriteFlags::NOWAIT)
+            } else {
+                rustix::io::pread(&open.descriptor, rest, position)
+            };
+            match outcome {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(self.error("reading", object, errno)),
+            }
+        }
+        Counters::count(&self.counters.reads);
+        Counters::add(&self.counters.bytes_read, filled);
+        Ok(filled)
+    }
+
+    fn write(&self, object: ObjectRef, offset: u64, data: &[u8], wait: Wait) -> Result<usize, TierError> {
+        offset_of(offset + data.len() as u64)?;
+        let open = self.object(object)?;
+        let allowed = self.allowed(&open, offset, data.len()).inspect_err(|error| self.count_error(error))?;
+        let data = &data[..allowed];
+        let written = open.changing(|| match wait {
+            Wait::Allowed => self.write_waiting(&open, object, offset, data),
+            Wait::Never => self.write_at_once(&open, object, offset, data),
+        });
+        self.account(&open);
+        let written = written?;
+        open.bytes_unsynced.fetch_add(written as u64, Ordering::AcqRel);
+        self.bytes_unsynced.fetch_add(written as u64, Ordering::AcqRel);
+        Counters::count(&self.counters.writes);
+        Counters::add(&self.counters.bytes_written, written);
+        Ok(written)
+    }
+
+    fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError> {
+        offset_of(size)?;
+        let open = self.object(object)?;
+        Counters::count(&self.counters.truncates);
+        let outcome = open.changing(|| rustix::fs::ftruncate(&open.descriptor, size));
+        self.account(&open);
+        outcome.map_err(|errno| self.error("setting the size of an object", object, errno))
+    }
+
+    fn allocate(&self, object: ObjectRef, offset: u64, length: u64, mode: AllocateMode) -> Result<(), TierError> {
+        let open = self.object(object)?;
+        let length_in_memory = usize::try_from(length).unwrap_or(usize::MAX);
+        if self.allowed(&open, offset, length_in_memory)? < length_in_memory {
+            self.count_error(&TierError::NoSpace);
+            return Err(TierError::NoSpace);
+        }
+        Counters::count(&self.counters.allocates);
+        let flags = match mode {
+            AllocateMode::Extend => FallocateFlags::empty(),
+            AllocateMode::KeepSize => FallocateFlags::KEEP_SIZE,
+        };
+        let outcome = open.changing(|| rustix::fs::fallocate(&open.descriptor, flags, offset, length));
+        self.account(&open);
+        outcome.map_err(|errno| self.error("reserve room", object, errno))
+    }
+
+    fn punch(&self, object: ObjectRef, offset: u64, length: u64) -> Result<(), TierError> {
+        let open = self.object(object)?;
+        Counters::count(&self.counters.punches);
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let outcome = open.changing(|| rustix::fs::fallocate(&open.descriptor, flags, offset, length));
+        self.account(&open);
+        outcome.map_err(|errno| self.error("punch holes", object, errno))
+    }
+
+    fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>, TierError> {
+        let open = self.object(object)?;
+        let found =
+            seek_in(&open.descriptor, offset, target).map_err(|errno| self.error("find holes", object, errno))?;
+        if target == SeekTarget::Data {
+            return Ok(found);
+        }
+        let stat =
+            rustix::fs::fstat(&open.descriptor).map_err(|errno| self.error("looking at an object", object, errno))?;
+        // The end of the object does not count as a hole.
+        Ok(found.filter(|hole| *hole < u64::try_from(stat.st_size).unwrap_or(0)))
+    }
+
+    fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {
+        if !self.capabilities.extended_attributes {
+            return Ok(());
+        }
+        let open = self.object(object)?;
+        let value = super::stamp_format::encode(stamp);
+        rustix::fs::fsetxattr(&open.descriptor, "user.polymux", &value, rustix::fs::XattrFlags::empty())
+            .map_err(|errno| self.error("describing an object", object, errno))
+    }
+
+    fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
+        let mut outcome = Ok(());
+        if let Some(open) = self.descriptors.get(object) {
+            if open.is_unsynced() {
+                outcome = self.sync_open(object, &open);
+            }
+        }
+        if outcome.is_ok() && self.descriptors.is_created(object) {
+            outcome = self.sync_entry(object);
+        }
+        match (outcome, self.descriptors.take_failure(object)) {
+            (Ok(()), Some(earlier)) => Err(earlier),
+            (outcome, _) => outcome,
+        }
+    }
+
+    fn sync_all(&self) -> Result<(), TierError> {
+        Counters::count(&self.counters.syncs_all);
+        let open: Vec<_> = self.descriptors.all().into_iter().map(|(of, open)| (of, open.mark(), open)).collect();
+        let created = self.descriptors.created();
+        let bytes = self.bytes_unsynced.load(Ordering::Acquire);
+        match rustix::fs::syncfs(&self.objects) {
+            Ok(()) => {
+                for (_, mark, open) in &open {
+                    open.note_synced(*mark);
+                }
+                self.descriptors.forget_created(&created);
+                subtract(&self.bytes_unsynced, bytes);
+                Ok(())
+            }
+            Err(errno) => {
+                Counters::count(&self.counters.sync_failures);
+                let error = io_error("syncing the tier")(errno);
+                for (object, _, _) in open.iter().filter(|(_, _, open)| open.is_unsynced()) {
+                    self.descriptors.record_failure(*object, error.clone());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn is_unsynced(&self, object: ObjectRef) -> bool {
+        self.descriptors.get(object).is_some_and(|open| open.is_unsynced())
+            || self.descriptors.is_created(object)
+            || self.descriptors.has_failure(object)
+    }
+
+    fn list(&self, bucket: Bucket) -> Result<Vec<ObjectId>, TierError> {
+        let path = format!("{:03x}", bucket.0);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory =
+            rustix::fs::openat(&self.objects, path, flags, Mode::empty()).map_err(io_error("listing a bucket"))?;
+        let mut objects = Vec::new();
+        for entry in rustix::fs::Dir::new(directory).map_err(io_error("listing a bucket"))? {
+            let entry = entry.map_err(io_error("listing a bucket"))?;
+            let name = std::ffi::OsStr::from_bytes(entry.file_name().to_bytes());
+            let id = name.to_str().filter(|name| name.len() == 16).and_then(|name| u64::from_str_radix(name, 16).ok());
+            objects.extend(id.map(ObjectId));
+        }
+        Ok(objects)
+    }
+
+    fn read_label(&self) -> Result<Label, TierError> {
+        labels::require(&self.path)
+    }
+
+    fn write_label(&self, label: &Label) -> Result<(), TierError> {
+        labels::write(&self.own_directory, label)
+    }
+
+    fn counters(&self) -> CounterSnapshot {
+        self.counters.snapshot()
+    }
+}

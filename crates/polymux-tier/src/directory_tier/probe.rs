@@ -1,0 +1,159 @@
+//! What the file system below can do: its name from `statfs`, everything else by trying it on a scratch file.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, Timespec, Timestamps, XattrFlags};
+use rustix::io::ReadWriteFlags;
+
+use super::objects::seek_in;
+use super::{OpenAccess, io_error};
+use crate::capabilities::{Capabilities, Guarantee, OverwriteStyle};
+use crate::error::TierError;
+use crate::object::SeekTarget;
+
+const SCRATCH: &str = "probe";
+/// Where the scratch file has its only data, far enough for a hole before it.
+const FAR: u64 = 1024 * 1024;
+
+/// Magic numbers of `statfs(2)`, names, guarantees and overwrite styles.
+const KNOWN: [(u64, &str, Guarantee, OverwriteStyle); 16] = [
+    (0xef53, "ext4", Guarantee::Durable, OverwriteStyle::InPlace),
+    (0x5846_5342, "xfs", Guarantee::Durable, OverwriteStyle::InPlace),
+    (0x9123_683e, "btrfs", Guarantee::Durable, OverwriteStyle::CopyOnWrite),
+    (0xf2f5_2010, "f2fs", Guarantee::Durable, OverwriteStyle::CopyOnWrite),
+    (0x2fc1_2fc1, "zfs", Guarantee::Durable, OverwriteStyle::CopyOnWrite),
+    (0xca45_1a4e, "bcachefs", Guarantee::Durable, OverwriteStyle::CopyOnWrite),
+    (0x0102_1994, "tmpfs", Guarantee::Volatile, OverwriteStyle::InPlace),
+    (0x8584_58f6, "ramfs", Guarantee::Volatile, OverwriteStyle::InPlace),
+    (0x6969, "nfs", Guarantee::Remote, OverwriteStyle::Unknown),
+    (0xff53_4d42, "cifs", Guarantee::Remote, OverwriteStyle::Unknown),
+    (0xfe53_4d42, "smb2", Guarantee::Remote, OverwriteStyle::Unknown),
+    (0x6573_5546, "fuse", Guarantee::Remote, OverwriteStyle::Unknown),
+    (0x794c_7630, "overlayfs", Guarantee::Durable, OverwriteStyle::Unknown),
+    (0x4d44, "vfat", Guarantee::Durable, OverwriteStyle::InPlace),
+    (0x2011_bab0, "exfat", Guarantee::Durable, OverwriteStyle::InPlace),
+    (0x5346_544e, "ntfs", Guarantee::Durable, OverwriteStyle::Unknown),
+];
+
+/// Probes the file system of a directory; leaves nothing behind.
+pub(super) fn probe(directory: &OwnedFd, access: OpenAccess) -> Result<Capabilities, TierError> {
+    let fs = rustix::fs::fstatfs(directory).map_err(io_error("asking what file system the tier is on"))?;
+    let stat = rustix::fs::fstat(directory).map_err(io_error("looking at the tier's directory"))?;
+    let magic = u64::try_from(fs.f_type).unwrap_or(0) & 0xffff_ffff;
+    let known = KNOWN.iter().find(|(of, ..)| *of == magic);
+    let (name, guarantee, overwrite) = match known {
+        Some((_, name, guarantee, overwrite)) => ((*name).to_owned(), *guarantee, *overwrite),
+        None => (format!("unknown ({magic:#x})"), Guarantee::Remote, OverwriteStyle::Unknown),
+    };
+    let mut capabilities = Capabilities {
+        file_system: name,
+        guarantee,
+        sparse: true,
+        punch_hole: true,
+        preallocate: true,
+        seek_data: true,
+        extended_attributes: true,
+        nowait_read: false,
+        nowait_write: false,
+        file_size_max: FILE_SIZE_MAX,
+        block_size: u32::try_from(stat.st_blksize).unwrap_or(4096),
+        timestamp_granularity_ns: 1,
+        overwrite,
+        device: stat.st_dev,
+    };
+    if access == OpenAccess::ReadWrite {
+        let scratch = Scratch::make(directory)?;
+        scratch.probe(&mut capabilities)?;
+    }
+    Ok(capabilities)
+}
+
+/// A file that is removed when this goes.
+struct Scratch<'a> {
+    directory: &'a OwnedFd,
+    file: OwnedFd,
+}
+
+impl Drop for Scratch<'_> {
+    fn drop(&mut self) {
+        if let Err(errno) = rustix::fs::unlinkat(self.directory, SCRATCH, AtFlags::empty()) {
+            log::warn!("the scratch file of the probe stays on the tier: {errno}");
+        }
+    }
+}
+
+impl<'a> Scratch<'a> {
+    fn make(directory: &'a OwnedFd) -> Result<Self, TierError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::openat(directory, SCRATCH, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(io_error("trying the tier's file system"))?;
+        Ok(Self { directory, file })
+    }
+
+    fn allocated(&self) -> u64 {
+        rustix::fs::fstat(&self.file).map_or(0, |stat| super::capacity::allocated_of(&stat))
+    }
+
+    fn probe(&self, capabilities: &mut Capabilities) -> Result<(), TierError> {
+        let block = [0x5a_u8; BLOCK_SIZE as usize];
+        rustix::io::pwrite(&self.file, &block, FAR).map_err(io_error("trying the tier's file system"))?;
+        // Allocation may be delayed until the bytes are written out.
+        rustix::fs::fsync(&self.file).map_err(io_error("trying the tier's file system"))?;
+        capabilities.sparse = self.allocated() < FAR;
+        capabilities.seek_data = matches!(seek_in(&self.file, 0, SeekTarget::Data), Ok(Some(data)) if data > 0);
+        capabilities.nowait_read = self.try_nowait_read();
+        capabilities.nowait_write = self.try_nowait_write(&block);
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        capabilities.punch_hole = rustix::fs::fallocate(&self.file, punch, FAR, BLOCK_SIZE).is_ok();
+        capabilities.preallocate =
+            rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, FAR, BLOCK_SIZE).is_ok();
+        capabilities.extended_attributes =
+            rustix::fs::fsetxattr(&self.file, "user.polymux", b"probe", XattrFlags::empty()).is_ok();
+        capabilities.timestamp_granularity_ns = self.timestamp_granularity();
+        capabilities.file_size_max = self.file_size_max();
+        Ok(())
+    }
+
+    fn try_nowait_read(&self) -> bool {
+        let mut byte = [0_u8];
+        let read = rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(&mut byte)], FAR, ReadWriteFlags::NOWAIT);
+        matches!(read, Ok(_) | Err(rustix::io::Errno::AGAIN))
+    }
+
+    fn try_nowait_write(&self, block: &[u8]) -> bool {
+        rustix::io::pwritev2(&self.file, &[IoSlice::new(block)], FAR, ReadWriteFlags::NOWAIT).is_ok()
+    }
+
+    fn timestamp_granularity(&self) -> u64 {
+        let odd = Timespec { tv_sec: 1_000_000_001, tv_nsec: 123_456_789 };
+        let set = rustix::fs::futimens(&self.file, &Timestamps { last_access: odd, last_modification: odd });
+        let Ok(stat) = set.and_then(|()| rustix::fs::fstat(&self.file)) else { return 1_000_000_000 };
+        if stat.st_mtime != odd.tv_sec {
+            return 2_000_000_000;
+        }
+        let nanoseconds = u64::try_from(stat.st_mtime_nsec).unwrap_or(0);
+        [1, 10, 100, 1_000, 1_000_000]
+            .into_iter()
+            .find(|unit| 123_456_789 / unit * unit == nanoseconds)
+            .unwrap_or(1_000_000_000)
+    }
+
+    /// The largest size that a file can be given, to within a factor of two below the true limit.
+    fn file_size_max(&self) -> u64 {
+        if rustix::fs::ftruncate(&self.file, FILE_SIZE_MAX).is_ok() {
+            return FILE_SIZE_MAX;
+        }
+        let (mut possible, mut refused) = (FAR, FILE_SIZE_MAX);
+        while refused - possible > BLOCK_SIZE {
+            let middle = possible + (refused - possible) / 2;
+            if rustix::fs::ftruncate(&self.file, middle).is_ok() {
+                possible = middle;
+            } else {
+                refused = middle;
+            }
+        }
+        possible
+    }
+}

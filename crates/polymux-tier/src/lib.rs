@@ -1,0 +1,31 @@
+//! Tiers: directories on mounted file systems that hold the objects of a volume.
+//!
+//! What is true here:
+//! * A tier knows objects and bytes, never inodes, names or other tiers.
+//! * [`Tier`] is *the* seam of Polymux: every fault, delay, throttle and crash recorder is a wrapper over it, and every
+//!   backend and wrapper passes the suite in [`conformance`].
+//! * What a tier acknowledged is in the page cache of its file system; it is durable only after [`Tier::sync`] of that
+//!   object or [`Tier::sync_all`] returned success. A failed sync is remembered and reported to the next sync of that
+//!   object, whoever asked first (DESIGN section 6).
+//! * Blocks keep their file offset on every tier (M7): objects are sparse, and a byte never written reads as zero.
+
+pub mod capabilities;
+pub mod conformance;
+pub mod counters;
+pub mod directory_tier;
+pub mod error;
+pub mod label;
+pub mod label_format;
+pub mod object;
+pub use directory_tier as posix;
+mod tier;
+
+pub use capabilities::{Capabilities, Guarantee, OverwriteStyle};
+pub use counters::{CounterSnapshot, Counters};
+pub use directory_tier::{
+    BytesUsed, OWN_DIRECTORY, OpenAccess, PosixTier, PosixTierOptions, probe_directory, read_label_at,
+};
+pub use error::TierError;
+pub use label::{CleanStamp, Label};
+pub use object::{AllocateMode, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait};
+pub use tier::Tier;

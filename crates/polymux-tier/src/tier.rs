@@ -1,0 +1,80 @@
+//! The narrow trait that every backend and every wrapper implements.
+
+use polymux_types::{Bucket, ObjectId};
+
+use crate::capabilities::Capabilities;
+use crate::counters::CounterSnapshot;
+use crate::error::TierError;
+use crate::label::Label;
+use crate::object::{AllocateMode, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait};
+
+/// One tier of a volume (M1: the same operations on every participating file system).
+///
+/// All methods may be called from any thread. Offsets and lengths are in bytes and below
+/// [`polymux_types::limits::FILE_SIZE_MAX`]. No method waits for another object's I/O except [`Tier::sync_all`].
+pub trait Tier: Send + Sync {
+    /// What the file system below can do, as probed when the tier was opened (DESIGN section 4).
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Room on the tier, within its `capacity` limit where it has one. May be a moment old.
+    fn space(&self) -> Result<Space, TierError>;
+
+    /// Makes an empty object, exclusively: one that is there already is [`TierError::AlreadyExists`], never adopted.
+    fn create(&self, object: ObjectRef) -> Result<(), TierError>;
+
+    /// Removes an object and forgets its unsynced bytes. One that is not there counts as removed, so that carrying out
+    /// a disowned record twice is harmless. The removal is durable after [`Tier::sync_all`].
+    fn remove(&self, object: ObjectRef) -> Result<(), TierError>;
+
+    /// Size, allocated bytes and modification time; [`TierError::NotFound`] where there is no such object.
+    fn stat(&self, object: ObjectRef) -> Result<ObjectStat, TierError>;
+
+    /// Reads into the whole buffer as far as the object's size allows; returns the number of bytes read. Holes read as
+    /// zeros. With [`Wait::Never`], [`TierError::WouldBlock`] where bytes would have to come from the device.
+    fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError>;
+
+    /// Writes at an offset, extending the object as needed; returns how much was written, which is less than asked for
+    /// only when room ran out in the middle (then at least one byte was written). With no byte written, room running
+    /// out is [`TierError::NoSpace`] or [`TierError::Quota`]. With [`Wait::Never`], [`TierError::WouldBlock`] before any
+    /// byte is written where the write could wait.
+    fn write(&self, object: ObjectRef, offset: u64, data: &[u8], wait: Wait) -> Result<usize, TierError>;
+
+    /// Sets the size, cutting or extending with zeros.
+    fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError>;
+
+    /// Reserves room for a range, which reads as before (zeros where it was a hole).
+    fn allocate(&self, object: ObjectRef, offset: u64, length: u64, mode: AllocateMode) -> Result<(), TierError>;
+
+    /// Makes a range a hole; the size stays. [`TierError::Unsupported`] where the file system cannot.
+    fn punch(&self, object: ObjectRef, offset: u64, length: u64) -> Result<(), TierError>;
+
+    /// First byte at or after `offset` that is data (or hole); `None` where there is none before the end of the object.
+    /// The end of the object does not count as a hole.
+    fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>, TierError>;
+
+    /// Refreshes the description that `rebuild` would use if all metadata were lost (DESIGN section 4). Best effort:
+    /// without extended attributes on the tier this does nothing.
+    fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError>;
+
+    /// Makes the object's bytes, its size and its directory entry durable. Reports a failure of any earlier sync of
+    /// this object that nobody was told about yet.
+    fn sync(&self, object: ObjectRef) -> Result<(), TierError>;
+
+    /// Makes everything on the tier durable, removals included.
+    fn sync_all(&self) -> Result<(), TierError>;
+
+    /// Whether bytes were written to the object that no successful sync has covered yet.
+    fn is_unsynced(&self, object: ObjectRef) -> bool;
+
+    /// The objects in one bucket, in no particular order.
+    fn list(&self, bucket: Bucket) -> Result<Vec<ObjectId>, TierError>;
+
+    /// The label as it stands on the tier (the newer of its two valid copies).
+    fn read_label(&self) -> Result<Label, TierError>;
+
+    /// Replaces the label durably.
+    fn write_label(&self, label: &Label) -> Result<(), TierError>;
+
+    /// Operations, bytes and errors so far.
+    fn counters(&self) -> CounterSnapshot;
+}

@@ -1,0 +1,139 @@
+//! Time is injected below the front ends, so that a whole system can be simulated (DESIGN section 3).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A moment of wall-clock time with nanoseconds, also before 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Timestamp {
+    /// Seconds since 1970-01-01T00:00:00Z; negative before.
+    pub seconds: i64,
+    /// Nanoseconds after `seconds`, `0..1_000_000_000`.
+    pub nanoseconds: u32,
+}
+
+impl Timestamp {
+    /// Builds a timestamp. Panics unless `nanoseconds` is below one second.
+    #[must_use]
+    pub const fn new(seconds: i64, nanoseconds: u32) -> Self {
+        assert!(nanoseconds < 1_000_000_000);
+        Self { seconds, nanoseconds }
+    }
+
+    /// Converts from the standard library's form.
+    #[must_use]
+    pub fn from_system_time(time: SystemTime) -> Self {
+        match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => Self::new(i64::try_from(after.as_secs()).unwrap_or(i64::MAX), after.subsec_nanos()),
+            Err(error) => {
+                let before = error.duration();
+                let seconds = -i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
+                match before.subsec_nanos() {
+                    0 => Self::new(seconds, 0),
+                    nanoseconds => Self::new(seconds - 1, 1_000_000_000 - nanoseconds),
+                }
+            }
+        }
+    }
+
+    /// Converts to the standard library's form; `None` where that cannot hold it.
+    #[must_use]
+    pub fn to_system_time(self) -> Option<SystemTime> {
+        let whole = Duration::from_secs(self.seconds.unsigned_abs());
+        let base = if self.seconds >= 0 { UNIX_EPOCH.checked_add(whole) } else { UNIX_EPOCH.checked_sub(whole) };
+        base?.checked_add(Duration::from_nanos(u64::from(self.nanoseconds)))
+    }
+}
+
+/// Source of time.
+pub trait Clock: Send + Sync {
+    /// Wall-clock time, for timestamps of files.
+    fn now(&self) -> Timestamp;
+    /// Time since some fixed moment; never goes back. For intervals and deadlines.
+    fn elapsed(&self) -> Duration;
+}
+
+/// The machine's clocks.
+#[derive(Debug)]
+pub struct SystemClock {
+    start: Instant,
+}
+
+impl SystemClock {
+    /// A clock whose `elapsed` begins at zero now.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { start: Instant::now() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_system_time(SystemTime::now())
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+/// A clock that moves only when told to. Each reading of `now` is one nanosecond later than the one before,
+/// so that tests can tell the order of events.
+#[derive(Debug)]
+pub struct ManualClock {
+    nanoseconds: AtomicU64,
+}
+
+impl ManualClock {
+    /// A clock that stands at `start` after 1970.
+    #[must_use]
+    pub fn new(start: Duration) -> Self {
+        Self {
+            nanoseconds: AtomicU64::new(u64::try_from(start.as_nanos()).expect("start lies within 584 years of 1970")),
+        }
+    }
+
+    /// Moves time forward.
+    pub fn advance(&self, by: Duration) {
+        let by = u64::try_from(by.as_nanos()).expect("a step is shorter than 584 years");
+        self.nanoseconds.fetch_add(by, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        let total = self.nanoseconds.fetch_add(1, Ordering::Relaxed);
+        let seconds = i64::try_from(total / 1_000_000_000).expect("584 years of seconds fit");
+        let nanoseconds = u32::try_from(total % 1_000_000_000).expect("a remainder below one second fits");
+        Timestamp::new(seconds, nanoseconds)
+    }
+
+    fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_survive_conversion() {
+        for time in [Timestamp::new(-1, 999_999_999), Timestamp::new(-5, 0), Timestamp::new(0, 0), Timestamp::new(9, 1)]
+        {
+            assert_eq!(Timestamp::from_system_time(time.to_system_time().unwrap()), time);
+        }
+    }
+
+    #[test]
+    fn a_manual_clock_never_repeats_a_moment() {
+        let clock = ManualClock::new(Duration::from_secs(5));
+        assert!(clock.now() < clock.now());
+    }
+}

@@ -1,0 +1,20 @@
+//! What every Polymux crate shares: identifiers, units, time, limits and error numbers.
+//!
+//! Invariants:
+//! * No I/O happens here and no global state is kept.
+//! * An identifier is never mixed with another one or with a plain number: each has its own type.
+//! * Arithmetic on sizes and offsets that could overflow is checked by the caller against
+//!   [`limits::FILE_SIZE_MAX`], which leaves room so that block rounding never overflows.
+
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod errno;
+pub mod ids;
+pub mod limits;
+pub mod units;
+
+pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
+pub use errno::Errno;
+pub use ids::{Bucket, Epoch, Ino, ObjectId, Sequence, StreamId, TierId, VolumeId};
+pub use units::{ByteSize, Percent};

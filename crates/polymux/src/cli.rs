@@ -1,0 +1,241 @@
+//! The command line (DESIGN section 13).
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Parser, Subcommand};
+
+use crate::config_format::{Reserve, Size};
+
+/// Whether a report is for people or for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputFormat {
+    /// For people.
+    Text,
+    /// JSON, for programs.
+    Json,
+}
+
+/// Whether `where` lists extents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtentDetail {
+    /// Only sums per tier.
+    Hidden,
+    /// Each run of bytes.
+    Shown,
+}
+
+/// One file system over many: tiers of different speed as one POSIX tree.
+#[derive(Debug, Parser)]
+#[command(name = "polymux", version, about, max_term_width = 100)]
+pub struct CommandLine {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Make a new volume of tiers: directories on mounted file systems
+    Create(CreateArguments),
+    /// Mount a volume
+    Mount(MountArguments),
+    /// Unmount a volume and wait until everything is written back
+    Umount {
+        /// Mount point or name of the volume
+        volume: String,
+        /// Take it out of the tree even while files are open
+        #[arg(long)]
+        lazy: bool,
+    },
+    /// Show volumes: tiers, room, promises, modes
+    Status {
+        /// Name or mount point; without it all volumes
+        volume: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show which tiers hold a file
+    Where {
+        /// The file
+        file: PathBuf,
+        /// List every run of bytes
+        #[arg(long)]
+        extents: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Look at the parts of a volume without mounting it
+    Inspect {
+        /// What to look at
+        #[command(subcommand)]
+        subject: InspectSubject,
+    },
+    /// Show a volume of two temporary tiers at work on real files, and check every byte
+    Try(TryArguments),
+}
+
+/// Subjects of `inspect`.
+#[derive(Debug, Subcommand)]
+pub enum InspectSubject {
+    /// The label of a tier
+    Label {
+        /// Directory of the tier
+        tier: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Arguments of `create`.
+#[derive(Debug, clap::Args)]
+pub struct CreateArguments {
+    /// Name of the volume: letters, digits, `-`, `_`
+    pub name: String,
+    /// A tier and its directory; fastest first
+    #[arg(long = "tier", value_name = "NAME=DIRECTORY", required = true)]
+    pub tiers: Vec<Named<PathBuf>>,
+    /// Most bytes that the volume uses on a tier
+    #[arg(long = "capacity", value_name = "NAME=SIZE")]
+    pub capacities: Vec<Named<SizeArgument>>,
+    /// Room on a tier that is left free of new data: a size or a share
+    #[arg(long = "reserve", value_name = "NAME=SIZE")]
+    pub reserves: Vec<Named<ReserveArgument>>,
+    /// Tier that holds the metadata; default: the first durable one
+    #[arg(long, value_name = "NAME")]
+    pub metadata: Option<String>,
+    /// Where to write the configuration; default: the place where `mount NAME` looks
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Allow tiers in memory
+    #[arg(long, hide = true)]
+    pub volatile_for_tests: bool,
+}
+
+/// Arguments of `mount`.
+#[derive(Debug, clap::Args)]
+pub struct MountArguments {
+    /// Name of the volume, or path of its configuration
+    pub volume: String,
+    /// Directory to mount on
+    pub mount_point: PathBuf,
+    /// Mount options, as mount(8) takes them
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Serve in this process instead of going to the background
+    #[arg(long)]
+    pub foreground: bool,
+    /// Mount although a tier is missing: what lies on it gives EIO
+    #[arg(long)]
+    pub degraded: bool,
+    /// Change nothing
+    #[arg(long)]
+    pub read_only: bool,
+    /// Tell the parent process through standard output when the volume is mounted, or why not
+    #[arg(long, hide = true, requires = "foreground")]
+    pub report_readiness: bool,
+}
+
+/// Arguments of `try`.
+#[derive(Debug, clap::Args)]
+pub struct TryArguments {
+    /// Directory whose files are copied
+    #[arg(default_value = "/usr/share")]
+    pub source: PathBuf,
+    /// Leave the volume mounted
+    #[arg(long)]
+    pub keep: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A value for a tier: `NAME=VALUE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named<T> {
+    /// Name of the tier.
+    pub name: String,
+    /// The value.
+    pub value: T,
+}
+
+/// A size on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeArgument(pub Size);
+
+/// A reserve on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReserveArgument(pub Reserve);
+
+impl FromStr for SizeArgument {
+    type Err = polymux_types::units::UnitError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Size::try_from(text.to_owned()).map(Self)
+    }
+}
+
+impl FromStr for ReserveArgument {
+    type Err = polymux_types::units::UnitError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Reserve::try_from(text.to_owned()).map(Self)
+    }
+}
+
+impl<T: FromStr<Err: std::fmt::Display>> FromStr for Named<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}` has no `=`; write NAME=VALUE"))?;
+        let value = value.parse().map_err(|error: T::Err| error.to_string())?;
+        Ok(Self { name: name.to_owned(), value })
+    }
+}
+
+/// The format that a `--json` flag asks for.
+pub fn output_format(json: bool) -> OutputFormat {
+    if json { OutputFormat::Json } else { OutputFormat::Text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        use clap::CommandFactory;
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn create_takes_tiers_in_order_with_limits() {
+        let line =
+            "polymux create media --tier fast=/mnt/nvme --tier slow=/mnt/h=dd --capacity fast=10GiB --reserve slow=5%";
+        let parsed = CommandLine::try_parse_from(line.split(' ')).unwrap();
+        let Verb::Create(arguments) = parsed.verb else { panic!("create is create") };
+        assert_eq!(arguments.tiers[0].name, "fast");
+        assert_eq!(arguments.tiers[1].value, PathBuf::from("/mnt/h=dd"), "only the first `=` separates");
+        assert_eq!(arguments.capacities[0].value.0.0.0, 10 << 30);
+        assert!(matches!(arguments.reserves[0].value.0, Reserve::Share(_)));
+    }
+
+    #[test]
+    fn wrong_arguments_are_usage_errors() {
+        for line in [
+            "polymux create media",
+            "polymux create media --tier fast",
+            "polymux create media --tier fast=/x --capacity fast=10XB",
+            "polymux mount media",
+            "polymux mount media /media --report-readiness",
+            "polymux frobnicate",
+        ] {
+            let error = CommandLine::try_parse_from(line.split(' ')).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+}

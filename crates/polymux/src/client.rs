@@ -1,0 +1,93 @@
+//! The command line's end of the control socket, and how it finds the volume that is meant.
+
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::config::VolumeConfig;
+use crate::mount_table::MountTable;
+use crate::protocol::{Answer, Request};
+use crate::registry::{Registry, VolumeReference};
+
+/// How long the daemon may take to answer: longer than a tier that wakes its disks.
+const DAEMON_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks the daemon of a volume; `None` where the volume is not mounted.
+pub fn ask(registry: &Registry, name: &str, request: &Request) -> Result<Option<Answer>> {
+    for path in registry.socket_paths(name) {
+        let stream = match UnixStream::connect(&path) {
+            Ok(stream) => stream,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => continue,
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                bail!("volume `{name}` was mounted by another user: {} may not be opened", path.display())
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot connect to {}", path.display())),
+        };
+        return converse(&stream, request).with_context(|| format!("the daemon of volume `{name}`")).map(Some);
+    }
+    Ok(None)
+}
+
+fn converse(stream: &UnixStream, request: &Request) -> Result<Answer> {
+    stream.set_read_timeout(Some(DAEMON_PATIENCE))?;
+    stream.set_write_timeout(Some(DAEMON_PATIENCE))?;
+    let mut text = serde_json::to_string(request)?;
+    text.push('\n');
+    let mut target = stream;
+    target.write_all(text.as_bytes())?;
+    let mut line = String::new();
+    match BufReader::new(stream).read_line(&mut line) {
+        Ok(0) => bail!("closed the connection without an answer"),
+        Ok(_) => {}
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            bail!("did not answer within {} s", DAEMON_PATIENCE.as_secs())
+        }
+        Err(error) => return Err(error.into()),
+    }
+    match serde_json::from_str(&line).context("gave an answer of another version")? {
+        Answer::Error(text) => Err(anyhow!(text)),
+        answer => Ok(answer),
+    }
+}
+
+/// The name of the volume that a name, a mount point or a configuration file means.
+pub fn volume_name(registry: &Registry, text: &str) -> Result<String> {
+    match VolumeReference::parse(text) {
+        VolumeReference::Name(name) => {
+            crate::names::check("volume", &name)?;
+            Ok(name)
+        }
+        VolumeReference::File(path) => {
+            let path = mount_point_path(&path)?;
+            if let Some(mount) = MountTable::read()?.at(&path).filter(|mount| mount.is_polymux()) {
+                return Ok(mount.source.clone());
+            }
+            if path.extension().is_some_and(|extension| extension == "toml") {
+                let path = registry.config_path(&VolumeReference::File(path))?;
+                return Ok(VolumeConfig::read(&path)?.name);
+            }
+            bail!("no Polymux volume is mounted on {}", path.display())
+        }
+    }
+}
+
+/// The true path of a directory that is, or will be, mounted on. Where a dead mount makes that impossible, the path with
+/// links resolved in its parent only: naming a dead mount must work so that it can be unmounted.
+pub fn mount_point_path(path: &Path) -> Result<PathBuf> {
+    path.canonicalize().or_else(|_| path_without_following(path))
+}
+
+/// The absolute form of a path with links resolved in its parent only.
+pub fn path_without_following(path: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => {
+            let parent = parent.canonicalize().with_context(|| format!("cannot find {}", parent.display()))?;
+            Ok(parent.join(name))
+        }
+        _ => Ok(absolute),
+    }
+}

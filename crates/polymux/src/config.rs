@@ -1,0 +1,205 @@
+//! The configuration of a volume, checked.
+//!
+//! Invariants of a [`VolumeConfig`]: names are plain and no two tiers share a name or a path; every path is absolute;
+//! the metadata tier is one of the tiers; there are 1 to [`TIERS_MAX`] tiers.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use polymux_types::VolumeId;
+use polymux_types::limits::TIERS_MAX;
+
+use crate::config_format::{self, OptionsEntry, Reserve, Section, Size, TierEntry, VolumeFile};
+use crate::names;
+
+/// A volume's configuration.
+#[derive(Clone, Debug)]
+pub struct VolumeConfig {
+    /// Name of the volume.
+    pub name: String,
+    /// Identity.
+    pub id: VolumeId,
+    /// Index in `tiers` of the tier that holds the metadata store.
+    pub metadata: usize,
+    /// Tiers in speed order.
+    pub tiers: Vec<TierConfig>,
+    /// Mount options.
+    pub options: OptionsEntry,
+}
+
+/// One tier of a [`VolumeConfig`].
+#[derive(Clone, Debug)]
+pub struct TierConfig {
+    /// Name of the tier.
+    pub name: String,
+    /// Its directory.
+    pub path: PathBuf,
+    /// Most bytes that the volume uses there.
+    pub capacity: Option<Size>,
+    /// Room left free of new data.
+    pub reserve: Option<Reserve>,
+}
+
+/// Directory of Polymux's own on a tier.
+pub fn private_directory(tier: &Path) -> PathBuf {
+    tier.join(".polymux")
+}
+
+impl VolumeConfig {
+    /// Directory of the metadata store.
+    pub fn metadata_directory(&self) -> PathBuf {
+        private_directory(&self.tiers[self.metadata].path).join("meta")
+    }
+
+    /// Reads and checks a configuration file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file = config_format::parse(path, &text)?;
+        Self::check(file).map_err(|(section, key, error)| {
+            anyhow!("{}:{}: {error:#}", path.display(), config_format::line_of_key(&text, section, key))
+        })
+    }
+
+    /// Checks what the form alone cannot. An error comes with the place of the key it concerns.
+    fn check(file: VolumeFile) -> std::result::Result<Self, (Section, &'static str, anyhow::Error)> {
+        names::check("volume", &file.name).map_err(|error| (Section::Top, "name", error))?;
+        let id = VolumeId::parse(&file.volume).ok_or_else(|| {
+            (Section::Top, "volume", anyhow!("`{}` is not a volume's identity (a UUID)", file.volume))
+        })?;
+        let tiers: Vec<TierConfig> = file.tier.into_iter().map(TierConfig::from).collect();
+        check_tiers(&tiers).map_err(|wrong| (Section::Tier(wrong.index), wrong.key, wrong.error))?;
+        let metadata = tiers.iter().position(|tier| tier.name == file.metadata).ok_or_else(|| {
+            (Section::Top, "metadata", anyhow!("metadata tier `{}` is not one of the tiers", file.metadata))
+        })?;
+        Ok(Self { name: file.name, id, metadata, tiers, options: file.options })
+    }
+
+    /// Writes the configuration where there is none yet, so that either all of it is there or nothing.
+    pub fn write_new(&self, path: &Path) -> Result<()> {
+        let text = config_format::format(&self.to_file())?;
+        let directory = path.parent().ok_or_else(|| anyhow!("{} has no directory", path.display()))?;
+        let temporary = directory.join(format!(".{}.{}.new", self.name, std::process::id()));
+        let written = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .open(&temporary)
+            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+            // A link, not a rename: it fails where somebody else made the file meanwhile.
+            .and_then(|()| fs::hard_link(&temporary, path));
+        let _ = fs::remove_file(&temporary);
+        written
+            .and_then(|()| fs::File::open(directory)?.sync_all())
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn to_file(&self) -> VolumeFile {
+        let entry = |tier: &TierConfig| TierEntry {
+            name: tier.name.clone(),
+            path: tier.path.clone(),
+            capacity: tier.capacity,
+            reserve: tier.reserve,
+        };
+        VolumeFile {
+            name: self.name.clone(),
+            volume: self.id.to_string(),
+            metadata: self.tiers[self.metadata].name.clone(),
+            tier: self.tiers.iter().map(entry).collect(),
+            options: self.options.clone(),
+        }
+    }
+}
+
+impl From<TierEntry> for TierConfig {
+    fn from(entry: TierEntry) -> Self {
+        Self { name: entry.name, path: entry.path, capacity: entry.capacity, reserve: entry.reserve }
+    }
+}
+
+/// What is wrong with a list of tiers, and where.
+#[derive(Debug)]
+pub struct WrongTier {
+    /// Index of the tier.
+    pub index: usize,
+    /// Key of the configuration that is wrong.
+    pub key: &'static str,
+    /// What is wrong.
+    pub error: anyhow::Error,
+}
+
+/// Checks names and paths of tiers.
+pub fn check_tiers(tiers: &[TierConfig]) -> std::result::Result<(), WrongTier> {
+    if tiers.is_empty() || tiers.len() > usize::from(TIERS_MAX) {
+        let error = anyhow!("a volume has 1 to {TIERS_MAX} tiers, not {}", tiers.len());
+        return Err(WrongTier { index: usize::from(TIERS_MAX), key: "name", error });
+    }
+    for (index, tier) in tiers.iter().enumerate() {
+        check_tier_name(&tiers[..index], tier).map_err(|error| WrongTier { index, key: "name", error })?;
+        check_tier_path(&tiers[..index], tier).map_err(|error| WrongTier { index, key: "path", error })?;
+    }
+    Ok(())
+}
+
+fn check_tier_name(before: &[TierConfig], tier: &TierConfig) -> Result<()> {
+    names::check("tier", &tier.name)?;
+    if before.iter().any(|other| other.name == tier.name) {
+        bail!("tier `{}` is given twice", tier.name);
+    }
+    Ok(())
+}
+
+fn check_tier_path(before: &[TierConfig], tier: &TierConfig) -> Result<()> {
+    if !tier.path.is_absolute() {
+        bail!("tier `{}`: path {} is not absolute", tier.name, tier.path.display());
+    }
+    if let Some(other) = before.iter().find(|other| other.path == tier.path) {
+        bail!("tiers `{}` and `{}` have the same path {}", other.name, tier.name, tier.path.display());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<VolumeConfig> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("media.toml");
+        fs::write(&path, text).unwrap();
+        VolumeConfig::read(&path)
+    }
+
+    const GOOD: &str = "name = \"media\"\nvolume = \"6b1f5c9e-0000-4000-8000-000000000001\"\nmetadata = \"a\"\n\
+                        [[tier]]\nname = \"a\"\npath = \"/a\"\n[[tier]]\nname = \"b\"\npath = \"/b\"\n";
+
+    #[test]
+    fn a_configuration_survives_writing_and_reading_and_is_not_overwritten() {
+        let config = read(GOOD).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("copy.toml");
+        config.write_new(&path).unwrap();
+        let again = VolumeConfig::read(&path).unwrap();
+        assert_eq!(again.to_file(), config.to_file());
+        assert!(config.write_new(&path).is_err(), "an existing file is not replaced");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file stays");
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused_with_its_line() {
+        for (from, to, line, needle) in [
+            ("name = \"b\"", "name = \"a\"", ":8: ", "twice"),
+            ("path = \"/b\"", "path = \"/a\"", ":9: ", "same path"),
+            ("path = \"/b\"", "path = \"b\"", ":9: ", "not absolute"),
+            ("metadata = \"a\"", "metadata = \"c\"", ":3: ", "`c`"),
+            ("name = \"b\"", "name = \"b/c\"", ":8: ", "not plain"),
+            ("\"media\"", "\"../media\"", ":1: ", "not plain"),
+            ("6b1f5c9e", "xxxxxxxx", ":2: ", "UUID"),
+        ] {
+            let error = read(&GOOD.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(line) && error.contains(needle), "{to}: {error}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The TOML form of a volume's configuration: one file per volume (DESIGN section 13).
+//!
+//! Invariants:
+//! * Unknown keys are errors, so that a misspelt option is never silently ignored.
+//! * Every error names the file and the line.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+use polymux_types::{ByteSize, Percent};
+use serde::{Deserialize, Serialize};
+
+/// A configuration file as it is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeFile {
+    /// Name of the volume.
+    pub name: String,
+    /// Identity, written by `create`.
+    pub volume: String,
+    /// Name of the tier that holds the metadata store.
+    pub metadata: String,
+    /// Tiers in speed order, fastest first.
+    pub tier: Vec<TierEntry>,
+    /// Mount options.
+    #[serde(default, skip_serializing_if = "OptionsEntry::is_default")]
+    pub options: OptionsEntry,
+}
+
+/// One `[[tier]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TierEntry {
+    /// Name of the tier.
+    pub name: String,
+    /// Its directory.
+    pub path: PathBuf,
+    /// Most bytes that the volume uses there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<Size>,
+    /// Room left free of new data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserve: Option<Reserve>,
+}
+
+/// The `[options]` table. `None` is the program's default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OptionsEntry {
+    /// Whether users other than the one who mounts may use the mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_other: Option<bool>,
+    /// Whether access times stay as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noatime: Option<bool>,
+    /// Whether replacing a file by rename waits for the new data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync_on_replace: Option<bool>,
+    /// Seconds between flushes of the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flush_interval: Option<u32>,
+    /// Threads that serve requests of the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<std::num::NonZeroU16>,
+    /// Bytes of memory for the metadata store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata_cache: Option<Size>,
+}
+
+impl OptionsEntry {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A size such as `5.3 TiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Size(pub ByteSize);
+
+impl TryFrom<String> for Size {
+    type Error = polymux_types::units::UnitError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse().map(Self)
+    }
+}
+
+impl From<Size> for String {
+    fn from(size: Size) -> Self {
+        exact_size(size.0)
+    }
+}
+
+/// A size or a share of a tier such as `5 %`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Reserve {
+    /// So many bytes.
+    Bytes(ByteSize),
+    /// This share of the tier.
+    Share(Percent),
+}
+
+impl Reserve {
+    /// The reserve in bytes of a tier of `total` bytes.
+    pub fn bytes_of(self, total: u64) -> ByteSize {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Share(percent) => ByteSize(percent.of(total)),
+        }
+    }
+}
+
+impl TryFrom<String> for Reserve {
+    type Error = polymux_types::units::UnitError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        if text.contains('%') { text.parse().map(Self::Share) } else { text.parse().map(Self::Bytes) }
+    }
+}
+
+impl From<Reserve> for String {
+    fn from(reserve: Reserve) -> Self {
+        match reserve {
+            Reserve::Bytes(bytes) => exact_size(bytes),
+            Reserve::Share(percent) => percent.to_string(),
+        }
+    }
+}
+
+/// A size in the largest unit that expresses it exactly, because what is printed for people is rounded.
+fn exact_size(size: ByteSize) -> String {
+    for (power, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
+        if size.0 != 0 && size.0.is_multiple_of(1 << power) {
+            return format!("{} {unit}", size.0 >> power);
+        }
+    }
+    format!("{} B", size.0)
+}
+
+/// Reads the text of a configuration file; `path` is only for messages.
+pub fn parse(path: &Path, text: &str) -> Result<VolumeFile> {
+    toml::from_str(text).map_err(|error| {
+        let message = error.message().lines().collect::<Vec<_>>().join("; ");
+        let line = error.span().map_or(1, |span| line_of(text, span.start));
+        anyhow!("{}:{line}: {message}", path.display())
+    })
+}
+
+/// Number of the line, from 1, that a byte lies on.
+fn line_of(text: &str, offset: usize) -> usize {
+    1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+}
+
+/// A part of a configuration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// What stands before the first heading.
+    Top,
+    /// The `[[tier]]` of this index.
+    Tier(usize),
+}
+
+/// Number of the line, from 1, on which a key of a section is set; 1 where it is written in some other form.
+pub fn line_of_key(text: &str, section: Section, key: &str) -> usize {
+    let mut current = Some(Section::Top);
+    let mut tiers = 0;
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.starts_with("[[tier]]") {
+            current = Some(Section::Tier(tiers));
+            tiers += 1;
+        } else if line.starts_with('[') {
+            current = None;
+        } else if current == Some(section)
+            && line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='))
+        {
+            return index + 1;
+        }
+    }
+    1
+}
+
+/// The text of a configuration file.
+pub fn format(file: &VolumeFile) -> Result<String> {
+    let body = toml::to_string_pretty(file)?;
+    Ok(format!("# A Polymux volume. Tiers stand in speed order, fastest first.\n{body}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"name = "media"
+volume = "6b1f5c9e-0000-4000-8000-000000000001"
+metadata = "fast"
+
+[[tier]]
+name = "fast"
+path = "/mnt/nvme"
+capacity = "1 TiB"
+reserve = "5 %"
+
+[[tier]]
+name = "slow"
+path = "/mnt/hdd"
+reserve = "1 GiB"
+
+[options]
+noatime = true
+threads = 4
+"#;
+
+    fn error_of(text: &str) -> String {
+        parse(Path::new("/etc/polymux/media.toml"), text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_file_survives_writing_and_reading() {
+        let file = parse(Path::new("x"), GOOD).unwrap();
+        assert_eq!(file.tier[0].reserve, Some(Reserve::Share(Percent::new(5))));
+        assert_eq!(file.tier[1].reserve, Some(Reserve::Bytes(ByteSize(1 << 30))));
+        let again = parse(Path::new("x"), &format(&file).unwrap()).unwrap();
+        assert_eq!(file, again);
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_its_line() {
+        let error = error_of(&GOOD.replace("noatime = true", "noatme = true"));
+        assert!(error.starts_with("/etc/polymux/media.toml:17: ") && error.contains("noatme"), "{error}");
+        let error = error_of(&GOOD.replace("reserve = \"5 %\"", "reserv = \"5 %\""));
+        assert!(error.starts_with("/etc/polymux/media.toml:9: ") && error.contains("reserv"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_size_is_refused_with_its_line() {
+        let error = error_of(&GOOD.replace("1 TiB", "1 XiB"));
+        assert!(error.starts_with("/etc/polymux/media.toml:8: ") && error.contains("1 XiB"), "{error}");
+        let error = error_of(&GOOD.replace("5 %", "500 %"));
+        assert!(error.starts_with("/etc/polymux/media.toml:9: ") && error.contains("500 %"), "{error}");
+    }
+
+    #[test]
+    fn a_key_given_twice_is_refused_with_its_line() {
+        let error = error_of(&GOOD.replace("noatime = true", "noatime = true\nnoatime = false"));
+        assert!(error.starts_with("/etc/polymux/media.toml:18: "), "{error}");
+    }
+
+    #[test]
+    fn sizes_are_written_exactly() {
+        for bytes in [0, 1, 1023, 1024, 1536, 10 << 20, (1 << 40) + 1, 3 << 40] {
+            let text = String::from(Size(ByteSize(bytes)));
+            assert_eq!(text.parse::<ByteSize>().unwrap().0, bytes, "{text}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The daemon's end of the control socket: one request line, one answer line.
+//!
+//! Invariants:
+//! * The socket is made in a directory that only its user may enter, and is itself 0600: whoever connects is that user
+//!   or root.
+//! * Each connection has its own thread, so that a request that waits for a tier holds up nobody else.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use polymux_types::Ino;
+
+use crate::protocol::{Answer, REQUEST_LENGTH_MAX, Request};
+use crate::report::DaemonView;
+
+/// How long a client may take to send its request or to take its answer.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A socket that is served until the process ends; its name goes when this is dropped.
+pub struct ControlServer {
+    path: PathBuf,
+}
+
+impl ControlServer {
+    /// Serves requests about one volume. A socket that is there already is a crashed daemon's, because the caller
+    /// holds the lock of the volume.
+    pub fn start(path: &Path, view: Arc<DaemonView>) -> Result<Self> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot replace {}", path.display()));
+            }
+            _ => {}
+        }
+        let listener = UnixListener::bind(path).with_context(|| format!("cannot make {}", path.display()))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        thread::Builder::new().name("control".to_owned()).spawn(move || accept(&listener, &view))?;
+        Ok(Self { path: path.to_owned() })
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn accept(listener: &UnixListener, view: &Arc<DaemonView>) {
+    for stream in listener.incoming() {
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) => {
+                log::warn!("control socket: {error}");
+                // Out of descriptors, most likely: trying again at once would only spin.
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        let view = Arc::clone(view);
+        let spawned = thread::Builder::new().name("control-client".to_owned()).spawn(move || {
+            if let Err(error) = serve(&stream, &view) {
+                log::debug!("control client: {error:#}");
+            }
+        });
+        if let Err(error) = spawned {
+            log::warn!("control client: {error}");
+        }
+    }
+}
+
+fn serve(stream: &UnixStream, view: &DaemonView) -> Result<()> {
+    stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
+    stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(REQUEST_LENGTH_MAX)).read_line(&mut line)?;
+    let answer = match serde_json::from_str::<Request>(&line) {
+        Ok(request) => answer_to(&request, view),
+        Err(error) => Answer::Error(format!("the daemon does not understand the request: {error}")),
+    };
+    let mut text = serde_json::to_string(&answer)?;
+    text.push('\n');
+    let mut target = stream;
+    target.write_all(text.as_bytes())?;
+    Ok(())
+}
+
+fn answer_to(request: &Request, view: &DaemonView) -> Answer {
+    let answered = match request {
+        Request::Status => view.status().map(|report| Answer::Status(Box::new(report))),
+        Request::Where { ino } => view.locate(Ino(*ino)).map(Answer::Where),
+    };
+    answered.unwrap_or_else(|error| Answer::Error(error.to_string()))
+}

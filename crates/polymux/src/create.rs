@@ -1,0 +1,174 @@
+//! `polymux create`: makes a volume.
+//!
+//! Invariants:
+//! * Everything is checked before anything is made.
+//! * What fails midway is undone: [`Undo`] removes exactly what this run made, and nothing that was there before.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use polymux_fs::{Access, FileSystem, NewVolume, Parts};
+use polymux_meta::{FjallStore, FjallStoreOptions, OpenMode};
+use polymux_tier::{Capabilities, Guarantee, PosixTier};
+use polymux_types::{SystemClock, VolumeId};
+
+use crate::cli::{CreateArguments, Named};
+use crate::config::{self, TierConfig, VolumeConfig};
+use crate::config_format::OptionsEntry;
+use crate::names;
+use crate::output;
+use crate::registry::{Registry, VolumeReference};
+use crate::tiers::{self, VolatileTiers};
+
+/// Makes a volume and says so.
+pub fn run(registry: &Registry, arguments: &CreateArguments) -> Result<()> {
+    names::check("volume", &arguments.name)?;
+    let config_path = match &arguments.config {
+        Some(path) => std::path::absolute(path)?,
+        None => registry.config_path(&VolumeReference::Name(arguments.name.clone()))?,
+    };
+    if config_path.symlink_metadata().is_ok() {
+        bail!("volume `{}` exists already: {}", arguments.name, config_path.display());
+    }
+    let volatile = if arguments.volatile_for_tests { VolatileTiers::Allowed } else { VolatileTiers::Refused };
+    let (config, warnings) = plan(arguments, volatile)?;
+    if arguments.config.is_none() {
+        registry.make_config_directory()?;
+    }
+    warnings.iter().for_each(|warning| output::warn(warning));
+    make(&config, &config_path)?;
+    output::line(&format!(
+        "volume `{}` made of {} tiers; configuration in {}",
+        config.name,
+        config.tiers.len(),
+        config_path.display()
+    ))
+}
+
+/// Checks everything. Returns the configuration to be and what is worth a warning.
+fn plan(arguments: &CreateArguments, volatile: VolatileTiers) -> Result<(VolumeConfig, Vec<String>)> {
+    let mut tiers: Vec<TierConfig> = arguments.tiers.iter().map(candidate).collect::<Result<_>>()?;
+    for Named { name, value } in &arguments.capacities {
+        named(&mut tiers, name)?.capacity = Some(value.0);
+    }
+    for Named { name, value } in &arguments.reserves {
+        named(&mut tiers, name)?.reserve = Some(value.0);
+    }
+    config::check_tiers(&tiers).map_err(|wrong| wrong.error)?;
+    tiers::check_nesting(&tiers)?;
+    let capabilities: Vec<Capabilities> =
+        tiers.iter().map(|tier| tiers::check_candidate(tier, volatile)).collect::<Result<_>>()?;
+    let metadata = metadata_tier(arguments, &tiers, &capabilities)?;
+    let devices: Vec<(String, u64)> =
+        tiers.iter().zip(&capabilities).map(|(tier, can)| (tier.name.clone(), can.device)).collect();
+    let mut warnings = tiers::warnings_of_sharing(&devices);
+    warnings.extend(tiers.iter().zip(&capabilities).filter_map(|(tier, can)| warning_of_limits(tier, can)));
+    let id = VolumeId::from_random(random_bytes()?);
+    let options = OptionsEntry::default();
+    Ok((VolumeConfig { name: arguments.name.clone(), id, metadata, tiers, options }, warnings))
+}
+
+/// A tier as the command line gives it, with the true path of its directory.
+fn candidate(argument: &Named<PathBuf>) -> Result<TierConfig> {
+    names::check("tier", &argument.name)?;
+    let path = argument
+        .value
+        .canonicalize()
+        .with_context(|| format!("tier `{}`: {}", argument.name, argument.value.display()))?;
+    Ok(TierConfig { name: argument.name.clone(), path, capacity: None, reserve: None })
+}
+
+fn named<'a>(tiers: &'a mut [TierConfig], name: &str) -> Result<&'a mut TierConfig> {
+    tiers.iter_mut().find(|tier| tier.name == name).ok_or_else(|| anyhow!("there is no tier `{name}` to limit"))
+}
+
+/// The tier for metadata: as asked for, else the first durable one, else (all in memory) the first.
+fn metadata_tier(arguments: &CreateArguments, tiers: &[TierConfig], capabilities: &[Capabilities]) -> Result<usize> {
+    match &arguments.metadata {
+        Some(name) => tiers
+            .iter()
+            .position(|tier| tier.name == *name)
+            .ok_or_else(|| anyhow!("metadata tier `{name}` is not one of the tiers")),
+        None => Ok(capabilities.iter().position(|can| can.guarantee == Guarantee::Durable).unwrap_or(0)),
+    }
+}
+
+fn warning_of_limits(tier: &TierConfig, capabilities: &Capabilities) -> Option<String> {
+    let kind = &capabilities.file_system;
+    match capabilities.guarantee {
+        Guarantee::Volatile => {
+            Some(format!("tier `{}` is in memory ({kind}): nothing there survives a restart", tier.name))
+        }
+        _ if !capabilities.punch_hole => {
+            Some(format!("tier `{}` ({kind}) cannot punch holes: it takes whole files only", tier.name))
+        }
+        _ => None,
+    }
+}
+
+/// Removes what was made, newest first, unless told to keep it.
+struct Undo {
+    made: Vec<PathBuf>,
+}
+
+impl Undo {
+    fn keep(mut self) {
+        self.made.clear();
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        for path in self.made.drain(..).rev() {
+            if let Err(error) = fs::remove_dir_all(&path) {
+                if error.kind() != std::io::ErrorKind::NotFound {
+                    output::warn(&format!("{} stays behind: {error}", path.display()));
+                }
+            }
+        }
+    }
+}
+
+/// Makes tiers, store, volume and, last, the configuration, which is what makes the volume exist.
+fn make(config: &VolumeConfig, config_path: &Path) -> Result<()> {
+    let mut undo = Undo { made: Vec::new() };
+    let mut members = Vec::new();
+    for (index, tier) in config.tiers.iter().enumerate() {
+        undo.made.push(config::private_directory(&tier.path));
+        let open = PosixTier::prepare(&tier.path, tiers::open_options(tier, Access::ReadWrite))
+            .map_err(|error| anyhow!("tier `{}`: {}: {error}", tier.name, tier.path.display()))?;
+        members.push(tiers::member(config, index, Arc::new(open))?);
+    }
+    let store = FjallStore::open(&config.metadata_directory(), FjallStoreOptions::new(OpenMode::CreateNew))?;
+    let parts = Parts {
+        name: config.name.clone(),
+        tiers: members,
+        store: Arc::new(store),
+        metadata_tier: Some(config.tiers[config.metadata].name.clone()),
+        clock: Arc::new(SystemClock::new()),
+        seed: u64::from_le_bytes(random_bytes()?),
+    };
+    let volume = NewVolume {
+        id: config.id,
+        root_uid: rustix::process::geteuid().as_raw(),
+        root_gid: rustix::process::getegid().as_raw(),
+        root_permissions: 0o755,
+    };
+    FileSystem::format(&parts, &volume).map_err(|error| anyhow!("volume `{}`: {error}", config.name))?;
+    drop(parts);
+    config.write_new(config_path)?;
+    undo.keep();
+    Ok(())
+}
+
+/// Bytes from the kernel's random source.
+pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("cannot read /dev/urandom")?;
+    Ok(bytes)
+}

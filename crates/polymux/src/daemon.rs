@@ -1,0 +1,384 @@
+//! The daemon of one mounted volume: from the checks before the mount to the clean end.
+//!
+//! What is true here:
+//! * One daemon per volume name holds `NAME.lock` of the runtime directory for as long as it lives, and an exclusive
+//!   lock on every tier (inside the tiers). A dead daemon holds neither.
+//! * Whatever ends the mount (a signal, `umount`, a lost connection), `FileSystem::unmount` runs before the process
+//!   ends, and the lock is released after it.
+//! * The daemon opens nothing under its own mount: it leaves its working directory for `/` and looks at the mount point
+//!   only before it mounts.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use polymux_fs::{Access, FileSystem, Parts, Progress};
+use polymux_fuse::{Session, Unmounter};
+use polymux_meta::{FjallStore, FjallStoreOptions, OpenMode};
+use polymux_types::SystemClock;
+use rustix::mount::UnmountFlags;
+use rustix::process::Resource;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::client;
+use crate::config::VolumeConfig;
+use crate::control::ControlServer;
+use crate::create;
+use crate::daemonize::{self, Readiness};
+use crate::logging;
+use crate::mount_options::RequestedOptions;
+use crate::mount_table::MountTable;
+use crate::registry::Registry;
+use crate::report::DaemonView;
+use crate::tiers;
+
+/// Pause of the background thread when nothing waits.
+const IDLE_PAUSE: Duration = Duration::from_millis(200);
+
+/// How long files may stay open after a signal before the daemon ends all the same.
+const OPEN_FILES_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Who is told that the volume is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadinessReport {
+    /// The process that started this one.
+    ToParent,
+    /// systemd, where it runs this.
+    ToServiceManager,
+}
+
+/// Why the mount ends.
+enum Event {
+    /// The kernel has let go of it.
+    SessionEnded(std::io::Result<()>),
+    /// Somebody asked this process to end.
+    Signal(i32),
+}
+
+/// Mounts a volume and serves it until it is unmounted.
+pub fn run(
+    registry: &Registry,
+    config_path: &Path,
+    mount_point: &Path,
+    options: RequestedOptions,
+    report: ReadinessReport,
+) -> Result<()> {
+    logging::start();
+    let mount_point = client::mount_point_path(mount_point)?;
+    if report == ReadinessReport::ToParent {
+        daemonize::detach()?;
+    }
+    let mounted = Mounted::start(registry, config_path, &mount_point, &options);
+    match (mounted, report) {
+        (Ok(mounted), ReadinessReport::ToParent) => {
+            daemonize::report(&Readiness::Ready { warnings: mounted.warnings.clone() })?;
+            mounted.serve()
+        }
+        (Ok(mounted), ReadinessReport::ToServiceManager) => {
+            mounted.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+            mounted.serve()
+        }
+        (Err(error), ReadinessReport::ToParent) => {
+            log::error!("{error:#}");
+            daemonize::report(&Readiness::Failed(format!("{error:#}")))?;
+            std::process::exit(1)
+        }
+        (Err(error), ReadinessReport::ToServiceManager) => Err(error),
+    }
+}
+
+/// A volume that is mounted. Fields are dropped in this order; the lock goes last.
+struct Mounted {
+    control: ControlServer,
+    events: Receiver<Event>,
+    unmounter: Unmounter,
+    worker: Worker,
+    file_system: Arc<FileSystem>,
+    warnings: Vec<String>,
+    name: String,
+    mount_point: PathBuf,
+    _lock: VolumeLock,
+}
+
+impl Mounted {
+    fn start(registry: &Registry, config_path: &Path, mount_point: &Path, options: &RequestedOptions) -> Result<Self> {
+        let config = VolumeConfig::read(config_path)?;
+        registry.make_runtime_directory()?;
+        let lock = VolumeLock::take(&registry.lock_path(&config.name), &config.name, mount_point)?;
+        let mut warnings = detach_dead_mount(&config.name, mount_point)?;
+        check_mount_point(&config, mount_point)?;
+        prepare_process();
+        let file_system = Arc::new(open_file_system(&config, options, &mut warnings)?);
+        let kernel_options = options.for_kernel(&config);
+        let session = polymux_fuse::mount(Arc::clone(&file_system), mount_point, &kernel_options)
+            .with_context(|| format!("cannot mount on {}", mount_point.display()));
+        let session = session.inspect_err(|_| {
+            if let Err(error) = file_system.unmount() {
+                log::error!("{error}");
+            }
+        })?;
+        let (sender, events) = mpsc::channel();
+        let unmounter = session.unmounter();
+        watch_signals(sender.clone())?;
+        let view = DaemonView {
+            file_system: Arc::clone(&file_system),
+            config: config.clone(),
+            mount_point: mount_point.to_owned(),
+            threads: kernel_options.threads,
+            warnings: warnings.clone(),
+        };
+        let control = ControlServer::start(&registry.socket_path(&config.name), Arc::new(view))?;
+        let worker = Worker::start(Arc::clone(&file_system))?;
+        serve_kernel(session, sender)?;
+        Ok(Self {
+            control,
+            events,
+            unmounter,
+            worker,
+            file_system,
+            warnings,
+            name: config.name,
+            mount_point: mount_point.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// Serves until the mount ends, then drains everything.
+    fn serve(self) -> Result<()> {
+        log::info!("volume `{}` is mounted on {}", self.name, self.mount_point.display());
+        notify(&[sd_notify::NotifyState::Ready]);
+        let ended = self.wait_for_end();
+        notify(&[sd_notify::NotifyState::Stopping]);
+        self.worker.stop();
+        let drained = self.file_system.unmount();
+        drop(self.control);
+        log::info!("volume `{}` is unmounted", self.name);
+        drained.map_err(|error| anyhow!("volume `{}` did not end cleanly: {error}", self.name))?;
+        ended
+    }
+
+    fn wait_for_end(&self) -> Result<()> {
+        let mut deadline: Option<Instant> = None;
+        loop {
+            let patience = deadline.map_or(Duration::MAX, |moment| moment.saturating_duration_since(Instant::now()));
+            // A channel cannot wait for ever with a limit, and a day is as good.
+            match self.events.recv_timeout(patience.min(Duration::from_secs(86_400))) {
+                Ok(Event::SessionEnded(result)) => {
+                    return result.with_context(|| format!("the connection to the kernel of volume `{}`", self.name));
+                }
+                Ok(Event::Signal(signal)) => {
+                    log::info!("signal {signal}: unmounting {}", self.mount_point.display());
+                    if deadline.is_none() && self.unmount_on_signal() {
+                        deadline = Some(Instant::now() + OPEN_FILES_PATIENCE);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) if deadline.is_some_and(|moment| moment <= Instant::now()) => {
+                    log::warn!("files are still open; ending all the same");
+                    return Ok(());
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => bail!("the threads of volume `{}` ended", self.name),
+            }
+        }
+    }
+
+    /// Unmounts; with open files, takes the volume out of the tree. Returns whether files may still be open.
+    fn unmount_on_signal(&self) -> bool {
+        let Err(error) = self.unmounter.unmount() else { return false };
+        log::warn!("{} is busy ({error}): detaching it", self.mount_point.display());
+        if let Err(error) = self.unmounter.detach() {
+            log::error!("cannot detach {}: {error}", self.mount_point.display());
+        }
+        true
+    }
+}
+
+fn notify(states: &[sd_notify::NotifyState]) {
+    if let Err(error) = sd_notify::notify(states) {
+        log::debug!("the service manager was not told: {error}");
+    }
+}
+
+fn serve_kernel(session: Session, sender: Sender<Event>) -> Result<()> {
+    thread::Builder::new().name("session".to_owned()).spawn(move || {
+        // The receiver is gone only when the daemon ends anyway.
+        let _ = sender.send(Event::SessionEnded(session.wait()));
+    })?;
+    Ok(())
+}
+
+fn watch_signals(sender: Sender<Event>) -> Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot watch signals")?;
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for signal in signals.forever() {
+            if sender.send(Event::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// The lock that keeps a second daemon of the same volume away; the file says who holds it.
+struct VolumeLock {
+    _file: File,
+}
+
+impl VolumeLock {
+    fn take(path: &Path, name: &str, mount_point: &Path) -> Result<Self> {
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .with_context(|| format!("cannot open {}", path.display()))?;
+        // `umount` holds a shared lock for a moment while it looks whether the daemon is gone.
+        let free = (0..20).any(|attempt| {
+            if attempt > 0 {
+                thread::sleep(Duration::from_millis(25));
+            }
+            file.try_lock().is_ok()
+        });
+        if !free {
+            let mut holder = String::new();
+            file.read_to_string(&mut holder)?;
+            bail!("volume `{name}` is mounted already {}", holder.trim());
+        }
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "on {} by process {}", mount_point.display(), std::process::id())?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// Takes away what a daemon of this volume that crashed left on the mount point. The caller holds the volume's lock, so
+/// no daemon serves it.
+fn detach_dead_mount(name: &str, mount_point: &Path) -> Result<Vec<String>> {
+    let dead =
+        |table: &MountTable| table.at(mount_point).is_some_and(|mount| mount.is_polymux() && mount.source == name);
+    if !dead(&MountTable::read()?) || mount_point.read_dir().is_ok() {
+        return Ok(Vec::new());
+    }
+    if rustix::mount::unmount(mount_point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_err() {
+        let helper = std::process::Command::new("fusermount3").args(["-uz", "--"]).arg(mount_point).output();
+        helper.context("cannot run fusermount3")?;
+    }
+    if dead(&MountTable::read()?) {
+        bail!("cannot detach what a crashed daemon of volume `{name}` left on {}", mount_point.display());
+    }
+    Ok(vec![format!("a crashed daemon's mount on {} was detached", mount_point.display())])
+}
+
+fn check_mount_point(config: &VolumeConfig, mount_point: &Path) -> Result<()> {
+    let place = mount_point.display();
+    let metadata = mount_point.metadata().with_context(|| format!("mount point {place}"))?;
+    if !metadata.is_dir() {
+        bail!("mount point {place} is not a directory");
+    }
+    let canonical = mount_point.canonicalize()?;
+    // An automount is there to be mounted over.
+    if let Some(mount) = MountTable::read()?.at(&canonical).filter(|mount| mount.file_system != "autofs") {
+        bail!("mount point {place} is in use: {} ({}) is mounted there", mount.source, mount.file_system);
+    }
+    tiers::check_mount_point(&config.tiers, &canonical)
+}
+
+/// What the daemon asks of the kernel for itself; each is an improvement, none a condition.
+fn prepare_process() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
+        log::debug!("the limit of open files stays: {error}");
+    }
+    // Memory reclaim must not wait for write-back through this very daemon.
+    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+        log::debug!("not marked as an I/O flusher: {error}");
+    }
+}
+
+fn open_file_system(
+    config: &VolumeConfig,
+    options: &RequestedOptions,
+    warnings: &mut Vec<String>,
+) -> Result<FileSystem> {
+    let mount_options = options.for_file_system(config);
+    let members = tiers::open_all(config, mount_options.access)?;
+    let mut devices = Vec::new();
+    for member in &members {
+        match &member.presence {
+            polymux_fs::TierPresence::Present(tier) => {
+                devices.push((member.name.clone(), tier.capabilities().device));
+            }
+            polymux_fs::TierPresence::Missing(reason) if member.name == config.tiers[config.metadata].name => {
+                bail!("metadata tier `{}` is missing: {reason}", member.name);
+            }
+            polymux_fs::TierPresence::Missing(reason) => {
+                warnings.push(format!("tier `{}` is missing: {reason}", member.name));
+            }
+        }
+    }
+    warnings.extend(tiers::warnings_of_sharing(&devices));
+    let mut store_options = FjallStoreOptions::new(OpenMode::Existing);
+    if let Some(cache) = config.options.metadata_cache {
+        store_options.cache_bytes = cache.0.0;
+    }
+    let store = FjallStore::open(&config.metadata_directory(), store_options)?;
+    let parts = Parts {
+        name: config.name.clone(),
+        tiers: members,
+        store: Arc::new(store),
+        metadata_tier: Some(config.tiers[config.metadata].name.clone()),
+        clock: Arc::new(SystemClock::new()),
+        seed: u64::from_le_bytes(create::random_bytes()?),
+    };
+    let file_system =
+        FileSystem::mount(parts, mount_options).map_err(|error| anyhow!("volume `{}`: {error}", config.name))?;
+    if mount_options.access == Access::ReadOnly {
+        log::info!("volume `{}` is opened read-only", config.name);
+    }
+    Ok(file_system)
+}
+
+/// The thread that does the file system's background work.
+struct Worker {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Worker {
+    fn start(file_system: Arc<FileSystem>) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new().name("background".to_owned()).spawn(move || {
+            while !stopped.load(Ordering::Acquire) {
+                let start = Instant::now();
+                let pause = match file_system.step() {
+                    Progress::Idle => IDLE_PAUSE,
+                    // Work that only waits for a moment returns at once, and must not spin.
+                    Progress::Worked if start.elapsed() < Duration::from_millis(1) => Duration::from_millis(5),
+                    Progress::Worked => continue,
+                };
+                thread::park_timeout(pause);
+            }
+        })?;
+        Ok(Self { stop, thread })
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Release);
+        self.thread.thread().unpark();
+        if self.thread.join().is_err() {
+            log::error!("the background thread had panicked");
+        }
+    }
+}

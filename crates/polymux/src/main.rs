@@ -1,0 +1,74 @@
+//! The `polymux` command: command line and daemon. Called as `mount.polymux` it is the helper of mount(8).
+//!
+//! Exit codes: 0 done, 1 refused or failed (one line on standard error says why), 2 wrong usage, 32 mount failed (only
+//! as `mount.polymux`).
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod client;
+mod config;
+mod config_format;
+mod control;
+mod create;
+mod daemon;
+mod daemonize;
+mod inspect;
+mod logging;
+mod mount;
+mod mount_helper;
+mod mount_options;
+mod mount_table;
+mod names;
+mod output;
+mod protocol;
+mod registry;
+mod report;
+mod status;
+mod tiers;
+mod try_out;
+mod umount;
+mod where_is;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use crate::cli::{CommandLine, ExtentDetail, InspectSubject, Verb, output_format};
+use crate::registry::Registry;
+use crate::umount::UnmountMode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let called_as = arguments.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    if called_as.ends_with("mount.polymux") {
+        return mount_helper::run(&arguments[1..]);
+    }
+    match run(CommandLine::parse_from(arguments).verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<()> {
+    let registry = Registry::from_environment()?;
+    match verb {
+        Verb::Create(arguments) => create::run(&registry, &arguments),
+        Verb::Mount(arguments) => mount::run(&registry, &arguments),
+        Verb::Umount { volume, lazy } => {
+            umount::run(&registry, &volume, if lazy { UnmountMode::Lazy } else { UnmountMode::WhenIdle })
+        }
+        Verb::Status { volume, json } => status::run(&registry, volume.as_deref(), output_format(json)),
+        Verb::Where { file, extents, json } => {
+            let detail = if extents { ExtentDetail::Shown } else { ExtentDetail::Hidden };
+            where_is::run(&registry, &file, detail, output_format(json))
+        }
+        Verb::Inspect { subject: InspectSubject::Label { tier, json } } => inspect::label(&tier, output_format(json)),
+        Verb::Try(arguments) => try_out::run(&arguments),
+    }
+}

@@ -1,0 +1,125 @@
+//! `mount.polymux SOURCE DIRECTORY [-sfnvw] [-o OPTIONS]`: what mount(8) calls for `mount -t polymux` and fstab.
+//!
+//! Invariant: the flags are those that mount(8) documents for helpers; one it does not know ends with exit code 1.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow, bail};
+
+use crate::cli::MountArguments;
+use crate::mount;
+use crate::output;
+use crate::registry::Registry;
+
+/// Exit codes of mount(8).
+const USAGE: u8 = 1;
+const MOUNT_FAILED: u8 = 32;
+
+/// What mount(8) asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct HelperArguments {
+    source: String,
+    mount_point: PathBuf,
+    options: Vec<String>,
+    /// `-f`: check the arguments and do nothing.
+    fake: bool,
+}
+
+/// Runs as the helper; `arguments` are those after the program's name.
+pub fn run(arguments: &[OsString]) -> ExitCode {
+    let parsed = match parse(arguments) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            output::error(&error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    if parsed.fake {
+        return ExitCode::SUCCESS;
+    }
+    let mounted = Registry::from_environment().and_then(|registry| {
+        mount::run(
+            &registry,
+            &MountArguments {
+                volume: parsed.source,
+                mount_point: parsed.mount_point,
+                options: parsed.options,
+                foreground: false,
+                degraded: false,
+                read_only: false,
+                report_readiness: false,
+            },
+        )
+    });
+    match mounted {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&error);
+            ExitCode::from(MOUNT_FAILED)
+        }
+    }
+}
+
+fn parse(arguments: &[OsString]) -> Result<HelperArguments> {
+    let mut parsed = HelperArguments::default();
+    let mut positional = Vec::new();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let text = argument.to_str();
+        match text {
+            Some("-o") => parsed.options.push(option_value("-o", rest.next())?),
+            Some("-t" | "-N") => drop(option_value(text.unwrap_or_default(), rest.next())?),
+            Some(flags) if flags.starts_with("-o") => parsed.options.push(flags[2..].to_owned()),
+            Some(flags) if flags.starts_with('-') && flags.len() > 1 => {
+                for flag in flags[1..].chars() {
+                    match flag {
+                        'f' => parsed.fake = true,
+                        // Sloppy, no mtab, verbose, read-write: nothing to do differently.
+                        's' | 'n' | 'v' | 'w' => {}
+                        'r' => parsed.options.push("ro".to_owned()),
+                        other => bail!("mount.polymux does not know the flag -{other}"),
+                    }
+                }
+            }
+            _ => positional.push(argument.clone()),
+        }
+    }
+    let [source, mount_point] = <[OsString; 2]>::try_from(positional)
+        .map_err(|_| anyhow!("usage: mount.polymux NAME|FILE DIRECTORY [-o OPTIONS]"))?;
+    parsed.source = source.into_string().map_err(|_| anyhow!("the name of the volume is not UTF-8"))?;
+    parsed.mount_point = PathBuf::from(mount_point);
+    Ok(parsed)
+}
+
+fn option_value(flag: &str, value: Option<&OsString>) -> Result<String> {
+    let value = value.ok_or_else(|| anyhow!("{flag} needs a value"))?;
+    value.clone().into_string().map_err(|_| anyhow!("the value of {flag} is not UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_line(line: &str) -> Result<HelperArguments> {
+        parse(&line.split(' ').map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_forms_that_mount_uses_are_understood() {
+        let parsed = parse_line("media /media -sfnv -o rw,noatime -oallow_other").unwrap();
+        assert_eq!(parsed.source, "media");
+        assert_eq!(parsed.mount_point, PathBuf::from("/media"));
+        assert_eq!(parsed.options, ["rw,noatime", "allow_other"]);
+        assert!(parsed.fake);
+        assert_eq!(parse_line("-r media /media -t polymux").unwrap().options, ["ro"]);
+    }
+
+    #[test]
+    fn anything_else_is_wrong_usage() {
+        for line in ["media", "media /media /more", "media /media -o", "media /media -q"] {
+            assert!(parse_line(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Options of one mount, as `-o` gives them, over those of the configuration.
+//!
+//! Invariant: an option that is neither known nor marked as meant for somebody else (`x-…`) is refused, because a
+//! mount that silently ignores what it was asked for is worse than none.
+
+use anyhow::{Result, bail};
+use polymux_fs::{Access, AccessTimes, MissingTiers, MountOptions};
+use polymux_fuse::{FuseOptions, Sharing, SpecialFiles};
+
+use crate::config::VolumeConfig;
+
+/// What the command line asks for; `None` leaves it to the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestedOptions {
+    /// Read-only or not.
+    pub access: Option<Access>,
+    /// For everybody or the owner.
+    pub sharing: Option<Sharing>,
+    /// Whether access times change.
+    pub access_times: Option<AccessTimes>,
+    /// Whether set-id bits and devices work.
+    pub special_files: Option<SpecialFiles>,
+    /// What to do when a tier is missing.
+    pub missing: Option<MissingTiers>,
+}
+
+impl RequestedOptions {
+    /// Reads lists as `mount -o` takes them; a later option overrides an earlier one.
+    pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<Self> {
+        let mut requested = Self::default();
+        for option in lists.into_iter().flat_map(|list| list.split(',')).map(str::trim) {
+            requested.apply(option)?;
+        }
+        Ok(requested)
+    }
+
+    fn apply(&mut self, option: &str) -> Result<()> {
+        match option {
+            "ro" => self.access = Some(Access::ReadOnly),
+            "rw" => self.access = Some(Access::ReadWrite),
+            "allow_other" => self.sharing = Some(Sharing::Everybody),
+            "noatime" => self.access_times = Some(AccessTimes::Never),
+            "relatime" | "atime" => self.access_times = Some(AccessTimes::Relative),
+            "nosuid" | "nodev" => self.special_files = Some(SpecialFiles::Ignored),
+            "degraded" => self.missing = Some(MissingTiers::Degraded),
+            // For mount(8), systemd and the kernel, not for us.
+            "" | "defaults" | "nofail" | "fail" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner"
+            | "group" | "_netdev" | "dev" | "suid" | "exec" | "noexec" | "sync" | "async" | "diratime"
+            | "nodiratime" => {}
+            other if other.starts_with("x-") || other.starts_with("X-") || other.starts_with("comment=") => {}
+            other => bail!("unknown mount option `{}`", other.escape_debug()),
+        }
+        Ok(())
+    }
+
+    /// The list that [`RequestedOptions::parse`] reads back as this.
+    pub fn to_list(&self) -> String {
+        let options = [
+            self.access.map(|access| if access == Access::ReadOnly { "ro" } else { "rw" }),
+            self.sharing.filter(|sharing| *sharing == Sharing::Everybody).map(|_| "allow_other"),
+            self.access_times.map(|times| if times == AccessTimes::Never { "noatime" } else { "relatime" }),
+            self.special_files.filter(|special| *special == SpecialFiles::Ignored).map(|_| "nosuid"),
+            self.missing.filter(|missing| *missing == MissingTiers::Degraded).map(|_| "degraded"),
+        ];
+        options.into_iter().flatten().collect::<Vec<_>>().join(",")
+    }
+
+    /// Options for the file system.
+    pub fn for_file_system(&self, config: &VolumeConfig) -> MountOptions {
+        let mut options = MountOptions::default();
+        if config.options.noatime == Some(true) {
+            options.access_times = AccessTimes::Never;
+        }
+        options.access = self.access.unwrap_or(options.access);
+        options.access_times = self.access_times.unwrap_or(options.access_times);
+        options.missing = self.missing.unwrap_or(options.missing);
+        options.sync_on_replace = config.options.sync_on_replace.unwrap_or(options.sync_on_replace);
+        options.flush_interval_seconds = config.options.flush_interval.unwrap_or(options.flush_interval_seconds);
+        options
+    }
+
+    /// Options for the kernel.
+    pub fn for_kernel(&self, config: &VolumeConfig) -> FuseOptions {
+        let access = self.access.unwrap_or(MountOptions::default().access);
+        let mut options = FuseOptions::new(config.name.clone(), access);
+        if let Some(allow_other) = config.options.allow_other {
+            options.sharing = if allow_other { Sharing::Everybody } else { Sharing::OwnerOnly };
+        }
+        options.sharing = self.sharing.unwrap_or(options.sharing);
+        options.special_files = self.special_files.unwrap_or(options.special_files);
+        if let Some(threads) = config.options.threads {
+            options.threads = usize::from(threads.get());
+        }
+        options
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_fstab_are_understood_or_tolerated() {
+        let requested = RequestedOptions::parse([
+            "defaults,rw,ro,allow_other",
+            "noatime,nofail,x-systemd.requires=/mnt,_netdev,user,noauto,exec,,nodev",
+        ])
+        .unwrap();
+        assert_eq!(requested.access, Some(Access::ReadOnly), "the later of rw and ro counts");
+        assert_eq!(requested.sharing, Some(Sharing::Everybody));
+        assert_eq!(requested.access_times, Some(AccessTimes::Never));
+        assert_eq!(requested.special_files, Some(SpecialFiles::Ignored));
+    }
+
+    #[test]
+    fn an_unknown_option_is_refused_by_name() {
+        for option in ["writeback", "uid=1000", "noatim", "ro=1"] {
+            let error = RequestedOptions::parse([option]).unwrap_err().to_string();
+            assert!(error.contains(option) && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_list_survives_writing_and_reading() {
+        for list in ["", "ro", "rw,allow_other,noatime,nosuid,degraded", "relatime"] {
+            let requested = RequestedOptions::parse([list]).unwrap();
+            assert_eq!(RequestedOptions::parse([requested.to_list().as_str()]).unwrap(), requested);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What the command line and the daemon say to each other: one line of JSON each way (DESIGN section 13).
+//!
+//! Invariant: an answer is what `--json` prints, so that keys here are a public interface: they are added to, never
+//! renamed.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest request in bytes.
+pub const REQUEST_LENGTH_MAX: u64 = 64 * 1024;
+
+/// A request to the daemon of one volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Everything about the volume.
+    Status,
+    /// Where a file's bytes are.
+    Where {
+        /// Inode number.
+        ino: u64,
+    },
+}
+
+/// An answer of the daemon.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// To [`Request::Status`].
+    Status(Box<StatusReport>),
+    /// To [`Request::Where`].
+    Where(WhereReport),
+    /// The request could not be carried out.
+    Error(String),
+}
+
+/// Everything `status` tells of a mounted volume. Sizes are in bytes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// Name of the volume.
+    pub name: String,
+    /// Its identity.
+    pub volume: String,
+    /// Directory it is mounted on.
+    pub mount_point: String,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// Epoch of this mount.
+    pub epoch: u64,
+    /// Whether it may not be changed.
+    pub read_only: bool,
+    /// What a sync is worth on the weakest tier.
+    pub guarantee: String,
+    /// The same in a sentence.
+    pub guarantee_meaning: String,
+    /// How requests of the kernel arrive.
+    pub transport: String,
+    /// Threads that serve them.
+    pub threads: usize,
+    /// Tier that holds the metadata store.
+    pub metadata_tier: String,
+    /// Bytes that the metadata store takes.
+    pub metadata_bytes: u64,
+    /// Tiers in speed order.
+    pub tiers: Vec<TierReport>,
+    /// Room as `df` shows it.
+    pub space: Option<SpaceReport>,
+    /// Files in use in memory.
+    pub inodes_cached: usize,
+    /// Open descriptions.
+    pub files_open: usize,
+    /// Objects and ranges that wait to be freed.
+    pub disowned_pending: u64,
+    /// Last committed transaction of this mount.
+    pub transactions_committed: u64,
+    /// Last durable transaction of this mount.
+    pub transactions_durable: u64,
+    /// What recovery did at this mount; empty after a clean stop.
+    pub recovery: Vec<String>,
+    /// What was noticed while mounting.
+    pub warnings: Vec<String>,
+    /// Counters of the file system.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Room of the whole volume in bytes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SpaceReport {
+    /// All of it.
+    pub total: u64,
+    /// What is free, reserves included.
+    pub free: u64,
+    /// What can still be written.
+    pub available: u64,
+}
+
+/// One tier in a [`StatusReport`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TierReport {
+    /// Number.
+    pub id: u16,
+    /// Name.
+    pub name: String,
+    /// Directory.
+    pub path: String,
+    /// `online`, `failing` or `missing`.
+    pub state: String,
+    /// Why it is not online.
+    pub reason: Option<String>,
+    /// Type of the file system below.
+    pub file_system: Option<String>,
+    /// What a sync is worth there.
+    pub guarantee: Option<String>,
+    /// Limit of the configuration.
+    pub capacity: Option<u64>,
+    /// All room that the tier can give.
+    pub total: Option<u64>,
+    /// Room in use.
+    pub used: Option<u64>,
+    /// Room that is free.
+    pub free: Option<u64>,
+    /// Room that is left free of new data.
+    pub reserve: u64,
+    /// Tiers whose file system is the same: their room is counted once.
+    pub shares_file_system_with: Vec<String>,
+    /// What the file system below can do, name and value.
+    pub capabilities: BTreeMap<String, String>,
+    /// Counters of operations.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Everything `where` tells of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhereReport {
+    /// Inode number.
+    pub ino: u64,
+    /// A path from the root of the volume; `None` where the file has no name any more.
+    pub path: Option<String>,
+    /// Size in bytes.
+    pub size: u64,
+    /// Tier of every block that no extent maps elsewhere.
+    pub home: Option<String>,
+    /// Bytes per tier, in speed order.
+    pub tiers: Vec<ShareReport>,
+    /// The file's range in order.
+    pub extents: Vec<ExtentReport>,
+    /// Records of the block lookup table in the store.
+    pub extent_records: u64,
+    /// Ranges lost by a failed sync.
+    pub damaged: Vec<(u64, u64)>,
+    /// Descriptors that are open.
+    pub open_handles: usize,
+}
+
+/// Bytes of a file on one tier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareReport {
+    /// The tier.
+    pub tier: String,
+    /// Object there, in the form of its file name.
+    pub object: String,
+    /// Bytes of the file's range that are mapped there, holes included.
+    pub bytes_mapped: u64,
+    /// Bytes that take room there; `None` where the tier is missing.
+    pub bytes_allocated: Option<u64>,
+}
+
+/// A run of bytes on one tier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtentReport {
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// The tier; `None` for bytes that are nowhere yet.
+    pub tier: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_one_line_and_unknown_ones_are_refused() {
+        for request in [Request::Status, Request::Where { ino: 7 }] {
+            let line = serde_json::to_string(&request).unwrap();
+            assert!(!line.contains('\n'));
+            assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), request);
+        }
+        for line in ["{}", "{\"verb\":\"format\"}", "{\"verb\":\"where\",\"ino\":1,\"x\":2}", "status"] {
+            assert!(serde_json::from_str::<Request>(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Turns what the file system tells of itself into the reports of [`crate::protocol`].
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use polymux_fs::{FileLocation, FileSystem, TierState, TierStatus};
+use polymux_tier::{Capabilities, Guarantee};
+use polymux_types::Ino;
+
+use crate::config::VolumeConfig;
+use crate::protocol::{ExtentReport, ShareReport, SpaceReport, StatusReport, TierReport, WhereReport};
+
+/// What a daemon knows beside its file system.
+pub struct DaemonView {
+    /// The mounted file system.
+    pub file_system: Arc<FileSystem>,
+    /// Its configuration.
+    pub config: VolumeConfig,
+    /// Directory it is mounted on.
+    pub mount_point: PathBuf,
+    /// Threads that serve requests of the kernel.
+    pub threads: usize,
+    /// What was noticed while mounting.
+    pub warnings: Vec<String>,
+}
+
+impl DaemonView {
+    /// Everything about the volume at this moment.
+    pub fn status(&self) -> polymux_fs::Result<StatusReport> {
+        let status = self.file_system.status()?;
+        let space = self.file_system.space().ok();
+        Ok(StatusReport {
+            volume: status.id.to_string(),
+            name: status.name,
+            mount_point: self.mount_point.display().to_string(),
+            pid: std::process::id(),
+            epoch: status.epoch.get(),
+            read_only: status.read_only,
+            guarantee: status.guarantee.to_string(),
+            guarantee_meaning: meaning_of(status.guarantee).to_owned(),
+            transport: "classic /dev/fuse".to_owned(),
+            threads: self.threads,
+            metadata_tier: self.config.tiers[self.config.metadata].name.clone(),
+            metadata_bytes: status.metadata_bytes,
+            tiers: status.tiers.iter().map(|tier| self.tier_report(tier)).collect(),
+            space: space.map(|space| SpaceReport { total: space.total, free: space.free, available: space.available }),
+            inodes_cached: status.inodes_cached,
+            files_open: status.files_open,
+            disowned_pending: status.disowned_pending,
+            transactions_committed: status.transactions_committed,
+            transactions_durable: status.transactions_durable,
+            recovery: status.recovery,
+            warnings: self.warnings.clone(),
+            counters: to_map(status.counters),
+        })
+    }
+
+    /// Where a file's bytes are.
+    pub fn locate(&self, ino: Ino) -> polymux_fs::Result<WhereReport> {
+        self.file_system.locate(ino).map(where_report)
+    }
+
+    fn tier_report(&self, tier: &TierStatus) -> TierReport {
+        let configured = self.config.tiers.iter().find(|configured| configured.name == tier.name);
+        let (state, reason) = match &tier.state {
+            TierState::Online => ("online", None),
+            TierState::Failing(reason) => ("failing", Some(reason.clone())),
+            TierState::Missing(reason) => ("missing", Some(reason.clone())),
+        };
+        TierReport {
+            id: tier.id.get(),
+            name: tier.name.clone(),
+            path: configured.map_or_else(String::new, |configured| configured.path.display().to_string()),
+            state: state.to_owned(),
+            reason,
+            file_system: tier.capabilities.as_ref().map(|capabilities| capabilities.file_system.clone()),
+            guarantee: tier.capabilities.as_ref().map(|capabilities| capabilities.guarantee.to_string()),
+            capacity: configured.and_then(|configured| configured.capacity).map(|capacity| capacity.0.0),
+            total: tier.space.map(|space| space.total),
+            used: tier.space.map(|space| space.used),
+            free: tier.space.map(|space| space.free),
+            reserve: tier.reserve,
+            shares_file_system_with: tier.shares_file_system_with.clone(),
+            capabilities: tier.capabilities.as_ref().map(capability_map).unwrap_or_default(),
+            counters: to_map(tier.counters.entries()),
+        }
+    }
+}
+
+fn to_map(entries: Vec<(&'static str, u64)>) -> BTreeMap<String, u64> {
+    entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn capability_map(capabilities: &Capabilities) -> BTreeMap<String, String> {
+    let entries = [
+        ("sparse", capabilities.sparse.to_string()),
+        ("punch_hole", capabilities.punch_hole.to_string()),
+        ("preallocate", capabilities.preallocate.to_string()),
+        ("seek_data", capabilities.seek_data.to_string()),
+        ("extended_attributes", capabilities.extended_attributes.to_string()),
+        ("nowait_read", capabilities.nowait_read.to_string()),
+        ("nowait_write", capabilities.nowait_write.to_string()),
+        ("file_size_max", capabilities.file_size_max.to_string()),
+        ("block_size", capabilities.block_size.to_string()),
+        ("timestamp_granularity_ns", capabilities.timestamp_granularity_ns.to_string()),
+        ("overwrite", format!("{:?}", capabilities.overwrite)),
+    ];
+    entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// What a promise means for somebody who calls fsync (P21: a volume promises no more than its weakest tier).
+pub fn meaning_of(guarantee: Guarantee) -> &'static str {
+    match guarantee {
+        Guarantee::Durable => "after fsync, data survives a crash of the machine",
+        Guarantee::Remote => "after fsync, data is as safe as the server below says; a lost connection can delay it",
+        Guarantee::Volatile => "a tier is in memory: NOTHING survives a crash or reboot of the machine, fsync or not",
+    }
+}
+
+fn where_report(location: FileLocation) -> WhereReport {
+    WhereReport {
+        ino: location.ino.get(),
+        path: location.path.map(|path| String::from_utf8_lossy(&path).into_owned()),
+        size: location.size,
+        home: location.home,
+        tiers: location
+            .shares
+            .into_iter()
+            .map(|share| ShareReport {
+                tier: share.name,
+                object: format!("{:016x}", share.object),
+                bytes_mapped: share.bytes_mapped,
+                bytes_allocated: share.bytes_allocated,
+            })
+            .collect(),
+        extents: location
+            .extents
+            .into_iter()
+            .map(|extent| ExtentReport { offset: extent.offset, length: extent.length, tier: extent.tier })
+            .collect(),
+        extent_records: location.extent_records,
+        damaged: location.damaged,
+        open_handles: location.open_handles,
+    }
+}

@@ -1,0 +1,111 @@
+//! `polymux status`: what volumes there are and how they do.
+
+use anyhow::{Result, bail};
+use polymux_types::ByteSize;
+use serde_json::json;
+
+use crate::cli::OutputFormat;
+use crate::client;
+use crate::output::{self, Table};
+use crate::protocol::{Answer, Request, StatusReport, TierReport};
+use crate::registry::Registry;
+
+/// Shows one volume, or all that are mounted or configured.
+pub fn run(registry: &Registry, volume: Option<&str>, format: OutputFormat) -> Result<()> {
+    match volume {
+        Some(text) => {
+            let name = client::volume_name(registry, text)?;
+            match status_of(registry, &name)? {
+                Some(report) if format == OutputFormat::Json => output::json(&report),
+                Some(report) => output::line(&render(&report)),
+                None => bail!("volume `{name}` is not mounted"),
+            }
+        }
+        None => all(registry, format),
+    }
+}
+
+/// The status of a volume; `None` where it is not mounted.
+pub fn status_of(registry: &Registry, name: &str) -> Result<Option<StatusReport>> {
+    match client::ask(registry, name, &Request::Status)? {
+        Some(Answer::Status(report)) => Ok(Some(*report)),
+        Some(_) => bail!("the daemon of volume `{name}` answered something else"),
+        None => Ok(None),
+    }
+}
+
+fn all(registry: &Registry, format: OutputFormat) -> Result<()> {
+    let mut mounted = Vec::new();
+    for name in registry.with_socket() {
+        mounted.extend(status_of(registry, &name)?);
+    }
+    let is_mounted = |name: &String| mounted.iter().any(|report| report.name == *name);
+    let others: Vec<String> = registry.configured().into_iter().filter(|name| !is_mounted(name)).collect();
+    if format == OutputFormat::Json {
+        return output::json(&json!({ "mounted": mounted, "not_mounted": others }));
+    }
+    for report in &mounted {
+        output::line(&render(report))?;
+        output::line("")?;
+    }
+    for name in &others {
+        output::line(&format!("{name}: not mounted"))?;
+    }
+    if mounted.is_empty() && others.is_empty() {
+        output::line("no volumes; `polymux create` makes one")?;
+    }
+    Ok(())
+}
+
+fn render(report: &StatusReport) -> String {
+    let access = if report.read_only { "read-only" } else { "read-write" };
+    let mut lines = vec![
+        format!("{} on {} ({access}, pid {}, epoch {})", report.name, report.mount_point, report.pid, report.epoch),
+        tier_table(&report.tiers),
+    ];
+    if let Some(space) = &report.space {
+        lines.push(format!(
+            "  volume: {} in all, {} free, {} can still be written",
+            ByteSize(space.total),
+            ByteSize(space.free),
+            ByteSize(space.available)
+        ));
+    }
+    lines.push(format!("  promise: {}: {}", report.guarantee, report.guarantee_meaning));
+    lines.push(format!(
+        "  metadata: {} on tier {}, {} transactions ({} not durable yet)",
+        ByteSize(report.metadata_bytes),
+        report.metadata_tier,
+        report.transactions_committed,
+        report.transactions_committed.saturating_sub(report.transactions_durable)
+    ));
+    lines.push(format!(
+        "  in use: {} inodes in memory, {} open files, {} ranges waiting to be freed",
+        report.inodes_cached, report.files_open, report.disowned_pending
+    ));
+    lines.push(format!("  transport: {}, {} threads", report.transport, report.threads));
+    let reasons = report.tiers.iter().filter_map(|tier| Some((&tier.name, tier.reason.as_ref()?)));
+    lines.extend(reasons.map(|(name, reason)| format!("  tier {name}: {reason}")));
+    lines.extend(report.warnings.iter().map(|warning| format!("  warning: {warning}")));
+    lines.extend(report.recovery.iter().map(|note| format!("  recovery: {note}")));
+    lines.join("\n")
+}
+
+fn tier_table(tiers: &[TierReport]) -> String {
+    let mut table =
+        Table::new(&["tier", "state", "file system", "promise", "capacity", "used", "free", "reserve", "path"]);
+    for tier in tiers {
+        table.row(vec![
+            tier.name.clone(),
+            tier.state.clone(),
+            tier.file_system.clone().unwrap_or_else(|| "-".to_owned()),
+            tier.guarantee.clone().unwrap_or_else(|| "-".to_owned()),
+            output::size(tier.total),
+            output::size(tier.used),
+            output::size(tier.free),
+            output::size(Some(tier.reserve)),
+            tier.path.clone(),
+        ]);
+    }
+    table.render("  ")
+}

@@ -1,0 +1,193 @@
+//! From the tiers of a configuration to open ones, and what a directory must be to become one.
+//!
+//! Invariant: the checks here change nothing on disk, so that everything can be refused before anything is made.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use polymux_fs::{Access, TierMember, TierPresence};
+use polymux_tier::posix::{OWN_DIRECTORY, OpenAccess, probe_directory, read_label_at};
+use polymux_tier::{Capabilities, Guarantee, Label, PosixTier, PosixTierOptions, Tier, TierError};
+use polymux_types::ByteSize;
+use rustix::fs::StatVfsMountFlags;
+
+use crate::config::{TierConfig, VolumeConfig};
+use crate::mount_table::is_within;
+
+/// Whether tiers in memory are let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolatileTiers {
+    /// They are refused: nothing on them survives a crash.
+    Refused,
+    /// For `try` and tests.
+    Allowed,
+}
+
+/// Reads the label of a tier.
+pub fn read_label(path: &Path) -> Result<Label> {
+    Ok(read_label_at(path)?)
+}
+
+/// Looks at a directory that is to become a tier. Returns what its file system can do.
+pub fn check_candidate(tier: &TierConfig, volatile: VolatileTiers) -> Result<Capabilities> {
+    let path = tier.path.display();
+    let metadata = tier.path.metadata().with_context(|| format!("tier `{}`: {path}", tier.name))?;
+    if !metadata.is_dir() {
+        bail!("tier `{}`: {path} is not a directory", tier.name);
+    }
+    if let Ok(label) = read_label_at(&tier.path) {
+        bail!(
+            "tier `{}`: {path} belongs to volume `{}` already (as tier `{}`)",
+            tier.name,
+            label.volume_name,
+            label.tier_name
+        );
+    }
+    let own = tier.path.join(OWN_DIRECTORY);
+    if own.symlink_metadata().is_ok() {
+        bail!("tier `{}`: {} is there already, without a valid label; move it away", tier.name, own.display());
+    }
+    let file_system = rustix::fs::statvfs(&tier.path).with_context(|| format!("tier `{}`: {path}", tier.name))?;
+    if file_system.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        bail!("tier `{}`: {path} is mounted read-only", tier.name);
+    }
+    let capabilities = probe_directory(&tier.path).map_err(|error| match error {
+        TierError::ReadOnly => anyhow!("tier `{}`: {path} is read-only", tier.name),
+        error => anyhow!("tier `{}`: {path}: {error}", tier.name),
+    })?;
+    let kind = &capabilities.file_system;
+    if !capabilities.sparse {
+        bail!("tier `{}`: {path} is on {kind}, which has no sparse files", tier.name);
+    }
+    if capabilities.guarantee == Guarantee::Volatile && volatile == VolatileTiers::Refused {
+        bail!("tier `{}`: {path} is on {kind}, in memory: everything there is lost at the next restart", tier.name);
+    }
+    Ok(capabilities)
+}
+
+/// Refuses tiers that lie in one another. Paths are canonical.
+pub fn check_nesting(tiers: &[TierConfig]) -> Result<()> {
+    for (index, inner) in tiers.iter().enumerate() {
+        for outer in tiers.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, outer)| outer) {
+            if is_within(&inner.path, &outer.path) {
+                bail!(
+                    "tier `{}` ({}) lies within tier `{}` ({})",
+                    inner.name,
+                    inner.path.display(),
+                    outer.name,
+                    outer.path.display()
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a mount point that lies in a tier or holds one. Paths are canonical where they exist.
+pub fn check_mount_point(tiers: &[TierConfig], mount_point: &Path) -> Result<()> {
+    for tier in tiers {
+        let path: PathBuf = tier.path.canonicalize().unwrap_or_else(|_| tier.path.clone());
+        if is_within(mount_point, &path) {
+            bail!("mount point {} lies within tier `{}` ({})", mount_point.display(), tier.name, path.display());
+        }
+        if is_within(&path, mount_point) {
+            bail!("tier `{}` ({}) lies within the mount point {}", tier.name, path.display(), mount_point.display());
+        }
+    }
+    Ok(())
+}
+
+/// One warning for each group of tiers that share a file system; each group is counted once.
+pub fn warnings_of_sharing(devices: &[(String, u64)]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (index, (_, device)) in devices.iter().enumerate() {
+        if devices[..index].iter().any(|(_, earlier)| earlier == device) {
+            continue;
+        }
+        let group: Vec<String> =
+            devices.iter().filter(|(_, other)| other == device).map(|(name, _)| format!("`{name}`")).collect();
+        if group.len() > 1 {
+            warnings.push(format!(
+                "tiers {} share one file system: its room is counted once, and none is faster than the others",
+                group.join(" and ")
+            ));
+        }
+    }
+    warnings
+}
+
+/// Options for opening a tier of a volume.
+pub fn open_options(tier: &TierConfig, access: Access) -> PosixTierOptions {
+    let mut options = PosixTierOptions::new(tier.name.clone());
+    options.capacity = tier.capacity.map(|capacity| capacity.0);
+    options.access = match access {
+        Access::ReadWrite => OpenAccess::ReadWrite,
+        Access::ReadOnly => OpenAccess::ReadOnly,
+    };
+    options
+}
+
+/// Opens the tiers of a volume. One that is not there becomes a missing member with the reason.
+///
+/// # Errors
+/// A tier that somebody else holds, or one that cannot be read.
+pub fn open_all(config: &VolumeConfig, access: Access) -> Result<Vec<TierMember>> {
+    config.tiers.iter().enumerate().map(|(index, tier)| open_one(config, index, tier, access)).collect()
+}
+
+fn open_one(config: &VolumeConfig, index: usize, tier: &TierConfig, access: Access) -> Result<TierMember> {
+    match PosixTier::open(&tier.path, open_options(tier, access)) {
+        Ok(open) => member(config, index, Arc::new(open)),
+        Err(TierError::Label(reason)) => {
+            Ok(TierMember { name: tier.name.clone(), reserve: ByteSize(0), presence: TierPresence::Missing(reason) })
+        }
+        Err(error) => Err(anyhow!("tier `{}`: {}: {error}", tier.name, tier.path.display())),
+    }
+}
+
+/// An open tier as a member of its volume, with its reserve in bytes. What the metadata store needs beside that is kept
+/// free by the file system.
+pub fn member(config: &VolumeConfig, index: usize, open: Arc<PosixTier>) -> Result<TierMember> {
+    let tier = &config.tiers[index];
+    let total = open.space().map_err(|error| anyhow!("tier `{}`: {error}", tier.name))?.total;
+    let reserve = tier.reserve.map_or(ByteSize(0), |reserve| reserve.bytes_of(total));
+    Ok(TierMember { name: tier.name.clone(), reserve, presence: TierPresence::Present(open) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tier(name: &str, path: &str) -> TierConfig {
+        TierConfig { name: name.to_owned(), path: PathBuf::from(path), capacity: None, reserve: None }
+    }
+
+    #[test]
+    fn nested_tiers_are_refused_in_either_order() {
+        check_nesting(&[tier("a", "/x/a"), tier("b", "/x/ab")]).unwrap();
+        for paths in [["/x", "/x/y"], ["/x/y", "/x"]] {
+            let error = check_nesting(&[tier("a", paths[0]), tier("b", paths[1])]).unwrap_err().to_string();
+            assert!(error.contains("lies within"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_mount_point_may_neither_lie_in_a_tier_nor_hold_one() {
+        let tiers = [tier("a", "/nowhere/x")];
+        check_mount_point(&tiers, Path::new("/nowhere/xy")).unwrap();
+        assert!(check_mount_point(&tiers, Path::new("/nowhere/x/y")).is_err());
+        assert!(check_mount_point(&tiers, Path::new("/nowhere")).is_err());
+    }
+
+    #[test]
+    fn a_shared_file_system_is_warned_of_once() {
+        let devices = |numbers: &[u64]| -> Vec<(String, u64)> {
+            numbers.iter().enumerate().map(|(index, device)| (format!("t{index}"), *device)).collect()
+        };
+        assert!(warnings_of_sharing(&devices(&[1, 2, 3])).is_empty());
+        let warnings = warnings_of_sharing(&devices(&[1, 2, 1, 1]));
+        assert_eq!(warnings.len(), 1);
+        assert!(warnings[0].contains("`t0` and `t2` and `t3`"), "{}", warnings[0]);
+    }
+}

@@ -1,0 +1,201 @@
+//! The temporary directories, volume and daemon of a trial.
+//!
+//! Invariant: dropping a [`Stage`] leaves nothing behind, whatever happened before: no mount, no daemon, no file. Only
+//! [`Stage::keep`] changes that. Directories are never removed while the volume is still mounted.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use anyhow::{Context, Result, anyhow, bail};
+use polymux_tier::Guarantee;
+use polymux_tier::posix::probe_directory;
+
+use crate::create;
+use crate::daemonize::{self, DaemonArguments};
+use crate::mount_options::RequestedOptions;
+use crate::mount_table::MountTable;
+use crate::output;
+use crate::registry::{Registry, VolumeReference};
+use crate::umount::{self, UnmountMode};
+
+/// Name of the volume of a trial.
+pub const VOLUME_NAME: &str = "try";
+
+/// Everything that a trial makes.
+pub struct Stage {
+    directory: PathBuf,
+    registry: Registry,
+    daemon: Option<Child>,
+    volatile: bool,
+    kept: bool,
+}
+
+impl Stage {
+    /// Makes the directories, where possible on a file system that is not in memory.
+    pub fn set() -> Result<Self> {
+        let (base, volatile) = choose_base()?;
+        let directory = base.join(format!("polymux-try-{:016x}", u64::from_le_bytes(create::random_bytes()?)));
+        let make = |path: &Path| {
+            let made = fs::DirBuilder::new().mode(0o700).create(path);
+            made.with_context(|| format!("cannot make {}", path.display()))
+        };
+        make(&directory)?;
+        let registry = Registry::private(&directory);
+        let stage = Self { directory, registry, daemon: None, volatile, kept: false };
+        for path in [stage.tier("fast"), stage.tier("slow"), stage.mount_point()] {
+            make(&path)?;
+        }
+        Ok(stage)
+    }
+
+    /// The directory that everything lies in.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where its volume is registered.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Whether the tiers are in memory.
+    pub fn is_volatile(&self) -> bool {
+        self.volatile
+    }
+
+    /// Directory of a tier.
+    pub fn tier(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Directory that the volume is mounted on.
+    pub fn mount_point(&self) -> PathBuf {
+        self.directory.join("mnt")
+    }
+
+    /// Makes the volume, by the same command that a user would type. Returns that command.
+    pub fn create(&self, fast_capacity: u64) -> Result<String> {
+        let named = |tier: &str| {
+            let mut argument = OsString::from(format!("{tier}="));
+            argument.push(self.tier(tier));
+            argument
+        };
+        let mut arguments: Vec<OsString> = vec!["create".into(), VOLUME_NAME.into()];
+        for tier in ["fast", "slow"] {
+            arguments.extend(["--tier".into(), named(tier)]);
+        }
+        arguments.extend(["--capacity".into(), format!("fast={fast_capacity}").into()]);
+        let shown: Vec<_> = arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+        if self.volatile {
+            arguments.push("--volatile-for-tests".into());
+        }
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let output = Command::new(program).args(&arguments).envs(self.registry.environment()).output()?;
+        if !output.status.success() {
+            bail!("{}", String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        }
+        Ok(format!("polymux {}", shown.join(" ")))
+    }
+
+    /// Mounts the volume; the daemon is a child of this process.
+    pub fn mount(&mut self) -> Result<()> {
+        let arguments = DaemonArguments {
+            config: self.registry.config_path(&VolumeReference::Name(VOLUME_NAME.to_owned()))?,
+            mount_point: self.mount_point(),
+            options: RequestedOptions::default(),
+            log: self.registry.log_path(VOLUME_NAME),
+        };
+        self.daemon = Some(daemonize::start(&self.registry, &arguments)?.process);
+        Ok(())
+    }
+
+    /// Unmounts the volume and waits for the daemon, which must end well.
+    pub fn unmount(&mut self) -> Result<()> {
+        let mount_point = self.mount_point();
+        let name = mount_point.to_str().ok_or_else(|| anyhow!("{} is not UTF-8", mount_point.display()))?;
+        umount::run(&self.registry, name, UnmountMode::WhenIdle)?;
+        let status = self.daemon.take().map(|mut daemon| daemon.wait()).transpose()?;
+        match status {
+            Some(status) if !status.success() => bail!("the daemon ended with {status}: {}", self.log_tail()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Leaves everything as it is. Returns the commands that make it visible.
+    pub fn keep(mut self) -> Vec<String> {
+        self.kept = true;
+        let mut lines: Vec<String> = self
+            .registry
+            .environment()
+            .iter()
+            .map(|(name, directory)| format!("export {name}={}", directory.display()))
+            .collect();
+        let mount_point = self.mount_point();
+        lines.push(format!("polymux status {VOLUME_NAME}"));
+        lines.push(format!("ls {}", mount_point.display()));
+        lines.push(format!("polymux umount {VOLUME_NAME} && rm -rf {}", self.directory.display()));
+        lines
+    }
+
+    /// Removes everything; the volume must be unmounted.
+    pub fn clear(mut self) -> Result<()> {
+        self.kept = true;
+        if MountTable::read()?.at(&self.mount_point()).is_some() {
+            bail!("{} is still mounted", self.mount_point().display());
+        }
+        fs::remove_dir_all(&self.directory).with_context(|| format!("cannot remove {}", self.directory.display()))
+    }
+
+    fn log_tail(&self) -> String {
+        let text = fs::read_to_string(self.registry.log_path(VOLUME_NAME)).unwrap_or_default();
+        text.lines().last().unwrap_or("it logged nothing").to_owned()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        let last_words = self.log_tail();
+        if self.daemon.is_some() {
+            if let Some(name) = self.mount_point().to_str() {
+                let _ = umount::run(&self.registry, name, UnmountMode::Lazy);
+            }
+            if let Some(mut daemon) = self.daemon.take() {
+                output::warn(&format!("the daemon's last words: {last_words}"));
+                let _ = daemon.kill();
+                let _ = daemon.wait();
+            }
+        }
+        match MountTable::read() {
+            Ok(table) if table.at(&self.mount_point()).is_none() => {
+                if let Err(error) = fs::remove_dir_all(&self.directory) {
+                    output::warn(&format!("{} stays behind: {error}", self.directory.display()));
+                }
+            }
+            _ => output::warn(&format!("{} stays behind, because it is still mounted", self.directory.display())),
+        }
+    }
+}
+
+/// A place for the tiers, and whether it is in memory.
+fn choose_base() -> Result<(PathBuf, bool)> {
+    let given = std::env::var_os("TMPDIR").filter(|value| !value.is_empty()).map(PathBuf::from);
+    let candidates = given.into_iter().chain([PathBuf::from("/var/tmp"), PathBuf::from("/tmp")]);
+    let usable: Vec<(PathBuf, Guarantee)> = candidates
+        .filter_map(|path| path.canonicalize().ok())
+        .filter_map(|path| {
+            let capabilities = probe_directory(&path).ok().filter(|can| can.sparse)?;
+            Some((path, capabilities.guarantee))
+        })
+        .collect();
+    let chosen = usable.iter().find(|(_, guarantee)| *guarantee != Guarantee::Volatile).or(usable.first());
+    match chosen {
+        Some((path, guarantee)) => Ok((path.clone(), *guarantee == Guarantee::Volatile)),
+        None => bail!("neither TMPDIR nor /var/tmp nor /tmp can hold the tiers of a trial"),
+    }
+}

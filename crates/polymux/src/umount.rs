@@ -1,0 +1,117 @@
+//! `polymux umount`: takes a volume out of the tree and waits until its daemon has written everything back.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use crate::client;
+use crate::mount_table::MountTable;
+use crate::registry::Registry;
+
+/// How long the daemon may take to write back before this stops waiting (the daemon goes on).
+const DAEMON_PATIENCE: Duration = Duration::from_secs(120);
+
+/// What to do about files that are open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnmountMode {
+    /// Refuse.
+    WhenIdle,
+    /// Take the volume out of the tree now; the daemon ends when the last file is closed.
+    Lazy,
+}
+
+/// Unmounts a volume given by its name or mount point.
+pub fn run(registry: &Registry, volume: &str, mode: UnmountMode) -> Result<()> {
+    let name = client::volume_name(registry, volume)?;
+    let mount_point = mount_point_of(&name, volume)?;
+    unmount(&mount_point, mode)?;
+    if mode == UnmountMode::Lazy {
+        return Ok(());
+    }
+    wait_for_daemon(registry, &name)
+}
+
+/// The directory that a volume is mounted on, from the kernel's table, which is right also when the daemon is dead.
+fn mount_point_of(name: &str, volume: &str) -> Result<PathBuf> {
+    let table = MountTable::read()?;
+    if volume.contains('/') {
+        let path = client::mount_point_path(Path::new(volume))?;
+        if table.at(&path).is_some_and(crate::mount_table::Mount::is_polymux) {
+            return Ok(path);
+        }
+    }
+    let found: Vec<PathBuf> =
+        table.volumes().filter(|mount| mount.source == name).map(|mount| mount.mount_point.clone()).collect();
+    match found.as_slice() {
+        [] => Err(anyhow!("volume `{name}` is not mounted")),
+        [one] => Ok(one.clone()),
+        several => {
+            let places: Vec<String> = several.iter().map(|path| path.display().to_string()).collect();
+            bail!("volume `{name}` is mounted on {}: name the mount point", places.join(" and "))
+        }
+    }
+}
+
+fn unmount(mount_point: &Path, mode: UnmountMode) -> Result<()> {
+    let mut flags = UnmountFlags::NOFOLLOW;
+    if mode == UnmountMode::Lazy {
+        flags |= UnmountFlags::DETACH;
+    }
+    match rustix::mount::unmount(mount_point, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => bail!(busy(mount_point)),
+        Err(Errno::PERM) => unmount_by_helper(mount_point, mode),
+        Err(error) => Err(error).with_context(|| format!("cannot unmount {}", mount_point.display())),
+    }
+}
+
+/// Users other than root may unmount only through the set-id helper of the system.
+fn unmount_by_helper(mount_point: &Path, mode: UnmountMode) -> Result<()> {
+    let how = if mode == UnmountMode::Lazy { "-uz" } else { "-u" };
+    let output = Command::new("fusermount3")
+        .arg(how)
+        .arg("--")
+        .arg(mount_point)
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot run fusermount3 (Debian's package fuse3 has it)")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        Ok(())
+    } else if said.contains("busy") {
+        bail!(busy(mount_point))
+    } else {
+        bail!("cannot unmount {}: {}", mount_point.display(), said.trim())
+    }
+}
+
+fn busy(mount_point: &Path) -> String {
+    let place = mount_point.display();
+    format!("{place} is busy: a file there is open or somebody's working directory (`fuser -vm {place}` says whose)")
+}
+
+/// Waits until the daemon has let go of its lock, which it does when everything is on the tiers.
+fn wait_for_daemon(registry: &Registry, name: &str) -> Result<()> {
+    let Ok(lock) = File::open(registry.lock_path(name)) else {
+        // Another user's daemon, or none: the kernel has let go, and there is nothing to wait on.
+        return Ok(());
+    };
+    let start = Instant::now();
+    while lock.try_lock_shared().is_err() {
+        if start.elapsed() > DAEMON_PATIENCE {
+            bail!(
+                "{name} is unmounted, but its daemon still writes back after {} s; it goes on, see {}",
+                DAEMON_PATIENCE.as_secs(),
+                registry.log_path(name).display()
+            );
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}

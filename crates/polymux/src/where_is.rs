@@ -1,0 +1,80 @@
+//! `polymux where`: which tiers hold the bytes of a file.
+//!
+//! Invariant: the file is named to the daemon by its inode number, so that the daemon never opens anything under its
+//! own mount.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use polymux_types::ByteSize;
+
+use crate::cli::{ExtentDetail, OutputFormat};
+use crate::client;
+use crate::mount_table::MountTable;
+use crate::output::{self, Table};
+use crate::protocol::{Answer, Request, WhereReport};
+use crate::registry::Registry;
+
+/// Shows where a file is.
+pub fn run(registry: &Registry, file: &Path, detail: ExtentDetail, format: OutputFormat) -> Result<()> {
+    let report = locate(registry, file)?;
+    match format {
+        OutputFormat::Json => output::json(&report),
+        OutputFormat::Text => output::line(&render(file, &report, detail)),
+    }
+}
+
+/// Asks the daemon of the volume that a file lies on.
+pub fn locate(registry: &Registry, file: &Path) -> Result<WhereReport> {
+    let metadata = file.symlink_metadata().with_context(|| format!("cannot look at {}", file.display()))?;
+    // A link is a file of its own: it is asked about, not what it leads to.
+    let path = if metadata.is_symlink() { client::path_without_following(file)? } else { file.canonicalize()? };
+    let mount = MountTable::read()?
+        .containing(&path)
+        .filter(|mount| mount.is_polymux())
+        .cloned()
+        .ok_or_else(|| anyhow!("{} does not lie on a Polymux volume", file.display()))?;
+    match client::ask(registry, &mount.source, &Request::Where { ino: metadata.ino() })? {
+        Some(Answer::Where(report)) => Ok(report),
+        Some(_) => bail!("the daemon of volume `{}` answered something else", mount.source),
+        None => bail!("the daemon of volume `{}` on {} is not there", mount.source, mount.mount_point.display()),
+    }
+}
+
+/// The report for people.
+pub fn render(file: &Path, report: &WhereReport, detail: ExtentDetail) -> String {
+    let mut lines = vec![format!(
+        "{}: {}, inode {}, home tier {}, {} extent records",
+        file.display(),
+        ByteSize(report.size),
+        report.ino,
+        report.home.as_deref().unwrap_or("none yet"),
+        report.extent_records
+    )];
+    if !report.tiers.is_empty() {
+        let mut table = Table::new(&["tier", "bytes", "allocated", "object"]);
+        for share in &report.tiers {
+            table.row(vec![
+                share.tier.clone(),
+                output::size(Some(share.bytes_mapped)),
+                output::size(share.bytes_allocated),
+                share.object.clone(),
+            ]);
+        }
+        lines.push(table.render("  "));
+    }
+    if detail == ExtentDetail::Shown {
+        let mut table = Table::new(&["offset", "length", "tier"]);
+        for extent in &report.extents {
+            let tier = extent.tier.clone().unwrap_or_else(|| "nowhere yet".to_owned());
+            table.row(vec![extent.offset.to_string(), extent.length.to_string(), tier]);
+        }
+        lines.push(table.render("  "));
+    }
+    let damaged = report.damaged.iter();
+    lines.extend(damaged.map(|(offset, length)| {
+        format!("  damaged: {length} bytes at {offset} were lost by a failed sync and not written since")
+    }));
+    lines.join("\n")
+}

@@ -1,0 +1,49 @@
+//! What this machine lets tests do.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+/// Says loudly that a test cannot run here. Panics where `CI` is set: there everything must run.
+pub fn skip(why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "this must run in CI, but: {why}");
+    // Not `eprintln`, which the test harness would swallow.
+    let name = std::thread::current().name().unwrap_or("test").to_owned();
+    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Whether the long forms of the tests were asked for.
+pub fn is_heavy() -> bool {
+    std::env::var_os("POLYMUX_HEAVY").is_some_and(|value| value == "1")
+}
+
+pub fn have_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin"].map(std::path::PathBuf::from);
+    std::env::split_paths(&path).chain(system).any(|directory| directory.join(name).is_file())
+}
+
+pub fn have_fuse() -> bool {
+    File::options().read(true).write(true).open("/dev/fuse").is_ok()
+}
+
+pub fn have_loop_devices() -> bool {
+    is_root() && Path::new("/dev/loop-control").exists()
+}
+
+/// Held by a heavy test, so that tests do not disturb one another; released when dropped.
+pub struct Turn {
+    _file: File,
+}
+
+/// Waits for this test's turn, over all test processes of this user.
+pub fn one_at_a_time() -> Turn {
+    let path = std::env::temp_dir().join(format!("polymux-mounted-tests-{}.lock", rustix::process::geteuid().as_raw()));
+    let file = File::options().create(true).truncate(false).write(true).open(path).expect("the lock file can be made");
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).expect("waiting for a lock works");
+    Turn { _file: file }
+}

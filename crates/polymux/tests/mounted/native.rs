@@ -1,0 +1,83 @@
+//! Native file systems in sparse image files, as tiers and to compare with. Only for root.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::command::{run, succeed};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSystemKind {
+    Ext4,
+    /// At least 300 MiB, or `mkfs.xfs` refuses.
+    Xfs,
+}
+
+/// A file system that is mounted from an image and unmounted when dropped. The loop device frees itself then.
+pub struct NativeMount {
+    path: PathBuf,
+    image: PathBuf,
+}
+
+impl NativeMount {
+    /// Makes and mounts a file system at `directory/name`.
+    pub fn new(directory: &Path, name: &str, kind: FileSystemKind, mebibytes: u64) -> Self {
+        let image = directory.join(format!("{name}.image"));
+        let path = directory.join(name);
+        let file = File::create(&image).expect("an image can be made");
+        file.set_len(mebibytes << 20).expect("a sparse file can be made");
+        match kind {
+            // No blocks set aside for root, so that what `df` shows is what can be written.
+            FileSystemKind::Ext4 => succeed("mkfs.ext4", ["-q", "-F", "-m", "0", text(&image)]),
+            FileSystemKind::Xfs => succeed("mkfs.xfs", ["-q", "-f", text(&image)]),
+        };
+        std::fs::create_dir(&path).expect("a mount point can be made");
+        let mount = Self { path, image };
+        mount.mount();
+        mount
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn mount(&self) {
+        succeed("mount", ["-o", "loop", text(&self.image), text(&self.path)]);
+    }
+
+    pub fn unmount(&self) {
+        succeed("umount", [text(&self.path)]);
+    }
+}
+
+impl Drop for NativeMount {
+    fn drop(&mut self) {
+        for _ in 0..50 {
+            if !is_mounted(&self.path) || run(Command::new("umount").arg(&self.path)).is_success() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        run(Command::new("umount").arg("-l").arg(&self.path));
+    }
+}
+
+/// Whether something is mounted exactly there.
+pub fn is_mounted(path: &Path) -> bool {
+    topmost_mount(path).is_some()
+}
+
+/// The type of the file system mounted exactly there.
+pub fn kind_of_mount(path: &Path) -> Option<String> {
+    topmost_mount(path)?.split_once(" - ")?.1.split(' ').next().map(str::to_owned)
+}
+
+fn topmost_mount(path: &Path) -> Option<String> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("the mounts of this process can be read");
+    let wanted = text(path);
+    mounts.lines().rfind(|line| line.split(' ').nth(4) == Some(wanted)).map(str::to_owned)
+}
+
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("paths of tests are plain")
+}

@@ -1,0 +1,287 @@
+//! A volume of two tiers that is mounted for one test. The only place that knows Polymux's command line.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::command::{Finished, run, run_within, wait_within};
+use super::environment::{have_fuse, have_loop_devices, have_program, is_root, skip};
+use super::native::{FileSystemKind, NativeMount, is_mounted, kind_of_mount, text};
+
+/// What the tiers of a volume stand on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// Two directories of the file system that holds temporary files; works without root.
+    Directories,
+    /// ext4 (fast) and XFS (slow) on loop devices, with their sizes in MiB.
+    LoopDevices { fast: u64, slow: u64 },
+}
+
+/// What a test wants of its volume.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub ground: Ground,
+    /// Limit of the fast tier as the configuration writes it; what follows goes to the slow tier.
+    pub fast_capacity: Option<&'static str>,
+}
+
+impl Plan {
+    /// Loop devices as root, directories otherwise.
+    pub fn anywhere() -> Self {
+        let ground = if have_loop_devices() && have_program("mkfs.xfs") && have_program("mkfs.ext4") {
+            Ground::LoopDevices { fast: 512, slow: 1024 }
+        } else {
+            Ground::Directories
+        };
+        Self { ground, fast_capacity: None }
+    }
+
+    pub fn with_fast_capacity(self, capacity: &'static str) -> Self {
+        Self { fast_capacity: Some(capacity), ..self }
+    }
+
+    /// Why it cannot be carried out here.
+    fn obstacle(&self) -> Option<&'static str> {
+        let needs_loop = matches!(self.ground, Ground::LoopDevices { .. });
+        if !have_fuse() {
+            Some("/dev/fuse cannot be opened")
+        } else if !is_root() && !have_program("fusermount3") {
+            Some("fusermount3 is not installed")
+        } else if needs_loop && !have_loop_devices() {
+            Some("loop devices need root")
+        } else if needs_loop && !(have_program("mkfs.xfs") && have_program("mkfs.ext4")) {
+            Some("mkfs.ext4 and mkfs.xfs are not installed")
+        } else {
+            None
+        }
+    }
+}
+
+/// A volume and everything it stands on, taken down when dropped.
+pub struct TestVolume {
+    pub name: String,
+    daemon: Option<Child>,
+    mountpoint: PathBuf,
+    /// Paths of the tiers, in speed order.
+    tiers: Vec<(String, PathBuf)>,
+    // Dropped after the daemon, and in this order.
+    grounds: Vec<NativeMount>,
+    base: tempfile::TempDir,
+}
+
+const START_DEADLINE: Duration = Duration::from_secs(60);
+const STOP_DEADLINE: Duration = Duration::from_secs(120);
+
+impl TestVolume {
+    /// Makes and mounts a volume. `None`, after saying why, when that cannot be done here.
+    pub fn start(plan: &Plan) -> Option<Self> {
+        let mut volume = Self::create(plan)?;
+        volume.mount();
+        Some(volume)
+    }
+
+    /// Makes a volume without mounting it.
+    pub fn create(plan: &Plan) -> Option<Self> {
+        if let Some(why) = plan.obstacle() {
+            skip(why);
+            return None;
+        }
+        let base = tempfile::Builder::new().prefix("polymux-mounted-").tempdir().expect("a directory can be made");
+        // Other users take part in some tests.
+        std::fs::set_permissions(base.path(), PermissionsExt::from_mode(0o755)).expect("its mode can be set");
+        let mut volume = Self {
+            name: "tested".to_owned(),
+            daemon: None,
+            mountpoint: base.path().join("mount"),
+            tiers: Vec::new(),
+            grounds: Vec::new(),
+            base,
+        };
+        volume.lay_ground(plan.ground);
+        volume.format(plan.fast_capacity);
+        Some(volume)
+    }
+
+    fn lay_ground(&mut self, ground: Ground) {
+        for directory in ["mount", "config", "runtime"] {
+            std::fs::create_dir(self.base.path().join(directory)).expect("a directory can be made");
+        }
+        let base = self.base.path().to_path_buf();
+        if let Ground::LoopDevices { fast, slow } = ground {
+            self.grounds.push(NativeMount::new(&base, "fast-device", FileSystemKind::Ext4, fast));
+            self.grounds.push(NativeMount::new(&base, "slow-device", FileSystemKind::Xfs, slow));
+        }
+        for (index, name) in ["fast", "slow"].into_iter().enumerate() {
+            let path = self.grounds.get(index).map_or(base.as_path(), NativeMount::path).join(name);
+            std::fs::create_dir(&path).expect("a directory can be made");
+            self.tiers.push((name.to_owned(), path));
+        }
+    }
+
+    fn format(&self, fast_capacity: Option<&str>) {
+        let tiers = self.tiers.iter().map(|(name, path)| format!("--tier={name}={}", path.display()));
+        let capacity = fast_capacity.map(|capacity| format!("--capacity=fast={capacity}"));
+        let arguments: Vec<String> =
+            ["create".to_owned(), self.name.clone()].into_iter().chain(tiers).chain(capacity).collect();
+        let created = self.polymux(arguments.iter().map(String::as_str));
+        assert!(created.is_success(), "create failed: {}", created.text());
+    }
+
+    /// Replaces a text in the configuration, in which it must stand.
+    pub fn edit_config(&self, from: &str, to: &str) {
+        let config = std::fs::read_to_string(self.config_path()).expect("the configuration can be read");
+        assert!(config.contains(from), "{from:?} does not stand in the configuration:\n{config}");
+        std::fs::write(self.config_path(), config.replace(from, to)).expect("the configuration can be written");
+    }
+
+    /// Runs the program under test with a registry of its own.
+    pub fn polymux<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Finished {
+        run_within(&mut self.command(arguments), Duration::from_secs(120))
+    }
+
+    fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polymux"));
+        command.args(arguments);
+        command.env("POLYMUX_CONFIG_DIR", self.base.path().join("config"));
+        command.env("POLYMUX_RUNTIME_DIR", self.base.path().join("runtime"));
+        command
+    }
+
+    /// Mounts, with the daemon as a child of this process.
+    pub fn mount(&mut self) {
+        self.mount_with(&[]);
+    }
+
+    /// Mounts with further options.
+    pub fn mount_with(&mut self, options: &[&str]) {
+        if let Err(said) = self.try_mount(options) {
+            panic!("the volume does not mount: {said}");
+        }
+    }
+
+    /// Mounts, or returns what the daemon said when it ended instead.
+    pub fn try_mount(&mut self, options: &[&str]) -> Result<(), String> {
+        assert!(self.daemon.is_none(), "it is mounted already");
+        let log_path = self.base.path().join("daemon.log");
+        let log = File::options().create(true).append(true).open(&log_path).expect("a log can be opened");
+        let log_start = log.metadata().map(|metadata| metadata.len()).unwrap_or(0);
+        let mut arguments = vec!["mount", "--foreground", &self.name, text(&self.mountpoint)];
+        arguments.extend(options);
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a descriptor can be copied")).stderr(log);
+        let mut daemon = command.spawn().expect("the daemon starts");
+        let start = Instant::now();
+        while !self.answers() {
+            if daemon.try_wait().expect("an own child can be waited for").is_some() {
+                return Err(self.log_from(log_start));
+            }
+            if start.elapsed() > START_DEADLINE {
+                let _ = daemon.kill();
+                let _ = daemon.wait();
+                panic!("the daemon does not mount within {START_DEADLINE:?}: {}", self.log_from(log_start));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.daemon = Some(daemon);
+        Ok(())
+    }
+
+    fn log_from(&self, start: u64) -> String {
+        let log = std::fs::read(self.base.path().join("daemon.log")).unwrap_or_default();
+        let start = usize::try_from(start).expect("a log is small").min(log.len());
+        String::from_utf8_lossy(&log[start..]).into_owned()
+    }
+
+    /// Everything that daemons of this volume have said.
+    pub fn log(&self) -> String {
+        self.log_from(0)
+    }
+
+    /// Whether the volume is mounted and served: what a killed daemon left behind is mounted, but does not answer.
+    fn answers(&self) -> bool {
+        kind_of_mount(&self.mountpoint).is_some_and(|kind| kind == "fuse.polymux")
+            && run_within(Command::new("stat").arg("-f").arg(&self.mountpoint), START_DEADLINE).is_success()
+    }
+
+    /// Unmounts and waits until the daemon has ended cleanly.
+    pub fn unmount(&mut self) {
+        let finished = self.polymux(["umount", text(&self.mountpoint)]);
+        assert!(finished.is_success(), "umount failed: {}\n{}", finished.text(), self.log());
+        let mut daemon = self.daemon.take().expect("it was mounted");
+        let status = wait_within(&mut daemon, STOP_DEADLINE);
+        let Some(status) = status else {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+            panic!("the daemon does not end within {STOP_DEADLINE:?}: {}", self.log());
+        };
+        assert!(status.success(), "the daemon ended with {status}: {}", self.log());
+    }
+
+    /// Kills the daemon as `kill -9` does. What is mounted answers with errors from then on.
+    pub fn kill_daemon(&mut self) {
+        let mut daemon = self.daemon.take().expect("it was mounted");
+        daemon.kill().expect("an own child can be killed");
+        daemon.wait().expect("an own child can be waited for");
+    }
+
+    /// Root of the mounted volume.
+    pub fn path(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// A place for files outside the volume.
+    pub fn outside(&self) -> &Path {
+        self.base.path()
+    }
+
+    pub fn tier(&self, name: &str) -> &Path {
+        let tier = self.tiers.iter().find(|(tier, _)| tier == name);
+        &tier.expect("the volume has that tier").1
+    }
+
+    /// Where the configuration of the volume is kept.
+    pub fn config_path(&self) -> PathBuf {
+        self.base.path().join("config").join(format!("{}.toml", self.name))
+    }
+
+    /// Bytes of a file that take room on each tier, as `where` tells.
+    pub fn bytes_per_tier(&self, file: &Path) -> BTreeMap<String, u64> {
+        let finished = self.polymux(["where", "--json", text(file)]);
+        assert!(finished.is_success(), "where failed: {}", finished.text());
+        let told: serde_json::Value = serde_json::from_str(&finished.stdout).expect("where --json prints JSON");
+        let tiers = told["tiers"].as_array().expect("where lists tiers");
+        let share = |tier: &serde_json::Value| {
+            let name = tier["tier"].as_str().expect("a tier has a name").to_owned();
+            (name, tier["bytes_allocated"].as_u64().expect("its bytes are known"))
+        };
+        tiers.iter().map(share).collect()
+    }
+
+    /// Asserts that bytes of a file lie on both tiers.
+    pub fn assert_is_split(&self, file: &Path) {
+        let bytes = self.bytes_per_tier(file);
+        let used = bytes.values().filter(|bytes| **bytes > 0).count();
+        assert!(used >= 2, "{} is not split over both tiers: {bytes:?}", file.display());
+    }
+}
+
+impl Drop for TestVolume {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the daemon said: {}", self.log());
+        }
+        if is_mounted(&self.mountpoint) && !run(Command::new("umount").arg(&self.mountpoint)).is_success() {
+            let detach = if is_root() { ["umount", "-l"] } else { ["fusermount3", "-uz"] };
+            run(Command::new(detach[0]).arg(detach[1]).arg(&self.mountpoint));
+        }
+        if let Some(mut daemon) = self.daemon.take()
+            && wait_within(&mut daemon, Duration::from_secs(20)).is_none()
+        {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! A volume whose tiers are not what they were is refused with one clear line, and nothing on the tiers changes.
+
+mod mounted;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mounted::command::succeed;
+use mounted::native::text;
+use mounted::tree::{difference, snapshot};
+use mounted::volume::Ground;
+use mounted::{Plan, Random, TestVolume};
+
+/// Files of 512 KiB: more than the fast tier takes.
+const FILES: u64 = 10;
+
+fn start() -> Option<TestVolume> {
+    let plan = Plan { ground: Ground::Directories, fast_capacity: Some("2 MiB") };
+    let volume = TestVolume::start(&plan)?;
+    for number in 0..FILES {
+        fs::write(file(&volume, number), contents(number)).unwrap();
+    }
+    Some(volume)
+}
+
+fn file(volume: &TestVolume, number: u64) -> PathBuf {
+    volume.path().join(format!("file {number}"))
+}
+
+fn contents(number: u64) -> Vec<u8> {
+    Random::new(number).bytes(512 << 10)
+}
+
+/// Copies a directory with everything that belongs to it.
+fn copy(from: &Path, to: &Path) {
+    succeed("cp", ["-a", text(from), text(to)]);
+}
+
+/// Mounts, which must fail with one line that contains all of `words`; nothing that belongs to the tiers may change.
+fn assert_refused(volume: &mut TestVolume, words: &[&str]) {
+    let keep: Vec<_> = ["fast", "slow"].iter().map(|tier| volume.tier(tier).to_path_buf()).collect();
+    // The store may tidy its own files when it is opened; labels and objects stay as they are.
+    let look = || -> Vec<_> {
+        let parts = |tier: &PathBuf| {
+            let private = tier.join(".polymux");
+            let objects =
+                if private.join("objects").exists() { snapshot(&private.join("objects")) } else { Default::default() };
+            (objects, fs::read(private.join("label")).ok())
+        };
+        keep.iter().map(parts).collect()
+    };
+    let before = look();
+    let said = volume.try_mount(&[]).expect_err("a mount that must be refused succeeds");
+    let errors: Vec<&str> =
+        said.lines().filter(|line| line.starts_with("polymux: ") && !line.contains("warning:")).collect();
+    assert_eq!(errors.len(), 1, "one line says what is wrong:\n{said}");
+    for word in words {
+        assert!(errors[0].contains(word), "{word:?} is missing in: {}", errors[0]);
+    }
+    for ((objects, label), (objects_after, label_after)) in before.iter().zip(look()) {
+        assert_eq!(difference(objects, &objects_after), None, "objects changed");
+        assert_eq!(*label, label_after, "a label changed");
+    }
+}
+
+fn assert_whole(volume: &mut TestVolume) {
+    volume.mount();
+    for number in 0..FILES {
+        assert!(fs::read(file(volume, number)).unwrap() == contents(number), "file {number} changed");
+    }
+    volume.unmount();
+}
+
+#[test]
+fn a_tier_that_is_an_older_copy_is_refused() {
+    let Some(mut volume) = start() else { return };
+    volume.unmount();
+    let (tier, older, newest) =
+        (volume.tier("slow").to_path_buf(), volume.outside().join("older"), volume.outside().join("newest"));
+    copy(&tier, &older);
+    assert_whole(&mut volume);
+    fs::rename(&tier, &newest).unwrap();
+    copy(&older, &tier);
+    assert_refused(&mut volume, &["slow", "stale"]);
+    fs::remove_dir_all(&tier).unwrap();
+    fs::rename(&newest, &tier).unwrap();
+    assert_whole(&mut volume);
+}
+
+#[test]
+fn metadata_that_is_older_than_a_tier_is_refused() {
+    let Some(mut volume) = start() else { return };
+    volume.unmount();
+    let (tier, older, newest) =
+        (volume.tier("fast").to_path_buf(), volume.outside().join("older"), volume.outside().join("newest"));
+    copy(&tier, &older);
+    assert_whole(&mut volume);
+    fs::rename(&tier, &newest).unwrap();
+    copy(&older, &tier);
+    assert_refused(&mut volume, &["metadata", "older"]);
+    fs::remove_dir_all(&tier).unwrap();
+    fs::rename(&newest, &tier).unwrap();
+    assert_whole(&mut volume);
+}
+
+#[test]
+fn swapped_tiers_are_refused() {
+    let Some(mut volume) = start() else { return };
+    volume.unmount();
+    let (fast, slow) = (text(volume.tier("fast")).to_owned(), text(volume.tier("slow")).to_owned());
+    let swap = |volume: &TestVolume| {
+        volume.edit_config(&fast, "PLACEHOLDER");
+        volume.edit_config(&slow, &fast);
+        volume.edit_config("PLACEHOLDER", &slow);
+    };
+    swap(&volume);
+    assert_refused(&mut volume, &["fast", "slow"]);
+    swap(&volume);
+    assert_whole(&mut volume);
+}
+
+#[test]
+fn a_tier_that_is_not_there_is_refused_and_its_mount_point_stays_empty() {
+    let Some(mut volume) = start() else { return };
+    volume.unmount();
+    let (tier, away) = (volume.tier("slow").to_path_buf(), volume.outside().join("away"));
+    fs::rename(&tier, &away).unwrap();
+    assert_refused(&mut volume, &["slow"]);
+    fs::create_dir(&tier).unwrap();
+    assert_refused(&mut volume, &["slow"]);
+    assert_eq!(fs::read_dir(&tier).unwrap().count(), 0, "an unmounted mount point is not written to");
+    fs::remove_dir(&tier).unwrap();
+    fs::rename(&away, &tier).unwrap();
+    assert_whole(&mut volume);
+}
+
+#[test]
+fn without_a_tier_a_degraded_volume_shows_all_names_and_what_lies_elsewhere() {
+    let Some(mut volume) = start() else { return };
+    fs::create_dir(volume.path().join("directory")).unwrap();
+    let on_slow = |volume: &TestVolume, number| {
+        volume.bytes_per_tier(&file(volume, number)).get("slow").is_some_and(|bytes| *bytes > 0)
+    };
+    let needs_slow: Vec<bool> = (0..FILES).map(|number| on_slow(&volume, number)).collect();
+    assert!(needs_slow.contains(&true) && needs_slow.contains(&false), "files lie on both tiers: {needs_slow:?}");
+    volume.unmount();
+    let (tier, away) = (volume.tier("slow").to_path_buf(), volume.outside().join("away"));
+    fs::rename(&tier, &away).unwrap();
+    volume.mount_with(&["--degraded"]);
+    let names = fs::read_dir(volume.path()).unwrap().count() as u64;
+    assert_eq!(names, FILES + 1, "all names are visible");
+    for number in 0..FILES {
+        let path = file(&volume, number);
+        assert_eq!(path.metadata().unwrap().len(), 512 << 10);
+        let read = fs::read(&path);
+        if needs_slow[usize::try_from(number).unwrap()] {
+            assert_eq!(read.unwrap_err().raw_os_error(), Some(libc::EIO), "file {number}");
+        } else {
+            assert!(read.unwrap() == contents(number), "file {number}");
+        }
+    }
+    volume.unmount();
+    fs::rename(&away, &tier).unwrap();
+    assert_whole(&mut volume);
+}

@@ -1,0 +1,122 @@
+//! House rules that a machine can check, over the whole workspace.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const FILE_LINES_MAX: usize = 1000;
+const FUNCTION_LINES_MAX: usize = 70;
+const BANNED_NAMES: [&str; 4] = ["utils", "util", "helpers", "misc"];
+const CRATES_WITH_UNSAFE: [&str; 2] = ["polymux-tier", "polymux-fuse"];
+
+/// Each crate with the crates of this workspace that it may depend on (DESIGN section 3).
+const CRATE_EDGES: [(&str, &[&str]); 8] = [
+    ("polymux-types", &[]),
+    ("polymux-tier", &["polymux-types"]),
+    ("polymux-meta", &["polymux-types"]),
+    ("polymux-policy", &["polymux-types"]),
+    ("polymux-fs", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-policy"]),
+    ("polymux-fuse", &["polymux-types", "polymux-fs"]),
+    ("polymux", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs", "polymux-fuse"]),
+    ("polymux-sim", &["polymux-types", "polymux-tier", "polymux-meta"]),
+];
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn collect(directory: &Path, files: &mut BTreeMap<PathBuf, String>) {
+    for entry in fs::read_dir(directory).expect("a folder of the workspace can be read") {
+        let path = entry.expect("an entry can be read").path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).expect("a source file can be read");
+            files.insert(path, text);
+        }
+    }
+}
+
+fn sources() -> BTreeMap<PathBuf, String> {
+    let mut files = BTreeMap::new();
+    collect(&workspace().join("crates"), &mut files);
+    files
+}
+
+/// Name and length of each function of a formatted source text.
+fn functions(text: &str) -> Vec<(String, usize)> {
+    let mut found = Vec::new();
+    let mut open: Option<(String, usize, usize)> = None;
+    for (number, line) in text.lines().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        if let Some((name, start, of)) = &open {
+            if indent == *of && line.trim_start().starts_with('}') {
+                found.push((name.clone(), number - start + 1));
+                open = None;
+            }
+            continue;
+        }
+        let is_function = line.split_whitespace().take_while(|word| *word != "(").any(|word| word == "fn");
+        let is_code = !line.trim_start().starts_with("//");
+        if is_function && is_code && !line.trim_end().ends_with([';', '}']) {
+            let name = line.split("fn ").nth(1).unwrap_or("").split(['(', '<']).next().unwrap_or("").to_owned();
+            open = Some((name, number, indent));
+        }
+    }
+    found
+}
+
+#[test]
+fn no_file_is_longer_than_a_thousand_lines() {
+    for (path, text) in sources() {
+        let lines = text.lines().count();
+        assert!(lines <= FILE_LINES_MAX, "{} has {lines} lines", path.display());
+    }
+}
+
+#[test]
+fn no_function_is_longer_than_seventy_lines() {
+    let mut long = Vec::new();
+    for (path, text) in sources() {
+        for (name, lines) in functions(&text).into_iter().filter(|(_, lines)| *lines > FUNCTION_LINES_MAX) {
+            long.push(format!("{}: {name} has {lines} lines", path.display()));
+        }
+    }
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
+#[test]
+fn the_count_of_lines_sees_a_long_function() {
+    let body = "    let x = 1;\n".repeat(FUNCTION_LINES_MAX);
+    assert_eq!(functions(&format!("fn long() {{\n{body}}}\n")), [("long".to_owned(), FUNCTION_LINES_MAX + 2)]);
+}
+
+#[test]
+fn no_module_is_a_drawer_of_odds_and_ends() {
+    for path in sources().keys() {
+        let name = path.file_stem().expect("a source file has a name").to_string_lossy();
+        assert!(!BANNED_NAMES.contains(&name.as_ref()), "{}", path.display());
+    }
+}
+
+#[test]
+fn unsafe_code_stands_only_where_the_design_allows_it() {
+    for (path, text) in sources() {
+        let allowed = CRATES_WITH_UNSAFE.iter().any(|name| path.components().any(|part| part.as_os_str() == *name));
+        let word = concat!("un", "safe {");
+        assert!(allowed || !text.contains(word), "{}", path.display());
+    }
+}
+
+#[test]
+fn crates_depend_downwards_only() {
+    for (name, allowed) in CRATE_EDGES {
+        let manifest = fs::read_to_string(workspace().join("crates").join(name).join("Cargo.toml"));
+        let manifest = manifest.expect("each crate has a manifest");
+        let dependencies = manifest.split("[dependencies]").nth(1).unwrap_or("").split("\n[").next().unwrap_or("");
+        for line in dependencies.lines().filter(|line| line.starts_with("polymux")) {
+            let dependency = line.split(['.', ' ', '=']).next().unwrap_or("");
+            assert!(allowed.contains(&dependency), "{name} must not depend on {dependency}");
+        }
+    }
+}
