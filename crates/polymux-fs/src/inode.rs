@@ -29,7 +29,6 @@ use crate::attributes::FileKind;
 /// State of a directory, under its lock.
 #[derive(Debug)]
 pub(crate) struct DirectoryState {
-    pub(crate) parent: Ino,
     pub(crate) next_cookie: u64,
     pub(crate) entries: u64,
 }
@@ -59,6 +58,9 @@ pub(crate) struct Inode {
     /// The last transaction that concerns this inode.
     last_sequence: AtomicU64,
     pub(crate) lifecycle: Mutex<Lifecycle>,
+    /// Of a directory: the one it lies in, which changes under the rename lock only and is read without any. Of any other
+    /// inode: the directory it was made in, while that is remembered (0: not), so that its objects lie close to others.
+    pub(crate) parent: AtomicU64,
 }
 
 impl Inode {
@@ -83,6 +85,12 @@ impl Inode {
             Body::Directory(directory) => Some(directory),
             _ => None,
         }
+    }
+
+    /// The directory that a directory lies in.
+    pub(crate) fn parent(&self) -> Ino {
+        assert!(self.is_directory(), "only a directory has one parent");
+        Ino(self.parent.load(Ordering::Acquire))
     }
 
     pub(crate) fn is_directory(&self) -> bool {

@@ -24,7 +24,7 @@
 //!                     FileState::unsynced, DisownedQueue::pending, shards of tables: leaves
 //! ```
 //!
-//! No lock of this tree is held while a caller's code runs. `FileState::size_known` is taken before everything below
+//! No lock of this tree is held while a caller's code runs. `FileState::finding_size` is taken before everything below
 //! `barrier` and is held while a tier is asked for the size.
 
 #![forbid(unsafe_code)]

@@ -35,7 +35,7 @@ impl Core {
             if !eligible {
                 continue;
             }
-            let Some(space) = tier.space(self.clock.as_ref()) else { continue };
+            let Some(space) = tier.space() else { continue };
             if space.objects_free == 0 {
                 continue;
             }

@@ -50,8 +50,8 @@ fn new_data_goes_to_the_fastest_tier() {
 }
 
 #[test]
-fn a_write_beyond_the_room_of_a_tier_spills_by_block() {
-    let mut volume = Volume::new(&[64 * KIB, 16 * MIB]);
+fn a_write_beyond_the_room_of_every_tier_is_split_by_block() {
+    let mut volume = Volume::new(&[64 * KIB, 160 * KIB]);
     let (ino, handle) = create(volume.fs(), "f");
     let data = pattern(3, 200_000);
     let written = volume.fs().write(&Caller::root(), handle, 0, &data, WriteOrigin::Call).expect("written");

@@ -10,13 +10,11 @@ use polymux_types::{Epoch, TierId, VolumeId};
 use crate::error::TierError;
 use crate::label::{CleanStamp, Label};
 
-const MAGIC: &[u8; 8] = b"PMXLABEL";
+const MAGIC: &[u8; 8] = b"PMUXTIER";
 /// Newest version of the label that is known here; what [`encode`] writes.
 pub const LABEL_VERSION: u32 = 1;
 const HEADER_LENGTH: usize = 16;
 const CHECKSUM_LENGTH: usize = 4;
-/// A label is two short names and a few numbers; anything longer is no label.
-pub const LABEL_LENGTH_MAX: usize = 256 * 1024;
 
 const CLEAN_STAMP_IN_USE: u8 = 0;
 const CLEAN_STAMP_CLEAN: u8 = 1;
@@ -52,9 +50,7 @@ impl From<LabelFormatError> for TierError {
 pub fn encode(label: &Label) -> Vec<u8> {
     let mut payload = Vec::new();
     payload.extend_from_slice(&label.volume.0);
-    put_text(&mut payload, &label.volume_name);
     payload.extend_from_slice(&label.tier.0.to_le_bytes());
-    put_text(&mut payload, &label.tier_name);
     payload.extend_from_slice(&label.instance.to_le_bytes());
     payload.extend_from_slice(&label.epoch.0.to_le_bytes());
     let (stamp, bytes_used) = match label.clean {
@@ -63,6 +59,8 @@ pub fn encode(label: &Label) -> Vec<u8> {
     };
     payload.push(stamp);
     payload.extend_from_slice(&bytes_used.to_le_bytes());
+    put_text(&mut payload, &label.volume_name);
+    put_text(&mut payload, &label.tier_name);
     frame(LABEL_VERSION, &payload)
 }
 
@@ -113,9 +111,7 @@ pub fn decode(bytes: &[u8]) -> Result<Label, LabelFormatError> {
 fn decode_version_1(payload: &[u8]) -> Result<Label, LabelFormatError> {
     let mut cursor = Cursor { rest: payload };
     let volume = VolumeId(cursor.array()?);
-    let volume_name = cursor.text()?;
     let tier = TierId(cursor.u16()?);
-    let tier_name = cursor.text()?;
     let instance = cursor.u64()?;
     let epoch = Epoch(cursor.u64()?);
     let [stamp] = cursor.array()?;
@@ -125,6 +121,8 @@ fn decode_version_1(payload: &[u8]) -> Result<Label, LabelFormatError> {
         CLEAN_STAMP_CLEAN => CleanStamp::Clean { bytes_used },
         _ => return Err(LabelFormatError::Damaged("its clean stamp is unknown")),
     };
+    let volume_name = cursor.text()?;
+    let tier_name = cursor.text()?;
     if !cursor.rest.is_empty() {
         return Err(LabelFormatError::Damaged("it has more fields than its version"));
     }
@@ -189,6 +187,24 @@ mod tests {
             let label = Label { clean, ..label() };
             assert_eq!(decode(&encode(&label)), Ok(label));
         }
+    }
+
+    /// A label as version 1 wrote it; kept for ever.
+    const FIXTURE: &[u8] = include_bytes!("../tests/fixtures/label-v1.bin");
+
+    #[test]
+    fn a_label_of_version_1_is_read_for_ever() {
+        let expected = Label {
+            volume: VolumeId::from_random([3; 16]),
+            volume_name: "media".to_owned(),
+            tier: TierId(1),
+            tier_name: "slow".to_owned(),
+            instance: 77,
+            epoch: Epoch(9),
+            clean: CleanStamp::Clean { bytes_used: 4096 },
+        };
+        assert_eq!(decode(FIXTURE), Ok(expected.clone()));
+        assert_eq!(encode(&expected), FIXTURE);
     }
 
     #[test]

@@ -12,17 +12,16 @@
 pub mod capabilities;
 pub mod conformance;
 pub mod counters;
-pub mod directory_tier;
+pub mod posix;
 pub mod error;
 pub mod label;
 pub mod label_format;
 pub mod object;
-pub use directory_tier as posix;
 mod tier;
 
 pub use capabilities::{Capabilities, Guarantee, OverwriteStyle};
 pub use counters::{CounterSnapshot, Counters};
-pub use directory_tier::{
+pub use posix::{
     BytesUsed, OWN_DIRECTORY, OpenAccess, PosixTier, PosixTierOptions, probe_directory, read_label_at,
 };
 pub use error::TierError;

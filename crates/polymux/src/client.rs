@@ -57,6 +57,14 @@ fn converse(stream: &UnixStream, request: &Request) -> Result<Answer> {
 pub fn volume_name(registry: &Registry, text: &str) -> Result<String> {
     match VolumeReference::parse(text) {
         VolumeReference::Name(name) => {
+            // A directory in the working directory may be meant, but only where no mounted volume has that name.
+            let table = MountTable::read()?;
+            if !table.volumes().any(|mount| mount.source == name)
+                && let Ok(path) = mount_point_path(Path::new(&name))
+                && let Some(mount) = table.at(&path).filter(|mount| mount.is_polymux())
+            {
+                return Ok(mount.source.clone());
+            }
             crate::names::check("volume", &name)?;
             Ok(name)
         }

@@ -123,10 +123,10 @@ impl Undo {
 impl Drop for Undo {
     fn drop(&mut self) {
         for path in self.made.drain(..).rev() {
-            if let Err(error) = fs::remove_dir_all(&path) {
-                if error.kind() != std::io::ErrorKind::NotFound {
-                    output::warn(&format!("{} stays behind: {error}", path.display()));
-                }
+            if let Err(error) = fs::remove_dir_all(&path)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                output::warn(&format!("{} stays behind: {error}", path.display()));
             }
         }
     }

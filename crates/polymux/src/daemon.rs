@@ -19,7 +19,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_fs::{Access, FileSystem, Parts, Progress};
+use polymux_fs::{Access, FileSystem, Parts, Progress, TierPresence};
 use polymux_fuse::{Session, Unmounter};
 use polymux_meta::{FjallStore, FjallStoreOptions, OpenMode};
 use polymux_types::SystemClock;
@@ -119,7 +119,7 @@ impl Mounted {
         let file_system = Arc::new(open_file_system(&config, options, &mut warnings)?);
         let kernel_options = options.for_kernel(&config);
         let session = polymux_fuse::mount(Arc::clone(&file_system), mount_point, &kernel_options)
-            .with_context(|| format!("cannot mount on {}", mount_point.display()));
+            .map_err(|error| error_of_mounting(error, mount_point));
         let session = session.inspect_err(|_| {
             if let Err(error) = file_system.unmount() {
                 log::error!("{error}");
@@ -199,6 +199,15 @@ impl Mounted {
         }
         true
     }
+}
+
+fn error_of_mounting(error: std::io::Error, mount_point: &Path) -> anyhow::Error {
+    let device = "/dev/fuse";
+    let hint = match File::options().read(true).write(true).open(device) {
+        Err(reason) => format!(" ({device} cannot be opened: {reason})"),
+        Ok(_) => String::new(),
+    };
+    anyhow!(error).context(format!("cannot mount on {}{hint}", mount_point.display()))
 }
 
 fn notify(states: &[sd_notify::NotifyState]) {
@@ -313,16 +322,14 @@ fn open_file_system(
 ) -> Result<FileSystem> {
     let mount_options = options.for_file_system(config);
     let members = tiers::open_all(config, mount_options.access)?;
+    tiers::check_members(config, &members, mount_options.missing)?;
     let mut devices = Vec::new();
     for member in &members {
         match &member.presence {
-            polymux_fs::TierPresence::Present(tier) => {
+            TierPresence::Present(tier) => {
                 devices.push((member.name.clone(), tier.capabilities().device));
             }
-            polymux_fs::TierPresence::Missing(reason) if member.name == config.tiers[config.metadata].name => {
-                bail!("metadata tier `{}` is missing: {reason}", member.name);
-            }
-            polymux_fs::TierPresence::Missing(reason) => {
+            TierPresence::Missing(reason) => {
                 warnings.push(format!("tier `{}` is missing: {reason}", member.name));
             }
         }

@@ -56,17 +56,18 @@ fn main() -> ExitCode {
 }
 
 fn run(verb: Verb) -> Result<()> {
-    let registry = Registry::from_environment()?;
+    // Made only by the verbs that have to do with the user's own volumes.
+    let registry = Registry::from_environment;
     match verb {
-        Verb::Create(arguments) => create::run(&registry, &arguments),
-        Verb::Mount(arguments) => mount::run(&registry, &arguments),
+        Verb::Create(arguments) => create::run(&registry()?, &arguments),
+        Verb::Mount(arguments) => mount::run(&registry()?, &arguments),
         Verb::Umount { volume, lazy } => {
-            umount::run(&registry, &volume, if lazy { UnmountMode::Lazy } else { UnmountMode::WhenIdle })
+            umount::run(&registry()?, &volume, if lazy { UnmountMode::Lazy } else { UnmountMode::WhenIdle })
         }
-        Verb::Status { volume, json } => status::run(&registry, volume.as_deref(), output_format(json)),
+        Verb::Status { volume, json } => status::run(&registry()?, volume.as_deref(), output_format(json)),
         Verb::Where { file, extents, json } => {
             let detail = if extents { ExtentDetail::Shown } else { ExtentDetail::Hidden };
-            where_is::run(&registry, &file, detail, output_format(json))
+            where_is::run(&registry()?, &file, detail, output_format(json))
         }
         Verb::Inspect { subject: InspectSubject::Label { tier, json } } => inspect::label(&tier, output_format(json)),
         Verb::Try(arguments) => try_out::run(&arguments),

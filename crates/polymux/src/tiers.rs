@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_fs::{Access, TierMember, TierPresence};
+use polymux_fs::{Access, MissingTiers, TierMember, TierPresence, VolumeError};
 use polymux_tier::posix::{OWN_DIRECTORY, OpenAccess, probe_directory, read_label_at};
 use polymux_tier::{Capabilities, Guarantee, Label, PosixTier, PosixTierOptions, Tier, TierError};
 use polymux_types::ByteSize;
@@ -144,6 +144,33 @@ fn open_one(config: &VolumeConfig, index: usize, tier: &TierConfig, access: Acce
         }
         Err(error) => Err(anyhow!("tier `{}`: {}: {error}", tier.name, tier.path.display())),
     }
+}
+
+/// Refuses what the labels alone show to be wrong, before the metadata store is opened: the store tidies its files when
+/// it is opened, and a mount that is refused should change nothing.
+pub fn check_members(config: &VolumeConfig, members: &[TierMember], missing: MissingTiers) -> Result<()> {
+    for (index, member) in members.iter().enumerate() {
+        let name = member.name.clone();
+        let tier = match &member.presence {
+            TierPresence::Present(tier) => tier,
+            TierPresence::Missing(reason) if index == config.metadata => {
+                bail!("metadata tier `{name}` is missing: {reason}");
+            }
+            TierPresence::Missing(reason) if missing == MissingTiers::Refuse => {
+                bail!(VolumeError::TierMissing { name, reason: reason.clone() });
+            }
+            TierPresence::Missing(_) => continue,
+        };
+        let label = tier.read_label().map_err(|error| anyhow!("tier `{name}`: {error}"))?;
+        if label.volume != config.id {
+            let (found, expected) = (label.volume_name, config.name.clone());
+            bail!(VolumeError::OtherVolume { name, found, expected });
+        }
+        if label.tier_name != name && config.tiers.iter().any(|tier| tier.name == label.tier_name) {
+            bail!(VolumeError::OtherTier { name, found: label.tier_name });
+        }
+    }
+    Ok(())
 }
 
 /// An open tier as a member of its volume, with its reserve in bytes. What the metadata store needs beside that is kept

@@ -40,11 +40,10 @@ pub fn run(registry: &Registry, volume: &str, mode: UnmountMode) -> Result<()> {
 /// The directory that a volume is mounted on, from the kernel's table, which is right also when the daemon is dead.
 fn mount_point_of(name: &str, volume: &str) -> Result<PathBuf> {
     let table = MountTable::read()?;
-    if volume.contains('/') {
-        let path = client::mount_point_path(Path::new(volume))?;
-        if table.at(&path).is_some_and(crate::mount_table::Mount::is_polymux) {
-            return Ok(path);
-        }
+    if let Ok(path) = client::mount_point_path(Path::new(volume))
+        && table.at(&path).is_some_and(|mount| mount.is_polymux() && mount.source == name)
+    {
+        return Ok(path);
     }
     let found: Vec<PathBuf> =
         table.volumes().filter(|mount| mount.source == name).map(|mount| mount.mount_point.clone()).collect();

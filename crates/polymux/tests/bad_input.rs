@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -51,8 +52,8 @@ impl Place {
         self.path("mnt").display().to_string()
     }
 
-    /// Everything on disk but the runtime directory, which holds locks and logs: paths, types, sizes, times, contents.
-    fn listing(&self) -> BTreeMap<PathBuf, (u32, u64, i64, i64, Vec<u8>)> {
+    /// Everything on disk but the runtime directory, which holds locks and logs.
+    fn listing(&self) -> BTreeMap<PathBuf, Listed> {
         let mut found = BTreeMap::new();
         list(self.directory.path(), &self.path("run"), &mut found);
         found
@@ -78,12 +79,13 @@ impl Place {
     }
 }
 
-type Listed = (u32, u64, i64, i64, Vec<u8>);
+/// Mode, size, modification time in seconds and nanoseconds, and checksum of the contents.
+type Listed = (u32, u64, i64, i64, u32);
 
 /// What is compared: times of directories are not, because a probe with a nameless file may move them.
-fn unstamped(listed: &Listed) -> (u32, u64, i64, i64, Vec<u8>) {
+fn unstamped(listed: &Listed) -> Listed {
     let is_directory = listed.0 & 0o170_000 == 0o040_000;
-    if is_directory { (listed.0, 0, 0, 0, Vec::new()) } else { listed.clone() }
+    if is_directory { (listed.0, 0, 0, 0, 0) } else { *listed }
 }
 
 fn list(directory: &Path, without: &Path, found: &mut BTreeMap<PathBuf, Listed>) {
@@ -96,8 +98,9 @@ fn list(directory: &Path, without: &Path, found: &mut BTreeMap<PathBuf, Listed>)
             continue;
         }
         let contents = if metadata.is_file() { fs::read(&path).expect("a file can be read") } else { Vec::new() };
+        let checksum = crc32c::crc32c(&contents);
         let (modified, nanoseconds) = (metadata.mtime(), metadata.mtime_nsec());
-        found.insert(path.clone(), (metadata.mode(), metadata.size(), modified, nanoseconds, contents));
+        found.insert(path.clone(), (metadata.mode(), metadata.size(), modified, nanoseconds, checksum));
         if metadata.is_dir() {
             list(&path, without, found);
         }
@@ -112,6 +115,12 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Says loudly that a test cannot run here: past the test harness, which would swallow it.
+fn skip(why: &str) {
+    let name = std::thread::current().name().unwrap_or("test").to_owned();
+    writeln!(std::io::stderr(), "skipped: {name}: {why}").expect("standard error can be written");
+}
+
 /// Mounts something for one test and unmounts it after, whatever happens. `None`, said loudly, where that cannot be.
 struct TestMount {
     path: PathBuf,
@@ -120,12 +129,12 @@ struct TestMount {
 impl TestMount {
     fn new(arguments: &[&str], path: &Path) -> Option<Self> {
         if !is_root() {
-            println!("skipped: mounting {arguments:?} needs root");
+            skip(&format!("mounting {arguments:?} needs root"));
             return None;
         }
         let mounted = Command::new("mount").args(arguments).arg(path).output().expect("mount can be started");
         if !mounted.status.success() {
-            println!("skipped: mount {arguments:?}: {}", error_of(&mounted));
+            skip(&format!("mount {arguments:?}: {}", error_of(&mounted)));
             return None;
         }
         Some(Self { path: path.to_owned() })
@@ -199,7 +208,7 @@ fn a_tier_without_sparse_files_is_refused() {
     fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
     let made = Command::new("mkfs.vfat").arg(&image).output();
     if !made.is_ok_and(|output| output.status.success()) {
-        println!("skipped: mkfs.vfat is not there");
+        skip("mkfs.vfat is not there");
         return;
     }
     let image = image.display().to_string();

@@ -112,7 +112,8 @@ fn writes_at_any_offset_read_back_on_a_file_split_over_both_tiers() {
     volume.assert_is_split(&path);
     assert!(fs::read(&path).unwrap() == model, "the file differs from what was written");
     let allocated = file.metadata().unwrap().blocks() * 512;
-    assert!((24 << 20..26 << 20).contains(&allocated), "st_blocks counts both tiers: {allocated}");
+    // XFS allocates ahead of a file that grows, by as much as the file has already.
+    assert!((24 << 20..64 << 20).contains(&allocated), "st_blocks counts both tiers: {allocated}");
 }
 
 #[test]

@@ -34,8 +34,10 @@ pub(crate) struct FileState {
     pub(crate) layout: RwLock<Layout>,
     /// Size in bytes. Grows under `append`, shrinks under `barrier` alone.
     pub(crate) size: AtomicU64,
-    /// Whether `size` was found out already: it may have to be asked from the tail's object.
-    pub(crate) size_known: Mutex<bool>,
+    /// Whether `size` was found out already: it may have to be asked from the extender's object.
+    pub(crate) size_known: AtomicBool,
+    /// Held by whoever finds it out.
+    pub(crate) finding_size: Mutex<()>,
     /// Units of 512 bytes on all tiers, while `blocks_stale` is not set.
     pub(crate) blocks: AtomicU64,
     pub(crate) blocks_stale: AtomicBool,
@@ -55,7 +57,8 @@ impl FileState {
             nodes: NodeTable::default(),
             adding_object: Mutex::new(()),
             size: AtomicU64::new(layout.size_floor),
-            size_known: Mutex::new(size_known),
+            size_known: AtomicBool::new(size_known),
+            finding_size: Mutex::new(()),
             blocks: AtomicU64::new(0),
             blocks_stale: AtomicBool::new(true),
             unsynced: Mutex::new(Vec::new()),

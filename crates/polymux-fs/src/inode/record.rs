@@ -20,10 +20,14 @@ impl Inode {
         sequence: Sequence,
     ) -> Result<Self> {
         let kind = record.body.kind();
+        let parent = match &record.body {
+            InodeBody::Directory { parent, .. } => parent.0,
+            _ => 0,
+        };
         let body = match record.body {
             InodeBody::Regular(file) => Body::Regular(Box::new(file_state(ino, file, extents)?)),
-            InodeBody::Directory { parent, next_cookie, entries } => {
-                Body::Directory(RwLock::new(DirectoryState { parent, next_cookie, entries }))
+            InodeBody::Directory { next_cookie, entries, .. } => {
+                Body::Directory(RwLock::new(DirectoryState { next_cookie, entries }))
             }
             InodeBody::Symlink { target } => Body::Symlink(target),
             InodeBody::Special { device, .. } => Body::Special { device },
@@ -50,6 +54,7 @@ impl Inode {
             times_dirty: AtomicBool::new(false),
             last_sequence: AtomicU64::new(sequence.0),
             lifecycle: Mutex::new(Lifecycle::default()),
+            parent: AtomicU64::new(parent),
         })
     }
 
@@ -60,7 +65,7 @@ impl Inode {
             Body::Regular(file) => InodeBody::Regular(file_record(&file.layout.read())),
             Body::Directory(_) => {
                 let state = directory.expect("the state of a directory is given with it");
-                InodeBody::Directory { parent: state.parent, next_cookie: state.next_cookie, entries: state.entries }
+                InodeBody::Directory { parent: self.parent(), next_cookie: state.next_cookie, entries: state.entries }
             }
             Body::Symlink(target) => InodeBody::Symlink { target: target.clone() },
             Body::Special { device } => InodeBody::Special { kind: self.kind, device: *device },

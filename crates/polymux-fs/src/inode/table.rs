@@ -112,8 +112,6 @@ impl InodeTable {
 }
 
 fn must_stay(inode: &Inode) -> bool {
-    if inode.times_dirty.load(Ordering::Acquire) || inode.file().is_some_and(|file| !file.unsynced.lock().is_empty()) {
-        return true;
-    }
-    inode.lifecycle.lock().in_use()
+    // Unsynced bytes are the tier's to remember: it keeps the mark, and a failure, until a sync of the object is asked for.
+    inode.times_dirty.load(Ordering::Acquire) || inode.lifecycle.lock().in_use()
 }

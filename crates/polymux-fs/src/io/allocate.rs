@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_tier::{AllocateMode, TierError, Wait};
+use polymux_tier::{AllocateMode, SeekTarget, TierError, Wait};
 use polymux_types::Errno;
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 
@@ -110,7 +110,7 @@ impl Core {
         self.ensure_home(inode, file, &request)?;
         let inside = end.min(start_of(block_after(file.size())));
         for part in self.parts(file, start, inside) {
-            self.reserve_part(file, &part)?;
+            self.reserve_part(inode, file, &part)?;
         }
         let start = start.max(inside);
         if start >= end {
@@ -123,7 +123,7 @@ impl Core {
             self.move_tail_to(inode, file, tier)?;
         }
         for part in self.parts(file, start, end) {
-            self.reserve_part(file, &part)?;
+            self.reserve_part(inode, file, &part)?;
         }
         Ok(())
     }
@@ -135,7 +135,7 @@ impl Core {
         self.ensure_home(inode, file, &request)?;
         let inside = end.min(start_of(block_after(file.size())));
         for part in self.parts(file, start, inside) {
-            self.reserve_part(file, &part)?;
+            self.reserve_part(inode, file, &part)?;
         }
         if end <= file.size() {
             return Ok(());
@@ -155,7 +155,7 @@ impl Core {
             }
             let part_end = end.min(start_of(block_after(position)).max(position).saturating_add(room));
             for part in self.parts(file, position, part_end) {
-                self.reserve_part(file, &part)?;
+                self.reserve_part(inode, file, &part)?;
             }
             self.extend(inode, file, part_end)?;
             position = part_end;
@@ -170,28 +170,75 @@ impl Core {
     /// Refuses before anything is reserved where all tiers together have too little room.
     fn check_room_for_all(&self, file: &FileState, start: u64, end: u64) -> Result<()> {
         let new = end.saturating_sub(start.max(file.size()));
-        let room = self.tiers.iter().map(|tier| tier.headroom(self.clock.as_ref())).fold(0_u64, u64::saturating_add);
+        let room = self.tiers.iter().map(|tier| tier.headroom()).fold(0_u64, u64::saturating_add);
         if new > room && self.disowned.is_empty() { Err(ErrorKind::NoSpace.into()) } else { Ok(()) }
     }
 
-    fn reserve_part(&self, file: &FileState, part: &Part) -> Result<()> {
-        let handle = self.tiers.by_id(part.entry.tier)?;
-        let reference = reference_of(&part.entry);
-        file.note_unsynced(part.slot, part.start, part.end);
-        let length = part.end - part.start;
-        handle.run(|tier| tier.allocate(reference, part.start, length, AllocateMode::KeepSize))?;
-        handle.note_written(usize::try_from(length).unwrap_or(usize::MAX));
+    /// Reserves room for a part where it is owned. Holes for which that tier has no room go to another one.
+    fn reserve_part(&self, inode: &Inode, file: &FileState, part: &Part) -> Result<()> {
+        match self.reserve_on(file, part.slot, &part.entry, part.start, part.end) {
+            Err(error) if error.is_out_of_room() => self.reserve_holes(inode, file, part),
+            other => other,
+        }
+    }
+
+    fn reserve_on(&self, file: &FileState, slot: u8, entry: &ObjectEntry, start: u64, end: u64) -> Result<()> {
+        let handle = self.tiers.by_id(entry.tier)?;
+        file.note_unsynced(slot, start, end);
+        handle.run(|tier| tier.allocate(reference_of(entry), start, end - start, AllocateMode::KeepSize))?;
+        handle.note_written(usize::try_from(end - start).unwrap_or(usize::MAX));
+        Ok(())
+    }
+
+    /// Reserves the holes of a part one by one, on other tiers as far as need be. What holds data has its room already.
+    fn reserve_holes(&self, inode: &Inode, file: &FileState, part: &Part) -> Result<()> {
+        let mut position = part.start;
+        while position < part.end {
+            let hole = self.seek_object(&part.entry, position, part.end, SeekTarget::Hole)?;
+            let Some(hole) = hole.map(|hole| start_of(block_after(hole)).max(position)) else { return Ok(()) };
+            if hole >= part.end {
+                return Ok(());
+            }
+            let data = self.seek_object(&part.entry, hole, part.end, SeekTarget::Data)?;
+            let end = data.map_or(part.end, |data| start_of(block_of(data)).max(hole + 1)).min(part.end);
+            match self.reserve_on(file, part.slot, &part.entry, hole, end) {
+                Err(error) if error.is_out_of_room() => self.move_hole(inode, file, &part.entry, hole, end)?,
+                other => other?,
+            }
+            position = end;
+        }
+        Ok(())
+    }
+
+    /// Gives a hole of a file to tiers that have room for it, and reserves it there. It begins at a block.
+    fn move_hole(&self, inode: &Inode, file: &FileState, owner: &ObjectEntry, start: u64, end: u64) -> Result<()> {
+        let mut position = start_of(block_of(start));
+        while position < end {
+            let request = Request { length: end - position, file_end: end, partial: true, except: Some(owner.tier) };
+            let tier = *self.place_or_reclaim(&request)?.first().ok_or(ErrorKind::NoSpace)?;
+            let room = start_of(block_of(self.tiers.by_id(tier)?.headroom()));
+            if room == 0 {
+                return Err(ErrorKind::NoSpace.into());
+            }
+            let part_end = start_of(block_after(end)).min(position.saturating_add(room));
+            let entry = self.ensure_object(inode, file, tier)?;
+            let slot =
+                file.layout.read().slot_of(tier).ok_or_else(|| Core::contradiction(inode, "an object was lost"))?;
+            self.reserve_on(file, slot, &entry, position, part_end)?;
+            self.commit_relocation(inode, file, (block_of(position), block_of(part_end)), &entry, Some(*owner))?;
+            position = part_end;
+        }
         Ok(())
     }
 
     fn tail_headroom(&self, file: &FileState) -> Result<u64> {
         let layout = file.layout.read();
         let Some(slot) = layout.tail_slot() else { return Ok(0) };
-        Ok(self.tiers.by_id(layout.object(slot).tier)?.headroom(self.clock.as_ref()))
+        Ok(self.tiers.by_id(layout.object(slot).tier)?.headroom())
     }
 
     fn has_headroom(&self, tier: polymux_types::TierId, bytes: u64) -> bool {
-        self.tiers.by_id(tier).is_ok_and(|tier| tier.headroom(self.clock.as_ref()) >= bytes)
+        self.tiers.by_id(tier).is_ok_and(|tier| tier.headroom() >= bytes)
     }
 
     /// Gives what the file may still grow to, from the block after its end on, to another tier.

@@ -1,5 +1,7 @@
 //! Objects of a file: choosing a home, adding an object on another tier.
 
+use std::sync::atomic::Ordering;
+
 use polymux_tier::TierError;
 use polymux_types::{Errno, Ino, TierId};
 
@@ -49,7 +51,7 @@ impl Core {
         if !self.disowned.is_empty() {
             self.free_disowned()?;
             for tier in self.tiers.iter() {
-                tier.space_now(self.clock.as_ref());
+                tier.space_now();
             }
         }
         let candidates = self.place(request);
@@ -94,7 +96,10 @@ impl Core {
     }
 
     fn make_object(&self, inode: &Inode, tier: TierId) -> Result<ObjectEntry> {
-        let parent = self.metadata.any_name(inode.ino)?.map_or(Ino::ROOT, |(parent, _)| parent);
+        let parent = match inode.parent.load(Ordering::Relaxed) {
+            0 => self.metadata.any_name(inode.ino)?.map_or(Ino::ROOT, |(parent, _)| parent),
+            known => Ino(known),
+        };
         let entry = ObjectEntry {
             tier,
             object: self.metadata.allocate_object()?,

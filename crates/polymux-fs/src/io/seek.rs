@@ -46,7 +46,7 @@ impl Core {
     }
 
     /// The first match in `start..end` of one object; beyond the object's own end is a hole.
-    fn seek_object(
+    pub(super) fn seek_object(
         &self,
         entry: &crate::store::ObjectEntry,
         start: u64,

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use polymux_tier::TierError;
 
+use crate::blockmap::Owner;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{ErrorKind, Result};
@@ -19,8 +20,11 @@ use crate::store::ObjectEntry;
 impl Core {
     /// Finds out the size where the record leaves it to an object, once per stay in memory.
     pub(crate) fn ensure_size(&self, inode: &Inode, file: &FileState) -> Result<()> {
-        let mut known = file.size_known.lock();
-        if *known {
+        if file.size_known.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _one_at_a_time = file.finding_size.lock();
+        if file.size_known.load(Ordering::Acquire) {
             return Ok(());
         }
         let (extender, objects, floor) = {
@@ -34,28 +38,31 @@ impl Core {
                     size = size.max(stat.size);
                     self.adopt_modification_time(inode, &stat);
                 }
-                Err(error) => self.size_without_object(inode, &entry, floor, &error)?,
+                Err(error) => self.size_without_object(inode, &entry, &error)?,
             }
         }
         file.size.store(size, Ordering::Release);
         if self.after_unclean_stop.load(Ordering::Acquire) && !self.is_read_only() {
-            self.cut_objects_to(&objects, size)?;
+            self.cut_objects_to(file, &objects, size)?;
         }
-        *known = true;
+        file.size_known.store(true, Ordering::Release);
         Ok(())
     }
 
     /// The object that should know the size is not there.
-    fn size_without_object(&self, inode: &Inode, entry: &ObjectEntry, floor: u64, error: &crate::Error) -> Result<()> {
+    fn size_without_object(&self, inode: &Inode, entry: &ObjectEntry, error: &crate::Error) -> Result<()> {
         match error.kind() {
             // A missing tier hides nothing but the size: the floor is what can be said.
             ErrorKind::TierMissing(_) => Ok(()),
-            // Its record reached the log and its directory entry on the tier did not: no fsync of the file ever
-            // returned, so an empty object is what was promised.
+            // Its record reached the log and its directory entry on the tier did not: no fsync of the file returned since
+            // this tier began to extend it, so nothing beyond the floor is what was promised.
             ErrorKind::Tier { source: TierError::NotFound(_), .. }
-                if floor == 0 && self.after_unclean_stop.load(Ordering::Acquire) =>
+                if self.after_unclean_stop.load(Ordering::Acquire) =>
             {
-                self.note_recovery(format!("inode {} had not reached tier {} and is empty", inode.ino, entry.tier));
+                self.note_recovery(format!(
+                    "inode {}: what was appended on tier {} was never synced and is gone",
+                    inode.ino, entry.tier
+                ));
                 if self.is_read_only() {
                     return Ok(());
                 }
@@ -71,7 +78,8 @@ impl Core {
             return;
         }
         let mut common = inode.common.write();
-        if stat.modified > common.modified && stat.size > 0 {
+        // The record is newer than the object where a time was set by hand, which always changes the attributes.
+        if stat.modified > common.changed && stat.size > 0 {
             common.modified = stat.modified;
             common.changed = common.changed.max(stat.modified);
             inode.times_dirty.store(true, Ordering::Release);
@@ -79,19 +87,23 @@ impl Core {
     }
 
     /// No ghost bytes: what an unclean stop left beyond the file's end must not come back when the file grows.
-    fn cut_objects_to(&self, objects: &[ObjectEntry], size: u64) -> Result<()> {
-        for entry in objects {
+    fn cut_objects_to(&self, file: &FileState, objects: &[ObjectEntry], size: u64) -> Result<()> {
+        let runs = file.layout.read().map.runs(0, super::block_after(size));
+        for (slot, entry) in (0_u8..).zip(objects) {
             let handle = self.tiers.by_id(entry.tier)?;
             if handle.present().is_none() {
                 continue;
             }
+            let owns_bytes = runs.iter().any(|run| run.owner == Some(Owner::Slot(slot)));
             let reference = reference_of(entry);
-            let outcome = handle.run(|tier| match tier.stat(reference) {
+            handle.run(|tier| match tier.stat(reference) {
                 Ok(stat) if stat.size > size => tier.truncate(reference, size).and_then(|()| tier.sync(reference)),
+                // Recorded, made, not durable, and not needed for any byte yet: made again.
+                Err(TierError::NotFound(_)) if !owns_bytes => tier.create(reference),
+                // A missing object that owns bytes shows when they are read.
                 Ok(_) | Err(TierError::NotFound(_)) => Ok(()),
                 Err(error) => Err(error),
-            });
-            outcome?;
+            })?;
         }
         Ok(())
     }

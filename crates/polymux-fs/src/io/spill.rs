@@ -116,7 +116,7 @@ impl Core {
 
     /// As much of `data` as a tier has room for, cut at a block.
     fn what_fits<'a>(&self, tier: TierId, position: u64, data: &'a [u8]) -> Result<&'a [u8]> {
-        let headroom = self.tiers.by_id(tier)?.headroom(self.clock.as_ref());
+        let headroom = self.tiers.by_id(tier)?.headroom();
         let whole = block_after(position + data.len() as u64) - block_of(position);
         if start_of(whole) <= headroom {
             return Ok(data);
@@ -174,7 +174,7 @@ impl Core {
         self.ensure_object(inode, file, tier)
     }
 
-    fn commit_relocation(
+    pub(super) fn commit_relocation(
         &self,
         inode: &Inode,
         file: &FileState,

@@ -156,7 +156,7 @@ impl Core {
         if end > tier.capabilities().file_size_max {
             return Err(ErrorKind::NoSpace.into());
         }
-        let headroom = handle.headroom(self.clock.as_ref());
+        let headroom = handle.headroom();
         let mut data = data;
         if headroom < data.len() as u64 {
             let is_new = block_of(position) >= block_after(file.size());

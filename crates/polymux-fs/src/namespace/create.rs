@@ -178,8 +178,9 @@ impl Core {
         };
         let ino = self.metadata.allocate_ino()?;
         let inode = Inode::from_record(ino, record, &[], self.metadata.committed())?;
+        inode.parent.store(directory.ino.0, std::sync::atomic::Ordering::Relaxed);
         if let Some(file) = inode.file() {
-            *file.size_known.lock() = true;
+            file.size_known.store(true, std::sync::atomic::Ordering::Release);
         }
         Ok(Prepared { inode: Arc::new(inode), acls })
     }

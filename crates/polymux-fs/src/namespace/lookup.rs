@@ -41,9 +41,10 @@ impl Core {
     }
 
     pub(crate) fn parent_inode(&self, inode: &Inode) -> Result<Arc<Inode>> {
-        let directory = inode.directory().ok_or(Errno::ENOTDIR)?;
-        let parent = directory.read().parent;
-        self.inode(parent)
+        if !inode.is_directory() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        self.inode(inode.parent())
     }
 
     /// The inode that an entry names, which must exist while its directory is locked.
@@ -64,8 +65,7 @@ impl Core {
             if present == Ino::ROOT {
                 return Ok(false);
             }
-            let inode = self.directory_inode(present)?;
-            let parent = inode.directory().ok_or(Errno::ENOTDIR)?.read().parent;
+            let parent = self.directory_inode(present)?.parent();
             if parent == present {
                 return Ok(false);
             }

@@ -201,7 +201,7 @@ impl Core {
         let moved_directory = found.inode.directory().filter(|_| crosses);
         let replaced_first = replaced.is_some_and(|replaced| replaced.inode.ino < found.inode.ino);
         let mut early = replaced_directory.filter(|_| replaced_first).map(|lock| lock.write());
-        let mut moved = moved_directory.map(|lock| lock.write());
+        let moved = moved_directory.map(|lock| lock.write());
         let late = replaced_directory.filter(|_| !replaced_first).map(|lock| lock.write());
         let emptied = early.take().or(late);
         if emptied.as_ref().is_some_and(|state| state.entries > 0) {
@@ -226,7 +226,7 @@ impl Core {
             if emptied.is_some() {
                 note_entry_change(self, target.directory, -1);
             }
-            self.put_moved(transaction, target.directory.ino, &found.inode, moved.as_deref_mut());
+            self.put_moved(transaction, target.directory.ino, &found.inode, moved.as_deref());
             self.put_directories(transaction, source, target, locked);
             Ok(())
         })
@@ -245,8 +245,8 @@ impl Core {
         let other_lock = other.inode.directory().filter(|_| crosses);
         let other_first = other.inode.ino < found.inode.ino;
         let early = other_lock.filter(|_| other_first).map(|lock| lock.write());
-        let mut found_state = found_lock.map(|lock| lock.write());
-        let mut other_state = early.or_else(|| other_lock.map(|lock| lock.write()));
+        let found_state = found_lock.map(|lock| lock.write());
+        let other_state = early.or_else(|| other_lock.map(|lock| lock.write()));
         let members: [&Inode; 4] = [source.directory, target.directory, &found.inode, &other.inode];
         self.transact(&members, |transaction| {
             let (source_ino, target_ino) = (source.directory.ino, target.directory.ino);
@@ -259,19 +259,19 @@ impl Core {
             let gain = i64::from(found.inode.is_directory()) - i64::from(other.inode.is_directory());
             note_entry_change(self, source.directory, if crosses { -gain } else { 0 });
             note_entry_change(self, target.directory, if crosses { gain } else { 0 });
-            self.put_moved(transaction, target_ino, &found.inode, found_state.as_deref_mut());
-            self.put_moved(transaction, source_ino, &other.inode, other_state.as_deref_mut());
+            self.put_moved(transaction, target_ino, &found.inode, found_state.as_deref());
+            self.put_moved(transaction, source_ino, &other.inode, other_state.as_deref());
             self.put_directories(transaction, source, target, locked);
             Ok(())
         })
     }
 
     /// The record of what was moved. `state` is given for a directory with a new parent.
-    fn put_moved(&self, transaction: &mut Transaction, parent: Ino, inode: &Inode, state: Option<&mut DirectoryState>) {
+    fn put_moved(&self, transaction: &mut Transaction, parent: Ino, inode: &Inode, state: Option<&DirectoryState>) {
         inode.common.write().changed = self.now();
         match (state, inode.directory()) {
             (Some(state), _) => {
-                state.parent = parent;
+                inode.parent.store(parent.0, std::sync::atomic::Ordering::Release);
                 transaction.put_directory(inode, state);
             }
             // Its own names are not concerned, and its parent is locked: only its times change.

@@ -23,7 +23,7 @@ impl Core {
                 self.ensure_size(inode, file)?;
                 (file.size(), self.allocated_blocks(file), 0)
             }
-            Body::Directory(_) => (DIRECTORY_SIZE, DIRECTORY_SIZE / 512, 0),
+            Body::Directory(_) => (DIRECTORY_SIZE, 0, 0),
             Body::Symlink(target) => (target.len() as u64, 0, 0),
             Body::Special { device } => (0, 0, *device),
         };

@@ -85,7 +85,9 @@ impl Core {
     /// After everything was synced: sizes that are known become exact in their records.
     fn settle_if_known(&self, inode: &crate::inode::Inode) -> Result<()> {
         match inode.file() {
-            Some(file) if *file.size_known.lock() && file.layout.read().damaged.is_empty() => self.settle(inode, file),
+            Some(file) if file.size_known.load(Ordering::Acquire) && file.layout.read().damaged.is_empty() => {
+                self.settle(inode, file)
+            }
             _ => Ok(()),
         }
     }

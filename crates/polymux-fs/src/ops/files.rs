@@ -231,15 +231,16 @@ impl Core {
             return Err(Errno::EBADF.into());
         }
         self.check_writable()?;
-        let beyond = |start: u64| start.checked_add(length).is_none_or(|end| end > FILE_SIZE_MAX);
-        if beyond(source.1) && length > FILE_SIZE_MAX || target.1 > FILE_SIZE_MAX {
+        if target.1 > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
-        if from.inode.ino == to.inode.ino {
-            let (first, second) = (source.1.min(target.1), source.1.max(target.1));
-            if first.saturating_add(length) > second {
-                return Err(Errno::EINVAL.into());
-            }
+        // As the kernel does: cut at the end of the source first, and only then look for an overlap.
+        let source_file = file_of(&from)?;
+        self.ensure_size(&from.inode, source_file)?;
+        let length = length.min(source_file.size().saturating_sub(source.1));
+        let overlaps = source.1 < target.1.saturating_add(length) && target.1 < source.1.saturating_add(length);
+        if from.inode.ino == to.inode.ino && overlaps {
+            return Err(Errno::EINVAL.into());
         }
         let length = length.min(COPY_MAX);
         let mut buffer = vec![0; COPY_STEP.min(usize::try_from(length).unwrap_or(COPY_STEP))];

@@ -18,7 +18,7 @@ const METADATA_ROOM_MIN: u64 = 4 * 1024 * 1024;
 
 impl Core {
     pub(crate) fn volume_space(&self) -> VolumeSpace {
-        let mut space = self.tiers.volume_space(self.clock.as_ref());
+        let mut space = self.tiers.volume_space();
         space.files_total = space.files_free.saturating_add(self.inodes.len() as u64);
         space
     }
@@ -26,7 +26,7 @@ impl Core {
     /// Refuses to make anything new where the metadata would soon have no room.
     pub(crate) fn check_metadata_room(&self) -> Result<()> {
         let Some(tier) = self.tiers.iter().find(|tier| tier.holds_metadata()) else { return Ok(()) };
-        let room = tier.file_system_free(self.clock.as_ref());
+        let room = tier.file_system_free();
         if room.is_some_and(|room| room < METADATA_ROOM_MIN) { Err(Errno::ENOSPC.into()) } else { Ok(()) }
     }
 
@@ -35,7 +35,7 @@ impl Core {
             .tiers
             .iter()
             .map(|tier| {
-                let space = tier.space_now(self.clock.as_ref());
+                let space = tier.space_now();
                 TierStatus {
                     id: tier.id,
                     name: tier.name.clone(),

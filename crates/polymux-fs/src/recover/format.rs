@@ -41,6 +41,7 @@ pub(crate) fn format(parts: &Parts, volume: &NewVolume) -> Result<(), VolumeErro
     }
     put_number_range_end(&mut transaction.batch, NumberKind::Ino, FIRST_INO);
     put_number_range_end(&mut transaction.batch, NumberKind::Object, FIRST_OBJECT);
+    put_number_range_end(&mut transaction.batch, NumberKind::ObjectMark, FIRST_OBJECT);
     put_root(&mut transaction, parts, volume)?;
     let sequence = metadata.commit(transaction.batch)?;
     metadata.sync(sequence)?;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use polymux_meta::Batch;
 use polymux_tier::{CleanStamp, Label, TierError};
-use polymux_types::{Epoch, TierId};
+use polymux_types::{Clock, Epoch, TierId};
 
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -36,7 +36,8 @@ pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<
     let labels: Vec<(TierId, TierRecord, Option<Label>)> =
         matched.iter().map(|tier| (tier.id, tier.record.clone(), tier.label.clone())).collect();
     let metadata_tier = parts.metadata_tier;
-    let tiers = matched.into_iter().map(|tier| handle_of(tier, metadata_tier.as_deref())).collect();
+    let tiers =
+        matched.into_iter().map(|tier| handle_of(tier, metadata_tier.as_deref(), parts.clock.clone())).collect();
     let tiers = TierSet::new(tiers);
     let core = Core::new((volume.id, volume.name), options, parts.clock, metadata, tiers);
     core.after_unclean_stop.store(!was_clean, Ordering::Release);
@@ -129,14 +130,14 @@ fn check_label(
     Ok(())
 }
 
-fn handle_of(tier: Matched, metadata_tier: Option<&str>) -> TierHandle {
+fn handle_of(tier: Matched, metadata_tier: Option<&str>, clock: std::sync::Arc<dyn Clock>) -> TierHandle {
     let holds_metadata = metadata_tier == Some(tier.member.name.as_str());
     let purpose = if holds_metadata { Purpose::DataAndMetadata } else { Purpose::Data };
     let presence = match tier.member.presence {
         TierPresence::Present(present) => Ok(present),
         TierPresence::Missing(reason) => Err(reason),
     };
-    TierHandle::new(tier.id, tier.member.name, tier.member.reserve.0, purpose, presence)
+    TierHandle::new(tier.id, tier.member.name, tier.member.reserve.0, purpose, clock, presence)
 }
 
 impl Core {

@@ -4,12 +4,14 @@
 //! Bytes first, then sizes: nobody owns a disowned range, so carrying it out again is harmless, and a file's size may be
 //! asked from an object only once nothing disowned is left in it (DESIGN section 6).
 
+use polymux_meta::Batch;
 use polymux_types::limits::BUCKETS;
 use polymux_types::{Bucket, ObjectId};
 
 use crate::core::Core;
 use crate::error::Result;
 use crate::store::keys::NumberKind;
+use crate::store::put_number_range_end;
 
 /// When a pass runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,7 @@ impl Core {
                 self.note_recovery(format!("recovery pass {} ({}): {repaired}", pass.id, pass.name));
             }
         }
+        self.put_object_mark()?;
         if unclean {
             self.note_recovery("the last stop was unclean; the volume was recovered".to_owned());
         }
@@ -59,6 +62,17 @@ fn sync_tiers(core: &Core) -> Result<usize> {
         handle.run(|tier| tier.sync_all())?;
     }
     Ok(0)
+}
+
+impl Core {
+    /// Everything below this number is accounted for: a later recovery need not look at it, and never removes it.
+    fn put_object_mark(&self) -> Result<()> {
+        let next = self.metadata.number_range_end(NumberKind::Object)?;
+        let mut batch = Batch::new();
+        put_number_range_end(&mut batch, NumberKind::ObjectMark, next);
+        let sequence = self.metadata.commit(batch)?;
+        self.metadata.sync(sequence)
+    }
 }
 
 fn carry_out_disowned(core: &Core) -> Result<usize> {
@@ -87,10 +101,15 @@ fn delete_orphans(core: &Core) -> Result<usize> {
     Ok(orphans.len())
 }
 
-/// An object is made before the record that names it is durable. After a crash in between nobody knows it. Objects of
-/// this mount have higher numbers, because an unclean stop skips the rest of a range.
+/// An object is made before the record that names it is durable. After a crash in between nobody knows it. Only numbers
+/// that the crashed mount could have handed out are looked at: older objects are accounted for, and those of this mount
+/// have higher numbers, because an unclean stop skips the rest of a range.
 fn remove_leaked(core: &Core) -> Result<usize> {
-    let next = core.metadata.number_range_end(NumberKind::Object)?;
+    let made =
+        core.metadata.number_range_end(NumberKind::ObjectMark)?..core.metadata.number_range_end(NumberKind::Object)?;
+    if made.is_empty() {
+        return Ok(0);
+    }
     let mut known = std::collections::HashSet::new();
     core.metadata.for_each_inode(|_, record| {
         if let crate::store::InodeBody::Regular(file) = record.body {
@@ -106,7 +125,7 @@ fn remove_leaked(core: &Core) -> Result<usize> {
         let Some(tier) = handle.present() else { continue };
         for bucket in (0..BUCKETS).map(Bucket) {
             let objects: Vec<ObjectId> = tier.list(bucket).map_err(|error| handle.note_error(error))?;
-            for object in objects.into_iter().filter(|object| object.0 < next) {
+            for object in objects.into_iter().filter(|object| made.contains(&object.0)) {
                 if !known.contains(&(handle.id, object)) {
                     let reference = polymux_tier::ObjectRef::new(object, bucket);
                     handle.run(|tier| tier.remove(reference))?;

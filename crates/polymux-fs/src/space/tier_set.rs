@@ -1,12 +1,12 @@
 //! The tiers of the volume in speed order, with their room and their state.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use polymux_tier::{Space, Tier, TierError};
-use polymux_types::{Clock, TierId};
+use polymux_types::{Clock, Errno, TierId};
 
 use crate::attributes::VolumeSpace;
 use crate::error::{Error, ErrorKind, Result};
@@ -22,6 +22,28 @@ const METADATA_RESERVE_MAX: u64 = 64 * 1024 * 1024;
 /// and on a small tier this part of it.
 const METADATA_RESERVE_DIVISOR: u64 = 32;
 
+/// After this time without a new failure a tier gets new data again.
+const FAILURE_AGE_MAX: Duration = Duration::from_secs(30);
+
+/// The last failure of a tier.
+struct Failure {
+    text: String,
+    /// On the volume's clock.
+    when: Duration,
+}
+
+/// Whether an error is about the tier as a whole and not about the call.
+fn means_failure(error: &TierError) -> bool {
+    match error {
+        TierError::ReadOnly => true,
+        TierError::Io { errno, .. } => matches!(
+            *errno,
+            Errno::EIO | Errno::ENODEV | Errno::ENXIO | Errno::ESTALE | Errno::ENOTCONN | Errno::ETIMEDOUT
+        ),
+        _ => false,
+    }
+}
+
 /// What a tier is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -36,10 +58,10 @@ pub(crate) struct TierHandle {
     pub(crate) name: String,
     reserve: u64,
     purpose: Purpose,
+    clock: Arc<dyn Clock>,
     tier: Option<Arc<dyn Tier>>,
     missing_reason: String,
-    last_error: RwLock<Option<String>>,
-    failing: AtomicBool,
+    failure: RwLock<Option<Failure>>,
     room: Mutex<Option<(Duration, Space)>>,
     /// Bytes written here since `room` was asked for.
     written_since: AtomicI64,
@@ -52,6 +74,7 @@ impl TierHandle {
         name: String,
         reserve: u64,
         purpose: Purpose,
+        clock: Arc<dyn Clock>,
         tier: std::result::Result<Arc<dyn Tier>, String>,
     ) -> Self {
         let (tier, missing_reason) = match tier {
@@ -63,10 +86,10 @@ impl TierHandle {
             name,
             reserve,
             purpose,
+            clock,
             tier,
             missing_reason,
-            last_error: RwLock::new(None),
-            failing: AtomicBool::new(false),
+            failure: RwLock::new(None),
             room: Mutex::new(None),
             written_since: AtomicI64::new(0),
             objects_made: AtomicU64::new(0),
@@ -97,8 +120,8 @@ impl TierHandle {
     }
 
     /// Room of the file system below, a moment ago.
-    pub(crate) fn file_system_free(&self, clock: &dyn Clock) -> Option<u64> {
-        self.space(clock).map(|space| space.file_system_free)
+    pub(crate) fn file_system_free(&self) -> Option<u64> {
+        self.space().map(|space| space.file_system_free)
     }
 
     /// Runs an operation on the tier; failures other than lack of room mark it failing.
@@ -108,53 +131,58 @@ impl TierHandle {
 
     /// Turns an error of the tier into one of the file system, and remembers it where it means that the tier fails.
     pub(crate) fn note_error(&self, error: TierError) -> Error {
-        if matches!(error, TierError::Io { .. } | TierError::ReadOnly) {
-            if !self.failing.swap(true, Ordering::Relaxed) {
-                log::error!("tier `{}` fails: {error}; new data goes to other tiers", self.name);
+        if means_failure(&error) {
+            let failed = Failure { text: error.to_string(), when: self.clock.elapsed() };
+            let first = self.failure.write().replace(failed).is_none();
+            if first {
+                log::error!("tier `{}` fails: {error}; new data goes to other tiers for a while", self.name);
             }
-            *self.last_error.write() = Some(error.to_string());
         }
         Error::tier(self.id, error)
     }
 
+    fn is_recent(&self, failure: &Failure) -> bool {
+        self.clock.elapsed().saturating_sub(failure.when) < FAILURE_AGE_MAX
+    }
+
     pub(crate) fn is_failing(&self) -> bool {
-        self.failing.load(Ordering::Relaxed)
+        self.failure.read().as_ref().is_some_and(|failure| self.is_recent(failure))
     }
 
     pub(crate) fn state(&self) -> TierState {
-        match (&self.tier, self.last_error.read().as_ref()) {
+        match (&self.tier, self.failure.read().as_ref()) {
             (None, _) => TierState::Missing(self.missing_reason.clone()),
-            (Some(_), Some(error)) => TierState::Failing(error.clone()),
-            (Some(_), None) => TierState::Online,
+            (Some(_), Some(failure)) if self.is_recent(failure) => TierState::Failing(failure.text.clone()),
+            (Some(_), _) => TierState::Online,
         }
     }
 
     /// Room as the tier says right now.
-    pub(crate) fn space_now(&self, clock: &dyn Clock) -> Option<Space> {
+    pub(crate) fn space_now(&self) -> Option<Space> {
         let tier = self.present()?;
         self.written_since.store(0, Ordering::Relaxed);
         let space = tier.space().map_err(|error| self.note_error(error)).ok()?;
-        *self.room.lock() = Some((clock.elapsed(), space));
+        *self.room.lock() = Some((self.clock.elapsed(), space));
         Some(space)
     }
 
     /// Room a moment ago, less what was written since.
-    pub(crate) fn space(&self, clock: &dyn Clock) -> Option<Space> {
+    pub(crate) fn space(&self) -> Option<Space> {
         let known = *self.room.lock();
         if let Some((asked, mut space)) = known {
             let written = u64::try_from(self.written_since.load(Ordering::Relaxed)).unwrap_or(0);
             space.free = space.free.saturating_sub(written);
-            let fresh = clock.elapsed().saturating_sub(asked) < ROOM_AGE_MAX;
+            let fresh = self.clock.elapsed().saturating_sub(asked) < ROOM_AGE_MAX;
             if fresh && space.free > self.reserve_of(&space).saturating_add(ROOM_LOW_BYTES) {
                 return Some(space);
             }
         }
-        self.space_now(clock)
+        self.space_now()
     }
 
     /// Bytes that new data may still take here.
-    pub(crate) fn headroom(&self, clock: &dyn Clock) -> u64 {
-        self.space(clock).map_or(0, |space| space.free.saturating_sub(self.reserve_of(&space)))
+    pub(crate) fn headroom(&self) -> u64 {
+        self.space().map_or(0, |space| space.free.saturating_sub(self.reserve_of(&space)))
     }
 
     pub(crate) fn note_written(&self, bytes: usize) {
@@ -225,10 +253,10 @@ impl TierSet {
     }
 
     /// Room of the volume. Tiers that share a file system never count for more than that has.
-    pub(crate) fn volume_space(&self, clock: &dyn Clock) -> VolumeSpace {
+    pub(crate) fn volume_space(&self) -> VolumeSpace {
         let mut groups: Vec<Group> = Vec::new();
         for tier in &self.tiers {
-            let (Some(space), Some(present)) = (tier.space_now(clock), tier.present()) else { continue };
+            let (Some(space), Some(present)) = (tier.space_now(), tier.present()) else { continue };
             let available = space.free.saturating_sub(tier.reserve_of(&space));
             let device = present.capabilities().device;
             match groups.iter_mut().find(|group| group.device == device) {

@@ -17,6 +17,8 @@ pub(crate) type KeyRange = (Vec<u8>, Vec<u8>);
 pub(crate) enum NumberKind {
     Ino,
     Object,
+    /// Not a range: the first object number of the present mount, below which every object is accounted for.
+    ObjectMark,
 }
 
 fn key(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
@@ -62,6 +64,7 @@ pub(crate) fn number_range(kind: NumberKind) -> Vec<u8> {
     let letter = match kind {
         NumberKind::Ino => b'i',
         NumberKind::Object => b'o',
+        NumberKind::ObjectMark => b'm',
     };
     key(b'n', &[&[letter]])
 }

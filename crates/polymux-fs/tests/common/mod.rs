@@ -26,8 +26,15 @@ use polymux_types::{Bucket, ByteSize, Errno, Ino, ManualClock, ObjectId, TierId,
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub use posix::PosixVolume;
 
-/// Names of the tiers in speed order.
-pub const TIER_NAMES: [&str; 3] = ["fast", "middle", "slow"];
+/// Names of one to three tiers in speed order.
+pub fn tier_names(count: usize) -> &'static [&'static str] {
+    match count {
+        1 => &["fast"],
+        2 => &["fast", "slow"],
+        3 => &["fast", "middle", "slow"],
+        _ => panic!("the tests use one to three tiers"),
+    }
+}
 
 /// Steps after which background work that still is not done counts as stuck.
 const STEPS_MAX: usize = 2000;
@@ -53,12 +60,11 @@ impl Volume {
 
     /// The same with each tier wrapped; the index is its place in the speed order.
     pub fn wrapping(capacities: &[u64], wrap: impl Fn(usize, Arc<dyn Tier>) -> Arc<dyn Tier>) -> Self {
-        assert!(capacities.len() <= TIER_NAMES.len());
         let clock = Arc::new(ManualClock::new(Duration::from_secs(1_000_000_000)));
         let tier = |(capacity, name): (&u64, &&str)| {
             Arc::new(MemoryTier::with_clock(*name, *capacity, Arc::clone(&clock) as _))
         };
-        let memory: Vec<Arc<MemoryTier>> = capacities.iter().zip(&TIER_NAMES).map(tier).collect();
+        let memory: Vec<Arc<MemoryTier>> = capacities.iter().zip(tier_names(capacities.len())).map(tier).collect();
         let tiers: Vec<Arc<dyn Tier>> =
             memory.iter().enumerate().map(|(index, tier)| wrap(index, Arc::clone(tier) as Arc<dyn Tier>)).collect();
         let mut volume = Self {
@@ -79,7 +85,7 @@ impl Volume {
 
     fn parts(&self) -> Parts {
         let member = |index: usize| TierMember {
-            name: TIER_NAMES[index].to_owned(),
+            name: tier_names(self.tiers.len())[index].to_owned(),
             reserve: ByteSize(self.reserves[index]),
             presence: if self.missing[index] {
                 TierPresence::Missing("the test took it away".to_owned())
@@ -231,11 +237,14 @@ pub fn find(fs: &FileSystem, name: &str) -> Attributes {
     fs.lookup(&Caller::root(), Ino::ROOT, name.as_bytes()).expect("the name exists")
 }
 
-/// Writes everything, in as many calls as it takes.
+/// Writes everything, a few blocks at a time: one write goes to one tier where one has room for it, so that only a
+/// sequence of writes fills the fast tier first.
 pub fn write_all(fs: &FileSystem, handle: HandleId, offset: u64, data: &[u8]) -> polymux_fs::Result<()> {
+    const CALL: usize = 16 * 1024;
     let mut done = 0;
     while done < data.len() {
-        let count = fs.write(&Caller::root(), handle, offset + done as u64, &data[done..], WriteOrigin::Call)?;
+        let piece = &data[done..data.len().min(done + CALL)];
+        let count = fs.write(&Caller::root(), handle, offset + done as u64, piece, WriteOrigin::Call)?;
         assert!(count > 0, "a write that writes nothing is an error");
         done += count;
     }

@@ -10,7 +10,7 @@ use polymux_tier::{PosixTier, PosixTierOptions, Tier};
 use polymux_types::{ByteSize, SystemClock};
 use tempfile::TempDir;
 
-use super::{TIER_NAMES, new_volume};
+use super::{new_volume, tier_names};
 
 /// A mounted volume over directories.
 pub struct PosixVolume {
@@ -25,13 +25,13 @@ impl PosixVolume {
         let directory = tempfile::tempdir().expect("a temporary directory is made");
         let store = Arc::new(MemoryStore::new());
         let clock = Arc::new(SystemClock::new());
+        let names = tier_names(capacities.len());
         let member = |(index, capacity): (usize, &Option<u64>)| {
-            let path = directory.path().join(TIER_NAMES[index]);
+            let path = directory.path().join(names[index]);
             std::fs::create_dir(&path).expect("a directory is made");
-            let options =
-                PosixTierOptions { capacity: capacity.map(ByteSize), ..PosixTierOptions::new(TIER_NAMES[index]) };
+            let options = PosixTierOptions { capacity: capacity.map(ByteSize), ..PosixTierOptions::new(names[index]) };
             let tier: Arc<dyn Tier> = Arc::new(PosixTier::prepare(&path, options).expect("a tier is made"));
-            (TIER_NAMES[index].to_owned(), tier)
+            (names[index].to_owned(), tier)
         };
         let tiers: Vec<(String, Arc<dyn Tier>)> = capacities.iter().enumerate().map(member).collect();
         let parts = || Parts {

@@ -370,6 +370,9 @@ impl Reference {
     }
 
     pub fn copy(&mut self, source: (usize, u64), target: (usize, u64), count: u64) {
+        if count == 0 {
+            return;
+        }
         let start = to_usize(source.1);
         let data = self.file(self.descriptions[source.0].node).content[start..start + to_usize(count)].to_vec();
         self.write(target.0, target.1, &data).expect("the target was checked");

@@ -202,8 +202,11 @@ impl TestVolume {
 
     /// Whether the volume is mounted and served: what a killed daemon left behind is mounted, but does not answer.
     fn answers(&self) -> bool {
+        // The type comes from the same answer, because the remains of a killed daemon may be taken away at any moment.
+        let mut ask = Command::new("stat");
+        ask.args(["-f", "-c", "%T"]).arg(&self.mountpoint);
         kind_of_mount(&self.mountpoint).is_some_and(|kind| kind == "fuse.polymux")
-            && run_within(Command::new("stat").arg("-f").arg(&self.mountpoint), START_DEADLINE).is_success()
+            && run_within(&mut ask, START_DEADLINE).stdout.contains("fuse")
     }
 
     /// Unmounts and waits until the daemon has ended cleanly.

@@ -109,15 +109,26 @@ impl PosixTier {
                 return;
             }
             // Closing may give back what was allocated beyond the end.
-            if self.options.capacity.is_some() {
-                if let Ok(stat) = rustix::fs::statat(&self.objects, path_of(object), AtFlags::SYMLINK_NOFOLLOW) {
-                    self.add_used(before, allocated_of(&stat));
-                }
+            if self.options.capacity.is_some()
+                && let Ok(stat) = rustix::fs::statat(&self.objects, path_of(object), AtFlags::SYMLINK_NOFOLLOW)
+            {
+                self.add_used(before, allocated_of(&stat));
             }
         }
     }
 
     fn sync_open(&self, object: ObjectRef, open: &OpenObject) -> Result<(), TierError> {
+        let failures_before = open.sync_failures.load(Ordering::SeqCst);
+        let mut last_failure = open.sync_turn.lock();
+        // A sync that ended while this one waited may have been told of bytes that the caller counts on.
+        if let (false, Some(failure)) =
+            (open.sync_failures.load(Ordering::SeqCst) == failures_before, last_failure.as_ref())
+        {
+            return Err(failure.clone());
+        }
+        if !open.is_unsynced() {
+            return Ok(());
+        }
         let mark = open.mark();
         let bytes = open.bytes_unsynced.swap(0, Ordering::AcqRel);
         subtract(&self.bytes_unsynced, bytes);
@@ -131,7 +142,10 @@ impl PosixTier {
                 // The kernel marks the pages clean: a second attempt would succeed without having written them.
                 open.note_synced(mark);
                 Counters::count(&self.counters.sync_failures);
-                Err(self.error("syncing an object", object, errno))
+                let error = self.error("syncing an object", object, errno);
+                *last_failure = Some(error.clone());
+                open.sync_failures.fetch_add(1, Ordering::SeqCst);
+                Err(error)
             }
         }
     }
@@ -233,6 +247,7 @@ impl Tier for PosixTier {
     }
 
     fn create(&self, object: ObjectRef) -> Result<(), TierError> {
+        self.require_writable()?;
         let flags = self.flags() | OFlags::CREATE | OFlags::EXCL;
         let descriptor =
             self.open_path(&path_of(object), flags).map_err(|errno| self.error("making an object", object, errno))?;
@@ -247,6 +262,7 @@ impl Tier for PosixTier {
     }
 
     fn remove(&self, object: ObjectRef) -> Result<(), TierError> {
+        self.require_writable()?;
         Counters::count(&self.counters.removes);
         let open = self.descriptors.forget(object);
         if self.options.capacity.is_some() {
@@ -302,6 +318,7 @@ impl Tier for PosixTier {
     }
 
     fn write(&self, object: ObjectRef, offset: u64, data: &[u8], wait: Wait) -> Result<usize, TierError> {
+        self.require_writable()?;
         offset_of(offset + data.len() as u64)?;
         let open = self.object(object)?;
         let allowed = self.allowed(&open, offset, data.len()).inspect_err(|error| self.count_error(error))?;
@@ -320,6 +337,7 @@ impl Tier for PosixTier {
     }
 
     fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError> {
+        self.require_writable()?;
         offset_of(size)?;
         let open = self.object(object)?;
         Counters::count(&self.counters.truncates);
@@ -329,6 +347,7 @@ impl Tier for PosixTier {
     }
 
     fn allocate(&self, object: ObjectRef, offset: u64, length: u64, mode: AllocateMode) -> Result<(), TierError> {
+        self.require_writable()?;
         let open = self.object(object)?;
         let length_in_memory = usize::try_from(length).unwrap_or(usize::MAX);
         if self.allowed(&open, offset, length_in_memory)? < length_in_memory {
@@ -346,6 +365,7 @@ impl Tier for PosixTier {
     }
 
     fn punch(&self, object: ObjectRef, offset: u64, length: u64) -> Result<(), TierError> {
+        self.require_writable()?;
         let open = self.object(object)?;
         Counters::count(&self.counters.punches);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -368,21 +388,23 @@ impl Tier for PosixTier {
     }
 
     fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {
+        self.require_writable()?;
         if !self.capabilities.extended_attributes {
             return Ok(());
         }
         let open = self.object(object)?;
         let value = super::stamp_format::encode(stamp);
-        rustix::fs::fsetxattr(&open.descriptor, "user.polymux", &value, rustix::fs::XattrFlags::empty())
-            .map_err(|errno| self.error("describing an object", object, errno))
+        match rustix::fs::fsetxattr(&open.descriptor, "user.polymux", &value, rustix::fs::XattrFlags::empty()) {
+            // Best effort: many file systems keep attributes in one block, which a long path does not fit into.
+            Ok(()) | Err(rustix::io::Errno::NOSPC | rustix::io::Errno::TOOBIG | rustix::io::Errno::RANGE) => Ok(()),
+            Err(errno) => Err(self.error("describing an object", object, errno)),
+        }
     }
 
     fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
         let mut outcome = Ok(());
         if let Some(open) = self.descriptors.get(object) {
-            if open.is_unsynced() {
-                outcome = self.sync_open(object, &open);
-            }
+            outcome = self.sync_open(object, &open);
         }
         if outcome.is_ok() && self.descriptors.is_created(object) {
             outcome = self.sync_entry(object);
@@ -394,6 +416,7 @@ impl Tier for PosixTier {
     }
 
     fn sync_all(&self) -> Result<(), TierError> {
+        let _turn = self.sync_all_turn.lock();
         Counters::count(&self.counters.syncs_all);
         let open: Vec<_> = self.descriptors.all().into_iter().map(|(of, open)| (of, open.mark(), open)).collect();
         let created = self.descriptors.created();
@@ -444,6 +467,7 @@ impl Tier for PosixTier {
     }
 
     fn write_label(&self, label: &Label) -> Result<(), TierError> {
+        self.require_writable()?;
         labels::write(&self.own_directory, label)
     }
 

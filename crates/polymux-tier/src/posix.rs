@@ -20,6 +20,7 @@ mod stamp_format;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
+use parking_lot::Mutex;
 use polymux_types::ByteSize;
 use rustix::fd::OwnedFd;
 
@@ -94,6 +95,9 @@ pub struct PosixTier {
     bytes_used: AtomicU64,
     /// Bytes written since the tier as a whole was last synced: what a write that must not wait looks at.
     bytes_unsynced: AtomicU64,
+    /// One sync of the tier at a time: the kernel reports a failure to one caller only, which must have recorded it
+    /// before another caller may believe that all is well.
+    sync_all_turn: Mutex<()>,
     _lock: TierLock,
 }
 
@@ -117,6 +121,11 @@ impl PosixTier {
     pub fn open(path: &Path, options: PosixTierOptions) -> Result<Self, TierError> {
         labels::require(path)?;
         let tier = Self::open_directory(path, options)?;
+        if tier.options.access == OpenAccess::ReadWrite {
+            // What a holder left behind that was killed is in the page cache only, and nothing here knows of it: a
+            // sync of one of its objects would otherwise find nothing to do and promise what is not so.
+            rustix::fs::syncfs(&tier.objects).map_err(io_error("syncing what the last holder left"))?;
+        }
         tier.find_bytes_used()?;
         Ok(tier)
     }
@@ -137,6 +146,7 @@ impl PosixTier {
             counters: Counters::default(),
             bytes_used: AtomicU64::new(0),
             bytes_unsynced: AtomicU64::new(0),
+            sync_all_turn: Mutex::new(()),
             _lock: lock,
         })
     }
@@ -145,6 +155,13 @@ impl PosixTier {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    fn require_writable(&self) -> Result<(), TierError> {
+        match self.options.access {
+            OpenAccess::ReadWrite => Ok(()),
+            OpenAccess::ReadOnly => Err(TierError::ReadOnly),
+        }
     }
 
     /// Name of the tier in messages.

@@ -16,6 +16,9 @@ use crate::object::SeekTarget;
 const SCRATCH: &str = "probe";
 /// Where the scratch file has its only data, far enough for a hole before it.
 const FAR: u64 = 1024 * 1024;
+/// [`BLOCK_SIZE`] as a length in memory.
+#[allow(clippy::cast_possible_truncation, reason = "four KiB fit everywhere")]
+const BLOCK: usize = BLOCK_SIZE as usize;
 
 /// Magic numbers of `statfs(2)`, names, guarantees and overwrite styles.
 const KNOWN: [(u64, &str, Guarantee, OverwriteStyle); 16] = [
@@ -97,7 +100,7 @@ impl<'a> Scratch<'a> {
     }
 
     fn probe(&self, capabilities: &mut Capabilities) -> Result<(), TierError> {
-        let block = [0x5a_u8; BLOCK_SIZE as usize];
+        let block = [0x5a_u8; BLOCK];
         rustix::io::pwrite(&self.file, &block, FAR).map_err(io_error("trying the tier's file system"))?;
         // Allocation may be delayed until the bytes are written out.
         rustix::fs::fsync(&self.file).map_err(io_error("trying the tier's file system"))?;
@@ -133,7 +136,7 @@ impl<'a> Scratch<'a> {
         if stat.st_mtime != odd.tv_sec {
             return 2_000_000_000;
         }
-        let nanoseconds = u64::try_from(stat.st_mtime_nsec).unwrap_or(0);
+        let nanoseconds = stat.st_mtime_nsec;
         [1, 10, 100, 1_000, 1_000_000]
             .into_iter()
             .find(|unit| 123_456_789 / unit * unit == nanoseconds)

@@ -24,6 +24,10 @@ pub(super) struct OpenObject {
     /// Bytes that the object takes, as last counted into the tier's sum.
     pub(super) allocated: AtomicU64,
     last_used: AtomicU64,
+    /// One sync at a time, because the kernel reports a failure to one caller only; holds the last failure.
+    pub(super) sync_turn: Mutex<Option<TierError>>,
+    /// How many syncs through this descriptor failed.
+    pub(super) sync_failures: AtomicU64,
 }
 
 impl OpenObject {
@@ -35,6 +39,8 @@ impl OpenObject {
             bytes_unsynced: AtomicU64::new(0),
             allocated: AtomicU64::new(allocated),
             last_used: AtomicU64::new(0),
+            sync_turn: Mutex::default(),
+            sync_failures: AtomicU64::new(0),
         }
     }
 

@@ -85,10 +85,10 @@ fn write_holder(file: &mut std::fs::File, holder: &str) -> Result<(), TierError>
 
 impl Drop for TierLock {
     fn drop(&mut self) {
-        if self.access == OpenAccess::ReadWrite {
-            if let Err(error) = write_holder(&mut self.file, RELEASED) {
-                log::debug!("the lock of a tier keeps its holder's name: {error}");
-            }
+        if self.access == OpenAccess::ReadWrite
+            && let Err(error) = write_holder(&mut self.file, RELEASED)
+        {
+            log::debug!("the lock of a tier keeps its holder's name: {error}");
         }
     }
 }
