@@ -4,9 +4,9 @@
 //! What is true here: every cell of eight bytes names the write that filled it, so that a reader can tell bytes of a
 //! write from anything else. `POLYMUX_CONCURRENCY_SECONDS` sets the length of each test.
 
-mod common;
 #[path = "concurrency/appends.rs"]
 mod appends;
+mod common;
 #[path = "concurrency/directories.rs"]
 mod directories;
 #[path = "concurrency/overlapping.rs"]
@@ -26,7 +26,8 @@ const THREADS: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(240);
 
 fn test_length() -> Duration {
-    let seconds = std::env::var("POLYMUX_CONCURRENCY_SECONDS").map_or(15, |text| text.parse().expect("a number of seconds"));
+    let seconds =
+        std::env::var("POLYMUX_CONCURRENCY_SECONDS").map_or(15, |text| text.parse().expect("a number of seconds"));
     Duration::from_secs(seconds)
 }
 

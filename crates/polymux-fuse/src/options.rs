@@ -39,9 +39,11 @@ pub struct FuseOptions {
     pub threads: usize,
 }
 
-/// Fewest and most threads that are chosen by default: two, so that one slow request never stops the mount; no more
-/// than eight, because each takes its own reading buffer and more contend for the device.
-const THREADS_DEFAULT: std::ops::RangeInclusive<usize> = 2..=8;
+/// Fewest and most threads that are chosen by default: several wait for devices while others serve; no more than sixteen,
+/// because each takes its own reading buffer.
+const THREADS_DEFAULT: std::ops::RangeInclusive<usize> = 8..=16;
+/// Threads for each processor: a thread that waits for a device holds no processor.
+const THREADS_PER_PROCESSOR: usize = 4;
 
 impl FuseOptions {
     /// What suits the user who runs this: a volume mounted by root is for everybody and honours special files, one
@@ -85,7 +87,7 @@ impl FuseOptions {
 
 fn default_threads() -> usize {
     let processors = std::thread::available_parallelism().map_or(*THREADS_DEFAULT.start(), usize::from);
-    processors.clamp(*THREADS_DEFAULT.start(), *THREADS_DEFAULT.end())
+    (processors * THREADS_PER_PROCESSOR).clamp(*THREADS_DEFAULT.start(), *THREADS_DEFAULT.end())
 }
 
 fn is_root() -> bool {

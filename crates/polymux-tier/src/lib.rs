@@ -12,19 +12,17 @@
 pub mod capabilities;
 pub mod conformance;
 pub mod counters;
-pub mod posix;
 pub mod error;
 pub mod label;
 pub mod label_format;
 pub mod object;
+pub mod posix;
 mod tier;
 
 pub use capabilities::{Capabilities, Guarantee, OverwriteStyle};
 pub use counters::{CounterSnapshot, Counters};
-pub use posix::{
-    BytesUsed, OWN_DIRECTORY, OpenAccess, PosixTier, PosixTierOptions, probe_directory, read_label_at,
-};
 pub use error::TierError;
 pub use label::{CleanStamp, Label};
 pub use object::{AllocateMode, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait};
+pub use posix::{BytesUsed, OWN_DIRECTORY, OpenAccess, PosixTier, PosixTierOptions, probe_directory, read_label_at};
 pub use tier::Tier;

@@ -67,13 +67,13 @@ pub struct PosixTierOptions {
 }
 
 impl PosixTierOptions {
-    /// The defaults for a tier of this name: no limit, 1,024 descriptors, reads and writes, room in use from the label.
+    /// The defaults for a tier of this name: no limit, 4,096 descriptors, reads and writes, room in use from the label.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
             capacity: None,
-            descriptors_max: 1024,
+            descriptors_max: 4096,
             access: OpenAccess::ReadWrite,
             bytes_used: BytesUsed::FromLabel,
         }

@@ -120,3 +120,17 @@ fn crates_depend_downwards_only() {
         }
     }
 }
+
+#[test]
+fn every_test_that_the_semantics_name_exists() {
+    let text = fs::read_to_string(workspace().join("SEMANTICS.md")).expect("the semantics are there");
+    let all: String = sources().into_values().collect();
+    let mut named = 0;
+    for list in text.split('[').skip(1).filter_map(|rest| rest.split(']').next()) {
+        for test in list.split(',').map(str::trim).filter(|name| name.contains('_')) {
+            assert!(all.contains(&format!("fn {test}(")), "SEMANTICS.md names {test}, which does not exist");
+            named += 1;
+        }
+    }
+    assert!(named > 30, "only {named} tests were found in SEMANTICS.md");
+}

@@ -23,7 +23,12 @@ fn tolerate(result: polymux_fs::Result<()>) -> bool {
 }
 
 /// Makes, renames, links and removes files of its own in shared directories; returns where they are.
-fn juggle_files(fs: &polymux_fs::FileSystem, shared: &[Ino], thread: u64, until: &Until) -> BTreeMap<(Ino, String), Ino> {
+fn juggle_files(
+    fs: &polymux_fs::FileSystem,
+    shared: &[Ino],
+    thread: u64,
+    until: &Until,
+) -> BTreeMap<(Ino, String), Ino> {
     let root = Caller::root();
     let mut random = Random::new(thread + 1);
     let mut mine: BTreeMap<(Ino, String), Ino> = BTreeMap::new();

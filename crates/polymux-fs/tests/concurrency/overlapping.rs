@@ -100,7 +100,10 @@ fn read_once(fs: &FileSystem, handle: HandleId, history: &History, random: &mut 
             let older = history.check(*last, position);
             if let Some(older) = older {
                 let newer = record.unwrap_or_else(|| panic!("zeros came back at {position} after write {last}"));
-                assert!(newer.ended > older.began, "at {position} write {stamp} came back after the later write {last}");
+                assert!(
+                    newer.ended > older.began,
+                    "at {position} write {stamp} came back after the later write {last}"
+                );
             }
         }
         *last = stamp;
@@ -196,7 +199,8 @@ fn overlapping_writes_are_atomic_and_readers_never_go_back() {
     });
 }
 
-/// Each writer owns the cells of its number; each readers' cell only counts up, and never behind what was confirmed.
+/// Each writer counts up in cells of its own: a reader never sees a cell go back, nor one behind what was confirmed
+/// before the read began.
 #[test]
 fn disjoint_writers_lose_nothing_and_readers_see_counters_rise() {
     const CELLS: u64 = 4096;
@@ -215,7 +219,6 @@ fn disjoint_writers_lose_nothing_and_readers_see_counters_rise() {
                     let mut count = 0_u64;
                     while until.goes_on() {
                         count += 1;
-                        // Interleaved at the granularity of pages of one writer, unaligned to blocks.
                         let data = count.to_le_bytes().repeat(usize_of(CELLS));
                         crate::common::write_all(fs, handle, writer * CELLS * 8, &data).expect("written");
                         confirmed[usize_of(writer)].store(count, Ordering::SeqCst);
@@ -236,7 +239,10 @@ fn disjoint_writers_lose_nothing_and_readers_see_counters_rise() {
                         for (index, count) in cells(&buffer).enumerate() {
                             let last = &mut seen[usize_of(offset / 8) + index];
                             assert!(count >= *last, "cell {index} of writer {writer} went back from {last} to {count}");
-                            assert!(count >= least, "cell {index} of writer {writer} is {count}, {least} was confirmed");
+                            assert!(
+                                count >= least,
+                                "cell {index} of writer {writer} is {count}, {least} was confirmed"
+                            );
                             *last = count;
                         }
                     }

@@ -144,11 +144,11 @@ impl Harness {
             }
         }
         let mut found = BTreeSet::new();
-        for (tier, used) in self.volume.tiers_with_use() {
+        for (index, (tier, used)) in self.volume.tiers_with_use().into_iter().enumerate() {
             let allocated = bytes.get(&tier.0).copied().unwrap_or(0);
             same(&format!("bytes used on tier {tier}"), &allocated, &used)?;
             for bucket in 0..BUCKETS {
-                let listed = self.volume.list(tier, Bucket(bucket));
+                let listed = self.volume.list(index, Bucket(bucket));
                 found.extend(listed.into_iter().map(|object| (tier.0, object)));
             }
         }

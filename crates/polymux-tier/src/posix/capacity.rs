@@ -17,6 +17,8 @@ use crate::tier::Tier;
 
 /// `st_blocks` counts units of this many bytes, whatever the file system.
 pub(super) const STAT_UNIT: u64 = 512;
+/// In the place of what an open object takes: it was removed, and nothing is counted for it any more.
+pub(super) const REMOVED: u64 = u64::MAX;
 
 pub(super) fn allocated_of(stat: &rustix::fs::Stat) -> u64 {
     u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(STAT_UNIT)
@@ -69,9 +71,12 @@ impl PosixTier {
         }
     }
 
-    pub(super) fn account_to(&self, open: &OpenObject, now: u64) {
-        let before = open.allocated.swap(now, Ordering::AcqRel);
-        self.add_used(before, now);
+    fn account_to(&self, open: &OpenObject, now: u64) {
+        // An operation may end after the object was removed; what it took is counted back already.
+        let update = |before: u64| (before != REMOVED).then_some(now);
+        if let Ok(before) = open.allocated.fetch_update(Ordering::AcqRel, Ordering::Acquire, update) {
+            self.add_used(before, now);
+        }
     }
 
     pub(super) fn add_used(&self, before: u64, now: u64) {

@@ -10,7 +10,7 @@ use rustix::fd::OwnedFd;
 use crate::error::TierError;
 use crate::object::ObjectRef;
 
-const SHARDS: usize = 16;
+const SHARDS_MAX: usize = 16;
 
 /// An open object, shared by everybody who uses it.
 pub(super) struct OpenObject {
@@ -74,7 +74,8 @@ struct Shard {
 
 /// All open objects, and what is known of those that were closed.
 pub(super) struct DescriptorCache {
-    shards: [Mutex<Shard>; SHARDS],
+    /// No more than descriptors allowed, so that one for each shard is within the limit.
+    shards: Box<[Mutex<Shard>]>,
     per_shard_max: usize,
     clock: AtomicU64,
     /// Failed syncs that nobody was told of yet.
@@ -85,9 +86,11 @@ pub(super) struct DescriptorCache {
 
 impl DescriptorCache {
     pub(super) fn new(descriptors_max: usize) -> Self {
+        assert!(descriptors_max > 0, "at least one object must be open to be used");
+        let shards = descriptors_max.min(SHARDS_MAX);
         Self {
-            shards: std::array::from_fn(|_| Mutex::default()),
-            per_shard_max: (descriptors_max / SHARDS).max(1),
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            per_shard_max: descriptors_max / shards,
             clock: AtomicU64::new(1),
             failures: Mutex::default(),
             created: Mutex::default(),
@@ -96,7 +99,7 @@ impl DescriptorCache {
 
     fn shard(&self, object: ObjectRef) -> &Mutex<Shard> {
         let spread = object.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
-        &self.shards[usize::try_from(spread).expect("four bits fit")]
+        &self.shards[usize::try_from(spread).expect("four bits fit") % self.shards.len()]
     }
 
     fn touch(&self, object: &OpenObject) {

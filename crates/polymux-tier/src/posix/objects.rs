@@ -11,10 +11,10 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
 
-use super::capacity::allocated_of;
+use super::capacity::{REMOVED, allocated_of};
 use super::descriptors::OpenObject;
 use super::{OpenAccess, PosixTier, io_error, labels};
-use crate::capabilities::Capabilities;
+use crate::capabilities::{Capabilities, Guarantee};
 use crate::counters::{CounterSnapshot, Counters};
 use crate::error::TierError;
 use crate::label::Label;
@@ -96,13 +96,9 @@ impl PosixTier {
     /// failure stays recorded for it.
     fn close_surplus(&self, newest: ObjectRef) {
         while let Some((object, victim)) = self.descriptors.victim(newest) {
-            if victim.is_unsynced() {
-                Counters::count(&self.counters.descriptors_synced_early);
-                if let Err(error) = self.sync_open(object, &victim) {
-                    // Kept open and recorded; closing it would let the kernel forget.
-                    self.descriptors.record_failure(object, error);
-                    return;
-                }
+            if victim.is_unsynced() && self.sync_before_close(object, &victim).is_err() {
+                // Kept open and recorded; closing it would let the kernel forget.
+                return;
             }
             let before = victim.allocated.load(Ordering::Acquire);
             if self.descriptors.close(object, victim).is_none() {
@@ -110,11 +106,25 @@ impl PosixTier {
             }
             // Closing may give back what was allocated beyond the end.
             if self.options.capacity.is_some()
+                && before != REMOVED
                 && let Ok(stat) = rustix::fs::statat(&self.objects, path_of(object), AtFlags::SYMLINK_NOFOLLOW)
             {
                 self.add_used(before, allocated_of(&stat));
             }
         }
+    }
+
+    /// Many small files make many unsynced descriptors: one sync of the tier, whose errors are watched through a
+    /// descriptor older than all of them, frees them all at once. A remote file system does not pass such a sync on.
+    fn sync_before_close(&self, object: ObjectRef, victim: &OpenObject) -> Result<(), TierError> {
+        Counters::count(&self.counters.descriptors_synced_early);
+        if self.capabilities.guarantee != Guarantee::Remote {
+            self.sync_all()?;
+        }
+        if !victim.is_unsynced() {
+            return Ok(());
+        }
+        self.sync_open(object, victim).inspect_err(|error| self.descriptors.record_failure(object, error.clone()))
     }
 
     fn sync_open(&self, object: ObjectRef, open: &OpenObject) -> Result<(), TierError> {
@@ -136,6 +146,8 @@ impl PosixTier {
         match rustix::fs::fdatasync(&open.descriptor) {
             Ok(()) => {
                 open.note_synced(mark);
+                // Writing back may take blocks for the object's map.
+                self.account(open);
                 Ok(())
             }
             Err(errno) => {
@@ -267,7 +279,7 @@ impl Tier for PosixTier {
         let open = self.descriptors.forget(object);
         if self.options.capacity.is_some() {
             let counted = match &open {
-                Some(open) => open.allocated.swap(0, Ordering::AcqRel),
+                Some(open) => open.allocated.swap(REMOVED, Ordering::AcqRel),
                 None => self.stat(object).map_or(0, |stat| stat.allocated),
             };
             self.add_used(counted, 0);
@@ -425,6 +437,7 @@ impl Tier for PosixTier {
             Ok(()) => {
                 for (_, mark, open) in &open {
                     open.note_synced(*mark);
+                    self.account(open);
                 }
                 self.descriptors.forget_created(&created);
                 subtract(&self.bytes_unsynced, bytes);

@@ -1,0 +1,151 @@
+//! What the POSIX backend adds to the promises of all tiers: a capacity limit and a limit of descriptors.
+
+use std::path::Path;
+
+use polymux_tier::{
+    AllocateMode, BytesUsed, CleanStamp, Label, ObjectRef, PosixTier, PosixTierOptions, Tier, TierError, Wait,
+};
+use polymux_types::{Bucket, ByteSize, Epoch, ObjectId, TierId, VolumeId};
+
+const BLOCK: usize = 4096;
+
+fn object(id: u64) -> ObjectRef {
+    ObjectRef::new(ObjectId(id), Bucket(u16::try_from(id % 5).expect("below five")))
+}
+
+fn limited(directory: &Path, capacity: u64) -> PosixTier {
+    let mut options = PosixTierOptions::new("tier");
+    options.capacity = Some(ByteSize(capacity));
+    PosixTier::prepare(directory, options).expect("a tier is made")
+}
+
+fn write(tier: &PosixTier, id: u64, offset: u64, data: &[u8]) -> Result<usize, TierError> {
+    tier.write(object(id), offset, data, Wait::Allowed)
+}
+
+/// Room that all objects take by looking at each.
+fn walked(tier: &PosixTier) -> Option<u64> {
+    Some(tier.scan_bytes_used().expect("a tier is walked"))
+}
+
+#[test]
+fn the_room_in_use_equals_a_walk_after_a_sync() {
+    let directory = tempfile::tempdir().expect("a temporary directory is made");
+    let tier = limited(directory.path(), 64 << 20);
+    for id in 1..40 {
+        tier.create(object(id)).expect("an object is made");
+        // Scattered blocks, so that the file system below needs blocks of its own for the map of some.
+        for number in 0..id {
+            write(&tier, id, number * 3 * BLOCK as u64, &[1; BLOCK]).expect("a write with room succeeds");
+        }
+    }
+    tier.sync_all().expect("the tier is made durable");
+    assert_eq!(tier.bytes_used(), walked(&tier), "after writing");
+    tier.truncate(object(39), 5).expect("an object is cut");
+    tier.punch(object(38), 0, 9 * BLOCK as u64).expect("a hole is punched");
+    tier.allocate(object(37), 0, 1 << 20, AllocateMode::KeepSize).expect("room is reserved");
+    tier.remove(object(36)).expect("an object is removed");
+    tier.sync_all().expect("the tier is made durable");
+    assert_eq!(tier.bytes_used(), walked(&tier), "after cutting, punching, reserving and removing");
+    for id in 1..40 {
+        tier.remove(object(id)).expect("an object is removed");
+    }
+    assert_eq!(tier.bytes_used(), Some(0), "an empty tier takes room");
+}
+
+#[test]
+fn syncing_one_object_counts_what_its_map_came_to_take() {
+    let directory = tempfile::tempdir().expect("a temporary directory is made");
+    let tier = limited(directory.path(), 64 << 20);
+    tier.create(object(1)).expect("an object is made");
+    for number in 0..1000_u64 {
+        write(&tier, 1, number * 2 * BLOCK as u64, &[1; BLOCK]).expect("a write with room succeeds");
+    }
+    tier.sync(object(1)).expect("an object is made durable");
+    assert_eq!(tier.bytes_used(), walked(&tier));
+}
+
+#[test]
+fn the_capacity_limit_cuts_writes_and_then_refuses_but_lets_overwrites_through() {
+    let directory = tempfile::tempdir().expect("a temporary directory is made");
+    let capacity = 64 * BLOCK as u64;
+    let tier = limited(directory.path(), capacity);
+    tier.create(object(1)).expect("an object is made");
+    let mut offset = 0;
+    let refusal = loop {
+        match write(&tier, 1, offset, &[1; 10 * BLOCK]) {
+            Ok(written) => offset += written as u64,
+            Err(error) => break error,
+        }
+        assert!(offset <= capacity, "written beyond the limit: {offset}");
+    };
+    assert_eq!(refusal, TierError::NoSpace);
+    assert!(offset > capacity / 2, "refused at {offset} of {capacity}");
+    assert!(tier.bytes_used().expect("there is a limit") <= capacity);
+    assert_eq!(write(&tier, 1, 0, &[2; 3 * BLOCK]), Ok(3 * BLOCK), "an overwrite was refused");
+    let reserved = tier.allocate(object(1), capacity, capacity, AllocateMode::KeepSize);
+    assert_eq!(reserved, Err(TierError::NoSpace));
+    tier.truncate(object(1), 0).expect("an object is emptied");
+    assert_eq!(write(&tier, 1, 0, &[1; BLOCK]), Ok(BLOCK), "room that was given back is not there");
+}
+
+#[test]
+fn the_room_in_use_is_found_again_when_a_tier_is_opened() {
+    let directory = tempfile::tempdir().expect("a temporary directory is made");
+    let tier = limited(directory.path(), 1 << 20);
+    tier.create(object(1)).expect("an object is made");
+    write(&tier, 1, 0, &[1; 7 * BLOCK]).expect("a write with room succeeds");
+    tier.sync_all().expect("the tier is made durable");
+    let used = tier.bytes_used();
+    let label = |bytes_used| Label {
+        volume: VolumeId::from_random([4; 16]),
+        volume_name: "volume".to_owned(),
+        tier: TierId(1),
+        tier_name: "tier".to_owned(),
+        instance: 7,
+        epoch: Epoch(1),
+        clean: CleanStamp::Clean { bytes_used },
+    };
+    tier.write_label(&label(12_345)).expect("a label is written");
+    drop(tier);
+    let open = |bytes_used| {
+        let capacity = Some(ByteSize(1 << 20));
+        let options = PosixTierOptions { capacity, bytes_used, ..PosixTierOptions::new("tier") };
+        PosixTier::open(directory.path(), options).expect("a tier opens").bytes_used()
+    };
+    assert_eq!(open(BytesUsed::FromLabel), Some(12_345), "the clean stamp is not believed");
+    assert_eq!(open(BytesUsed::Scan), used, "the scan differs");
+}
+
+#[test]
+fn few_descriptors_lose_nothing_of_many_objects() {
+    let directory = tempfile::tempdir().expect("a temporary directory is made");
+    let mut options = PosixTierOptions::new("tier");
+    options.descriptors_max = 4;
+    let tier = PosixTier::prepare(directory.path(), options).expect("a tier is made");
+    for round in 0..3_u64 {
+        for id in 1..=100 {
+            if round == 0 {
+                tier.create(object(id)).expect("an object is made");
+            }
+            write(&tier, id, round * 8, &(id * 1000 + round).to_le_bytes()).expect("a write succeeds");
+        }
+    }
+    for id in 1..=100 {
+        let mut buffer = [0; 100];
+        let count = tier.read(object(id), 0, &mut buffer, Wait::Allowed).expect("a read succeeds");
+        let expected: Vec<u8> = (0..3).flat_map(|round| (id * 1000 + round).to_le_bytes()).collect();
+        assert_eq!(buffer[..count], expected, "object {id}");
+    }
+    let counters = tier.counters();
+    assert!(counters.descriptors_opened > 0, "the cache never closed anything: {counters:?}");
+    assert!(counters.descriptors_synced_early > 0, "unsynced objects were closed unsynced: {counters:?}");
+    let prefix = directory.path().join(".polymux/objects");
+    let held = std::fs::read_dir("/proc/self/fd")
+        .expect("descriptors are listed")
+        .flatten()
+        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+        .filter(|target| target.starts_with(&prefix) && *target != prefix);
+    let held = held.count();
+    assert!(held <= 4, "{held} descriptors are held with a limit of 4");
+}
