@@ -209,7 +209,7 @@ mod tests {
         fn the_map_agrees_with_one_owner_per_block_and_its_changes_rebuild_it(steps in prop::collection::vec(step(), 1..40)) {
             let mut map = BlockMap::default();
             map.set_home(0);
-            let mut oracle = vec![Owner::Slot(0); BLOCKS + 8];
+            let mut oracle = [Owner::Slot(0); BLOCKS + 8];
             let mut records: BTreeMap<u64, Extent> = BTreeMap::new();
             for step in steps {
                 let (change, start, end, owner) = match step {

@@ -36,7 +36,8 @@ impl HandleTable {
     }
 
     fn shard(&self, id: u64) -> &RwLock<HashMap<u64, Arc<Handle>>> {
-        &self.shards[(id % SHARDS as u64) as usize]
+        let place = usize::try_from(id % SHARDS as u64).expect("a remainder below the number of shards fits");
+        &self.shards[place]
     }
 
     pub(crate) fn insert(&self, handle: Handle) -> HandleId {

@@ -18,7 +18,7 @@ use crate::inode::{FileState, Inode, reference_of};
 use crate::placement::Request;
 use crate::store::ObjectEntry;
 
-const ZEROS: [u8; 65_536] = [0; 65_536];
+static ZEROS: [u8; 65_536] = [0; 65_536];
 
 /// A part of the range that one object owns.
 struct Part {

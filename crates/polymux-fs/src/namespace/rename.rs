@@ -160,11 +160,11 @@ impl Core {
         if crosses && found.inode.is_directory() && self.is_ancestor(found.inode.ino, target.directory.ino)? {
             return Err(Errno::EINVAL.into());
         }
-        if let Some(replaced) = replaced.filter(|replaced| crosses && replaced.inode.is_directory()) {
-            if self.is_ancestor(replaced.inode.ino, source.directory.ino)? {
-                let errno = if mode == RenameMode::Exchange { Errno::EINVAL } else { Errno::ENOTEMPTY };
-                return Err(errno.into());
-            }
+        if let Some(replaced) = replaced.filter(|replaced| crosses && replaced.inode.is_directory())
+            && self.is_ancestor(replaced.inode.ino, source.directory.ino)?
+        {
+            let errno = if mode == RenameMode::Exchange { Errno::EINVAL } else { Errno::ENOTEMPTY };
+            return Err(errno.into());
         }
         self.check_access(caller, source.directory, WRITE)?;
         self.check_access(caller, target.directory, WRITE)?;

@@ -47,10 +47,8 @@ impl Core {
         let mut outcome = Ok(());
         // File by file, so that a failure is remembered where it belongs.
         for inode in self.inodes.all() {
-            if let Some(file) = inode.file() {
-                if !file.unsynced.lock().is_empty() {
-                    outcome = outcome.and(self.sync_file(&inode, file));
-                }
+            if let Some(file) = inode.file().filter(|file| !file.unsynced.lock().is_empty()) {
+                outcome = outcome.and(self.sync_file(&inode, file));
             }
         }
         for tier in self.tiers.iter().filter(|tier| tier.present().is_some()) {

@@ -18,10 +18,13 @@ use crate::store::{DisownedKind, DisownedRecord, ObjectEntry};
 /// Records carried out in one round.
 const ROUND_MAX: usize = 4096;
 
+/// By tier, object and first byte: the record, and a transaction that covers it.
+type Pending = BTreeMap<(TierId, ObjectId, u64), (DisownedRecord, Sequence)>;
+
 /// Disowned records that still have to be carried out, by tier, object and first byte.
 #[derive(Debug, Default)]
 pub(crate) struct DisownedQueue {
-    pending: Mutex<BTreeMap<(TierId, ObjectId, u64), (DisownedRecord, Sequence)>>,
+    pending: Mutex<Pending>,
     /// One thread carries out at a time.
     round: Mutex<()>,
 }
