@@ -9,4 +9,5 @@ mod directories;
 mod files;
 mod names;
 mod reports;
+mod stamps;
 mod xattrs;

@@ -45,6 +45,8 @@ pub(crate) struct FileState {
     pub(crate) unsynced: Mutex<Vec<(u8, u64, u64)>>,
     /// The file was emptied and not synced since: its close syncs it.
     pub(crate) emptied: AtomicBool,
+    /// An object was made since the objects were last stamped.
+    pub(crate) stamp_due: AtomicBool,
     /// Highest error sequence of the layout, readable without its lock.
     pub(crate) error_sequence: AtomicU32,
 }
@@ -63,6 +65,7 @@ impl FileState {
             blocks_stale: AtomicBool::new(true),
             unsynced: Mutex::new(Vec::new()),
             emptied: AtomicBool::new(false),
+            stamp_due: AtomicBool::new(false),
             error_sequence: AtomicU32::new(layout.error_sequence),
             layout: RwLock::new(layout),
         }

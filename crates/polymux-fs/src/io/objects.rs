@@ -111,7 +111,9 @@ impl Core {
         let reference = crate::inode::reference_of(&entry);
         match handle.run(|tier| tier.create(reference)) {
             Ok(()) => {
-                handle.note_object_made();
+                if let Some(file) = inode.file() {
+                    file.stamp_due.store(true, Ordering::Release);
+                }
                 Ok(entry)
             }
             Err(error) => {

@@ -35,6 +35,7 @@ impl Core {
     pub(crate) fn flush_all_records(&self) -> Result<()> {
         for inode in self.inodes.all() {
             self.flush_times(&inode)?;
+            self.stamp_if_due(&inode)?;
         }
         self.flush_through(self.metadata.committed())
     }

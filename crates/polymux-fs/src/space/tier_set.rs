@@ -1,7 +1,7 @@
 //! The tiers of the volume in speed order, with their room and their state.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -65,7 +65,6 @@ pub(crate) struct TierHandle {
     room: Mutex<Option<(Duration, Space)>>,
     /// Bytes written here since `room` was asked for.
     written_since: AtomicI64,
-    objects_made: AtomicU64,
 }
 
 impl TierHandle {
@@ -92,7 +91,6 @@ impl TierHandle {
             failure: RwLock::new(None),
             room: Mutex::new(None),
             written_since: AtomicI64::new(0),
-            objects_made: AtomicU64::new(0),
         }
     }
 
@@ -187,10 +185,6 @@ impl TierHandle {
 
     pub(crate) fn note_written(&self, bytes: usize) {
         self.written_since.fetch_add(i64::try_from(bytes).unwrap_or(i64::MAX), Ordering::Relaxed);
-    }
-
-    pub(crate) fn note_object_made(&self) {
-        self.objects_made.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -47,7 +47,10 @@ impl TierLock {
             Err(errno) => return Err(io_error("locking the tier")(errno)),
         }
         if access == OpenAccess::ReadWrite {
-            refuse_other_host(path, &holder)?;
+            // A local file system shares its locks with everybody who could mount it; a remote one may not.
+            if !super::probe::is_local(own_directory) {
+                refuse_other_host(path, &holder)?;
+            }
             write_holder(&mut file, &own_identity())?;
         }
         Ok(Self { file, access })

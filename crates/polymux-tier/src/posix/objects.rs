@@ -309,6 +309,11 @@ impl Tier for PosixTier {
     fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
         offset_of(offset)?;
         let open = self.object(object)?;
+        let in_memory = self.capabilities.guarantee == Guarantee::Volatile;
+        if wait == Wait::Never && !self.capabilities.nowait_read && !in_memory {
+            self.count_error(&TierError::WouldBlock);
+            return Err(TierError::WouldBlock);
+        }
         let mut filled = 0;
         while filled < buffer.len() {
             let (rest, position) = (&mut buffer[filled..], offset + filled as u64);

@@ -73,6 +73,12 @@ pub(super) fn probe(directory: &OwnedFd, access: OpenAccess) -> Result<Capabilit
     Ok(capabilities)
 }
 
+/// Whether the file system is known to be on a device of this host.
+pub(super) fn is_local(directory: &OwnedFd) -> bool {
+    let magic = rustix::fs::fstatfs(directory).map_or(0, |fs| u64::try_from(fs.f_type).unwrap_or(0) & 0xffff_ffff);
+    KNOWN.iter().any(|(of, _, guarantee, _)| *of == magic && *guarantee != Guarantee::Remote)
+}
+
 /// A file that is removed when this goes.
 struct Scratch<'a> {
     directory: &'a OwnedFd,
