@@ -168,8 +168,8 @@ fn set_access_acl(inode: &Inode, caller: &Caller, value: &[u8]) -> Result<bool> 
     common.has_access_acl = acl.as_ref().is_some_and(|acl| !acl.is_plain());
     if let Some(acl) = &acl {
         common.permissions = (common.permissions & !0o777) | acl.mode_bits();
-        let clears = caller.checks_permissions() && !caller.is_privileged() && !caller.is_in_group(common.gid);
-        if clears {
+        // A kernel that checks permissions leaves this to the file system: only members keep the set-group-id bit.
+        if !caller.is_privileged() && !caller.is_in_group(common.gid) {
             common.permissions &= !libc::S_ISGID;
         }
     }
