@@ -11,7 +11,7 @@ use polymux_types::{Bucket, Clock, Errno, Ino, Timestamp, VolumeId, limits};
 use crate::blockmap::{Extent, MapChange};
 use crate::counters::Counters;
 use crate::error::{Error, Result};
-use crate::inode::{DirectoryState, HandleTable, Inode, InodeTable};
+use crate::inode::{DirectoryState, HandleTable, Inode, InodeTable, SizeTrust};
 use crate::space::{DisownedQueue, TierSet};
 use crate::store::{DisownedRecord, ExtentRecord, InodeRecord, Metadata, keys};
 use crate::volume::{Access, MountOptions};
@@ -149,7 +149,11 @@ impl Core {
             _ => Vec::new(),
         };
         let sequence = self.metadata.committed();
-        Inode::from_record(ino, record, &extents, sequence).map(Some)
+        let trust = match self.after_unclean_stop.load(std::sync::atomic::Ordering::Acquire) {
+            true => SizeTrust::Doubtful,
+            false => SizeTrust::Settled,
+        };
+        Inode::from_record(ino, record, &extents, sequence, trust).map(Some)
     }
 
     /// Runs `body` with the record locks of all `inodes` held and commits what it put together, as one transaction.

@@ -16,6 +16,7 @@ mod table;
 pub(crate) use attributes::Common;
 pub(crate) use file::{FileState, Layout, reference_of};
 pub(crate) use handle::{Handle, HandleTable};
+pub(crate) use record::SizeTrust;
 pub(crate) use table::{InodeTable, Lifecycle};
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -43,6 +43,8 @@ pub(crate) struct FileState {
     pub(crate) blocks_stale: AtomicBool,
     /// Per slot, the byte range written since the last successful sync: what a failed one may have lost.
     pub(crate) unsynced: Mutex<Vec<(u8, u64, u64)>>,
+    /// Shared by syncs until what they lost is on record; whoever reports takes it alone first.
+    pub(crate) sync_gate: RwLock<()>,
     /// The file was emptied and not synced since: its close syncs it.
     pub(crate) emptied: AtomicBool,
     /// An object was made since the objects were last stamped.
@@ -64,6 +66,7 @@ impl FileState {
             blocks: AtomicU64::new(0),
             blocks_stale: AtomicBool::new(true),
             unsynced: Mutex::new(Vec::new()),
+            sync_gate: RwLock::new(()),
             emptied: AtomicBool::new(false),
             stamp_due: AtomicBool::new(false),
             error_sequence: AtomicU32::new(layout.error_sequence),

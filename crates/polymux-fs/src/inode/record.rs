@@ -11,6 +11,15 @@ use crate::blockmap::{BlockMap, Extent};
 use crate::error::{Error, Result};
 use crate::store::{ExtentRecord, FileRecord, InodeBody, InodeRecord};
 
+/// Whether a record without extenders tells the whole truth about its objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SizeTrust {
+    /// The last stop was clean, or the inode is new.
+    Settled,
+    /// The last stop was unclean: objects must be looked at once.
+    Doubtful,
+}
+
 impl Inode {
     /// Builds the inode of a record. `sequence` is one that certainly covers its last change.
     pub(crate) fn from_record(
@@ -18,6 +27,7 @@ impl Inode {
         record: InodeRecord,
         extents: &[(u64, ExtentRecord)],
         sequence: Sequence,
+        trust: SizeTrust,
     ) -> Result<Self> {
         let kind = record.body.kind();
         let parent = match &record.body {
@@ -25,7 +35,7 @@ impl Inode {
             _ => 0,
         };
         let body = match record.body {
-            InodeBody::Regular(file) => Body::Regular(Box::new(file_state(ino, file, extents)?)),
+            InodeBody::Regular(file) => Body::Regular(Box::new(file_state(ino, file, extents, trust)?)),
             InodeBody::Directory { next_cookie, entries, .. } => {
                 Body::Directory(RwLock::new(DirectoryState { next_cookie, entries }))
             }
@@ -88,7 +98,7 @@ impl Inode {
     }
 }
 
-fn file_state(ino: Ino, file: FileRecord, extents: &[(u64, ExtentRecord)]) -> Result<FileState> {
+fn file_state(ino: Ino, file: FileRecord, extents: &[(u64, ExtentRecord)], trust: SizeTrust) -> Result<FileState> {
     let extents: Vec<Extent> = extents
         .iter()
         .map(|(end, extent)| Extent { start: extent.start_block, end: *end, owner: extent.owner })
@@ -103,7 +113,9 @@ fn file_state(ino: Ino, file: FileRecord, extents: &[(u64, ExtentRecord)]) -> Re
     if !extents.iter().all(names_an_object) {
         return Err(Error::corrupted(subject(), "an extent names an object that the file does not have"));
     }
-    let size_known = file.extenders == 0;
+    // After an unclean stop an object may be longer than the record says, although no bit tells: the bit may not have
+    // become durable.
+    let size_known = file.extenders == 0 && (trust == SizeTrust::Settled || file.objects.is_empty());
     let layout = Layout {
         map,
         objects: file.objects,

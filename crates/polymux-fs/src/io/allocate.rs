@@ -199,8 +199,15 @@ impl Core {
             if hole >= part.end {
                 return Ok(());
             }
-            let data = self.seek_object(&part.entry, hole, part.end, SeekTarget::Data)?;
-            let end = data.map_or(part.end, |data| start_of(block_of(data)).max(hole + 1)).min(part.end);
+            // A block of which the tier holds a part (its blocks may be smaller than ours) is no hole to be given away.
+            let data = self.seek_object(&part.entry, hole, start_of(block_after(part.end)), SeekTarget::Data)?;
+            if data.is_some_and(|data| block_of(data) == block_of(hole)) {
+                let next = start_of(block_of(hole) + 1).min(part.end);
+                self.reserve_on(file, part.slot, &part.entry, hole, next)?;
+                position = next;
+                continue;
+            }
+            let end = data.map_or(part.end, |data| start_of(block_of(data))).min(part.end);
             match self.reserve_on(file, part.slot, &part.entry, hole, end) {
                 Err(error) if error.is_out_of_room() => self.move_hole(inode, file, &part.entry, hole, end)?,
                 other => other?,
@@ -224,6 +231,9 @@ impl Core {
             let entry = self.ensure_object(inode, file, tier)?;
             let slot =
                 file.layout.read().slot_of(tier).ok_or_else(|| Core::contradiction(inode, "an object was lost"))?;
+            // What an attempt that failed may have left there must not show through the hole.
+            let length = part_end - position;
+            self.tiers.by_id(tier)?.run(|tier| tier.punch(reference_of(&entry), position, length))?;
             self.reserve_on(file, slot, &entry, position, part_end)?;
             self.commit_relocation(inode, file, (block_of(position), block_of(part_end)), &entry, Some(*owner))?;
             position = part_end;

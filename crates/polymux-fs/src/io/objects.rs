@@ -65,10 +65,10 @@ impl Core {
         self.tiers.iter().filter_map(|tier| tier.present()).all(|tier| tier.capabilities().file_size_max < file_end)
     }
 
-    /// The slot of a tier, with an object made there where the file has none. Called under the file's `append` lock or
-    /// its barrier, so that no two threads add one. The record of a new object is not committed yet: the caller's
-    /// transaction does that.
+    /// The object of a file on a tier, made and recorded where the file has none.
     pub(crate) fn ensure_object(&self, inode: &Inode, file: &FileState, tier: TierId) -> Result<ObjectEntry> {
+        // Writers of disjoint ranges may come here together, and a file has one object a tier.
+        let _one_at_a_time = file.adding_object.lock();
         let layout = file.layout.read();
         if let Some(slot) = layout.slot_of(tier) {
             let entry = layout.object(slot);
@@ -89,8 +89,12 @@ impl Core {
     /// Carries out what is disowned on an object before its ranges are used again: later it would free what is written
     /// there now. The removal of the records becomes an unflushed record of the inode.
     pub(crate) fn reclaim_object(&self, inode: &Inode, entry: &ObjectEntry) -> Result<()> {
-        if self.free_disowned_of(entry.tier, entry.object)? > 0 {
+        while self.free_disowned_of(entry.tier, entry.object)? > 0 {
             inode.note_sequence(self.metadata.committed());
+        }
+        if self.disowned.holds(entry.tier, entry.object) {
+            // The tier refused, and the range must not be used under a record that would free it later.
+            return Err(Errno::EIO.into());
         }
         Ok(())
     }

@@ -118,6 +118,9 @@ impl Core {
             return Ok(());
         }
         self.settle(inode, file)?;
+        // What a cut left to be freed on this object would be freed later, under what is appended now.
+        let entry = file.layout.read().object(slot);
+        self.reclaim_object(inode, &entry)?;
         self.transact(&[inode], |transaction| {
             file.layout.write().extenders = bit;
             transaction.put_inode(inode);
@@ -129,6 +132,8 @@ impl Core {
     /// that nothing extends the file meanwhile. The caller's next transaction may rely on an empty set.
     pub(crate) fn settle(&self, inode: &Inode, file: &FileState) -> Result<()> {
         let Some((slot, entry)) = file.layout.read().extender() else { return Ok(()) };
+        // The size that a missing tier knows must not be settled without it.
+        self.tiers.by_id(entry.tier)?.get()?;
         let size = file.size();
         self.sync_slot(inode, file, slot, &entry)?;
         Counters::count(&self.counters.settles);

@@ -145,7 +145,7 @@ impl Core {
             // The tail moves along, so the old one must not be an extender any more.
             self.settle(inode, file)?;
         }
-        let entry = self.ensure_object_for_relocation(inode, file, tier)?;
+        let entry = self.ensure_object(inode, file, tier)?;
         let content_end = start_of(last).min(file.size().max(position + data.len() as u64));
         let mut content = vec![0; usize::try_from(content_end - start_of(first)).expect("two MiB fit")];
         if let Some(old) = &old {
@@ -159,19 +159,16 @@ impl Core {
             self.disown_copy(inode, &entry, start_of(first), start_of(first) + count as u64)?;
             return Err(ErrorKind::NoSpace.into());
         }
-        let handle = self.tiers.by_id(tier)?;
-        handle.run(|tier| tier.sync(reference_of(&entry)))?;
+        let slot = file.layout.read().slot_of(tier).ok_or_else(|| Core::contradiction(inode, "an object was lost"))?;
+        if let Err(error) = self.sync_slot(inode, file, slot, &entry) {
+            self.disown_copy(inode, &entry, start_of(first), start_of(last))?;
+            return Err(error);
+        }
         self.commit_relocation(inode, file, (first, if is_last { END } else { last }), &entry, old)?;
         Counters::count(&self.counters.relocations);
         publish_size(file, position + data.len() as u64);
         self.heal(inode, file, position, data.len())?;
         Ok(data.len())
-    }
-
-    /// Adding an object changes the object list, which relocations of disjoint ranges may do at the same time.
-    fn ensure_object_for_relocation(&self, inode: &Inode, file: &FileState, tier: TierId) -> Result<ObjectEntry> {
-        let _one_at_a_time = file.adding_object.lock();
-        self.ensure_object(inode, file, tier)
     }
 
     pub(super) fn commit_relocation(

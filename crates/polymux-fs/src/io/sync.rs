@@ -17,6 +17,7 @@ use crate::store::ObjectEntry;
 impl Core {
     /// Makes one object of a file durable.
     pub(crate) fn sync_slot(&self, inode: &Inode, file: &FileState, slot: u8, entry: &ObjectEntry) -> Result<()> {
+        let _gate = file.sync_gate.read();
         let written = file.take_unsynced(slot);
         let handle = self.tiers.by_id(entry.tier)?;
         let Some(tier) = handle.present() else {
@@ -41,6 +42,9 @@ impl Core {
         Counters::count(&self.counters.file_sync_failures);
         let (start, end) = written.unwrap_or((0, file.size()));
         self.transact(&[inode], |transaction| {
+            if inode.lifecycle.lock().gone {
+                return Ok(());
+            }
             let mut layout = file.layout.write();
             let runs = layout.map.runs(super::block_of(start), super::block_after(end.max(start + 1)));
             for run in runs.iter().filter(|run| run.owner == Some(crate::blockmap::Owner::Slot(slot))) {
@@ -99,6 +103,8 @@ impl Core {
         error_seen: &std::sync::atomic::AtomicU32,
     ) -> Result<()> {
         let outcome = self.sync_file(inode, file);
+        // A sync beside this one may have been told of a loss that concerns it and not have put it on record yet.
+        drop(file.sync_gate.write());
         let sequence = file.error_sequence.load(Ordering::Acquire);
         let seen = error_seen.swap(sequence, Ordering::AcqRel);
         outcome?;

@@ -118,13 +118,18 @@ impl Core {
             })?;
         }
         self.flush_inode(inode)?;
-        self.publish_shorter(file, size);
+        let present = file.size();
+        self.publish(file, size);
         file.note_unsynced(0, size.saturating_sub(1), size);
-        self.tiers.by_id(entry.tier)?.run(|tier| tier.truncate(reference_of(&entry), size))
+        let cut = self.tiers.by_id(entry.tier)?.run(|tier| tier.truncate(reference_of(&entry), size));
+        if cut.is_err() {
+            self.publish(file, present);
+        }
+        cut
     }
 
     /// Readers that looked before see the change and look again.
-    fn publish_shorter(&self, file: &FileState, size: u64) {
+    fn publish(&self, file: &FileState, size: u64) {
         let _layout = file.layout.write();
         file.nodes.mark_map_changed(block_of(size)..END);
         file.size.store(size, Ordering::Release);

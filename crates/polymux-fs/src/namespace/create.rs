@@ -11,7 +11,7 @@ use crate::caller::Caller;
 use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::{Error, Result};
-use crate::inode::Inode;
+use crate::inode::{Inode, SizeTrust};
 use crate::store::{FileRecord, InodeBody, InodeRecord, keys, put_xattr};
 
 /// The first cookie of a directory. Smaller ones are left to front ends for `.` and `..`.
@@ -177,7 +177,7 @@ impl Core {
             body: new.body(directory.ino),
         };
         let ino = self.metadata.allocate_ino()?;
-        let inode = Inode::from_record(ino, record, &[], self.metadata.committed())?;
+        let inode = Inode::from_record(ino, record, &[], self.metadata.committed(), SizeTrust::Settled)?;
         inode.parent.store(directory.ino.0, std::sync::atomic::Ordering::Relaxed);
         if let Some(file) = inode.file() {
             file.size_known.store(true, std::sync::atomic::Ordering::Release);

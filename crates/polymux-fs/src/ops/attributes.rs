@@ -82,6 +82,10 @@ impl Core {
         let state = inode.directory().map(|directory| directory.read());
         self.transact(&[inode], |transaction| {
             body(transaction)?;
+            if inode.lifecycle.lock().gone {
+                // Its record was deleted meanwhile, and must not rise again.
+                return Ok(());
+            }
             match &state {
                 Some(state) => transaction.put_directory(inode, state),
                 None => transaction.put_inode(inode),

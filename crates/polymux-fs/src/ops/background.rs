@@ -81,12 +81,20 @@ impl Core {
         self.stamp_clean()
     }
 
+    /// Whether nothing of a file is lost and the tier that extends it is there.
+    fn may_settle(&self, file: &crate::inode::FileState) -> Result<bool> {
+        let layout = file.layout.read();
+        let present = match layout.extender() {
+            Some((_, entry)) => self.tiers.by_id(entry.tier)?.present().is_some(),
+            None => true,
+        };
+        Ok(present && layout.damaged.is_empty())
+    }
+
     /// After everything was synced: sizes that are known become exact in their records.
     fn settle_if_known(&self, inode: &crate::inode::Inode) -> Result<()> {
         match inode.file() {
-            Some(file) if file.size_known.load(Ordering::Acquire) && file.layout.read().damaged.is_empty() => {
-                self.settle(inode, file)
-            }
+            Some(file) if file.size_known.load(Ordering::Acquire) && self.may_settle(file)? => self.settle(inode, file),
             _ => Ok(()),
         }
     }

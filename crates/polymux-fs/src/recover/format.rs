@@ -6,7 +6,7 @@ use polymux_types::{Epoch, Ino, TierId};
 
 use crate::core::Transaction;
 use crate::error::Error;
-use crate::inode::Inode;
+use crate::inode::{Inode, SizeTrust};
 use crate::store::keys::{self, NumberKind};
 use crate::store::volume_format::FORMAT_VERSION;
 use crate::store::{
@@ -95,7 +95,7 @@ fn put_root(transaction: &mut Transaction, parts: &Parts, volume: &NewVolume) ->
         born: now,
         body: InodeBody::Directory { parent: Ino::ROOT, next_cookie: crate::namespace::COOKIE_FIRST, entries: 0 },
     };
-    let inode = Inode::from_record(Ino::ROOT, record, &[], polymux_meta::Sequence(0))?;
+    let inode = Inode::from_record(Ino::ROOT, record, &[], polymux_meta::Sequence(0), SizeTrust::Settled)?;
     if let Some(directory) = inode.directory() {
         transaction.put_directory(&inode, &directory.read());
     }

@@ -38,6 +38,17 @@ impl DisownedQueue {
         }
     }
 
+    /// Whether bytes of an object are still to be freed.
+    pub(crate) fn holds(&self, tier: TierId, object: ObjectId) -> bool {
+        let first = (tier, object, 0);
+        self.pending.lock().range(first..=(tier, object, u64::MAX)).next().is_some()
+    }
+
+    /// Puts a record back that could not be carried out; one that was added for the same bytes meanwhile stays.
+    fn put_back(&self, record: DisownedRecord, sequence: Sequence) {
+        self.pending.lock().entry((record.tier, record.object, record.start)).or_insert((record, sequence));
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.pending.lock().len()
     }
@@ -54,13 +65,13 @@ impl DisownedQueue {
     }
 }
 
-/// The record that gives up an object as a whole.
+/// The record that gives up an object as a whole. Its first byte is none, so that its key is never that of a range.
 pub(crate) fn disown_object(entry: &ObjectEntry) -> DisownedRecord {
     DisownedRecord {
         tier: entry.tier,
         object: entry.object,
         bucket: entry.bucket,
-        start: 0,
+        start: u64::MAX,
         kind: DisownedKind::Object,
     }
 }
@@ -98,7 +109,7 @@ impl Core {
 
     fn put_back(&self, records: &[(DisownedRecord, Sequence)]) {
         for (record, sequence) in records {
-            self.disowned.add(&[*record], *sequence);
+            self.disowned.put_back(*record, *sequence);
         }
     }
 
@@ -116,7 +127,7 @@ impl Core {
                 }
                 Err(error) => {
                     log::warn!("tier {}: bytes of object {:016x} stay for now: {error}", record.tier, record.object);
-                    self.disowned.add(&[*record], *sequence);
+                    self.disowned.put_back(*record, *sequence);
                 }
             }
         }

@@ -451,8 +451,11 @@ impl Tier for PosixTier {
             Err(errno) => {
                 Counters::count(&self.counters.sync_failures);
                 let error = io_error("syncing the tier")(errno);
-                for (object, _, _) in open.iter().filter(|(_, _, open)| open.is_unsynced()) {
-                    self.descriptors.record_failure(*object, error.clone());
+                // The error is one of the whole file system; each descriptor, older than its writes, knows of its own.
+                for (object, _, open) in open.iter().filter(|(_, _, open)| open.is_unsynced()) {
+                    if let Err(failure) = self.sync_open(*object, open) {
+                        self.descriptors.record_failure(*object, failure);
+                    }
                 }
                 Err(error)
             }
