@@ -10,9 +10,8 @@ use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 
 use super::{block_after, block_of, start_of};
 use crate::attributes::AllocateKind;
-use crate::blockmap::{END, Owner};
+use crate::blockmap::Owner;
 use crate::core::Core;
-use crate::counters::Counters;
 use crate::error::{ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
 use crate::placement::Request;
@@ -120,7 +119,7 @@ impl Core {
             let mut candidates = self.place_or_reclaim(&Request { length: end - start, partial: true, ..request })?;
             candidates.retain(|tier| self.has_headroom(*tier, end - start));
             let tier = *candidates.first().ok_or(ErrorKind::NoSpace)?;
-            self.move_tail_to(inode, file, tier)?;
+            self.give_tail_to(inode, file, tier, block_after(file.size()))?;
         }
         for part in self.parts(file, start, end) {
             self.reserve_part(inode, file, &part)?;
@@ -147,7 +146,7 @@ impl Core {
                 let rest = Request { length: end - position, partial: true, ..request };
                 let tier = *self.place_or_reclaim(&rest)?.first().ok_or(ErrorKind::NoSpace)?;
                 self.extend_to_block(inode, file, position)?;
-                self.move_tail_to(inode, file, tier)?;
+                self.give_tail_to(inode, file, tier, block_after(file.size()))?;
                 room = start_of(block_of(self.tail_headroom(file)?));
                 if room == 0 {
                     return Err(ErrorKind::NoSpace.into());
@@ -249,25 +248,5 @@ impl Core {
 
     fn has_headroom(&self, tier: polymux_types::TierId, bytes: u64) -> bool {
         self.tiers.by_id(tier).is_ok_and(|tier| tier.headroom() >= bytes)
-    }
-
-    /// Gives what the file may still grow to, from the block after its end on, to another tier.
-    fn move_tail_to(&self, inode: &Inode, file: &FileState, tier: polymux_types::TierId) -> Result<()> {
-        self.settle(inode, file)?;
-        self.ensure_object(inode, file, tier)?;
-        let first = block_after(file.size());
-        self.transact(&[inode], |transaction| {
-            let mut layout = file.layout.write();
-            let slot = layout.slot_of(tier).ok_or_else(|| Core::contradiction(inode, "an object was lost"))?;
-            file.nodes.mark_map_changed(first..END);
-            let change = layout.map.assign(first, END, Owner::Slot(slot));
-            layout.extenders = 1 << tier.0;
-            drop(layout);
-            transaction.put_map_change(inode.ino, &change);
-            transaction.put_inode(inode);
-            Ok(())
-        })?;
-        Counters::count(&self.counters.tail_switches);
-        Ok(())
     }
 }

@@ -84,9 +84,21 @@ impl Core {
     /// Gives everything from the block of `position` on to another tier and writes there.
     fn switch_tail(&self, inode: &Inode, file: &FileState, tier: TierId, position: u64, data: &[u8]) -> Result<usize> {
         let data = self.what_fits(tier, position, data)?;
+        let entry = self.give_tail_to(inode, file, tier, block_of(position))?;
+        self.write_new_bytes(file, &entry, position, data)
+    }
+
+    /// Gives all blocks from `first` on, which the file has not reached yet, to another tier. Called with the append lock
+    /// or the barrier held.
+    pub(super) fn give_tail_to(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        tier: TierId,
+        first: u64,
+    ) -> Result<ObjectEntry> {
         self.settle(inode, file)?;
         let entry = self.ensure_object(inode, file, tier)?;
-        let first = block_of(position);
         self.transact(&[inode], |transaction| {
             let mut layout = file.layout.write();
             let slot = layout.slot_of(tier).ok_or_else(|| Core::contradiction(inode, "an object was lost"))?;
@@ -99,7 +111,7 @@ impl Core {
             Ok(())
         })?;
         Counters::count(&self.counters.tail_switches);
-        self.write_new_bytes(file, &entry, position, data)
+        Ok(entry)
     }
 
     fn write_new_bytes(&self, file: &FileState, entry: &ObjectEntry, position: u64, data: &[u8]) -> Result<usize> {

@@ -129,15 +129,7 @@ impl Core {
             None => self.check_access(caller, inode, WRITE)?,
         }
         self.truncate_file(inode, file, size)?;
-        let now = self.now();
-        let mut common = inode.common.write();
-        common.modified = now;
-        common.changed = now;
-        if caller.checks_permissions() {
-            drop_set_id(&mut common, caller);
-        }
-        drop(common);
-        inode.times_dirty.store(true, Ordering::Release);
+        self.note_modified(caller, inode);
         Ok(())
     }
 
