@@ -43,7 +43,7 @@ pub fn run(arguments: &[OsString]) -> ExitCode {
         mount::run(
             &registry,
             &MountArguments {
-                volume: parsed.source,
+                volume: volume_meant(parsed.source),
                 mount_point: parsed.mount_point,
                 options: parsed.options,
                 foreground: false,
@@ -93,6 +93,19 @@ fn parse(arguments: &[OsString]) -> Result<HelperArguments> {
     Ok(parsed)
 }
 
+/// mount(8) makes a path of a name where something of that name lies in its working directory: `media` becomes `/media`
+/// at boot, where that is the mount point. A configuration is a file, so anything else was a name.
+fn volume_meant(source: String) -> String {
+    let path = std::path::Path::new(&source);
+    if !path.is_absolute() || path.is_file() {
+        return source;
+    }
+    match path.file_name().and_then(|name| name.to_str()) {
+        Some(name) if !name.ends_with(".toml") => name.to_owned(),
+        _ => source,
+    }
+}
+
 fn option_value(flag: &str, value: Option<&OsString>) -> Result<String> {
     let value = value.ok_or_else(|| anyhow!("{flag} needs a value"))?;
     value.clone().into_string().map_err(|_| anyhow!("the value of {flag} is not UTF-8"))
@@ -114,6 +127,18 @@ mod tests {
         assert_eq!(parsed.options, ["rw,noatime", "allow_other"]);
         assert!(parsed.fake);
         assert_eq!(parse_line("-r media /media -t polymux").unwrap().options, ["ro"]);
+    }
+
+    #[test]
+    fn a_name_that_mount_made_a_path_of_is_a_name_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let of = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+        std::fs::create_dir(of("media")).unwrap();
+        std::fs::write(of("config"), "").unwrap();
+        assert_eq!(volume_meant(of("media")), "media");
+        assert_eq!(volume_meant("media".to_owned()), "media");
+        assert_eq!(volume_meant(of("config")), of("config"));
+        assert_eq!(volume_meant(of("missing.toml")), of("missing.toml"));
     }
 
     #[test]
