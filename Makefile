@@ -49,3 +49,30 @@ install: build
 
 uninstall:
 	rm -f "$(DESTDIR)$(SBINDIR)/mount.polymux" "$(DESTDIR)$(PREFIX)/bin/polymux"
+
+# Measuring commands (docs/BENCHMARKS.md). Each works in a directory of its own below DIRECTORY, on the device to
+# measure, and removes it at the end. BENCH_OPTIONS is passed on, `--json` or `--help` for example.
+DIRECTORY ?= /var/tmp
+BENCH_OPTIONS ?=
+BENCH = $(CARGO) run --quiet --release --locked -p polymux-bench --
+
+.PHONY: bench-meta bench-meta-loop bench-flush bench-large bench-store
+
+bench-meta:
+	$(BENCH) meta --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
+
+# The same on a new ext4 with a journal, in a loop device over a file below DIRECTORY; as root.
+bench-meta-loop:
+	benchmarks/on-loop-device.sh "$(DIRECTORY)" 16G $(BENCH) meta $(BENCH_OPTIONS)
+
+bench-flush:
+	$(BENCH) flush --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
+
+# Ten million files; takes some minutes and about 10 GiB.
+bench-large:
+	$(BENCH) large --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
+
+# Against the store that Polymux began with, which lives in a package of its own outside the workspace.
+bench-store:
+	$(CARGO) run --quiet --release --locked --manifest-path benchmarks/interim-store/Cargo.toml -- \
+		--directory "$(DIRECTORY)" $(BENCH_OPTIONS)

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use parking_lot::Mutex;
 use polymux_meta::{Batch, Sequence};
 use polymux_types::{Bucket, Clock, Errno, Ino, Timestamp, VolumeId, limits};
+use smallvec::SmallVec;
 
 use crate::blockmap::{Extent, MapChange};
 use crate::counters::Counters;
 use crate::error::{Error, Result};
-use crate::inode::{DirectoryState, HandleTable, Inode, InodeTable, SizeTrust};
-use crate::space::{DisownedQueue, TierSet};
+use crate::inode::{DirectoryState, HandleTable, InlineChange, Inode, InodeTable, SizeTrust};
+use crate::space::{DisownedQueue, SyncPool, TierSet};
 use crate::store::{DisownedRecord, ExtentRecord, InodeRecord, Metadata, keys};
 use crate::volume::{Access, MountOptions};
 
@@ -31,6 +32,7 @@ pub(crate) struct Core {
     pub(crate) handles: HandleTable,
     pub(crate) disowned: DisownedQueue,
     pub(crate) counters: Counters,
+    pub(crate) sync_pool: SyncPool,
     /// Held for the length of a rename between two directories, so that the tree stands still meanwhile.
     pub(crate) rename_lock: Mutex<()>,
     /// The last stop was unclean: objects may be longer than their files say (DESIGN section 6).
@@ -38,6 +40,10 @@ pub(crate) struct Core {
     pub(crate) epoch: AtomicU64,
     pub(crate) unmounted: AtomicBool,
     pub(crate) flush_due_ms: AtomicU64,
+    /// The inline file after which moving idle ones to objects goes on.
+    pub(crate) inline_cursor: AtomicU64,
+    /// When that begins anew.
+    pub(crate) inline_pass_due_ms: AtomicU64,
     /// What recovery did, for `status`.
     pub(crate) recovery_notes: Mutex<VecDeque<String>>,
 }
@@ -61,12 +67,25 @@ impl Transaction {
     fn put_record(&mut self, inode: &Inode, state: Option<&DirectoryState>) {
         // Cleared first: a time that changes while the record is being made marks the inode again.
         inode.times_dirty.store(false, std::sync::atomic::Ordering::Release);
+        if let Some(file) = inode.file() {
+            file.log_inline(|change| match change {
+                InlineChange::Put(content) => self.put_record_with(keys::inline(inode.ino), |bytes| {
+                    crate::store::inline_format::encode_into(bytes, content);
+                }),
+                InlineChange::Delete => self.batch.delete(keys::inline(inode.ino)),
+            });
+        }
         let record: InodeRecord = inode.to_record(state);
         if let crate::store::InodeBody::Regular(file) = &record.body {
             let checked = crate::store::inode_format::check_file(file);
             assert_eq!(checked, Ok(()), "inode {} breaks an invariant before commit", inode.ino);
         }
-        self.batch.put(keys::inode(inode.ino), record.encode());
+        self.put_record_with(keys::inode(inode.ino), |bytes| record.encode_into(bytes));
+    }
+
+    /// Adds a record that the closure appends to the batch itself.
+    pub(crate) fn put_record_with(&mut self, key: keys::Key, encode: impl FnOnce(&mut Vec<u8>)) {
+        self.batch.put_with(|bytes| bytes.extend_from_slice(&key), encode);
     }
 
     /// Adds what changed in the block lookup table of an inode.
@@ -110,11 +129,14 @@ impl Core {
             handles: HandleTable::new(),
             disowned: DisownedQueue::default(),
             counters: Counters::default(),
+            sync_pool: SyncPool::default(),
             rename_lock: Mutex::new(()),
             after_unclean_stop: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
             unmounted: AtomicBool::new(false),
             flush_due_ms: AtomicU64::new(0),
+            inline_cursor: AtomicU64::new(0),
+            inline_pass_due_ms: AtomicU64::new(0),
             recovery_notes: Mutex::default(),
         }
     }
@@ -160,13 +182,15 @@ impl Core {
     ///
     /// `body` checks first and changes memory last: where it fails, nothing may have been changed.
     pub(crate) fn transact<T>(&self, inodes: &[&Inode], body: impl FnOnce(&mut Transaction) -> Result<T>) -> Result<T> {
-        let mut ordered: Vec<&Inode> = inodes.to_vec();
-        ordered.sort_by_key(|inode| inode.ino);
+        // No operation concerns more than four inodes: a rename, two directories and what is moved and replaced.
+        let mut ordered: SmallVec<[&Inode; 4]> = inodes.iter().copied().collect();
+        ordered.sort_unstable_by_key(|inode| inode.ino);
         ordered.dedup_by_key(|inode| inode.ino);
-        let _locks: Vec<_> = ordered.iter().map(|inode| inode.record_lock.lock()).collect();
+        let _locks: SmallVec<[_; 4]> = ordered.iter().map(|inode| inode.record_lock.lock()).collect();
         let mut transaction = Transaction { batch: Batch::new() };
         let result = body(&mut transaction)?;
-        let sequence = self.metadata.commit(transaction.batch)?;
+        let committed = self.metadata.commit(transaction.batch);
+        let sequence = committed.inspect_err(|_| ordered.iter().for_each(|inode| inode.note_uncommitted()))?;
         for inode in ordered {
             inode.note_sequence(sequence);
         }

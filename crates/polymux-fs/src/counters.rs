@@ -1,19 +1,40 @@
 //! Counters of the file system; always on, shown by `status`.
+//!
+//! There are several sets of them, each on cache lines of its own, and a thread mostly adds to a set that no other
+//! thread uses at the moment. Only their sums mean anything.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Copies of what every thread changes all the time.
+pub(crate) const STRIPES: usize = 16;
+
+/// The copy that the calling thread should use: below [`STRIPES`], and mostly not that of another running thread.
+pub(crate) fn stripe_of_thread() -> usize {
+    // Each thread has a stack of its own, at least this far from the next one's, so that the address of a local tells
+    // threads apart for nothing, and without anything that belongs to the whole process.
+    const STACK_DISTANCE: usize = 1 << 18;
+    let local = 0_u8;
+    let stack = (&raw const local).addr() / STACK_DISTANCE;
+    (stack ^ (stack / STRIPES)) % STRIPES
+}
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Live counters.
+        /// One set of counters. Two cache lines are fetched together, so that is what sets are kept apart by.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters {
+        #[repr(align(128))]
+        pub(crate) struct CounterSet {
             $($(#[$doc])* pub(crate) $name: AtomicU64,)*
         }
 
         impl Counters {
             /// Name and value of each counter.
             pub(crate) fn entries(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name.load(Ordering::Relaxed))),*]
+                let sum = |of: fn(&CounterSet) -> &AtomicU64| {
+                    self.sets.iter().map(|set| of(set).load(Ordering::Relaxed)).sum()
+                };
+                vec![$((stringify!($name), sum(|set| &set.$name))),*]
             }
         }
     };
@@ -36,6 +57,8 @@ counters!(
     tail_switches,
     /// Times that existing blocks moved to another tier because an overwrite found no room.
     relocations,
+    /// Inline files that went from the metadata store to an object.
+    inline_moves,
     /// Sizes made exact.
     settles,
     /// Syncs of files.
@@ -57,6 +80,20 @@ counters!(
     /// Operations that would have had to wait and were handed back.
     would_block,
 );
+
+/// Live counters. Dereferences to the set that the calling thread adds to.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    sets: [CounterSet; STRIPES],
+}
+
+impl Deref for Counters {
+    type Target = CounterSet;
+
+    fn deref(&self) -> &CounterSet {
+        &self.sets[stripe_of_thread()]
+    }
+}
 
 impl Counters {
     /// Adds one.

@@ -10,11 +10,14 @@
 mod attributes;
 mod file;
 mod handle;
+mod number_hash;
+mod inline;
 mod record;
 mod table;
 
 pub(crate) use attributes::Common;
 pub(crate) use file::{FileState, Layout, reference_of};
+pub(crate) use inline::InlineChange;
 pub(crate) use handle::{Handle, HandleTable};
 pub(crate) use record::SizeTrust;
 pub(crate) use table::{InodeTable, Lifecycle};
@@ -54,6 +57,8 @@ pub(crate) struct Inode {
     /// Taken for the length of every transaction that writes the record.
     pub(crate) record_lock: Mutex<()>,
     pub(crate) common: RwLock<Common>,
+    /// It certainly has no extended attribute. Changes under the record lock.
+    pub(crate) lacks_xattrs: AtomicBool,
     /// Times in `common` are newer than those in the record.
     pub(crate) times_dirty: AtomicBool,
     /// The last transaction that concerns this inode.

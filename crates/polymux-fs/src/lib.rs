@@ -57,6 +57,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use file_system::{FileSystem, HandleId, Progress};
 pub use polymux_tier::SeekTarget;
 pub use report::{ExtentReport, FileLocation, TierShare, TierState, TierStatus, VolumeStatus};
+pub use store::store_boundaries;
 pub use volume::{
     Access, AccessTimes, MissingTiers, MountOptions, NewVolume, Parts, TierMember, TierName, TierPresence, VolumeError,
 };

@@ -90,7 +90,7 @@ pub struct ExtentReport {
     pub offset: u64,
     /// Length in bytes.
     pub length: u64,
-    /// Where it is; `None` for a file that has no data anywhere yet.
+    /// Name of the tier where it is, or "in the metadata store"; `None` for a file that has no data anywhere yet.
     pub tier: Option<String>,
 }
 
@@ -103,8 +103,10 @@ pub struct FileLocation {
     pub path: Option<Vec<u8>>,
     /// Size in bytes.
     pub size: u64,
-    /// Owner of every block that no extent maps elsewhere; `None` before the first write.
+    /// Owner of every block that no extent maps elsewhere; `None` before the first write and for an inline file.
     pub home: Option<String>,
+    /// Bytes in the metadata store: all of a small file, or none.
+    pub bytes_inline: u64,
     /// Bytes per tier, in speed order.
     pub shares: Vec<TierShare>,
     /// The file's range in order.

@@ -6,7 +6,9 @@
 //!   (DESIGN section 6). Recovery carries out what is left.
 
 mod disowned;
+mod sync_pool;
 mod tier_set;
 
 pub(crate) use disowned::{DisownedQueue, disown_object};
+pub(crate) use sync_pool::{PendingSync, SyncPool, SyncTarget};
 pub(crate) use tier_set::{Purpose, TierHandle, TierSet};

@@ -80,8 +80,13 @@ pub struct MountOptions {
     /// Whether rename over a file, and close after emptying one, wait for the new data to be durable, so that a crash
     /// never leaves an empty file where an editor saved.
     pub sync_on_replace: bool,
-    /// Seconds between flushes of the log.
-    pub flush_interval_seconds: u32,
+    /// Milliseconds between flushes of the log.
+    pub flush_interval_ms: u32,
+    /// Longest file in bytes that lives in the metadata store instead of on a tier; 0: none, and at most 64 KiB count.
+    /// Files that are there already stay until they grow.
+    pub inline_size_max: u32,
+    /// Seconds after its last use when an inline file may move to another tier, where the metadata tier is short of room.
+    pub inline_idle_seconds: u32,
 }
 
 impl Default for MountOptions {
@@ -91,7 +96,9 @@ impl Default for MountOptions {
             missing: MissingTiers::Refuse,
             access_times: AccessTimes::Relative,
             sync_on_replace: true,
-            flush_interval_seconds: 5,
+            flush_interval_ms: 5000,
+            inline_size_max: 4096,
+            inline_idle_seconds: 600,
         }
     }
 }

@@ -3,61 +3,21 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use common::{
-    Hook, HookedTier, Verdict, Volume, close, create, errno, find, pattern, read_at, read_only, read_whole, read_write,
-    write_all,
+    Broken, Volume, close, create, errno, find, pattern, read_at, read_only, read_whole, read_write,
+    volume_with_broken_tier, write_all,
 };
 use polymux_fs::{Caller, HandleId, MissingTiers, SyncKind, TierState, VolumeError};
-use polymux_tier::{ObjectRef, Tier, TierError};
 use polymux_types::{Errno, Ino};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Fails what it is told to fail, until told otherwise.
-#[derive(Default)]
-struct Broken {
-    reads: AtomicBool,
-    writes: AtomicBool,
-    syncs: AtomicBool,
-    quota: AtomicBool,
-}
-
-impl Broken {
-    fn verdict(&self, broken: &AtomicBool, operation: &'static str) -> Verdict {
-        if !broken.load(Ordering::Relaxed) {
-            Verdict::Pass
-        } else if self.quota.load(Ordering::Relaxed) {
-            Verdict::Fail(TierError::Quota)
-        } else {
-            Verdict::Fail(TierError::Io { operation, errno: Errno::EIO })
-        }
-    }
-}
-
-impl Hook for Broken {
-    fn before_write(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
-        self.verdict(&self.writes, "write")
-    }
-
-    fn before_read(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
-        self.verdict(&self.reads, "read")
-    }
-
-    fn before_sync(&self) -> Verdict {
-        self.verdict(&self.syncs, "sync")
-    }
-}
-
 /// A volume whose fast tier can be broken.
 fn volume() -> (Volume, Arc<Broken>) {
-    let broken = Arc::new(Broken::default());
-    let volume = Volume::wrapping(&[256 * KIB, 16 * MIB], |index, tier| -> Arc<dyn Tier> {
-        if index == 0 { Arc::new(HookedTier::new(tier, Arc::clone(&broken) as _)) } else { tier }
-    });
-    (volume, broken)
+    volume_with_broken_tier(&[256 * KIB, 16 * MIB], 0)
 }
 
 fn sync(volume: &Volume, handle: HandleId) -> polymux_fs::Result<()> {
@@ -186,7 +146,7 @@ fn a_failing_tier_does_not_touch_files_elsewhere() {
 fn new_data_avoids_a_failing_tier() {
     let (volume, broken) = volume();
     let (_, handle) = create(volume.fs(), "first");
-    write_all(volume.fs(), handle, 0, b"x").expect("written");
+    write_all(volume.fs(), handle, 0, &pattern(1, 5000)).expect("written");
     broken.writes.store(true, Ordering::Relaxed);
     assert_eq!(errno(write_all(volume.fs(), handle, 0, b"y")), Errno::EIO);
     let (ino, handle) = create(volume.fs(), "second");

@@ -3,53 +3,22 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use common::{
-    Hook, HookedTier, Verdict, Volume, close, create, errno, find, pattern, read_at, read_only, read_whole, read_write,
-    write_all,
+    Broken, Volume, close, create, errno, find, pattern, read_at, read_only, read_whole, read_write,
+    volume_with_broken_tier, write_all,
 };
 use polymux_fs::{Caller, HandleId, MissingTiers, SetAttributes, SyncKind};
-use polymux_tier::{ObjectRef, Tier, TierError};
+use polymux_tier::Tier;
 use polymux_types::{Errno, Ino};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-#[derive(Default)]
-struct FailingSyncs {
-    failing: AtomicBool,
-    /// Syncs that still pass while `failing` is set.
-    passing: AtomicU32,
-}
-
-impl Hook for FailingSyncs {
-    fn before_write(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
-        Verdict::Pass
-    }
-
-    fn before_read(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
-        Verdict::Pass
-    }
-
-    fn before_sync(&self) -> Verdict {
-        let one_passes = |left: u32| left.checked_sub(1);
-        let passes = self.passing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_passes).is_ok();
-        if self.failing.load(Ordering::Relaxed) && !passes {
-            Verdict::Fail(TierError::Io { operation: "sync", errno: Errno::EIO })
-        } else {
-            Verdict::Pass
-        }
-    }
-}
-
 /// A volume whose slow tier may fail its syncs.
-fn volume_with_failing_syncs() -> (Volume, Arc<FailingSyncs>) {
-    let hook = Arc::new(FailingSyncs::default());
-    let volume = Volume::wrapping(&[64 * KIB, 16 * MIB], |index, tier| -> Arc<dyn Tier> {
-        if index == 1 { Arc::new(HookedTier::new(tier, Arc::clone(&hook) as _)) } else { tier }
-    });
-    (volume, hook)
+fn volume_with_failing_syncs() -> (Volume, Arc<Broken>) {
+    volume_with_broken_tier(&[64 * KIB, 16 * MIB], 1)
 }
 
 fn sync(volume: &Volume, handle: HandleId) -> polymux_fs::Result<()> {
@@ -77,11 +46,11 @@ fn a_cut_that_failed_on_a_tier_never_takes_what_is_appended_later() {
     let (ino, handle) = split_file(&volume, "f", 300_000);
     sync(&volume, handle).expect("synced");
     // The bytes before the cut are synced; the sync of the cut itself fails.
-    hook.passing.store(1, Ordering::Relaxed);
-    hook.failing.store(true, Ordering::Relaxed);
+    hook.syncs_passing.store(1, Ordering::Relaxed);
+    hook.syncs.store(true, Ordering::Relaxed);
     let outcome = cut(&volume, ino, 100_000);
-    hook.failing.store(false, Ordering::Relaxed);
-    assert_eq!(hook.passing.load(Ordering::Relaxed), 0, "the test reached the sync that it means to fail");
+    hook.syncs.store(false, Ordering::Relaxed);
+    assert_eq!(hook.syncs_passing.load(Ordering::Relaxed), 0, "the test reached the sync that it means to fail");
     if outcome.is_err() {
         cut(&volume, ino, 100_000).expect("the tier works again");
     }
@@ -117,11 +86,11 @@ fn a_degraded_mount_does_not_cut_what_only_the_missing_tier_knows() {
 fn an_append_that_the_log_forgot_does_not_come_back_when_the_file_grows() {
     let mut volume = Volume::new(&[16 * MIB, 16 * MIB]);
     let (ino, handle) = create(volume.fs(), "f");
-    write_all(volume.fs(), handle, 0, &pattern(1, 100)).expect("written");
+    write_all(volume.fs(), handle, 0, &pattern(1, 5000)).expect("written");
     close(volume.fs(), handle).expect("closed");
     volume.remount();
     let handle = volume.fs().open(&Caller::root(), ino, read_write()).expect("opened");
-    write_all(volume.fs(), handle, 100, &pattern(3, 500_000)).expect("written");
+    write_all(volume.fs(), handle, 5000, &pattern(3, 500_000)).expect("written");
     // The kernel writes back on its own; the log does not become durable.
     volume.memory(0).sync_all().expect("synced");
     volume.crash();
@@ -129,7 +98,7 @@ fn an_append_that_the_log_forgot_does_not_come_back_when_the_file_grows() {
     cut(&volume, ino, 1_000_000).expect("grown");
     let whole = read_whole(volume.fs(), ino).expect("read");
     let kept = usize::try_from(size).expect("it fits");
-    assert_eq!(whole[..100], pattern(1, 100));
+    assert_eq!(whole[..5000], pattern(1, 5000));
     assert!(whole[kept..].iter().all(|byte| *byte == 0), "old bytes came back beyond {kept}");
 }
 
@@ -142,9 +111,9 @@ fn a_failed_sync_of_a_relocation_is_told_to_whoever_syncs_the_file() {
     let (_, filler) = create(volume.fs(), "filler");
     write_all(volume.fs(), filler, 0, &pattern(5, 60 * 1024)).expect("written");
     write_all(volume.fs(), handle, 40_960, &pattern(7, 100_000)).expect("appended to the slow tier");
-    hook.failing.store(true, Ordering::Relaxed);
+    hook.syncs.store(true, Ordering::Relaxed);
     let relocated = write_all(volume.fs(), handle, 8192, &pattern(9, 8192));
-    hook.failing.store(false, Ordering::Relaxed);
+    hook.syncs.store(false, Ordering::Relaxed);
     if relocated.is_err() {
         assert_eq!(errno(sync(&volume, handle)), Errno::EIO, "the append may be lost, and its sync must say so");
     } else {

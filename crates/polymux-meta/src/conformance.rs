@@ -24,7 +24,7 @@ pub fn run(make: impl Fn() -> Box<dyn MetadataStore>) {
     values_may_be_empty_or_large(&*make());
     sync_makes_durable_what_it_was_asked_for(&*make());
     concurrent_committers_lose_nothing(&Arc::from(make()));
-    a_range_sees_whole_batches_only(&Arc::from(make()));
+    a_range_sees_the_changes_of_a_batch_to_one_group_together(&Arc::from(make()));
     concurrent_syncs_all_return_durable(&Arc::from(make()));
 }
 
@@ -176,7 +176,7 @@ fn concurrent_committers_lose_nothing(store: &Arc<dyn MetadataStore>) {
     assert_eq!(keys(&**store, &[0], &[0xff; 8], usize::MAX).len(), count);
 }
 
-fn a_range_sees_whole_batches_only(store: &Arc<dyn MetadataStore>) {
+fn a_range_sees_the_changes_of_a_batch_to_one_group_together(store: &Arc<dyn MetadataStore>) {
     let stop = Arc::new(AtomicBool::new(false));
     let writer = {
         let (store, stop) = (Arc::clone(store), Arc::clone(&stop));
@@ -184,7 +184,7 @@ fn a_range_sees_whole_batches_only(store: &Arc<dyn MetadataStore>) {
             for round in 0_u64..300 {
                 let mut batch = Batch::new();
                 for key in 0_u8..16 {
-                    batch.put([b'k', key], round.to_be_bytes());
+                    batch.put([b"one group of keys".as_slice(), &[key]].concat(), round.to_be_bytes());
                 }
                 store.commit(batch).expect("a commit succeeds");
             }
@@ -192,7 +192,7 @@ fn a_range_sees_whole_batches_only(store: &Arc<dyn MetadataStore>) {
         })
     };
     while !stop.load(Ordering::Acquire) {
-        let entries = store.range(b"k", b"l", 100).expect("a range read succeeds");
+        let entries = store.range(b"one group of keys", b"one group of keyt", 100).expect("a range read succeeds");
         assert!(entries.is_empty() || entries.len() == 16, "all keys of a batch are there or none");
         assert!(entries.windows(2).all(|pair| pair[0].1 == pair[1].1), "all values are of one batch");
     }

@@ -9,6 +9,12 @@ pub enum StoreError {
     /// The medium has no room.
     #[error("no space left for metadata")]
     NoSpace,
+    /// A batch is larger than the log takes at once.
+    #[error("a metadata transaction of {bytes} bytes is too large")]
+    TooLarge {
+        /// Bytes of the batch.
+        bytes: usize,
+    },
     /// Reading or writing failed.
     #[error("the metadata store failed: {0}")]
     Io(String),

@@ -10,15 +10,23 @@
 
 #![forbid(unsafe_code)]
 
+mod ballast;
 mod batch;
 pub mod conformance;
 mod error;
-mod fjall_store;
+mod log;
+mod log_store;
+mod memtable;
 mod store;
+mod sync;
+mod tables;
 
-pub use batch::{Batch, Change};
+pub use batch::{Batch, ChangeRef, Changes};
 pub use error::StoreError;
-pub use fjall_store::{FjallStore, FjallStoreOptions, OpenMode};
-pub use store::{Entry, MetadataStore};
+pub use log::{BLOCK, LogCounters, LogMedium};
+pub use log_store::{LogStore, LogStoreOptions, OpenMode, StepProgress, StoreReport, Workers};
+pub use memtable::GROUP_LENGTH;
+pub use store::{Entry, MetadataStore, Room};
+pub use tables::TableCounters;
 
 pub use polymux_types::Sequence;

@@ -1,12 +1,23 @@
-//! The trait of the store; the interim implementation is [`crate::FjallStore`].
+//! The trait of the store; the implementation is [`crate::LogStore`].
 
 use polymux_types::Sequence;
 
 use crate::batch::Batch;
 use crate::error::StoreError;
+#[cfg(doc)]
+use crate::memtable::GROUP_LENGTH;
 
 /// A key and its value.
 pub type Entry = (Vec<u8>, Vec<u8>);
+
+/// Whether there is room for more metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// There is.
+    Plenty,
+    /// Only what is kept for bad days: what frees room may go on, everything else is refused (DESIGN section 5).
+    Ballast,
+}
 
 /// An ordered transactional key-value store. All methods may be called from any thread.
 pub trait MetadataStore: Send + Sync {
@@ -16,8 +27,9 @@ pub trait MetadataStore: Send + Sync {
     /// Up to `limit` entries with `from <= key < to`, in ascending order of their keys (bytewise).
     fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Entry>, StoreError>;
 
-    /// Applies a batch atomically and returns its place in the order. It is visible to every later `get` at once, and
-    /// durable only after [`MetadataStore::sync`]. An empty batch is not a transaction: it returns the last sequence.
+    /// Applies a batch and returns its place in the order. It is visible to every later `get` at once; a `range` beside it
+    /// sees the changes to one group, keys that share their first [`GROUP_LENGTH`] bytes, together. It is durable, as a
+    /// whole, only after [`MetadataStore::sync`]. An empty batch is not a transaction: it returns the last sequence.
     fn commit(&self, batch: Batch) -> Result<Sequence, StoreError>;
 
     /// Makes every transaction up to `through` durable. Returns at once where that is so already.
@@ -31,4 +43,14 @@ pub trait MetadataStore: Send + Sync {
 
     /// Bytes that the store takes on its medium.
     fn bytes_used(&self) -> u64;
+
+    /// Makes everything durable and lets the next opening find nothing to replay, as far as there is room for that.
+    fn checkpoint(&self) -> Result<(), StoreError> {
+        self.sync(self.committed())
+    }
+
+    /// Whether metadata may grow.
+    fn room(&self) -> Room {
+        Room::Plenty
+    }
 }

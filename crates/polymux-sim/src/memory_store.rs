@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
 use parking_lot::RwLock;
-use polymux_meta::{Batch, Change, Entry, MetadataStore, Sequence, StoreError};
+use polymux_meta::{Batch, Entry, MetadataStore, Sequence, StoreError};
 
 type Image = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -32,11 +32,11 @@ pub struct MemoryStore {
     state: RwLock<State>,
 }
 
-fn apply(image: &mut Image, batch: Batch) {
-    for change in batch.into_changes() {
-        match change {
-            Change::Put { key, value } => image.insert(key, value),
-            Change::Delete { key } => image.remove(&key),
+fn apply(image: &mut Image, batch: &Batch) {
+    for change in batch {
+        match change.value {
+            Some(value) => image.insert(change.key.to_vec(), value.to_vec()),
+            None => image.remove(change.key),
         };
     }
 }
@@ -49,7 +49,7 @@ impl State {
     /// Moves the oldest transactions, up to one, into the durable image.
     fn make_durable(&mut self, through: Sequence) {
         while let Some((sequence, batch)) = self.pending.pop_front_if(|(sequence, _)| *sequence <= through) {
-            apply(&mut self.durable, batch);
+            apply(&mut self.durable, &batch);
             self.synced = sequence;
         }
         self.bytes = self.durable.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum();
@@ -119,7 +119,7 @@ impl MetadataStore for MemoryStore {
             return Ok(state.committed);
         }
         let sequence = Sequence(state.committed.0 + 1);
-        apply(&mut state.current, batch.clone());
+        apply(&mut state.current, &batch);
         state.pending.push_back((sequence, batch));
         state.committed = sequence;
         Ok(sequence)

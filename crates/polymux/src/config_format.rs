@@ -64,7 +64,13 @@ pub struct OptionsEntry {
     pub threads: Option<std::num::NonZeroU16>,
     /// Bytes of memory for the metadata store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata_cache: Option<Size>,
+    pub metadata_memory: Option<Size>,
+    /// Bytes that the metadata store keeps for days when its tier is full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata_ballast: Option<Size>,
+    /// Largest file that lives in the metadata store; 0 for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inline_size_max: Option<Size>,
 }
 
 impl OptionsEntry {

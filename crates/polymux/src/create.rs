@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_fs::{Access, FileSystem, NewVolume, Parts};
-use polymux_meta::{FjallStore, FjallStoreOptions, OpenMode};
+use polymux_meta::OpenMode;
 use polymux_tier::{Capabilities, Guarantee, PosixTier};
 use polymux_types::{SystemClock, VolumeId};
 
@@ -142,7 +142,7 @@ fn make(config: &VolumeConfig, config_path: &Path) -> Result<()> {
             .map_err(|error| anyhow!("tier `{}`: {}: {error}", tier.name, tier.path.display()))?;
         members.push(tiers::member(config, index, Arc::new(open))?);
     }
-    let store = FjallStore::open(&config.metadata_directory(), FjallStoreOptions::new(OpenMode::CreateNew))?;
+    let store = crate::metadata::open(config, OpenMode::CreateNew)?;
     let parts = Parts {
         name: config.name.clone(),
         tiers: members,

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_fs::{Access, FileSystem, Parts, Progress, TierPresence};
 use polymux_fuse::{Session, Unmounter};
-use polymux_meta::{FjallStore, FjallStoreOptions, OpenMode};
+use polymux_meta::OpenMode;
 use polymux_types::SystemClock;
 use rustix::mount::UnmountFlags;
 use rustix::process::Resource;
@@ -335,11 +335,7 @@ fn open_file_system(
         }
     }
     warnings.extend(tiers::warnings_of_sharing(&devices));
-    let mut store_options = FjallStoreOptions::new(OpenMode::Existing);
-    if let Some(cache) = config.options.metadata_cache {
-        store_options.cache_bytes = cache.0.0;
-    }
-    let store = FjallStore::open(&config.metadata_directory(), store_options)?;
+    let store = crate::metadata::open(config, OpenMode::Existing)?;
     let parts = Parts {
         name: config.name.clone(),
         tiers: members,

@@ -11,7 +11,7 @@ use log::Level;
 /// Sends log lines to standard error, at the level of `POLYMUX_LOG` (default: `info`).
 pub fn start() {
     let journal = std::env::var_os("JOURNAL_STREAM").is_some();
-    let filter = std::env::var("POLYMUX_LOG").unwrap_or_else(|_| "info,fjall=warn,lsm_tree=warn".to_owned());
+    let filter = std::env::var("POLYMUX_LOG").unwrap_or_else(|_| "info,lsm_tree=warn".to_owned());
     // A second call (in a test) keeps the first logger.
     let _ = env_logger::Builder::new()
         .parse_filters(&filter)

@@ -15,6 +15,7 @@ mod daemon;
 mod daemonize;
 mod inspect;
 mod logging;
+mod metadata;
 mod mount;
 mod mount_helper;
 mod mount_options;

@@ -75,7 +75,12 @@ impl RequestedOptions {
         options.access_times = self.access_times.unwrap_or(options.access_times);
         options.missing = self.missing.unwrap_or(options.missing);
         options.sync_on_replace = config.options.sync_on_replace.unwrap_or(options.sync_on_replace);
-        options.flush_interval_seconds = config.options.flush_interval.unwrap_or(options.flush_interval_seconds);
+        if let Some(seconds) = config.options.flush_interval {
+            options.flush_interval_ms = seconds.saturating_mul(1000);
+        }
+        if let Some(size) = config.options.inline_size_max {
+            options.inline_size_max = u32::try_from(size.0.0).unwrap_or(u32::MAX);
+        }
         options
     }
 

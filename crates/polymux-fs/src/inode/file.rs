@@ -7,7 +7,9 @@ use polymux_tier::ObjectRef;
 use polymux_types::TierId;
 use polymux_types::limits::BLOCK_SIZE;
 
+use super::inline::InlineData;
 use crate::blockmap::{BlockMap, NodeTable, Owner};
+use crate::error::{Error, Result};
 use crate::store::ObjectEntry;
 
 /// What the record of a regular file holds. Changed only inside a transaction.
@@ -21,7 +23,8 @@ pub(crate) struct Layout {
     pub(crate) damaged: Vec<(u64, u64)>,
 }
 
-/// State of a regular file. Lock order: `barrier`, `append`, range nodes, record lock, `layout`, `unsynced`.
+/// State of a regular file. Lock order: `barrier`, `append`, range nodes, record lock, `layout`, `inline`,
+/// `unsynced`.
 #[derive(Debug)]
 pub(crate) struct FileState {
     /// Writers share it; truncate, punch and friends have it alone.
@@ -32,6 +35,12 @@ pub(crate) struct FileState {
     /// Held while an object is added to the list, by writers of disjoint ranges.
     pub(crate) adding_object: Mutex<()>,
     pub(crate) layout: RwLock<Layout>,
+    /// The bytes, while no object holds them.
+    pub(crate) inline: InlineData,
+    /// A transaction with the record failed, so what is in memory is not in the store.
+    pub(crate) uncommitted: AtomicBool,
+    /// When the last description was closed, on the volume's clock in milliseconds; 0 before.
+    pub(crate) closed_ms: AtomicU64,
     /// Size in bytes. Grows under `append`, shrinks under `barrier` alone.
     pub(crate) size: AtomicU64,
     /// Whether `size` was found out already: it may have to be asked from the extender's object.
@@ -60,6 +69,9 @@ impl FileState {
             append: Mutex::new(()),
             nodes: NodeTable::default(),
             adding_object: Mutex::new(()),
+            inline: InlineData::new(layout.objects.is_empty() && layout.size_floor > 0),
+            uncommitted: AtomicBool::new(false),
+            closed_ms: AtomicU64::new(0),
             size: AtomicU64::new(layout.size_floor),
             size_known: AtomicBool::new(size_known),
             finding_size: Mutex::new(()),
@@ -109,6 +121,12 @@ impl Layout {
     pub(crate) fn slot_of(&self, tier: TierId) -> Option<u8> {
         let place = self.objects.iter().position(|entry| entry.tier == tier)?;
         u8::try_from(place).ok()
+    }
+
+    /// The slot of a tier on which the file certainly has an object.
+    pub(crate) fn slot_on(&self, tier: TierId) -> Result<u8> {
+        let lost = || Error::corrupted(format!("the object of a file on tier {tier}"), "it was lost");
+        self.slot_of(tier).ok_or_else(lost)
     }
 
     /// Slot of the tail, where there is one.

@@ -1,12 +1,12 @@
 //! Open descriptions. A handle is never reused within one mount.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
 use super::Inode;
+use super::number_hash::NumberMap;
 use crate::attributes::OpenOptions;
 use crate::error::Result;
 use crate::file_system::HandleId;
@@ -21,23 +21,28 @@ pub(crate) struct Handle {
     pub(crate) error_seen: AtomicU32,
 }
 
-const SHARDS: usize = 16;
+const SHARDS: usize = 64;
+
+/// Locks of neighbouring shards are not on the same cache lines: descriptions made one after the other lie in them.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard(RwLock<NumberMap<u64, Arc<Handle>>>);
 
 /// All open descriptions.
 #[derive(Debug)]
 pub(crate) struct HandleTable {
     next: AtomicU64,
-    shards: [RwLock<HashMap<u64, Arc<Handle>>>; SHARDS],
+    shards: Box<[Shard]>,
 }
 
 impl HandleTable {
     pub(crate) fn new() -> Self {
-        Self { next: AtomicU64::new(1), shards: std::array::from_fn(|_| RwLock::default()) }
+        Self { next: AtomicU64::new(1), shards: (0..SHARDS).map(|_| Shard::default()).collect() }
     }
 
-    fn shard(&self, id: u64) -> &RwLock<HashMap<u64, Arc<Handle>>> {
+    fn shard(&self, id: u64) -> &RwLock<NumberMap<u64, Arc<Handle>>> {
         let place = usize::try_from(id % SHARDS as u64).expect("a remainder below the number of shards fits");
-        &self.shards[place]
+        &self.shards[place].0
     }
 
     pub(crate) fn insert(&self, handle: Handle) -> HandleId {
@@ -55,10 +60,10 @@ impl HandleTable {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.read().len()).sum()
+        self.shards.iter().map(|shard| shard.0.read().len()).sum()
     }
 
     pub(crate) fn ids(&self) -> Vec<HandleId> {
-        self.shards.iter().flat_map(|shard| shard.read().keys().map(|id| HandleId(*id)).collect::<Vec<_>>()).collect()
+        self.shards.iter().flat_map(|shard| shard.0.read().keys().map(|id| HandleId(*id)).collect::<Vec<_>>()).collect()
     }
 }

@@ -1,6 +1,6 @@
 //! From a record to an inode in memory and back.
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use polymux_meta::Sequence;
@@ -61,6 +61,7 @@ impl Inode {
             body,
             record_lock: Mutex::new(()),
             common: RwLock::new(common),
+            lacks_xattrs: AtomicBool::new(record.lacks_xattrs),
             times_dirty: AtomicBool::new(false),
             last_sequence: AtomicU64::new(sequence.0),
             lifecycle: Mutex::new(Lifecycle::default()),
@@ -89,6 +90,7 @@ impl Inode {
             generation: self.generation,
             has_access_acl: common.has_access_acl,
             has_default_acl: common.has_default_acl,
+            lacks_xattrs: self.lacks_xattrs.load(Ordering::Acquire),
             accessed: common.accessed,
             modified: common.modified,
             changed: common.changed,

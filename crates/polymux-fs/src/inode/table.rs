@@ -1,18 +1,22 @@
 //! The table of inodes in memory.
 //!
 //! What is true here:
-//! * There is at most one `Inode` of a number in memory while anybody refers to it.
+//! * There is at most one `Inode` of a number in memory while anybody refers to it. One that was loaded comes in only if
+//!   none of its shard left since before it was read: what changes a record is in the table while it does.
 //! * One that is pinned, open, or has times that are not in its record stays.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 use polymux_types::Ino;
+use smallvec::SmallVec;
 
 use super::Inode;
+use super::number_hash::NumberMap;
 use crate::error::Result;
+use crate::store::BLOCK_BITS;
 
 /// Who refers to an inode, and whether it is being deleted.
 #[derive(Debug, Default)]
@@ -31,87 +35,236 @@ impl Lifecycle {
     }
 }
 
-const SHARDS: usize = 64;
+/// Many more than threads, because a thread that the machine stops while it holds one keeps others out of it.
+const SHARDS: usize = 256;
+
+/// Inodes looked at when one comes in: more than one, so that a table that grew too large shrinks again.
+const EVICTION_STEPS: usize = 3;
+
+/// An inode in the table.
+#[derive(Debug)]
+struct Slot {
+    inode: Arc<Inode>,
+    /// It was asked for since it was last considered for eviction.
+    is_used: AtomicBool,
+}
+
+impl Slot {
+    fn take(&self) -> Arc<Inode> {
+        // Looked at first: writing what is there already would take the cache line from all other threads.
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+        self.inode.clone()
+    }
+}
 
 #[derive(Debug, Default)]
-struct Shard {
-    inodes: HashMap<Ino, Arc<Inode>>,
-    /// Size at which the next sweep is due.
-    sweep_at: usize,
+struct Slots {
+    inodes: NumberMap<Ino, Slot>,
+    /// Numbers in the order in which they are considered for eviction (the clock algorithm). Some may be gone already.
+    order: VecDeque<Ino>,
+    /// Inodes that ever left.
+    departures: u64,
+}
+
+/// Locks of neighbouring shards are not on the same cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard(RwLock<Slots>);
+
+impl Slots {
+    fn insert(&mut self, inode: Arc<Inode>) {
+        self.order.push_back(inode.ino);
+        self.inodes.insert(inode.ino, Slot { inode, is_used: AtomicBool::new(true) });
+    }
+
+    /// Takes out what nobody refers to nor asked for lately, a few steps at a time. The caller drops it without the lock.
+    fn evict(&mut self, idle_max: usize) -> SmallVec<[Slot; EVICTION_STEPS]> {
+        let mut evicted = SmallVec::new();
+        for _ in 0..EVICTION_STEPS {
+            if self.order.len() <= idle_max {
+                break;
+            }
+            let Some(ino) = self.order.pop_front() else { break };
+            let Some(slot) = self.inodes.get_mut(&ino) else { continue };
+            let was_used = std::mem::take(slot.is_used.get_mut());
+            if was_used || Arc::strong_count(&slot.inode) > 1 || must_stay(&slot.inode) {
+                self.order.push_back(ino);
+            } else {
+                evicted.extend(self.inodes.remove(&ino));
+                self.departures += 1;
+            }
+        }
+        evicted
+    }
 }
 
 /// All inodes in memory.
 #[derive(Debug)]
 pub(crate) struct InodeTable {
-    shards: [Mutex<Shard>; SHARDS],
+    shards: Box<[Shard]>,
     idle_per_shard_max: usize,
 }
 
 impl InodeTable {
     /// A table that keeps about `idle_max` inodes that nobody refers to.
     pub(crate) fn new(idle_max: usize) -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()), idle_per_shard_max: (idle_max / SHARDS).max(1) }
+        let shards = (0..SHARDS).map(|_| Shard::default()).collect();
+        Self { shards, idle_per_shard_max: (idle_max / SHARDS).max(1) }
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
-        // Neighbouring numbers are made together; spread them.
-        &self.shards[(ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
+    fn shard(&self, ino: Ino) -> &RwLock<Slots> {
+        // Numbers of one block are made by one thread one after the other: it finds its shard in the cache.
+        &self.shards[((ino.0 >> BLOCK_BITS).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize].0
     }
 
     /// The inode of a number, loaded by `load` where it is not in memory.
     pub(crate) fn get_or_load(
         &self,
         ino: Ino,
-        load: impl FnOnce() -> Result<Option<Inode>>,
+        load: impl Fn() -> Result<Option<Inode>>,
     ) -> Result<Option<Arc<Inode>>> {
-        let mut shard = self.shard(ino).lock();
-        if let Some(inode) = shard.inodes.get(&ino) {
-            return Ok(Some(inode.clone()));
+        let shard = self.shard(ino);
+        loop {
+            let departures = {
+                let slots = shard.read();
+                match slots.inodes.get(&ino) {
+                    Some(slot) => return Ok(Some(slot.take())),
+                    None => slots.departures,
+                }
+            };
+            // Loading may wait for a medium, so it is done without the lock.
+            let loaded = load();
+            let mut slots = shard.write();
+            if let Some(slot) = slots.inodes.get(&ino) {
+                return Ok(Some(slot.take()));
+            }
+            if slots.departures != departures {
+                // One that was here meanwhile may have changed its records after they were read, or between.
+                continue;
+            }
+            let Some(inode) = loaded?.map(Arc::new) else { return Ok(None) };
+            slots.insert(inode.clone());
+            let evicted = slots.evict(self.idle_per_shard_max);
+            drop(slots);
+            drop(evicted);
+            return Ok(Some(inode));
         }
-        // Loading happens under the lock: a second copy loaded meanwhile would be a second truth.
-        let Some(inode) = load()? else { return Ok(None) };
-        let inode = Arc::new(inode);
-        self.insert_into(&mut shard, inode.clone());
-        Ok(Some(inode))
     }
 
     /// The inode of a number where it is in memory.
     pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
-        self.shard(ino).lock().inodes.get(&ino).cloned()
+        self.shard(ino).read().inodes.get(&ino).map(Slot::take)
     }
 
     /// Adds an inode that was just made.
     pub(crate) fn insert(&self, inode: Arc<Inode>) {
-        let mut shard = self.shard(inode.ino).lock();
-        let ino = inode.ino;
-        assert!(!shard.inodes.contains_key(&ino), "inode numbers are never reused");
-        self.insert_into(&mut shard, inode);
-    }
-
-    fn insert_into(&self, shard: &mut Shard, inode: Arc<Inode>) {
-        shard.inodes.insert(inode.ino, inode);
-        if shard.inodes.len() > shard.sweep_at.max(self.idle_per_shard_max) {
-            shard.inodes.retain(|_, inode| Arc::strong_count(inode) > 1 || must_stay(inode));
-            shard.sweep_at = shard.inodes.len() + self.idle_per_shard_max / 2 + 1;
-        }
+        let mut slots = self.shard(inode.ino).write();
+        assert!(!slots.inodes.contains_key(&inode.ino), "inode numbers are never reused");
+        slots.insert(inode);
+        let evicted = slots.evict(self.idle_per_shard_max);
+        drop(slots);
+        drop(evicted);
     }
 
     /// Drops an inode that was deleted for good.
     pub(crate) fn remove(&self, ino: Ino) {
-        self.shard(ino).lock().inodes.remove(&ino);
+        let mut slots = self.shard(ino).write();
+        let removed = slots.inodes.remove(&ino);
+        slots.departures += 1;
+        drop(slots);
+        drop(removed);
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().inodes.len()).sum()
+        self.shards.iter().map(|shard| shard.0.read().inodes.len()).sum()
     }
 
     /// All inodes in memory, for flushing and reports.
     pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
-        self.shards.iter().flat_map(|shard| shard.lock().inodes.values().cloned().collect::<Vec<_>>()).collect()
+        let of = |shard: &Shard| shard.0.read().inodes.values().map(|slot| slot.inode.clone()).collect::<Vec<_>>();
+        self.shards.iter().flat_map(of).collect()
     }
 }
 
 fn must_stay(inode: &Inode) -> bool {
     // Unsynced bytes are the tier's to remember: it keeps the mark, and a failure, until a sync of the object is asked for.
     inode.times_dirty.load(Ordering::Acquire) || inode.lifecycle.lock().in_use()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use polymux_meta::Sequence;
+    use polymux_types::Timestamp;
+
+    use super::*;
+    use crate::attributes::FileKind;
+    use crate::inode::SizeTrust;
+    use crate::store::{InodeBody, InodeRecord};
+
+    fn inode(ino: u64, generation: u32) -> Inode {
+        let time = Timestamp::default();
+        let record = InodeRecord {
+            permissions: 0o644,
+            uid: 0,
+            gid: 0,
+            links: 1,
+            generation,
+            has_access_acl: false,
+            has_default_acl: false,
+            lacks_xattrs: true,
+            accessed: time,
+            modified: time,
+            changed: time,
+            born: time,
+            body: InodeBody::Special { kind: FileKind::Fifo, device: 0 },
+        };
+        Inode::from_record(Ino(ino), record, &[], Sequence(0), SizeTrust::Settled).expect("the record is sound")
+    }
+
+    #[test]
+    fn what_nobody_refers_to_goes_and_what_is_in_use_or_asked_for_stays() {
+        let table = InodeTable::new(SHARDS);
+        let held = Arc::new(inode(1, 1));
+        table.insert(held.clone());
+        let pinned = Arc::new(inode(2, 1));
+        pinned.lifecycle.lock().pins = 1;
+        table.insert(pinned);
+        for ino in 3..20_000 {
+            table.insert(Arc::new(inode(ino, 1)));
+        }
+        assert!(table.len() < SHARDS * 4, "{} inodes stay", table.len());
+        assert!(table.get(Ino(1)).is_some_and(|found| Arc::ptr_eq(&found, &held)));
+        assert!(table.get(Ino(2)).is_some());
+    }
+
+    #[test]
+    fn what_was_read_before_another_copy_left_is_read_again() {
+        let table = InodeTable::new(SHARDS);
+        let reads = Cell::new(0);
+        let found = table.get_or_load(Ino(7), || {
+            reads.set(reads.get() + 1);
+            if reads.get() == 1 {
+                // Meanwhile somebody loads it, changes its record, and it is evicted.
+                table.insert(Arc::new(inode(7, 1)));
+                table.remove(Ino(7));
+            }
+            Ok(Some(inode(7, reads.get())))
+        });
+        assert_eq!(found.expect("loaded").expect("it exists").generation, 2);
+    }
+
+    #[test]
+    fn a_copy_that_came_in_meanwhile_is_the_truth() {
+        let table = InodeTable::new(SHARDS);
+        let first = Arc::new(inode(7, 1));
+        let found = table.get_or_load(Ino(7), || {
+            table.insert(first.clone());
+            Ok(Some(inode(7, 2)))
+        });
+        assert!(Arc::ptr_eq(&found.expect("loaded").expect("it exists"), &first));
+    }
 }

@@ -42,6 +42,19 @@ impl Core {
         let _alone = file.barrier.write();
         let _append = file.append.lock();
         file.blocks_stale.store(true, Ordering::Release);
+        if file.is_inline() && file.size() > 0 {
+            let only_zeroes = match kind {
+                AllocateKind::PunchHole => true,
+                AllocateKind::ZeroRange | AllocateKind::ZeroRangeKeepSize => end <= file.size(),
+                AllocateKind::Extend | AllocateKind::KeepSize => false,
+            };
+            if only_zeroes {
+                return self.zero_inline(inode, file, offset, end).map(|_| ());
+            }
+            // Room is reserved on a tier, so that later writes find it.
+            let request = Request { length: end.max(file.size()), file_end: end, partial: false, except: None };
+            self.ensure_home(inode, file, &request)?;
+        }
         match kind {
             AllocateKind::PunchHole => self.punch_range(inode, file, offset, end.min(file.size())),
             AllocateKind::Extend => self.reserve_and_extend(inode, file, offset, end),
@@ -228,8 +241,7 @@ impl Core {
             }
             let part_end = start_of(block_after(end)).min(position.saturating_add(room));
             let entry = self.ensure_object(inode, file, tier)?;
-            let slot =
-                file.layout.read().slot_of(tier).ok_or_else(|| Core::contradiction(inode, "an object was lost"))?;
+            let slot = file.layout.read().slot_on(tier)?;
             // What an attempt that failed may have left there must not show through the hole.
             let length = part_end - position;
             self.tiers.by_id(tier)?.run(|tier| tier.punch(reference_of(&entry), position, length))?;

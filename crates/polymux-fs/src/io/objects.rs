@@ -12,26 +12,20 @@ use crate::placement::Request;
 use crate::store::{ObjectEntry, ObjectRole};
 
 impl Core {
-    /// Gives a file its home, where it has none yet. Called by whoever may make the file longer.
+    /// Gives a file its home, where it has none yet, and its inline bytes go there. Called by whoever may make the file
+    /// longer.
     pub(crate) fn ensure_home(&self, inode: &Inode, file: &FileState, request: &Request) -> Result<()> {
         if file.layout.read().map.home().is_some() {
             return Ok(());
         }
+        let content = self.inline_content(inode, file)?;
         let mut refusal = ErrorKind::NoSpace.into();
         for candidate in self.place_or_reclaim(request)? {
-            match self.make_object(inode, candidate) {
-                Ok(entry) => {
-                    return self.transact(&[inode], |transaction| {
-                        let mut layout = file.layout.write();
-                        assert!(layout.objects.is_empty(), "a file without home has no objects");
-                        layout.objects.push(entry);
-                        layout.map.set_home(0);
-                        layout.extenders = 1 << entry.tier.0;
-                        drop(layout);
-                        transaction.put_inode(inode);
-                        Ok(())
-                    });
-                }
+            let made = self.make_object(inode, candidate);
+            match made.and_then(|entry| self.fill_home(inode, file, &entry, &content)) {
+                Ok(()) => return Ok(()),
+                // The metadata store refused: no other tier helps.
+                Err(error) if matches!(error.kind(), ErrorKind::Store(_)) => return Err(error),
                 Err(error) if error.is_out_of_room() => refusal = error,
                 Err(error) => {
                     log::warn!("tier {candidate} cannot take a new object, the next one is tried: {error}");

@@ -56,7 +56,14 @@ impl Core {
     ) -> Result<usize> {
         self.ensure_size(inode, file)?;
         for _ in 0..ATTEMPTS_MAX {
-            let Some(plan) = plan(inode, file, &file.layout.read(), offset, buffer.len())? else { return Ok(0) };
+            let plan = {
+                let layout = file.layout.read();
+                if layout.objects.is_empty() {
+                    return self.read_inline(inode, file, &layout, offset, buffer);
+                }
+                plan(inode, file, &layout, offset, buffer.len())?
+            };
+            let Some(plan) = plan else { return Ok(0) };
             let outcome = self.carry_out_read(&plan, offset, buffer, wait);
             if file.nodes.map_unchanged_since(block_of(offset)..block_after(plan.end), plan.noted) {
                 return outcome;
@@ -68,6 +75,9 @@ impl Core {
         }
         Counters::count(&self.counters.read_fallbacks);
         let layout = file.layout.read();
+        if layout.objects.is_empty() {
+            return self.read_inline(inode, file, &layout, offset, buffer);
+        }
         match plan(inode, file, &layout, offset, buffer.len())? {
             Some(plan) => self.carry_out_read(&plan, offset, buffer, wait),
             None => Ok(0),

@@ -147,8 +147,11 @@ impl Core {
         })
     }
 
-    /// Units of 512 bytes on all tiers.
+    /// Units of 512 bytes on all tiers. Inline bytes count too: programs take a file without blocks for one hole.
     pub(crate) fn allocated_blocks(&self, file: &FileState) -> u64 {
+        if file.is_inline() {
+            return file.size().div_ceil(512);
+        }
         if !file.blocks_stale.swap(false, Ordering::AcqRel) {
             return file.blocks.load(Ordering::Acquire);
         }

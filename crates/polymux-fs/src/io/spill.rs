@@ -101,7 +101,7 @@ impl Core {
         let entry = self.ensure_object(inode, file, tier)?;
         self.transact(&[inode], |transaction| {
             let mut layout = file.layout.write();
-            let slot = layout.slot_of(tier).ok_or_else(|| Core::contradiction(inode, "an object was lost"))?;
+            let slot = layout.slot_on(tier)?;
             file.nodes.mark_map_changed(first..END);
             let change = layout.map.assign(first, END, Owner::Slot(slot));
             layout.extenders = 1 << tier.0;
@@ -171,7 +171,7 @@ impl Core {
             self.disown_copy(inode, &entry, start_of(first), start_of(first) + count as u64)?;
             return Err(ErrorKind::NoSpace.into());
         }
-        let slot = file.layout.read().slot_of(tier).ok_or_else(|| Core::contradiction(inode, "an object was lost"))?;
+        let slot = file.layout.read().slot_on(tier)?;
         if let Err(error) = self.sync_slot(inode, file, slot, &entry) {
             self.disown_copy(inode, &entry, start_of(first), start_of(last))?;
             return Err(error);
@@ -201,7 +201,7 @@ impl Core {
         });
         self.transact(&[inode], |transaction| {
             let mut layout = file.layout.write();
-            let slot = layout.slot_of(entry.tier).ok_or_else(|| Core::contradiction(inode, "an object was lost"))?;
+            let slot = layout.slot_on(entry.tier)?;
             file.nodes.mark_map_changed(first..last);
             let change = layout.map.assign(first, last, Owner::Slot(slot));
             if last == END {

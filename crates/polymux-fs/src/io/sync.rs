@@ -7,11 +7,13 @@
 use std::sync::atomic::Ordering;
 
 use polymux_tier::TierError;
+use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
+use crate::space::{PendingSync, SyncTarget};
 use crate::store::ObjectEntry;
 
 impl Core {
@@ -20,18 +22,27 @@ impl Core {
         let _gate = file.sync_gate.read();
         let written = file.take_unsynced(slot);
         let handle = self.tiers.by_id(entry.tier)?;
-        let Some(tier) = handle.present() else {
-            return match written {
-                None => Ok(()),
-                Some(_) => Err(ErrorKind::TierMissing(entry.tier).into()),
-            };
-        };
-        match tier.sync(reference_of(entry)) {
-            Ok(()) => Ok(()),
+        let outcome = handle.present().map(|tier| tier.sync(reference_of(entry)));
+        self.note_synced(inode, file, (slot, *entry), written, outcome)
+    }
+
+    /// What became of the sync of one object, `None` where its tier is missing: a failure is put on record. Called with
+    /// the sync gate held since before `written` was taken.
+    fn note_synced(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        (slot, entry): (u8, ObjectEntry),
+        written: Option<(u64, u64)>,
+        outcome: Option<std::result::Result<(), TierError>>,
+    ) -> Result<()> {
+        match (outcome, written) {
+            (None, None) | (Some(Ok(())), _) => Ok(()),
+            (None, Some(_)) => Err(ErrorKind::TierMissing(entry.tier).into()),
             // Emptied meanwhile: the object belongs to the file no more.
-            Err(TierError::NotFound(_)) if file.layout.read().slot_of(entry.tier) != Some(slot) => Ok(()),
-            Err(error) => {
-                let error = handle.note_error(error);
+            (Some(Err(TierError::NotFound(_))), _) if file.layout.read().slot_of(entry.tier) != Some(slot) => Ok(()),
+            (Some(Err(error)), written) => {
+                let error = self.tiers.by_id(entry.tier)?.note_error(error);
                 self.note_lost_bytes(inode, file, slot, written)?;
                 Err(error)
             }
@@ -60,38 +71,76 @@ impl Core {
     }
 
     /// Makes the data of a file durable, and every record that concerns it.
+    ///
+    /// The tiers sync while this thread flushes the log; whichever has nothing to do is left out. Records that replace
+    /// something were appended after a sync of their own, so it does not matter which of the two is done first.
     pub(crate) fn sync_file(&self, inode: &Inode, file: &FileState) -> Result<()> {
         Counters::count(&self.counters.file_syncs);
         file.emptied.store(false, Ordering::Release);
-        let objects: Vec<(u8, ObjectEntry)> = {
-            let layout = file.layout.read();
-            (0_u8..).zip(layout.objects.iter().copied()).collect()
+        self.log_inline(inode, file)?;
+        let mut dirty = self.unsynced_objects(file);
+        let flush_log = self.metadata.durable() < inode.last_sequence();
+        // One sync is left to this thread where the log does not need it.
+        let own = if flush_log { None } else { dirty.pop() };
+        if dirty.is_empty() {
+            return match &own {
+                Some((slot, entry)) => self.sync_slot(inode, file, *slot, entry),
+                None => self.flush_inode(inode),
+            };
+        }
+        let gate = file.sync_gate.read();
+        let mut pending = Vec::with_capacity(dirty.len());
+        for (slot, entry) in dirty {
+            let written = file.take_unsynced(slot);
+            let target = SyncTarget::Object(reference_of(&entry));
+            let sync = self.tiers.by_id(entry.tier)?.shared().map(|tier| self.sync_pool.begin(tier, target));
+            pending.push(((slot, entry), written, sync));
+        }
+        let mut outcome = match &own {
+            Some((slot, entry)) => {
+                let written = file.take_unsynced(*slot);
+                let synced = self.tiers.by_id(entry.tier)?.present().map(|tier| tier.sync(reference_of(entry)));
+                self.note_synced(inode, file, (*slot, *entry), written, synced)
+            }
+            None => self.flush_inode(inode),
         };
-        let wants_sync = |(_, entry): &&(u8, ObjectEntry)| {
+        for (object, written, sync) in pending {
+            let synced = sync.map(PendingSync::wait);
+            outcome = outcome.and(self.note_synced(inode, file, object, written, synced));
+        }
+        drop(gate);
+        outcome
+    }
+
+    /// Objects of a file that a sync of it concerns, with their slots: those with unsynced bytes, and those that nobody
+    /// can ask.
+    fn unsynced_objects(&self, file: &FileState) -> SmallVec<[(u8, ObjectEntry); 4]> {
+        let wants_sync = |(_, entry): &(u8, ObjectEntry)| {
             let tier = self.tiers.by_id(entry.tier).ok().and_then(|handle| handle.present());
             tier.is_none_or(|tier| tier.is_unsynced(reference_of(entry)))
         };
-        let dirty: Vec<_> = objects.iter().filter(wants_sync).copied().collect();
-        let flush_log = self.metadata.durable() < inode.last_sequence();
-        if dirty.len() + usize::from(flush_log) <= 1 {
-            for (slot, entry) in &dirty {
-                self.sync_slot(inode, file, *slot, entry)?;
-            }
-            return self.flush_inode(inode);
+        (0_u8..).zip(file.layout.read().objects.iter().copied()).filter(wants_sync).collect()
+    }
+
+    /// Makes everything that was written on any tier durable, and every record, all of them side by side. Failures are
+    /// put on record by the syncs of the files concerned, which the caller asks for next.
+    pub(crate) fn sync_tiers_and_log(&self) -> Result<()> {
+        let syncs: Vec<_> = self
+            .tiers
+            .iter()
+            .filter_map(|handle| Some((handle, self.sync_pool.begin(handle.shared()?, SyncTarget::All))))
+            .collect();
+        let mut outcome = self.flush_through(self.metadata.committed());
+        for (handle, sync) in syncs {
+            outcome = outcome.and(sync.wait().map_err(|error| handle.note_error(error)));
         }
-        std::thread::scope(|scope| {
-            let syncs: Vec<_> = dirty
-                .iter()
-                .map(|(slot, entry)| scope.spawn(move || self.sync_slot(inode, file, *slot, entry)))
-                .collect();
-            let flushed = self.flush_inode(inode);
-            let mut outcome = flushed;
-            for sync in syncs {
-                let synced = sync.join().unwrap_or_else(|_| Err(Core::contradiction(inode, "a sync ended abnormally")));
-                outcome = outcome.and(synced);
-            }
-            outcome
-        })
+        outcome
+    }
+
+    /// Forgets which bytes were written to objects that a sync of their whole tier has covered since.
+    pub(crate) fn forget_synced(&self, file: &FileState) {
+        let unsynced = self.unsynced_objects(file);
+        file.unsynced.lock().retain(|(slot, ..)| unsynced.iter().any(|(of, _)| of == slot));
     }
 
     /// As `sync_file`, and reports what `error_seen` has not been told yet. While lost bytes have not been overwritten,

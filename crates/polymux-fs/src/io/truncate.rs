@@ -1,5 +1,6 @@
 //! Sizes set by `truncate`. Each form is a barrier on the file.
 //!
+//! * Of an inline file: in memory, unless it becomes too long for that.
 //! * To zero: the file gives up its objects as they are and begins anew, so nothing is cut in place.
 //! * Shorter, one object: the record must allow any size from the new one on (floor, extender) durably before the
 //!   object is cut, because the object is what a crash would ask for the size.
@@ -31,6 +32,9 @@ impl Core {
         let _alone = file.barrier.write();
         let _append = file.append.lock();
         file.blocks_stale.store(true, Ordering::Release);
+        if self.truncate_inline(inode, file, size)? {
+            return Ok(());
+        }
         let present = file.size();
         if size == 0 {
             self.empty(inode, file)

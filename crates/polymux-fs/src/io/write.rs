@@ -53,7 +53,9 @@ impl Core {
         let _shared = lock_shared(file, request.wait)?;
         let mut written = 0;
         let mut offset = request.offset;
-        let mut wants_append_lock = request.append || offset.saturating_add(request.data.len() as u64) > file.size();
+        // Writers of an inline file go one after the other; it becomes inline under the barrier held alone, so not now.
+        let grows = offset.saturating_add(request.data.len() as u64) > file.size();
+        let mut wants_append_lock = request.append || grows || file.is_inline();
         loop {
             let append = wants_append_lock.then(|| lock_append(file, request.wait)).transpose()?;
             if request.append && written == 0 {
@@ -78,12 +80,17 @@ impl Core {
     fn write_pass(&self, held: &Held<'_>, offset: u64, data: &[u8], written: &mut usize, wait: Wait) -> Result<Pass> {
         let Held { inode, file, .. } = *held;
         let end = offset + data.len() as u64;
+        let is_inline = held.has_append_lock && file.is_inline();
+        if is_inline && self.write_inline(inode, file, offset, data)? {
+            *written = data.len();
+            return Ok(Pass::Done);
+        }
         let blocks = block_of(offset)..block_after(end);
         let _range = match wait {
             Wait::Allowed => file.nodes.hold(blocks),
             Wait::Never => file.nodes.try_hold(blocks).ok_or(ErrorKind::WouldBlock)?,
         };
-        if end > file.size() {
+        if is_inline || end > file.size() {
             if !held.has_append_lock {
                 return Ok(Pass::NeedsAppendLock);
             }

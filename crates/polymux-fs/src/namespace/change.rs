@@ -19,10 +19,9 @@ impl Transaction {
 
     /// Writes the records of a name at a given position.
     pub(crate) fn put_name(&mut self, parent: Ino, name: &[u8], ino: Ino, kind: FileKind, cookie: u64) {
-        self.batch.put(keys::dirent(parent, name), Dirent { ino, kind, cookie }.encode());
-        let entry = PositionEntry { ino, kind, name: name.to_vec() };
-        self.batch.put(keys::position(parent, cookie), entry.encode());
-        self.batch.put(keys::parent_name(ino, parent, name), Vec::new());
+        self.put_record_with(keys::dirent(parent, name), |bytes| Dirent { ino, kind, cookie }.encode(bytes));
+        self.put_record_with(keys::position(parent, cookie), |bytes| PositionEntry { ino, kind, name }.encode(bytes));
+        self.batch.put(keys::parent_name(ino, parent, name), []);
     }
 
     /// Takes a name away.

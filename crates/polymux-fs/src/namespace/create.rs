@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use polymux_types::{Errno, Ino};
+use polymux_meta::Sequence;
+use polymux_types::{Errno, Ino, Timestamp};
 
 use super::check_name;
 use crate::access::{ACCESS_ACL, Acl, DEFAULT_ACL, EXECUTE, WRITE};
@@ -73,18 +74,20 @@ impl Core {
         if directory.common.read().links == 0 {
             return Err(Errno::ENOENT.into());
         }
-        if self.find_name(parent, name)?.is_some() {
+        // In an empty directory there is no name to look for.
+        if state.entries > 0 && self.find_name(parent, name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
         self.check_access(caller, &directory, WRITE)?;
         self.check_metadata_room()?;
-        let prepared = self.prepare(caller, &directory, new, permissions, 1)?;
+        let now = self.now();
+        let prepared = self.prepare(caller, &directory, new, permissions, (1, now))?;
         // In the table before the record can be found, so that nobody loads a second copy.
         self.inodes.insert(prepared.inode.clone());
         let made = self.transact(&[&directory, &prepared.inode], |transaction| {
             let kind = new.kind();
             transaction.add_name((parent, &mut *state), name, prepared.inode.ino, kind);
-            note_entry_change(self, &directory, i64::from(kind == FileKind::Directory));
+            note_entry_change(&directory, i64::from(kind == FileKind::Directory), now);
             put_new(transaction, &prepared);
             transaction.put_directory(&directory, &state);
             Ok(())
@@ -104,10 +107,10 @@ impl Core {
         let directory = self.directory_inode(parent)?;
         self.check_access(caller, &directory, WRITE | EXECUTE)?;
         self.check_metadata_room()?;
-        let prepared = self.prepare(caller, &directory, &NewInode::Regular, permissions, 0)?;
+        let prepared = self.prepare(caller, &directory, &NewInode::Regular, permissions, (0, self.now()))?;
         self.transact(&[&prepared.inode], |transaction| {
             put_new(transaction, &prepared);
-            transaction.batch.put(keys::orphan(prepared.inode.ino), Vec::new());
+            transaction.batch.put(keys::orphan(prepared.inode.ino), []);
             Ok(())
         })?;
         let inode = prepared.inode;
@@ -116,13 +119,14 @@ impl Core {
         Ok(inode)
     }
 
+    /// An inode with `names` names, made `now`, that is neither in the table nor in the store yet.
     fn prepare(
         &self,
         caller: &Caller,
         directory: &Inode,
         new: &NewInode<'_>,
         permissions: u32,
-        names: u32,
+        (names, now): (u32, Timestamp),
     ) -> Result<Prepared> {
         let kind = new.kind();
         let above = directory.common.read().clone();
@@ -161,7 +165,6 @@ impl Core {
             }
         }
         let has = |name: &[u8]| acls.iter().any(|(of, _)| *of == name);
-        let now = self.now();
         let record = InodeRecord {
             permissions,
             uid: caller.uid,
@@ -170,6 +173,7 @@ impl Core {
             generation: 1,
             has_access_acl: has(ACCESS_ACL),
             has_default_acl: has(DEFAULT_ACL),
+            lacks_xattrs: acls.is_empty(),
             accessed: now,
             modified: now,
             changed: now,
@@ -177,7 +181,8 @@ impl Core {
             body: new.body(directory.ino),
         };
         let ino = self.metadata.allocate_ino()?;
-        let inode = Inode::from_record(ino, record, &[], self.metadata.committed(), SizeTrust::Settled)?;
+        // The transaction that makes it is the first that concerns it.
+        let inode = Inode::from_record(ino, record, &[], Sequence(0), SizeTrust::Settled)?;
         inode.parent.store(directory.ino.0, std::sync::atomic::Ordering::Relaxed);
         if let Some(file) = inode.file() {
             file.size_known.store(true, std::sync::atomic::Ordering::Release);
@@ -198,8 +203,7 @@ fn put_new(transaction: &mut Transaction, prepared: &Prepared) {
 }
 
 /// A name came or went: times of the directory, and its links where a directory came or went.
-pub(crate) fn note_entry_change(core: &Core, directory: &Inode, subdirectories: i64) {
-    let now = core.now();
+pub(crate) fn note_entry_change(directory: &Inode, subdirectories: i64, now: Timestamp) {
     let mut common = directory.common.write();
     common.modified = now;
     common.changed = now;

@@ -1,9 +1,15 @@
 //! Taking names away, and deleting inodes that have no name and no user any more.
 //!
-//! An inode without a name that is still referred to is an *orphan*: its record stays, with an orphan record beside it,
-//! until the last reference goes, or until recovery finds it.
+//! What is true here:
+//! * An inode without a name that is still referred to is an *orphan*: its record stays, with an orphan record beside it,
+//!   until the last reference goes, or until recovery finds it.
+//! * One that nobody refers to goes in the transaction that takes its last name: there is never an orphan record of it.
+//! * `Lifecycle::gone` is set, under its lock, before the transaction that deletes the records; from then on nobody opens
+//!   the inode, links it, or writes a record of it.
 
-use polymux_types::{Errno, Ino};
+use std::sync::atomic::Ordering;
+
+use polymux_types::{Errno, Ino, Timestamp};
 
 use super::check_name;
 use super::create::note_entry_change;
@@ -12,7 +18,7 @@ use crate::caller::Caller;
 use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::Result;
-use crate::inode::{Inode, Layout};
+use crate::inode::{DirectoryState, Inode, Layout};
 use crate::space::disown_object;
 use crate::store::{DisownedRecord, keys};
 
@@ -35,30 +41,77 @@ impl Core {
         if inode.is_directory() {
             return Err(Errno::EISDIR.into());
         }
-        self.transact(&[&directory, &inode], |transaction| {
+        let now = self.now();
+        let loss = self.transact(&[&directory, &inode], |transaction| {
+            let xattrs = self.xattrs_to_delete(&inode)?;
             transaction.remove_name((parent, &mut *state), name, &dirent);
-            note_entry_change(self, &directory, 0);
-            self.drop_link(transaction, &inode);
+            note_entry_change(&directory, 0, now);
+            let loss = self.drop_name(transaction, &inode, None, &xattrs, now);
             transaction.put_directory(&directory, &state);
-            Ok(())
+            Ok(loss)
         })?;
         drop(state);
         Counters::count(&self.counters.unlinks);
-        self.delete_if_unused(&inode)
+        self.finish_loss(&inode, loss);
+        Ok(())
     }
 
-    /// One name less; with the last one gone the inode becomes an orphan.
-    pub(crate) fn drop_link(&self, transaction: &mut Transaction, inode: &Inode) {
+    /// Names of the extended attributes that go with an inode if it loses its only name now. Called inside a transaction
+    /// of the inode, before anything is changed.
+    pub(crate) fn xattrs_to_delete(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+        let has_none = inode.lacks_xattrs.load(Ordering::Acquire);
+        let stays = !inode.is_directory() && inode.common.read().links > 1;
+        if has_none || stays { Ok(Vec::new()) } else { self.metadata.xattr_names(inode.ino) }
+    }
+
+    /// One name less. With the last one gone (a directory has one only) the inode is deleted, or becomes an orphan where
+    /// somebody refers to it. `state` is that of a directory; `xattrs` comes from [`Core::xattrs_to_delete`].
+    pub(crate) fn drop_name(
+        &self,
+        transaction: &mut Transaction,
+        inode: &Inode,
+        state: Option<&DirectoryState>,
+        xattrs: &[Vec<u8>],
+        now: Timestamp,
+    ) -> Loss {
         let links = {
             let mut common = inode.common.write();
-            common.links = common.links.checked_sub(1).expect("an inode with a name has a link");
-            common.changed = self.now();
+            common.links = match state {
+                Some(_) => 0,
+                None => common.links.checked_sub(1).expect("an inode with a name has a link"),
+            };
+            common.changed = now;
             common.links
         };
         if links == 0 {
-            transaction.batch.put(keys::orphan(inode.ino), Vec::new());
+            let mut lifecycle = inode.lifecycle.lock();
+            if !lifecycle.in_use() {
+                lifecycle.gone = true;
+                drop(lifecycle);
+                return Loss::Deleted(delete_records(transaction, inode, xattrs));
+            }
+            // Whoever lets go of it last finds no name and deletes it, in a transaction after this one.
+            drop(lifecycle);
+            transaction.batch.put(keys::orphan(inode.ino), []);
         }
-        transaction.put_inode(inode);
+        match state {
+            Some(state) => transaction.put_directory(inode, state),
+            None => transaction.put_inode(inode),
+        }
+        Loss::Kept
+    }
+
+    /// What follows the transaction of [`Core::drop_name`].
+    pub(crate) fn finish_loss(&self, inode: &Inode, loss: Loss) {
+        let Loss::Deleted(disowned) = loss else { return };
+        if !disowned.is_empty() {
+            self.disowned.add(&disowned, inode.last_sequence());
+        }
+        if let Some(file) = inode.file() {
+            file.unsynced.lock().clear();
+        }
+        inode.times_dirty.store(false, Ordering::Release);
+        self.inodes.remove(inode.ino);
     }
 
     /// Removes an empty directory.
@@ -81,35 +134,22 @@ impl Core {
         if child.entries > 0 {
             return Err(Errno::ENOTEMPTY.into());
         }
-        self.transact(&[&directory, &inode], |transaction| {
+        let now = self.now();
+        let loss = self.transact(&[&directory, &inode], |transaction| {
+            let xattrs = self.xattrs_to_delete(&inode)?;
             transaction.remove_name((parent, &mut *state), name, &dirent);
-            note_entry_change(self, &directory, -1);
-            self.drop_directory(transaction, &inode, &child);
+            note_entry_change(&directory, -1, now);
+            let loss = self.drop_name(transaction, &inode, Some(&child), &xattrs, now);
             transaction.put_directory(&directory, &state);
-            Ok(())
+            Ok(loss)
         })?;
         drop((child, state));
         Counters::count(&self.counters.unlinks);
-        self.delete_if_unused(&inode)
+        self.finish_loss(&inode, loss);
+        Ok(())
     }
 
-    /// A directory that lost its only name becomes an orphan.
-    pub(crate) fn drop_directory(
-        &self,
-        transaction: &mut Transaction,
-        inode: &Inode,
-        state: &crate::inode::DirectoryState,
-    ) {
-        {
-            let mut common = inode.common.write();
-            common.links = 0;
-            common.changed = self.now();
-        }
-        transaction.batch.put(keys::orphan(inode.ino), Vec::new());
-        transaction.put_directory(inode, state);
-    }
-
-    /// Deletes an inode that has no name, unless somebody still refers to it.
+    /// Deletes an orphan, unless somebody still refers to it.
     pub(crate) fn delete_if_unused(&self, inode: &Inode) -> Result<()> {
         if inode.common.read().links > 0 {
             return Ok(());
@@ -122,26 +162,36 @@ impl Core {
             }
             lifecycle.gone = true;
         }
-        let xattrs = self.metadata.xattr_names(inode.ino)?;
-        let disowned = self.transact(&[inode], |transaction| {
-            for name in &xattrs {
-                transaction.batch.delete(keys::xattr(inode.ino, name));
-            }
-            let disowned = match inode.file() {
-                Some(file) => disown_all(transaction, inode, &file.layout.read()),
-                None => Vec::new(),
-            };
+        let loss = self.transact(&[inode], |transaction| {
+            let xattrs = self.xattrs_to_delete(inode)?;
             transaction.batch.delete(keys::orphan(inode.ino));
-            transaction.batch.delete(keys::inode(inode.ino));
-            Ok(disowned)
+            Ok(Loss::Deleted(delete_records(transaction, inode, &xattrs)))
         })?;
-        self.disowned.add(&disowned, inode.last_sequence());
-        if let Some(file) = inode.file() {
-            file.unsynced.lock().clear();
-        }
-        inode.times_dirty.store(false, std::sync::atomic::Ordering::Release);
-        self.inodes.remove(inode.ino);
+        self.finish_loss(inode, loss);
         Ok(())
+    }
+}
+
+/// What became of an inode that lost a name.
+pub(crate) enum Loss {
+    /// It has another name, or somebody refers to it.
+    Kept,
+    /// It is gone; what it had on tiers is still to be freed.
+    Deleted(Vec<DisownedRecord>),
+}
+
+/// Deletes all records of an inode but its orphan record, and gives up what it has on tiers.
+fn delete_records(transaction: &mut Transaction, inode: &Inode, xattrs: &[Vec<u8>]) -> Vec<DisownedRecord> {
+    for name in xattrs {
+        transaction.batch.delete(keys::xattr(inode.ino, name));
+    }
+    if inode.file().is_some_and(|file| file.inline.is_stored()) {
+        transaction.batch.delete(keys::inline(inode.ino));
+    }
+    transaction.batch.delete(keys::inode(inode.ino));
+    match inode.file() {
+        Some(file) => disown_all(transaction, inode, &file.layout.read()),
+        None => Vec::new(),
     }
 }
 

@@ -37,6 +37,7 @@ impl Core {
             return Err(Errno::EMLINK.into());
         }
         self.check_metadata_room()?;
+        let now = self.now();
         self.transact(&[&directory, &inode], |transaction| {
             {
                 // Under the lifecycle lock a deletion either happened before or sees the new link.
@@ -49,10 +50,10 @@ impl Core {
                     transaction.batch.delete(keys::orphan(inode.ino));
                 }
                 common.links += 1;
-                common.changed = self.now();
+                common.changed = now;
             }
             transaction.add_name((parent, &mut *state), name, inode.ino, inode.kind);
-            note_entry_change(self, &directory, 0);
+            note_entry_change(&directory, 0, now);
             transaction.put_inode(&inode);
             transaction.put_directory(&directory, &state);
             Ok(())

@@ -1,9 +1,11 @@
 //! Renames. Data never moves: a rename touches records only, on no tier (DESIGN section 4).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::RwLockWriteGuard;
-use polymux_types::{Errno, Ino};
+use polymux_types::{Errno, Ino, Timestamp};
+use smallvec::SmallVec;
 
 use super::check_name;
 use super::create::note_entry_change;
@@ -64,12 +66,9 @@ impl Core {
         if mode == RenameMode::Replace {
             self.sync_before_replace(&source, &target)?;
         }
-        let dropped = self.rename_locked(caller, &source, &target, mode)?;
+        self.rename_locked(caller, &source, &target, mode)?;
         Counters::count(&self.counters.renames);
-        match dropped {
-            Some(inode) => self.delete_if_unused(&inode),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// The new data of a file that replaces another one is durable before the name is (DESIGN section 6).
@@ -80,19 +79,20 @@ impl Core {
         let Some(dirent) = self.find_name(source.directory.ino, source.name)? else { return Ok(()) };
         let inode = self.inode(dirent.ino)?;
         match inode.file() {
-            Some(file) => self.sync_file(&inode, file),
-            None => Ok(()),
+            // Inline bytes need nothing: they are logged with the rename itself.
+            Some(file) if !file.is_inline() => self.sync_file(&inode, file),
+            _ => Ok(()),
         }
     }
 
-    /// Does it under the locks; returns the inode that lost its name, if any.
+    /// Does it under the locks.
     fn rename_locked(
         &self,
         caller: &Caller,
         source: &Side<'_>,
         target: &Side<'_>,
         mode: RenameMode,
-    ) -> Result<Option<Arc<Inode>>> {
+    ) -> Result<()> {
         let crosses = source.directory.ino != target.directory.ino;
         let _tree_stands_still = crosses.then(|| self.rename_lock.lock());
         let mut locked = self.lock_directories(source.directory, target.directory)?;
@@ -100,14 +100,13 @@ impl Core {
         let replaced = self.find(target)?;
         self.check_rename(caller, source, target, &found, replaced.as_ref(), mode)?;
         if replaced.as_ref().is_some_and(|replaced| replaced.inode.ino == found.inode.ino) {
-            return Ok(None);
+            return Ok(());
         }
         if mode == RenameMode::Exchange {
             let replaced = replaced.ok_or(Errno::ENOENT)?;
-            return self.exchange(source, target, &mut locked, &found, &replaced).map(|()| None);
+            return self.exchange(source, target, &mut locked, &found, &replaced);
         }
-        self.replace(source, target, &mut locked, &found, replaced.as_ref())?;
-        Ok(replaced.map(|replaced| replaced.inode))
+        self.replace(source, target, &mut locked, &found, replaced.as_ref())
     }
 
     /// Locks two directories: an ancestor before its descendant, else by number. Across directories the rename lock is
@@ -207,29 +206,36 @@ impl Core {
         if emptied.as_ref().is_some_and(|state| state.entries > 0) {
             return Err(Errno::ENOTEMPTY.into());
         }
-        let mut members: Vec<&Inode> = vec![source.directory, target.directory, &found.inode];
+        let always: [&Inode; 3] = [source.directory, target.directory, &found.inode];
+        let mut members: SmallVec<[&Inode; 4]> = SmallVec::from_slice(&always);
         members.extend(replaced.map(|replaced| &*replaced.inode));
-        self.transact(&members, |transaction| {
+        let now = self.now();
+        let loss = self.transact(&members, |transaction| {
+            let xattrs = match replaced {
+                Some(replaced) => self.xattrs_to_delete(&replaced.inode)?,
+                None => Vec::new(),
+            };
             transaction.remove_name((source.directory.ino, &mut locked.source), source.name, &found.dirent);
-            if let Some(replaced) = replaced {
+            let loss = replaced.map(|replaced| {
                 transaction.remove_name((target.directory.ino, locked.target()), target.name, &replaced.dirent);
-                match &emptied {
-                    Some(state) => self.drop_directory(transaction, &replaced.inode, state),
-                    None => self.drop_link(transaction, &replaced.inode),
-                }
-            }
+                self.drop_name(transaction, &replaced.inode, emptied.as_deref(), &xattrs, now)
+            });
             let name = (target.directory.ino, locked.target());
             transaction.add_name(name, target.name, found.inode.ino, found.inode.kind);
             let moves_directory = i64::from(found.inode.is_directory());
-            note_entry_change(self, source.directory, if crosses { -moves_directory } else { 0 });
-            note_entry_change(self, target.directory, if crosses { moves_directory } else { 0 });
+            note_entry_change(source.directory, if crosses { -moves_directory } else { 0 }, now);
+            note_entry_change(target.directory, if crosses { moves_directory } else { 0 }, now);
             if emptied.is_some() {
-                note_entry_change(self, target.directory, -1);
+                note_entry_change(target.directory, -1, now);
             }
-            self.put_moved(transaction, target.directory.ino, &found.inode, moved.as_deref());
-            self.put_directories(transaction, source, target, locked);
-            Ok(())
-        })
+            put_moved(transaction, target.directory.ino, (&found.inode, moved.as_deref()), now);
+            put_directories(transaction, source, target, locked);
+            Ok(loss)
+        })?;
+        if let (Some(replaced), Some(loss)) = (replaced, loss) {
+            self.finish_loss(&replaced.inode, loss);
+        }
+        Ok(())
     }
 
     fn exchange(
@@ -248,6 +254,7 @@ impl Core {
         let found_state = found_lock.map(|lock| lock.write());
         let other_state = early.or_else(|| other_lock.map(|lock| lock.write()));
         let members: [&Inode; 4] = [source.directory, target.directory, &found.inode, &other.inode];
+        let now = self.now();
         self.transact(&members, |transaction| {
             let (source_ino, target_ino) = (source.directory.ino, target.directory.ino);
             transaction.delete_name(source_ino, source.name, &found.dirent);
@@ -257,40 +264,40 @@ impl Core {
             transaction.put_name(target_ino, target.name, from.ino, from.kind, to.cookie);
             transaction.put_name(source_ino, source.name, to.ino, to.kind, from.cookie);
             let gain = i64::from(found.inode.is_directory()) - i64::from(other.inode.is_directory());
-            note_entry_change(self, source.directory, if crosses { -gain } else { 0 });
-            note_entry_change(self, target.directory, if crosses { gain } else { 0 });
-            self.put_moved(transaction, target_ino, &found.inode, found_state.as_deref());
-            self.put_moved(transaction, source_ino, &other.inode, other_state.as_deref());
-            self.put_directories(transaction, source, target, locked);
+            note_entry_change(source.directory, if crosses { -gain } else { 0 }, now);
+            note_entry_change(target.directory, if crosses { gain } else { 0 }, now);
+            put_moved(transaction, target_ino, (&found.inode, found_state.as_deref()), now);
+            put_moved(transaction, source_ino, (&other.inode, other_state.as_deref()), now);
+            put_directories(transaction, source, target, locked);
             Ok(())
         })
     }
 
-    /// The record of what was moved. `state` is given for a directory with a new parent.
-    fn put_moved(&self, transaction: &mut Transaction, parent: Ino, inode: &Inode, state: Option<&DirectoryState>) {
-        inode.common.write().changed = self.now();
-        match (state, inode.directory()) {
-            (Some(state), _) => {
-                inode.parent.store(parent.0, std::sync::atomic::Ordering::Release);
-                transaction.put_directory(inode, state);
-            }
-            // Its own names are not concerned, and its parent is locked: only its times change.
-            (None, Some(_)) => inode.times_dirty.store(true, std::sync::atomic::Ordering::Release),
-            (None, None) => transaction.put_inode(inode),
-        }
-    }
+}
 
-    fn put_directories(
-        &self,
-        transaction: &mut Transaction,
-        source: &Side<'_>,
-        target: &Side<'_>,
-        locked: &mut Locked<'_>,
-    ) {
-        transaction.put_directory(source.directory, &locked.source);
-        if let Some(state) = &locked.target {
-            transaction.put_directory(target.directory, state);
+/// The record of what was moved. Its state is given for a directory with a new parent.
+fn put_moved(
+    transaction: &mut Transaction,
+    parent: Ino,
+    (inode, state): (&Inode, Option<&DirectoryState>),
+    now: Timestamp,
+) {
+    inode.common.write().changed = now;
+    match (state, inode.directory()) {
+        (Some(state), _) => {
+            inode.parent.store(parent.0, Ordering::Release);
+            transaction.put_directory(inode, state);
         }
+        // Its own names are not concerned, and its parent is locked: only its times change.
+        (None, Some(_)) => inode.times_dirty.store(true, Ordering::Release),
+        (None, None) => transaction.put_inode(inode),
+    }
+}
+
+fn put_directories(transaction: &mut Transaction, source: &Side<'_>, target: &Side<'_>, locked: &mut Locked<'_>) {
+    transaction.put_directory(source.directory, &locked.source);
+    if let Some(state) = &locked.target {
+        transaction.put_directory(target.directory, state);
     }
 }
 

@@ -1,4 +1,5 @@
-//! Background work, in steps that a test can drive: flush of times and log, freeing of disowned bytes.
+//! Background work, in steps that a test can drive: flush of times and log, freeing of disowned bytes, moving of idle
+//! inline files from a metadata tier that is short of room.
 
 use std::sync::atomic::Ordering;
 
@@ -13,13 +14,18 @@ impl Core {
             return Progress::Idle;
         }
         let mut progress = Progress::Idle;
-        let now_ms = u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now_ms = self.elapsed_ms();
         if now_ms >= self.flush_due_ms.load(Ordering::Relaxed) {
-            let interval_ms = u64::from(self.options.flush_interval_seconds) * 1000;
+            let interval_ms = u64::from(self.options.flush_interval_ms);
             self.flush_due_ms.store(now_ms.saturating_add(interval_ms), Ordering::Relaxed);
             if let Err(error) = self.flush_all_records() {
                 log::error!("volume {}: the periodic flush failed: {error}", self.name);
             }
+        }
+        match self.move_idle_inline_files() {
+            Ok(0) => {}
+            Ok(_) => progress = Progress::Worked,
+            Err(error) => log::error!("volume {}: moving idle inline files failed: {error}", self.name),
         }
         if !self.disowned.is_empty() {
             match self.free_disowned() {
@@ -31,13 +37,18 @@ impl Core {
         progress
     }
 
-    /// Puts all times into their records and makes every transaction so far durable.
+    /// Puts everything that runs ahead of its record into the log and makes every transaction so far durable.
     pub(crate) fn flush_all_records(&self) -> Result<()> {
+        self.put_all_records()?;
+        self.flush_through(self.metadata.committed())
+    }
+
+    fn put_all_records(&self) -> Result<()> {
         for inode in self.inodes.all() {
             self.flush_times(&inode)?;
             self.stamp_if_due(&inode)?;
         }
-        self.flush_through(self.metadata.committed())
+        Ok(())
     }
 
     /// Makes everything durable: data on all tiers, then the records.
@@ -45,17 +56,17 @@ impl Core {
         if self.is_read_only() {
             return Ok(());
         }
-        let mut outcome = Ok(());
-        // File by file, so that a failure is remembered where it belongs.
+        let mut outcome = self.put_all_records();
+        outcome = outcome.and(self.sync_tiers_and_log());
+        // What is left are failures, and bytes written meanwhile: file by file, so that a loss is remembered where it
+        // belongs.
         for inode in self.inodes.all() {
             if let Some(file) = inode.file().filter(|file| !file.unsynced.lock().is_empty()) {
                 outcome = outcome.and(self.sync_file(&inode, file));
+                self.forget_synced(file);
             }
         }
-        for tier in self.tiers.iter().filter(|tier| tier.present().is_some()) {
-            outcome = outcome.and(tier.run(|tier| tier.sync_all()));
-        }
-        outcome.and(self.flush_all_records())
+        outcome.and(self.flush_through(self.metadata.committed()))
     }
 
     /// Drains everything and leaves the volume clean.
@@ -78,7 +89,9 @@ impl Core {
         for inode in self.inodes.all() {
             self.settle_if_known(&inode)?;
         }
-        self.stamp_clean()
+        self.stamp_clean()?;
+        // Last, so that the next mount replays nothing, whatever was recorded above.
+        self.metadata.checkpoint()
     }
 
     /// Whether nothing of a file is lost and the tier that extends it is there.

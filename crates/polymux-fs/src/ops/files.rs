@@ -49,11 +49,23 @@ impl Core {
         self.check_access(caller, &inode, wanted)?;
         if options.truncate {
             self.check_may_wait(caller)?;
-            let file = inode.file().ok_or(Errno::EINVAL)?;
-            self.truncate_file(&inode, file, 0)?;
-            self.note_modified(caller, &inode);
         }
-        self.add_handle(&inode, options)
+        // Open before it is emptied: what becomes of an inline file then waits for what is written, until it is closed.
+        let handle = self.add_handle(&inode, options)?;
+        if options.truncate
+            && let Err(error) = self.empty_at_open(caller, &inode)
+        {
+            self.release(handle)?;
+            return Err(error);
+        }
+        Ok(handle)
+    }
+
+    fn empty_at_open(&self, caller: &Caller, inode: &Inode) -> Result<()> {
+        let file = inode.file().ok_or(Errno::EINVAL)?;
+        self.truncate_file(inode, file, 0)?;
+        self.note_modified(caller, inode);
+        Ok(())
     }
 
     pub(crate) fn add_handle(&self, inode: &Arc<Inode>, options: OpenOptions) -> Result<HandleId> {
@@ -139,6 +151,9 @@ impl Core {
             self.check_may_wait(caller)?;
             return self.sync_and_report(&handle.inode, file, &handle.error_seen);
         }
+        if handle.options.write && !self.is_read_only() {
+            self.log_inline(&handle.inode, file)?;
+        }
         let sequence = file.error_sequence.load(Ordering::Acquire);
         if handle.error_seen.swap(sequence, Ordering::AcqRel) != sequence {
             return Err(lost_bytes(&handle.inode));
@@ -154,20 +169,40 @@ impl Core {
             lifecycle.handles = lifecycle.handles.checked_sub(1).expect("each handle is counted once");
             lifecycle.handles == 0
         };
-        if !is_last || self.is_read_only() {
+        if !is_last {
+            return Ok(());
+        }
+        if self.is_read_only() {
+            inode.forget_inline_bytes();
             return Ok(());
         }
         self.delete_if_unused(inode)?;
-        if inode.lifecycle.lock().gone { Ok(()) } else { self.flush_times(inode) }
+        if inode.lifecycle.lock().gone {
+            return Ok(());
+        }
+        if let Some(file) = inode.file() {
+            file.closed_ms.store(self.elapsed_ms().max(1), Ordering::Relaxed);
+        }
+        self.flush_times(inode)?;
+        if inode.lifecycle.lock().handles == 0 {
+            inode.forget_inline_bytes();
+        }
+        Ok(())
     }
 
-    /// Puts times that run ahead of the record into it.
+    /// Puts times, and inline bytes, that run ahead of the record into the log.
     pub(crate) fn flush_times(&self, inode: &Inode) -> Result<()> {
         if !inode.times_dirty.load(Ordering::Acquire) || self.is_read_only() {
             return Ok(());
         }
         if inode.lifecycle.lock().gone {
             return Ok(());
+        }
+        if let Some(file) = inode.file() {
+            self.log_inline(inode, file)?;
+            if !inode.times_dirty.load(Ordering::Acquire) {
+                return Ok(());
+            }
         }
         self.put_with_state(inode, |_| Ok(()))
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use polymux_meta::Room;
 use polymux_tier::Guarantee;
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::{Epoch, Errno, Ino};
@@ -12,6 +13,9 @@ use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{FileState, Inode, reference_of};
 use crate::report::{ExtentReport, FileLocation, TierShare, TierStatus, VolumeStatus};
+
+/// Where inline files are, in the place of the name of a tier.
+const METADATA_STORE: &str = "in the metadata store";
 
 /// When less is free under the metadata store, nothing new is made; deleting still works.
 const METADATA_ROOM_MIN: u64 = 4 * 1024 * 1024;
@@ -25,6 +29,9 @@ impl Core {
 
     /// Refuses to make anything new where the metadata would soon have no room.
     pub(crate) fn check_metadata_room(&self) -> Result<()> {
+        if self.metadata.room() == Room::Ballast {
+            return Err(Errno::ENOSPC.into());
+        }
         let Some(tier) = self.tiers.iter().find(|tier| tier.holds_metadata()) else { return Ok(()) };
         let room = tier.file_system_free();
         if room.is_some_and(|room| room < METADATA_ROOM_MIN) { Err(Errno::ENOSPC.into()) } else { Ok(()) }
@@ -68,8 +75,14 @@ impl Core {
             transactions_durable: self.metadata.durable().0,
             metadata_bytes: self.metadata.bytes_used(),
             recovery: self.recovery_notes.lock().iter().cloned().collect(),
-            counters: self.counters.entries(),
+            counters: self.all_counters(),
         }
+    }
+
+    fn all_counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.counters.entries();
+        counters.push(("sync_threads", self.sync_pool.threads_started() as u64));
+        counters
     }
 
     pub(crate) fn locate(&self, ino: Ino) -> Result<FileLocation> {
@@ -83,6 +96,7 @@ impl Core {
                 path,
                 size,
                 home: None,
+                bytes_inline: 0,
                 shares: Vec::new(),
                 extents: Vec::new(),
                 extent_records: 0,
@@ -102,6 +116,7 @@ impl Core {
         open_handles: usize,
     ) -> Result<FileLocation> {
         let size = file.size();
+        let bytes_inline = if file.is_inline() { size } else { 0 };
         let (runs, objects, home, damaged) = {
             let layout = file.layout.read();
             let home = layout.map.home().map(|slot| layout.object(slot).tier);
@@ -118,6 +133,7 @@ impl Core {
                     mapped[usize::from(slot)] += end - start;
                     Some(name_of(objects[usize::from(slot)].tier)?)
                 }
+                None if bytes_inline > 0 => Some(METADATA_STORE.to_owned()),
                 Some(Owner::Hole) | None => None,
             };
             extents.push(ExtentReport { offset: start, length: end - start, tier });
@@ -140,6 +156,7 @@ impl Core {
             path,
             size,
             home: home.map(name_of).transpose()?,
+            bytes_inline,
             shares,
             extents,
             extent_records: self.metadata.extents(inode.ino)?.len() as u64,

@@ -1,5 +1,7 @@
 //! Extended attributes, POSIX ACLs among them.
 
+use std::sync::atomic::Ordering;
+
 use polymux_types::{Errno, Ino, limits};
 
 use crate::access::{ACCESS_ACL, Acl, DEFAULT_ACL, READ, WRITE};
@@ -77,7 +79,10 @@ impl Core {
         self.check_metadata_room()?;
         let state = inode.directory().map(|directory| directory.read());
         self.transact(&[&inode], |transaction| {
-            // Under the record lock nobody else sets or removes an attribute of this inode.
+            // Under the record lock nobody else sets or removes an attribute of this inode, or deletes it.
+            if inode.lifecycle.lock().gone {
+                return Err(Errno::ENOENT.into());
+            }
             match (mode, self.metadata.xattr(ino, name)?.is_some()) {
                 (XattrMode::Create, true) => return Err(Errno::EEXIST.into()),
                 (XattrMode::Replace, false) => return Err(Errno::ENODATA.into()),
@@ -89,6 +94,7 @@ impl Core {
                 _ => true,
             };
             if stored {
+                inode.lacks_xattrs.store(false, Ordering::Release);
                 put_xattr(&mut transaction.batch, ino, name, value);
             } else {
                 transaction.batch.delete(keys::xattr(ino, name));
@@ -109,7 +115,7 @@ impl Core {
         let space = self.check_xattr_change(caller, &inode, name)?;
         let state = inode.directory().map(|directory| directory.read());
         self.transact(&[&inode], |transaction| {
-            if self.metadata.xattr(ino, name)?.is_none() {
+            if self.metadata.xattr(ino, name)?.is_none() || inode.lifecycle.lock().gone {
                 return Err(Errno::ENODATA.into());
             }
             let mut common = inode.common.write();

@@ -89,6 +89,7 @@ fn put_root(transaction: &mut Transaction, parts: &Parts, volume: &NewVolume) ->
         generation: 1,
         has_access_acl: false,
         has_default_acl: false,
+        lacks_xattrs: true,
         accessed: now,
         modified: now,
         changed: now,

@@ -103,6 +103,11 @@ impl TierHandle {
         self.tier.as_deref()
     }
 
+    /// The tier where it is there, to be shared with a thread that outlives the call.
+    pub(crate) fn shared(&self) -> Option<Arc<dyn Tier>> {
+        self.tier.clone()
+    }
+
     /// Bytes of a tier with this room that data must leave free.
     pub(crate) fn reserve_of(&self, space: &Space) -> u64 {
         match self.purpose {

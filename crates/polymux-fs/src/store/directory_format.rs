@@ -20,17 +20,18 @@ pub(crate) struct Dirent {
 
 /// Value of a `c` record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PositionEntry {
+pub(crate) struct PositionEntry<Name = Vec<u8>> {
     pub(crate) ino: Ino,
     pub(crate) kind: FileKind,
-    pub(crate) name: Vec<u8>,
+    pub(crate) name: Name,
 }
 
 impl Dirent {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new(VERSION);
-        writer.u64(self.ino.0).u32(self.kind.type_bits()).u64(self.cookie);
-        writer.finish()
+    /// Appends the record to `bytes`.
+    pub(crate) fn encode(&self, bytes: &mut Vec<u8>) {
+        Writer::append(bytes, VERSION, |writer| {
+            writer.u64(self.ino.0).u32(self.kind.type_bits()).u64(self.cookie);
+        });
     }
 
     pub(crate) fn decode(record: &[u8]) -> Result<Self, Error> {
@@ -43,13 +44,16 @@ impl Dirent {
     }
 }
 
-impl PositionEntry {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new(VERSION);
-        writer.u64(self.ino.0).u32(self.kind.type_bits()).bytes(&self.name);
-        writer.finish()
+impl<Name: AsRef<[u8]>> PositionEntry<Name> {
+    /// Appends the record to `bytes`.
+    pub(crate) fn encode(&self, bytes: &mut Vec<u8>) {
+        Writer::append(bytes, VERSION, |writer| {
+            writer.u64(self.ino.0).u32(self.kind.type_bits()).bytes(self.name.as_ref());
+        });
     }
+}
 
+impl PositionEntry {
     pub(crate) fn decode(record: &[u8]) -> Result<Self, Error> {
         let mut reader = Reader::new("a directory position", record, VERSION)?;
         let ino = Ino(reader.u64()?);
@@ -72,8 +76,13 @@ mod tests {
     #[test]
     fn names_read_back_as_they_were_written() {
         let dirent = Dirent { ino: Ino(4), kind: FileKind::Fifo, cookie: 12 };
-        assert_eq!(Dirent::decode(&dirent.encode()).unwrap(), dirent);
+        let mut bytes = b"what stands before".to_vec();
+        let start = bytes.len();
+        dirent.encode(&mut bytes);
+        assert_eq!(Dirent::decode(&bytes[start..]).unwrap(), dirent);
         let entry = PositionEntry { ino: Ino(4), kind: FileKind::Regular, name: vec![0xff; 255] };
-        assert_eq!(PositionEntry::decode(&entry.encode()).unwrap(), entry);
+        let start = bytes.len();
+        entry.encode(&mut bytes);
+        assert_eq!(PositionEntry::decode(&bytes[start..]).unwrap(), entry);
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct DisownedRecord {
 }
 
 impl DisownedRecord {
-    pub(crate) fn key(&self) -> Vec<u8> {
+    pub(crate) fn key(&self) -> keys::Key {
         keys::disowned(self.tier, self.object, self.start)
     }
 

@@ -7,12 +7,24 @@ use crate::Error;
 /// Writes the fields of one record.
 pub(crate) struct Writer {
     bytes: Vec<u8>,
+    /// Where the record begins: it may follow others in a batch.
+    start: usize,
 }
 
 impl Writer {
     /// Begins a record of a version.
     pub(crate) fn new(version: u8) -> Self {
-        Self { bytes: vec![version] }
+        Self { bytes: vec![version], start: 0 }
+    }
+
+    /// Appends a record of a version to `bytes`, where it is to stay: a record of its own would be an allocation and a
+    /// copy more for each change of each operation.
+    pub(crate) fn append(bytes: &mut Vec<u8>, version: u8, fields: impl FnOnce(&mut Self)) {
+        let start = bytes.len();
+        let mut writer = Self { bytes: std::mem::take(bytes), start };
+        writer.u8(version);
+        fields(&mut writer);
+        *bytes = writer.finish();
     }
 
     pub(crate) fn u8(&mut self, value: u8) -> &mut Self {
@@ -50,7 +62,7 @@ impl Writer {
     /// Ends the record with its checksum.
     pub(crate) fn finish(self) -> Vec<u8> {
         let mut bytes = self.bytes;
-        let checksum = crc32c::crc32c(&bytes);
+        let checksum = crc32c::crc32c(&bytes[self.start..]);
         bytes.extend_from_slice(&checksum.to_le_bytes());
         bytes
     }

@@ -1,6 +1,10 @@
-//! Inode records (key `i<ino>`), version 1.
+//! Inode records (key `i<ino>`), version 1, and version 2 for files with inline data.
+//!
+//! Version 2 has the same fields; it is written only for a regular file without objects and with a size above zero, whose
+//! bytes are in a `b` record. A program that knows version 1 alone refuses such a file instead of reading it as zeros.
 //!
 //! Invariants of a record that verifies:
+//! * A file without objects is empty, or inline and within the limit of that.
 //! * The home slot and every extender name an object of the list.
 //! * No two objects of the role owner lie on the same tier.
 //! * Every bit of `extenders` stands for the tier of that number (DESIGN section 6).
@@ -9,10 +13,17 @@ use polymux_types::limits::{BUCKETS, FILE_SIZE_MAX, TIERS_MAX};
 use polymux_types::{Bucket, Ino, ObjectId, TierId, Timestamp};
 
 use super::frame::{Reader, Writer};
+use super::inline_format::INLINE_SIZE_LIMIT;
 use crate::attributes::FileKind;
 use crate::error::Error;
 
 const VERSION: u8 = 1;
+const VERSION_INLINE: u8 = 2;
+
+/// Flags of a record. One that is not set says nothing was known, so that more can be added.
+const HAS_ACCESS_ACL: u8 = 1;
+const HAS_DEFAULT_ACL: u8 = 2;
+const LACKS_XATTRS: u8 = 4;
 
 /// What an object is to its file. Replicas and copies under way come later; their numbers are reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +78,8 @@ pub(crate) struct InodeRecord {
     /// Which extended attributes exist that every access must look at.
     pub(crate) has_access_acl: bool,
     pub(crate) has_default_acl: bool,
+    /// It certainly has no extended attribute, so that nobody need look for some when it is deleted.
+    pub(crate) lacks_xattrs: bool,
     pub(crate) accessed: Timestamp,
     pub(crate) modified: Timestamp,
     pub(crate) changed: Timestamp,
@@ -86,16 +99,29 @@ impl InodeBody {
 }
 
 impl InodeRecord {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new(VERSION);
+    fn version(&self) -> u8 {
+        match &self.body {
+            InodeBody::Regular(file) if file.is_inline() => VERSION_INLINE,
+            _ => VERSION,
+        }
+    }
+
+    /// Appends the record to `bytes`.
+    pub(crate) fn encode_into(&self, bytes: &mut Vec<u8>) {
+        Writer::append(bytes, self.version(), |writer| self.write(writer));
+    }
+
+    fn write(&self, writer: &mut Writer) {
         writer.u32(self.body.kind().type_bits() | self.permissions);
         writer.u32(self.uid).u32(self.gid).u32(self.links).u32(self.generation);
-        writer.u8(u8::from(self.has_access_acl) | (u8::from(self.has_default_acl) << 1));
+        let flags = [(self.has_access_acl, HAS_ACCESS_ACL), (self.has_default_acl, HAS_DEFAULT_ACL)];
+        let flags = flags.into_iter().chain([(self.lacks_xattrs, LACKS_XATTRS)]);
+        writer.u8(flags.fold(0, |all, (is_set, flag)| if is_set { all | flag } else { all }));
         for time in [self.accessed, self.modified, self.changed, self.born] {
             writer.i64(time.seconds).u32(time.nanoseconds);
         }
         match &self.body {
-            InodeBody::Regular(file) => encode_file(&mut writer, file),
+            InodeBody::Regular(file) => encode_file(writer, file),
             InodeBody::Directory { parent, next_cookie, entries } => {
                 writer.u64(parent.0).u64(*next_cookie).u64(*entries);
             }
@@ -106,17 +132,16 @@ impl InodeRecord {
                 writer.u64(*device);
             }
         }
-        writer.finish()
     }
 
     pub(crate) fn decode(ino: Ino, record: &[u8]) -> Result<Self, Error> {
         let subject = format!("inode {ino}");
-        let mut reader = Reader::new(&subject, record, VERSION)?;
+        let mut reader = Reader::new(&subject, record, VERSION_INLINE)?;
         let mode = reader.u32()?;
         let kind = FileKind::from_type_bits(mode).ok_or_else(|| reader.invalid("its file type is unknown"))?;
         let (uid, gid, links, generation) = (reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?);
         let flags = reader.u8()?;
-        if flags > 3 {
+        if flags & !(HAS_ACCESS_ACL | HAS_DEFAULT_ACL | LACKS_XATTRS) != 0 {
             return Err(reader.invalid("it has unknown flags"));
         }
         let accessed = decode_time(&mut reader)?;
@@ -131,21 +156,33 @@ impl InodeRecord {
             FileKind::Symlink => InodeBody::Symlink { target: reader.bytes()? },
             kind => InodeBody::Special { kind, device: reader.u64()? },
         };
-        reader.finish()?;
-        Ok(Self {
+        let decoded = Self {
             permissions: mode & 0o7777,
             uid,
             gid,
             links,
             generation,
-            has_access_acl: flags & 1 != 0,
-            has_default_acl: flags & 2 != 0,
+            has_access_acl: flags & HAS_ACCESS_ACL != 0,
+            has_default_acl: flags & HAS_DEFAULT_ACL != 0,
+            lacks_xattrs: flags & LACKS_XATTRS != 0,
             accessed,
             modified,
             changed,
             born,
             body,
-        })
+        };
+        if record.first() != Some(&decoded.version()) {
+            return Err(reader.invalid("its version is not that of its content"));
+        }
+        reader.finish()?;
+        Ok(decoded)
+    }
+}
+
+impl FileRecord {
+    /// Whether the bytes are in a `b` record.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.objects.is_empty() && self.size_floor > 0
     }
 }
 
@@ -212,6 +249,9 @@ pub(crate) fn check_file(file: &FileRecord) -> Result<(), &'static str> {
     if file.home.is_some_and(|slot| usize::from(slot) >= file.objects.len()) {
         return Err("its home is not among its objects");
     }
+    if file.is_inline() && file.size_floor > INLINE_SIZE_LIMIT {
+        return Err("it has no object and is too long to be inline");
+    }
     let mut tiers = 0_u64;
     for entry in &file.objects {
         let bit = 1_u64 << entry.tier.0;
@@ -236,6 +276,13 @@ mod tests {
     /// Records as version 1 wrote them; kept for ever.
     const FIXTURE_REGULAR: &[u8] = include_bytes!("../../tests/fixtures/inode-regular-v1.bin");
     const FIXTURE_DIRECTORY: &[u8] = include_bytes!("../../tests/fixtures/inode-directory-v1.bin");
+    const FIXTURE_INLINE: &[u8] = include_bytes!("../../tests/fixtures/inode-inline-v2.bin");
+
+    fn encoded(record: &InodeRecord) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        record.encode_into(&mut bytes);
+        bytes
+    }
 
     fn regular() -> InodeRecord {
         let time = |seconds| Timestamp::new(seconds, 999_999_999);
@@ -247,6 +294,7 @@ mod tests {
             generation: 1,
             has_access_acl: true,
             has_default_acl: false,
+            lacks_xattrs: false,
             accessed: time(1),
             modified: time(-2),
             changed: time(3),
@@ -277,6 +325,11 @@ mod tests {
         }
     }
 
+    fn inline() -> InodeRecord {
+        let file = FileRecord { size_floor: 4096, error_sequence: 3, ..FileRecord::default() };
+        InodeRecord { body: InodeBody::Regular(file), ..regular() }
+    }
+
     fn directory() -> InodeRecord {
         InodeRecord {
             permissions: 0o1777,
@@ -287,20 +340,22 @@ mod tests {
 
     #[test]
     fn a_record_reads_back_as_it_was_written() {
-        for record in [regular(), directory()] {
-            assert_eq!(InodeRecord::decode(Ino(5), &record.encode()).unwrap(), record);
+        let bare = InodeRecord { has_access_acl: false, lacks_xattrs: true, ..regular() };
+        for record in [regular(), directory(), inline(), bare] {
+            assert_eq!(InodeRecord::decode(Ino(5), &encoded(&record)).unwrap(), record);
         }
     }
 
     #[test]
-    fn records_of_version_1_are_read_for_ever() {
+    fn records_of_released_versions_are_read_for_ever() {
         assert_eq!(InodeRecord::decode(Ino(5), FIXTURE_REGULAR).unwrap(), regular());
         assert_eq!(InodeRecord::decode(Ino(5), FIXTURE_DIRECTORY).unwrap(), directory());
+        assert_eq!(InodeRecord::decode(Ino(5), FIXTURE_INLINE).unwrap(), inline());
     }
 
     #[test]
     fn no_damaged_record_is_read_and_none_panics() {
-        let good = regular().encode();
+        let good = encoded(&regular());
         for position in 0..good.len() {
             for bit in 0..8 {
                 let mut bad = good.clone();
@@ -320,5 +375,8 @@ mod tests {
         file.extenders = 0;
         file.home = Some(2);
         assert!(check_file(&file).is_err());
+        let inline = |size_floor| FileRecord { size_floor, ..FileRecord::default() };
+        assert_eq!(check_file(&inline(INLINE_SIZE_LIMIT)), Ok(()));
+        assert!(check_file(&inline(INLINE_SIZE_LIMIT + 1)).is_err());
     }
 }

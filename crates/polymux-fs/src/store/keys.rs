@@ -2,15 +2,28 @@
 //!
 //! Every key begins with a snapshot id (0 until there are snapshots) and a letter for the kind of record
 //! (DESIGN section 5): `V` volume, `E` epoch, `t` tier, `n` number range, `i` inode, `d` name, `c` directory position,
-//! `p` names of an inode, `x` extended attribute, `e` extent, `g` disowned range, `o` orphan. `b` (inline data) is
-//! reserved.
+//! `p` names of an inode, `x` extended attribute, `e` extent, `g` disowned range, `o` orphan, `b` inline data.
 
 use polymux_types::{Ino, ObjectId, TierId};
+use smallvec::SmallVec;
 
 const LIVE_SNAPSHOT: u32 = 0;
 
+/// A key. Those with names of ordinary length are made on the stack: each operation makes half a dozen of them.
+pub(crate) type Key = SmallVec<[u8; 64]>;
+
+/// Kinds of records at which the store's tables are cut: each kind arrives mostly in the order of its keys, and kinds are
+/// not mixed in one table then. Part of the format of a volume.
+const PARTITIONED_KINDS: [u8; 7] = *b"cdeijpq";
+
+/// The keys at which the tables of the metadata store are cut into partitions.
+#[must_use]
+pub fn store_boundaries() -> Vec<Vec<u8>> {
+    PARTITIONED_KINDS.iter().map(|kind| key(*kind, &[]).into_vec()).collect()
+}
+
 /// A half-open range of keys.
-pub(crate) type KeyRange = (Vec<u8>, Vec<u8>);
+pub(crate) type KeyRange = (Key, Key);
 
 /// Number ranges (DESIGN section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +34,8 @@ pub(crate) enum NumberKind {
     ObjectMark,
 }
 
-fn key(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(5 + parts.iter().map(|part| part.len()).sum::<usize>());
+fn key(kind: u8, parts: &[&[u8]]) -> Key {
+    let mut bytes = Key::new();
     bytes.extend_from_slice(&LIVE_SNAPSHOT.to_be_bytes());
     bytes.push(kind);
     for part in parts {
@@ -31,8 +44,19 @@ fn key(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
+/// A key that begins with a number, as most do.
+fn numbered(kind: u8, number: u64, rest: &[u8]) -> Key {
+    let mut start = [0; 13];
+    start[..4].copy_from_slice(&LIVE_SNAPSHOT.to_be_bytes());
+    start[4] = kind;
+    start[5..].copy_from_slice(&number.to_be_bytes());
+    let mut bytes = Key::from_slice(&start);
+    bytes.extend_from_slice(rest);
+    bytes
+}
+
 /// All keys that begin with `prefix`.
-fn prefix_range(prefix: Vec<u8>) -> KeyRange {
+fn prefix_range(prefix: Key) -> KeyRange {
     let mut end = prefix.clone();
     while let Some(last) = end.pop() {
         if let Some(next) = last.checked_add(1) {
@@ -44,15 +68,15 @@ fn prefix_range(prefix: Vec<u8>) -> KeyRange {
     (prefix, end)
 }
 
-pub(crate) fn volume() -> Vec<u8> {
+pub(crate) fn volume() -> Key {
     key(b'V', &[])
 }
 
-pub(crate) fn epoch() -> Vec<u8> {
+pub(crate) fn epoch() -> Key {
     key(b'E', &[])
 }
 
-pub(crate) fn tier(id: TierId) -> Vec<u8> {
+pub(crate) fn tier(id: TierId) -> Key {
     key(b't', &[&id.0.to_be_bytes()])
 }
 
@@ -60,7 +84,7 @@ pub(crate) fn tiers() -> KeyRange {
     prefix_range(key(b't', &[]))
 }
 
-pub(crate) fn number_range(kind: NumberKind) -> Vec<u8> {
+pub(crate) fn number_range(kind: NumberKind) -> Key {
     let letter = match kind {
         NumberKind::Ino => b'i',
         NumberKind::Object => b'o',
@@ -69,8 +93,8 @@ pub(crate) fn number_range(kind: NumberKind) -> Vec<u8> {
     key(b'n', &[&[letter]])
 }
 
-pub(crate) fn inode(ino: Ino) -> Vec<u8> {
-    key(b'i', &[&ino.0.to_be_bytes()])
+pub(crate) fn inode(ino: Ino) -> Key {
+    numbered(b'i', ino.0, &[])
 }
 
 pub(crate) fn inodes() -> KeyRange {
@@ -82,17 +106,17 @@ pub(crate) fn ino_of_inode_key(key: &[u8]) -> Option<Ino> {
     key.get(5..13)?.try_into().ok().map(|bytes| Ino(u64::from_be_bytes(bytes)))
 }
 
-pub(crate) fn dirent(parent: Ino, name: &[u8]) -> Vec<u8> {
-    key(b'd', &[&parent.0.to_be_bytes(), name])
+pub(crate) fn dirent(parent: Ino, name: &[u8]) -> Key {
+    numbered(b'd', parent.0, name)
 }
 
-pub(crate) fn position(parent: Ino, cookie: u64) -> Vec<u8> {
-    key(b'c', &[&parent.0.to_be_bytes(), &cookie.to_be_bytes()])
+pub(crate) fn position(parent: Ino, cookie: u64) -> Key {
+    numbered(b'c', parent.0, &cookie.to_be_bytes())
 }
 
 /// Positions of a directory after a cookie.
 pub(crate) fn positions_after(parent: Ino, after: u64) -> KeyRange {
-    let (_, end) = prefix_range(key(b'c', &[&parent.0.to_be_bytes()]));
+    let (_, end) = prefix_range(numbered(b'c', parent.0, &[]));
     match after.checked_add(1) {
         Some(first) => (position(parent, first), end),
         None => (end.clone(), end),
@@ -104,12 +128,14 @@ pub(crate) fn cookie_of_position_key(key: &[u8]) -> Option<u64> {
     key.get(13..21)?.try_into().ok().map(u64::from_be_bytes)
 }
 
-pub(crate) fn parent_name(ino: Ino, parent: Ino, name: &[u8]) -> Vec<u8> {
-    key(b'p', &[&ino.0.to_be_bytes(), &parent.0.to_be_bytes(), name])
+pub(crate) fn parent_name(ino: Ino, parent: Ino, name: &[u8]) -> Key {
+    let mut key = numbered(b'p', ino.0, &parent.0.to_be_bytes());
+    key.extend_from_slice(name);
+    key
 }
 
 pub(crate) fn parent_names(ino: Ino) -> KeyRange {
-    prefix_range(key(b'p', &[&ino.0.to_be_bytes()]))
+    prefix_range(numbered(b'p', ino.0, &[]))
 }
 
 /// Parent and name in a `p` key.
@@ -118,12 +144,12 @@ pub(crate) fn parent_and_name_of_key(key: &[u8]) -> Option<(Ino, Vec<u8>)> {
     Some((Ino(parent), key.get(21..)?.to_vec()))
 }
 
-pub(crate) fn xattr(ino: Ino, name: &[u8]) -> Vec<u8> {
-    key(b'x', &[&ino.0.to_be_bytes(), name])
+pub(crate) fn xattr(ino: Ino, name: &[u8]) -> Key {
+    numbered(b'x', ino.0, name)
 }
 
 pub(crate) fn xattrs(ino: Ino) -> KeyRange {
-    prefix_range(key(b'x', &[&ino.0.to_be_bytes()]))
+    prefix_range(numbered(b'x', ino.0, &[]))
 }
 
 /// Name in an `x` key.
@@ -131,12 +157,12 @@ pub(crate) fn name_of_xattr_key(key: &[u8]) -> Option<Vec<u8>> {
     key.get(13..).map(<[u8]>::to_vec)
 }
 
-pub(crate) fn extent(ino: Ino, end_block: u64) -> Vec<u8> {
-    key(b'e', &[&ino.0.to_be_bytes(), &end_block.to_be_bytes()])
+pub(crate) fn extent(ino: Ino, end_block: u64) -> Key {
+    numbered(b'e', ino.0, &end_block.to_be_bytes())
 }
 
 pub(crate) fn extents(ino: Ino) -> KeyRange {
-    prefix_range(key(b'e', &[&ino.0.to_be_bytes()]))
+    prefix_range(numbered(b'e', ino.0, &[]))
 }
 
 /// The end block in an `e` key.
@@ -144,7 +170,7 @@ pub(crate) fn end_block_of_key(key: &[u8]) -> Option<u64> {
     key.get(13..21)?.try_into().ok().map(u64::from_be_bytes)
 }
 
-pub(crate) fn disowned(tier: TierId, object: ObjectId, start: u64) -> Vec<u8> {
+pub(crate) fn disowned(tier: TierId, object: ObjectId, start: u64) -> Key {
     key(b'g', &[&tier.0.to_be_bytes(), &object.0.to_be_bytes(), &start.to_be_bytes()])
 }
 
@@ -160,8 +186,21 @@ pub(crate) fn parts_of_disowned_key(key: &[u8]) -> Option<(TierId, ObjectId, u64
     Some((TierId(tier), ObjectId(object), start))
 }
 
-pub(crate) fn orphan(ino: Ino) -> Vec<u8> {
-    key(b'o', &[&ino.0.to_be_bytes()])
+pub(crate) fn orphan(ino: Ino) -> Key {
+    numbered(b'o', ino.0, &[])
+}
+
+pub(crate) fn inline(ino: Ino) -> Key {
+    numbered(b'b', ino.0, &[])
+}
+
+/// Inline data of inodes after a number.
+pub(crate) fn inline_after(after: Ino) -> KeyRange {
+    let (_, end) = prefix_range(key(b'b', &[]));
+    match after.0.checked_add(1) {
+        Some(next) => (inline(Ino(next)), end),
+        None => (end.clone(), end),
+    }
 }
 
 pub(crate) fn orphans() -> KeyRange {

@@ -5,16 +5,17 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use polymux_meta::{Batch, MetadataStore, Sequence};
+use polymux_meta::{Batch, MetadataStore, Room, Sequence};
 use polymux_types::{Ino, ObjectId, TierId};
 
 use super::directory_format::{Dirent, PositionEntry};
 use super::disowned_format::DisownedRecord;
 use super::extent_format::ExtentRecord;
 use super::frame::{Reader, Writer};
+use super::inline_format;
 use super::inode_format::InodeRecord;
 use super::keys::{self, NumberKind};
+use super::number_range::NumberRange;
 use super::volume_format::{EpochRecord, TierRecord, VolumeRecord};
 use crate::attributes::DirectoryEntry;
 use crate::error::{Error, Result};
@@ -25,22 +26,16 @@ const RANGE_SIZE: u64 = 65_536;
 /// Entries read from the store in one go while walking a range.
 const WALK_STEP: usize = 1024;
 
-#[derive(Debug, Default)]
-struct NumberRange {
-    next: u64,
-    end: u64,
-}
-
 /// The store, spoken to in records.
 pub(crate) struct Metadata {
     store: Arc<dyn MetadataStore>,
-    inos: Mutex<NumberRange>,
-    objects: Mutex<NumberRange>,
+    inos: NumberRange,
+    objects: NumberRange,
 }
 
 impl Metadata {
     pub(crate) fn new(store: Arc<dyn MetadataStore>) -> Self {
-        Self { store, inos: Mutex::default(), objects: Mutex::default() }
+        Self { store, inos: NumberRange::default(), objects: NumberRange::default() }
     }
 
     pub(crate) fn commit(&self, batch: Batch) -> Result<Sequence> {
@@ -57,6 +52,16 @@ impl Metadata {
 
     pub(crate) fn durable(&self) -> Sequence {
         self.store.durable()
+    }
+
+    /// Makes everything durable and leaves nothing to replay.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        Ok(self.store.checkpoint()?)
+    }
+
+    /// Whether metadata may grow.
+    pub(crate) fn room(&self) -> Room {
+        self.store.room()
     }
 
     pub(crate) fn bytes_used(&self) -> u64 {
@@ -123,6 +128,24 @@ impl Metadata {
         Ok(names)
     }
 
+    /// The content of an inline file that is `size` bytes long.
+    pub(crate) fn inline_data(&self, ino: Ino, size: u64) -> Result<Vec<u8>> {
+        match self.store.get(&keys::inline(ino))? {
+            Some(record) => inline_format::decode(ino, size, &record),
+            None => Err(Error::corrupted(format!("the inline data of inode {ino}"), "it is missing")),
+        }
+    }
+
+    /// Up to `limit` inodes after a number that have inline data, in ascending order.
+    pub(crate) fn inline_inodes(&self, after: Ino, limit: usize) -> Result<Vec<Ino>> {
+        let (from, to) = keys::inline_after(after);
+        let entries = self.store.range(&from, &to, limit)?;
+        let number = |(key, _): &(Vec<u8>, Vec<u8>)| {
+            keys::ino_of_inode_key(key).ok_or_else(|| Error::corrupted("inline data", "its key is malformed"))
+        };
+        entries.iter().map(number).collect()
+    }
+
     /// Exceptions of the block lookup table: end block and extent.
     pub(crate) fn extents(&self, ino: Ino) -> Result<Vec<(u64, ExtentRecord)>> {
         let mut extents = Vec::new();
@@ -172,7 +195,7 @@ impl Metadata {
             let Some((last, _)) = entries.last().filter(|_| entries.len() == WALK_STEP) else {
                 return Ok(());
             };
-            from = last.clone();
+            from = keys::Key::from_slice(last);
             from.push(0);
         }
     }
@@ -185,9 +208,8 @@ impl Metadata {
         self.allocate(NumberKind::Object, &self.objects).map(ObjectId)
     }
 
-    fn allocate(&self, kind: NumberKind, range: &Mutex<NumberRange>) -> Result<u64> {
-        let mut range = range.lock();
-        if range.next == range.end {
+    fn allocate(&self, kind: NumberKind, range: &NumberRange) -> Result<u64> {
+        range.allocate(|| {
             let start = self.number_range_end(kind)?;
             let end =
                 start.checked_add(RANGE_SIZE).ok_or_else(|| Error::corrupted("a number range", "it is used up"))?;
@@ -195,10 +217,8 @@ impl Metadata {
             put_number_range_end(&mut batch, kind, end);
             let sequence = self.commit(batch)?;
             self.sync(sequence)?;
-            *range = NumberRange { next: start, end };
-        }
-        range.next += 1;
-        Ok(range.next - 1)
+            Ok((start, end))
+        })
     }
 
     /// The first number that was never handed out nor reserved.

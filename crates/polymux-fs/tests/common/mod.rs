@@ -6,7 +6,9 @@
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+mod broken;
 mod delegate;
+mod hooked_store;
 mod posix;
 
 use std::collections::BTreeMap;
@@ -14,7 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[allow(unused_imports, reason = "each test program uses its own part")]
+pub use broken::{Broken, volume_with_broken_tier};
+#[allow(unused_imports, reason = "each test program uses its own part")]
 pub use delegate::{Hook, HookedTier, Verdict};
+#[allow(unused_imports, reason = "each test program uses its own part")]
+pub use hooked_store::{HookedStore, StoreHook};
 use polymux_fs::{
     Attributes, Caller, FileKind, FileSystem, HandleId, MountOptions, NewVolume, OpenOptions, Parts, Progress,
     TierMember, TierPresence, VolumeError, WriteOrigin,
@@ -48,6 +54,10 @@ pub struct Volume {
     pub options: MountOptions,
     missing: Vec<bool>,
     reserves: Vec<u64>,
+    /// The tier whose file system also holds the store, as of the next mount.
+    pub metadata_tier: Option<String>,
+    /// Stands in front of the store, as of the next mount.
+    store_in_front: Option<Arc<dyn MetadataStore>>,
     mounts: u64,
     mounted: Option<FileSystem>,
 }
@@ -75,6 +85,8 @@ impl Volume {
             store: Arc::new(MemoryStore::new()),
             clock,
             options: MountOptions::default(),
+            metadata_tier: None,
+            store_in_front: None,
             mounts: 0,
             mounted: None,
         };
@@ -96,8 +108,8 @@ impl Volume {
         Parts {
             name: "test".to_owned(),
             tiers: (0..self.tiers.len()).map(member).collect(),
-            store: Arc::clone(&self.store) as _,
-            metadata_tier: None,
+            store: self.store_in_front.clone().unwrap_or_else(|| Arc::clone(&self.store) as _),
+            metadata_tier: self.metadata_tier.clone(),
             clock: Arc::clone(&self.clock) as _,
             seed: self.mounts + 1,
         }
@@ -135,6 +147,41 @@ impl Volume {
             tier.crash();
         }
         self.store.crash();
+    }
+
+    /// As `crash`, but some transactions that nobody synced are there all the same.
+    pub fn crash_keeping_transactions(&mut self, extra: usize) {
+        drop(self.mounted.take().expect("the volume is mounted"));
+        for tier in &self.memory {
+            tier.crash();
+        }
+        self.store.crash_keeping(extra);
+        self.mount().expect("the volume mounts after a crash");
+    }
+
+    /// Mounts again with a hook in front of the metadata store, which stays.
+    pub fn hook_store(&mut self, hook: Arc<dyn StoreHook>) {
+        self.unmount().expect("the volume unmounts");
+        self.store_in_front = Some(Arc::new(HookedStore::new(Arc::clone(&self.store), hook)));
+        self.mount().expect("the volume mounts again");
+    }
+
+    /// The metadata store below what stands in front of it.
+    pub fn store(&self) -> Arc<MemoryStore> {
+        Arc::clone(&self.store)
+    }
+
+    /// Files that have a record of inline data.
+    pub fn inline_records(&self) -> usize {
+        let key = |letter: u8| [0, 0, 0, 0, letter];
+        self.store.range(&key(b'b'), &key(b'b' + 1), usize::MAX).expect("a simulated store answers").len()
+    }
+
+    /// A counter of the file system.
+    pub fn counter(&self, name: &str) -> u64 {
+        let status = self.fs().status().expect("status answers");
+        let found = status.counters.iter().find(|(of, _)| *of == name);
+        found.unwrap_or_else(|| panic!("there is no counter `{name}`")).1
     }
 
     /// Makes the metadata log durable, as any other user's sync may do at any time.

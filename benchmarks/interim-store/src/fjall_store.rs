@@ -1,4 +1,4 @@
-//! The interim store: the crate `fjall`, a log-structured merge tree with a journal.
+//! The store that Polymux began with: the crate `fjall`, a log-structured merge tree with a journal.
 //!
 //! What is true here:
 //! * Sequences count the transactions of this opening: the first commit after an open gets 1, and 0 is everything that
@@ -10,24 +10,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use parking_lot::Mutex;
+use polymux_meta::{Batch, Entry, MetadataStore, StoreError};
 use polymux_types::Sequence;
-
-use crate::batch::{Batch, Change};
-use crate::error::StoreError;
-use crate::store::{Entry, MetadataStore};
 
 /// Name of the one keyspace.
 const KEYSPACE: &str = "metadata";
-
-/// fjall's mark of a directory that holds a database.
-const VERSION_FILE: &str = "version";
 
 /// Upper limit of all journals together, in bytes; the least that fjall takes. Replay after a crash reads this much.
 const JOURNALS_SIZE_MAX: u64 = 64 * 1024 * 1024;
@@ -35,32 +29,6 @@ const JOURNALS_SIZE_MAX: u64 = 64 * 1024 * 1024;
 /// Size in bytes at which changes in memory are written as a table. Small, because a range read passes over every
 /// version of a key that is still in memory.
 const MEMTABLE_SIZE_MAX: u64 = 4 * 1024 * 1024;
-
-/// Whether a store is made or expected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenMode {
-    /// Make a new one; refuse where there is one, or anything else.
-    CreateNew,
-    /// Open one; refuse where there is none.
-    Existing,
-}
-
-/// Choices for [`FjallStore::open`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FjallStoreOptions {
-    /// Bytes of memory for blocks that were read.
-    pub cache_bytes: u64,
-    /// Whether the store is made or expected.
-    pub mode: OpenMode,
-}
-
-impl FjallStoreOptions {
-    /// The given mode with a cache of 64 MiB.
-    #[must_use]
-    pub const fn new(mode: OpenMode) -> Self {
-        Self { cache_bytes: 64 * 1024 * 1024, mode }
-    }
-}
 
 /// A [`MetadataStore`] over `fjall`. Keys are 1 to 65,535 bytes long.
 pub struct FjallStore {
@@ -75,19 +43,16 @@ pub struct FjallStore {
 }
 
 impl FjallStore {
-    /// Opens or makes the store in the directory `path`. One process at a time can have it open.
+    /// Opens the store in the directory `path`, or makes it. One process at a time can have it open. `cache_bytes` is the
+    /// memory for blocks that were read.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Open`] where the mode does not fit what is there, or where another process has it open; nothing
-    /// was changed then. [`StoreError::Io`] or [`StoreError::Corrupted`] where it cannot be read.
-    pub fn open(path: &Path, options: FjallStoreOptions) -> Result<Self, StoreError> {
-        match options.mode {
-            OpenMode::CreateNew => make_directory(path)?,
-            OpenMode::Existing => require_store(path)?,
-        }
+    /// [`StoreError::Open`] where another process has it open, [`StoreError::Io`] or [`StoreError::Corrupted`] where it
+    /// cannot be read.
+    pub fn open(path: &Path, cache_bytes: u64) -> Result<Self, StoreError> {
         let database = Database::builder(path)
-            .cache_size(options.cache_bytes)
+            .cache_size(cache_bytes)
             .worker_threads(1)
             .max_journaling_size(JOURNALS_SIZE_MAX)
             .journal_compression(fjall::CompressionType::None)
@@ -114,9 +79,6 @@ impl FjallStore {
             poison: OnceLock::new(),
         })
     }
-
-    /// Closes the store and releases its lock. What was not synced is in the page cache; dropping does the same.
-    pub fn close(self) {}
 
     fn check(&self) -> Result<(), StoreError> {
         match self.poison.get() {
@@ -160,7 +122,7 @@ impl MetadataStore for FjallStore {
             return Ok(self.committed());
         }
         let mut changes = self.database.batch().durability(Some(PersistMode::Buffer));
-        for (key, value) in last_changes(batch) {
+        for (key, value) in last_changes(&batch) {
             match value {
                 Some(value) => changes.insert(&self.keyspace, key, value),
                 None => changes.remove(&self.keyspace, key),
@@ -205,41 +167,8 @@ impl MetadataStore for FjallStore {
 }
 
 /// Reduces a batch to one change per key, the last one; `None` is a removal.
-fn last_changes(batch: Batch) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
-    let changes = batch.into_changes().into_iter();
-    changes
-        .map(|change| match change {
-            Change::Put { key, value } => (key, Some(value)),
-            Change::Delete { key } => (key, None),
-        })
-        .collect()
-}
-
-fn make_directory(path: &Path) -> Result<(), StoreError> {
-    let failed = |error: std::io::Error| StoreError::Io(format!("{}: {error}", path.display()));
-    match fs::DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => {
-            if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-                fs::File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
-            }
-            Ok(())
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            match fs::read_dir(path).map_err(failed)?.next() {
-                None => Ok(()),
-                Some(_) => Err(StoreError::Open(format!("{} holds a metadata store already", path.display()))),
-            }
-        }
-        Err(error) => Err(failed(error)),
-    }
-}
-
-fn require_store(path: &Path) -> Result<(), StoreError> {
-    match path.join(VERSION_FILE).try_exists() {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(StoreError::Open(format!("there is no metadata store in {}", path.display()))),
-        Err(error) => Err(StoreError::Io(format!("{}: {error}", path.display()))),
-    }
+fn last_changes(batch: &Batch) -> BTreeMap<&[u8], Option<&[u8]>> {
+    batch.iter().map(|change| (change.key, change.value)).collect()
 }
 
 fn error_of_opening(path: &Path, error: fjall::Error) -> StoreError {

@@ -1,0 +1,32 @@
+//! Measuring commands for Polymux (development only).
+//!
+//! What is true here:
+//! * Every figure that is a claim is a ratio of two rates measured in one run, on the same device, in alternating
+//!   rounds: the machine is noisy, and an absolute figure would say more about its neighbours than about the code.
+//! * The ratio of a row is the median of the ratios of its rounds; the smallest and the largest are printed beside it.
+//! * Throughput is operations over wall-clock time. Names and buffers are made before the clock starts.
+//! * Nothing is timed without the durability that its row names.
+//! * A command works in one directory of its own below the one it is given, and removes it whatever happens.
+//!
+//! Data flows from the sides ([`side`]: native system calls, or an embedded `FileSystem`) through threads started at
+//! once ([`parallel`]) into rounds, from there into [`statistics`], and as cells of a [`report`] to the terminal.
+
+#![forbid(unsafe_code)]
+
+pub mod bare_flush;
+pub mod device;
+pub mod embedded;
+pub mod flush;
+pub mod large;
+pub mod machine;
+pub mod memory;
+pub mod meta;
+pub mod native;
+pub mod parallel;
+pub mod report;
+pub mod scratch;
+pub mod side;
+pub mod statistics;
+pub mod store;
+pub mod store_workload;
+pub mod volume;

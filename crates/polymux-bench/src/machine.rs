@@ -1,0 +1,109 @@
+//! What the figures were measured on.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::device::Device;
+use crate::report::Section;
+
+/// A mount: what, and of which kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Kind of the file system.
+    pub kind: String,
+    /// Device or name that is mounted.
+    pub source: String,
+    /// Options of the mount and of the file system.
+    pub options: String,
+}
+
+impl Mount {
+    /// The file system in words. A journal, or that there is none, decides what fsync costs and what a crash leaves.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let device = Path::new(&self.source).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let has_journal = || {
+            let journals = fs::read_dir("/proc/fs/jbd2").into_iter().flatten().flatten();
+            let mut names = journals.map(|entry| entry.file_name().to_string_lossy().into_owned());
+            names.any(|name| name.strip_prefix(&device).is_some_and(|rest| rest.starts_with('-')))
+        };
+        let journal = if self.kind != "ext4" || has_journal() { "" } else { ", no journal" };
+        format!("{}{journal} ({})", self.kind, self.options)
+    }
+}
+
+/// The mount that a directory lies in.
+///
+/// # Errors
+/// Where the table of mounts cannot be read.
+pub fn mount_of(directory: &Path) -> Result<Mount> {
+    let device = directory.metadata()?.dev();
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    mount_in_table(&table, &number).with_context(|| format!("{} is on no mount of the table", directory.display()))
+}
+
+/// Fields of `mountinfo`: 2 is the device number, 5 the options; after a lone `-` come kind, source and the options of
+/// the file system.
+fn mount_in_table(table: &str, number: &str) -> Option<Mount> {
+    table.lines().find_map(|line| {
+        let (head, tail) = line.split_once(" - ")?;
+        let head: Vec<&str> = head.split(' ').collect();
+        let mut tail = tail.split(' ');
+        (*head.get(2)? == number).then_some(())?;
+        let (kind, source) = (tail.next()?.to_owned(), tail.next()?.to_owned());
+        Some(Mount { kind, source, options: format!("{}; {}", head.get(5)?, tail.next().unwrap_or_default()) })
+    })
+}
+
+fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    model.map_or_else(|| "unknown".to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+fn memory_mib() -> String {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
+    kib.map_or_else(|| "unknown".to_owned(), |kib: u64| format!("{} MiB", kib / 1024))
+}
+
+/// The machine and the device of a directory as a table.
+///
+/// # Errors
+/// Where the directory or the table of mounts cannot be read.
+pub fn describe(directory: &Path) -> Result<Section> {
+    let mount = mount_of(directory)?;
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZeroUsize::get);
+    let name = rustix::system::uname();
+    let mut section = Section::new("Machine", &["what", "value"]);
+    let mut row = |what: &str, value: String| section.row(vec![what.into(), value.into()]);
+    row("processor", processor());
+    row("cores", cores.to_string());
+    row("memory", memory_mib());
+    row("kernel", format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy()));
+    row("file system", mount.describe());
+    row("device", Device::of(directory)?.map_or(mount.source, |device| device.describe()));
+    row("build", if cfg!(debug_assertions) { "debug: the figures mean nothing" } else { "release" }.to_owned());
+    Ok(section)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_found_by_its_device_number() {
+        let table = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+                     30 22 0:26 / /tmp rw,nosuid - tmpfs scratch rw,size=4k\n";
+        let found = mount_in_table(table, "0:26").unwrap();
+        assert_eq!(
+            (found.kind.as_str(), found.source.as_str(), found.options.as_str()),
+            ("tmpfs", "scratch", "rw,nosuid; rw,size=4k")
+        );
+        assert_eq!(mount_in_table(table, "8:1"), None);
+    }
+}

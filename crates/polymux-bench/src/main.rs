@@ -1,0 +1,36 @@
+//! Measuring commands; see `docs/BENCHMARKS.md`.
+
+#![forbid(unsafe_code)]
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use polymux_bench::{flush, large, meta, store};
+
+/// Measures Polymux against the file system below it, on the same device, in one run.
+#[derive(Parser)]
+#[command(name = "polymux-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Metadata operations, with and without fsync, and false sharing.
+    Meta(meta::MetaArguments),
+    /// Ways to write a log.
+    Flush(flush::FlushArguments),
+    /// The metadata store alone.
+    Store(store::StoreArguments),
+    /// A volume of very many files.
+    Large(large::LargeArguments),
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().command {
+        Command::Meta(arguments) => meta::run(&arguments),
+        Command::Flush(arguments) => flush::run(&arguments),
+        Command::Store(arguments) => store::run(&arguments),
+        Command::Large(arguments) => large::run(&arguments),
+    }
+}

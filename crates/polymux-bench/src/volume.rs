@@ -1,0 +1,223 @@
+//! A volume for measurements: tiers in directories, the metadata store on the first, mounted without FUSE.
+//!
+//! What is true here:
+//! * Background work is done by one thread in the way of the daemon: `step` until there is nothing to do, then a pause.
+//! * `drain` returns only when no freed bytes wait for their tier: the background thread is stopped in between, so that
+//!   nothing is under way elsewhere when the queue is found empty.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+use polymux_fs::{FileSystem, MountOptions, NewVolume, Parts, Progress, TierMember, TierPresence};
+use polymux_tier::posix::OWN_DIRECTORY;
+use polymux_tier::{PosixTier, PosixTierOptions};
+use polymux_types::{ByteSize, SystemClock, VolumeId};
+
+use crate::store::{self, OpenStore, random_bytes};
+
+const NAME: &str = "bench";
+
+/// Pause of the background thread when nothing waits, and while work waits for a moment only; as the daemon's.
+const IDLE_PAUSE: Duration = Duration::from_millis(200);
+const WAITING_PAUSE: Duration = Duration::from_millis(5);
+
+/// A volume that was made, mounted or not.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    tiers: Vec<(String, PathBuf)>,
+    memory_bytes: u64,
+}
+
+enum Tiers {
+    New,
+    Existing,
+}
+
+impl Volume {
+    /// Makes a volume of `tiers` tiers below a directory; the store has this much memory.
+    ///
+    /// # Errors
+    /// Where it cannot be made.
+    pub fn make(directory: &Path, tiers: usize, memory_bytes: u64) -> Result<Self> {
+        ensure!(tiers > 0, "a volume has at least one tier");
+        let tiers = (0..tiers).map(|index| (format!("t{index}"), directory.join(format!("t{index}")))).collect();
+        let volume = Self { tiers, memory_bytes };
+        for (_, path) in &volume.tiers {
+            fs::create_dir(path)?;
+        }
+        let (parts, _) = volume.parts(&Tiers::New)?;
+        let new = NewVolume {
+            id: VolumeId::from_random(random_bytes()?),
+            root_uid: rustix::process::geteuid().as_raw(),
+            root_gid: rustix::process::getegid().as_raw(),
+            root_permissions: 0o755,
+        };
+        FileSystem::format(&parts, &new)?;
+        Ok(volume)
+    }
+
+    /// Mounts it, with its background thread.
+    ///
+    /// # Errors
+    /// Where it cannot be mounted.
+    pub fn mount(&self) -> Result<MountedVolume> {
+        let (parts, store) = self.parts(&Tiers::Existing)?;
+        let file_system = Arc::new(FileSystem::mount(parts, MountOptions::default())?);
+        let worker = Mutex::new(Some(Worker::start(Arc::clone(&file_system))?));
+        Ok(MountedVolume { file_system, store, worker })
+    }
+
+    fn parts(&self, tiers: &Tiers) -> Result<(Parts, OpenStore)> {
+        let mut members = Vec::new();
+        for (name, path) in &self.tiers {
+            let options = PosixTierOptions::new(name.clone());
+            let tier = match tiers {
+                Tiers::New => PosixTier::prepare(path, options)?,
+                Tiers::Existing => PosixTier::open(path, options)?,
+            };
+            let presence = TierPresence::Present(Arc::new(tier));
+            members.push(TierMember { name: name.clone(), reserve: ByteSize(0), presence });
+        }
+        let (name, path) = &self.tiers[0];
+        let path = path.join(OWN_DIRECTORY).join("meta");
+        let store = match tiers {
+            Tiers::New => store::make(&path, self.memory_bytes)?,
+            Tiers::Existing => store::open(&path, self.memory_bytes)?,
+        };
+        let parts = Parts {
+            name: NAME.to_owned(),
+            tiers: members,
+            store: Arc::clone(&store.store),
+            metadata_tier: Some(name.clone()),
+            clock: Arc::new(SystemClock::new()),
+            seed: u64::from_le_bytes(random_bytes()?),
+        };
+        Ok((parts, store))
+    }
+}
+
+/// A volume in use. Dropping it stops the background thread; [`MountedVolume::unmount`] also leaves it clean.
+pub struct MountedVolume {
+    file_system: Arc<FileSystem>,
+    store: OpenStore,
+    worker: Mutex<Option<Worker>>,
+}
+
+impl MountedVolume {
+    /// The file system.
+    #[must_use]
+    pub fn file_system(&self) -> &Arc<FileSystem> {
+        &self.file_system
+    }
+
+    /// The metadata store it stands on.
+    #[must_use]
+    pub fn store(&self) -> &OpenStore {
+        &self.store
+    }
+
+    /// Does all background work that waits.
+    ///
+    /// # Errors
+    /// Where freed bytes are left that no tier takes.
+    pub fn drain(&self) -> Result<()> {
+        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(worker) = worker.take() {
+            worker.stop()?;
+        }
+        while self.file_system.step() == Progress::Worked {}
+        let left = self.file_system.status()?.disowned_pending;
+        ensure!(left == 0, "{left} freed objects wait for their tier and cannot be carried out");
+        *worker = Some(Worker::start(Arc::clone(&self.file_system))?);
+        Ok(())
+    }
+
+    /// Ends cleanly.
+    ///
+    /// # Errors
+    /// Where something could not be made durable.
+    pub fn unmount(self) -> Result<()> {
+        if let Some(worker) = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            worker.stop()?;
+        }
+        Ok(self.file_system.unmount()?)
+    }
+}
+
+impl Drop for MountedVolume {
+    fn drop(&mut self) {
+        if let Some(worker) = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take()
+            && let Err(error) = worker.stop()
+        {
+            eprintln!("warning: {error}");
+        }
+    }
+}
+
+/// The thread that does the file system's background work.
+struct Worker {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Worker {
+    fn start(file_system: Arc<FileSystem>) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new().name("background".to_owned()).spawn(move || {
+            while !stopped.load(Ordering::Acquire) {
+                let start = Instant::now();
+                let pause = match file_system.step() {
+                    Progress::Idle => IDLE_PAUSE,
+                    // Work that only waits for a moment returns at once, and must not spin.
+                    Progress::Worked if start.elapsed() < Duration::from_millis(1) => WAITING_PAUSE,
+                    Progress::Worked => continue,
+                };
+                thread::park_timeout(pause);
+            }
+        })?;
+        Ok(Self { stop, thread })
+    }
+
+    fn stop(self) -> Result<()> {
+        self.stop.store(true, Ordering::Release);
+        self.thread.thread().unpark();
+        self.thread.join().map_err(|_| anyhow!("the background thread had panicked"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embedded::EmbeddedSide;
+    use crate::side::{Durability, Side, WRITE_SIZE};
+
+    #[test]
+    fn a_volume_drains_unmounts_and_mounts_again() {
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let volume = Volume::make(directory.path(), 2, store::MEMORY_BYTES).unwrap();
+        let mounted = volume.mount().unwrap();
+        let side = EmbeddedSide::new(&mounted);
+        let private = side.private_directory("d", 1).unwrap();
+        for index in 0..20 {
+            private.create_written(&format!("f{index}"), &[7; 2 * WRITE_SIZE], Durability::Synced).unwrap();
+            private.unlink(&format!("f{index}"), Durability::Later).unwrap();
+        }
+        private.create("stays", Durability::Later).unwrap();
+        side.drain().unwrap();
+        assert_eq!(mounted.file_system().status().unwrap().disowned_pending, 0);
+        let counters = side.log_counters().unwrap();
+        assert!(counters.flushes > 0 && counters.flushes <= counters.syncs, "{counters:?}");
+        drop(private);
+        mounted.unmount().unwrap();
+        let again = volume.mount().unwrap();
+        let caller = polymux_fs::Caller::root();
+        let found = again.file_system().lookup(&caller, polymux_types::Ino::ROOT, b"d").unwrap();
+        again.file_system().lookup(&caller, found.ino, b"stays").unwrap();
+    }
+}

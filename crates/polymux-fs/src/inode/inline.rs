@@ -1,0 +1,119 @@
+//! The bytes of a file that no object holds (DESIGN section 5, docs/design/0004).
+//!
+//! What is true here:
+//! * They count only while the layout names no object. Then they are the whole file, and `size` is their length.
+//! * They are in memory while they differ from the store, and as long as the file is open; a clean file that nobody has
+//!   open keeps none.
+//! * They change under the append lock (or the barrier, held alone) and under their own lock, so that whoever logs or
+//!   reads them sees a state between two operations, never the middle of one.
+//! * They are forgotten only under the record lock: not before the transaction that logs them is committed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::RwLock;
+
+use super::{FileState, Inode};
+
+/// What a transaction does with the `b` record of a file.
+pub(crate) enum InlineChange<'a> {
+    /// It is written anew, with this content.
+    Put(&'a [u8]),
+    /// It goes: the file is empty.
+    Delete,
+}
+
+/// Bytes of one file that are in the metadata store, or on their way there.
+#[derive(Debug, Default)]
+pub(crate) struct InlineData {
+    /// The content, while it is in memory. Lock order: after `layout`.
+    pub(crate) bytes: RwLock<Option<Vec<u8>>>,
+    /// `bytes` is newer than what the last record says. Set under the lock of `bytes`.
+    dirty: AtomicBool,
+    /// The store may hold a `b` record of the file.
+    stored: AtomicBool,
+}
+
+impl InlineData {
+    pub(crate) fn new(stored: bool) -> Self {
+        Self { stored: AtomicBool::new(stored), ..Self::default() }
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn mark_dirty(&self) {
+        self.dirty.store(true, Ordering::Release);
+    }
+
+    /// Whether the store may hold a `b` record of the file.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.stored.load(Ordering::Acquire)
+    }
+
+    /// The bytes went to an object, whose record takes the `b` record away. Returns whether there may be one. Called
+    /// inside that transaction.
+    pub(crate) fn give_up(&self) -> bool {
+        *self.bytes.write() = None;
+        self.dirty.store(false, Ordering::Release);
+        self.stored.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl FileState {
+    /// Whether no object holds bytes of the file: they are in the metadata store, or there are none yet.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.layout.read().objects.is_empty()
+    }
+
+    /// Tells what a transaction that writes the record must do with the `b` record: every record of a file carries its
+    /// inline bytes along, so that both are always of the same state. Called with the record lock held.
+    pub(crate) fn log_inline(&self, apply: impl FnOnce(InlineChange<'_>)) {
+        self.uncommitted.store(false, Ordering::Release);
+        if !self.inline.is_dirty() {
+            return;
+        }
+        let mut layout = self.layout.write();
+        let bytes = self.inline.bytes.read();
+        if !self.inline.dirty.swap(false, Ordering::AcqRel) || !layout.objects.is_empty() {
+            return;
+        }
+        let content = bytes.as_deref().expect("bytes that are newer than the record are in memory");
+        layout.size_floor = content.len() as u64;
+        if !content.is_empty() {
+            self.inline.stored.store(true, Ordering::Release);
+            apply(InlineChange::Put(content));
+        } else if self.inline.stored.swap(false, Ordering::AcqRel) {
+            apply(InlineChange::Delete);
+        }
+    }
+}
+
+impl Inode {
+    /// A transaction with the record of this inode was not committed, so memory is newer than the store: the next record
+    /// is due, and what the failed one took for granted about the `b` record may not be so. Called with the record lock
+    /// held.
+    pub(crate) fn note_uncommitted(&self) {
+        self.times_dirty.store(true, Ordering::Release);
+        let Some(file) = self.file() else { return };
+        file.uncommitted.store(true, Ordering::Release);
+        file.inline.stored.store(true, Ordering::Release);
+        if file.inline.bytes.read().is_some() {
+            file.inline.mark_dirty();
+        }
+    }
+
+    /// Lets the bytes go where the store has them too.
+    pub(crate) fn forget_inline_bytes(&self) {
+        let Some(file) = self.file() else { return };
+        if file.inline.bytes.read().is_none() {
+            return;
+        }
+        // Until the transaction that logs them is committed, the store would answer with older ones.
+        let _committed = self.record_lock.lock();
+        let mut bytes = file.inline.bytes.write();
+        if !file.inline.is_dirty() {
+            *bytes = None;
+        }
+    }
+}

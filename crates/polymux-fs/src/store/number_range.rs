@@ -1,0 +1,109 @@
+//! Numbers handed out from a range whose upper end is durable (DESIGN section 4).
+//!
+//! What is true here:
+//! * Every number was reserved durably before it is handed out, and is handed out once.
+//! * A thread takes numbers from its stripe, and a stripe takes a block of them at a time from the range. So threads do not
+//!   write the same cache line for each file they make, and the numbers of files made one after the other by one thread
+//!   are neighbours, in the inode table as in the metadata store.
+//! * What a stripe has left when the volume is unmounted is never used, as the rest of the range.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::counters::{STRIPES, stripe_of_thread};
+use crate::error::Result;
+
+/// Binary logarithm of the numbers that a stripe takes at a time. Each such block is aligned.
+pub(crate) const BLOCK_BITS: u32 = 6;
+
+/// What is left of a block of numbers: `next <= end`, and both only grow.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Stripe {
+    next: AtomicU64,
+    end: AtomicU64,
+    /// Held by whoever takes a new block.
+    taking: Mutex<()>,
+}
+
+impl Stripe {
+    /// Moves `next` past a number and returns it. `next` never takes a value twice, so that who succeeds in moving it saw
+    /// an `end` that holds for it.
+    fn take(&self) -> Option<u64> {
+        let within = |next: u64| (next < self.end.load(Ordering::Acquire)).then(|| next + 1);
+        self.next.fetch_update(Ordering::AcqRel, Ordering::Acquire, within).ok()
+    }
+}
+
+/// Numbers of one kind.
+#[derive(Debug, Default)]
+pub(crate) struct NumberRange {
+    stripes: [Stripe; STRIPES],
+    /// What no stripe took yet of the durable range: its next number and its end.
+    reserved: Mutex<(u64, u64)>,
+}
+
+impl NumberRange {
+    /// A number that nobody had before. Where the range is used up, `reserve` reserves another one, durably, and returns
+    /// its first number and the one after its last.
+    pub(crate) fn allocate(&self, reserve: impl FnOnce() -> Result<(u64, u64)>) -> Result<u64> {
+        let stripe = &self.stripes[stripe_of_thread()];
+        if let Some(number) = stripe.take() {
+            return Ok(number);
+        }
+        let _one_at_a_time = stripe.taking.lock();
+        if let Some(number) = stripe.take() {
+            return Ok(number);
+        }
+        let (start, end) = self.take_block(reserve)?;
+        assert!(start < end && start >= stripe.next.load(Ordering::Acquire), "numbers are never handed out twice");
+        // The first number is the caller's. `next` is set before `end`, so that nobody gets a number in between.
+        stripe.next.store(start + 1, Ordering::Release);
+        stripe.end.store(end, Ordering::Release);
+        Ok(start)
+    }
+
+    fn take_block(&self, reserve: impl FnOnce() -> Result<(u64, u64)>) -> Result<(u64, u64)> {
+        let mut reserved = self.reserved.lock();
+        if reserved.0 == reserved.1 {
+            *reserved = reserve()?;
+        }
+        let (start, end) = *reserved;
+        let block_end = ((start >> BLOCK_BITS) + 1) << BLOCK_BITS;
+        reserved.0 = block_end.min(end);
+        Ok((start, reserved.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_get_no_number_twice_and_none_that_was_not_reserved() {
+        let range = NumberRange::default();
+        let reserved = AtomicU64::new(5);
+        let reserve = || {
+            // Each range begins beyond the end of the one before, as after an unclean stop.
+            let start = reserved.fetch_add(1000, Ordering::Relaxed);
+            Ok((start, start + 900))
+        };
+        let mut all: Vec<u64> = std::thread::scope(|scope| {
+            let take = || (0..5000).map(|_| range.allocate(reserve).expect("numbers are left")).collect::<Vec<_>>();
+            let workers: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
+            workers.into_iter().flat_map(|worker| worker.join().expect("no worker failed")).collect()
+        });
+        all.sort_unstable();
+        assert!(all.windows(2).all(|pair| pair[0] < pair[1]), "a number was handed out twice");
+        assert!(all.iter().all(|number| *number >= 5 && (number - 5) % 1000 < 900), "a number was not reserved");
+        assert!(all.last() < Some(&reserved.load(Ordering::Relaxed)));
+    }
+
+    #[test]
+    fn one_thread_gets_numbers_in_a_row() {
+        let range = NumberRange::default();
+        let numbers: Vec<u64> = (0..200).map(|_| range.allocate(|| Ok((16, 1000))).expect("numbers are left")).collect();
+        assert_eq!(numbers, (16..216).collect::<Vec<_>>());
+    }
+}

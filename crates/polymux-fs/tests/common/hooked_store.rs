@@ -1,0 +1,62 @@
+//! A wrapper store that passes everything on, but for what its hook does before a commit or a sync.
+
+use std::sync::Arc;
+
+use polymux_meta::{Batch, Entry, MetadataStore, Sequence, StoreError};
+use polymux_sim::MemoryStore;
+
+/// Comes before the operations of a [`HookedStore`].
+pub trait StoreHook: Send + Sync {
+    /// Before a batch is committed; an error is the answer, and nothing is committed.
+    fn before_commit(&self, _batch: &Batch) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Before the log is flushed.
+    fn before_sync(&self) {}
+}
+
+/// A store with a hook in front of it.
+pub struct HookedStore {
+    inner: Arc<MemoryStore>,
+    hook: Arc<dyn StoreHook>,
+}
+
+impl HookedStore {
+    /// Puts a hook in front of a store.
+    pub fn new(inner: Arc<MemoryStore>, hook: Arc<dyn StoreHook>) -> Self {
+        Self { inner, hook }
+    }
+}
+
+impl MetadataStore for HookedStore {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.get(key)
+    }
+
+    fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Entry>, StoreError> {
+        self.inner.range(from, to, limit)
+    }
+
+    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
+        self.hook.before_commit(&batch)?;
+        self.inner.commit(batch)
+    }
+
+    fn sync(&self, through: Sequence) -> Result<(), StoreError> {
+        self.hook.before_sync();
+        self.inner.sync(through)
+    }
+
+    fn durable(&self) -> Sequence {
+        self.inner.durable()
+    }
+
+    fn committed(&self) -> Sequence {
+        self.inner.committed()
+    }
+
+    fn bytes_used(&self) -> u64 {
+        self.inner.bytes_used()
+    }
+}

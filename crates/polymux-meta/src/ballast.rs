@@ -1,0 +1,166 @@
+//! Ballast: room on the store's own file system that is kept for bad days (DESIGN section 5).
+//!
+//! What is true here:
+//! * A file of allocated blocks holds the room. It is given back piece by piece where tables have to be written and the
+//!   file system has nothing else, and taken again as soon as there is room.
+//! * Operations that make metadata grow are refused while any of it is missing or nothing else is free
+//!   ([`Room::Ballast`]); those that free room go on, because what they log has its place in the log already, and what
+//!   they write to tables comes out of the ballast.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FallocateFlags;
+
+use crate::error::StoreError;
+use crate::store::Room;
+use crate::sync::{AtomicBool, Mutex, Ordering};
+
+/// Room in bytes that has to be free beside the ballast before anything may grow.
+const FREE_MIN: u64 = 4 * 1024 * 1024;
+
+/// The ballast is given back in pieces of this many bytes.
+const PIECE: u64 = 1024 * 1024;
+
+/// The reserved room of a store.
+pub(crate) struct Ballast {
+    directory: PathBuf,
+    file: Option<File>,
+    /// Bytes that it should hold.
+    bytes: u64,
+    /// Bytes that it holds.
+    held: Mutex<u64>,
+    short: AtomicBool,
+    stuck: AtomicBool,
+}
+
+impl Ballast {
+    /// Opens the ballast of a store, or makes it. A store that is only read has none.
+    pub(crate) fn open(path: &Path, bytes: u64) -> Result<Self, StoreError> {
+        let failed = |error: std::io::Error| StoreError::Io(format!("{}: {error}", path.display()));
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).mode(0o600).truncate(false).open(path).map_err(failed)?;
+        let held = file.metadata().map_err(failed)?.len();
+        let directory = path.parent().expect("the ballast lies in the directory of its store").to_owned();
+        let ballast = Self {
+            directory,
+            file: Some(file),
+            bytes,
+            held: Mutex::new(held),
+            short: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
+        };
+        ballast.look()?;
+        Ok(ballast)
+    }
+
+    /// None, for a store that writes nothing.
+    pub(crate) fn none(directory: &Path) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            file: None,
+            bytes: 0,
+            held: Mutex::new(0),
+            short: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether metadata may grow.
+    pub(crate) fn room(&self) -> Room {
+        if self.short.load(Ordering::Acquire) { Room::Ballast } else { Room::Plenty }
+    }
+
+    /// Whether the last attempt to write tables found no room at all.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Acquire)
+    }
+
+    /// Bytes held, and bytes that should be.
+    pub(crate) fn fill(&self) -> (u64, u64) {
+        (*self.held.lock(), self.bytes)
+    }
+
+    /// Tables could not be written.
+    pub(crate) fn note_full(&self) {
+        self.stuck.store(true, Ordering::Release);
+        self.short.store(true, Ordering::Release);
+    }
+
+    /// Looks at the file system: takes back what is missing where it can, and notes whether there is room.
+    pub(crate) fn look(&self) -> Result<(), StoreError> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let mut held = self.held.lock();
+        let free = self.free()?;
+        let wanted = self.bytes.saturating_sub(*held);
+        if wanted > 0 && free >= wanted + FREE_MIN {
+            match grow(file, *held, self.bytes) {
+                Ok(()) => *held = self.bytes,
+                Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {}
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
+        let short = *held < self.bytes || free < FREE_MIN;
+        if short && !self.short.swap(true, Ordering::AcqRel) {
+            log::warn!("{}: no room for metadata beside the ballast; nothing may grow", self.directory.display());
+        }
+        if !short {
+            self.short.store(false, Ordering::Release);
+            self.stuck.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that so many bytes are free, out of the ballast where need be. Returns whether they are.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<bool, StoreError> {
+        let Some(file) = &self.file else { return Ok(true) };
+        let mut held = self.held.lock();
+        let free = self.free()?;
+        if free >= bytes {
+            return Ok(true);
+        }
+        let given = (bytes - free).next_multiple_of(PIECE).min(*held);
+        if given > 0 {
+            self.short.store(true, Ordering::Release);
+            log::warn!("{}: {given} bytes of the ballast are given up to write metadata", self.directory.display());
+            file.set_len(*held - given).map_err(|error| self.failed(&error))?;
+            *held -= given;
+        }
+        Ok(free + given >= bytes)
+    }
+
+    /// Bytes free for us on the file system.
+    pub(crate) fn free(&self) -> Result<u64, StoreError> {
+        let space = rustix::fs::statvfs(&self.directory).map_err(|error| self.failed(&error.into()))?;
+        Ok(space.f_bavail * space.f_frsize)
+    }
+
+    fn failed(&self, error: &std::io::Error) -> StoreError {
+        StoreError::Io(format!("{}: the ballast: {error}", self.directory.display()))
+    }
+}
+
+/// Allocates the blocks from `from` to `to`; with zeros where the file system cannot reserve.
+fn grow(file: &File, from: u64, to: u64) -> std::io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from) {
+        Ok(()) => return Ok(()),
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+        Err(error) => {
+            let error = std::io::Error::from(error);
+            file.set_len(from)?;
+            return Err(error);
+        }
+    }
+    let zeros = vec![0; usize::try_from(PIECE).expect("a piece fits into memory")];
+    let mut at = from;
+    while at < to {
+        let length = usize::try_from((to - at).min(PIECE)).expect("a piece fits into memory");
+        if let Err(error) = file.write_all_at(&zeros[..length], at) {
+            file.set_len(from)?;
+            return Err(error);
+        }
+        at += length as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! The header of a log: two slots of one block each, written in turn.
+//!
+//! ```text
+//! magic 8 bytes | version u32 | reserved u32 | store id u64 | salt u64 | ring length u64
+//! | turn u64 | generation u32 | reserved u32 | checkpoint u64 | checksum u32
+//! ```
+//!
+//! What is true here: the slot with the greater turn counts, so a write that a crash tears leaves the other one. What
+//! changes is the generation (raised once at each opening, before the first entry) and the checkpoint (everything before
+//! it is in the tables).
+
+/// Bytes of one slot. A slot has a block of its own, so that writing one never touches the other.
+pub(crate) const SLOT_LENGTH: usize = 4096;
+
+/// Bytes before the ring.
+pub(crate) const HEADER_LENGTH: u64 = 2 * SLOT_LENGTH as u64;
+
+const MAGIC: [u8; 8] = *b"PMUXMLOG";
+const VERSION: u32 = 1;
+const CONTENT_LENGTH: usize = 68;
+
+/// What a log says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogHeader {
+    /// Number of the store, the same in its second copy.
+    pub(crate) store: u64,
+    /// Start of every checksum.
+    pub(crate) salt: u64,
+    /// Bytes of the ring.
+    pub(crate) ring_length: u64,
+    /// Counts the writes of the header.
+    pub(crate) turn: u64,
+    /// Counts the openings for writing.
+    pub(crate) generation: u32,
+    /// Entries before this position are in the tables.
+    pub(crate) checkpoint: u64,
+}
+
+/// Why a slot is not one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotError {
+    /// It was never written, or a crash tore it.
+    Damaged,
+    /// A later version of Polymux wrote it.
+    NewerVersion(u32),
+}
+
+impl LogHeader {
+    /// The slot that this header is written to.
+    pub(crate) fn slot(&self) -> u64 {
+        self.turn % 2
+    }
+
+    pub(crate) fn encode(&self) -> [u8; SLOT_LENGTH] {
+        let mut bytes = [0; SLOT_LENGTH];
+        let mut content = Vec::with_capacity(CONTENT_LENGTH);
+        content.extend_from_slice(&MAGIC);
+        content.extend_from_slice(&VERSION.to_le_bytes());
+        content.extend_from_slice(&[0; 4]);
+        for number in [self.store, self.salt, self.ring_length, self.turn] {
+            content.extend_from_slice(&number.to_le_bytes());
+        }
+        content.extend_from_slice(&self.generation.to_le_bytes());
+        content.extend_from_slice(&[0; 4]);
+        content.extend_from_slice(&self.checkpoint.to_le_bytes());
+        let checksum = crc32c::crc32c(&content);
+        content.extend_from_slice(&checksum.to_le_bytes());
+        assert_eq!(content.len(), CONTENT_LENGTH, "the layout of the header is fixed");
+        bytes[..CONTENT_LENGTH].copy_from_slice(&content);
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, SlotError> {
+        let content = bytes.get(..CONTENT_LENGTH).ok_or(SlotError::Damaged)?;
+        let u32_at = |at: usize| u32::from_le_bytes(content[at..at + 4].try_into().expect("four bytes"));
+        let u64_at = |at: usize| u64::from_le_bytes(content[at..at + 8].try_into().expect("eight bytes"));
+        if content[..8] != MAGIC {
+            return Err(SlotError::Damaged);
+        }
+        if u32_at(8) > VERSION {
+            return Err(SlotError::NewerVersion(u32_at(8)));
+        }
+        let header = Self {
+            store: u64_at(16),
+            salt: u64_at(24),
+            ring_length: u64_at(32),
+            turn: u64_at(40),
+            generation: u32_at(48),
+            checkpoint: u64_at(56),
+        };
+        let whole = u32_at(64) == crc32c::crc32c(&content[..64]);
+        let sane = header.ring_length.is_power_of_two() && header.checkpoint.is_multiple_of(64);
+        if whole && sane { Ok(header) } else { Err(SlotError::Damaged) }
+    }
+
+    /// The header that counts, of the two slots at the beginning of a log.
+    pub(crate) fn newest(slots: &[u8]) -> Result<Self, SlotError> {
+        let (first, second) = slots.split_at_checked(SLOT_LENGTH).ok_or(SlotError::Damaged)?;
+        match (Self::decode(first), Self::decode(second)) {
+            (Ok(first), Ok(second)) => Ok(if first.turn > second.turn { first } else { second }),
+            (Err(SlotError::NewerVersion(version)), _) | (_, Err(SlotError::NewerVersion(version))) => {
+                Err(SlotError::NewerVersion(version))
+            }
+            (Ok(one), Err(SlotError::Damaged)) | (Err(SlotError::Damaged), Ok(one)) => Ok(one),
+            (Err(SlotError::Damaged), Err(SlotError::Damaged)) => Err(SlotError::Damaged),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(turn: u64) -> LogHeader {
+        LogHeader { store: 7, salt: 9, ring_length: 1 << 20, turn, generation: 3, checkpoint: 6400 }
+    }
+
+    fn slots(first: &LogHeader, second: &LogHeader) -> Vec<u8> {
+        [first.encode(), second.encode()].concat()
+    }
+
+    #[test]
+    fn the_slot_with_the_later_turn_counts_and_the_other_one_where_it_is_torn() {
+        let mut bytes = slots(&header(4), &header(5));
+        assert_eq!(LogHeader::newest(&bytes), Ok(header(5)));
+        bytes[SLOT_LENGTH + 50] ^= 1;
+        assert_eq!(LogHeader::newest(&bytes), Ok(header(4)));
+        bytes[50] ^= 1;
+        assert_eq!(LogHeader::newest(&bytes), Err(SlotError::Damaged));
+        assert_eq!(LogHeader::newest(&bytes[..100]), Err(SlotError::Damaged));
+    }
+
+    #[test]
+    fn a_newer_version_is_said_to_be_one() {
+        let mut bytes = slots(&header(4), &header(5));
+        bytes[8] = 2;
+        assert_eq!(LogHeader::newest(&bytes), Err(SlotError::NewerVersion(2)));
+    }
+
+    #[test]
+    fn turns_alternate_between_the_slots() {
+        assert_eq!((header(4).slot(), header(5).slot()), (0, 1));
+    }
+}

@@ -1,0 +1,139 @@
+//! The window: the end of the log in memory, filled by many threads at once (A7).
+//!
+//! What is true here:
+//! * Position `p` of the log stands in word `p / 8` modulo the size of the window. The part of the log that is in it is
+//!   `low .. low + length`; a thread fills only positions that it has reserved and that lie there.
+//! * Word 1 of every line of 64 bytes that no thread has filled yet in this round is zero ([`Window::release`] sees to
+//!   that), and position 0 never holds an entry. So a walker that finds the position of an entry in its word 1 knows that
+//!   the entry's first word was written, and one that finds the commit mark knows that all of it was.
+//! * Ordering: the filling thread stores word 0, then word 1 (release), then the rest, then the commit mark (release); the
+//!   walker loads word 1 and the mark (acquire).
+//! * Nobody waits here for anybody.
+
+use super::entry_format::{ALIGNMENT, HEADER_WORDS, WORD, checksum, commit_mark, entry_length, first_word};
+use super::entry_format::{payload_length_of, third_word};
+use crate::sync::{AtomicU64, Ordering};
+
+/// Words that hold the end of the log.
+pub(crate) struct Window {
+    words: Box<[AtomicU64]>,
+}
+
+impl Window {
+    /// An empty window of so many bytes, a power of two.
+    pub(crate) fn new(length: u64) -> Self {
+        assert!(length.is_power_of_two() && length >= 2 * ALIGNMENT, "a window is a power of two long");
+        let count = usize::try_from(length / WORD).expect("a window fits into memory");
+        Self { words: (0..count).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Bytes of the log that fit.
+    pub(crate) fn length(&self) -> u64 {
+        self.words.len() as u64 * WORD
+    }
+
+    fn word(&self, position: u64) -> &AtomicU64 {
+        // The length is a power of two, so the remainder is a mask.
+        let index = usize::try_from(position / WORD).expect("positions fit into an address") & (self.words.len() - 1);
+        &self.words[index]
+    }
+
+    /// Writes an entry into the place that the calling thread has reserved.
+    pub(crate) fn fill(&self, position: u64, generation: u32, salt: u64, payload: &[u8]) {
+        let length = u32::try_from(payload.len()).expect("a payload is checked before its place is reserved");
+        let first = first_word(length);
+        let checksum = checksum(salt, first, position, generation, payload);
+        self.word(position).store(first, Ordering::Relaxed);
+        self.word(position + WORD).store(position, Ordering::Release);
+        self.word(position + 2 * WORD).store(third_word(generation, checksum), Ordering::Relaxed);
+        let mut at = position + HEADER_WORDS * WORD;
+        let (whole, rest) = payload.as_chunks::<8>();
+        for word in whole {
+            self.word(at).store(u64::from_le_bytes(*word), Ordering::Relaxed);
+            at += WORD;
+        }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        let mark = position + entry_length(u64::from(length)) - WORD;
+        let mut padding = u64::from_le_bytes(last);
+        while at < mark {
+            self.word(at).store(padding, Ordering::Relaxed);
+            padding = 0;
+            at += WORD;
+        }
+        self.word(mark).store(commit_mark(position), Ordering::Release);
+    }
+
+    /// The end of the entry at `position`, if a thread has filled it completely.
+    pub(crate) fn end_of_complete(&self, position: u64) -> Option<u64> {
+        if self.word(position + WORD).load(Ordering::Acquire) != position {
+            return None;
+        }
+        let payload_length = payload_length_of(self.word(position).load(Ordering::Relaxed))
+            .expect("the first word of an entry is written before its position");
+        let end = position + entry_length(payload_length);
+        (self.word(end - WORD).load(Ordering::Acquire) == commit_mark(position)).then_some(end)
+    }
+
+    /// Copies `from .. to` of the log; both are multiples of a word.
+    pub(crate) fn copy_out(&self, from: u64, to: u64, bytes: &mut [u8]) {
+        assert_eq!(bytes.len() as u64, to - from, "the bytes asked for are what is copied");
+        let mut at = from;
+        for word in bytes.as_chunks_mut::<8>().0 {
+            *word = self.word(at).load(Ordering::Relaxed).to_le_bytes();
+            at += WORD;
+        }
+    }
+
+    /// Puts back what an earlier opening wrote: the bytes of `from .. to`, which begin `bytes`.
+    pub(crate) fn restore(&self, from: u64, to: u64, bytes: &[u8]) {
+        let mut at = from;
+        for word in bytes.as_chunks::<8>().0 {
+            if at >= to {
+                break;
+            }
+            self.word(at).store(u64::from_le_bytes(*word), Ordering::Relaxed);
+            at += WORD;
+        }
+    }
+
+    /// Makes the lines of `from .. to` ready for the next round. Only the caller knows that nobody reads them any more.
+    pub(crate) fn release(&self, from: u64, to: u64) {
+        let mut line = from;
+        while line < to {
+            self.word(line + WORD).store(0, Ordering::Release);
+            line += ALIGNMENT;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::entry_format;
+
+    #[test]
+    fn what_is_filled_reads_as_the_entry_format_says() {
+        let window = Window::new(512);
+        for (position, payload) in [(64, vec![7_u8; 100]), (448, vec![9; 64]), (576, vec![])] {
+            assert_eq!(window.end_of_complete(position), None);
+            window.fill(position, 2, 55, &payload);
+            let end = window.end_of_complete(position).expect("it is complete");
+            let mut bytes = vec![0; usize::try_from(end - position).unwrap()];
+            window.copy_out(position, end, &mut bytes);
+            assert_eq!(bytes, entry_format::encode(position, 2, 55, &payload));
+        }
+    }
+
+    #[test]
+    fn a_payload_that_looks_like_an_entry_is_not_taken_for_one_in_the_next_round() {
+        let window = Window::new(512);
+        // The payload begins at 64 + 24; put the image of an entry for position 640 (= 128 of the next round) at 128.
+        let mut payload = vec![0; 40];
+        payload.extend(entry_format::encode(640, 1, 55, b"forged"));
+        window.fill(64, 1, 55, &payload);
+        let end = window.end_of_complete(64).expect("it is complete");
+        window.release(64, end);
+        assert_eq!(window.end_of_complete(640), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! The metadata store: one parallel log, memtables, and tables (A4-A9; DESIGN section 5).
+//!
+//! What is true here:
+//! * A change is in the log first, then in the active memtable, then in a sealed one, then in the tables; a read looks in
+//!   the opposite order of age, newest first. While a memtable moves on it is found in both places.
+//! * A commit holds `levels` shared from taking its place in the log until its change is in the memtable. Sealing takes it
+//!   exclusively and so is the barrier between adjacent memtables (A5): each covers exactly one stretch of the log.
+//! * There are at most two memtables, the active one and one that is being written. Where both are full, commits wait.
+//! * The log's checkpoint moves only after all tables of a memtable are durable, and tables are registered only after the
+//!   log is durable as far as they reach.
+//! * Lock order: `maintenance` before `levels` before the locks of the log. A reader takes `levels` for the time of cloning
+//!   two references.
+//!
+//! ```text
+//!  commit ──► log (place, fill) ──► active memtable ──seal──► sealed memtable ──write──► tables ──► checkpoint of the log
+//!  get, range ◄───────────────────────────┴───────────────────────┴─────────────────────────┘
+//! ```
+
+mod background;
+mod maintenance;
+mod open;
+mod read;
+mod report;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use polymux_types::Sequence;
+
+use self::background::{Background, Signals};
+use crate::ballast::Ballast;
+use crate::batch::Batch;
+use crate::error::StoreError;
+use crate::log::{ALIGNMENT, Log};
+use crate::memtable::Memtable;
+use crate::store::{Entry, MetadataStore, Room};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard};
+use crate::tables::Tables;
+
+pub use self::open::{LogStoreOptions, OpenMode, Workers};
+pub use self::report::StoreReport;
+
+/// A commit looks at the size of its memtable each time the log grows by this many bytes.
+const CHECK_INTERVAL: u64 = 64 * 1024;
+
+/// The memtables.
+struct Levels {
+    active: Arc<Memtable>,
+    sealed: Option<Sealed>,
+}
+
+/// A memtable that takes no more changes.
+#[derive(Clone)]
+struct Sealed {
+    memtable: Arc<Memtable>,
+    /// End of the stretch of the log that it covers.
+    end: u64,
+}
+
+/// What all threads of a store share.
+struct Inner {
+    path: PathBuf,
+    log: Log,
+    levels: RwLock<Levels>,
+    tables: Tables,
+    ballast: Ballast,
+    /// Held while a memtable is written and while tables are compacted away for room.
+    maintenance: Mutex<()>,
+    memtable_bytes_max: u64,
+    log_span_max: u64,
+    signals: Signals,
+    replayed_entries: u64,
+    stalled_commits: AtomicU64,
+}
+
+/// A [`MetadataStore`] with a log of its own. Keys do not begin with four bytes 0xff.
+pub struct LogStore {
+    inner: Arc<Inner>,
+    background: Option<Background>,
+}
+
+impl LogStore {
+    /// Stops after a [`MetadataStore::checkpoint`]. Where this is not called before the end of the process, the next
+    /// opening replays the log.
+    ///
+    /// # Errors
+    ///
+    /// As [`MetadataStore::checkpoint`].
+    pub fn close(mut self) -> Result<(), StoreError> {
+        self.background = None;
+        self.checkpoint()
+    }
+
+    /// One round of background work, for whoever drives the store by hand ([`Workers::Manual`]).
+    ///
+    /// # Errors
+    ///
+    /// The store is poisoned then.
+    pub fn step(&self) -> Result<StepProgress, StoreError> {
+        self.inner.step()
+    }
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepProgress {
+    /// There was nothing to do.
+    Idle,
+    /// Something was done; more may be left.
+    Worked,
+}
+
+impl Inner {
+    fn commit(&self, batch: &Batch) -> Result<Sequence, StoreError> {
+        if batch.is_empty() {
+            return Ok(self.committed());
+        }
+        let payload = batch.as_bytes();
+        let length = crate::log::entry_length(payload.len() as u64);
+        if length > self.log.entry_length_max() {
+            return Err(StoreError::TooLarge { bytes: payload.len() });
+        }
+        loop {
+            self.log.check()?;
+            let checkpoint = self.log.checkpoint();
+            let levels = self.levels.read();
+            if let Some(place) = self.log.reserve(payload.len()) {
+                self.log.fill(place, payload)?;
+                let sequence = sequence_of(place.end);
+                levels.active.apply(batch, sequence.get());
+                if place.end / CHECK_INTERVAL != (place.end - length) / CHECK_INTERVAL {
+                    self.look_at_size(levels, place.end)?;
+                }
+                return Ok(sequence);
+            }
+            drop(levels);
+            self.make_room_in_log(checkpoint)?;
+        }
+    }
+
+    /// Starts what has to be done as the memtable and the window fill; waits where they are too full.
+    fn look_at_size(&self, levels: RwLockReadGuard<'_, Levels>, end: u64) -> Result<(), StoreError> {
+        let bytes = levels.active.bytes();
+        let full = bytes >= self.memtable_bytes_max || end - levels.active.start() >= self.log_span_max;
+        let waiting = full && levels.sealed.is_some();
+        drop(levels);
+        if self.log.unwritten() >= self.log.window_length() / 4 {
+            self.signals.write_log.raise();
+        }
+        if full {
+            self.signals.write_memtable.raise();
+        }
+        // Beyond the limit by half: the tables do not keep up, and memory is promised to stay within its budget.
+        if waiting && bytes >= self.memtable_bytes_max + self.memtable_bytes_max / 2 {
+            self.wait_for_memtable()?;
+        }
+        Ok(())
+    }
+
+    fn committed(&self) -> Sequence {
+        sequence_of(self.log.tail())
+    }
+}
+
+/// The sequence of a transaction is the end of its entry, in units of the log's alignment: greater for a later one, and
+/// never the same for two.
+fn sequence_of(end: u64) -> Sequence {
+    Sequence(end / ALIGNMENT)
+}
+
+/// The end of the entry of a transaction.
+fn end_of(sequence: Sequence) -> u64 {
+    sequence.get() * ALIGNMENT
+}
+
+impl MetadataStore for LogStore {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.get(key)
+    }
+
+    fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Entry>, StoreError> {
+        self.inner.range(from, to, limit)
+    }
+
+    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
+        self.inner.commit(&batch)
+    }
+
+    fn sync(&self, through: Sequence) -> Result<(), StoreError> {
+        assert!(through <= self.committed(), "only a committed transaction can be made durable");
+        self.inner.log.sync(end_of(through))
+    }
+
+    fn durable(&self) -> Sequence {
+        sequence_of(self.inner.log.durable())
+    }
+
+    fn committed(&self) -> Sequence {
+        self.inner.committed()
+    }
+
+    fn bytes_used(&self) -> u64 {
+        self.inner.bytes_used()
+    }
+
+    fn checkpoint(&self) -> Result<(), StoreError> {
+        self.inner.log.sync(self.inner.log.tail())?;
+        match self.inner.write_everything() {
+            // Everything is in the log, and the next opening replays it.
+            Err(StoreError::NoSpace) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn room(&self) -> Room {
+        self.inner.ballast.room()
+    }
+}
+
+impl Drop for LogStore {
+    fn drop(&mut self) {
+        // Stopped before anything else goes, so that no thread works on a store that nobody holds.
+        self.background = None;
+        // What was committed reaches the medium, as if the process had ended in order; what was synced is there already.
+        if self.inner.log.check().is_ok() {
+            let _ = self.inner.log.sync(self.inner.log.tail());
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The threads of a store: one for the log, one for memtables, one for compaction.
+//!
+//! What is true here: each is a loop around one function of `maintenance`, asleep until its signal is raised or a second
+//! has passed. They stop before the store is dropped, and a failure has poisoned the store before it ends a thread.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::Inner;
+use crate::error::StoreError;
+use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
+
+/// Longest sleep of a thread; also how often room is looked at.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// Something that is counted and waited for.
+#[derive(Default)]
+pub(super) struct Signal {
+    count: Mutex<u64>,
+    raised: Condvar,
+}
+
+impl Signal {
+    pub(super) fn raise(&self) {
+        *self.count.lock() += 1;
+        self.raised.notify_all();
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        *self.count.lock()
+    }
+
+    /// Waits until it was raised after it stood at `seen`, but not for ever: whoever waits looks again.
+    pub(super) fn wait_beyond(&self, seen: u64) -> u64 {
+        let mut count = self.count.lock();
+        if *count <= seen {
+            self.raised.wait_for(&mut count, SLEEP_MAX);
+        }
+        *count
+    }
+}
+
+/// How commits and threads tell each other that there is work.
+#[derive(Default)]
+pub(super) struct Signals {
+    pub(super) write_log: Signal,
+    pub(super) write_memtable: Signal,
+    pub(super) compact: Signal,
+    /// The sealed memtable is in the tables, or could not be written.
+    pub(super) memtable_written: Signal,
+    workers: AtomicBool,
+    stopping: AtomicBool,
+}
+
+impl Signals {
+    /// Whether threads of the store do the work; otherwise whoever needs it does it.
+    pub(super) fn has_workers(&self) -> bool {
+        self.workers.load(Ordering::Acquire)
+    }
+}
+
+/// The running threads.
+pub(super) struct Background {
+    inner: Arc<Inner>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Background {
+    pub(super) fn start(inner: &Arc<Inner>) -> Result<Self, StoreError> {
+        let mut background = Self { inner: inner.clone(), threads: Vec::new() };
+        background.spawn("meta-log", |signals| &signals.write_log, Inner::write_log_if_due)?;
+        background.spawn("meta-tables", |signals| &signals.write_memtable, Inner::write_memtable_if_due)?;
+        background.spawn("meta-compact", |signals| &signals.compact, Inner::compact_if_due)?;
+        inner.signals.workers.store(true, Ordering::Release);
+        Ok(background)
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        signal: fn(&Signals) -> &Signal,
+        work: fn(&Inner) -> Result<bool, StoreError>,
+    ) -> Result<(), StoreError> {
+        let inner = self.inner.clone();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let mut seen = 0;
+            while !inner.signals.stopping.load(Ordering::Acquire) {
+                match work(&inner) {
+                    Ok(true) => {}
+                    Ok(false) => seen = signal(&inner.signals).wait_beyond(seen),
+                    Err(error) => {
+                        log::error!("the metadata store in {} stops: {error}", inner.path.display());
+                        return;
+                    }
+                }
+            }
+        });
+        let thread = thread.map_err(|error| StoreError::Io(format!("starting a thread of the store: {error}")))?;
+        self.threads.push(thread);
+        Ok(())
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let signals = &self.inner.signals;
+        signals.workers.store(false, Ordering::Release);
+        signals.stopping.store(true, Ordering::Release);
+        for signal in [&signals.write_log, &signals.write_memtable, &signals.compact] {
+            signal.raise();
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                log::error!("a thread of the metadata store ended abnormally");
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Making, opening and recovering a store (A9).
+//!
+//! What is true here:
+//! * A store is a directory: `log`, `part0` .. (trees of tables) and `ballast`. It is there once its log has a header,
+//!   which is written last; a creation that was cut short leaves a directory that can be created again after it was
+//!   emptied, and is never opened.
+//! * Recovery reads the log from its checkpoint and puts every entry of the complete prefix into the active memtable. It
+//!   writes nothing but the header of the new generation, and may be repeated at will. Its time depends on the log alone.
+//! * The log's file is locked while it is open, so that two processes never write one store.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::background::{Background, Signals};
+use super::{Inner, Levels, LogStore, sequence_of};
+use crate::ballast::Ballast;
+use crate::batch::Batch;
+use crate::error::StoreError;
+use crate::log::{BlockFile, HEADER_LENGTH, Log, LogHeader, LogMedium, Replay};
+use crate::memtable::Memtable;
+use crate::sync::{Mutex, RwLock};
+use crate::tables::{Tables, TablesOptions};
+
+const LOG_FILE: &str = "log";
+const BALLAST_FILE: &str = "ballast";
+
+const MEBIBYTE: u64 = 1024 * 1024;
+
+/// Whether a store is made or expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Make a new one; refuse where there is one, or anything else.
+    CreateNew,
+    /// Open one; refuse where there is none.
+    Existing,
+}
+
+/// Who does the background work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workers {
+    /// Three threads of the store.
+    Threads,
+    /// The owner, by [`LogStore::step`]; a commit that cannot wait does it too.
+    Manual,
+}
+
+/// Choices for [`LogStore::open`]. What concerns the format counts when a store is made; an existing one keeps its own.
+#[derive(Clone, Debug)]
+pub struct LogStoreOptions {
+    /// Whether the store is made or expected.
+    pub mode: OpenMode,
+    /// Memory for memtables and for blocks that were read, in bytes.
+    pub memory_bytes: u64,
+    /// Length of a new log in bytes; rounded down to a power of two, at least 1 MiB.
+    pub log_bytes: u64,
+    /// Part of the log that is kept in memory before it is written, in bytes, a power of two.
+    pub window_bytes: u64,
+    /// Room that is reserved on the file system of the store.
+    pub ballast_bytes: u64,
+    /// Size of a table in bytes.
+    pub table_bytes_max: u64,
+    /// Keys at which the tables are cut into partitions, ascending. Part of the format.
+    pub boundaries: Vec<Vec<u8>>,
+    /// Random numbers for a new store: its id, and the salt of its checksums.
+    pub seeds: [u64; 2],
+    /// Who does the background work.
+    pub workers: Workers,
+}
+
+impl LogStoreOptions {
+    /// Ordinary sizes: 192 MiB of memory, a log of 64 MiB, 64 MiB of ballast.
+    #[must_use]
+    pub fn new(mode: OpenMode) -> Self {
+        Self {
+            mode,
+            memory_bytes: 192 * MEBIBYTE,
+            log_bytes: 64 * MEBIBYTE,
+            window_bytes: 4 * MEBIBYTE,
+            ballast_bytes: 64 * MEBIBYTE,
+            table_bytes_max: 32 * MEBIBYTE,
+            boundaries: Vec::new(),
+            seeds: [0, 0],
+            workers: Workers::Threads,
+        }
+    }
+
+    /// Memory of one memtable. There are two, and one that is being written is read beside them.
+    fn memtable_bytes_max(&self) -> u64 {
+        (self.memory_bytes / 3).max(64 * 1024)
+    }
+
+    fn tables(&self) -> TablesOptions {
+        TablesOptions {
+            boundaries: self.boundaries.clone(),
+            cache_bytes: self.memory_bytes / 3,
+            table_bytes_max: self.table_bytes_max,
+        }
+    }
+}
+
+impl LogStore {
+    /// Opens or makes the store in the directory `path`. One process at a time can have it open.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Open`] where the mode does not fit what is there, or where another process has it open; nothing was
+    /// changed then. [`StoreError::Io`] or [`StoreError::Corrupted`] where it cannot be read.
+    pub fn open(path: &Path, options: &LogStoreOptions) -> Result<Self, StoreError> {
+        let log_path = path.join(LOG_FILE);
+        if options.mode == OpenMode::CreateNew {
+            make_directory(path)?;
+            create(path, options)?;
+        } else if !log_path.exists() {
+            return Err(StoreError::Open(format!("there is no metadata store in {}", path.display())));
+        }
+        let medium = BlockFile::open(&log_path).map_err(|error| failed(&log_path, &error))?;
+        medium.lock().map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => {
+                StoreError::Open(format!("the metadata store in {} is in use by another process", path.display()))
+            }
+            _ => failed(&log_path, &error),
+        })?;
+        Self::open_with(path, options, Arc::new(medium))
+    }
+
+    /// As [`LogStore::open`] of an existing store, with its log on `medium`.
+    ///
+    /// # Errors
+    ///
+    /// As [`LogStore::open`].
+    pub fn open_with(path: &Path, options: &LogStoreOptions, medium: Arc<dyn LogMedium>) -> Result<Self, StoreError> {
+        let header = Log::read_header(&*medium)?;
+        let tables = Tables::open(path, &options.tables())?;
+        let memtable = Memtable::new(header.checkpoint);
+        let (end, replayed_entries) = replay(&*medium, header, &memtable)?;
+        let log = Log::resume(medium, header, end, options.window_bytes)?;
+        let inner = Arc::new(Inner {
+            path: path.to_owned(),
+            levels: RwLock::new(Levels { active: Arc::new(memtable), sealed: None }),
+            tables,
+            ballast: Ballast::open(&path.join(BALLAST_FILE), options.ballast_bytes)?,
+            maintenance: Mutex::new(()),
+            memtable_bytes_max: options.memtable_bytes_max(),
+            // Two memtables and what comes while one is written have room in the ring.
+            log_span_max: log.ring_length() / 3,
+            signals: Signals::default(),
+            replayed_entries,
+            stalled_commits: AtomicU64::new(0),
+            log,
+        });
+        let background = match options.workers {
+            Workers::Threads => Some(Background::start(&inner)?),
+            Workers::Manual => None,
+        };
+        Ok(Self { inner, background })
+    }
+}
+
+/// Puts the complete prefix of the log into a memtable. Returns its end and the number of its entries.
+fn replay(medium: &dyn LogMedium, header: LogHeader, memtable: &Memtable) -> Result<(u64, u64), StoreError> {
+    let mut replay = Replay::new(medium, header);
+    let mut entries = 0;
+    while let Some(entry) = replay.next()? {
+        let batch = Batch::from_bytes(entry.payload.to_vec()).ok_or_else(|| {
+            StoreError::Corrupted(format!("the log entry at {} has a valid checksum and is no batch", entry.position))
+        })?;
+        memtable.apply(&batch, sequence_of(entry.end).get());
+        entries += 1;
+    }
+    Ok((replay.position(), entries))
+}
+
+fn create(path: &Path, options: &LogStoreOptions) -> Result<(), StoreError> {
+    drop(Tables::open(path, &options.tables())?);
+    drop(Ballast::open(&path.join(BALLAST_FILE), options.ballast_bytes)?);
+    let log_path = path.join(LOG_FILE);
+    let made = log_path.with_extension("new");
+    let ring_length = options.log_bytes.max(MEBIBYTE);
+    let ring_length = if ring_length.is_power_of_two() { ring_length } else { ring_length.next_power_of_two() / 2 };
+    let medium = BlockFile::create(&made, HEADER_LENGTH + ring_length).map_err(|error| failed(&made, &error))?;
+    Log::format(&medium, options.seeds[0], options.seeds[1])?;
+    drop(medium);
+    fs::rename(&made, &log_path).map_err(|error| failed(&log_path, &error))?;
+    sync_directory(path)
+}
+
+fn make_directory(path: &Path) -> Result<(), StoreError> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => path.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync_directory),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            match fs::read_dir(path).map_err(|error| failed(path, &error))?.next() {
+                None => Ok(()),
+                Some(_) => Err(StoreError::Open(format!("{} holds a metadata store already", path.display()))),
+            }
+        }
+        Err(error) => Err(failed(path, &error)),
+    }
+}
+
+fn sync_directory(path: &Path) -> Result<(), StoreError> {
+    fs::File::open(path).and_then(|directory| directory.sync_all()).map_err(|error| failed(path, &error))
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> StoreError {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => StoreError::NoSpace,
+        _ => StoreError::Io(format!("{}: {error}", path.display())),
+    }
+}

@@ -1,0 +1,63 @@
+//! What a store tells of itself.
+
+use super::{Inner, LogStore};
+use crate::log::LogCounters;
+use crate::tables::TableCounters;
+use std::sync::atomic::Ordering;
+
+/// State and counters of a store, for `status`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreReport {
+    /// How the log is written: `block device, direct`, for instance.
+    pub medium: String,
+    /// Bytes of the ring of the log.
+    pub log_bytes: u64,
+    /// Bytes of the log that the tables do not have yet.
+    pub log_used_bytes: u64,
+    /// Memory of the memtables in bytes.
+    pub memtable_bytes: u64,
+    /// Number of tables.
+    pub tables: usize,
+    /// Bytes that all tables take.
+    pub table_bytes: u64,
+    /// Bytes of ballast held, and bytes that should be.
+    pub ballast_bytes: (u64, u64),
+    /// Entries that the last opening took from the log.
+    pub replayed_entries: u64,
+    /// Commits that had to wait for tables.
+    pub stalled_commits: u64,
+    /// What the log did.
+    pub log: LogCounters,
+    /// What the tables did.
+    pub table_counters: TableCounters,
+}
+
+impl LogStore {
+    /// State and counters.
+    #[must_use]
+    pub fn report(&self) -> StoreReport {
+        self.inner.report()
+    }
+}
+
+impl Inner {
+    fn report(&self) -> StoreReport {
+        let memtable_bytes = {
+            let levels = self.levels.read();
+            levels.active.bytes() + levels.sealed.as_ref().map_or(0, |sealed| sealed.memtable.bytes())
+        };
+        StoreReport {
+            medium: self.log.description(),
+            log_bytes: self.log.ring_length(),
+            log_used_bytes: self.log.tail() - self.log.checkpoint(),
+            memtable_bytes,
+            tables: self.tables.count(),
+            table_bytes: self.tables.bytes(),
+            ballast_bytes: self.ballast.fill(),
+            replayed_entries: self.replayed_entries,
+            stalled_commits: self.stalled_commits.load(Ordering::Relaxed),
+            log: self.log.counters(),
+            table_counters: self.tables.counters(),
+        }
+    }
+}

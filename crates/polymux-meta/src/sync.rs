@@ -1,0 +1,109 @@
+//! Locks and atomics, so that the same code runs on real threads and under the model checker `shuttle`.
+//!
+//! Built with `--cfg shuttle` (see `make test-schedules`) every lock and atomic is a scheduling point of the checker;
+//! otherwise they are the ordinary ones and this module costs nothing.
+
+#[cfg(not(shuttle))]
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+#[cfg(not(shuttle))]
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+#[cfg(not(shuttle))]
+pub(crate) use std::thread;
+
+#[cfg(shuttle)]
+pub(crate) use model::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+#[cfg(shuttle)]
+pub(crate) use shuttle::thread;
+
+/// The checker's locks with the signatures of `parking_lot`. A poisoned lock means that a checked thread panicked, and
+/// then the test has failed already.
+#[cfg(shuttle)]
+mod model {
+    use std::time::Duration;
+
+    use shuttle::sync;
+    pub(crate) use shuttle::sync::RwLockReadGuard;
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(sync::Mutex<T>);
+
+    /// Holds the guard in an option so that [`Condvar::wait`] can take it by reference.
+    pub(crate) struct MutexGuard<'a, T>(Option<sync::MutexGuard<'a, T>>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            MutexGuard(Some(self.0.lock().expect("no checked thread panicked")))
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
+        }
+    }
+
+    impl<T> std::ops::Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.0.as_ref().expect("the guard is held")
+        }
+    }
+
+    impl<T> std::ops::DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_mut().expect("the guard is held")
+        }
+    }
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Condvar(sync::Condvar);
+
+    impl Condvar {
+        pub(crate) fn new() -> Self {
+            Self(sync::Condvar::new())
+        }
+
+        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+            let held = guard.0.take().expect("the guard is held");
+            guard.0 = Some(self.0.wait(held).expect("no checked thread panicked"));
+        }
+
+        /// The checker has no time: this is a wait that another thread ends.
+        pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _limit: Duration) {
+            let held = guard.0.take().expect("the guard is held");
+            drop(held);
+            shuttle::thread::yield_now();
+            panic!("a timed wait cannot be checked");
+        }
+
+        pub(crate) fn notify_one(&self) {
+            self.0.notify_one();
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+
+    #[derive(Debug, Default)]
+    pub(crate) struct RwLock<T>(sync::RwLock<T>);
+
+    impl<T> RwLock<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(sync::RwLock::new(value))
+        }
+
+        pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+            self.0.read().expect("no checked thread panicked")
+        }
+
+        pub(crate) fn write(&self) -> sync::RwLockWriteGuard<'_, T> {
+            self.0.write().expect("no checked thread panicked")
+        }
+    }
+}
