@@ -68,11 +68,33 @@ bench-meta-loop:
 bench-flush:
 	$(BENCH) flush --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
 
+# The log in byte-addressable memory, with a test double in /dev/shm: sweeps of its latency and its size.
+.PHONY: bench-region
+bench-region:
+	$(BENCH) region --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
+
 # Ten million files; takes some minutes and about 10 GiB.
 bench-large:
 	$(BENCH) large --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
 
 # Against the store that Polymux began with, which lives in a package of its own outside the workspace.
 bench-store:
-	$(CARGO) run --quiet --release --locked --manifest-path benchmarks/interim-store/Cargo.toml -- \
+	$(CARGO) run --quiet --release --manifest-path benchmarks/interim-store/Cargo.toml -- \
 		--directory "$(DIRECTORY)" $(BENCH_OPTIONS)
+
+# Log, group flush and memtable switch in thousands of schedules of the model checker shuttle.
+.PHONY: test-schedules
+test-schedules:
+	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --release -p polymux-meta --lib --target-dir target/schedules schedules
+
+# Every on-disk format against mutated bytes, each target for SECONDS; a short form is part of `make test`.
+SECONDS ?= 60
+.PHONY: fuzz
+fuzz:
+	POLYMUX_FUZZ_SECONDS=$(SECONDS) $(CARGO) test --locked --release -p polymux --test fuzz_formats -- --nocapture
+
+# A volume of format version VERSION, to be kept in the repository; one that is there is never replaced.
+VERSION ?= 1
+.PHONY: fixture
+fixture:
+	$(CARGO) run --locked -p polymux --example make_fixture -- $(VERSION) crates/polymux/tests/fixtures

@@ -48,7 +48,6 @@ fn main() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]

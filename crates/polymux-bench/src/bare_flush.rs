@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::fd::AsFd;
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags};
 
-use crate::statistics::mean;
+use crate::statistics::{mean, percentile};
 
 /// Start of buffers in memory, in bytes.
 const ALIGNMENT: usize = 4096;
@@ -139,13 +139,32 @@ fn write_zeros(file: impl AsFd, length: usize) -> Result<()> {
     Ok(())
 }
 
-/// Mean cost of one flush by each of [`Method::REFERENCES`], in microseconds.
+/// Cost of one flush by one method, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FlushCost {
+    /// The mean.
+    pub mean_us: f64,
+    /// The median.
+    pub p50_us: f64,
+}
+
+impl FlushCost {
+    fn of(times_us: &[f64]) -> Self {
+        Self { mean_us: mean(times_us), p50_us: percentile(times_us, 50) }
+    }
+
+    fn and(&self, other: &Self) -> Self {
+        Self { mean_us: f64::midpoint(self.mean_us, other.mean_us), p50_us: f64::midpoint(self.p50_us, other.p50_us) }
+    }
+}
+
+/// Cost of one flush by each of [`Method::REFERENCES`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BareFlush {
     /// By a direct, synchronous write; `None` where the file system has none.
-    pub direct_us: Option<f64>,
+    pub direct: Option<FlushCost>,
     /// By a buffered write and fdatasync.
-    pub fdatasync_us: f64,
+    pub fdatasync: FlushCost,
 }
 
 impl BareFlush {
@@ -155,15 +174,28 @@ impl BareFlush {
     /// Whatever the file system reports.
     pub fn measure(directory: &Path, samples: usize) -> Result<Self> {
         let [direct, fdatasync] = Method::REFERENCES;
-        let direct_us = direct.measure(directory, samples)?.map(|times| mean(&times));
+        let direct = direct.measure(directory, samples)?.map(|times| FlushCost::of(&times));
         let times = fdatasync.measure(directory, samples)?.context("a plain file can be written and synced")?;
-        Ok(Self { direct_us, fdatasync_us: mean(&times) })
+        Ok(Self { direct, fdatasync: FlushCost::of(&times) })
     }
 
-    /// The better of the two: what the fsync rows are compared with.
+    /// The costs halfway between two measurements.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let direct = self.direct.zip(other.direct).map(|(one, other)| one.and(&other));
+        Self { direct, fdatasync: self.fdatasync.and(&other.fdatasync) }
+    }
+
+    /// The better of the two means: what the fsync rows are compared with.
     #[must_use]
     pub fn best_us(&self) -> f64 {
-        self.direct_us.map_or(self.fdatasync_us, |direct| direct.min(self.fdatasync_us))
+        self.direct.map_or(self.fdatasync.mean_us, |direct| direct.mean_us.min(self.fdatasync.mean_us))
+    }
+
+    /// The better of the two medians.
+    #[must_use]
+    pub fn best_p50_us(&self) -> f64 {
+        self.direct.map_or(self.fdatasync.p50_us, |direct| direct.p50_us.min(self.fdatasync.p50_us))
     }
 }
 

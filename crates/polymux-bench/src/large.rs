@@ -15,6 +15,7 @@ use polymux_types::Ino;
 use crate::embedded::EmbeddedDirectory;
 use crate::machine;
 use crate::memory;
+use crate::parallel::processor_time;
 use crate::report::{Cell, Report, Section};
 use crate::scratch::Scratch;
 use crate::side::{Durability, PrivateDirectory};
@@ -125,7 +126,17 @@ fn mib(bytes: u64) -> f64 {
 }
 
 fn creation(mounted: &MountedVolume, arguments: &LargeArguments, resident_before: u64) -> Result<Section> {
-    let columns = ["files", "per second", "to the first", "resident MiB", "peak MiB", "metadata MiB", "cached inodes"];
+    let columns = [
+        "files",
+        "per second",
+        "to the first",
+        "processor us",
+        "to the first, processor",
+        "resident MiB",
+        "peak MiB",
+        "metadata MiB",
+        "cached inodes",
+    ];
     let title = format!("Creating {} files, {} in a directory", arguments.files, arguments.per_directory);
     let mut section = Section::new(title, &columns);
     let mut creator = Creator::new(mounted, "d", arguments.per_directory);
@@ -134,10 +145,11 @@ fn creation(mounted: &MountedVolume, arguments: &LargeArguments, resident_before
     while creator.made < arguments.files {
         let files = arguments.step.min(arguments.files - creator.made);
         memory::reset_peak()?;
-        let start = Instant::now();
+        let (start, processor) = (Instant::now(), processor_time());
         creator.create(files)?;
         let rate = count(files) / start.elapsed().as_secs_f64();
-        let first = *first.get_or_insert(rate);
+        let processor_us = (processor_time() - processor).as_secs_f64() * 1e6 / count(files);
+        let (first, processor_us_first) = *first.get_or_insert((rate, processor_us));
         let resident = memory::resident()?;
         peak = peak.max(resident.peak);
         let status = mounted.file_system().status()?;
@@ -145,6 +157,8 @@ fn creation(mounted: &MountedVolume, arguments: &LargeArguments, resident_before
             creator.made.into(),
             Cell::Number(rate, 0),
             Cell::Number(rate / first, 2),
+            Cell::Number(processor_us, 2),
+            Cell::Number(processor_us / processor_us_first, 2),
             Cell::Number(mib(resident.now), 0),
             Cell::Number(mib(resident.peak), 0),
             Cell::Number(mib(status.metadata_bytes), 0),
@@ -228,7 +242,7 @@ fn mounting(few: &Volume, many: &Volume, arguments: &LargeArguments, unmount_s: 
         section.row(vec![
             files.into(),
             Cell::Number(spread.median, 1),
-            format!("{:.1}-{:.1}", spread.min, spread.max).into(),
+            spread.range(1).into(),
             Cell::Number(spread.median / small, 2),
         ]);
     }

@@ -23,6 +23,7 @@ pub mod memory;
 pub mod meta;
 pub mod native;
 pub mod parallel;
+pub mod region;
 pub mod report;
 pub mod scratch;
 pub mod side;

@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use polymux_bench::{flush, large, meta, store};
+use polymux_bench::{flush, large, meta, region, store};
 
 /// Measures Polymux against the file system below it, on the same device, in one run.
 #[derive(Parser)]
@@ -24,6 +24,8 @@ enum Command {
     Store(store::StoreArguments),
     /// A volume of very many files.
     Large(large::LargeArguments),
+    /// The log in byte-addressable memory: sweeps of its latency and its size.
+    Region(region::RegionArguments),
 }
 
 fn main() -> Result<()> {
@@ -32,5 +34,6 @@ fn main() -> Result<()> {
         Command::Flush(arguments) => flush::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),
         Command::Large(arguments) => large::run(&arguments),
+        Command::Region(arguments) => region::run(&arguments),
     }
 }

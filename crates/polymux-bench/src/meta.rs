@@ -19,9 +19,10 @@ use crate::machine;
 use crate::native::NativeSide;
 use crate::report::{Form, Report};
 use crate::scratch::Scratch;
-use crate::side::Side;
+use crate::side::{Durability, Operation, Side};
 use crate::store;
 use crate::volume::Volume;
+use phase::{Rounds, Worker};
 
 /// Where a command measures, and how it prints.
 #[derive(Args, Clone, Debug)]
@@ -68,14 +69,17 @@ pub struct MetaArguments {
     /// Operations of each kind without fsync, all threads together.
     #[arg(long, default_value_t = 20_000)]
     pub operations: usize,
-    /// Operations of each kind with fsync, all threads together.
-    #[arg(long, default_value_t = 2_000)]
+    /// Operations of each kind with fsync, of each thread in a round; few, because a shared disk changes its pace often.
+    #[arg(long, default_value_t = 50)]
     pub synced_operations: usize,
+    /// Rounds with fsync.
+    #[arg(long, default_value_t = 15)]
+    pub synced_rounds: usize,
     /// Numbers of threads with fsync.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8])]
     pub synced_threads: Vec<usize>,
     /// Rounds; a figure is the median of them.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 5)]
     pub rounds: usize,
     /// Seconds of each half of the measurement of false sharing.
     #[arg(long, default_value_t = 1.0)]
@@ -109,6 +113,35 @@ enum Party {
     Polymux,
 }
 
+impl Contest<'_> {
+    /// Directories and names for `threads` threads on both sides.
+    fn workers(&self, label: &str, threads: usize, operations: usize) -> Result<Both<Vec<Worker>>> {
+        Ok(Both {
+            native: phase::workers(self.native, label, threads, operations)?,
+            polymux: phase::workers(self.polymux, label, threads, operations)?,
+        })
+    }
+
+    /// Runs one kind of operation on both sides, one right after the other.
+    fn round_of(
+        &self,
+        kind: Operation,
+        durability: Durability,
+        round: usize,
+        workers: &mut Both<Vec<Worker>>,
+        rounds: &mut Rounds,
+    ) -> Result<()> {
+        for (party, side) in self.in_turn(round) {
+            let workers = match party {
+                Party::Native => &mut workers.native,
+                Party::Polymux => &mut workers.polymux,
+            };
+            rounds.push(kind, party, phase::run(side, workers, kind, durability, self.device.as_ref())?);
+        }
+        Ok(())
+    }
+}
+
 /// A figure of both sides.
 #[derive(Clone, Debug, Default)]
 struct Both<T> {
@@ -122,7 +155,8 @@ struct Both<T> {
 /// Whatever either side reports.
 pub fn run(arguments: &MetaArguments) -> Result<()> {
     let threads = || arguments.threads.iter().chain(&arguments.synced_threads);
-    ensure!(arguments.rounds > 0 && threads().all(|&threads| threads > 0), "nothing to measure");
+    let rounds = arguments.rounds.min(arguments.synced_rounds);
+    ensure!(rounds > 0 && threads().all(|&threads| threads > 0), "nothing to measure");
     let scratch = Scratch::new(&arguments.place.directory)?;
     let mut report = Report::new("meta", arguments.place.form());
     report.add(machine::describe(scratch.path())?);

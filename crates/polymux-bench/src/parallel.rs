@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use rustix::time::ClockId;
 
 /// Runs `work(index, item)` for each item on a thread of its own; all start together. Returns the time from the start
 /// to the end of the last, and what they returned.
@@ -37,6 +38,13 @@ pub fn run<I: Send, O: Send>(items: Vec<I>, work: impl Fn(usize, I) -> Result<O>
         }
         Ok((span.map_or(Duration::ZERO, |(first, last)| last.duration_since(first)), outcomes))
     })
+}
+
+/// Processor time that this process has used, background threads included.
+#[must_use]
+pub fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 #[cfg(test)]

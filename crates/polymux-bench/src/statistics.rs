@@ -31,6 +31,14 @@ impl Spread {
     }
 }
 
+impl Spread {
+    /// The smallest and the largest, in words.
+    #[must_use]
+    pub fn range(&self, decimals: usize) -> String {
+        format!("{:.decimals$} to {:.decimals$}", self.min, self.max)
+    }
+}
+
 fn sorted(sample: &[f64]) -> Vec<f64> {
     assert!(!sample.is_empty(), "a figure has at least one measurement");
     let mut sorted = sample.to_vec();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
-use polymux_meta::{LogCounters, LogStore, LogStoreOptions, MetadataStore, OpenMode};
+use polymux_meta::{LogCounters, LogPlacement, LogStore, LogStoreOptions, MetadataStore, OpenMode};
 
 use crate::report::Report;
 use crate::scratch::Scratch;
@@ -45,7 +45,15 @@ impl OpenStore {
 /// # Errors
 /// Where it cannot be made.
 pub fn make(path: &Path, memory_bytes: u64) -> Result<OpenStore> {
-    open_in_mode(path, memory_bytes, OpenMode::CreateNew)
+    open_in_mode(path, memory_bytes, &LogPlacement::Block, OpenMode::CreateNew)
+}
+
+/// As [`make`], with the log where `placement` says.
+///
+/// # Errors
+/// As [`make`].
+pub fn make_with_log(path: &Path, memory_bytes: u64, placement: &LogPlacement) -> Result<OpenStore> {
+    open_in_mode(path, memory_bytes, placement, OpenMode::CreateNew)
 }
 
 /// Opens a store that exists.
@@ -53,11 +61,20 @@ pub fn make(path: &Path, memory_bytes: u64) -> Result<OpenStore> {
 /// # Errors
 /// Where it cannot be opened.
 pub fn open(path: &Path, memory_bytes: u64) -> Result<OpenStore> {
-    open_in_mode(path, memory_bytes, OpenMode::Existing)
+    open_in_mode(path, memory_bytes, &LogPlacement::Block, OpenMode::Existing)
 }
 
-fn open_in_mode(path: &Path, memory_bytes: u64, mode: OpenMode) -> Result<OpenStore> {
+/// As [`open`], with the log where `placement` says.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with_log(path: &Path, memory_bytes: u64, placement: &LogPlacement) -> Result<OpenStore> {
+    open_in_mode(path, memory_bytes, placement, OpenMode::Existing)
+}
+
+fn open_in_mode(path: &Path, memory_bytes: u64, placement: &LogPlacement, mode: OpenMode) -> Result<OpenStore> {
     let mut options = LogStoreOptions::new(mode);
+    options.log_placement = placement.clone();
     options.memory_bytes = memory_bytes;
     options.boundaries = polymux_fs::store_boundaries();
     options.seeds = [u64::from_le_bytes(random_bytes()?), u64::from_le_bytes(random_bytes()?)];

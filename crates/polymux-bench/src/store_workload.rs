@@ -4,7 +4,8 @@
 //! * A transaction has the form of a create: five puts, keys of 20 to 40 bytes, values of 40 to 130; one of the keys
 //!   (the record of the directory) is written again by every transaction of its thread.
 //! * Candidates take turns in every round, in an order that turns too; the ratio of a row compares the rounds of two
-//!   candidates one by one.
+//!   candidates one by one. Transactions with sync are divided into many short turns, because a shared disk changes its
+//!   pace often.
 //! * Threads use keys of their own: what is measured is what the store makes them wait for.
 
 use std::path::Path;
@@ -61,6 +62,9 @@ enum Step {
 
 impl Step {
     /// In an order in which each finds what it needs.
+    const PLAIN: [Self; 5] = [Self::Commit, Self::Get, Self::GetAbsent, Self::Range, Self::Remove];
+
+    /// All of them, in the order of rows.
     const ALL: [Self; 6] = [Self::Commit, Self::Get, Self::GetAbsent, Self::Range, Self::Remove, Self::CommitSynced];
 
     const fn name(self) -> &'static str {
@@ -76,13 +80,19 @@ impl Step {
 
     fn operations(self, options: &WorkloadOptions) -> usize {
         match self {
-            Self::CommitSynced => options.synced_transactions,
+            Self::CommitSynced => options.synced_transactions / SYNCED_TURNS,
             // A range of a hundred entries is about that many times the work.
             Self::Range => (options.transactions / 50).max(1),
             Self::Commit | Self::Get | Self::GetAbsent | Self::Remove => options.transactions,
         }
     }
 }
+
+/// Turns that the transactions with sync of a round are divided into.
+const SYNCED_TURNS: usize = 20;
+
+/// The first directory of transactions with sync: beyond all others, so that everything they put is new.
+const SYNCED_FIRST: usize = 1_000;
 
 /// Entries of one range read.
 const RANGE_ENTRIES: usize = 100;
@@ -195,7 +205,7 @@ struct Measured {
 
 fn measure_step(
     open: &OpenStore,
-    step: Step,
+    (step, first): (Step, usize),
     threads: usize,
     options: &WorkloadOptions,
     device: Option<&Device>,
@@ -203,12 +213,10 @@ fn measure_step(
     let store = open.store.as_ref();
     store.sync(store.committed())?;
     let each = (step.operations(options) / threads).max(1);
-    // What is synced is new: nothing is there under those numbers.
-    let first = if step == Step::CommitSynced { 1_000 } else { 1 };
     let (before, log_before) = (device::counters_of(device)?, open.log_counters());
     let start = std::time::Instant::now();
     let (time, _) =
-        parallel::run((0..threads).collect(), |index, _: usize| work(store, step, first + index as u64, each))?;
+        parallel::run((0..threads).collect(), |index, _: usize| work(store, step, (first + index) as u64, each))?;
     store.sync(store.committed())?;
     let time_synced = start.elapsed();
     let (after, log_after) = (device::counters_of(device)?, open.log_counters());
@@ -239,15 +247,28 @@ pub fn measure(
         // By candidate, step and round.
         let mut measured: Vec<Vec<Vec<Measured>>> = vec![vec![Vec::new(); Step::ALL.len()]; candidates.len()];
         for round in 0..options.rounds {
-            for place in 0..candidates.len() {
-                let turn = (place + round) % candidates.len();
-                let path = scratch.path().join(format!("{}-{threads}-{round}", candidates[turn].name));
-                let store = (candidates[turn].make)(&path)?;
-                for (row, step) in Step::ALL.into_iter().enumerate() {
-                    measured[turn][row].push(measure_step(&store, step, threads, options, device)?);
+            let paths: Vec<_> = candidates
+                .iter()
+                .map(|candidate| scratch.path().join(format!("{}-{threads}-{round}", candidate.name)))
+                .collect();
+            let stores: Vec<OpenStore> =
+                candidates.iter().zip(&paths).map(|(candidate, path)| (candidate.make)(path)).collect::<Result<_>>()?;
+            let in_turn = |first: usize| (0..stores.len()).map(move |place| (place + first) % candidates.len());
+            for turn in in_turn(round) {
+                for (row, step) in Step::PLAIN.into_iter().enumerate() {
+                    measured[turn][row].push(measure_step(&stores[turn], (step, 1), threads, options, device)?);
                 }
-                drop(store);
-                std::fs::remove_dir_all(&path)?;
+            }
+            for short in 0..SYNCED_TURNS {
+                let step = (Step::CommitSynced, SYNCED_FIRST + short * threads);
+                for turn in in_turn(round + short) {
+                    let figures = measure_step(&stores[turn], step, threads, options, device)?;
+                    measured[turn][Step::PLAIN.len()].push(figures);
+                }
+            }
+            drop(stores);
+            for path in &paths {
+                std::fs::remove_dir_all(path)?;
             }
         }
         sections.push(table(candidates, threads, &measured));
@@ -304,7 +325,7 @@ fn cells(step: Step, name: &str, first: &[Measured], own: &[Measured], is_first:
         cells.extend([Cell::Empty, Cell::Empty, Cell::Empty]);
     } else {
         cells.push(Cell::Number(ratio.median, 2));
-        cells.push(format!("{:.2}-{:.2}", ratio.min, ratio.max).into());
+        cells.push(ratio.range(2).into());
         cells.push(Cell::Number(ratios(|measured| measured.rate_synced).median, 2));
     }
     cells.push(Cell::optional(per_operation(|measured| measured.log_bytes), 0));

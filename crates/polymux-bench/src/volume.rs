@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 use polymux_fs::{FileSystem, MountOptions, NewVolume, Parts, Progress, TierMember, TierPresence};
+use polymux_meta::LogPlacement;
 use polymux_tier::posix::OWN_DIRECTORY;
 use polymux_tier::{PosixTier, PosixTierOptions};
 use polymux_types::{ByteSize, SystemClock, VolumeId};
@@ -31,6 +32,7 @@ const WAITING_PAUSE: Duration = Duration::from_millis(5);
 pub struct Volume {
     tiers: Vec<(String, PathBuf)>,
     memory_bytes: u64,
+    log_placement: LogPlacement,
 }
 
 enum Tiers {
@@ -44,9 +46,22 @@ impl Volume {
     /// # Errors
     /// Where it cannot be made.
     pub fn make(directory: &Path, tiers: usize, memory_bytes: u64) -> Result<Self> {
+        Self::make_with_log(directory, tiers, memory_bytes, LogPlacement::Block)
+    }
+
+    /// As [`Volume::make`], with the log of the store where `log_placement` says.
+    ///
+    /// # Errors
+    /// As [`Volume::make`].
+    pub fn make_with_log(
+        directory: &Path,
+        tiers: usize,
+        memory_bytes: u64,
+        log_placement: LogPlacement,
+    ) -> Result<Self> {
         ensure!(tiers > 0, "a volume has at least one tier");
         let tiers = (0..tiers).map(|index| (format!("t{index}"), directory.join(format!("t{index}")))).collect();
-        let volume = Self { tiers, memory_bytes };
+        let volume = Self { tiers, memory_bytes, log_placement };
         for (_, path) in &volume.tiers {
             fs::create_dir(path)?;
         }
@@ -86,8 +101,8 @@ impl Volume {
         let (name, path) = &self.tiers[0];
         let path = path.join(OWN_DIRECTORY).join("meta");
         let store = match tiers {
-            Tiers::New => store::make(&path, self.memory_bytes)?,
-            Tiers::Existing => store::open(&path, self.memory_bytes)?,
+            Tiers::New => store::make_with_log(&path, self.memory_bytes, &self.log_placement)?,
+            Tiers::Existing => store::open_with_log(&path, self.memory_bytes, &self.log_placement)?,
         };
         let parts = Parts {
             name: NAME.to_owned(),

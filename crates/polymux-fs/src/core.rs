@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use polymux_meta::{Batch, Sequence};
@@ -14,7 +14,7 @@ use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::inode::{DirectoryState, HandleTable, InlineChange, Inode, InodeTable, SizeTrust};
 use crate::space::{DisownedQueue, SyncPool, TierSet};
-use crate::store::{DisownedRecord, ExtentRecord, InodeRecord, Metadata, keys};
+use crate::store::{DisownedRecord, EntryCount, ExtentRecord, InodeBody, InodeRecord, Metadata, keys};
 use crate::volume::{Access, MountOptions};
 
 /// Inodes that stay in memory although nobody refers to them.
@@ -38,6 +38,10 @@ pub(crate) struct Core {
     /// The last stop was unclean: objects may be longer than their files say (DESIGN section 6).
     pub(crate) after_unclean_stop: AtomicBool,
     pub(crate) epoch: AtomicU64,
+    /// Held by whoever raises the epoch.
+    pub(crate) raising: Mutex<()>,
+    /// When this mount began.
+    pub(crate) mounted_at: Timestamp,
     pub(crate) unmounted: AtomicBool,
     pub(crate) flush_due_ms: AtomicU64,
     /// The inline file after which moving idle ones to objects goes on.
@@ -64,9 +68,22 @@ impl Transaction {
         self.put_record(inode, Some(state));
     }
 
+    /// Adds the record of a directory that says of itself that names come and go after it: its cookies go on where those
+    /// that it reserves end.
+    pub(crate) fn put_open_directory(&mut self, inode: &Inode, state: &DirectoryState) {
+        let mut record = inode.to_record(Some(state));
+        if let InodeBody::Directory { next_cookie, entries, .. } = &mut record.body {
+            *next_cookie = state.cookies_end;
+            *entries = EntryCount::Open;
+        }
+        inode.is_record_open.store(true, Ordering::Release);
+        self.put_record_with(keys::inode(inode.ino), |bytes| record.encode_into(bytes));
+    }
+
     fn put_record(&mut self, inode: &Inode, state: Option<&DirectoryState>) {
         // Cleared first: a time that changes while the record is being made marks the inode again.
-        inode.times_dirty.store(false, std::sync::atomic::Ordering::Release);
+        inode.times_dirty.store(false, Ordering::Release);
+        inode.is_record_open.store(false, Ordering::Release);
         if let Some(file) = inode.file() {
             file.log_inline(|change| match change {
                 InlineChange::Put(content) => self.put_record_with(keys::inline(inode.ino), |bytes| {
@@ -76,7 +93,7 @@ impl Transaction {
             });
         }
         let record: InodeRecord = inode.to_record(state);
-        if let crate::store::InodeBody::Regular(file) = &record.body {
+        if let InodeBody::Regular(file) = &record.body {
             let checked = crate::store::inode_format::check_file(file);
             assert_eq!(checked, Ok(()), "inode {} breaks an invariant before commit", inode.ino);
         }
@@ -118,6 +135,7 @@ impl Core {
         metadata: Metadata,
         tiers: TierSet,
     ) -> Self {
+        let mounted_at = clock.now();
         Self {
             id: identity.0,
             name: identity.1,
@@ -133,6 +151,8 @@ impl Core {
             rename_lock: Mutex::new(()),
             after_unclean_stop: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
+            raising: Mutex::new(()),
+            mounted_at,
             unmounted: AtomicBool::new(false),
             flush_due_ms: AtomicU64::new(0),
             inline_cursor: AtomicU64::new(0),
@@ -165,9 +185,16 @@ impl Core {
 
     fn load_inode(&self, ino: Ino) -> Result<Option<Inode>> {
         // Read before the record, so that the sequence certainly covers the record's last change.
-        let Some(record) = self.metadata.inode(ino)? else { return Ok(None) };
+        let Some(mut record) = self.metadata.inode(ino)? else { return Ok(None) };
+        let was_open = matches!(record.body, InodeBody::Directory { entries: EntryCount::Open, .. });
+        if was_open {
+            // A crash took the times of the last changes. They were before this mount, so that nobody who compares times
+            // takes the directory for one that did not change.
+            record.modified = record.modified.max(self.mounted_at);
+            record.changed = record.changed.max(self.mounted_at);
+        }
         let extents = match &record.body {
-            crate::store::InodeBody::Regular(file) if file.objects.len() > 1 => self.metadata.extents(ino)?,
+            InodeBody::Regular(file) if file.objects.len() > 1 => self.metadata.extents(ino)?,
             _ => Vec::new(),
         };
         let sequence = self.metadata.committed();
@@ -175,7 +202,9 @@ impl Core {
             true => SizeTrust::Doubtful,
             false => SizeTrust::Settled,
         };
-        Inode::from_record(ino, record, &extents, sequence, trust).map(Some)
+        let inode = Inode::from_record(ino, record, &extents, sequence, trust)?;
+        inode.times_dirty.store(was_open && !self.is_read_only(), Ordering::Release);
+        Ok(Some(inode))
     }
 
     /// Runs `body` with the record locks of all `inodes` held and commits what it put together, as one transaction.
@@ -190,7 +219,13 @@ impl Core {
         let mut transaction = Transaction { batch: Batch::new() };
         let result = body(&mut transaction)?;
         let committed = self.metadata.commit(transaction.batch);
-        let sequence = committed.inspect_err(|_| ordered.iter().for_each(|inode| inode.note_uncommitted()))?;
+        let sequence = committed.inspect_err(|_| {
+            for inode in &ordered {
+                // An open record that was not committed opens nothing.
+                inode.is_record_open.store(false, Ordering::Release);
+                inode.note_uncommitted();
+            }
+        })?;
         for inode in ordered {
             inode.note_sequence(sequence);
         }

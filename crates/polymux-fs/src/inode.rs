@@ -3,22 +3,23 @@
 //! What is true here:
 //! * In memory the collective inode is the truth for all attributes.
 //! * What an inode record holds changes only inside `Core::transact`, which holds the record lock of every inode of the
-//!   transaction, so that records reach the log in the order of the changes. Times alone may run ahead of the record.
+//!   transaction, so that records reach the log in the order of the changes. Times alone may run ahead of the record,
+//!   and of a directory whose record is open, what says which names are in it (docs/design/0009).
 //! * At most one tier at a time may extend a file (docs/design/0001): `extenders` is empty or one bit.
 //! * An inode leaves memory only when nobody refers to it and its times are in the record.
 
 mod attributes;
 mod file;
 mod handle;
-mod number_hash;
 mod inline;
+mod number_hash;
 mod record;
 mod table;
 
 pub(crate) use attributes::Common;
 pub(crate) use file::{FileState, Layout, reference_of};
-pub(crate) use inline::InlineChange;
 pub(crate) use handle::{Handle, HandleTable};
+pub(crate) use inline::InlineChange;
 pub(crate) use record::SizeTrust;
 pub(crate) use table::{InodeTable, Lifecycle};
 
@@ -34,7 +35,10 @@ use crate::attributes::FileKind;
 #[derive(Debug)]
 pub(crate) struct DirectoryState {
     pub(crate) next_cookie: u64,
-    pub(crate) entries: u64,
+    /// While the record is open: cookies below this one are not handed out again after a crash.
+    pub(crate) cookies_end: u64,
+    /// Names in it; `None` where nobody counted them since a crash.
+    pub(crate) entries: Option<u64>,
 }
 
 /// What depends on the type of the file.
@@ -59,6 +63,9 @@ pub(crate) struct Inode {
     pub(crate) common: RwLock<Common>,
     /// It certainly has no extended attribute. Changes under the record lock.
     pub(crate) lacks_xattrs: AtomicBool,
+    /// Of a directory: its last record says that it is not exact (docs/design/0009). Then its times are dirty, too.
+    /// Changes under the record lock.
+    pub(crate) is_record_open: AtomicBool,
     /// Times in `common` are newer than those in the record.
     pub(crate) times_dirty: AtomicBool,
     /// The last transaction that concerns this inode.

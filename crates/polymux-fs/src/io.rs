@@ -9,6 +9,7 @@
 
 mod allocate;
 mod inline;
+mod inline_move;
 mod objects;
 mod read;
 mod seek;

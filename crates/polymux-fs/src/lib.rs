@@ -20,6 +20,7 @@
 //!             Inode::record_lock              ascending inode numbers
 //!               Inode::lifecycle
 //!                 FileState::layout
+//!                   InlineData::bytes
 //!                   Inode::common
 //!                     FileState::unsynced, DisownedQueue::pending, shards of tables: leaves
 //! ```
@@ -57,7 +58,10 @@ pub use error::{Error, ErrorKind, Result};
 pub use file_system::{FileSystem, HandleId, Progress};
 pub use polymux_tier::SeekTarget;
 pub use report::{ExtentReport, FileLocation, TierShare, TierState, TierStatus, VolumeStatus};
-pub use store::store_boundaries;
+pub use store::{
+    CheckReport, Description, Field, FieldValue, INVARIANTS, RECORD_KINDS, Violation, check_records, describe_key,
+    describe_record, for_each_record, on_disk_formats, store_boundaries,
+};
 pub use volume::{
     Access, AccessTimes, MissingTiers, MountOptions, NewVolume, Parts, TierMember, TierName, TierPresence, VolumeError,
 };

@@ -5,6 +5,7 @@
 //! tier, and one that is newer means that the metadata is old.
 
 mod format;
+mod lagging_copy;
 mod mount;
 mod passes;
 

@@ -6,9 +6,12 @@
 //! * An inode record is written only inside a [`Metadata::commit`] whose batch also holds everything that must become
 //!   durable together with it.
 
+mod check;
+pub(crate) mod describe;
 pub(crate) mod directory_format;
 pub(crate) mod disowned_format;
 pub(crate) mod extent_format;
+mod formats;
 pub(crate) mod frame;
 pub(crate) mod inline_format;
 pub(crate) mod inode_format;
@@ -17,9 +20,13 @@ mod metadata;
 mod number_range;
 pub(crate) mod volume_format;
 
-pub(crate) use directory_format::{Dirent, PositionEntry};
+pub use check::{CheckReport, INVARIANTS, Violation, check_records, for_each_record};
+pub use describe::{Description, Field, FieldValue, RECORD_KINDS, describe_key, describe_record};
+pub(crate) use directory_format::{Dirent, EntryCount, PositionEntry};
 pub(crate) use disowned_format::{DisownedKind, DisownedRecord};
 pub(crate) use extent_format::ExtentRecord;
+#[doc(hidden)]
+pub use formats::on_disk_formats;
 pub(crate) use inline_format::INLINE_SIZE_LIMIT;
 pub(crate) use inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry, ObjectRole};
 pub use keys::store_boundaries;

@@ -83,7 +83,7 @@ pub struct MountOptions {
     /// Milliseconds between flushes of the log.
     pub flush_interval_ms: u32,
     /// Longest file in bytes that lives in the metadata store instead of on a tier; 0: none, and at most 64 KiB count.
-    /// Files that are there already stay until they grow.
+    /// Longer ones that are there already stay until they are written to.
     pub inline_size_max: u32,
     /// Seconds after its last use when an inline file may move to another tier, where the metadata tier is short of room.
     pub inline_idle_seconds: u32,

@@ -70,6 +70,21 @@ fn random_operations_agree_with_the_reference_on_one_tier() {
     }
 }
 
+/// Every file has an object from its first byte on: what inline data hides of objects of a few bytes shows here.
+#[test]
+fn random_operations_agree_with_the_reference_without_inline_data() {
+    let cases = from_environment("POLYMUX_MODEL_CASES", 256).div_ceil(4);
+    let outcome = runner(cases, true).run(&vec(operation(), 1..80), |operations| {
+        let mut volume = Volume::new(&CAPACITIES);
+        volume.options.inline_size_max = 0;
+        volume.remount();
+        harness::run(volume, &operations).map_err(TestCaseError::fail)
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+}
+
 /// The planted bug: each 50th write says it was carried out and was not.
 struct LosesWrites {
     writes: Arc<AtomicU64>,

@@ -183,7 +183,7 @@ fn a_sync_waits_for_whoever_logs_the_same_bytes() {
     write_all(volume.fs(), handle, 0, b"bytes").expect("written");
     gate.shut.store(true, Ordering::SeqCst);
     let synced = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let too_early = std::thread::scope(|scope| {
         scope.spawn(|| change_mode(&volume, ino, 0o600));
         while !gate.somebody_waits.load(Ordering::SeqCst) {
             std::thread::yield_now();
@@ -193,9 +193,11 @@ fn a_sync_waits_for_whoever_logs_the_same_bytes() {
             synced.store(true, Ordering::SeqCst);
         });
         std::thread::sleep(Duration::from_millis(100));
-        assert!(!synced.load(Ordering::SeqCst), "nothing of it is committed yet");
+        let too_early = synced.load(Ordering::SeqCst);
         gate.shut.store(false, Ordering::SeqCst);
+        too_early
     });
+    assert!(!too_early, "nothing of it was committed yet");
     volume.crash();
     assert_eq!(read_whole(volume.fs(), ino).expect("read"), b"bytes");
 }

@@ -26,7 +26,7 @@ const PIECE: u64 = 1024 * 1024;
 /// The reserved room of a store.
 pub(crate) struct Ballast {
     directory: PathBuf,
-    file: Option<File>,
+    file: File,
     /// Bytes that it should hold.
     bytes: u64,
     /// Bytes that it holds.
@@ -36,7 +36,7 @@ pub(crate) struct Ballast {
 }
 
 impl Ballast {
-    /// Opens the ballast of a store, or makes it. A store that is only read has none.
+    /// Opens the ballast of a store, or makes it.
     pub(crate) fn open(path: &Path, bytes: u64) -> Result<Self, StoreError> {
         let failed = |error: std::io::Error| StoreError::Io(format!("{}: {error}", path.display()));
         let mut options = OpenOptions::new();
@@ -45,7 +45,7 @@ impl Ballast {
         let directory = path.parent().expect("the ballast lies in the directory of its store").to_owned();
         let ballast = Self {
             directory,
-            file: Some(file),
+            file,
             bytes,
             held: Mutex::new(held),
             short: AtomicBool::new(false),
@@ -53,18 +53,6 @@ impl Ballast {
         };
         ballast.look()?;
         Ok(ballast)
-    }
-
-    /// None, for a store that writes nothing.
-    pub(crate) fn none(directory: &Path) -> Self {
-        Self {
-            directory: directory.to_owned(),
-            file: None,
-            bytes: 0,
-            held: Mutex::new(0),
-            short: AtomicBool::new(false),
-            stuck: AtomicBool::new(false),
-        }
     }
 
     /// Whether metadata may grow.
@@ -90,7 +78,7 @@ impl Ballast {
 
     /// Looks at the file system: takes back what is missing where it can, and notes whether there is room.
     pub(crate) fn look(&self) -> Result<(), StoreError> {
-        let Some(file) = &self.file else { return Ok(()) };
+        let file = &self.file;
         let mut held = self.held.lock();
         let free = self.free()?;
         let wanted = self.bytes.saturating_sub(*held);
@@ -114,7 +102,7 @@ impl Ballast {
 
     /// Sees to it that so many bytes are free, out of the ballast where need be. Returns whether they are.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<bool, StoreError> {
-        let Some(file) = &self.file else { return Ok(true) };
+        let file = &self.file;
         let mut held = self.held.lock();
         let free = self.free()?;
         if free >= bytes {

@@ -174,6 +174,35 @@ fn split_change(bytes: &[u8]) -> Option<(ChangeRef<'_>, &[u8])> {
     }
 }
 
+/// The format, for its fuzz targets.
+pub(crate) fn on_disk_format() -> polymux_types::on_disk_format::OnDiskFormat {
+    use polymux_types::on_disk_format::{FormatForm, OnDiskFormat};
+    OnDiskFormat {
+        name: "batch",
+        samples: || {
+            let mut batch = Batch::new();
+            batch.put(b"key", b"value");
+            batch.delete(b"gone");
+            batch.put(b"", [9; 300]);
+            vec![Vec::new(), batch.bytes]
+        },
+        repair: |_| {},
+        read_and_write: |bytes| {
+            let batch = Batch::from_bytes(bytes.to_vec())?;
+            let mut again = Batch::new();
+            for change in &batch {
+                match change.value {
+                    Some(value) => again.put(change.key, value),
+                    None => again.delete(change.key),
+                }
+            }
+            assert_eq!(again, batch, "a batch has as many changes as it says");
+            Some(again.bytes)
+        },
+        form: FormatForm::Unique,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,20 +13,30 @@
 mod ballast;
 mod batch;
 pub mod conformance;
+mod copy;
 mod error;
+mod formats;
 mod log;
 mod log_store;
 mod memtable;
 mod store;
+#[cfg(all(test, shuttle))]
+mod schedules;
 mod sync;
 mod tables;
 
 pub use batch::{Batch, ChangeRef, Changes};
+pub use copy::{
+    CopyDescription, CopyOptions, CopyReport, CopyState, CopyWorth, describe_copy, restore_from_copy,
+};
 pub use error::StoreError;
-pub use log::{BLOCK, LogCounters, LogMedium};
-pub use log_store::{LogStore, LogStoreOptions, OpenMode, StepProgress, StoreReport, Workers};
+#[doc(hidden)]
+pub use formats::on_disk_formats;
+pub use log::{BLOCK, LogCounters, LogEnd, LogMedium};
+pub use log_store::{LogPlacement, LogStore, LogStoreOptions, OpenMode, RegionKind, StepProgress, StoreReport, Workers};
+pub use log_store::{InUse, LogEntry, LogSummary, LogView, PartitionView, StoreView, TableLevel};
 pub use memtable::GROUP_LENGTH;
-pub use store::{Entry, MetadataStore, Room};
+pub use store::{CopySync, Entry, MetadataStore, Room};
 pub use tables::TableCounters;
 
 pub use polymux_types::Sequence;

@@ -26,11 +26,17 @@
 
 mod block_file;
 #[cfg(test)]
-mod crash_medium;
+pub(crate) mod crash_medium;
+#[cfg(all(test, not(shuttle)))]
+mod crash_region;
 mod entry_format;
 mod flush;
+mod formats;
 mod header_format;
 mod medium;
+mod read_back;
+mod region;
+mod region_spill;
 mod ring;
 mod window;
 
@@ -38,14 +44,19 @@ use std::sync::{Arc, OnceLock};
 
 pub(crate) use block_file::BlockFile;
 pub(crate) use entry_format::{ALIGNMENT, entry_length};
+pub(crate) use formats::on_disk_formats;
 pub(crate) use header_format::{HEADER_LENGTH, LogHeader};
 use header_format::SlotError;
 pub use medium::{BLOCK, LogMedium};
 pub(crate) use medium::BlockBuffer;
-pub(crate) use ring::Replay;
+pub(crate) use region::{LogRegion, REGION_DATA_LENGTH_MIN, REGION_HEADER_LENGTH, RegionLog};
+pub use ring::LogEnd;
+pub(crate) use read_back::cut_last_block;
+pub(crate) use ring::{Replay, pieces};
 
 use self::flush::Flush;
 use self::header_format::SLOT_LENGTH;
+use self::region_spill::SpillUrgency;
 use self::window::Window;
 use crate::error::StoreError;
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, thread};
@@ -122,7 +133,7 @@ impl Log {
             if room.is_power_of_two() { room } else { room.next_power_of_two() / 2 }
         });
         assert!(ring_length >= 4 * BLOCK, "a log has room for a ring");
-        let header = LogHeader { store, salt, ring_length, turn: 0, generation: 0, checkpoint: FIRST_POSITION };
+        let header = LogHeader { store, salt, ring_length, turn: 0, generation: 0, checkpoint_generation: 0, checkpoint: FIRST_POSITION };
         write_header(medium, &header)
     }
 
@@ -149,9 +160,7 @@ impl Log {
         position: u64,
         window_length: u64,
     ) -> Result<Self, StoreError> {
-        let generation = header.generation.checked_add(1);
-        let generation = generation.ok_or_else(|| StoreError::Corrupted("the generations are used up".to_owned()))?;
-        let header = LogHeader { generation, turn: header.turn + 1, ..header };
+        let header = next_life(header)?;
         let low = position - position % BLOCK;
         let window = Window::new(window_length.min(header.ring_length));
         let mut block = vec![0; usize::try_from(BLOCK).expect("a block fits into memory")];
@@ -159,10 +168,34 @@ impl Log {
         medium.read(offset, &mut block).map_err(|error| StoreError::Io(format!("reading the log: {error}")))?;
         // The first block that is written holds the end of what is durable already.
         window.restore(low, position, &block);
+        // A process that was killed may have written what it never flushed, and replay found it.
+        medium.flush().map_err(|error| StoreError::Io(format!("flushing the log: {error}")))?;
         write_header(&*medium, &header)?;
-        Ok(Self {
+        Ok(Self::begin(medium, header, window, low, position))
+    }
+
+    /// As [`Log::resume`], with the end of the log in a region.
+    pub(crate) fn resume_in_region(
+        medium: Arc<dyn LogMedium>,
+        region: RegionLog,
+        header: LogHeader,
+        position: u64,
+    ) -> Result<Self, StoreError> {
+        let header = next_life(header)?;
+        let held = region.low()..=region.low() + region.data_length();
+        if !held.contains(&position) {
+            return Err(StoreError::Corrupted("the log ends before what its region holds".to_owned()));
+        }
+        region.begin(header.generation, position)?;
+        write_header(&*medium, &header)?;
+        let low = region.low();
+        Ok(Self::begin(medium, header, Window::in_region(region), low, position))
+    }
+
+    fn begin(medium: Arc<dyn LogMedium>, header: LogHeader, window: Window, low: u64, position: u64) -> Self {
+        Self {
             window,
-            generation,
+            generation: header.generation,
             salt: header.salt,
             ring_length: header.ring_length,
             first: position,
@@ -176,7 +209,7 @@ impl Log {
             counts: Counts::default(),
             poison: OnceLock::new(),
             medium,
-        })
+        }
     }
 
     /// Fails once a write has failed.
@@ -221,11 +254,17 @@ impl Log {
         assert!(place.end - place.position <= self.entry_length_max(), "an entry fits into the window");
         while place.end > self.low.0.load(Ordering::Acquire) + self.window.length() {
             self.check()?;
-            if !self.write_out()? {
+            let moved = match self.window.region() {
+                Some(region) => self.spill(region, SpillUrgency::Waiting)?,
+                None => self.write_out()?,
+            };
+            if !moved {
                 thread::yield_now();
             }
         }
-        self.window.fill(place.position, self.generation, self.salt, payload);
+        if let Err(error) = self.window.fill(place.position, self.generation, self.salt, payload) {
+            return Err(self.poison(StoreError::Io(format!("writing the region of the log: {error}"))));
+        }
         self.counts.entries.fetch_add(1, Ordering::Relaxed);
         self.counts.payload_bytes.fetch_add(payload.len() as u64, Ordering::Relaxed);
         Ok(())
@@ -233,7 +272,7 @@ impl Log {
 
     /// Longest entry that can be filled.
     pub(crate) fn entry_length_max(&self) -> u64 {
-        self.window.length() - BLOCK
+        self.window.entry_length_max()
     }
 
     /// Where the next entry will begin.
@@ -264,7 +303,15 @@ impl Log {
         if position <= header.checkpoint {
             return Ok(());
         }
-        let next = LogHeader { checkpoint: position, turn: header.turn + 1, ..*header };
+        // Behind where this opening began, everything is of this generation.
+        let ours = position >= self.first;
+        let checkpoint_generation = if ours { self.generation } else { header.checkpoint_generation };
+        let next = LogHeader {
+            checkpoint: position,
+            checkpoint_generation,
+            turn: header.turn + 1,
+            ..*header
+        };
         if let Err(error) = write_header(&*self.medium, &next) {
             drop(header);
             return Err(self.poison(error));
@@ -317,11 +364,19 @@ impl Log {
 
     /// How the medium is written.
     pub(crate) fn description(&self) -> String {
-        self.medium.description()
+        self.window.region().map_or_else(|| self.medium.description(), RegionLog::description)
     }
 }
 
-fn write_header(medium: &dyn LogMedium, header: &LogHeader) -> Result<(), StoreError> {
+/// The header of the next opening.
+fn next_life(header: LogHeader) -> Result<LogHeader, StoreError> {
+    let generation = header.generation.checked_add(1);
+    let generation = generation.ok_or_else(|| StoreError::Corrupted("the generations are used up".to_owned()))?;
+    Ok(LogHeader { generation, turn: header.turn + 1, ..header })
+}
+
+/// Writes a header to its slot, durably.
+pub(crate) fn write_header(medium: &dyn LogMedium, header: &LogHeader) -> Result<(), StoreError> {
     let mut block = BlockBuffer::new(SLOT_LENGTH);
     block.as_mut_slice().copy_from_slice(&header.encode());
     let offset = header.slot() * SLOT_LENGTH as u64;
@@ -330,5 +385,9 @@ fn write_header(medium: &dyn LogMedium, header: &LogHeader) -> Result<(), StoreE
         .map_err(|error| StoreError::Io(format!("writing the header of the log: {error}")))
 }
 
+#[cfg(all(test, shuttle))]
+mod region_schedules;
+#[cfg(all(test, not(shuttle)))]
+mod region_tests;
 #[cfg(test)]
 mod tests;

@@ -19,8 +19,10 @@
 mod background;
 mod maintenance;
 mod open;
+mod placement;
 mod read;
 mod report;
+mod view;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,12 +36,16 @@ use crate::batch::Batch;
 use crate::error::StoreError;
 use crate::log::{ALIGNMENT, Log};
 use crate::memtable::Memtable;
-use crate::store::{Entry, MetadataStore, Room};
+use crate::copy::{CopyThread, SecondCopy};
+use crate::store::{CopySync, Entry, MetadataStore, Room};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::tables::Tables;
 
 pub use self::open::{LogStoreOptions, OpenMode, Workers};
+pub(crate) use self::placement::on_disk_format;
+pub use self::placement::{LogPlacement, RegionKind};
 pub use self::report::StoreReport;
+pub use self::view::{InUse, LogEntry, LogSummary, LogView, PartitionView, StoreView, TableLevel};
 
 /// A commit looks at the size of its memtable each time the log grows by this many bytes.
 const CHECK_INTERVAL: u64 = 64 * 1024;
@@ -59,25 +65,27 @@ struct Sealed {
 }
 
 /// What all threads of a store share.
-struct Inner {
+pub(crate) struct Inner {
     path: PathBuf,
-    log: Log,
+    pub(crate) log: Log,
     levels: RwLock<Levels>,
-    tables: Tables,
+    pub(crate) tables: Tables,
     ballast: Ballast,
     /// Held while a memtable is written and while tables are compacted away for room.
-    maintenance: Mutex<()>,
+    pub(crate) maintenance: Mutex<()>,
     memtable_bytes_max: u64,
     log_span_max: u64,
     signals: Signals,
     replayed_entries: u64,
     stalled_commits: AtomicU64,
+    copy: Option<SecondCopy>,
 }
 
 /// A [`MetadataStore`] with a log of its own. Keys do not begin with four bytes 0xff.
 pub struct LogStore {
     inner: Arc<Inner>,
     background: Option<Background>,
+    copying: Option<CopyThread>,
 }
 
 impl LogStore {
@@ -90,6 +98,22 @@ impl LogStore {
     pub fn close(mut self) -> Result<(), StoreError> {
         self.background = None;
         self.checkpoint()
+    }
+
+    /// Ships the rest to the second copy, which then says that it is whole. The last thing before the end of the process:
+    /// nothing is committed after it. Where the copy does not answer, it stays behind.
+    pub fn finish_copy(&self) {
+        match (&self.copying, &self.inner.copy) {
+            (Some(_), Some(copy)) => drop(copy.stop()),
+            _ => self.inner.finish_copy(),
+        }
+    }
+
+    /// Begins to ship to a copy whose files are open.
+    #[cfg(test)]
+    pub(crate) fn attach_copy(&mut self, options: crate::copy::CopyOptions, directory: crate::copy::CopyDirectory) {
+        let inner = Arc::get_mut(&mut self.inner).expect("a store that is driven by hand has no threads");
+        inner.copy = Some(SecondCopy::attach_to(options, directory, &inner.log, &inner.tables));
     }
 
     /// One round of background work, for whoever drives the store by hand ([`Workers::Manual`]).
@@ -161,11 +185,36 @@ impl Inner {
     fn committed(&self) -> Sequence {
         sequence_of(self.log.tail())
     }
+
+    /// The second copy, where there is one.
+    pub(crate) fn second_copy(&self) -> Option<&SecondCopy> {
+        self.copy.as_ref()
+    }
+
+    /// Whether the store has stopped because of an error.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.log.check().is_err()
+    }
+
+    /// End of the stretch of the log of the memtable that is being written or could not be written.
+    pub(crate) fn sealed_end(&self) -> Option<u64> {
+        self.levels.read().sealed.as_ref().map(|sealed| sealed.end)
+    }
+
+    /// Waits for the second copy, as far as it has to be waited for.
+    fn sync_copy(&self, through: Sequence) -> CopySync {
+        let Some(copy) = &self.copy else { return CopySync::Safe };
+        let ship = || {
+            self.ship();
+        };
+        let by_hand: Option<&dyn Fn()> = if self.signals.has_workers() { None } else { Some(&ship) };
+        copy.sync(end_of(through), by_hand)
+    }
 }
 
 /// The sequence of a transaction is the end of its entry, in units of the log's alignment: greater for a later one, and
 /// never the same for two.
-fn sequence_of(end: u64) -> Sequence {
+pub(crate) fn sequence_of(end: u64) -> Sequence {
     Sequence(end / ALIGNMENT)
 }
 
@@ -189,7 +238,12 @@ impl MetadataStore for LogStore {
 
     fn sync(&self, through: Sequence) -> Result<(), StoreError> {
         assert!(through <= self.committed(), "only a committed transaction can be made durable");
-        self.inner.log.sync(end_of(through))
+        self.inner.log.sync(end_of(through))?;
+        if self.inner.copy.as_ref().is_some_and(SecondCopy::is_synchronous) {
+            // A copy that does not come along is told of in the report; it does not stop the store.
+            let _late = self.inner.sync_copy(through);
+        }
+        Ok(())
     }
 
     fn durable(&self) -> Sequence {
@@ -216,6 +270,20 @@ impl MetadataStore for LogStore {
     fn room(&self) -> Room {
         self.inner.ballast.room()
     }
+
+    fn copied(&self) -> Sequence {
+        let arrived = self.inner.copy.as_ref().and_then(SecondCopy::arrived);
+        arrived.map_or_else(|| self.inner.committed(), sequence_of)
+    }
+
+    fn sync_copy(&self, through: Sequence) -> Result<CopySync, StoreError> {
+        assert!(through <= self.durable(), "what is in the copy is durable in the store before");
+        Ok(self.inner.sync_copy(through))
+    }
+
+    fn abandon_copy(&self, raised: Sequence) -> CopySync {
+        self.inner.copy.as_ref().map_or(CopySync::Safe, |copy| copy.abandon(end_of(raised)))
+    }
 }
 
 impl Drop for LogStore {
@@ -225,6 +293,11 @@ impl Drop for LogStore {
         // What was committed reaches the medium, as if the process had ended in order; what was synced is there already.
         if self.inner.log.check().is_ok() {
             let _ = self.inner.log.sync(self.inner.log.tail());
+        }
+        match self.copying.take() {
+            Some(copying) => drop(copying),
+            None if !self.inner.is_poisoned() => self.inner.finish_copy(),
+            None => {}
         }
     }
 }

@@ -9,39 +9,52 @@
 //! * A removal stays as an entry without a value, because the tables may hold the key.
 //! * Locks: one shard at a time for changes; a range read holds one shard at a time too.
 
-mod merge;
+mod key;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Bound;
 
 use crate::batch::{Batch, ChangeRef};
 use crate::sync::{AtomicU64, Ordering, RwLock};
 
-pub(crate) use merge::Merged;
+pub(crate) use key::Key;
 
 /// Bytes of a key that make its group.
 pub const GROUP_LENGTH: usize = 13;
 
 const SHARDS: usize = 64;
 
-/// What an entry takes beyond its key and value: the two boxes, the sequence and its share of a tree node.
-const ENTRY_OVERHEAD: u64 = 96;
+/// What an entry takes beyond its value and what of its key is elsewhere: the head of the key, the slot, the box of the
+/// value, and the free part of a tree node.
+const ENTRY_OVERHEAD: u64 = 128;
 
 /// The latest change of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) sequence: u64,
+    /// The first change of the key here was a setting: it may be that no table holds it.
+    pub(crate) origin: Origin,
     /// `None` for a removal.
     pub(crate) value: Option<Box<[u8]>>,
 }
 
+/// Where a key that a memtable knows was first heard of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// It was set here; whether something older holds it is not known.
+    Here,
+    /// Its removal came first, so something older holds it: who removes a name has found it.
+    Older,
+}
+
 /// An entry read from a memtable.
-pub(crate) type MemoryEntry = (Box<[u8]>, Slot);
+pub(crate) type MemoryEntry = (Vec<u8>, Slot);
 
 #[derive(Default)]
 struct Shard {
-    entries: BTreeMap<Box<[u8]>, Slot>,
+    entries: BTreeMap<Key, Slot>,
 }
 
 /// Shards share no cache line, so that threads in different groups do not slow each other down.
@@ -96,12 +109,12 @@ impl Memtable {
 
     /// The latest change of a key, if there is one here.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Slot> {
-        self.shards[shard_of(key)].0.read().entries.get(key).cloned()
+        self.shards[shard_of(key)].0.read().entries.get(&Key::new(key)).cloned()
     }
 
     /// Changes with `from <= key < to` in ascending order, at most about `limit`, and the first key that was not looked at
     /// (`None` where the end was reached).
-    pub(crate) fn range(&self, from: &[u8], to: &[u8], limit: usize) -> (Vec<MemoryEntry>, Option<Box<[u8]>>) {
+    pub(crate) fn range(&self, from: &[u8], to: &[u8], limit: usize) -> (Vec<MemoryEntry>, Option<Vec<u8>>) {
         if from >= to {
             return (Vec::new(), None);
         }
@@ -114,7 +127,7 @@ impl Memtable {
         // Groups are spread evenly, so a shard holds its share; what is beyond the shortest share is read again later.
         let share = (limit / SHARDS).saturating_mul(2).max(16);
         let mut found = Vec::new();
-        let mut cut: Option<Box<[u8]>> = None;
+        let mut cut: Option<Vec<u8>> = None;
         for shard in 0..SHARDS {
             let (entries, next) = self.range_of_shard(shard, from, to, share);
             found.extend(entries);
@@ -136,18 +149,26 @@ impl Memtable {
         from: &[u8],
         to: &[u8],
         limit: usize,
-    ) -> (Vec<MemoryEntry>, Option<Box<[u8]>>) {
+    ) -> (Vec<MemoryEntry>, Option<Vec<u8>>) {
         let shard = self.shards[shard].0.read();
-        let mut entries = shard.entries.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)));
+        let mut entries = shard.entries.range((Bound::Included(Key::new(from)), Bound::Excluded(Key::new(to))));
         let found: Vec<MemoryEntry> =
-            entries.by_ref().take(limit).map(|(key, slot)| (key.clone(), slot.clone())).collect();
-        let next = entries.next().map(|(key, _)| key.clone());
+            entries.by_ref().take(limit).map(|(key, slot)| (key.to_bytes(), slot.clone())).collect();
+        let next = entries.next().map(|(key, _)| key.to_bytes());
         (found, next)
     }
 
-    /// Everything, in ascending order of the keys. Only for one that is sealed: nothing is applied any more.
-    pub(crate) fn sorted(&self) -> Merged<'_> {
-        Merged::new(self.shards.iter().map(|shard| shard.0.read()))
+    /// Gives everything, in ascending order of the keys, to `read`. Changes wait meanwhile, so this is for a memtable that
+    /// is sealed.
+    pub(crate) fn sorted<T>(&self, read: impl FnOnce(&[(&Key, &Slot)]) -> T) -> T {
+        let shards: Vec<_> = self.shards.iter().map(|shard| shard.0.read()).collect();
+        let entries = shards.iter().flat_map(|shard| shard.entries.iter());
+        let mut entries: Vec<_> = entries.map(|(key, slot)| (key.beginning(), key, slot)).collect();
+        // Each shard is a sorted run, and this sort merges the runs that it finds. Keys of two shards mostly differ in their
+        // beginning, so the keys themselves, which lie all over the memory, are seldom looked at.
+        entries.sort_by(|left, right| left.0.cmp(&right.0).then_with(|| left.1.cmp(right.1)));
+        let entries: Vec<(&Key, &Slot)> = entries.into_iter().map(|(_, key, slot)| (key, slot)).collect();
+        read(&entries)
     }
 }
 
@@ -156,9 +177,10 @@ impl Shard {
     fn put(&mut self, change: ChangeRef<'_>, sequence: u64) -> i64 {
         let length = |bytes: usize| i64::try_from(bytes).expect("a length fits");
         let value_length = length(change.value.map_or(0, <[u8]>::len));
-        match self.entries.get_mut(change.key) {
-            Some(slot) if slot.sequence > sequence => 0,
-            Some(slot) => {
+        match self.entries.entry(Key::new(change.key)) {
+            Entry::Occupied(slot) if slot.get().sequence > sequence => 0,
+            Entry::Occupied(mut slot) => {
+                let slot = slot.get_mut();
                 let before = length(slot.value.as_ref().map_or(0, |value| value.len()));
                 match (&mut slot.value, change.value) {
                     // The commonest change: a record of the same size, written over.
@@ -168,10 +190,12 @@ impl Shard {
                 slot.sequence = sequence;
                 value_length - before
             }
-            None => {
+            Entry::Vacant(place) => {
                 let overhead = i64::try_from(ENTRY_OVERHEAD).expect("a small number fits");
-                self.entries.insert(Box::from(change.key), Slot { sequence, value: change.value.map(Box::from) });
-                length(change.key.len()) + value_length + overhead
+                let rest = length(place.key().rest_length());
+                let origin = if change.value.is_some() { Origin::Here } else { Origin::Older };
+                place.insert(Slot { sequence, origin, value: change.value.map(Box::from) });
+                rest + value_length + overhead
             }
         }
     }
@@ -267,7 +291,7 @@ mod tests {
         apply(&memtable, b"key", Some(b"first"), 1);
         assert_eq!(memtable.get(b"key").unwrap().value.as_deref(), Some(b"second".as_slice()));
         apply(&memtable, b"key", None, 3);
-        assert_eq!(memtable.get(b"key"), Some(Slot { sequence: 3, value: None }));
+        assert_eq!(memtable.get(b"key"), Some(Slot { sequence: 3, origin: Origin::Here, value: None }));
         assert_eq!(memtable.get(b"other"), None);
     }
 
@@ -296,17 +320,17 @@ mod tests {
         assert_eq!(found.iter().map(|(key, _)| key[GROUP_LENGTH]).collect::<Vec<_>>(), [2, 3, 4, 5]);
         assert_eq!(next.as_deref(), Some(key(3, 6).as_slice()));
         let mut all = Vec::new();
-        let mut from: Box<[u8]> = Box::from([0]);
+        let mut from = vec![0];
         loop {
             let (found, next) = memtable.range(&from, &[0xff], 64);
             all.extend(found);
             let Some(next) = next else { break };
-            assert!(*next > *from, "each step gets further");
+            assert!(next > from, "each step gets further");
             from = next;
         }
         assert_eq!(all.len(), 400);
         assert!(all.windows(2).all(|pair| pair[0].0 < pair[1].0));
-        let sorted: Vec<_> = memtable.sorted().map(|(key, _)| key.to_vec()).collect();
+        let sorted: Vec<_> = memtable.sorted(|entries| entries.iter().map(|(key, _)| key.to_bytes()).collect());
         assert_eq!(sorted, all.into_iter().map(|(key, _)| key.to_vec()).collect::<Vec<_>>());
     }
 

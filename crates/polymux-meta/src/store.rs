@@ -19,6 +19,16 @@ pub enum Room {
     Ballast,
 }
 
+/// What waiting for the second copy came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum CopySync {
+    /// The copy has it, or nothing can be started from the copy: what depends on it may be done.
+    Safe,
+    /// The copy does not come along, and something older could be started from it: see [`MetadataStore::abandon_copy`].
+    Late,
+}
+
 /// An ordered transactional key-value store. All methods may be called from any thread.
 pub trait MetadataStore: Send + Sync {
     /// The value of a key, as of the last committed transaction.
@@ -47,6 +57,26 @@ pub trait MetadataStore: Send + Sync {
     /// Makes everything durable and lets the next opening find nothing to replay, as far as there is room for that.
     fn checkpoint(&self) -> Result<(), StoreError> {
         self.sync(self.committed())
+    }
+
+    /// The last transaction that the second copy is known to hold, or the last committed one where nobody has to wait for
+    /// a copy.
+    fn copied(&self) -> Sequence {
+        self.committed()
+    }
+
+    /// Waits until the second copy holds every transaction up to `through`, which is durable, where there is one from which the store could
+    /// be started: for whoever is about to do what must not be done where the transaction is not known.
+    fn sync_copy(&self, through: Sequence) -> Result<CopySync, StoreError> {
+        assert!(through <= self.durable(), "what is in the copy is durable in the store before");
+        Ok(CopySync::Safe)
+    }
+
+    /// Gives a copy up that does not come along. The caller has seen to it that nothing is started from a copy without the
+    /// durable transaction `raised`. [`CopySync::Late`]: the copy may hold that transaction, and has to be waited for again.
+    fn abandon_copy(&self, raised: Sequence) -> CopySync {
+        let _nothing_to_give_up = raised;
+        CopySync::Safe
     }
 
     /// Whether metadata may grow.

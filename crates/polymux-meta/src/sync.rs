@@ -4,14 +4,14 @@
 //! otherwise they are the ordinary ones and this module costs nothing.
 
 #[cfg(not(shuttle))]
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+pub(crate) use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 #[cfg(not(shuttle))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[cfg(not(shuttle))]
 pub(crate) use std::thread;
 
 #[cfg(shuttle)]
-pub(crate) use model::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+pub(crate) use model::{Condvar, Mutex, RwLock, RwLockReadGuard};
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[cfg(shuttle)]

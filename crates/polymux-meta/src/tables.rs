@@ -6,11 +6,13 @@
 //! * A memtable is written to all partitions before the log's checkpoint passes it; after a crash in between, replay
 //!   writes the same changes again, which changes nothing (A9). The log is durable as far as a memtable reaches before the
 //!   first of its tables is registered, so tables never know more than the log.
-//! * A removal is written only where the tables below hold its key: names that came and went between two flushes (a spool)
-//!   leave nothing behind.
+//! * The removal of a key that was set in the same memtable is written only where the tables below hold the key: names that
+//!   come and go between two flushes (a spool) leave nothing behind.
 //! * Nobody reads old versions: every read sees the latest tables, and compaction drops whatever was replaced.
 
 mod compaction;
+mod snapshot;
+mod levels;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,17 +21,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lsm_tree::{AbstractTree, AnyTree, Cache, DescriptorTable, Guard, InternalValue, SequenceNumberCounter, ValueType};
 
 use crate::error::StoreError;
-use crate::memtable::Memtable;
+use crate::memtable::{Key, Memtable, Origin, Slot};
 use crate::store::Entry;
 use crate::sync::Mutex;
 
+pub use levels::{PartitionView, TableLevel};
+
 pub(crate) use compaction::{CompactionNeed, Urgency};
+pub(crate) use snapshot::{CURRENT_FILE, PartitionSnapshot, version_of};
 
 /// A sequence after all others: what a read sees, and what compaction may drop.
 const LATEST: u64 = 1 << 62;
 
 /// Where `lsm-tree` keeps the tables of a tree.
-const TABLES_FOLDER: &str = "tables";
+pub(crate) const TABLES_FOLDER: &str = "tables";
 
 /// File descriptors that all trees together keep open.
 const DESCRIPTORS_MAX: usize = 256;
@@ -139,55 +144,53 @@ impl Tables {
 
     /// Writes a sealed memtable to tables that are durable when this returns.
     pub(crate) fn write(&self, memtable: &Memtable) -> Result<(), StoreError> {
-        let mut entries = memtable.sorted().peekable();
-        for (index, partition) in self.partitions.iter().enumerate() {
-            let end = self.partitions.get(index + 1).map(|next| next.first_key.as_slice());
-            let mut failure = None;
-            let stream = std::iter::from_fn(|| {
-                loop {
-                    let (key, slot) = entries.next_if(|(key, _)| end.is_none_or(|end| &**key < end))?;
-                    let length = key.len() + slot.value.as_ref().map_or(0, |value| value.len());
-                    let value = match slot.value {
-                        Some(value) => {
-                            InternalValue::from_components(&*key, &*value, slot.sequence, ValueType::Value)
-                        }
-                        None => match partition.tree.get(&key, LATEST) {
-                            Ok(Some(_)) => InternalValue::new_tombstone(&*key, slot.sequence),
-                            Ok(None) => {
-                                self.counts.removals_dropped.fetch_add(1, Ordering::Relaxed);
-                                continue;
-                            }
-                            Err(error) => {
-                                failure = Some(error_of(&error));
-                                return None;
-                            }
-                        },
-                    };
-                    self.counts.flushed_bytes.fetch_add(length as u64, Ordering::Relaxed);
-                    return Some(Ok(value));
-                }
-            });
-            let mut stream = stream.peekable();
-            if stream.peek().is_some() {
-                let _lock = partition.tree.get_flush_lock();
-                let written = partition.tree.flush_to_tables(&mut stream).map_err(|error| error_of(&error))?;
-                drop(stream);
-                if let Some(failure) = failure {
-                    return Err(failure);
-                }
-                if let Some((tables, _)) = written {
-                    let registered = partition.tree.register_tables(&tables, None, None, &[], LATEST);
-                    registered.map_err(|error| error_of(&error))?;
-                }
-            } else {
-                drop(stream);
-                if let Some(failure) = failure {
-                    return Err(failure);
-                }
+        memtable.sorted(|mut entries| {
+            for (index, partition) in self.partitions.iter().enumerate() {
+                let count = match self.partitions.get(index + 1) {
+                    Some(next) => {
+                        let first = Key::new(&next.first_key);
+                        entries.partition_point(|(key, _)| **key < first)
+                    }
+                    None => entries.len(),
+                };
+                let (own, rest) = entries.split_at(count);
+                self.write_partition(partition, own)?;
+                entries = rest;
             }
+            self.counts.flushes.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    fn write_partition(&self, partition: &Partition, entries: &[(&Key, &Slot)]) -> Result<(), StoreError> {
+        let items = entries.iter().filter_map(|(key, slot)| self.table_entry(partition, &key.to_bytes(), slot).transpose());
+        let mut items = items.peekable();
+        if items.peek().is_none() {
+            return Ok(());
         }
-        self.counts.flushes.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        let _lock = partition.tree.get_flush_lock();
+        let written = partition.tree.flush_to_tables(items).map_err(|error| error_of(&error))?;
+        let Some((tables, _)) = written else { return Ok(()) };
+        let registered = partition.tree.register_tables(&tables, None, None, &[], LATEST);
+        registered.map_err(|error| error_of(&error))
+    }
+
+    /// What a table gets for the latest change of a key; nothing for the removal of what no table holds.
+    fn table_entry(&self, partition: &Partition, key: &[u8], slot: &Slot) -> lsm_tree::Result<Option<InternalValue>> {
+        let length = key.len() + slot.value.as_ref().map_or(0, |value| value.len());
+        let item = match &slot.value {
+            Some(value) => InternalValue::from_components(key, &**value, slot.sequence, ValueType::Value),
+            // The look-up is cheap where no table holds the key, which is what it is done for.
+            None if slot.origin == Origin::Older || partition.tree.contains_key(key, LATEST)? => {
+                InternalValue::new_tombstone(key, slot.sequence)
+            }
+            None => {
+                self.counts.removals_dropped.fetch_add(1, Ordering::Relaxed);
+                return Ok(None);
+            }
+        };
+        self.counts.flushed_bytes.fetch_add(length as u64, Ordering::Relaxed);
+        Ok(Some(item))
     }
 
     /// Bytes that all tables take.
@@ -195,14 +198,14 @@ impl Tables {
         self.partitions.iter().map(|partition| partition.tree.disk_space()).sum()
     }
 
+    /// Number of partitions.
+    pub(crate) fn partition_count(&self) -> usize {
+        self.partitions.len()
+    }
+
     /// Number of tables.
     pub(crate) fn count(&self) -> usize {
         self.partitions.iter().map(|partition| partition.tree.table_count()).sum()
-    }
-
-    /// Directories of the trees.
-    pub(crate) fn directories(&self) -> impl Iterator<Item = &Path> {
-        self.partitions.iter().map(|partition| partition.path.as_path())
     }
 
     pub(crate) fn counters(&self) -> TableCounters {
@@ -283,7 +286,13 @@ mod tests {
     fn a_removal_of_what_no_table_holds_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let tables = Tables::open(directory.path(), &options()).unwrap();
-        tables.write(&memtable(&[("a", None), ("b", None), ("z", None)], 1)).unwrap();
+        let memtable = memtable(&[("a", Some("1")), ("b", Some("2")), ("z", Some("3"))], 1);
+        let mut batch = Batch::new();
+        for key in ["a", "b", "z"] {
+            batch.delete(key);
+        }
+        memtable.apply(&batch, 2);
+        tables.write(&memtable).unwrap();
         assert_eq!((tables.count(), tables.counters().removals_dropped), (0, 3));
     }
 

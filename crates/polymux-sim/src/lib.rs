@@ -13,6 +13,7 @@ mod faulty_tier;
 mod memory_object;
 mod memory_store;
 mod memory_tier;
+pub mod recording_file_system;
 
 pub use faults::OperationKind;
 pub use faulty_tier::FaultyTier;

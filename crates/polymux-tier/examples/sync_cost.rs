@@ -107,9 +107,12 @@ fn new_files(base: &Path, rounds: u64) -> io::Result<()> {
         file.write_all_at(&data, 0)?;
         file.sync_data()
     };
-    let [a, b, c, d, e, f, g] =
-        ["a", "b", "c", "d", "e", "f", "g"].map(directory).into_iter().collect::<io::Result<Vec<_>>>()?.try_into()
-            .map_err(|_| io::Error::other("seven directories"))?;
+    let [a, b, c, d, e, f, g] = ["a", "b", "c", "d", "e", "f", "g"]
+        .map(directory)
+        .into_iter()
+        .collect::<io::Result<Vec<_>>>()?
+        .try_into()
+        .map_err(|_| io::Error::other("seven directories"))?;
     let variants = vec![
         Variant::new("new: fdatasync of the file", nothing, |round| fresh(&a.0, round)?.sync_data()),
         Variant::new("new: fdatasync of the file, fsync of the directory", nothing, |round| {
@@ -165,8 +168,12 @@ fn start_write_out(file: &File) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn data_and_log(base: &Path, rounds: u64, overwrite: bool) -> io::Result<()> {
-    let log = log_file(base, if overwrite { "log" } else { "log.appends" })?;
+fn append(file: &File, round: u64) -> io::Result<()> {
+    file.write_all_at(&[7; APPEND_LENGTH], round * APPEND_LENGTH as u64)
+}
+
+/// One file for each variant, written to its full length before where it is to be overwritten.
+fn data_files(base: &Path, rounds: u64, overwrite: bool) -> io::Result<[File; 6]> {
     let data_file = |name: &str| -> io::Result<File> {
         let file = make(&base.join(format!("{name}{}", u8::from(overwrite))))?;
         if overwrite {
@@ -175,53 +182,73 @@ fn data_and_log(base: &Path, rounds: u64, overwrite: bool) -> io::Result<()> {
         file.sync_all()?;
         Ok(file)
     };
-    let [only, one, two, three, four, five] = ["only", "one", "two", "three", "four", "five"]
-        .map(data_file)
-        .into_iter()
-        .collect::<io::Result<Vec<_>>>()?
-        .try_into()
-        .map_err(|_| io::Error::other("six files"))?;
-    let append = |file: &File, round: u64| file.write_all_at(&[round as u8; APPEND_LENGTH], round * APPEND_LENGTH as u64);
+    let files = ["only", "one", "two", "three", "four", "five"].map(data_file);
+    let files: Vec<File> = files.into_iter().collect::<io::Result<_>>()?;
+    files.try_into().map_err(|_| io::Error::other("six files"))
+}
+
+/// What the parked thread does: a sync for each message, until there are no more.
+fn serve(parked: &File, work: &mpsc::Receiver<()>, answers: &mpsc::Sender<io::Result<()>>) {
+    while work.recv().is_ok() && answers.send(parked.sync_data()).is_ok() {}
+}
+
+fn data_and_log(base: &Path, rounds: u64, overwrite: bool) -> io::Result<()> {
+    let log = log_file(base, if overwrite { "log" } else { "log.appends" })?;
+    let [only, one, two, three, four, five] = data_files(base, rounds, overwrite)?;
     let (jobs, work) = mpsc::channel::<()>();
     let (answers, outcomes) = mpsc::channel::<io::Result<()>>();
     std::thread::scope(|scope| {
         let parked = &five;
-        scope.spawn(move || {
-            while work.recv().is_ok() {
-                if answers.send(parked.sync_data()).is_err() {
-                    return;
-                }
-            }
-        });
+        scope.spawn(move || serve(parked, &work, &answers));
         let title = if overwrite { "4 KiB overwritten, and a log record" } else { "4 KiB appended, and a log record" };
         let variants = vec![
             Variant::new("the data alone", |round| append(&only, round), |_| only.sync_data()),
             Variant::new("the log alone", nothing, |round| flush_log(&log, round)),
-            Variant::new("data, then log", |round| append(&one, round), |round| {
-                one.sync_data()?;
-                flush_log(&log, round)
-            }),
-            Variant::new("log, then data", |round| append(&two, round), |round| {
-                flush_log(&log, round)?;
-                two.sync_data()
-            }),
-            Variant::new("start write-out, log, then data", |round| append(&three, round), |round| {
-                start_write_out(&three)?;
-                flush_log(&log, round)?;
-                three.sync_data()
-            }),
-            Variant::new("data on a thread made for it, log here", |round| append(&four, round), |round| {
-                std::thread::scope(|scope| {
-                    let data = scope.spawn(|| four.sync_data());
+            Variant::new(
+                "data, then log",
+                |round| append(&one, round),
+                |round| {
+                    one.sync_data()?;
+                    flush_log(&log, round)
+                },
+            ),
+            Variant::new(
+                "log, then data",
+                |round| append(&two, round),
+                |round| {
                     flush_log(&log, round)?;
-                    data.join().map_err(|_| io::Error::other("the thread ended abnormally"))?
-                })
-            }),
-            Variant::new("data on a parked thread, log here", |round| append(&five, round), |round| {
-                jobs.send(()).map_err(io::Error::other)?;
-                flush_log(&log, round)?;
-                outcomes.recv().map_err(io::Error::other)?
-            }),
+                    two.sync_data()
+                },
+            ),
+            Variant::new(
+                "start write-out, log, then data",
+                |round| append(&three, round),
+                |round| {
+                    start_write_out(&three)?;
+                    flush_log(&log, round)?;
+                    three.sync_data()
+                },
+            ),
+            Variant::new(
+                "data on a thread made for it, log here",
+                |round| append(&four, round),
+                |round| {
+                    std::thread::scope(|scope| {
+                        let data = scope.spawn(|| four.sync_data());
+                        flush_log(&log, round)?;
+                        data.join().map_err(|_| io::Error::other("the thread ended abnormally"))?
+                    })
+                },
+            ),
+            Variant::new(
+                "data on a parked thread, log here",
+                |round| append(&five, round),
+                |round| {
+                    jobs.send(()).map_err(io::Error::other)?;
+                    flush_log(&log, round)?;
+                    outcomes.recv().map_err(io::Error::other)?
+                },
+            ),
         ];
         let outcome = run(title, rounds, variants);
         // The parked thread ends with its channel.

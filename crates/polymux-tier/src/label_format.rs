@@ -129,6 +129,38 @@ fn decode_version_1(payload: &[u8]) -> Result<Label, LabelFormatError> {
     Ok(Label { volume, volume_name, tier, tier_name, instance, epoch, clean })
 }
 
+/// The format, for its fuzz targets.
+pub(crate) fn on_disk_format() -> polymux_types::on_disk_format::OnDiskFormat {
+    use polymux_types::on_disk_format::{FormatForm, OnDiskFormat};
+    OnDiskFormat {
+        name: "label",
+        samples: || {
+            let sample = |clean| Label {
+                volume: VolumeId::from_random([9; 16]),
+                volume_name: "home".to_owned(),
+                tier: TierId(3),
+                tier_name: "fast".to_owned(),
+                instance: 77,
+                epoch: Epoch(5),
+                clean,
+            };
+            [CleanStamp::InUse, CleanStamp::Clean { bytes_used: 1 << 40 }].map(|clean| encode(&sample(clean))).to_vec()
+        },
+        repair: |bytes| {
+            if let Some((body, checksum)) = bytes.split_last_chunk_mut::<CHECKSUM_LENGTH>() {
+                let payload = body.len().checked_sub(HEADER_LENGTH).and_then(|length| u32::try_from(length).ok());
+                if let Some(payload) = payload {
+                    body[12..HEADER_LENGTH].copy_from_slice(&payload.to_le_bytes());
+                }
+                *checksum = crc32c::crc32c(body).to_le_bytes();
+            }
+        },
+        read_and_write: |bytes| decode(bytes).ok().map(|label| encode(&label)),
+        // The room in use of a tier that is in use means nothing.
+        form: FormatForm::HasUnused,
+    }
+}
+
 /// The part of a payload that was not read yet.
 struct Cursor<'a> {
     rest: &'a [u8],

@@ -15,6 +15,7 @@ pub mod counters;
 pub mod error;
 pub mod label;
 pub mod label_format;
+pub mod mapped;
 pub mod object;
 pub mod posix;
 mod tier;
@@ -26,3 +27,10 @@ pub use label::{CleanStamp, Label};
 pub use object::{AllocateMode, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait};
 pub use posix::{BytesUsed, OWN_DIRECTORY, OpenAccess, PosixTier, PosixTierOptions, probe_directory, read_label_at};
 pub use tier::Tier;
+
+/// The on-disk formats of this crate, for their fuzz targets. The stamp of an object is written and not yet read.
+#[doc(hidden)]
+#[must_use]
+pub fn on_disk_formats() -> Vec<polymux_types::on_disk_format::OnDiskFormat> {
+    vec![label_format::on_disk_format()]
+}

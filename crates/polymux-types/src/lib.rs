@@ -12,6 +12,7 @@ pub mod clock;
 pub mod errno;
 pub mod ids;
 pub mod limits;
+pub mod on_disk_format;
 pub mod units;
 
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};

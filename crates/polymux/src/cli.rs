@@ -89,6 +89,58 @@ pub enum InspectSubject {
         #[arg(long)]
         json: bool,
     },
+    /// The metadata store of a volume that is not mounted
+    Store {
+        /// Which part of it
+        #[command(subcommand)]
+        part: StorePart,
+    },
+}
+
+/// Parts of `inspect store`.
+#[derive(Debug, Subcommand)]
+pub enum StorePart {
+    /// Header and entries of the log, and why it ends where it does
+    Log {
+        /// Which store
+        #[command(flatten)]
+        target: StoreTarget,
+    },
+    /// Every record, field by field
+    Records {
+        /// Which store
+        #[command(flatten)]
+        target: StoreTarget,
+        /// Only records of these kinds: `i` inodes, `d` names, `e` extents, ...
+        #[arg(long = "kind", value_name = "LETTER")]
+        kinds: Vec<char>,
+        /// Only records of this inode
+        #[arg(long, value_name = "NUMBER")]
+        inode: Option<u64>,
+    },
+    /// Partitions, levels and sizes of the tables
+    Tables {
+        /// Which store
+        #[command(flatten)]
+        target: StoreTarget,
+    },
+    /// Whether all records agree with one another; fails where they do not
+    Check {
+        /// Which store
+        #[command(flatten)]
+        target: StoreTarget,
+    },
+}
+
+/// The store that `inspect store` looks at.
+#[derive(Debug, clap::Args)]
+pub struct StoreTarget {
+    /// Name of the volume, path of its configuration, directory of its metadata tier or of the store
+    #[arg(value_name = "VOLUME|PATH")]
+    pub store: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `create`.
@@ -135,6 +187,9 @@ pub struct MountArguments {
     /// Change nothing
     #[arg(long)]
     pub read_only: bool,
+    /// The metadata store is lost or damaged: start from its second copy. What the copy did not have yet is lost
+    #[arg(long, conflicts_with = "read_only")]
+    pub from_copy: bool,
     /// Tell the parent process through standard output when the volume is mounted, or why not
     #[arg(long, hide = true, requires = "foreground")]
     pub report_readiness: bool,

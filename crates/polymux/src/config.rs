@@ -43,6 +43,9 @@ pub struct TierConfig {
     pub reserve: Option<Reserve>,
 }
 
+/// Value of `metadata_copy` that stands for no second copy.
+pub const NO_COPY: &str = "none";
+
 /// Directory of Polymux's own on a tier.
 pub fn private_directory(tier: &Path) -> PathBuf {
     tier.join(".polymux")
@@ -52,6 +55,11 @@ impl VolumeConfig {
     /// Directory of the metadata store.
     pub fn metadata_directory(&self) -> PathBuf {
         private_directory(&self.tiers[self.metadata].path).join("meta")
+    }
+
+    /// Directory of the second copy of the metadata store, where a tier holds it.
+    pub fn copy_directory(&self, tier: usize) -> PathBuf {
+        private_directory(&self.tiers[tier].path).join("meta-copy")
     }
 
     /// Reads and checks a configuration file.
@@ -74,6 +82,8 @@ impl VolumeConfig {
         let metadata = tiers.iter().position(|tier| tier.name == file.metadata).ok_or_else(|| {
             (Section::Top, "metadata", anyhow!("metadata tier `{}` is not one of the tiers", file.metadata))
         })?;
+        check_copy_tier(&tiers, metadata, file.options.metadata_copy.as_deref())
+            .map_err(|error| (Section::Options, "metadata_copy", error))?;
         Ok(Self { name: file.name, id, metadata, tiers, options: file.options })
     }
 
@@ -143,6 +153,18 @@ pub fn check_tiers(tiers: &[TierConfig]) -> std::result::Result<(), WrongTier> {
     Ok(())
 }
 
+/// Checks the tier that is to hold the second copy of the metadata store.
+fn check_copy_tier(tiers: &[TierConfig], metadata: usize, copy: Option<&str>) -> Result<()> {
+    match copy {
+        None | Some(NO_COPY) => Ok(()),
+        Some(name) if name == tiers[metadata].name => {
+            bail!("tier `{name}` holds the metadata store itself: its second copy has to be on another one")
+        }
+        Some(name) if tiers.iter().all(|tier| tier.name != name) => bail!("tier `{name}` is not one of the tiers"),
+        Some(_) => Ok(()),
+    }
+}
+
 fn check_tier_name(before: &[TierConfig], tier: &TierConfig) -> Result<()> {
     names::check("tier", &tier.name)?;
     if before.iter().any(|other| other.name == tier.name) {
@@ -197,6 +219,8 @@ mod tests {
             ("name = \"b\"", "name = \"b/c\"", ":8: ", "not plain"),
             ("\"media\"", "\"../media\"", ":1: ", "not plain"),
             ("6b1f5c9e", "xxxxxxxx", ":2: ", "UUID"),
+            ("path = \"/b\"\n", "path = \"/b\"\n[options]\nmetadata_copy = \"c\"\n", ":11: ", "`c`"),
+            ("path = \"/b\"\n", "path = \"/b\"\n[options]\nmetadata_copy = \"a\"\n", ":11: ", "itself"),
         ] {
             let error = read(&GOOD.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(error.contains(line) && error.contains(needle), "{to}: {error}");

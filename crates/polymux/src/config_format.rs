@@ -68,6 +68,13 @@ pub struct OptionsEntry {
     /// Bytes that the metadata store keeps for days when its tier is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_ballast: Option<Size>,
+    /// Tier that holds the second copy of the metadata store, or `none`; default: the next durable one on another file
+    /// system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata_copy: Option<String>,
+    /// Seconds between two rounds of shipping to the second copy; 0: what is synced is in the copy too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata_copy_interval: Option<u32>,
     /// Largest file that lives in the metadata store; 0 for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline_size_max: Option<Size>,
@@ -166,6 +173,8 @@ pub enum Section {
     Top,
     /// The `[[tier]]` of this index.
     Tier(usize),
+    /// `[options]`.
+    Options,
 }
 
 /// Number of the line, from 1, on which a key of a section is set; 1 where it is written in some other form.
@@ -178,7 +187,7 @@ pub fn line_of_key(text: &str, section: Section, key: &str) -> usize {
             current = Some(Section::Tier(tiers));
             tiers += 1;
         } else if line.starts_with('[') {
-            current = None;
+            current = (line == "[options]").then_some(Section::Options);
         } else if current == Some(section)
             && line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='))
         {

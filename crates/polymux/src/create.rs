@@ -142,7 +142,7 @@ fn make(config: &VolumeConfig, config_path: &Path) -> Result<()> {
             .map_err(|error| anyhow!("tier `{}`: {}: {error}", tier.name, tier.path.display()))?;
         members.push(tiers::member(config, index, Arc::new(open))?);
     }
-    let store = crate::metadata::open(config, OpenMode::CreateNew)?;
+    let store = crate::metadata::open(config, OpenMode::CreateNew, None)?;
     let parts = Parts {
         name: config.name.clone(),
         tiers: members,

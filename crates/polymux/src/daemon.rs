@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_fs::{Access, FileSystem, Parts, Progress, TierPresence};
 use polymux_fuse::{Session, Unmounter};
-use polymux_meta::OpenMode;
+use polymux_meta::LogStore;
 use polymux_types::SystemClock;
 use rustix::mount::UnmountFlags;
 use rustix::process::Resource;
@@ -34,6 +34,7 @@ use crate::control::ControlServer;
 use crate::create;
 use crate::daemonize::{self, Readiness};
 use crate::logging;
+use crate::metadata_copy::Metadata;
 use crate::mount_options::RequestedOptions;
 use crate::mount_table::MountTable;
 use crate::registry::Registry;
@@ -102,6 +103,7 @@ struct Mounted {
     unmounter: Unmounter,
     worker: Worker,
     file_system: Arc<FileSystem>,
+    store: Arc<LogStore>,
     warnings: Vec<String>,
     name: String,
     mount_point: PathBuf,
@@ -116,7 +118,8 @@ impl Mounted {
         let mut warnings = detach_dead_mount(&config.name, mount_point)?;
         check_mount_point(&config, mount_point)?;
         prepare_process();
-        let file_system = Arc::new(open_file_system(&config, options, &mut warnings)?);
+        let (file_system, metadata) = open_file_system(&config, options, &mut warnings)?;
+        let file_system = Arc::new(file_system);
         let kernel_options = options.for_kernel(&config);
         let session = polymux_fuse::mount(Arc::clone(&file_system), mount_point, &kernel_options)
             .map_err(|error| error_of_mounting(error, mount_point));
@@ -128,12 +131,14 @@ impl Mounted {
         let (sender, events) = mpsc::channel();
         let unmounter = session.unmounter();
         watch_signals(sender.clone())?;
+        let store = Arc::clone(&metadata.store);
         let view = DaemonView {
             file_system: Arc::clone(&file_system),
             config: config.clone(),
             mount_point: mount_point.to_owned(),
             threads: kernel_options.threads,
             warnings: warnings.clone(),
+            metadata,
         };
         let control = ControlServer::start(&registry.socket_path(&config.name), Arc::new(view))?;
         let worker = Worker::start(Arc::clone(&file_system))?;
@@ -144,6 +149,7 @@ impl Mounted {
             unmounter,
             worker,
             file_system,
+            store,
             warnings,
             name: config.name,
             mount_point: mount_point.to_owned(),
@@ -159,6 +165,7 @@ impl Mounted {
         notify(&[sd_notify::NotifyState::Stopping]);
         self.worker.stop();
         let drained = self.file_system.unmount();
+        self.store.finish_copy();
         drop(self.control);
         log::info!("volume `{}` is unmounted", self.name);
         drained.map_err(|error| anyhow!("volume `{}` did not end cleanly: {error}", self.name))?;
@@ -319,7 +326,7 @@ fn open_file_system(
     config: &VolumeConfig,
     options: &RequestedOptions,
     warnings: &mut Vec<String>,
-) -> Result<FileSystem> {
+) -> Result<(FileSystem, Metadata)> {
     let mount_options = options.for_file_system(config);
     let members = tiers::open_all(config, mount_options.access)?;
     tiers::check_members(config, &members, mount_options.missing)?;
@@ -335,21 +342,22 @@ fn open_file_system(
         }
     }
     warnings.extend(tiers::warnings_of_sharing(&devices));
-    let store = crate::metadata::open(config, OpenMode::Existing)?;
+    let metadata = Metadata::open(config, options, &members)?;
+    warnings.extend(metadata.recovery.iter().cloned());
     let parts = Parts {
         name: config.name.clone(),
         tiers: members,
-        store: Arc::new(store),
+        store: metadata.store.clone(),
         metadata_tier: Some(config.tiers[config.metadata].name.clone()),
         clock: Arc::new(SystemClock::new()),
         seed: u64::from_le_bytes(create::random_bytes()?),
     };
     let file_system =
-        FileSystem::mount(parts, mount_options).map_err(|error| anyhow!("volume `{}`: {error}", config.name))?;
+        FileSystem::mount(parts, mount_options).map_err(|error| metadata.error_of_mounting(config, error))?;
     if mount_options.access == Access::ReadOnly {
         log::info!("volume `{}` is opened read-only", config.name);
     }
-    Ok(file_system)
+    Ok((file_system, metadata))
 }
 
 /// The thread that does the file system's background work.

@@ -1,5 +1,8 @@
 //! `polymux inspect`: looks at the parts of a volume without mounting it, and changes nothing.
 
+mod render;
+pub mod store;
+
 use std::path::Path;
 
 use anyhow::Result;

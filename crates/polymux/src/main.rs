@@ -16,6 +16,7 @@ mod daemonize;
 mod inspect;
 mod logging;
 mod metadata;
+mod metadata_copy;
 mod mount;
 mod mount_helper;
 mod mount_options;
@@ -71,6 +72,7 @@ fn run(verb: Verb) -> Result<()> {
             where_is::run(&registry()?, &file, detail, output_format(json))
         }
         Verb::Inspect { subject: InspectSubject::Label { tier, json } } => inspect::label(&tier, output_format(json)),
+        Verb::Inspect { subject: InspectSubject::Store { part } } => inspect::store::run(&registry()?, &part),
         Verb::Try(arguments) => try_out::run(&arguments),
     }
 }

@@ -1,7 +1,9 @@
 //! The metadata store of a volume, as its configuration wants it.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
-use polymux_meta::{LogStore, LogStoreOptions, OpenMode};
+use polymux_meta::{CopyOptions, LogStore, LogStoreOptions, OpenMode};
 use rustix::fs::statvfs;
 
 use crate::config::VolumeConfig;
@@ -9,13 +11,25 @@ use crate::create::random_bytes;
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// Opens the store of a volume, or makes it.
+/// Opens the store of a volume, or makes it; with its second copy on the tier `copy`, where one is given.
 ///
 /// # Errors
 ///
 /// As [`LogStore::open`].
-pub fn open(config: &VolumeConfig, mode: OpenMode) -> Result<LogStore> {
-    let path = config.metadata_directory();
+pub fn open(config: &VolumeConfig, mode: OpenMode, copy: Option<usize>) -> Result<LogStore> {
+    let mut options = options(config, mode)?;
+    if let Some(tier) = copy {
+        let mut copying = CopyOptions::new(config.copy_directory(tier));
+        if let Some(seconds) = config.options.metadata_copy_interval {
+            copying.interval = Duration::from_secs(u64::from(seconds));
+        }
+        options.copy = Some(copying);
+    }
+    Ok(LogStore::open(&config.metadata_directory(), &options)?)
+}
+
+/// How the store of a volume is opened, or made.
+pub fn options(config: &VolumeConfig, mode: OpenMode) -> Result<LogStoreOptions> {
     let mut options = LogStoreOptions::new(mode);
     options.boundaries = polymux_fs::store_boundaries();
     if let Some(memory) = config.options.metadata_memory {
@@ -29,7 +43,7 @@ pub fn open(config: &VolumeConfig, mode: OpenMode) -> Result<LogStore> {
     if mode == OpenMode::CreateNew {
         options.seeds = [u64::from_le_bytes(random_bytes()?), u64::from_le_bytes(random_bytes()?)];
     }
-    Ok(LogStore::open(&path, &options)?)
+    Ok(options)
 }
 
 /// What a store takes of a file system of so many bytes beside its tables: log and ballast. A small disk gives up little

@@ -8,7 +8,7 @@ use crate::client;
 use crate::config::VolumeConfig;
 use crate::daemon::{self, ReadinessReport};
 use crate::daemonize::{self, DaemonArguments};
-use crate::mount_options::RequestedOptions;
+use crate::mount_options::{MetadataSource, RequestedOptions};
 use crate::output;
 use crate::registry::{Registry, VolumeReference};
 
@@ -20,6 +20,9 @@ pub fn run(registry: &Registry, arguments: &MountArguments) -> Result<()> {
     }
     if arguments.degraded {
         options.missing = Some(MissingTiers::Degraded);
+    }
+    if arguments.from_copy {
+        options.metadata_source = Some(MetadataSource::SecondCopy);
     }
     let config = registry.config_path(&VolumeReference::parse(&arguments.volume))?;
     if arguments.foreground {

@@ -49,6 +49,7 @@ pub fn run(arguments: &[OsString]) -> ExitCode {
                 foreground: false,
                 degraded: false,
                 read_only: false,
+                from_copy: false,
                 report_readiness: false,
             },
         )
@@ -85,6 +86,9 @@ fn parse(arguments: &[OsString]) -> Result<HelperArguments> {
             }
             _ => positional.push(argument.clone()),
         }
+    }
+    if parsed.options.iter().flat_map(|list| list.split(',')).any(|option| option.trim() == "from_copy") {
+        bail!("starting from a copy is done by hand: polymux mount --from-copy");
     }
     let [source, mount_point] = <[OsString; 2]>::try_from(positional)
         .map_err(|_| anyhow!("usage: mount.polymux NAME|FILE DIRECTORY [-o OPTIONS]"))?;
@@ -143,7 +147,7 @@ mod tests {
 
     #[test]
     fn anything_else_is_wrong_usage() {
-        for line in ["media", "media /media /more", "media /media -o", "media /media -q"] {
+        for line in ["media", "media /media /more", "media /media -o", "media /media -q", "media /media -o rw,from_copy"] {
             assert!(parse_line(line).is_err(), "{line}");
         }
     }

@@ -22,6 +22,15 @@ pub struct RequestedOptions {
     pub special_files: Option<SpecialFiles>,
     /// What to do when a tier is missing.
     pub missing: Option<MissingTiers>,
+    /// What the metadata store is opened from.
+    pub metadata_source: Option<MetadataSource>,
+}
+
+/// What the metadata store is opened from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetadataSource {
+    /// The store is lost or damaged, and is made anew from its second copy.
+    SecondCopy,
 }
 
 impl RequestedOptions {
@@ -42,6 +51,8 @@ impl RequestedOptions {
             "noatime" => self.access_times = Some(AccessTimes::Never),
             "relatime" | "atime" => self.access_times = Some(AccessTimes::Relative),
             "nosuid" | "nodev" => self.special_files = Some(SpecialFiles::Ignored),
+            // From the command line only; `mount.polymux` refuses it.
+            "from_copy" => self.metadata_source = Some(MetadataSource::SecondCopy),
             "degraded" => self.missing = Some(MissingTiers::Degraded),
             // For mount(8), systemd and the kernel, not for us.
             "" | "defaults" | "nofail" | "fail" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner"
@@ -61,6 +72,7 @@ impl RequestedOptions {
             self.access_times.map(|times| if times == AccessTimes::Never { "noatime" } else { "relatime" }),
             self.special_files.filter(|special| *special == SpecialFiles::Ignored).map(|_| "nosuid"),
             self.missing.filter(|missing| *missing == MissingTiers::Degraded).map(|_| "degraded"),
+            self.metadata_source.map(|MetadataSource::SecondCopy| "from_copy"),
         ];
         options.into_iter().flatten().collect::<Vec<_>>().join(",")
     }
@@ -127,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_list_survives_writing_and_reading() {
-        for list in ["", "ro", "rw,allow_other,noatime,nosuid,degraded", "relatime"] {
+        for list in ["", "ro", "rw,allow_other,noatime,nosuid,degraded,from_copy", "relatime"] {
             let requested = RequestedOptions::parse([list]).unwrap();
             assert_eq!(RequestedOptions::parse([requested.to_list().as_str()]).unwrap(), requested);
         }

@@ -62,6 +62,8 @@ pub struct StatusReport {
     pub metadata_tier: String,
     /// Bytes that the metadata store takes.
     pub metadata_bytes: u64,
+    /// The second copy of the metadata store.
+    pub metadata_copy: MetadataCopyReport,
     /// Tiers in speed order.
     pub tiers: Vec<TierReport>,
     /// Room as `df` shows it.
@@ -82,6 +84,29 @@ pub struct StatusReport {
     pub warnings: Vec<String>,
     /// Counters of the file system.
     pub counters: BTreeMap<String, u64>,
+}
+
+/// The second copy of the metadata store in a [`StatusReport`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MetadataCopyReport {
+    /// Tier that holds it; `None` where there is none.
+    pub tier: Option<String>,
+    /// `current`, `failing`, `rebuilding`, `unreachable` or `none`.
+    pub state: String,
+    /// Why, where there is something to say.
+    pub reason: Option<String>,
+    /// Bytes of the log that it does not have yet; `None` where nothing can be started from it.
+    pub lag_bytes: Option<u64>,
+    /// Age of the oldest of them in milliseconds, at most.
+    pub lag_ms: Option<u64>,
+    /// Last transaction that it has.
+    pub transaction: Option<u64>,
+    /// Bytes of its tables.
+    pub table_bytes: u64,
+    /// Bytes shipped since the volume was mounted.
+    pub shipped_bytes: u64,
+    /// Times that it was made anew since then.
+    pub rebuilds: u64,
 }
 
 /// Room of the whole volume in bytes.
@@ -141,6 +166,9 @@ pub struct WhereReport {
     pub size: u64,
     /// Tier of every block that no extent maps elsewhere.
     pub home: Option<String>,
+    /// Bytes in the metadata store: all of a small file, or none.
+    #[serde(default)]
+    pub bytes_inline: u64,
     /// Bytes per tier, in speed order.
     pub tiers: Vec<ShareReport>,
     /// The file's range in order.

@@ -9,6 +9,7 @@ use polymux_tier::{Capabilities, Guarantee};
 use polymux_types::Ino;
 
 use crate::config::VolumeConfig;
+use crate::metadata_copy::Metadata;
 use crate::protocol::{ExtentReport, ShareReport, SpaceReport, StatusReport, TierReport, WhereReport};
 
 /// What a daemon knows beside its file system.
@@ -23,6 +24,8 @@ pub struct DaemonView {
     pub threads: usize,
     /// What was noticed while mounting.
     pub warnings: Vec<String>,
+    /// Its metadata store.
+    pub metadata: Metadata,
 }
 
 impl DaemonView {
@@ -43,6 +46,7 @@ impl DaemonView {
             threads: self.threads,
             metadata_tier: self.config.tiers[self.config.metadata].name.clone(),
             metadata_bytes: status.metadata_bytes,
+            metadata_copy: self.metadata.copy_report(&self.config),
             tiers: status.tiers.iter().map(|tier| self.tier_report(tier)).collect(),
             space: space.map(|space| SpaceReport { total: space.total, free: space.free, available: space.available }),
             inodes_cached: status.inodes_cached,
@@ -50,7 +54,7 @@ impl DaemonView {
             disowned_pending: status.disowned_pending,
             transactions_committed: status.transactions_committed,
             transactions_durable: status.transactions_durable,
-            recovery: status.recovery,
+            recovery: self.metadata.recovery.iter().cloned().chain(status.recovery).collect(),
             warnings: self.warnings.clone(),
             counters: to_map(status.counters),
         })
@@ -124,6 +128,7 @@ fn where_report(location: FileLocation) -> WhereReport {
         path: location.path.map(|path| String::from_utf8_lossy(&path).into_owned()),
         size: location.size,
         home: location.home,
+        bytes_inline: location.bytes_inline,
         tiers: location
             .shares
             .into_iter()

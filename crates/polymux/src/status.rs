@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::cli::OutputFormat;
 use crate::client;
 use crate::output::{self, Table};
-use crate::protocol::{Answer, Request, StatusReport, TierReport};
+use crate::protocol::{Answer, MetadataCopyReport, Request, StatusReport, TierReport};
 use crate::registry::Registry;
 
 /// Shows one volume, or all that are mounted or configured.
@@ -79,6 +79,7 @@ fn render(report: &StatusReport) -> String {
         report.transactions_committed,
         report.transactions_committed.saturating_sub(report.transactions_durable)
     ));
+    lines.push(copy_line(&report.metadata_copy));
     lines.push(format!(
         "  in use: {} inodes in memory, {} open files, {} ranges waiting to be freed",
         report.inodes_cached, report.files_open, report.disowned_pending
@@ -89,6 +90,21 @@ fn render(report: &StatusReport) -> String {
     lines.extend(report.warnings.iter().map(|warning| format!("  warning: {warning}")));
     lines.extend(report.recovery.iter().map(|note| format!("  recovery: {note}")));
     lines.join("\n")
+}
+
+fn copy_line(copy: &MetadataCopyReport) -> String {
+    let reason = copy.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+    let (Some(tier), Some(lag_bytes), Some(lag_ms)) = (&copy.tier, copy.lag_bytes, copy.lag_ms) else {
+        return match &copy.tier {
+            Some(tier) => format!("  second copy: on tier {tier}, {}{reason}", copy.state),
+            None => format!("  second copy: none{reason}"),
+        };
+    };
+    let lag = match lag_bytes {
+        0 => "nothing is missing".to_owned(),
+        bytes => format!("{} behind, {lag_ms} ms", ByteSize(bytes)),
+    };
+    format!("  second copy: on tier {tier}, {}, {lag}{reason}", copy.state)
 }
 
 fn tier_table(tiers: &[TierReport]) -> String {

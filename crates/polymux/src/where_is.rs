@@ -44,12 +44,16 @@ pub fn locate(registry: &Registry, file: &Path) -> Result<WhereReport> {
 
 /// The report for people.
 pub fn render(file: &Path, report: &WhereReport, detail: ExtentDetail) -> String {
+    let place = match &report.home {
+        Some(tier) => format!("home tier {tier}"),
+        None if report.bytes_inline > 0 => "in the metadata store".to_owned(),
+        None => "home tier none yet".to_owned(),
+    };
     let mut lines = vec![format!(
-        "{}: {}, inode {}, home tier {}, {} extent records",
+        "{}: {}, inode {}, {place}, {} extent records",
         file.display(),
         ByteSize(report.size),
         report.ino,
-        report.home.as_deref().unwrap_or("none yet"),
         report.extent_records
     )];
     if !report.tiers.is_empty() {

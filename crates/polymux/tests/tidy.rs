@@ -10,15 +10,16 @@ const BANNED_NAMES: [&str; 4] = ["utils", "util", "helpers", "misc"];
 const CRATES_WITH_UNSAFE: [&str; 2] = ["polymux-tier", "polymux-fuse"];
 
 /// Each crate with the crates of this workspace that it may depend on (DESIGN section 3).
-const CRATE_EDGES: [(&str, &[&str]); 8] = [
+const CRATE_EDGES: [(&str, &[&str]); 9] = [
     ("polymux-types", &[]),
     ("polymux-tier", &["polymux-types"]),
-    ("polymux-meta", &["polymux-types"]),
+    ("polymux-meta", &["polymux-types", "polymux-tier"]),
     ("polymux-policy", &["polymux-types"]),
     ("polymux-fs", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-policy"]),
     ("polymux-fuse", &["polymux-types", "polymux-fs"]),
     ("polymux", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs", "polymux-fuse"]),
     ("polymux-sim", &["polymux-types", "polymux-tier", "polymux-meta"]),
+    ("polymux-bench", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs"]),
 ];
 
 fn workspace() -> PathBuf {

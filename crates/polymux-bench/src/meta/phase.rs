@@ -10,13 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use polymux_meta::LogCounters;
-use rustix::time::ClockId;
 
 use super::{Both, Party};
 use crate::device::{self, Device, DeviceCounters};
-use crate::parallel;
+use crate::parallel::{self, processor_time};
 use crate::side::{Appender, Durability, Operation, PrivateDirectory, Side, WRITE_SIZE};
-use crate::statistics::{Spread, count};
+use crate::statistics::{Spread, count, percentile};
 
 /// Size of a file before anything is appended: large enough not to be stored with the metadata.
 const APPEND_START: usize = 1024 * 1024;
@@ -28,6 +27,8 @@ pub(super) struct Measured {
     pub(super) calls_s: f64,
     pub(super) drained_s: f64,
     pub(super) synced_s: f64,
+    /// Median latency of an operation with fsync.
+    pub(super) latency_p50_us: Option<f64>,
     /// Processor time of this process from the first call to the end of the final sync.
     pub(super) processor_s: f64,
     /// What the metadata log did until the last call returned.
@@ -49,6 +50,11 @@ pub(super) struct LogWork {
 }
 
 impl LogWork {
+    /// What the log grew by to what was given to it, where anything was.
+    pub(super) fn growth_to_payload(&self) -> Option<f64> {
+        (self.payload_bytes > 0).then(|| self.appended_bytes as f64 / self.payload_bytes as f64)
+    }
+
     fn between(before: &LogCounters, after: &LogCounters) -> Self {
         Self {
             flushes: after.flushes - before.flushes,
@@ -170,24 +176,33 @@ pub(super) fn run(
         for worker in workers.iter() {
             appenders.push((worker.directory.appender("appended", APPEND_START)?, worker.names.len()));
         }
-        return timed(side, device, operations, || Ok(parallel::run(appenders, append)?.0));
+        return timed(side, device, operations, || parallel::run(appenders, append));
     }
     timed(side, device, operations, || {
-        let (time, _) =
-            parallel::run(workers.iter_mut().collect(), |_, worker: &mut Worker| work(worker, operation, durability))?;
-        Ok(time)
+        parallel::run(workers.iter_mut().collect(), |_, worker: &mut Worker| work(worker, operation, durability))
     })
 }
 
-fn append(_thread: usize, (mut appender, appends): (Box<dyn Appender>, usize)) -> Result<()> {
+/// Times of single operations in microseconds; none where operations are too short to be timed one by one.
+type Latencies = Vec<f64>;
+
+fn append(_thread: usize, (mut appender, appends): (Box<dyn Appender>, usize)) -> Result<Latencies> {
     let data = [2; WRITE_SIZE];
-    (0..appends).try_for_each(|_| appender.append(&data))
+    let mut latencies = Vec::with_capacity(appends);
+    for _ in 0..appends {
+        let start = Instant::now();
+        appender.append(&data)?;
+        latencies.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(latencies)
 }
 
-fn work(worker: &mut Worker, operation: Operation, durability: Durability) -> Result<()> {
+fn work(worker: &mut Worker, operation: Operation, durability: Durability) -> Result<Latencies> {
     let directory = worker.directory.as_ref();
     let data = [2; WRITE_SIZE];
+    let mut latencies = Vec::with_capacity(if durability == Durability::Synced { worker.names.len() } else { 0 });
     for (name, new_name) in worker.names.iter().zip(&worker.new_names) {
+        let start = (durability == Durability::Synced).then(Instant::now);
         match operation {
             Operation::Create => directory.create(name, durability)?,
             Operation::Rename => directory.rename(name, new_name, durability)?,
@@ -198,22 +213,24 @@ fn work(worker: &mut Worker, operation: Operation, durability: Durability) -> Re
             Operation::UnlinkWritten => directory.unlink(name, durability)?,
             Operation::Append => unreachable!("appending goes through open files"),
         }
+        latencies.extend(start.map(|start| start.elapsed().as_secs_f64() * 1e6));
     }
-    Ok(())
+    Ok(latencies)
 }
 
 fn timed(
     side: &dyn Side,
     device: Option<&Device>,
     operations: usize,
-    calls: impl FnOnce() -> Result<Duration>,
+    calls: impl FnOnce() -> Result<(Duration, Vec<Latencies>)>,
 ) -> Result<Measured> {
     side.drain()?;
     side.sync()?;
     let log_before = side.log_counters();
     let before = device::counters_of(device)?;
     let processor = processor_time();
-    let calls_s = calls()?.as_secs_f64();
+    let (time, latencies) = calls()?;
+    let calls_s = time.as_secs_f64();
     let processor_calls = processor_time().saturating_sub(processor);
     let called = device::counters_of(device)?;
     let log = side.log_counters().zip(log_before).map(|(after, before)| LogWork::between(&before, &after));
@@ -225,20 +242,18 @@ fn timed(
     let synced_s = calls_s + start.elapsed().as_secs_f64();
     let processor_rest = processor_time().saturating_sub(processor);
     let after = device::counters_of(device)?;
+    let latencies = latencies.concat();
+    let latency_p50_us = (!latencies.is_empty()).then(|| percentile(&latencies, 50));
     let since = |counters: Option<DeviceCounters>| counters.zip(before).map(|(after, before)| after.since(&before));
     Ok(Measured {
         operations: count(operations),
         calls_s,
         drained_s,
         synced_s,
+        latency_p50_us,
         processor_s: (processor_calls + processor_rest).as_secs_f64(),
         log,
         device_calls: since(called),
         device_synced: since(after),
     })
-}
-
-fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(ClockId::ProcessCPUTime);
-    Duration::try_from(time).unwrap_or_default()
 }

@@ -21,16 +21,11 @@ pub(super) fn measure(contest: &Contest<'_>, report: &mut Report) -> Result<()> 
     for &threads in &contest.arguments.threads {
         let mut rounds = Rounds::new();
         for round in 0..contest.arguments.rounds {
-            for (party, side) in contest.in_turn(round) {
-                let operations = contest.arguments.operations;
-                for (label, kinds) in [("plain", &Operation::METADATA[..]), ("data", &WITH_DATA)] {
-                    let label = format!("{label}-plain-{threads}-{round}");
-                    let mut workers = phase::workers(side, &label, threads, operations)?;
-                    for &kind in kinds {
-                        let device = contest.device.as_ref();
-                        let measured = phase::run(side, &mut workers, kind, Durability::Later, device)?;
-                        rounds.push(kind, party, measured);
-                    }
+            for (label, kinds) in [("plain", &Operation::METADATA[..]), ("plain-data", &WITH_DATA)] {
+                let label = format!("{label}-{threads}-{round}");
+                let mut workers = contest.workers(&label, threads, contest.arguments.operations)?;
+                for &kind in kinds {
+                    contest.round_of(kind, Durability::Later, round, &mut workers, &mut rounds)?;
                 }
             }
         }
@@ -54,18 +49,21 @@ fn table(threads: usize, rounds: &Rounds) -> Section {
         "both synced",
         "native, processor us",
         "polymux, processor us",
+        "processor ratio",
         "native, device bytes",
         "polymux, device bytes",
     ];
     let mut section = Section::new(format!("Without fsync, threads: {threads}"), &columns);
-    let mut means = [const { Vec::new() }; 3];
+    let mut means = [const { Vec::new() }; 4];
     for (operation, both) in rounds.iter() {
         let (native, polymux) = (&both.native, &both.polymux);
         let calls = phase::ratios(polymux, native, (Measured::rate, Measured::rate));
         let drained = phase::ratios(polymux, native, (Measured::rate_drained, Measured::rate));
         let synced = phase::ratios(polymux, native, (Measured::rate_synced, Measured::rate_synced));
+        let per_second_of_processor = |measured: &Measured| measured.operations / measured.processor_s;
+        let processor = phase::ratios(polymux, native, (per_second_of_processor, per_second_of_processor));
         if operation.is_metadata() {
-            for (mean, ratio) in means.iter_mut().zip([calls, drained, synced]) {
+            for (mean, ratio) in means.iter_mut().zip([calls, drained, synced, processor]) {
                 mean.push(ratio.median);
             }
         }
@@ -81,24 +79,26 @@ fn table(threads: usize, rounds: &Rounds) -> Section {
             Cell::Number(phase::median(polymux, Measured::rate), 0),
             Cell::Number(calls.median, 2),
             Cell::Number(drained.median, 2),
-            format!("{:.2}-{:.2}", drained.min, drained.max).into(),
+            drained.range(2).into(),
             Cell::Number(synced.median, 2),
             Cell::Number(processor_us(native), 1),
             Cell::Number(processor_us(polymux), 1),
+            Cell::Number(processor.median, 2),
             Cell::optional(device_bytes(native), 0),
             Cell::optional(device_bytes(polymux), 0),
         ]);
     }
-    let [calls, drained, synced] = means.map(|ratios| Cell::Number(geometric_mean(&ratios), 2));
+    let [calls, drained, synced, processor] = means.map(|ratios| Cell::Number(geometric_mean(&ratios), 2));
     let empty = Cell::Empty;
     let mut row = vec!["geometric mean of the first five".into(), empty.clone(), empty.clone(), calls, drained];
-    row.extend([empty.clone(), synced, empty.clone(), empty.clone(), empty.clone(), empty]);
+    row.extend([empty.clone(), synced, empty.clone(), empty.clone(), processor, empty.clone(), empty]);
     section.row(row);
     section.note(
         "Ratios are rates of Polymux to rates of the native file system. `ratio of calls`: until the last call returned, \
          on both sides. `deferred inside`: Polymux until its background work on the tiers was done, native until its \
          last call returned; this is the figure of the acceptance. `both synced`: each until everything was durable \
-         (`syncfs`). Processor time and device bytes are per operation, until everything was durable.",
+         (`syncfs`). Processor time and device bytes are per operation, until everything was durable. \
+         `processor ratio` compares operations for a second of processor time; it leaves out waiting, and other programs.",
     );
     section
 }

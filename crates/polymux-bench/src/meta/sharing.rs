@@ -62,7 +62,7 @@ pub(super) fn measure(contest: &Contest<'_>, report: &mut Report) -> Result<()> 
             Cell::Number(median(|(alone, _)| alone.others).median, 0),
             Cell::Number(median(|(_, beside)| beside.others).median, 0),
             Cell::Number(loss.median, 1),
-            format!("{:.1} to {:.1}", loss.min, loss.max).into(),
+            loss.range(1).into(),
             Cell::Number(median(|(_, beside)| beside.first).median, 0),
         ]);
     }

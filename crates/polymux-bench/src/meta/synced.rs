@@ -1,9 +1,12 @@
-//! Operations with an fsync each, beside what one flush of a log costs on the same device in the same round.
+//! Operations with an fsync each, beside what one flush of a log costs on the same device at the same time.
+//!
+//! What is true here: bare flushes are measured right before and right after each kind of operation, because a shared
+//! disk may be ten times as slow a moment later; an operation is compared with the flushes around it.
 
 use anyhow::Result;
 
-use super::Contest;
-use super::phase::{self, LogWork, Measured};
+use super::phase::{self, LogWork, Measured, Rounds};
+use super::{Both, Contest};
 use crate::bare_flush::BareFlush;
 use crate::report::{Cell, Report, Section};
 use crate::side::{Durability, Operation};
@@ -12,36 +15,59 @@ use crate::statistics::Spread;
 /// The kinds that move data too; they have directories of their own, in which nothing was deleted.
 const WITH_DATA: [Operation; 2] = [Operation::CreateWritten, Operation::Append];
 
-/// Bare flushes measured in each round.
-const FLUSH_SAMPLES: usize = 300;
+/// Bare flushes of each method, measured before and after each kind of operation.
+const FLUSH_SAMPLES: usize = 50;
+
+/// All rounds of one number of threads, and the bare flushes around each kind in each round.
+struct Series {
+    rounds: Rounds,
+    flushes: Vec<(Operation, BareFlush)>,
+}
 
 pub(super) fn measure(contest: &Contest<'_>, report: &mut Report) -> Result<()> {
     for &threads in &contest.arguments.synced_threads {
-        let mut rounds = phase::Rounds::new();
-        let mut flushes = Vec::new();
-        for round in 0..contest.arguments.rounds {
-            // Nothing of the round before may be written back while the device is measured alone.
-            contest.native.sync()?;
-            flushes.push(BareFlush::measure(contest.scratch.path(), FLUSH_SAMPLES)?);
-            for (party, side) in contest.in_turn(round) {
-                let operations = contest.arguments.synced_operations;
-                for (label, kinds) in [("synced", &Operation::METADATA[..]), ("data", &WITH_DATA)] {
-                    let label = format!("{label}-{threads}-{round}");
-                    let mut workers = phase::workers(side, &label, threads, operations)?;
-                    for &kind in kinds {
-                        let device = contest.device.as_ref();
-                        let measured = phase::run(side, &mut workers, kind, Durability::Synced, device)?;
-                        rounds.push(kind, party, measured);
-                    }
+        let mut series = Series { rounds: Rounds::new(), flushes: Vec::new() };
+        for round in 0..contest.arguments.synced_rounds {
+            for (label, kinds) in [("synced", &Operation::METADATA[..]), ("synced-data", &WITH_DATA)] {
+                let label = format!("{label}-{threads}-{round}");
+                let mut workers = contest.workers(&label, threads, contest.arguments.synced_operations * threads)?;
+                // Nothing of the preparations may be written back while the device is measured alone.
+                contest.native.sync()?;
+                let mut before = BareFlush::measure(contest.scratch.path(), FLUSH_SAMPLES)?;
+                for &kind in kinds {
+                    contest.round_of(kind, Durability::Synced, round, &mut workers, &mut series.rounds)?;
+                    let after = BareFlush::measure(contest.scratch.path(), FLUSH_SAMPLES)?;
+                    series.flushes.push((kind, before.and(&after)));
+                    before = after;
                 }
             }
         }
-        report.add(table(threads, &rounds, &flushes));
+        report.add(times(threads, &series));
+        report.add(counts(threads, &series.rounds));
     }
     Ok(())
 }
 
-fn table(threads: usize, rounds: &phase::Rounds, flushes: &[BareFlush]) -> Section {
+impl Series {
+    /// A figure of each round to the same figure of the bare flushes around it.
+    fn to_a_flush(
+        &self,
+        operation: Operation,
+        side: &[Measured],
+        figures: (impl Fn(&Measured) -> Option<f64>, impl Fn(&BareFlush) -> f64),
+    ) -> Option<Spread> {
+        let flushes = self.flushes.iter().filter(|(kind, _)| *kind == operation);
+        let ratios =
+            side.iter().zip(flushes).map(|(measured, (_, flush))| Some(figures.0(measured)? / figures.1(flush)));
+        ratios.collect::<Option<Vec<f64>>>().map(|ratios| Spread::of(&ratios))
+    }
+}
+
+fn wall_us(measured: &Measured) -> f64 {
+    1e6 / measured.rate()
+}
+
+fn times(threads: usize, series: &Series) -> Section {
     let columns = [
         "operation",
         "native us",
@@ -50,6 +76,60 @@ fn table(threads: usize, rounds: &phase::Rounds, flushes: &[BareFlush]) -> Secti
         "spread",
         "native to a flush",
         "polymux to a flush",
+        "spread of that",
+        "polymux to a flush, p50",
+    ];
+    let mut section = Section::new(format!("With fsync, threads: {threads}"), &columns);
+    for (operation, Both { native, polymux }) in series.rounds.iter() {
+        let ratio = phase::ratios(polymux, native, (Measured::rate, Measured::rate));
+        let mean = (|measured: &Measured| Some(wall_us(measured)), BareFlush::best_us);
+        let p50 = (|measured: &Measured| measured.latency_p50_us, BareFlush::best_p50_us);
+        let native_flushes = series.to_a_flush(operation, native, mean);
+        let flushes = series.to_a_flush(operation, polymux, mean);
+        let flushes_p50 = series.to_a_flush(operation, polymux, p50).filter(|_| threads == 1);
+        section.row(vec![
+            operation.name().into(),
+            Cell::Number(phase::median(native, wall_us), 1),
+            Cell::Number(phase::median(polymux, wall_us), 1),
+            Cell::Number(ratio.median, 2),
+            ratio.range(2).into(),
+            Cell::optional(native_flushes.map(|spread| spread.median), 2),
+            Cell::optional(flushes.map(|spread| spread.median), 2),
+            flushes.map_or(Cell::Empty, |spread| spread.range(2).into()),
+            Cell::optional(flushes_p50.map(|spread| spread.median), 2),
+        ]);
+    }
+    section.note(note_on_flushes(&series.flushes));
+    section.note(
+        "`us`: wall-clock time over operations of all threads together. `ratio`: rate of Polymux to the native rate. \
+         `create` fsyncs the new file, `append` is write and fdatasync, everything else fsyncs the directory. `p50` \
+         compares the median latency of an operation with that of a flush: what the mean would be on a quiet machine.",
+    );
+    section
+}
+
+fn note_on_flushes(flushes: &[(Operation, BareFlush)]) -> String {
+    let spread =
+        |figure: fn(&BareFlush) -> f64| Spread::of(&flushes.iter().map(|(_, flush)| figure(flush)).collect::<Vec<_>>());
+    let best = spread(BareFlush::best_us);
+    let fdatasync = spread(|flush| flush.fdatasync.mean_us);
+    let direct: Option<Vec<f64>> = flushes.iter().map(|(_, flush)| Some(flush.direct?.mean_us)).collect();
+    let direct = direct.map_or_else(
+        || "not possible here".to_owned(),
+        |sample| format!("{:.1} us ({})", Spread::of(&sample).median, Spread::of(&sample).range(1)),
+    );
+    format!(
+        "One bare flush of 4 KiB into a zero-written file: O_DIRECT with O_DSYNC {direct}; buffered with fdatasync \
+         {:.1} us ({}). `to a flush` compares with the better of the two around the same operations: {:.1} us.",
+        fdatasync.median,
+        fdatasync.range(1),
+        best.median
+    )
+}
+
+fn counts(threads: usize, rounds: &Rounds) -> Section {
+    let columns = [
+        "operation",
         "log flushes",
         "log bytes",
         "log bytes to payload",
@@ -58,75 +138,38 @@ fn table(threads: usize, rounds: &phase::Rounds, flushes: &[BareFlush]) -> Secti
         "native, device bytes",
         "polymux, device bytes",
     ];
-    let mut section = Section::new(format!("With fsync, threads: {threads}"), &columns);
-    for (operation, both) in rounds.iter() {
-        let (native, polymux) = (&both.native, &both.polymux);
-        let ratio = phase::ratios(polymux, native, (Measured::rate, Measured::rate));
-        let wall_us = |measured: &Measured| 1e6 / measured.rate();
-        let to_a_flush = |side: &[Measured]| {
-            let ratios: Vec<f64> =
-                side.iter().zip(flushes).map(|(measured, flush)| wall_us(measured) / flush.best_us()).collect();
-            Spread::of(&ratios).median
+    let mut section =
+        Section::new(format!("Flushes and bytes of an operation with fsync, threads: {threads}"), &columns);
+    for (operation, Both { native, polymux }) in rounds.iter() {
+        let log = |figure: fn(&LogWork) -> u64| {
+            phase::median_optional(polymux, |measured| measured.per_operation(measured.log.as_ref().map(figure)))
         };
-        let device_flushes = |side| {
+        let to_payload =
+            phase::median_optional(polymux, |measured| measured.log.and_then(|log| log.growth_to_payload()));
+        let flushes = |side: &[Measured]| {
             phase::median_optional(side, |measured| {
                 measured.per_operation(measured.device_calls.map(|counters| counters.flushes))
             })
         };
-        let device_bytes = |side| {
+        let bytes = |side: &[Measured]| {
             phase::median_optional(side, |measured| {
                 measured.per_operation(measured.device_calls.map(|counters| counters.bytes_written))
             })
         };
-        let log =
-            |figure: fn(&LogWork) -> f64| phase::median_optional(polymux, |measured| measured.log.as_ref().map(figure));
-        let per_operation = |figure: fn(&LogWork) -> u64| {
-            phase::median_optional(polymux, |measured| measured.per_operation(measured.log.as_ref().map(figure)))
-        };
-        let log_flushes = per_operation(|log| log.flushes);
-        let log_bytes = per_operation(|log| log.appended_bytes);
-        let to_payload =
-            log(|log| log.appended_bytes as f64 / log.payload_bytes as f64).filter(|ratio| ratio.is_finite());
         section.row(vec![
             operation.name().into(),
-            Cell::Number(phase::median(native, wall_us), 1),
-            Cell::Number(phase::median(polymux, wall_us), 1),
-            Cell::Number(ratio.median, 2),
-            format!("{:.2}-{:.2}", ratio.min, ratio.max).into(),
-            Cell::Number(to_a_flush(native), 2),
-            Cell::Number(to_a_flush(polymux), 2),
-            Cell::optional(log_flushes, 3),
-            Cell::optional(log_bytes, 0),
+            Cell::optional(log(|log| log.flushes), 3),
+            Cell::optional(log(|log| log.appended_bytes), 0),
             Cell::optional(to_payload, 2),
-            Cell::optional(device_flushes(native), 3),
-            Cell::optional(device_flushes(polymux), 3),
-            Cell::optional(device_bytes(native), 0),
-            Cell::optional(device_bytes(polymux), 0),
+            Cell::optional(flushes(native), 3),
+            Cell::optional(flushes(polymux), 3),
+            Cell::optional(bytes(native), 0),
+            Cell::optional(bytes(polymux), 0),
         ]);
     }
-    section.note(note_on_flushes(flushes));
     section.note(
-        "`us`: wall-clock time over operations of all threads together. `ratio`: rate of Polymux to the native rate. \
-         Flushes and bytes are per operation; those of the device hold whatever else wrote to it meanwhile. `create` \
-         fsyncs the new file, `append` is write and fdatasync, everything else fsyncs the directory.",
+        "One operation is one sync call. The counts of the device hold whatever else wrote to it meanwhile. Payload: keys, \
+         values and their lengths; the log adds headers and padding.",
     );
     section
-}
-
-fn note_on_flushes(flushes: &[BareFlush]) -> String {
-    let best = Spread::of(&flushes.iter().map(BareFlush::best_us).collect::<Vec<_>>());
-    let fdatasync = Spread::of(&flushes.iter().map(|flush| flush.fdatasync_us).collect::<Vec<_>>());
-    let direct: Option<Vec<f64>> = flushes.iter().map(|flush| flush.direct_us).collect();
-    let direct = direct.map_or_else(
-        || "not possible here".to_owned(),
-        |sample| {
-            let spread = Spread::of(&sample);
-            format!("{:.1} us ({:.1}-{:.1})", spread.median, spread.min, spread.max)
-        },
-    );
-    format!(
-        "One bare flush of 4 KiB into a zero-written file: O_DIRECT with O_DSYNC {direct}; buffered with fdatasync \
-         {:.1} us ({:.1}-{:.1}). `to a flush` compares with the better of the two in the same round: {:.1} us.",
-        fdatasync.median, fdatasync.min, fdatasync.max, best.median
-    )
 }

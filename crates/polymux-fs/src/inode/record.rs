@@ -9,7 +9,7 @@ use polymux_types::Ino;
 use super::{Body, Common, DirectoryState, FileState, Inode, Layout, Lifecycle};
 use crate::blockmap::{BlockMap, Extent};
 use crate::error::{Error, Result};
-use crate::store::{ExtentRecord, FileRecord, InodeBody, InodeRecord};
+use crate::store::{EntryCount, ExtentRecord, FileRecord, InodeBody, InodeRecord};
 
 /// Whether a record without extenders tells the whole truth about its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,11 @@ impl Inode {
         let body = match record.body {
             InodeBody::Regular(file) => Body::Regular(Box::new(file_state(ino, file, extents, trust)?)),
             InodeBody::Directory { next_cookie, entries, .. } => {
-                Body::Directory(RwLock::new(DirectoryState { next_cookie, entries }))
+                let entries = match entries {
+                    EntryCount::Exact(count) => Some(count),
+                    EntryCount::Unknown | EntryCount::Open => None,
+                };
+                Body::Directory(RwLock::new(DirectoryState { next_cookie, cookies_end: next_cookie, entries }))
             }
             InodeBody::Symlink { target } => Body::Symlink(target),
             InodeBody::Special { device, .. } => Body::Special { device },
@@ -62,6 +66,7 @@ impl Inode {
             record_lock: Mutex::new(()),
             common: RwLock::new(common),
             lacks_xattrs: AtomicBool::new(record.lacks_xattrs),
+            is_record_open: AtomicBool::new(false),
             times_dirty: AtomicBool::new(false),
             last_sequence: AtomicU64::new(sequence.0),
             lifecycle: Mutex::new(Lifecycle::default()),
@@ -76,7 +81,8 @@ impl Inode {
             Body::Regular(file) => InodeBody::Regular(file_record(&file.layout.read())),
             Body::Directory(_) => {
                 let state = directory.expect("the state of a directory is given with it");
-                InodeBody::Directory { parent: self.parent(), next_cookie: state.next_cookie, entries: state.entries }
+                let entries = state.entries.map_or(EntryCount::Unknown, EntryCount::Exact);
+                InodeBody::Directory { parent: self.parent(), next_cookie: state.next_cookie, entries }
             }
             Body::Symlink(target) => InodeBody::Symlink { target: target.clone() },
             Body::Special { device } => InodeBody::Special { kind: self.kind, device: *device },

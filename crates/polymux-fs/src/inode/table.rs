@@ -83,13 +83,15 @@ impl Slots {
     fn evict(&mut self, idle_max: usize) -> SmallVec<[Slot; EVICTION_STEPS]> {
         let mut evicted = SmallVec::new();
         for _ in 0..EVICTION_STEPS {
-            if self.order.len() <= idle_max {
+            let is_full = self.inodes.len() > idle_max;
+            // Numbers of inodes that were deleted are taken out here, too.
+            if !is_full && self.order.len() <= 2 * idle_max {
                 break;
             }
             let Some(ino) = self.order.pop_front() else { break };
             let Some(slot) = self.inodes.get_mut(&ino) else { continue };
             let was_used = std::mem::take(slot.is_used.get_mut());
-            if was_used || Arc::strong_count(&slot.inode) > 1 || must_stay(&slot.inode) {
+            if !is_full || was_used || Arc::strong_count(&slot.inode) > 1 || must_stay(&slot.inode) {
                 self.order.push_back(ino);
             } else {
                 evicted.extend(self.inodes.remove(&ino));
@@ -120,11 +122,7 @@ impl InodeTable {
     }
 
     /// The inode of a number, loaded by `load` where it is not in memory.
-    pub(crate) fn get_or_load(
-        &self,
-        ino: Ino,
-        load: impl Fn() -> Result<Option<Inode>>,
-    ) -> Result<Option<Arc<Inode>>> {
+    pub(crate) fn get_or_load(&self, ino: Ino, load: impl Fn() -> Result<Option<Inode>>) -> Result<Option<Arc<Inode>>> {
         let shard = self.shard(ino);
         loop {
             let departures = {

@@ -100,7 +100,7 @@ impl Core {
         };
         let entry = ObjectEntry {
             tier,
-            object: self.metadata.allocate_object()?,
+            object: self.metadata.allocate_object(|sequence| self.flush_through_copy(sequence))?,
             role: ObjectRole::Owner,
             generation: 1,
             bucket: Self::bucket_for_parent(parent),

@@ -1,11 +1,61 @@
 //! The building blocks of every change of a name, used inside a transaction.
 
+use std::sync::atomic::Ordering;
+
 use polymux_types::Ino;
 
 use crate::attributes::FileKind;
-use crate::core::Transaction;
-use crate::inode::DirectoryState;
+use crate::core::{Core, Transaction};
+use crate::error::Result;
+use crate::inode::{DirectoryState, Inode};
 use crate::store::{Dirent, PositionEntry, keys};
+
+/// Cookies that an open record reserves: one more record in so many creations.
+const COOKIES_RESERVED: u64 = 4096;
+
+/// Whether a change of names changes the link count of the directory, because subdirectories came or went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkChange {
+    Same,
+    Changed,
+}
+
+impl Core {
+    /// Adds what a change of names means for the record of their directory; called once they are changed, by whoever holds
+    /// the state alone.
+    ///
+    /// The first record since the log was flushed is exact, so that whoever syncs each change writes one record for each.
+    /// The second is open, and those after it are saved until times are flushed (docs/design/0009).
+    pub(crate) fn put_names_changed(
+        &self,
+        transaction: &mut Transaction,
+        directory: &Inode,
+        state: &mut DirectoryState,
+        links: LinkChange,
+    ) {
+        let is_open = directory.is_record_open.load(Ordering::Acquire);
+        if !is_open && self.metadata.durable() >= directory.last_sequence() {
+            transaction.put_directory(directory, state);
+            return;
+        }
+        let is_reserved = is_open && state.next_cookie <= state.cookies_end;
+        if !is_reserved {
+            state.cookies_end = state.next_cookie.saturating_add(COOKIES_RESERVED);
+        }
+        if !is_reserved || links == LinkChange::Changed {
+            transaction.put_open_directory(directory, state);
+        }
+        directory.times_dirty.store(true, Ordering::Release);
+    }
+
+    /// Whether a directory, whose state is locked, holds no name.
+    pub(crate) fn is_empty(&self, directory: &Inode, state: &DirectoryState) -> Result<bool> {
+        match state.entries {
+            Some(count) => Ok(count == 0),
+            None => Ok(self.metadata.directory_entries(directory.ino, 0, 1)?.is_empty()),
+        }
+    }
+}
 
 impl Transaction {
     /// Gives a name to an inode in a directory.
@@ -13,7 +63,7 @@ impl Transaction {
         let (parent, state) = directory;
         let cookie = state.next_cookie;
         state.next_cookie += 1;
-        state.entries += 1;
+        state.entries = state.entries.map(|count| count + 1);
         self.put_name(parent, name, ino, kind, cookie);
     }
 
@@ -27,7 +77,7 @@ impl Transaction {
     /// Takes a name away.
     pub(crate) fn remove_name(&mut self, directory: (Ino, &mut DirectoryState), name: &[u8], dirent: &Dirent) {
         let (parent, state) = directory;
-        state.entries = state.entries.checked_sub(1).expect("a directory with a name has an entry");
+        state.entries = state.entries.map(|count| count.checked_sub(1).expect("a directory with a name has an entry"));
         self.delete_name(parent, name, dirent);
     }
 

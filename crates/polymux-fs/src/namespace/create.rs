@@ -5,6 +5,7 @@ use std::sync::Arc;
 use polymux_meta::Sequence;
 use polymux_types::{Errno, Ino, Timestamp};
 
+use super::change::LinkChange;
 use super::check_name;
 use crate::access::{ACCESS_ACL, Acl, DEFAULT_ACL, EXECUTE, WRITE};
 use crate::attributes::FileKind;
@@ -13,7 +14,7 @@ use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, SizeTrust};
-use crate::store::{FileRecord, InodeBody, InodeRecord, keys, put_xattr};
+use crate::store::{EntryCount, FileRecord, InodeBody, InodeRecord, keys, put_xattr};
 
 /// The first cookie of a directory. Smaller ones are left to front ends for `.` and `..`.
 pub(crate) const COOKIE_FIRST: u64 = 16;
@@ -39,7 +40,9 @@ impl NewInode<'_> {
     fn body(&self, parent: Ino) -> InodeBody {
         match self {
             Self::Regular => InodeBody::Regular(FileRecord::default()),
-            Self::Directory => InodeBody::Directory { parent, next_cookie: COOKIE_FIRST, entries: 0 },
+            Self::Directory => {
+                InodeBody::Directory { parent, next_cookie: COOKIE_FIRST, entries: EntryCount::Exact(0) }
+            }
             Self::Symlink(target) => InodeBody::Symlink { target: target.to_vec() },
             Self::Special(kind, device) => InodeBody::Special { kind: *kind, device: *device },
         }
@@ -75,7 +78,7 @@ impl Core {
             return Err(Errno::ENOENT.into());
         }
         // In an empty directory there is no name to look for.
-        if state.entries > 0 && self.find_name(parent, name)?.is_some() {
+        if state.entries != Some(0) && self.find_name(parent, name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
         self.check_access(caller, &directory, WRITE)?;
@@ -89,7 +92,8 @@ impl Core {
             transaction.add_name((parent, &mut *state), name, prepared.inode.ino, kind);
             note_entry_change(&directory, i64::from(kind == FileKind::Directory), now);
             put_new(transaction, &prepared);
-            transaction.put_directory(&directory, &state);
+            let links = if kind == FileKind::Directory { LinkChange::Changed } else { LinkChange::Same };
+            self.put_names_changed(transaction, &directory, &mut state, links);
             Ok(())
         });
         if let Err(error) = made {
@@ -180,7 +184,7 @@ impl Core {
             born: now,
             body: new.body(directory.ino),
         };
-        let ino = self.metadata.allocate_ino()?;
+        let ino = self.metadata.allocate_ino(|sequence| self.flush_through_copy(sequence))?;
         // The transaction that makes it is the first that concerns it.
         let inode = Inode::from_record(ino, record, &[], Sequence(0), SizeTrust::Settled)?;
         inode.parent.store(directory.ino.0, std::sync::atomic::Ordering::Relaxed);

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use polymux_types::{Errno, Ino, Timestamp};
 
+use super::change::LinkChange;
 use super::check_name;
 use super::create::note_entry_change;
 use crate::access::{EXECUTE, WRITE};
@@ -47,7 +48,7 @@ impl Core {
             transaction.remove_name((parent, &mut *state), name, &dirent);
             note_entry_change(&directory, 0, now);
             let loss = self.drop_name(transaction, &inode, None, &xattrs, now);
-            transaction.put_directory(&directory, &state);
+            self.put_names_changed(transaction, &directory, &mut state, LinkChange::Same);
             Ok(loss)
         })?;
         drop(state);
@@ -131,7 +132,7 @@ impl Core {
         self.check_access(caller, &directory, WRITE)?;
         self.check_sticky(caller, &directory, &inode)?;
         let child = inode.directory().ok_or(Errno::ENOTDIR)?.write();
-        if child.entries > 0 {
+        if !self.is_empty(&inode, &child)? {
             return Err(Errno::ENOTEMPTY.into());
         }
         let now = self.now();
@@ -140,7 +141,7 @@ impl Core {
             transaction.remove_name((parent, &mut *state), name, &dirent);
             note_entry_change(&directory, -1, now);
             let loss = self.drop_name(transaction, &inode, Some(&child), &xattrs, now);
-            transaction.put_directory(&directory, &state);
+            self.put_names_changed(transaction, &directory, &mut state, LinkChange::Changed);
             Ok(loss)
         })?;
         drop((child, state));

@@ -2,6 +2,7 @@
 
 use polymux_types::{Errno, Ino, limits};
 
+use super::change::LinkChange;
 use super::check_name;
 use super::create::note_entry_change;
 use crate::access::{EXECUTE, WRITE};
@@ -55,7 +56,7 @@ impl Core {
             transaction.add_name((parent, &mut *state), name, inode.ino, inode.kind);
             note_entry_change(&directory, 0, now);
             transaction.put_inode(&inode);
-            transaction.put_directory(&directory, &state);
+            self.put_names_changed(transaction, &directory, &mut state, LinkChange::Same);
             Ok(())
         })
     }

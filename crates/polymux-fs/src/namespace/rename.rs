@@ -7,6 +7,7 @@ use parking_lot::RwLockWriteGuard;
 use polymux_types::{Errno, Ino, Timestamp};
 use smallvec::SmallVec;
 
+use super::change::LinkChange;
 use super::check_name;
 use super::create::note_entry_change;
 use crate::access::{EXECUTE, WRITE};
@@ -63,36 +64,33 @@ impl Core {
         self.check_access(caller, &target_directory, EXECUTE)?;
         let source = Side { directory: &source_directory, name: from.1 };
         let target = Side { directory: &target_directory, name: to.1 };
-        if mode == RenameMode::Replace {
-            self.sync_before_replace(&source, &target)?;
+        // Whether a file is replaced is known only under the locks, and no lock is held while its successor is synced.
+        let mut synced = None;
+        while let Some(successor) = self.rename_locked(caller, &source, &target, mode, synced)? {
+            if let Some(file) = successor.file() {
+                self.sync_file(&successor, file)?;
+            }
+            synced = Some(successor.ino);
         }
-        self.rename_locked(caller, &source, &target, mode)?;
         Counters::count(&self.counters.renames);
         Ok(())
     }
 
-    /// The new data of a file that replaces another one is durable before the name is (DESIGN section 6).
-    fn sync_before_replace(&self, source: &Side<'_>, target: &Side<'_>) -> Result<()> {
-        if !self.options.sync_on_replace || self.find_name(target.directory.ino, target.name)?.is_none() {
-            return Ok(());
-        }
-        let Some(dirent) = self.find_name(source.directory.ino, source.name)? else { return Ok(()) };
-        let inode = self.inode(dirent.ino)?;
-        match inode.file() {
-            // Inline bytes need nothing: they are logged with the rename itself.
-            Some(file) if !file.is_inline() => self.sync_file(&inode, file),
-            _ => Ok(()),
-        }
+    /// Whether the data of a file must be durable before it replaces another one (DESIGN section 6).
+    fn must_sync_to_replace(&self, inode: &Inode) -> bool {
+        // Inline bytes need nothing: they are logged with the rename itself.
+        self.options.sync_on_replace && inode.file().is_some_and(|file| !file.is_inline())
     }
 
-    /// Does it under the locks.
+    /// Does it under the locks; or does nothing and returns the file that must be synced first, unless it was `synced`.
     fn rename_locked(
         &self,
         caller: &Caller,
         source: &Side<'_>,
         target: &Side<'_>,
         mode: RenameMode,
-    ) -> Result<()> {
+        synced: Option<Ino>,
+    ) -> Result<Option<Arc<Inode>>> {
         let crosses = source.directory.ino != target.directory.ino;
         let _tree_stands_still = crosses.then(|| self.rename_lock.lock());
         let mut locked = self.lock_directories(source.directory, target.directory)?;
@@ -100,13 +98,16 @@ impl Core {
         let replaced = self.find(target)?;
         self.check_rename(caller, source, target, &found, replaced.as_ref(), mode)?;
         if replaced.as_ref().is_some_and(|replaced| replaced.inode.ino == found.inode.ino) {
-            return Ok(());
+            return Ok(None);
         }
         if mode == RenameMode::Exchange {
             let replaced = replaced.ok_or(Errno::ENOENT)?;
-            return self.exchange(source, target, &mut locked, &found, &replaced);
+            return self.exchange(source, target, &mut locked, &found, &replaced).map(|()| None);
         }
-        self.replace(source, target, &mut locked, &found, replaced.as_ref())
+        if replaced.is_some() && synced != Some(found.inode.ino) && self.must_sync_to_replace(&found.inode) {
+            return Ok(Some(found.inode));
+        }
+        self.replace(source, target, &mut locked, &found, replaced.as_ref()).map(|()| None)
     }
 
     /// Locks two directories: an ancestor before its descendant, else by number. Across directories the rename lock is
@@ -203,7 +204,9 @@ impl Core {
         let moved = moved_directory.map(|lock| lock.write());
         let late = replaced_directory.filter(|_| !replaced_first).map(|lock| lock.write());
         let emptied = early.take().or(late);
-        if emptied.as_ref().is_some_and(|state| state.entries > 0) {
+        if let (Some(replaced), Some(state)) = (replaced, &emptied)
+            && !self.is_empty(&replaced.inode, state)?
+        {
             return Err(Errno::ENOTEMPTY.into());
         }
         let always: [&Inode; 3] = [source.directory, target.directory, &found.inode];
@@ -229,7 +232,9 @@ impl Core {
                 note_entry_change(target.directory, -1, now);
             }
             put_moved(transaction, target.directory.ino, (&found.inode, moved.as_deref()), now);
-            put_directories(transaction, source, target, locked);
+            let changes_links = emptied.is_some() || moves_directory != 0 && crosses;
+            let links = if changes_links { LinkChange::Changed } else { LinkChange::Same };
+            self.put_directories(transaction, source, target, locked, links);
             Ok(loss)
         })?;
         if let (Some(replaced), Some(loss)) = (replaced, loss) {
@@ -268,11 +273,25 @@ impl Core {
             note_entry_change(target.directory, if crosses { gain } else { 0 }, now);
             put_moved(transaction, target_ino, (&found.inode, found_state.as_deref()), now);
             put_moved(transaction, source_ino, (&other.inode, other_state.as_deref()), now);
-            put_directories(transaction, source, target, locked);
+            let links = if crosses && gain != 0 { LinkChange::Changed } else { LinkChange::Same };
+            self.put_directories(transaction, source, target, locked, links);
             Ok(())
         })
     }
 
+    fn put_directories(
+        &self,
+        transaction: &mut Transaction,
+        source: &Side<'_>,
+        target: &Side<'_>,
+        locked: &mut Locked<'_>,
+        links: LinkChange,
+    ) {
+        self.put_names_changed(transaction, source.directory, &mut locked.source, links);
+        if let Some(state) = &mut locked.target {
+            self.put_names_changed(transaction, target.directory, state, links);
+        }
+    }
 }
 
 /// The record of what was moved. Its state is given for a directory with a new parent.
@@ -291,13 +310,6 @@ fn put_moved(
         // Its own names are not concerned, and its parent is locked: only its times change.
         (None, Some(_)) => inode.times_dirty.store(true, Ordering::Release),
         (None, None) => transaction.put_inode(inode),
-    }
-}
-
-fn put_directories(transaction: &mut Transaction, source: &Side<'_>, target: &Side<'_>, locked: &mut Locked<'_>) {
-    transaction.put_directory(source.directory, &locked.source);
-    if let Some(state) = &locked.target {
-        transaction.put_directory(target.directory, state);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::inode::{Inode, SizeTrust};
 use crate::store::keys::{self, NumberKind};
 use crate::store::volume_format::FORMAT_VERSION;
 use crate::store::{
-    EpochRecord, InodeBody, InodeRecord, Metadata, Shutdown, TierRecord, VolumeRecord, put_number_range_end,
+    EntryCount, EpochRecord, InodeBody, InodeRecord, Metadata, Shutdown, TierRecord, VolumeRecord, put_number_range_end,
 };
 use crate::volume::{NewVolume, Parts, TierPresence, VolumeError};
 
@@ -94,7 +94,11 @@ fn put_root(transaction: &mut Transaction, parts: &Parts, volume: &NewVolume) ->
         modified: now,
         changed: now,
         born: now,
-        body: InodeBody::Directory { parent: Ino::ROOT, next_cookie: crate::namespace::COOKIE_FIRST, entries: 0 },
+        body: InodeBody::Directory {
+            parent: Ino::ROOT,
+            next_cookie: crate::namespace::COOKIE_FIRST,
+            entries: EntryCount::Exact(0),
+        },
     };
     let inode = Inode::from_record(Ino::ROOT, record, &[], polymux_meta::Sequence(0), SizeTrust::Settled)?;
     if let Some(directory) = inode.directory() {

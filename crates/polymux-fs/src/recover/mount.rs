@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_meta::Batch;
+use polymux_meta::{Batch, CopySync, Sequence};
 use polymux_tier::{CleanStamp, Label, TierError};
 use polymux_types::{Clock, Epoch, TierId};
 
@@ -144,7 +144,9 @@ impl Core {
     /// Raises the epoch of the volume and of every tier that is there.
     fn raise_epoch(&self, from: Epoch, labels: &[(TierId, TierRecord, Option<Label>)]) -> Result<()> {
         let to = Epoch(from.0 + 1);
-        self.put_epoch(EpochRecord { epoch: from, raising: true, shutdown: Shutdown::Unclean }, &[])?;
+        let raising = self.put_epoch(EpochRecord { epoch: from, raising: true, shutdown: Shutdown::Unclean }, &[])?;
+        // A second copy that does not know it is older than the labels from here on, and nothing is started from it.
+        let copy = self.metadata.sync_copy(raising)?;
         let mut raised = Vec::new();
         for (id, record, label) in labels {
             let Some(label) = label else { continue };
@@ -160,17 +162,22 @@ impl Core {
         }
         self.put_epoch(EpochRecord { epoch: to, raising: false, shutdown: Shutdown::Unclean }, &raised)?;
         self.epoch.store(to.0, Ordering::Release);
+        if copy == CopySync::Late && self.metadata.abandon_copy(raising) == CopySync::Late {
+            log::warn!("volume {}: the second copy of the metadata is slow", self.name);
+        }
         Ok(())
     }
 
-    fn put_epoch(&self, epoch: EpochRecord, tiers: &[(TierId, TierRecord)]) -> Result<()> {
+    /// Logs the epoch, durably; returns the transaction.
+    pub(super) fn put_epoch(&self, epoch: EpochRecord, tiers: &[(TierId, TierRecord)]) -> Result<Sequence> {
         let mut batch = Batch::new();
         batch.put(keys::epoch(), epoch.encode());
         for (id, record) in tiers {
             batch.put(keys::tier(*id), record.encode());
         }
         let sequence = self.metadata.commit(batch)?;
-        self.metadata.sync(sequence)
+        self.metadata.sync(sequence)?;
+        Ok(sequence)
     }
 
     /// The end of a clean stop: everything is synced and settled; the store says so first, then the labels.

@@ -1,7 +1,7 @@
 //! The queue of disowned ranges and how they are carried out.
 //!
-//! Order, and why: the record must be durable before the tier is touched, or a crash could bring back the old owner with
-//! its bytes gone; the tier must be synced before the record goes, or a crash could leave bytes that nobody knows of.
+//! Order, and why: the record must be durable, in the second copy of the store too, before the tier is touched, or a crash
+//! could bring back the old owner with its bytes gone; the tier must be synced before the record goes, or a crash could leave bytes that nobody knows of.
 
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ impl Core {
         let _round = self.disowned.round.lock();
         let records = self.disowned.take(wanted);
         let Some(last) = records.iter().map(|(_, sequence)| *sequence).max() else { return Ok(0) };
-        let result = self.flush_through(last).and_then(|()| self.carry_out(&records));
+        let result = self.flush_through_copy(last).and_then(|()| self.carry_out(&records));
         let done = match result {
             Ok(done) => done,
             Err(error) => {

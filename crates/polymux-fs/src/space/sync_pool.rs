@@ -190,8 +190,7 @@ mod tests {
         let pool = SyncPool::default();
         let tier = tier_with_objects(200);
         let object = |id| ObjectRef::new(ObjectId(id), Bucket(0));
-        let pending: Vec<_> =
-            (0..200).map(|id| pool.begin(tier.clone(), SyncTarget::Object(object(id)))).collect();
+        let pending: Vec<_> = (0..200).map(|id| pool.begin(tier.clone(), SyncTarget::Object(object(id)))).collect();
         for sync in pending {
             sync.wait().unwrap();
         }

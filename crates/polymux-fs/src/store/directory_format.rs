@@ -10,6 +10,40 @@ use crate::error::Error;
 
 const VERSION: u8 = 1;
 
+/// What a directory's record says about the names in it (docs/design/0009).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryCount {
+    /// So many, as of this record, and every later change writes a record too.
+    Exact(u64),
+    /// Nobody counted them. Otherwise as `Exact`.
+    Unknown,
+    /// Names came and went after this record, which was not written again: it tells neither their number nor the times of
+    /// the directory.
+    Open,
+}
+
+impl EntryCount {
+    /// As in a record. The numbers of the two others are beyond what a directory can hold.
+    pub(crate) fn to_number(self) -> u64 {
+        match self {
+            Self::Exact(count) => {
+                assert!(count < u64::MAX - 1, "a directory holds fewer names than there are cookies");
+                count
+            }
+            Self::Unknown => u64::MAX - 1,
+            Self::Open => u64::MAX,
+        }
+    }
+
+    pub(crate) fn from_number(number: u64) -> Self {
+        match number {
+            u64::MAX => Self::Open,
+            number if number == u64::MAX - 1 => Self::Unknown,
+            count => Self::Exact(count),
+        }
+    }
+}
+
 /// Value of a `d` record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dirent {
@@ -72,6 +106,13 @@ fn decode_kind(reader: &mut Reader<'_>) -> Result<FileKind, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_read_back_as_they_were_written() {
+        for count in [EntryCount::Exact(0), EntryCount::Exact(u64::MAX - 2), EntryCount::Unknown, EntryCount::Open] {
+            assert_eq!(EntryCount::from_number(count.to_number()), count);
+        }
+    }
 
     #[test]
     fn names_read_back_as_they_were_written() {

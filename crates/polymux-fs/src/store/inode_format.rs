@@ -12,6 +12,7 @@
 use polymux_types::limits::{BUCKETS, FILE_SIZE_MAX, TIERS_MAX};
 use polymux_types::{Bucket, Ino, ObjectId, TierId, Timestamp};
 
+use super::directory_format::EntryCount;
 use super::frame::{Reader, Writer};
 use super::inline_format::INLINE_SIZE_LIMIT;
 use crate::attributes::FileKind;
@@ -62,7 +63,7 @@ pub(crate) struct FileRecord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InodeBody {
     Regular(FileRecord),
-    Directory { parent: Ino, next_cookie: u64, entries: u64 },
+    Directory { parent: Ino, next_cookie: u64, entries: EntryCount },
     Symlink { target: Vec<u8> },
     Special { kind: FileKind, device: u64 },
 }
@@ -123,7 +124,7 @@ impl InodeRecord {
         match &self.body {
             InodeBody::Regular(file) => encode_file(writer, file),
             InodeBody::Directory { parent, next_cookie, entries } => {
-                writer.u64(parent.0).u64(*next_cookie).u64(*entries);
+                writer.u64(parent.0).u64(*next_cookie).u64(entries.to_number());
             }
             InodeBody::Symlink { target } => {
                 writer.bytes(target);
@@ -151,7 +152,8 @@ impl InodeRecord {
         let body = match kind {
             FileKind::Regular => InodeBody::Regular(decode_file(&mut reader)?),
             FileKind::Directory => {
-                InodeBody::Directory { parent: Ino(reader.u64()?), next_cookie: reader.u64()?, entries: reader.u64()? }
+                let (parent, next_cookie) = (Ino(reader.u64()?), reader.u64()?);
+                InodeBody::Directory { parent, next_cookie, entries: EntryCount::from_number(reader.u64()?) }
             }
             FileKind::Symlink => InodeBody::Symlink { target: reader.bytes()? },
             kind => InodeBody::Special { kind, device: reader.u64()? },
@@ -333,7 +335,7 @@ mod tests {
     fn directory() -> InodeRecord {
         InodeRecord {
             permissions: 0o1777,
-            body: InodeBody::Directory { parent: Ino(1), next_cookie: 9, entries: 5 },
+            body: InodeBody::Directory { parent: Ino(1), next_cookie: 9, entries: EntryCount::Exact(5) },
             ..regular()
         }
     }

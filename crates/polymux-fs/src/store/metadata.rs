@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use polymux_meta::{Batch, MetadataStore, Room, Sequence};
+use polymux_meta::{Batch, CopySync, MetadataStore, Room, Sequence};
 use polymux_types::{Ino, ObjectId, TierId};
 
 use super::directory_format::{Dirent, PositionEntry};
@@ -15,7 +15,7 @@ use super::frame::{Reader, Writer};
 use super::inline_format;
 use super::inode_format::InodeRecord;
 use super::keys::{self, NumberKind};
-use super::number_range::NumberRange;
+use super::number_range::{AheadRange, NumberRange, RangeSource};
 use super::volume_format::{EpochRecord, TierRecord, VolumeRecord};
 use crate::attributes::DirectoryEntry;
 use crate::error::{Error, Result};
@@ -52,6 +52,16 @@ impl Metadata {
 
     pub(crate) fn durable(&self) -> Sequence {
         self.store.durable()
+    }
+
+    /// Waits for the second copy; see [`MetadataStore::sync_copy`].
+    pub(crate) fn sync_copy(&self, through: Sequence) -> Result<CopySync> {
+        Ok(self.store.sync_copy(through)?)
+    }
+
+    /// Gives the second copy up; see [`MetadataStore::abandon_copy`].
+    pub(crate) fn abandon_copy(&self, raised: Sequence) -> CopySync {
+        self.store.abandon_copy(raised)
     }
 
     /// Makes everything durable and leaves nothing to replay.
@@ -200,25 +210,23 @@ impl Metadata {
         }
     }
 
-    pub(crate) fn allocate_ino(&self) -> Result<Ino> {
-        self.allocate(NumberKind::Ino, &self.inos).map(Ino)
+    /// A new inode number. `wait` returns once a transaction is durable wherever the volume can be started from.
+    pub(crate) fn allocate_ino(&self, wait: impl Fn(Sequence) -> Result<()>) -> Result<Ino> {
+        self.inos.allocate(&StoredRange { metadata: self, kind: NumberKind::Ino, wait }).map(Ino)
     }
 
-    pub(crate) fn allocate_object(&self) -> Result<ObjectId> {
-        self.allocate(NumberKind::Object, &self.objects).map(ObjectId)
+    /// A new object id; `wait` as in [`Metadata::allocate_ino`].
+    pub(crate) fn allocate_object(&self, wait: impl Fn(Sequence) -> Result<()>) -> Result<ObjectId> {
+        self.objects.allocate(&StoredRange { metadata: self, kind: NumberKind::Object, wait }).map(ObjectId)
     }
 
-    fn allocate(&self, kind: NumberKind, range: &NumberRange) -> Result<u64> {
-        range.allocate(|| {
-            let start = self.number_range_end(kind)?;
-            let end =
-                start.checked_add(RANGE_SIZE).ok_or_else(|| Error::corrupted("a number range", "it is used up"))?;
-            let mut batch = Batch::new();
-            put_number_range_end(&mut batch, kind, end);
-            let sequence = self.commit(batch)?;
-            self.sync(sequence)?;
-            Ok((start, end))
-        })
+    fn reserve_range(&self, kind: NumberKind) -> Result<AheadRange> {
+        let start = self.number_range_end(kind)?;
+        let end = start.checked_add(RANGE_SIZE).ok_or_else(|| Error::corrupted("a number range", "it is used up"))?;
+        let mut batch = Batch::new();
+        put_number_range_end(&mut batch, kind, end);
+        let sequence = self.commit(batch)?;
+        Ok(AheadRange { start, end, sequence })
     }
 
     /// The first number that was never handed out nor reserved.
@@ -229,6 +237,26 @@ impl Metadata {
         let end = reader.u64()?;
         reader.finish()?;
         Ok(end)
+    }
+}
+
+/// The number ranges of one kind, as the store keeps them.
+struct StoredRange<'a, W> {
+    metadata: &'a Metadata,
+    kind: NumberKind,
+    wait: W,
+}
+
+impl<W: Fn(Sequence) -> Result<()>> RangeSource for StoredRange<'_, W> {
+    fn reserve_ahead(&self) -> Option<AheadRange> {
+        // What fails here is tried again, and told of, when the range is needed.
+        self.metadata.reserve_range(self.kind).ok()
+    }
+
+    fn reserve(&self, ahead: Option<AheadRange>) -> Result<(u64, u64)> {
+        let range = ahead.map_or_else(|| self.metadata.reserve_range(self.kind), Ok)?;
+        (self.wait)(range.sequence)?;
+        Ok((range.start, range.end))
     }
 }
 

@@ -10,12 +10,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use polymux_meta::Sequence;
 
 use crate::counters::{STRIPES, stripe_of_thread};
 use crate::error::Result;
 
 /// Binary logarithm of the numbers that a stripe takes at a time. Each such block is aligned.
 pub(crate) const BLOCK_BITS: u32 = 6;
+
+/// Numbers left when the next range is reserved: enough for the time that a flush and the second copy take.
+const AHEAD_NUMBERS: u64 = 32_768;
 
 /// What is left of a block of numbers: `next <= end`, and both only grow.
 #[derive(Debug, Default)]
@@ -40,14 +44,43 @@ impl Stripe {
 #[derive(Debug, Default)]
 pub(crate) struct NumberRange {
     stripes: [Stripe; STRIPES],
-    /// What no stripe took yet of the durable range: its next number and its end.
-    reserved: Mutex<(u64, u64)>,
+    reserved: Mutex<Reserved>,
+}
+
+/// What no stripe took yet.
+#[derive(Debug, Default)]
+struct Reserved {
+    /// Next number of the durable range, and its end.
+    next: u64,
+    end: u64,
+    /// The range after it, which is reserved and need not be durable yet.
+    ahead: Option<AheadRange>,
+}
+
+/// A range whose reservation is committed, so that nobody has to wait long for it later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AheadRange {
+    /// Its first number.
+    pub(crate) start: u64,
+    /// The number after its last.
+    pub(crate) end: u64,
+    /// The transaction that reserves it.
+    pub(crate) sequence: Sequence,
+}
+
+/// Where ranges come from.
+pub(crate) trait RangeSource {
+    /// Begins to reserve the range after the present one, without waiting; `None` where that cannot be done now.
+    fn reserve_ahead(&self) -> Option<AheadRange>;
+
+    /// A range that is durable as far as it has to be: the one that was reserved ahead, or a new one. Its first number and
+    /// the one after its last.
+    fn reserve(&self, ahead: Option<AheadRange>) -> Result<(u64, u64)>;
 }
 
 impl NumberRange {
-    /// A number that nobody had before. Where the range is used up, `reserve` reserves another one, durably, and returns
-    /// its first number and the one after its last.
-    pub(crate) fn allocate(&self, reserve: impl FnOnce() -> Result<(u64, u64)>) -> Result<u64> {
+    /// A number that nobody had before. Where the range is used up, the source gives another one.
+    pub(crate) fn allocate(&self, source: &impl RangeSource) -> Result<u64> {
         let stripe = &self.stripes[stripe_of_thread()];
         if let Some(number) = stripe.take() {
             return Ok(number);
@@ -56,7 +89,7 @@ impl NumberRange {
         if let Some(number) = stripe.take() {
             return Ok(number);
         }
-        let (start, end) = self.take_block(reserve)?;
+        let (start, end) = self.take_block(source)?;
         assert!(start < end && start >= stripe.next.load(Ordering::Acquire), "numbers are never handed out twice");
         // The first number is the caller's. `next` is set before `end`, so that nobody gets a number in between.
         stripe.next.store(start + 1, Ordering::Release);
@@ -64,15 +97,19 @@ impl NumberRange {
         Ok(start)
     }
 
-    fn take_block(&self, reserve: impl FnOnce() -> Result<(u64, u64)>) -> Result<(u64, u64)> {
+    fn take_block(&self, source: &impl RangeSource) -> Result<(u64, u64)> {
         let mut reserved = self.reserved.lock();
-        if reserved.0 == reserved.1 {
-            *reserved = reserve()?;
+        if reserved.next == reserved.end {
+            let ahead = reserved.ahead.take();
+            (reserved.next, reserved.end) = source.reserve(ahead)?;
         }
-        let (start, end) = *reserved;
+        let start = reserved.next;
         let block_end = ((start >> BLOCK_BITS) + 1) << BLOCK_BITS;
-        reserved.0 = block_end.min(end);
-        Ok((start, reserved.0))
+        reserved.next = block_end.min(reserved.end);
+        if reserved.ahead.is_none() && reserved.end - reserved.next <= AHEAD_NUMBERS {
+            reserved.ahead = source.reserve_ahead();
+        }
+        Ok((start, reserved.next))
     }
 }
 
@@ -80,17 +117,32 @@ impl NumberRange {
 mod tests {
     use super::*;
 
+    /// Each range begins beyond the end of the one before, as after an unclean stop.
+    struct Source<'a>(&'a AtomicU64);
+
+    impl RangeSource for Source<'_> {
+        fn reserve_ahead(&self) -> Option<AheadRange> {
+            let start = self.0.fetch_add(1000, Ordering::Relaxed);
+            // Now and then there is none.
+            (!start.is_multiple_of(3)).then_some(AheadRange { start, end: start + 900, sequence: Sequence(1) })
+        }
+
+        fn reserve(&self, ahead: Option<AheadRange>) -> Result<(u64, u64)> {
+            if let Some(ahead) = ahead {
+                return Ok((ahead.start, ahead.end));
+            }
+            let start = self.0.fetch_add(1000, Ordering::Relaxed);
+            Ok((start, start + 900))
+        }
+    }
+
     #[test]
     fn threads_get_no_number_twice_and_none_that_was_not_reserved() {
         let range = NumberRange::default();
         let reserved = AtomicU64::new(5);
-        let reserve = || {
-            // Each range begins beyond the end of the one before, as after an unclean stop.
-            let start = reserved.fetch_add(1000, Ordering::Relaxed);
-            Ok((start, start + 900))
-        };
+        let source = Source(&reserved);
         let mut all: Vec<u64> = std::thread::scope(|scope| {
-            let take = || (0..5000).map(|_| range.allocate(reserve).expect("numbers are left")).collect::<Vec<_>>();
+            let take = || (0..5000).map(|_| range.allocate(&source).expect("numbers are left")).collect::<Vec<_>>();
             let workers: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
             workers.into_iter().flat_map(|worker| worker.join().expect("no worker failed")).collect()
         });
@@ -103,7 +155,9 @@ mod tests {
     #[test]
     fn one_thread_gets_numbers_in_a_row() {
         let range = NumberRange::default();
-        let numbers: Vec<u64> = (0..200).map(|_| range.allocate(|| Ok((16, 1000))).expect("numbers are left")).collect();
+        let reserved = AtomicU64::new(16);
+        let source = Source(&reserved);
+        let numbers: Vec<u64> = (0..200).map(|_| range.allocate(&source).expect("numbers are left")).collect();
         assert_eq!(numbers, (16..216).collect::<Vec<_>>());
     }
 }

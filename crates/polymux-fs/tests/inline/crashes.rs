@@ -229,7 +229,6 @@ fn any_prefix_of_the_log_is_a_volume_that_can_be_read() {
     }
 }
 
-
 /// Threads append and sync one file while it grows from nothing over the limit, and somebody changes its mode meanwhile,
 /// which logs its bytes too. What each was told is durable is there after a crash.
 #[test]
@@ -249,7 +248,7 @@ fn what_was_synced_while_a_file_outgrows_the_limit_survives_a_crash() {
                     let value = writer * 20 + index;
                     write_all(fs, handle, 0, &[value; RECORD]).expect("appended");
                     // Some syncs are left out, so that an append is logged by somebody else.
-                    if (value ^ round) % 3 != 0 {
+                    if !(value ^ round).is_multiple_of(3) {
                         fs.sync(&Caller::root(), handle, SyncKind::Data).expect("synced");
                         acknowledged.push(value);
                     }

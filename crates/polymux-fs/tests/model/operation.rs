@@ -82,6 +82,8 @@ fn position() -> impl Strategy<Value = Position> {
     const RANGE_NODE: u64 = 2 << 20;
     prop_oneof![
         6 => prop::sample::select(vec![0, 1, 4095, 4096, 4097, 8191, 8192, 8193, 12_288]),
+        // Most of a small file's life is far from every edge.
+        3 => 0_u64..4096,
         2 => 0_u64..70_000,
         1 => prop::sample::select(vec![RANGE_NODE - 4096, RANGE_NODE - 1, RANGE_NODE, RANGE_NODE + 1, RANGE_NODE + 4097]),
     ]
@@ -90,6 +92,7 @@ fn position() -> impl Strategy<Value = Position> {
 fn length() -> impl Strategy<Value = Position> {
     prop_oneof![
         6 => prop::sample::select(vec![0, 1, 7, 4095, 4096, 4097, 8192, 12_289]),
+        3 => 0_u64..2048,
         2 => 0_u64..70_000,
     ]
 }

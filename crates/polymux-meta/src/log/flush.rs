@@ -11,6 +11,7 @@
 use std::time::{Duration, Instant};
 
 use super::medium::{BLOCK, BlockBuffer};
+use super::region_spill::SpillUrgency;
 use super::ring::pieces;
 use super::Log;
 use crate::error::StoreError;
@@ -89,6 +90,9 @@ impl Log {
             return Ok(());
         }
         self.flush.arrived.fetch_add(1, Ordering::AcqRel);
+        if let Some(region) = self.window.region() {
+            return self.sync_in_region(region, through);
+        }
         let mut leader = self.flush.leader.lock();
         loop {
             self.check()?;
@@ -124,6 +128,9 @@ impl Log {
     /// Hands what is complete to the medium, without making it durable, so that the window has room. Returns whether
     /// anything was done; otherwise another thread leads, or an entry is still being filled.
     pub(crate) fn write_out(&self) -> Result<bool, StoreError> {
+        if let Some(region) = self.window.region() {
+            return self.spill(region, SpillUrgency::Ahead);
+        }
         let mut leader = self.flush.leader.lock();
         self.check()?;
         if leader.leading {

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! magic 8 bytes | version u32 | reserved u32 | store id u64 | salt u64 | ring length u64
-//! | turn u64 | generation u32 | reserved u32 | checkpoint u64 | checksum u32
+//! | turn u64 | generation u32 | checkpoint generation u32 | checkpoint u64 | checksum u32
 //! ```
 //!
 //! What is true here: the slot with the greater turn counts, so a write that a crash tears leaves the other one. What
 //! changes is the generation (raised once at each opening, before the first entry) and the checkpoint (everything before
-//! it is in the tables).
+//! it is in the tables). Entries from the checkpoint on were written by the generation that set it or a later one: what an
+//! earlier generation left behind there belongs to writes that recovery had found incomplete.
 
 /// Bytes of one slot. A slot has a block of its own, so that writing one never touches the other.
 pub(crate) const SLOT_LENGTH: usize = 4096;
@@ -18,6 +19,12 @@ pub(crate) const HEADER_LENGTH: u64 = 2 * SLOT_LENGTH as u64;
 const MAGIC: [u8; 8] = *b"PMUXMLOG";
 const VERSION: u32 = 1;
 const CONTENT_LENGTH: usize = 68;
+
+/// Shortest ring in bytes.
+const RING_LENGTH_MIN: u64 = 4 * SLOT_LENGTH as u64;
+
+/// No position comes near this one; with a checkpoint below it, sums of positions and lengths never overflow.
+const POSITION_MAX: u64 = 1 << 61;
 
 /// What a log says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +39,8 @@ pub(crate) struct LogHeader {
     pub(crate) turn: u64,
     /// Counts the openings for writing.
     pub(crate) generation: u32,
+    /// Generation that set the checkpoint.
+    pub(crate) checkpoint_generation: u32,
     /// Entries before this position are in the tables.
     pub(crate) checkpoint: u64,
 }
@@ -61,7 +70,7 @@ impl LogHeader {
             content.extend_from_slice(&number.to_le_bytes());
         }
         content.extend_from_slice(&self.generation.to_le_bytes());
-        content.extend_from_slice(&[0; 4]);
+        content.extend_from_slice(&self.checkpoint_generation.to_le_bytes());
         content.extend_from_slice(&self.checkpoint.to_le_bytes());
         let checksum = crc32c::crc32c(&content);
         content.extend_from_slice(&checksum.to_le_bytes());
@@ -86,10 +95,14 @@ impl LogHeader {
             ring_length: u64_at(32),
             turn: u64_at(40),
             generation: u32_at(48),
+            checkpoint_generation: u32_at(52),
             checkpoint: u64_at(56),
         };
         let whole = u32_at(64) == crc32c::crc32c(&content[..64]);
-        let sane = header.ring_length.is_power_of_two() && header.checkpoint.is_multiple_of(64);
+        let sane = header.ring_length.is_power_of_two()
+            && header.checkpoint.is_multiple_of(64)
+            && (RING_LENGTH_MIN..=POSITION_MAX).contains(&header.ring_length)
+            && header.checkpoint <= POSITION_MAX;
         if whole && sane { Ok(header) } else { Err(SlotError::Damaged) }
     }
 
@@ -112,7 +125,7 @@ mod tests {
     use super::*;
 
     fn header(turn: u64) -> LogHeader {
-        LogHeader { store: 7, salt: 9, ring_length: 1 << 20, turn, generation: 3, checkpoint: 6400 }
+        LogHeader { store: 7, salt: 9, ring_length: 1 << 20, turn, generation: 3, checkpoint_generation: 2, checkpoint: 6400 }
     }
 
     fn slots(first: &LogHeader, second: &LogHeader) -> Vec<u8> {

@@ -2,11 +2,16 @@
 //!
 //! What is true here: position `p` lies at the header's length plus `p` modulo the ring's length. Replay takes entries
 //! from the checkpoint on, one after the other, and ends at the first that is torn, stale or of a smaller generation than
-//! the one before it. It writes nothing, so it may be repeated.
+//! the one before it, or than the one that set the checkpoint. It writes nothing, so it may be repeated.
+
+mod end;
+
+pub use end::LogEnd;
 
 use super::entry_format::{ALIGNMENT, HEADER_WORDS, WORD, decode, entry_length, payload_length_of};
 use super::header_format::{HEADER_LENGTH, LogHeader};
 use super::medium::{BLOCK, LogMedium};
+use super::region::RegionLog;
 use crate::error::StoreError;
 
 /// Bytes read from the medium at once.
@@ -29,6 +34,7 @@ pub(crate) fn pieces(ring_length: u64, from: u64, to: u64) -> impl Iterator<Item
 /// Reads entries in order.
 pub(crate) struct Replay<'a> {
     medium: &'a dyn LogMedium,
+    region: Option<&'a RegionLog>,
     header: LogHeader,
     /// Bytes of the log from `start` on.
     buffer: Vec<u8>,
@@ -53,7 +59,12 @@ impl<'a> Replay<'a> {
     /// Begins at the checkpoint.
     pub(crate) fn new(medium: &'a dyn LogMedium, header: LogHeader) -> Self {
         let position = header.checkpoint;
-        Self { medium, header, buffer: Vec::new(), start: position, position, generation: 0 }
+        Self { medium, region: None, header, buffer: Vec::new(), start: position, position, generation: header.checkpoint_generation }
+    }
+
+    /// The same with the end of the log in a region, which [`RegionLog::open`] found to belong to it.
+    pub(crate) fn with_region(medium: &'a dyn LogMedium, region: Option<&'a RegionLog>, header: LogHeader) -> Self {
+        Self { region, ..Self::new(medium, header) }
     }
 
     /// Where the log ends, once [`Replay::next`] has given `None`.
@@ -116,6 +127,9 @@ impl<'a> Replay<'a> {
             let index = |position: u64| usize::try_from(position - self.start).expect("the buffer fits into memory");
             let target = &mut self.buffer[index(start)..index(end)];
             self.medium.read(offset, target).map_err(|error| StoreError::Io(format!("reading the log: {error}")))?;
+        }
+        if let Some(region) = self.region {
+            region.overlay(self.start, limit, &mut self.buffer);
         }
         Ok(())
     }

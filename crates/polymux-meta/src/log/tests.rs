@@ -30,14 +30,14 @@ fn replay(medium: &Arc<CrashMedium>) -> (LogHeader, Vec<Vec<u8>>, u64) {
     (header, found, replay.position())
 }
 
-fn append(log: &Log, payload: &[u8]) -> u64 {
+pub(super) fn append(log: &Log, payload: &[u8]) -> u64 {
     let place = log.reserve(payload.len()).expect("there is room");
     log.fill(place, payload).unwrap();
     place.end
 }
 
 /// A generator of its own, so that a failure can be repeated (xorshift).
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -47,12 +47,12 @@ impl Random {
         self.0
     }
 
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 }
 
-fn payload(number: u64, length: u64) -> Vec<u8> {
+pub(super) fn payload(number: u64, length: u64) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.resize(usize::try_from(length.max(8)).unwrap(), number.to_le_bytes()[0]);
     bytes
@@ -128,6 +128,19 @@ fn a_failed_write_poisons_the_log_and_nothing_later_is_reported_durable() {
     }
 }
 
+#[test]
+fn what_a_killed_process_wrote_is_durable_once_the_next_one_shows_it() {
+    let medium = new_medium();
+    let (log, _) = open(&medium);
+    append(&log, b"written and never flushed");
+    log.write_out().unwrap();
+    drop(log);
+    let (log, found) = open(&medium);
+    assert_eq!((found.len(), log.durable()), (1, log.tail()));
+    let image = Arc::new(CrashMedium::of(medium.crash(|| false)));
+    assert_eq!(replay(&image).1, found);
+}
+
 /// Crashes at random moments, keeping random sectors, over many lives of one log: what was synced is there, what is there
 /// is a prefix of what was appended, and nothing of an earlier life comes back.
 fn survive(seed: u64, lose: impl Fn(&mut Vec<Vec<u8>>)) {
@@ -188,6 +201,32 @@ fn the_crash_test_notices_a_replay_that_loses_an_entry() {
     for seed in 1..400 {
         survive(seed, |found| drop(found.pop()));
     }
+}
+
+#[test]
+fn what_an_earlier_life_left_behind_a_checkpoint_is_not_replayed() {
+    let medium = new_medium();
+    let (log, _) = open(&medium);
+    // Three entries of a block each; of the last two, only the very last reaches the medium.
+    let first = append(&log, &payload(1, 4000));
+    log.sync(first).unwrap();
+    append(&log, &payload(2, 4096 - 32));
+    append(&log, &payload(3, 4096 - 32));
+    log.write_out().unwrap();
+    let mut image = medium.crash(|| true);
+    let second_entry = usize::try_from(HEADER_LENGTH + first).unwrap();
+    image[second_entry..second_entry + 64].fill(0);
+    let medium = Arc::new(CrashMedium::of(image));
+    let (log, found) = open(&medium);
+    assert_eq!(found.len(), 1, "the complete prefix ends before the second");
+    // The second life writes an entry just as long in its place, which leads up to the third of the first life.
+    let second = append(&log, &payload(4, 4096 - 32));
+    log.sync(second).unwrap();
+    let image = medium.crash(|| false);
+    assert_eq!(replay(&Arc::new(CrashMedium::of(image))).1.len(), 2, "an older generation does not follow a newer one");
+    log.advance_checkpoint(second).unwrap();
+    let image = medium.crash(|| false);
+    assert!(replay(&Arc::new(CrashMedium::of(image))).1.is_empty(), "nor does it follow the checkpoint of one");
 }
 
 #[test]

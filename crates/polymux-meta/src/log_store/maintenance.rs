@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Inner, Levels, Sealed, StepProgress};
+use crate::copy::Round;
 use crate::error::StoreError;
 use crate::memtable::Memtable;
 use crate::store::Room;
@@ -24,6 +25,7 @@ impl Inner {
         let mut worked = self.write_log_if_due()?;
         worked |= self.write_memtable_if_due()?;
         worked |= self.compact_if_due()?;
+        worked |= self.ship() == Round::Worked;
         Ok(if worked { StepProgress::Worked } else { StepProgress::Idle })
     }
 
@@ -88,6 +90,9 @@ impl Inner {
         self.ballast.look()?;
         self.signals.memtable_written.raise();
         self.signals.compact.raise();
+        if let Some(copy) = self.second_copy() {
+            copy.kick();
+        }
         Ok(true)
     }
 

@@ -1,9 +1,9 @@
 //! Making, opening and recovering a store (A9).
 //!
 //! What is true here:
-//! * A store is a directory: `log`, `part0` .. (trees of tables) and `ballast`. It is there once its log has a header,
-//!   which is written last; a creation that was cut short leaves a directory that can be created again after it was
-//!   emptied, and is never opened.
+//! * A store is a directory: `log` (or `log-backing` and `region`, see `placement`), `part0` .. (trees of tables) and
+//!   `ballast`. It is there once its log has a header, which is written last; a creation that was cut short leaves a
+//!   directory that can be created again after it was emptied, and is never opened.
 //! * Recovery reads the log from its checkpoint and puts every entry of the complete prefix into the active memtable. It
 //!   writes nothing but the header of the new generation, and may be repeated at will. Its time depends on the log alone.
 //! * The log's file is locked while it is open, so that two processes never write one store.
@@ -15,16 +15,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::background::{Background, Signals};
+use super::placement::LogPlacement;
 use super::{Inner, Levels, LogStore, sequence_of};
 use crate::ballast::Ballast;
 use crate::batch::Batch;
+use crate::copy::{CopyOptions, CopyThread, SecondCopy};
 use crate::error::StoreError;
-use crate::log::{BlockFile, HEADER_LENGTH, Log, LogHeader, LogMedium, Replay};
+use crate::log::{BlockFile, HEADER_LENGTH, Log, LogHeader, LogMedium, LogRegion, RegionLog, Replay};
 use crate::memtable::Memtable;
 use crate::sync::{Mutex, RwLock};
 use crate::tables::{Tables, TablesOptions};
 
-const LOG_FILE: &str = "log";
 const BALLAST_FILE: &str = "ballast";
 
 const MEBIBYTE: u64 = 1024 * 1024;
@@ -68,6 +69,10 @@ pub struct LogStoreOptions {
     pub seeds: [u64; 2],
     /// Who does the background work.
     pub workers: Workers,
+    /// Where the log is. An existing store has to be opened with the placement that it was made with.
+    pub log_placement: LogPlacement,
+    /// A second copy on another file system, where there is to be one.
+    pub copy: Option<CopyOptions>,
 }
 
 impl LogStoreOptions {
@@ -84,18 +89,21 @@ impl LogStoreOptions {
             boundaries: Vec::new(),
             seeds: [0, 0],
             workers: Workers::Threads,
+            log_placement: LogPlacement::Block,
+            copy: None,
         }
     }
 
-    /// Memory of one memtable. There are two, and one that is being written is read beside them.
+    /// Memory of one memtable: a fifth. While a sealed one is written, the active one may grow by half beyond it; what the
+    /// writing needs beside it, and what the allocator wastes, has the last quarter.
     fn memtable_bytes_max(&self) -> u64 {
-        (self.memory_bytes / 3).max(64 * 1024)
+        (self.memory_bytes / 5).max(64 * 1024)
     }
 
-    fn tables(&self) -> TablesOptions {
+    pub(crate) fn tables(&self) -> TablesOptions {
         TablesOptions {
             boundaries: self.boundaries.clone(),
-            cache_bytes: self.memory_bytes / 3,
+            cache_bytes: self.memory_bytes / 4,
             table_bytes_max: self.table_bytes_max,
         }
     }
@@ -109,12 +117,13 @@ impl LogStore {
     /// [`StoreError::Open`] where the mode does not fit what is there, or where another process has it open; nothing was
     /// changed then. [`StoreError::Io`] or [`StoreError::Corrupted`] where it cannot be read.
     pub fn open(path: &Path, options: &LogStoreOptions) -> Result<Self, StoreError> {
-        let log_path = path.join(LOG_FILE);
+        let log_path = path.join(options.log_placement.log_file());
         if options.mode == OpenMode::CreateNew {
+            options.log_placement.check()?;
             make_directory(path)?;
             create(path, options)?;
-        } else if !log_path.exists() {
-            return Err(StoreError::Open(format!("there is no metadata store in {}", path.display())));
+        } else {
+            options.log_placement.check_existing(path)?;
         }
         let medium = BlockFile::open(&log_path).map_err(|error| failed(&log_path, &error))?;
         medium.lock().map_err(|error| match error.kind() {
@@ -123,7 +132,8 @@ impl LogStore {
             }
             _ => failed(&log_path, &error),
         })?;
-        Self::open_with(path, options, Arc::new(medium))
+        let region = options.log_placement.open()?;
+        Self::open_on(path, options, Arc::new(medium), region)
     }
 
     /// As [`LogStore::open`] of an existing store, with its log on `medium`.
@@ -132,11 +142,25 @@ impl LogStore {
     ///
     /// As [`LogStore::open`].
     pub fn open_with(path: &Path, options: &LogStoreOptions, medium: Arc<dyn LogMedium>) -> Result<Self, StoreError> {
+        Self::open_on(path, options, medium, None)
+    }
+
+    fn open_on(
+        path: &Path,
+        options: &LogStoreOptions,
+        medium: Arc<dyn LogMedium>,
+        region: Option<Arc<dyn LogRegion>>,
+    ) -> Result<Self, StoreError> {
         let header = Log::read_header(&*medium)?;
+        let region = region.map(|region| RegionLog::open(region, &header)).transpose()?;
         let tables = Tables::open(path, &options.tables())?;
         let memtable = Memtable::new(header.checkpoint);
-        let (end, replayed_entries) = replay(&*medium, header, &memtable)?;
-        let log = Log::resume(medium, header, end, options.window_bytes)?;
+        let (end, replayed_entries) = replay(&*medium, region.as_ref(), header, &memtable)?;
+        let log = match region {
+            Some(region) => Log::resume_in_region(medium, region, header, end)?,
+            None => Log::resume(medium, header, end, options.window_bytes)?,
+        };
+        let copy = options.copy.clone().map(|copy| SecondCopy::attach(copy, &log, &tables));
         let inner = Arc::new(Inner {
             path: path.to_owned(),
             levels: RwLock::new(Levels { active: Arc::new(memtable), sealed: None }),
@@ -149,19 +173,29 @@ impl LogStore {
             signals: Signals::default(),
             replayed_entries,
             stalled_commits: AtomicU64::new(0),
+            copy,
             log,
         });
         let background = match options.workers {
             Workers::Threads => Some(Background::start(&inner)?),
             Workers::Manual => None,
         };
-        Ok(Self { inner, background })
+        let copying = match options.workers {
+            Workers::Threads if inner.second_copy().is_some() => Some(CopyThread::start(&inner)?),
+            _ => None,
+        };
+        Ok(Self { inner, background, copying })
     }
 }
 
 /// Puts the complete prefix of the log into a memtable. Returns its end and the number of its entries.
-fn replay(medium: &dyn LogMedium, header: LogHeader, memtable: &Memtable) -> Result<(u64, u64), StoreError> {
-    let mut replay = Replay::new(medium, header);
+fn replay(
+    medium: &dyn LogMedium,
+    region: Option<&RegionLog>,
+    header: LogHeader,
+    memtable: &Memtable,
+) -> Result<(u64, u64), StoreError> {
+    let mut replay = Replay::with_region(medium, region, header);
     let mut entries = 0;
     while let Some(entry) = replay.next()? {
         let batch = Batch::from_bytes(entry.payload.to_vec()).ok_or_else(|| {
@@ -176,13 +210,14 @@ fn replay(medium: &dyn LogMedium, header: LogHeader, memtable: &Memtable) -> Res
 fn create(path: &Path, options: &LogStoreOptions) -> Result<(), StoreError> {
     drop(Tables::open(path, &options.tables())?);
     drop(Ballast::open(&path.join(BALLAST_FILE), options.ballast_bytes)?);
-    let log_path = path.join(LOG_FILE);
+    let log_path = path.join(options.log_placement.log_file());
     let made = log_path.with_extension("new");
-    let ring_length = options.log_bytes.max(MEBIBYTE);
+    let ring_length = options.log_bytes.max(MEBIBYTE).max(options.log_placement.ring_length_min());
     let ring_length = if ring_length.is_power_of_two() { ring_length } else { ring_length.next_power_of_two() / 2 };
     let medium = BlockFile::create(&made, HEADER_LENGTH + ring_length).map_err(|error| failed(&made, &error))?;
     Log::format(&medium, options.seeds[0], options.seeds[1])?;
     drop(medium);
+    options.log_placement.create(path, options.seeds)?;
     fs::rename(&made, &log_path).map_err(|error| failed(&log_path, &error))?;
     sync_directory(path)
 }
@@ -200,11 +235,11 @@ fn make_directory(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn sync_directory(path: &Path) -> Result<(), StoreError> {
+pub(super) fn sync_directory(path: &Path) -> Result<(), StoreError> {
     fs::File::open(path).and_then(|directory| directory.sync_all()).map_err(|error| failed(path, &error))
 }
 
-fn failed(path: &Path, error: &std::io::Error) -> StoreError {
+pub(super) fn failed(path: &Path, error: &std::io::Error) -> StoreError {
     match error.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => StoreError::NoSpace,
         _ => StoreError::Io(format!("{}: {error}", path.display())),

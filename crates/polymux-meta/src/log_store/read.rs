@@ -40,18 +40,28 @@ impl Inner {
             let memtables: Vec<_> = std::iter::once(levels.active.clone()).chain(sealed).collect();
             (memtables, self.tables.range(from, to))
         };
-        let mut tables = tables.peekable();
-        let mut found = Vec::new();
-        let mut from = from.to_vec();
-        loop {
-            let step = limit.saturating_sub(found.len()).clamp(16, STEP);
-            let (memory, next) = newest(&memtables, &from, to, step);
-            let end = next.as_deref().unwrap_or(to);
-            merge(memory, &mut tables, end, limit, &mut found)?;
-            match next {
-                Some(next) if found.len() < limit => from = next.into_vec(),
-                _ => return Ok(found),
-            }
+        range_over(&memtables, tables, (from, to), limit)
+    }
+}
+
+/// Entries of a range as memtables, newest first, and the tables below them show them together.
+pub(super) fn range_over(
+    memtables: &[Arc<Memtable>],
+    tables: impl Iterator<Item = Result<Entry, StoreError>>,
+    (from, to): (&[u8], &[u8]),
+    limit: usize,
+) -> Result<Vec<Entry>, StoreError> {
+    let mut tables = tables.peekable();
+    let mut found = Vec::new();
+    let mut from = from.to_vec();
+    loop {
+        let step = limit.saturating_sub(found.len()).clamp(16, STEP);
+        let (memory, next) = newest(memtables, &from, to, step);
+        let end = next.as_deref().unwrap_or(to);
+        merge(memory, &mut tables, end, limit, &mut found)?;
+        match next {
+            Some(next) if found.len() < limit => from = next,
+            _ => return Ok(found),
         }
     }
 }
@@ -63,9 +73,9 @@ fn newest(
     from: &[u8],
     to: &[u8],
     step: usize,
-) -> (Vec<MemoryEntry>, Option<Box<[u8]>>) {
+) -> (Vec<MemoryEntry>, Option<Vec<u8>>) {
     let mut all: Vec<MemoryEntry> = Vec::new();
-    let mut cut: Option<Box<[u8]>> = None;
+    let mut cut: Option<Vec<u8>> = None;
     for memtable in memtables {
         let (entries, next) = memtable.range(from, to, step);
         all.extend(entries);
@@ -98,11 +108,11 @@ fn merge(
             return Ok(());
         }
         // What is in memory replaces what the tables hold.
-        if tables.peek().is_some_and(|entry| entry.as_ref().is_ok_and(|(other, _)| **other == *key)) {
+        if tables.peek().is_some_and(|entry| entry.as_ref().is_ok_and(|(other, _)| *other == key)) {
             tables.next();
         }
         if let Some(value) = slot.value {
-            found.push((key.into_vec(), value.into_vec()));
+            found.push((key, value.into_vec()));
         }
     }
     if found.len() < limit { take_below(tables, end, limit, found) } else { Ok(()) }

@@ -1,6 +1,7 @@
 //! What a store tells of itself.
 
 use super::{Inner, LogStore};
+use crate::copy::CopyReport;
 use crate::log::LogCounters;
 use crate::tables::TableCounters;
 use std::sync::atomic::Ordering;
@@ -26,6 +27,8 @@ pub struct StoreReport {
     pub replayed_entries: u64,
     /// Commits that had to wait for tables.
     pub stalled_commits: u64,
+    /// How the second copy does, where there is one.
+    pub copy: Option<CopyReport>,
     /// What the log did.
     pub log: LogCounters,
     /// What the tables did.
@@ -56,6 +59,7 @@ impl Inner {
             ballast_bytes: self.ballast.fill(),
             replayed_entries: self.replayed_entries,
             stalled_commits: self.stalled_commits.load(Ordering::Relaxed),
+            copy: self.second_copy().map(|copy| copy.report(self.log.durable())),
             log: self.log.counters(),
             table_counters: self.tables.counters(),
         }

@@ -89,9 +89,4 @@ impl Tables {
         }
         Ok(())
     }
-
-    /// Runs of tables of the busiest partition that a read has to look through before the sorted levels.
-    pub(crate) fn unsorted_runs(&self) -> usize {
-        self.partitions.iter().map(|partition| partition.tree.l0_run_count()).max().unwrap_or(0)
-    }
 }

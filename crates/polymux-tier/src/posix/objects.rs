@@ -26,6 +26,15 @@ const NOWAIT_UNSYNCED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// Directory entries that may be waiting to become durable.
 const CREATED_MAX: usize = 65_536;
 
+/// What a sync of an open object had to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Synced {
+    /// The kernel was asked, and said that all is durable.
+    Now,
+    /// There was nothing to sync.
+    Already,
+}
+
 fn path_of(object: ObjectRef) -> String {
     format!("{:03x}/{:016x}", object.bucket.0, object.id)
 }
@@ -124,10 +133,11 @@ impl PosixTier {
         if !victim.is_unsynced() {
             return Ok(());
         }
-        self.sync_open(object, victim).inspect_err(|error| self.descriptors.record_failure(object, error.clone()))
+        let synced = self.sync_open(object, victim);
+        synced.map(|_| ()).inspect_err(|error| self.descriptors.record_failure(object, error.clone()))
     }
 
-    fn sync_open(&self, object: ObjectRef, open: &OpenObject) -> Result<(), TierError> {
+    fn sync_open(&self, object: ObjectRef, open: &OpenObject) -> Result<Synced, TierError> {
         let failures_before = open.sync_failures.load(Ordering::SeqCst);
         let mut last_failure = open.sync_turn.lock();
         // A sync that ended while this one waited may have been told of bytes that the caller counts on.
@@ -137,7 +147,7 @@ impl PosixTier {
             return Err(failure.clone());
         }
         if !open.is_unsynced() {
-            return Ok(());
+            return Ok(Synced::Already);
         }
         let mark = open.mark();
         let bytes = open.bytes_unsynced.swap(0, Ordering::AcqRel);
@@ -148,7 +158,7 @@ impl PosixTier {
                 open.note_synced(mark);
                 // Writing back may take blocks for the object's map.
                 self.account(open);
-                Ok(())
+                Ok(Synced::Now)
             }
             Err(errno) => {
                 // The kernel marks the pages clean: a second attempt would succeed without having written them.
@@ -160,6 +170,13 @@ impl PosixTier {
                 Err(error)
             }
         }
+    }
+
+    /// Whether the sync of a new object's bytes makes its directory entry durable as well, so that the bucket needs no
+    /// sync of its own (docs/design/0005). ext4 and XFS make both in one transaction of a journal that keeps its order,
+    /// and the sync of a new file commits that transaction.
+    fn sync_covers_entry(&self) -> bool {
+        matches!(self.capabilities.file_system.as_str(), "ext4" | "xfs")
     }
 
     fn sync_entry(&self, object: ObjectRef) -> Result<(), TierError> {
@@ -419,13 +436,20 @@ impl Tier for PosixTier {
     }
 
     fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
-        let mut outcome = Ok(());
+        let mut outcome = Ok(Synced::Already);
         if let Some(open) = self.descriptors.get(object) {
             outcome = self.sync_open(object, &open);
         }
-        if outcome.is_ok() && self.descriptors.is_created(object) {
-            outcome = self.sync_entry(object);
-        }
+        let outcome = match outcome {
+            Ok(synced) if self.descriptors.is_created(object) => match synced {
+                Synced::Now if self.sync_covers_entry() => {
+                    self.descriptors.forget_created(&[object]);
+                    Ok(())
+                }
+                Synced::Now | Synced::Already => self.sync_entry(object),
+            },
+            other => other.map(|_| ()),
+        };
         match (outcome, self.descriptors.take_failure(object)) {
             (Ok(()), Some(earlier)) => Err(earlier),
             (outcome, _) => outcome,

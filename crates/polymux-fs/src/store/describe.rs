@@ -1,0 +1,423 @@
+//! Records for people: what a key and its value say, field by field.
+//!
+//! What is true here:
+//! * Every kind of record of the formats is described, and nothing else is: a key of no known kind is said to be one.
+//! * A record that does not verify is described as far as its key goes, with the reason. Nothing is guessed.
+//! * Bytes that people chose (names, targets, values) are printed so that they cannot act on a terminal.
+
+use polymux_types::{Bucket, Ino, TierId, Timestamp};
+
+use super::directory_format::{Dirent, EntryCount, PositionEntry};
+use super::disowned_format::{DisownedKind, DisownedRecord};
+use super::extent_format::ExtentRecord;
+use super::frame::Reader;
+use super::inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry};
+use super::keys;
+use super::volume_format::{EpochRecord, Shutdown, TierRecord, VolumeRecord};
+use crate::attributes::FileKind;
+use crate::blockmap::{END, Owner};
+use crate::error::{Error, Result};
+
+/// Longest value of which every byte is shown.
+const SHOWN_BYTES_MAX: usize = 64;
+
+/// What a field of a record holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FieldValue {
+    /// A number, or a flag (0 or 1).
+    Number(u64),
+    /// Anything else, ready to print.
+    Text(String),
+    /// Several of a kind, each with fields of its own.
+    List(Vec<Vec<Field>>),
+}
+
+/// A named part of a key or of a value.
+pub type Field = (&'static str, FieldValue);
+
+/// A record for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Letter of its kind; `None` where the key is of no known kind.
+    pub letter: Option<char>,
+    /// What its kind is called.
+    pub kind: &'static str,
+    /// Inode that it belongs to.
+    pub ino: Option<Ino>,
+    /// What the key says beside that.
+    pub key: Vec<Field>,
+    /// What the value says; nothing where it does not verify.
+    pub value: Vec<Field>,
+    /// Why it does not verify.
+    pub problem: Option<String>,
+}
+
+/// All kinds of records: letter and name, in the order of their keys.
+pub const RECORD_KINDS: [(char, &str); 13] = [
+    ('E', "epoch"),
+    ('V', "volume"),
+    ('b', "inline data"),
+    ('c', "directory position"),
+    ('d', "directory entry"),
+    ('e', "extent"),
+    ('g', "disowned range"),
+    ('i', "inode"),
+    ('n', "number range"),
+    ('o', "orphan"),
+    ('p', "name of an inode"),
+    ('t', "tier"),
+    ('x', "extended attribute"),
+];
+
+/// What a key says, without its value.
+#[must_use]
+pub fn describe_key(key: &[u8]) -> Description {
+    let malformed = |kind, letter, problem: &str| Description {
+        letter,
+        kind,
+        ino: None,
+        key: vec![("bytes", bytes(key))],
+        value: Vec::new(),
+        problem: Some(problem.to_owned()),
+    };
+    let Some((snapshot, [letter, rest @ ..])) = key.split_first_chunk::<4>() else {
+        return malformed("unknown", None, "the key is too short for one");
+    };
+    let letter = char::from(*letter);
+    let Some((_, kind)) = RECORD_KINDS.iter().find(|(known, _)| *known == letter) else {
+        return malformed("unknown", None, "the key is of no known kind");
+    };
+    if *snapshot != [0; 4] {
+        return malformed(kind, Some(letter), "the key is of a snapshot, which this program does not know");
+    }
+    match fields_of_key(letter, key, rest) {
+        Some((ino, fields)) => {
+            Description { letter: Some(letter), kind, ino, key: fields, value: Vec::new(), problem: None }
+        }
+        None => malformed(kind, Some(letter), "the key has a wrong length"),
+    }
+}
+
+/// What a record says.
+#[must_use]
+pub fn describe_record(key: &[u8], value: &[u8]) -> Description {
+    let mut description = describe_key(key);
+    if description.problem.is_some() {
+        return description;
+    }
+    let letter = description.letter.expect("a key without a problem is of a known kind");
+    match fields_of_value(letter, description.ino, key, value) {
+        Ok(fields) => description.value = fields,
+        Err(error) => description.problem = Some(error.to_string()),
+    }
+    description
+}
+
+/// Inode and further fields of a key; `None` where its length does not fit its kind.
+fn fields_of_key(letter: char, key: &[u8], rest: &[u8]) -> Option<(Option<Ino>, Vec<Field>)> {
+    let ino = || rest.first_chunk::<8>().map(|bytes| Ino(u64::from_be_bytes(*bytes)));
+    let exactly = |length: usize| (rest.len() == length).then_some(());
+    match letter {
+        'V' | 'E' => exactly(0).map(|()| (None, Vec::new())),
+        't' => exactly(2).map(|()| (None, vec![("tier", number(u64::from(u16::from_be_bytes([rest[0], rest[1]]))))])),
+        'n' => {
+            let of = match rest {
+                b"i" => "inodes",
+                b"o" => "objects",
+                b"m" => "first object of this mount",
+                _ => return None,
+            };
+            Some((None, vec![("of", text(of))]))
+        }
+        'i' | 'o' | 'b' => exactly(8).map(|()| (ino(), Vec::new())),
+        'd' | 'x' => Some((Some(ino()?), vec![("name", bytes(&rest[8..]))])),
+        'c' => {
+            exactly(16)?;
+            Some((ino(), vec![("cookie", number(keys::cookie_of_position_key(key)?))]))
+        }
+        'e' => {
+            exactly(16)?;
+            Some((ino(), vec![("end_block", block(keys::end_block_of_key(key)?))]))
+        }
+        'p' => {
+            let (parent, name) = keys::parent_and_name_of_key(key)?;
+            Some((ino(), vec![("parent", number(parent.0)), ("name", bytes(&name))]))
+        }
+        'g' => {
+            exactly(18)?;
+            let (tier, object, start) = keys::parts_of_disowned_key(key)?;
+            let object = text(format!("{object:016x}"));
+            Some((None, vec![("tier", number(u64::from(tier.0))), ("object", object), ("start", number(start))]))
+        }
+        _ => None,
+    }
+}
+
+fn fields_of_value(letter: char, ino: Option<Ino>, key: &[u8], value: &[u8]) -> Result<Vec<Field>> {
+    let ino = ino.unwrap_or(Ino(0));
+    Ok(match letter {
+        'V' => volume(&VolumeRecord::decode(value)?),
+        'E' => epoch(EpochRecord::decode(value)?),
+        't' => tier(&TierRecord::decode(TierId(key.get(6).copied().map_or(0, u16::from)), value)?),
+        'n' => vec![("end", number(decode_number(value)?))],
+        'i' => inode(&InodeRecord::decode(ino, value)?),
+        'd' => dirent(Dirent::decode(value)?),
+        'c' => position(&PositionEntry::decode(value)?),
+        'p' | 'o' if value.is_empty() => Vec::new(),
+        'p' | 'o' => return Err(Error::corrupted("a record that is only a key", "it has a value")),
+        'x' => vec![("value", bytes(&decode_bytes("an extended attribute", value)?))],
+        'b' => {
+            let content = decode_bytes("inline data", value)?;
+            vec![("length", number(content.len() as u64)), ("content", bytes(&content))]
+        }
+        'e' => extent(ExtentRecord::decode(value)?),
+        'g' => disowned(DisownedRecord::decode(key, value)?),
+        other => unreachable!("a key of the kind {other} is not described"),
+    })
+}
+
+/// The end of a number range.
+pub(crate) fn decode_number(value: &[u8]) -> Result<u64> {
+    let mut reader = Reader::new("a number range", value, 1)?;
+    let end = reader.u64()?;
+    reader.finish()?;
+    Ok(end)
+}
+
+/// The bytes of a record that has nothing else, whoever it belongs to.
+pub(crate) fn decode_bytes(subject: &str, value: &[u8]) -> Result<Vec<u8>> {
+    let mut reader = Reader::new(subject, value, 1)?;
+    let content = reader.bytes()?;
+    reader.finish()?;
+    Ok(content)
+}
+
+fn number(value: u64) -> FieldValue {
+    FieldValue::Number(value)
+}
+
+fn text(value: impl Into<String>) -> FieldValue {
+    FieldValue::Text(value.into())
+}
+
+/// Text where the bytes are some, with everything escaped that could act on a terminal; the beginning where they are many.
+fn bytes(value: &[u8]) -> FieldValue {
+    if value.len() > SHOWN_BYTES_MAX && std::str::from_utf8(value).is_err() || value.len() > 4 * SHOWN_BYTES_MAX {
+        let shown = value[..SHOWN_BYTES_MAX].escape_ascii();
+        return text(format!("{shown}... ({} bytes)", value.len()));
+    }
+    match std::str::from_utf8(value) {
+        Ok(name) => text(name.escape_debug().to_string()),
+        Err(_) => text(value.escape_ascii().to_string()),
+    }
+}
+
+/// A block number, or that there is no end.
+fn block(value: u64) -> FieldValue {
+    if value == END { text("end of the file") } else { number(value) }
+}
+
+fn time(value: Timestamp) -> FieldValue {
+    text(format!("{}.{:09}", value.seconds, value.nanoseconds))
+}
+
+fn kind_name(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "regular file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symbolic link",
+        FileKind::Fifo => "named pipe",
+        FileKind::Socket => "socket",
+        FileKind::CharacterDevice => "character device",
+        FileKind::BlockDevice => "block device",
+    }
+}
+
+fn volume(record: &VolumeRecord) -> Vec<Field> {
+    let version = number(u64::from(record.format_version));
+    vec![("format_version", version), ("id", text(record.id.to_string())), ("name", bytes(record.name.as_bytes()))]
+}
+
+fn epoch(record: EpochRecord) -> Vec<Field> {
+    let shutdown = match record.shutdown {
+        Shutdown::Clean => "clean",
+        Shutdown::Unclean => "in use, or unclean",
+    };
+    vec![
+        ("epoch", number(record.epoch.0)),
+        ("raising", number(u64::from(record.raising))),
+        ("shutdown", text(shutdown)),
+    ]
+}
+
+fn tier(record: &TierRecord) -> Vec<Field> {
+    vec![
+        ("name", bytes(record.name.as_bytes())),
+        ("instance", text(format!("{:016x}", record.instance))),
+        ("epoch", number(record.epoch.0)),
+    ]
+}
+
+fn dirent(record: Dirent) -> Vec<Field> {
+    vec![("ino", number(record.ino.0)), ("type", text(kind_name(record.kind))), ("cookie", number(record.cookie))]
+}
+
+fn position(record: &PositionEntry) -> Vec<Field> {
+    vec![("ino", number(record.ino.0)), ("type", text(kind_name(record.kind))), ("name", bytes(&record.name))]
+}
+
+fn extent(record: ExtentRecord) -> Vec<Field> {
+    let owner = match record.owner {
+        Owner::Slot(slot) => text(format!("slot {slot}")),
+        Owner::Hole => text("hole"),
+    };
+    vec![("start_block", number(record.start_block)), ("owner", owner)]
+}
+
+fn disowned(record: DisownedRecord) -> Vec<Field> {
+    let what = match record.kind {
+        DisownedKind::Object => text("the whole object"),
+        DisownedKind::Tail => text("everything from there on"),
+        DisownedKind::Range { end } => text(format!("up to byte {end}")),
+    };
+    vec![("bucket", bucket(record.bucket)), ("what", what)]
+}
+
+fn bucket(bucket: Bucket) -> FieldValue {
+    text(format!("{:03x}", bucket.0))
+}
+
+fn inode(record: &InodeRecord) -> Vec<Field> {
+    let flags = [
+        (record.has_access_acl, "access ACL"),
+        (record.has_default_acl, "default ACL"),
+        (record.lacks_xattrs, "no extended attribute"),
+    ];
+    let flags: Vec<&str> = flags.into_iter().filter_map(|(is_set, name)| is_set.then_some(name)).collect();
+    let mut fields = vec![
+        ("type", text(kind_name(record.body.kind()))),
+        ("permissions", text(format!("{:04o}", record.permissions))),
+        ("uid", number(u64::from(record.uid))),
+        ("gid", number(u64::from(record.gid))),
+        ("links", number(u64::from(record.links))),
+        ("generation", number(u64::from(record.generation))),
+        ("flags", text(flags.join(", "))),
+        ("accessed", time(record.accessed)),
+        ("modified", time(record.modified)),
+        ("changed", time(record.changed)),
+        ("born", time(record.born)),
+    ];
+    match &record.body {
+        InodeBody::Regular(file) => fields.extend(regular(file)),
+        InodeBody::Directory { parent, next_cookie, entries } => {
+            let entries = match entries {
+                EntryCount::Exact(count) => number(*count),
+                EntryCount::Unknown => text("not counted"),
+                EntryCount::Open => text("open: names came and went since"),
+            };
+            fields.extend([("parent", number(parent.0)), ("next_cookie", number(*next_cookie)), ("entries", entries)]);
+        }
+        InodeBody::Symlink { target } => fields.push(("target", bytes(target))),
+        InodeBody::Special { device, .. } => fields.push(("device", number(*device))),
+    }
+    fields
+}
+
+fn regular(file: &FileRecord) -> Vec<Field> {
+    let object = |(slot, entry): (usize, &ObjectEntry)| {
+        vec![
+            ("slot", number(slot as u64)),
+            ("tier", number(u64::from(entry.tier.0))),
+            ("object", text(format!("{:016x}", entry.object))),
+            ("bucket", bucket(entry.bucket)),
+            ("generation", number(u64::from(entry.generation))),
+        ]
+    };
+    let extenders: Vec<String> =
+        (0..u64::BITS).filter(|bit| file.extenders >> bit & 1 != 0).map(|bit| bit.to_string()).collect();
+    let damaged = file.damaged.iter().map(|(start, end)| vec![("start", number(*start)), ("end", number(*end))]);
+    let content = if file.is_inline() { "inline" } else { "objects" };
+    vec![
+        ("size_floor", number(file.size_floor)),
+        ("content", text(if file.size_floor == 0 && file.objects.is_empty() { "none" } else { content })),
+        ("extenders", text(extenders.join(", "))),
+        ("home_slot", file.home.map_or_else(|| text("none"), |slot| number(u64::from(slot)))),
+        ("error_sequence", number(u64::from(file.error_sequence))),
+        ("objects", FieldValue::List(file.objects.iter().enumerate().map(object).collect())),
+        ("damaged", FieldValue::List(damaged.collect())),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polymux_types::ObjectId;
+
+    fn field<'a>(fields: &'a [Field], name: &str) -> &'a FieldValue {
+        &fields.iter().find(|(found, _)| *found == name).unwrap_or_else(|| panic!("no field {name}")).1
+    }
+
+    #[test]
+    fn keys_are_told_apart_and_wrong_ones_are_said_to_be_wrong() {
+        let found = describe_key(&keys::parent_name(Ino(7), Ino(1), b"a\x1b[1m"));
+        assert_eq!((found.letter, found.ino, found.problem.clone()), (Some('p'), Some(Ino(7)), None));
+        assert_eq!(field(&found.key, "parent"), &FieldValue::Number(1));
+        assert_eq!(field(&found.key, "name"), &FieldValue::Text("a\\u{1b}[1m".to_owned()));
+        let found = describe_key(&keys::disowned(TierId(1), ObjectId(0xab), 4096));
+        assert_eq!(field(&found.key, "object"), &FieldValue::Text("00000000000000ab".to_owned()));
+        for wrong in [&b""[..], b"\0\0\0\0", b"\0\0\0\0z", b"\0\0\0\x01V", b"\0\0\0\0i\0", b"\0\0\0\0Vx"] {
+            assert!(describe_key(wrong).problem.is_some(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn every_kind_of_key_that_can_be_made_is_described() {
+        let made = [
+            keys::volume(),
+            keys::epoch(),
+            keys::tier(TierId(3)),
+            keys::number_range(keys::NumberKind::ObjectMark),
+            keys::inode(Ino(2)),
+            keys::dirent(Ino(2), b"n"),
+            keys::position(Ino(2), 16),
+            keys::parent_name(Ino(2), Ino(1), b"n"),
+            keys::xattr(Ino(2), b"user.a"),
+            keys::extent(Ino(2), END),
+            keys::disowned(TierId(1), ObjectId(2), 3),
+            keys::orphan(Ino(2)),
+            keys::inline(Ino(2)),
+        ];
+        let mut letters: Vec<char> = made
+            .iter()
+            .map(|key| describe_key(key))
+            .map(|found| {
+                assert_eq!(found.problem, None, "{found:?}");
+                found.letter.unwrap()
+            })
+            .collect();
+        letters.sort_unstable();
+        assert_eq!(letters, RECORD_KINDS.map(|(letter, _)| letter));
+    }
+
+    #[test]
+    fn a_record_is_described_field_by_field_and_a_damaged_one_with_its_reason() {
+        let mut value = Vec::new();
+        Dirent { ino: Ino(9), kind: FileKind::Fifo, cookie: 16 }.encode(&mut value);
+        let key = keys::dirent(Ino(1), b"pipe");
+        let found = describe_record(&key, &value);
+        assert_eq!(field(&found.value, "type"), &FieldValue::Text("named pipe".to_owned()));
+        value[3] ^= 1;
+        let found = describe_record(&key, &value);
+        assert!(
+            found.value.is_empty() && found.problem.as_ref().is_some_and(|why| why.contains("checksum")),
+            "{found:?}"
+        );
+        assert!(describe_record(&keys::orphan(Ino(1)), b"x").problem.is_some());
+    }
+
+    #[test]
+    fn long_values_are_cut() {
+        let FieldValue::Text(shown) = bytes(&[0xff; 5000]) else { panic!("bytes are text") };
+        assert!(shown.ends_with("(5000 bytes)") && shown.len() < 400, "{shown}");
+    }
+}

@@ -1,0 +1,195 @@
+//! Making a store out of its second copy: an explicit act, while nothing is mounted.
+//!
+//! What is true here:
+//! * The copy itself is only read. The new store is made under another name and renamed once all of it is durable, so that
+//!   it is whole or not there.
+//! * Nothing beyond the position that the copy's slot names gets into the store, and everything up to it has to: where the
+//!   log of the copy ends earlier, the copy is damaged, and there is no store.
+//! * The store goes on where the copy is, so that the copy is its copy again without being made anew.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use polymux_types::Sequence;
+
+use super::directory::{self, LOG_FILE, SLOT_FILE, failed, make_directory, sync_directory};
+use super::slot_format::{Slot, SlotState};
+use crate::error::StoreError;
+use crate::log::{BLOCK, BlockBuffer, BlockFile, Log, LogHeader, LogMedium, Replay, cut_last_block, pieces, write_header};
+use crate::log_store::{LogStore, LogStoreOptions, sequence_of};
+use crate::tables::{CURRENT_FILE, Tables};
+
+/// Bytes of the log copied at once.
+const CHUNK_LENGTH: u64 = 1024 * 1024;
+
+/// What a second copy can be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyWorth {
+    /// Nothing: it was being made.
+    Incomplete,
+    /// It holds everything up to its time; what came later is lost.
+    Complete,
+    /// It holds everything: the store was closed in order.
+    Closed,
+}
+
+/// What a second copy says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyDescription {
+    /// What it can be used for.
+    pub worth: CopyWorth,
+    /// Last transaction that it holds.
+    pub arrived: Sequence,
+    /// It holds everything that was durable then.
+    pub time: SystemTime,
+}
+
+impl CopyDescription {
+    fn of(slot: &Slot) -> Self {
+        let worth = match slot.state {
+            SlotState::Incomplete => CopyWorth::Incomplete,
+            SlotState::Complete => CopyWorth::Complete,
+            SlotState::Closed => CopyWorth::Closed,
+        };
+        let time = UNIX_EPOCH + Duration::from_nanos(slot.time_ns);
+        Self { worth, arrived: sequence_of(slot.arrived), time }
+    }
+}
+
+/// What the second copy in a directory says of itself; `None` where there is none.
+///
+/// # Errors
+///
+/// It cannot be read, or a newer program made it.
+pub fn describe_copy(path: &Path) -> Result<Option<CopyDescription>, StoreError> {
+    let file = path.join(SLOT_FILE);
+    if !file.exists() {
+        return Ok(None);
+    }
+    let slots = BlockFile::open(&file).map_err(|error| failed(&file, &error))?;
+    Ok(directory::read_slot(&slots)?.as_ref().map(CopyDescription::of))
+}
+
+/// Makes a store in the directory `store`, which is not there yet, out of a copy.
+///
+/// # Errors
+///
+/// [`StoreError::Open`] where the copy is incomplete or in use, [`StoreError::Corrupted`] where it is damaged, others
+/// where something cannot be read or written. There is no store then.
+pub fn restore_from_copy(copy: &Path, store: &Path) -> Result<CopyDescription, StoreError> {
+    let file = copy.join(SLOT_FILE);
+    let slots = BlockFile::open(&file).map_err(|error| failed(&file, &error))?;
+    directory::lock(&slots, copy)?;
+    let slot = directory::read_slot(&slots)?
+        .filter(|slot| slot.state != SlotState::Incomplete)
+        .ok_or_else(|| StoreError::Open(format!("the second copy in {} is not complete", copy.display())))?;
+    if store.symlink_metadata().is_ok() {
+        return Err(StoreError::Open(format!("{} is there already", store.display())));
+    }
+    let made = store.with_extension("restoring");
+    if made.exists() {
+        fs::remove_dir_all(&made).map_err(|error| failed(&made, &error))?;
+    }
+    make_directory(&made)?;
+    for index in 0.. {
+        let name = format!("part{index}");
+        if !copy.join(&name).is_dir() {
+            break;
+        }
+        restore_partition(&copy.join(&name), &made.join(&name))?;
+    }
+    restore_log(&copy.join(LOG_FILE), &made.join(LOG_FILE), &slot)?;
+    sync_directory(&made)?;
+    fs::rename(&made, store).map_err(|error| failed(store, &error))?;
+    store.parent().map_or(Ok(()), sync_directory)?;
+    Ok(CopyDescription::of(&slot))
+}
+
+fn restore_partition(from: &Path, to: &Path) -> Result<(), StoreError> {
+    make_directory(to)?;
+    for entry in fs::read_dir(from).map_err(|error| failed(from, &error))? {
+        let source = entry.map_err(|error| failed(from, &error))?.path();
+        let target = to.join(source.file_name().expect("an entry of a directory has a name"));
+        if source.is_dir() {
+            restore_partition(&source, &target)?;
+        } else {
+            restore_file(&source, &target)?;
+        }
+    }
+    sync_directory(to)
+}
+
+fn restore_file(from: &Path, to: &Path) -> Result<(), StoreError> {
+    fs::copy(from, to).map_err(|error| failed(from, &error))?;
+    File::open(to).and_then(|file| file.sync_all()).map_err(|error| failed(to, &error))
+}
+
+fn restore_log(from: &Path, to: &Path, slot: &Slot) -> Result<(), StoreError> {
+    let source = BlockFile::open(from).map_err(|error| failed(from, &error))?;
+    let header = Log::read_header(&source)?;
+    let damaged = |what: &str| StoreError::Corrupted(format!("the second copy is damaged: {what}"));
+    if header.store != slot.store || header.checkpoint > slot.arrived {
+        return Err(damaged("its log is not the one that it tells of"));
+    }
+    let target = BlockFile::create(to, source.length()).map_err(|error| failed(to, &error))?;
+    let mut at = header.checkpoint - header.checkpoint % BLOCK;
+    while at < slot.arrived {
+        let end = (at + CHUNK_LENGTH).min(slot.arrived.next_multiple_of(BLOCK));
+        let (offset, _, end) = pieces(header.ring_length, at, end).next().expect("there is something to copy");
+        let mut blocks = BlockBuffer::new(usize::try_from(end - at).expect("a chunk fits into memory"));
+        source.read(offset, blocks.as_mut_slice()).map_err(|error| failed(from, &error))?;
+        if end > slot.arrived {
+            cut_last_block(&mut blocks, slot.arrived);
+        }
+        target.write(offset, blocks.as_slice()).map_err(|error| failed(to, &error))?;
+        at = end;
+    }
+    target.flush().map_err(|error| failed(to, &error))?;
+    write_header(&target, &header)?;
+    let end = end_of_log(&target, header)?;
+    if end == slot.arrived {
+        return Ok(());
+    }
+    Err(damaged(&format!("its log ends at {end} instead of {}, begun at {}", slot.arrived, header.checkpoint)))
+}
+
+fn end_of_log(medium: &dyn LogMedium, header: LogHeader) -> Result<u64, StoreError> {
+    let mut replay = Replay::new(medium, header);
+    while replay.next()?.is_some() {}
+    Ok(replay.position())
+}
+
+impl LogStore {
+    /// Whether the store in a directory could be opened. Changes nothing that counts.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Open`] where there is none, or another process has it open; others say what is wrong with it.
+    pub fn check(path: &Path, options: &LogStoreOptions) -> Result<(), StoreError> {
+        let log = path.join(LOG_FILE);
+        if !log.exists() {
+            return Err(StoreError::Open(format!("there is no metadata store in {}", path.display())));
+        }
+        let medium = BlockFile::open(&log).map_err(|error| failed(&log, &error))?;
+        medium.lock().map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => {
+                StoreError::Open(format!("the metadata store in {} is in use by another process", path.display()))
+            }
+            _ => failed(&log, &error),
+        })?;
+        let header = Log::read_header(&medium)?;
+        // Opening the trees would make those that are missing.
+        for pointer in pointers(path, options) {
+            if !pointer.exists() {
+                return Err(StoreError::Corrupted(format!("{} is missing", pointer.display())));
+            }
+        }
+        drop(Tables::open(path, &options.tables())?);
+        end_of_log(&medium, header).map(|_| ())
+    }
+}
+
+fn pointers(path: &Path, options: &LogStoreOptions) -> impl Iterator<Item = PathBuf> {
+    (0..=options.boundaries.len()).map(move |index| path.join(format!("part{index}")).join(CURRENT_FILE))
+}

@@ -1,0 +1,127 @@
+//! The log in a region under the model checker: what a sync has confirmed was written back, in every schedule of a few
+//! threads, and nobody waits for ever. Run by `make test-schedules`.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use shuttle::thread;
+
+use super::crash_medium::CrashMedium;
+use super::region::LogRegion;
+use super::*;
+
+const SCHEDULES: usize = 2000;
+const DATA: u64 = 32 * 1024;
+
+/// A region of which only what was written back is left.
+struct WrittenBack {
+    words: Box<[AtomicU64]>,
+    left: Box<[AtomicU64]>,
+}
+
+impl WrittenBack {
+    fn of(words: impl Iterator<Item = u64> + Clone) -> Arc<Self> {
+        let atomics = |words: &mut dyn Iterator<Item = u64>| words.map(AtomicU64::new).collect();
+        Arc::new(Self { words: atomics(&mut words.clone()), left: atomics(&mut words.clone()) })
+    }
+
+    fn after_power_failure(&self) -> Arc<Self> {
+        let left: Vec<u64> = self.left.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        Self::of(left.iter().copied())
+    }
+}
+
+impl LogRegion for WrittenBack {
+    fn words(&self) -> &[AtomicU64] {
+        &self.words
+    }
+
+    fn write_back(&self, bytes: Range<usize>) -> io::Result<()> {
+        for word in bytes.start / 64 * 8..bytes.end.div_ceil(64) * 8 {
+            self.left[word].store(self.words[word].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn description(&self) -> String {
+        "checked memory".to_owned()
+    }
+}
+
+fn new_log() -> (Arc<CrashMedium>, Arc<WrittenBack>, Arc<Log>) {
+    let medium = Arc::new(CrashMedium::new(8192 + 64 * 1024));
+    Log::format(&*medium, 1, 77).unwrap();
+    let region = WrittenBack::of((0..(REGION_HEADER_LENGTH + DATA) / 8).map(|_| 0));
+    RegionLog::format(&*region, 1, 77).unwrap();
+    let header = Log::read_header(&*medium).unwrap();
+    let held = RegionLog::open(region.clone(), &header).unwrap();
+    let log = Log::resume_in_region(medium.clone(), held, header, header.checkpoint).unwrap();
+    (medium, region, Arc::new(log))
+}
+
+fn append(log: &Log, number: u64, length: usize) -> u64 {
+    let mut payload = number.to_le_bytes().to_vec();
+    payload.resize(length, 7);
+    let place = log.reserve(payload.len()).expect("there is room");
+    log.fill(place, &payload).unwrap();
+    place.end
+}
+
+/// The numbers that replay finds after a power failure, and where the log ends.
+fn survivors(medium: &CrashMedium, region: &WrittenBack) -> (Vec<u64>, u64) {
+    let medium = CrashMedium::of(medium.crash(|| false));
+    let header = Log::read_header(&medium).unwrap();
+    let region = RegionLog::open(region.after_power_failure(), &header).unwrap();
+    let mut replay = Replay::with_region(&medium, Some(&region), header);
+    let mut found = Vec::new();
+    while let Some(entry) = replay.next().unwrap() {
+        found.push(u64::from_le_bytes(entry.payload[..8].try_into().unwrap()));
+    }
+    (found, replay.position())
+}
+
+#[test]
+fn a_sync_in_a_region_that_returned_means_durable_in_every_schedule() {
+    let body = || {
+        let (medium, region, log) = new_log();
+        let workers: Vec<_> = (0..3_u64)
+            .map(|worker| {
+                let (medium, region, log) = (medium.clone(), region.clone(), log.clone());
+                thread::spawn(move || {
+                    let end = append(&log, worker, 100);
+                    log.sync(end).unwrap();
+                    let (found, survived) = survivors(&medium, &region);
+                    assert!(found.contains(&worker) && survived >= end, "entry {worker} was confirmed: {found:?}");
+                })
+            })
+            .collect();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        assert_eq!(survivors(&medium, &region).0.len(), 3);
+    };
+    shuttle::check_pct(body, SCHEDULES, 3);
+}
+
+#[test]
+fn spills_beside_fills_and_syncs_lose_nothing_in_any_schedule() {
+    let body = || {
+        let (medium, region, log) = new_log();
+        // Nearly full, so that the threads need the older half.
+        for number in 100..103 {
+            append(&log, number, 8000);
+        }
+        let workers: Vec<_> = (0..3_u64)
+            .map(|worker| {
+                let log = log.clone();
+                thread::spawn(move || {
+                    let end = append(&log, worker, 6000);
+                    log.sync(end).unwrap();
+                })
+            })
+            .collect();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        assert_eq!(survivors(&medium, &region).0.len(), 6);
+        assert!(log.low.0.load(Ordering::Relaxed) >= DATA / 2, "a half was given up");
+    };
+    shuttle::check_pct(body, SCHEDULES / 20, 3);
+}

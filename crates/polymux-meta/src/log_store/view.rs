@@ -1,0 +1,263 @@
+//! Reading a store without changing a byte of it.
+//!
+//! What is true here:
+//! * Nothing below the directory of the store is written, made, renamed or removed: the log is opened for reading, and the
+//!   trees of tables, which tidy up when they are opened, are opened over a private directory with copies of their small
+//!   files and symbolic links to their tables (`private`).
+//! * A [`StoreView`] holds a shared lock on the log for its whole life. So it never sees a store that somebody is writing,
+//!   and nobody opens it for writing meanwhile.
+//! * It shows what the next opening for writing would find: tables and the complete prefix of the log over them.
+
+mod private;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use polymux_types::Sequence;
+
+use self::private::PrivateTables;
+use super::placement::LogPlacement;
+use super::read::range_over;
+use super::sequence_of;
+use crate::batch::Batch;
+use crate::error::StoreError;
+use crate::log::{Log, LogEnd, LogHeader, LogMedium, RegionLog, Replay};
+use crate::memtable::Memtable;
+use crate::store::{Entry, MetadataStore};
+pub use crate::tables::{PartitionView, TableLevel};
+
+/// What to do with a store that another process has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InUse {
+    /// Do not look at it.
+    Refuse,
+    /// Read the log as it is at this moment, although it changes.
+    Read,
+}
+
+/// What the header of a log says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogSummary {
+    /// Number of the store.
+    pub store: u64,
+    /// Bytes of the ring.
+    pub ring_bytes: u64,
+    /// Writes of the header so far.
+    pub turn: u64,
+    /// Openings for writing so far.
+    pub generation: u32,
+    /// Everything before this position is in the tables.
+    pub checkpoint: u64,
+}
+
+/// One entry of the log: one transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Its first byte in the log.
+    pub position: u64,
+    /// Bytes that it takes there, padding included.
+    pub length: u64,
+    /// Opening of the store that wrote it.
+    pub generation: u32,
+    /// Its changes; `None` where its checksum fits and they cannot be read.
+    pub batch: Option<Batch>,
+}
+
+/// The log of a store, open for reading.
+pub struct LogView {
+    medium: LogFile,
+    region: Option<RegionLog>,
+    header: LogHeader,
+    locked: bool,
+}
+
+impl LogView {
+    /// Opens the log of the store in the directory `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Open`] where there is none, or where it is in use and that is to be refused; [`StoreError::Io`] or
+    /// [`StoreError::Corrupted`] where it cannot be read.
+    pub fn open(path: &Path, placement: &LogPlacement, in_use: InUse) -> Result<Self, StoreError> {
+        placement.check_existing(path)?;
+        let medium = LogFile::open(&path.join(placement.log_file()))?;
+        let locked = medium.lock_shared()?;
+        if !locked && in_use == InUse::Refuse {
+            return Err(StoreError::Open(format!(
+                "the metadata store in {} is in use: unmount it first",
+                path.display()
+            )));
+        }
+        let header = Log::read_header(&medium)?;
+        let region = placement.open()?.map(|region| RegionLog::open(region, &header)).transpose()?;
+        Ok(Self { medium, region, header, locked })
+    }
+
+    /// Whether another process has the store open. Then entries may come while they are read, and the checkpoint may pass
+    /// those that were there.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        !self.locked
+    }
+
+    /// The header.
+    #[must_use]
+    pub fn summary(&self) -> LogSummary {
+        let LogHeader { store, ring_length, turn, generation, checkpoint, .. } = self.header;
+        LogSummary { store, ring_bytes: ring_length, turn, generation, checkpoint }
+    }
+
+    /// Visits the entries from the checkpoint on, in order. Returns the position where the log ends, and why.
+    ///
+    /// # Errors
+    ///
+    /// The log cannot be read, or `visit` failed.
+    pub fn visit(
+        &self,
+        mut visit: impl FnMut(LogEntry) -> Result<(), StoreError>,
+    ) -> Result<(u64, LogEnd), StoreError> {
+        let mut replay = Replay::with_region(&self.medium, self.region.as_ref(), self.header);
+        while let Some(entry) = replay.next()? {
+            let batch = Batch::from_bytes(entry.payload.to_vec());
+            let (position, length, generation) = (entry.position, entry.end - entry.position, entry.generation);
+            visit(LogEntry { position, length, generation, batch })?;
+        }
+        let end = replay.end()?;
+        Ok((replay.position(), end))
+    }
+}
+
+/// A whole store, open for reading. As a [`MetadataStore`] it refuses commits and has nothing to make durable.
+pub struct StoreView {
+    log: LogView,
+    memtable: [Arc<Memtable>; 1],
+    end: u64,
+    tables: PrivateTables,
+}
+
+impl StoreView {
+    /// Opens the store in the directory `path`. `boundaries` are those that it was made with.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Open`] where there is none, or where it is in use; [`StoreError::Io`] or [`StoreError::Corrupted`]
+    /// where it cannot be read.
+    pub fn open(path: &Path, placement: &LogPlacement, boundaries: &[Vec<u8>]) -> Result<Self, StoreError> {
+        let log = LogView::open(path, placement, InUse::Refuse)?;
+        let tables = PrivateTables::open(path, boundaries)?;
+        let memtable = Memtable::new(log.header.checkpoint);
+        let (end, _) = log.visit(|entry| {
+            let position = entry.position;
+            let batch = entry.batch.ok_or_else(|| {
+                StoreError::Corrupted(format!("the log entry at {position} has a valid checksum and is no batch"))
+            })?;
+            memtable.apply(&batch, sequence_of(position + entry.length).get());
+            Ok(())
+        })?;
+        Ok(Self { log, memtable: [Arc::new(memtable)], end, tables })
+    }
+
+    /// Its log.
+    #[must_use]
+    pub fn log(&self) -> &LogView {
+        &self.log
+    }
+
+    /// Its tables, partition by partition.
+    #[must_use]
+    pub fn partitions(&self) -> Vec<PartitionView> {
+        self.tables.get().partitions_view()
+    }
+}
+
+impl MetadataStore for StoreView {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        match self.memtable[0].get(key) {
+            Some(slot) => Ok(slot.value.map(Vec::from)),
+            None => self.tables.get().get(key),
+        }
+    }
+
+    fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Entry>, StoreError> {
+        if from >= to || limit == 0 {
+            return Ok(Vec::new());
+        }
+        range_over(&self.memtable, self.tables.get().range(from, to), (from, to), limit)
+    }
+
+    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
+        if batch.is_empty() {
+            Ok(self.committed())
+        } else {
+            Err(StoreError::Io("the store is open for reading".to_owned()))
+        }
+    }
+
+    fn sync(&self, through: Sequence) -> Result<(), StoreError> {
+        assert!(through <= self.committed(), "only a committed transaction can be made durable");
+        Ok(())
+    }
+
+    fn durable(&self) -> Sequence {
+        self.committed()
+    }
+
+    fn committed(&self) -> Sequence {
+        sequence_of(self.end)
+    }
+
+    fn bytes_used(&self) -> u64 {
+        self.log.medium.length() + self.tables.get().bytes()
+    }
+}
+
+/// The file of a log, open for reading.
+struct LogFile {
+    file: File,
+    length: u64,
+}
+
+impl LogFile {
+    fn open(path: &Path) -> Result<Self, StoreError> {
+        let opened = File::open(path).and_then(|file| Ok(Self { length: file.metadata()?.len(), file }));
+        opened.map_err(|error| super::open::failed(path, &error))
+    }
+
+    /// Returns whether the lock was granted; otherwise another process has the store open for writing.
+    fn lock_shared(&self) -> Result<bool, StoreError> {
+        match rustix::fs::flock(&self.file, rustix::fs::FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(StoreError::Io(format!("locking the log: {error}"))),
+        }
+    }
+}
+
+impl LogMedium for LogFile {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(bytes, offset)
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn write_durable(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn description(&self) -> String {
+        "file, for reading".to_owned()
+    }
+}

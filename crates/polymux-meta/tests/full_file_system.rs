@@ -1,0 +1,168 @@
+//! A store whose file system is filled by somebody else. Needs root, to mount a small tmpfs.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use polymux_meta::{Batch, LogStore, LogStoreOptions, MetadataStore, OpenMode, Room, StepProgress, StoreError, Workers};
+
+const MEBIBYTE: u64 = 1024 * 1024;
+
+/// A small file system of its own, unmounted at the end.
+struct SmallFileSystem(tempfile::TempDir);
+
+impl SmallFileSystem {
+    fn mount() -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=48m", "polymux-test"])
+            .arg(directory.path())
+            .status();
+        match status {
+            Ok(status) if status.success() => Some(Self(directory)),
+            _ => {
+                eprintln!("skipped: a tmpfs cannot be mounted here (root is needed)");
+                None
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.path().join("somebody else's file")
+    }
+
+    /// Writes until there is no room.
+    fn fill(&self) {
+        let mut file = std::fs::File::create(self.filler()).unwrap();
+        let mut length = 1024 * 1024;
+        while length >= 4096 {
+            if file.write_all(&vec![1; length]).is_err() {
+                length /= 2;
+            }
+        }
+    }
+}
+
+impl Drop for SmallFileSystem {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.path()).status();
+    }
+}
+
+fn options(mode: OpenMode, workers: Workers) -> LogStoreOptions {
+    LogStoreOptions {
+        memory_bytes: 3 * MEBIBYTE,
+        log_bytes: 4 * MEBIBYTE,
+        window_bytes: MEBIBYTE / 4,
+        ballast_bytes: 8 * MEBIBYTE,
+        table_bytes_max: MEBIBYTE,
+        workers,
+        ..LogStoreOptions::new(mode)
+    }
+}
+
+fn put(store: &LogStore, number: u64) -> Result<(), StoreError> {
+    let mut batch = Batch::new();
+    batch.put(number.to_be_bytes(), vec![7; 500]);
+    store.commit(batch).map(drop)
+}
+
+fn delete(store: &LogStore, number: u64) -> Result<(), StoreError> {
+    let mut batch = Batch::new();
+    batch.delete(number.to_be_bytes());
+    store.commit(batch).map(drop)
+}
+
+fn work(store: &LogStore, workers: Workers) {
+    match workers {
+        Workers::Manual => while store.step().unwrap() == StepProgress::Worked {},
+        Workers::Threads => std::thread::sleep(std::time::Duration::from_millis(1500)),
+    }
+}
+
+fn filled_from_outside(workers: Workers) {
+    let Some(place) = SmallFileSystem::mount() else { return };
+    let path = place.path().join("meta");
+    let store = LogStore::open(&path, &options(OpenMode::CreateNew, workers)).unwrap();
+    let count = 20_000_u64;
+    for number in 0..count {
+        put(&store, number).unwrap();
+    }
+    work(&store, workers);
+    assert_eq!(store.room(), Room::Plenty);
+    place.fill();
+    work(&store, workers);
+    assert_eq!(store.room(), Room::Ballast, "it is noticed without anybody writing tables");
+    // As much again as memtables and log hold many times over, all of it removals: ballast pays for their tables.
+    for number in 0..count {
+        delete(&store, number).unwrap();
+        if number % 1000 == 0 {
+            store.sync(store.committed()).unwrap();
+        }
+        // Old and new names alternate, so that removals are of what tables hold, and of what they do not.
+        if number % 4 == 0 {
+            delete(&store, count + number).unwrap();
+        }
+    }
+    store.sync(store.committed()).unwrap();
+    assert_eq!(store.range(&[0], &[0xff], usize::MAX).unwrap(), []);
+    assert_eq!(store.room(), Room::Ballast);
+    std::fs::remove_file(place.filler()).unwrap();
+    work(&store, workers);
+    assert_eq!(store.room(), Room::Plenty, "{:?}", store.report());
+    let (held, wanted) = store.report().ballast_bytes;
+    assert_eq!(held, wanted, "the ballast is whole again");
+    put(&store, 1).unwrap();
+    store.close().unwrap();
+    let store = LogStore::open(&path, &options(OpenMode::Existing, workers)).unwrap();
+    assert_eq!(store.range(&[0], &[0xff], usize::MAX).unwrap().len(), 1);
+}
+
+#[test]
+fn removals_and_syncs_go_on_in_a_full_file_system_and_everything_does_afterwards() {
+    for workers in [Workers::Manual, Workers::Threads] {
+        filled_from_outside(workers);
+    }
+}
+
+#[test]
+fn growth_in_a_file_system_without_any_room_ends_in_no_space_and_loses_nothing() {
+    let Some(place) = SmallFileSystem::mount() else { return };
+    let path = place.path().join("meta");
+    let store = LogStore::open(&path, &options(OpenMode::CreateNew, Workers::Manual)).unwrap();
+    place.fill();
+    // Nobody asks `room`: this is what happens to somebody who goes on all the same.
+    let mut written = 0;
+    let error = loop {
+        match put(&store, written) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 1_000_000, "there is no room for this");
+        // Whatever the ballast gives back is taken at once.
+        if written % 1000 == 0 {
+            let mut file = std::fs::OpenOptions::new().append(true).open(place.filler()).unwrap();
+            while file.write_all(&[1; 4096]).is_ok() {}
+        }
+    };
+    assert_eq!(error, StoreError::NoSpace);
+    store.sync(store.committed()).unwrap();
+    let all: Vec<u64> = (0..written).collect();
+    let keys = |store: &LogStore| -> Vec<u64> {
+        let entries = store.range(&[0], &[0xff], usize::MAX).unwrap();
+        entries.iter().map(|(key, _)| u64::from_be_bytes(key[..].try_into().unwrap())).collect()
+    };
+    assert_eq!(keys(&store), all);
+    drop(store);
+    let store = LogStore::open(&path, &options(OpenMode::Existing, Workers::Manual)).unwrap();
+    assert_eq!(keys(&store), all, "everything acknowledged is there after opening in a full file system");
+    assert_eq!(store.room(), Room::Ballast);
+    std::fs::remove_file(place.filler()).unwrap();
+    work(&store, Workers::Manual);
+    put(&store, written).unwrap();
+    assert_eq!(store.room(), Room::Plenty);
+}

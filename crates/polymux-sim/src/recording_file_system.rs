@@ -1,0 +1,120 @@
+//! A file system that records what is done to it, and makes the states that a power failure may leave.
+//!
+//! What is true here:
+//! * It is mounted by FUSE, so that code which does its file I/O by itself is recorded as it is. It keeps everything in
+//!   memory. It holds any number of *recorded directories*, each with a record of its own: every change of a file or a
+//!   name, and every sync, in the order in which programs made them.
+//! * [`CrashStates`] goes through a record and says at each operation what may be left; its module states the rules. An
+//!   [`Image`] of what is left is loaded as a recorded directory of its own, and so a recovery can be crashed again.
+//! * A recorded directory can be stopped at any operation, as if the process had been killed there: all later operations
+//!   fail, until it goes on. Nothing is lost by that; what was not durable still is not.
+//!
+//! ```text
+//!  program ──► kernel ──► server ──► tree ──► record ──► crash states ──► image ──load──► another recorded directory
+//! ```
+
+mod content;
+mod crash_states;
+mod record;
+mod server;
+mod tree;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fuser::{BackgroundSession, Config, MountOption};
+use parking_lot::Mutex;
+use tempfile::TempDir;
+
+use self::server::Server;
+use self::tree::Tree;
+
+pub use content::Content;
+pub use crash_states::{CrashStates, Fate, NameOrder};
+pub use record::{Change, Durability, Image, Node, NodeId, NodeKind, Operation, Record};
+
+/// A mounted file system; unmounted when it is dropped.
+pub struct RecordingFileSystem {
+    tree: Arc<Mutex<Tree>>,
+    session: Option<BackgroundSession>,
+    mountpoint: TempDir,
+}
+
+impl RecordingFileSystem {
+    /// Mounts one at a temporary directory.
+    ///
+    /// # Errors
+    ///
+    /// The kernel has no FUSE, or this user may not mount.
+    pub fn mount() -> io::Result<Self> {
+        let mountpoint = tempfile::tempdir()?;
+        let tree = Arc::new(Mutex::new(Tree::new()));
+        let mut config = Config::default();
+        config.mount_options = vec![MountOption::FSName("polymux-recording".to_owned()), MountOption::RW];
+        config.n_threads = Some(1);
+        let session = fuser::spawn_mount(Server { tree: tree.clone() }, mountpoint.path(), &config)?;
+        Ok(Self { tree, session: Some(session), mountpoint })
+    }
+
+    /// A recorded directory that begins with an image, all of it durable.
+    #[must_use]
+    pub fn load(&self, image: &Image) -> RecordedDirectory {
+        let root = self.tree.lock().load(image);
+        let path = self.mountpoint.path().join(root.0.to_string());
+        RecordedDirectory { tree: self.tree.clone(), root, path }
+    }
+}
+
+impl Drop for RecordingFileSystem {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take()
+            && let Err(error) = session.umount_and_join()
+        {
+            eprintln!("{} stays mounted: {error}", self.mountpoint.path().display());
+        }
+    }
+}
+
+/// A directory whose operations are recorded; gone when this is dropped.
+pub struct RecordedDirectory {
+    tree: Arc<Mutex<Tree>>,
+    root: NodeId,
+    path: PathBuf,
+}
+
+impl RecordedDirectory {
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Operations recorded so far; the position of the next one.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.tree.lock().record(self.root).operations.len()
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn record(&self) -> Record {
+        self.tree.lock().record(self.root).clone()
+    }
+
+    /// All operations fail from this position on, as for a process that was killed.
+    pub fn stop_at(&self, position: usize) {
+        self.tree.lock().stop_at(self.root, position);
+    }
+
+    /// Operations succeed again.
+    pub fn go_on(&self) {
+        self.tree.lock().stop_at(self.root, usize::MAX);
+    }
+}
+
+impl Drop for RecordedDirectory {
+    fn drop(&mut self) {
+        self.tree.lock().unload(self.root);
+    }
+}

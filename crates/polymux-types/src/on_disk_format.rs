@@ -1,0 +1,56 @@
+//! What a fuzzer has to know of an on-disk format.
+//!
+//! What is true here: the crates that have formats list them (`on_disk_formats`), each with the reader and the writer that
+//! are used for real. So the fuzz targets reach formats that are nobody else's business.
+
+/// One on-disk format.
+#[derive(Clone, Copy)]
+pub struct OnDiskFormat {
+    /// Name, which is that of its folder in a corpus.
+    pub name: &'static str,
+    /// Well-formed bytes to begin with.
+    pub samples: fn() -> Vec<Vec<u8>>,
+    /// Makes all checksums fit, so that what lies behind them is reached. Does nothing where there are none.
+    pub repair: fn(&mut [u8]),
+    /// Reads bytes and writes what was read. `None` where they are refused.
+    pub read_and_write: fn(&[u8]) -> Option<Vec<u8>>,
+    /// Whether bytes that are accepted are the ones that are written for them.
+    pub form: FormatForm,
+}
+
+/// Whether there is one way to write something down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FormatForm {
+    /// There is: what is read and written again is the same, byte by byte.
+    Unique,
+    /// There are bytes that a reader ignores. What is written for something is read as the same thing.
+    HasUnused,
+}
+
+impl OnDiskFormat {
+    /// Reads bytes, and says where reading and writing do not fit together.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong: the reader and the writer of the format disagree. Refusing bytes is not wrong.
+    pub fn check(&self, bytes: &[u8]) -> Result<Acceptance, &'static str> {
+        let Some(written) = (self.read_and_write)(bytes) else { return Ok(Acceptance::Refused) };
+        if self.form == FormatForm::Unique && written != bytes {
+            return Err("what was read is written differently");
+        }
+        match (self.read_and_write)(&written) {
+            Some(again) if again == written => Ok(Acceptance::Accepted),
+            Some(_) => Err("what was written is read as something else"),
+            None => Err("what was written is refused"),
+        }
+    }
+}
+
+/// What a reader made of some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acceptance {
+    /// They mean something.
+    Accepted,
+    /// They do not.
+    Refused,
+}

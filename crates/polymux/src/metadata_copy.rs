@@ -1,0 +1,232 @@
+//! The second copy of the metadata store: on which tier it is, and starting from it (DESIGN section 5).
+//!
+//! What is true here:
+//! * Without a choice in the configuration the copy is on the tier that has one already, else on the first durable tier
+//!   that is on another file system than the store.
+//! * The store is made from its copy only where it is gone or damaged, and only on request. A damaged one is moved aside,
+//!   never deleted.
+//! * A store that was made from a copy and then refused, because the tiers are newer than it, goes again: the copy stays
+//!   as it is.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, anyhow, bail};
+use polymux_fs::{Access, TierMember, TierPresence, VolumeError};
+use polymux_meta::{
+    CopyDescription, CopyState, CopyWorth, LogStore, OpenMode, StoreError, describe_copy, restore_from_copy,
+};
+use polymux_tier::Guarantee;
+
+use crate::config::{NO_COPY, VolumeConfig};
+use crate::metadata;
+use crate::mount_options::{MetadataSource, RequestedOptions};
+use crate::protocol::MetadataCopyReport;
+
+/// The metadata store of a mounted volume.
+pub struct Metadata {
+    /// The store.
+    pub store: Arc<LogStore>,
+    /// What had to be done to open it.
+    pub recovery: Vec<String>,
+    /// Index of the tier that holds its second copy, or why there is none.
+    copy: Result<usize, String>,
+    /// It was made from its second copy just now.
+    restored: bool,
+}
+
+impl Metadata {
+    /// Opens the store, from its second copy where that is asked for.
+    pub fn open(config: &VolumeConfig, options: &RequestedOptions, members: &[TierMember]) -> Result<Self> {
+        let mut recovery = Vec::new();
+        let restored = options.metadata_source == Some(MetadataSource::SecondCopy);
+        if restored {
+            if options.access == Some(Access::ReadOnly) {
+                bail!("starting from the second copy makes a new metadata store: it cannot be read-only");
+            }
+            recovery.push(start_from_copy(config)?);
+        }
+        let copy = match options.access {
+            Some(Access::ReadOnly) => Err("the volume is mounted read-only".to_owned()),
+            _ => copy_tier(config, members),
+        };
+        let opened = metadata::open(config, OpenMode::Existing, copy.as_ref().ok().copied());
+        let store = opened.map_err(|error| with_hint(config, error))?;
+        Ok(Self { store: Arc::new(store), recovery, copy, restored })
+    }
+
+    /// How the second copy does.
+    pub fn copy_report(&self, config: &VolumeConfig) -> MetadataCopyReport {
+        let tier = self.copy.as_ref().ok().map(|tier| config.tiers[*tier].name.clone());
+        let Some(report) = self.store.report().copy else {
+            return MetadataCopyReport {
+                tier,
+                state: "none".to_owned(),
+                reason: self.copy.as_ref().err().cloned(),
+                lag_bytes: None,
+                lag_ms: None,
+                transaction: None,
+                table_bytes: 0,
+                shipped_bytes: 0,
+                rebuilds: 0,
+            };
+        };
+        let state = match report.state {
+            CopyState::Current => "current",
+            CopyState::Failing => "failing",
+            CopyState::Rebuilding => "rebuilding",
+            CopyState::Unreachable => "unreachable",
+        };
+        MetadataCopyReport {
+            tier,
+            state: state.to_owned(),
+            reason: Some(report.reason).filter(|reason| !reason.is_empty()),
+            lag_bytes: report.lag_bytes,
+            lag_ms: report.lag_ms,
+            transaction: report.lag_bytes.map(|_| report.arrived.get()),
+            table_bytes: report.table_bytes,
+            shipped_bytes: report.shipped_bytes,
+            rebuilds: report.rebuilds,
+        }
+    }
+
+    /// The error of a mount that was refused. What was made for it goes again.
+    pub fn error_of_mounting(&self, config: &VolumeConfig, error: VolumeError) -> anyhow::Error {
+        let nothing_changed = !matches!(error, VolumeError::FileSystem(_));
+        let mut text = format!("volume `{}`: {error}", config.name);
+        if self.restored && nothing_changed {
+            let store = config.metadata_directory();
+            text.push_str("; nothing was started from the second copy");
+            if let Err(error) = fs::remove_dir_all(&store) {
+                text.push_str(&format!(" ({} stays behind: {error})", store.display()));
+            }
+        }
+        anyhow!(text)
+    }
+}
+
+/// The tier that holds the second copy, or why there is none.
+fn copy_tier(config: &VolumeConfig, members: &[TierMember]) -> Result<usize, String> {
+    match config.options.metadata_copy.as_deref() {
+        Some(NO_COPY) => return Err("switched off in the configuration".to_owned()),
+        Some(name) => {
+            let tier = config.tiers.iter().position(|tier| tier.name == name);
+            return tier.ok_or_else(|| format!("there is no tier `{name}`"));
+        }
+        None => {}
+    }
+    let device = |index: usize| match &members[index].presence {
+        TierPresence::Present(tier) => Some((tier.capabilities().device, tier.capabilities().guarantee)),
+        TierPresence::Missing(_) => None,
+    };
+    let own = device(config.metadata).map(|(device, _)| device);
+    let fits = |index: &usize| {
+        device(*index).is_some_and(|(device, guarantee)| Some(device) != own && guarantee == Guarantee::Durable)
+    };
+    let candidates: Vec<usize> = (0..members.len()).filter(|index| *index != config.metadata).filter(fits).collect();
+    let used = candidates.iter().find(|index| config.copy_directory(**index).exists());
+    used.or(candidates.first())
+        .copied()
+        .ok_or_else(|| "no other durable tier is on a file system of its own".to_owned())
+}
+
+/// Makes the store from its second copy. Returns what there is to say about that.
+fn start_from_copy(config: &VolumeConfig) -> Result<String> {
+    let store = config.metadata_directory();
+    let options = metadata::options(config, OpenMode::Existing)?;
+    let lost = match state_of(&store, &options)? {
+        State::Healthy => bail!(
+            "the metadata store in {} is whole, and its second copy may lack what was written last: mount without \
+             --from-copy. To start from the copy all the same, move that directory away first",
+            store.display()
+        ),
+        State::Gone => "the metadata store is gone".to_owned(),
+        State::Damaged(reason) => format!("the metadata store is damaged ({reason})"),
+    };
+    let (tier, described) = newest_copy(config)?;
+    let aside = move_aside(&store)?;
+    restore_from_copy(&config.copy_directory(tier), &store)
+        .with_context(|| format!("starting from the second copy on tier `{}`", config.tiers[tier].name))?;
+    Ok(format!("{lost}{aside}; started from its second copy on tier `{}`, {}", config.tiers[tier].name, lag_of(&described)))
+}
+
+enum State {
+    Healthy,
+    Gone,
+    Damaged(String),
+}
+
+fn state_of(store: &Path, options: &polymux_meta::LogStoreOptions) -> Result<State> {
+    let has_log = ["log", "log-backing"].iter().any(|name| store.join(name).exists());
+    if !has_log {
+        return Ok(State::Gone);
+    }
+    match LogStore::check(store, options) {
+        Ok(()) => Ok(State::Healthy),
+        Err(error @ (StoreError::Corrupted(_) | StoreError::Io(_))) => Ok(State::Damaged(error.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The copy that holds most, of all tiers.
+fn newest_copy(config: &VolumeConfig) -> Result<(usize, CopyDescription)> {
+    let mut newest: Option<(usize, CopyDescription)> = None;
+    let mut found = Vec::new();
+    for (index, tier) in config.tiers.iter().enumerate() {
+        match describe_copy(&config.copy_directory(index)) {
+            Ok(None) => {}
+            Ok(Some(copy)) if copy.worth == CopyWorth::Incomplete => {
+                found.push(format!("the one on tier `{}` was still being made", tier.name));
+            }
+            Ok(Some(copy)) => {
+                if newest.is_none_or(|(_, other)| copy.arrived > other.arrived) {
+                    newest = Some((index, copy));
+                }
+            }
+            Err(error) => found.push(format!("the one on tier `{}` cannot be read: {error}", tier.name)),
+        }
+    }
+    newest.ok_or_else(|| match found.is_empty() {
+        true => anyhow!("there is no second copy of the metadata store on any tier"),
+        false => anyhow!("there is no second copy to start from: {}", found.join("; ")),
+    })
+}
+
+/// Moves what is left of a store out of the way. Returns what to say about that.
+fn move_aside(store: &Path) -> Result<String> {
+    if store.symlink_metadata().is_err() {
+        return Ok(String::new());
+    }
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let aside = store.with_extension(format!("damaged-{seconds}"));
+    fs::rename(store, &aside).with_context(|| format!("moving {} away", store.display()))?;
+    Ok(format!(" (what is left of it: {})", aside.display()))
+}
+
+/// What a copy may lack, in words.
+fn lag_of(copy: &CopyDescription) -> String {
+    let transaction = copy.arrived.get();
+    if copy.worth == CopyWorth::Closed {
+        return format!("which has everything up to the last unmount (transaction {transaction}): nothing is lost");
+    }
+    let age = SystemTime::now().duration_since(copy.time).unwrap_or_default();
+    format!(
+        "which has everything that was durable {:.1} s ago (transaction {transaction}); changes that became durable \
+         after that are lost",
+        age.as_secs_f64()
+    )
+}
+
+/// Says that there is a copy where the store cannot be opened.
+fn with_hint(config: &VolumeConfig, error: anyhow::Error) -> anyhow::Error {
+    match newest_copy(config) {
+        Ok((tier, copy)) => error.context(format!(
+            "the metadata store cannot be opened; `polymux mount --from-copy` starts from its second copy on tier `{}`, {}",
+            config.tiers[tier].name,
+            lag_of(&copy)
+        )),
+        Err(_) => error,
+    }
+}
