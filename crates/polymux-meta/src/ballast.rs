@@ -40,7 +40,8 @@ impl Ballast {
     pub(crate) fn open(path: &Path, bytes: u64) -> Result<Self, StoreError> {
         let failed = |error: std::io::Error| StoreError::Io(format!("{}: {error}", path.display()));
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).mode(0o600).truncate(false).open(path).map_err(failed)?;
+        let file =
+            options.read(true).write(true).create(true).mode(0o600).truncate(false).open(path).map_err(failed)?;
         let held = file.metadata().map_err(failed)?.len();
         let directory = path.parent().expect("the ballast lies in the directory of its store").to_owned();
         let ballast = Self {

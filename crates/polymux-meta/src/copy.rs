@@ -38,8 +38,8 @@ pub(crate) use self::directory::CopyDirectory;
 use crate::store::CopySync;
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering};
 
-pub(crate) use self::slot_format::on_disk_format;
 pub use self::restore::{CopyDescription, CopyWorth, describe_copy, restore_from_copy};
+pub(crate) use self::slot_format::on_disk_format;
 pub(crate) use self::thread::{CopyThread, Round};
 
 /// Where and how a second copy is kept.

@@ -19,22 +19,22 @@ mod formats;
 mod log;
 mod log_store;
 mod memtable;
-mod store;
 #[cfg(all(test, shuttle))]
 mod schedules;
+mod store;
 mod sync;
 mod tables;
 
 pub use batch::{Batch, ChangeRef, Changes};
-pub use copy::{
-    CopyDescription, CopyOptions, CopyReport, CopyState, CopyWorth, describe_copy, restore_from_copy,
-};
+pub use copy::{CopyDescription, CopyOptions, CopyReport, CopyState, CopyWorth, describe_copy, restore_from_copy};
 pub use error::StoreError;
 #[doc(hidden)]
 pub use formats::on_disk_formats;
 pub use log::{BLOCK, LogCounters, LogEnd, LogMedium};
-pub use log_store::{LogPlacement, LogStore, LogStoreOptions, OpenMode, RegionKind, StepProgress, StoreReport, Workers};
 pub use log_store::{InUse, LogEntry, LogSummary, LogView, PartitionView, StoreView, TableLevel};
+pub use log_store::{
+    LogPlacement, LogStore, LogStoreOptions, OpenMode, RegionKind, StepProgress, StoreReport, Workers,
+};
 pub use memtable::GROUP_LENGTH;
 pub use store::{CopySync, Entry, MetadataStore, Room};
 pub use tables::TableCounters;

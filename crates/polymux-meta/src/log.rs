@@ -45,13 +45,13 @@ use std::sync::{Arc, OnceLock};
 pub(crate) use block_file::BlockFile;
 pub(crate) use entry_format::{ALIGNMENT, entry_length};
 pub(crate) use formats::on_disk_formats;
-pub(crate) use header_format::{HEADER_LENGTH, LogHeader};
 use header_format::SlotError;
-pub use medium::{BLOCK, LogMedium};
+pub(crate) use header_format::{HEADER_LENGTH, LogHeader};
 pub(crate) use medium::BlockBuffer;
+pub use medium::{BLOCK, LogMedium};
+pub(crate) use read_back::cut_last_block;
 pub(crate) use region::{LogRegion, REGION_DATA_LENGTH_MIN, REGION_HEADER_LENGTH, RegionLog};
 pub use ring::LogEnd;
-pub(crate) use read_back::cut_last_block;
 pub(crate) use ring::{Replay, pieces};
 
 use self::flush::Flush;
@@ -129,18 +129,29 @@ pub(crate) struct Log {
 impl Log {
     /// Writes the header of a new, empty log. The medium must be all zero.
     pub(crate) fn format(medium: &dyn LogMedium, store: u64, salt: u64) -> Result<(), StoreError> {
-        let ring_length = medium.length().checked_sub(HEADER_LENGTH).map_or(0, |room| {
-            if room.is_power_of_two() { room } else { room.next_power_of_two() / 2 }
-        });
+        let ring_length = medium
+            .length()
+            .checked_sub(HEADER_LENGTH)
+            .map_or(0, |room| if room.is_power_of_two() { room } else { room.next_power_of_two() / 2 });
         assert!(ring_length >= 4 * BLOCK, "a log has room for a ring");
-        let header = LogHeader { store, salt, ring_length, turn: 0, generation: 0, checkpoint_generation: 0, checkpoint: FIRST_POSITION };
+        let header = LogHeader {
+            store,
+            salt,
+            ring_length,
+            turn: 0,
+            generation: 0,
+            checkpoint_generation: 0,
+            checkpoint: FIRST_POSITION,
+        };
         write_header(medium, &header)
     }
 
     /// The header of a log, and what to do before anything is appended: replay from its checkpoint.
     pub(crate) fn read_header(medium: &dyn LogMedium) -> Result<LogHeader, StoreError> {
         let mut slots = vec![0; 2 * SLOT_LENGTH];
-        medium.read(0, &mut slots).map_err(|error| StoreError::Io(format!("reading the header of the log: {error}")))?;
+        medium
+            .read(0, &mut slots)
+            .map_err(|error| StoreError::Io(format!("reading the header of the log: {error}")))?;
         let header = LogHeader::newest(&slots).map_err(|error| match error {
             SlotError::Damaged => StoreError::Corrupted("both headers of the log are damaged".to_owned()),
             SlotError::NewerVersion(version) => {
@@ -306,12 +317,7 @@ impl Log {
         // Behind where this opening began, everything is of this generation.
         let ours = position >= self.first;
         let checkpoint_generation = if ours { self.generation } else { header.checkpoint_generation };
-        let next = LogHeader {
-            checkpoint: position,
-            checkpoint_generation,
-            turn: header.turn + 1,
-            ..*header
-        };
+        let next = LogHeader { checkpoint: position, checkpoint_generation, turn: header.turn + 1, ..*header };
         if let Err(error) = write_header(&*self.medium, &next) {
             drop(header);
             return Err(self.poison(error));

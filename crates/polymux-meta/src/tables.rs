@@ -11,8 +11,8 @@
 //! * Nobody reads old versions: every read sees the latest tables, and compaction drops whatever was replaced.
 
 mod compaction;
-mod snapshot;
 mod levels;
+mod snapshot;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -102,6 +102,7 @@ impl Tables {
             .enumerate()
             .map(|(index, first_key)| {
                 let path = path.join(format!("part{index}"));
+                make_names_durable(&path)?;
                 let (sequence, visible) = (SequenceNumberCounter::default(), SequenceNumberCounter::default());
                 let tree = lsm_tree::Config::new(&path, sequence, visible)
                     .use_cache(cache.clone())
@@ -111,7 +112,12 @@ impl Tables {
                 Ok(Partition { first_key, tree, path })
             })
             .collect::<Result<Vec<_>, StoreError>>()?;
-        Ok(Self { partitions, counts: Counts::default(), table_bytes_max: options.table_bytes_max, compacting: Mutex::new(()) })
+        Ok(Self {
+            partitions,
+            counts: Counts::default(),
+            table_bytes_max: options.table_bytes_max,
+            compacting: Mutex::new(()),
+        })
     }
 
     fn partition_of(&self, key: &[u8]) -> &Partition {
@@ -131,14 +137,10 @@ impl Tables {
             let next = self.partitions.get(index + 1).map(|next| next.first_key.as_slice());
             partition.first_key.as_slice() < to && next.is_none_or(|next| next > from)
         });
-        let iterators: Vec<_> = concerned
-            .map(|(_, partition)| partition.tree.range::<&[u8], _>(from..to, LATEST, None))
-            .collect();
+        let iterators: Vec<_> =
+            concerned.map(|(_, partition)| partition.tree.range::<&[u8], _>(from..to, LATEST, None)).collect();
         iterators.into_iter().flatten().map(|entry| {
-            entry
-                .into_inner()
-                .map(|(key, value)| (key.to_vec(), value.to_vec()))
-                .map_err(|error| error_of(&error))
+            entry.into_inner().map(|(key, value)| (key.to_vec(), value.to_vec())).map_err(|error| error_of(&error))
         })
     }
 
@@ -163,7 +165,8 @@ impl Tables {
     }
 
     fn write_partition(&self, partition: &Partition, entries: &[(&Key, &Slot)]) -> Result<(), StoreError> {
-        let items = entries.iter().filter_map(|(key, slot)| self.table_entry(partition, &key.to_bytes(), slot).transpose());
+        let items =
+            entries.iter().filter_map(|(key, slot)| self.table_entry(partition, &key.to_bytes(), slot).transpose());
         let mut items = items.peekable();
         if items.peek().is_none() {
             return Ok(());
@@ -220,6 +223,18 @@ impl Tables {
     }
 }
 
+/// Makes durable what a killed process left of a tree. It may have named a new version and not synced that name, and
+/// opening the tree removes the file of the version before: a power failure that kept the removal and not the new name
+/// would leave a name without a version. `lsm-tree` syncs each of its own changes of names, but not those it finds.
+fn make_names_durable(tree: &Path) -> Result<(), StoreError> {
+    match std::fs::File::open(tree).and_then(|directory| directory.sync_all()) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(StoreError::Io(format!("{}: {error}", tree.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What an error of the trees means for the store.
 fn error_of(error: &lsm_tree::Error) -> StoreError {
     match error {
@@ -240,11 +255,7 @@ mod tests {
     use crate::batch::Batch;
 
     fn options() -> TablesOptions {
-        TablesOptions {
-            boundaries: vec![b"h".to_vec(), b"p".to_vec()],
-            cache_bytes: 1 << 20,
-            table_bytes_max: 1 << 20,
-        }
+        TablesOptions { boundaries: vec![b"h".to_vec(), b"p".to_vec()], cache_bytes: 1 << 20, table_bytes_max: 1 << 20 }
     }
 
     fn memtable(changes: &[(&str, Option<&str>)], sequence: u64) -> Memtable {

@@ -11,8 +11,7 @@ mod check;
 #[path = "crash_states/workload.rs"]
 mod workload;
 
-use std::io::{ErrorKind, Write};
-
+use polymux_meta::{LogStore, OpenMode, Workers};
 use polymux_sim::recording_file_system::{Change, Durability, Image, Operation, Record, RecordingFileSystem};
 
 use check::{Choice, Looked, look};
@@ -20,18 +19,6 @@ use workload::{History, LONG, Random, SHORT, Shape, make, open, run_new, store_p
 
 /// Every position of a record.
 const ALL: std::ops::Range<usize> = 0..usize::MAX;
-
-fn mount() -> Option<RecordingFileSystem> {
-    match RecordingFileSystem::mount() {
-        Ok(mounted) => Some(mounted),
-        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound) => {
-            // Past the test harness, which keeps what a passing test prints.
-            let _ = writeln!(std::io::stderr(), "skipped: a FUSE file system cannot be mounted here: {error}");
-            None
-        }
-        Err(error) => panic!("mounting: {error}"),
-    }
-}
 
 /// Runs of each kind: more in the long form.
 fn seeds(short: u64) -> std::ops::Range<u64> {
@@ -48,12 +35,12 @@ fn short_run(mounted: &RecordingFileSystem, random: &mut Random) -> (Record, His
 
 #[test]
 fn after_a_crash_at_any_operation_of_a_short_run_everything_durable_is_there() {
-    let Some(mounted) = mount() else { return };
+    let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
     let mut looked = Looked::default();
     for seed in seeds(1) {
         let mut random = Random::new(seed);
         let (record, history) = short_run(&mounted, &mut random);
-        let choice = Choice { positions: ALL, one_of: 1, random_states: 1, go_on_one_of: 8, again_one_of: 150 };
+        let choice = Choice { positions: ALL, one_of: 1, random_states: 1, go_on_one_of: 8, again_one_of: 400 };
         if let Err(violation) = look(&mounted, &record, &history, &choice, &mut random, &mut looked) {
             panic!("seed {seed}: {violation}");
         }
@@ -63,18 +50,28 @@ fn after_a_crash_at_any_operation_of_a_short_run_everything_durable_is_there() {
 
 #[test]
 fn after_a_crash_of_a_run_in_which_the_log_goes_round_everything_durable_is_there() {
-    let Some(mounted) = mount() else { return };
+    look_at_long_runs(LONG);
+}
+
+#[test]
+fn after_a_crash_of_a_store_with_threads_of_its_own_everything_durable_is_there() {
+    look_at_long_runs(Shape { workers: Workers::Threads, ..LONG });
+}
+
+fn look_at_long_runs(shape: Shape) {
+    let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
     let mut looked = Looked::default();
     for seed in seeds(1) {
         let mut random = Random::new(seed + 1000);
         let directory = mounted.load(&Image::default());
-        let history = run_new(&directory, &mut random, LONG);
+        let history = run_new(&directory, &mut random, shape);
         let record = directory.record();
         drop(directory);
         assert!(history.bytes() > 1024 * 1024, "the log goes round");
-        let removed = |operation: &&Operation| is_below(operation, "tables") && matches!(operation.change, Change::Remove { .. });
+        let removed =
+            |operation: &&Operation| is_below(operation, "tables") && matches!(operation.change, Change::Remove { .. });
         assert!(record.operations.iter().filter(removed).count() > 10, "tables are merged");
-        let choice = Choice { positions: ALL, one_of: 25, random_states: 2, go_on_one_of: 4, again_one_of: 100 };
+        let choice = Choice { positions: ALL, one_of: 40, random_states: 2, go_on_one_of: 4, again_one_of: 300 };
         if let Err(violation) = look(&mounted, &record, &history, &choice, &mut random, &mut looked) {
             panic!("seed {seed}: {violation}");
         }
@@ -86,7 +83,7 @@ fn after_a_crash_of_a_run_in_which_the_log_goes_round_everything_durable_is_ther
 /// power fails.
 #[test]
 fn what_a_killed_process_left_unsynced_and_the_next_one_saw_survives_a_crash() {
-    let Some(mounted) = mount() else { return };
+    let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
     let mut looked = Looked::default();
     let mut random = Random::new(2000);
     for seed in seeds(1) {
@@ -110,7 +107,7 @@ fn kill_and_crash(
 ) -> Result<(), String> {
     let directory = mounted.load(&Image::default());
     // The same run again, up to here.
-    let (store, mut history) = make(&directory);
+    let (store, mut history) = make(&directory, SHORT.workers);
     if kill < history.begins() {
         return Ok(());
     }
@@ -134,24 +131,31 @@ fn kill_and_crash(
 /// A creation is cut short by a kill at any operation; where the next process finds a store, it is a store for good.
 #[test]
 fn a_store_whose_creator_was_killed_is_none_or_keeps_what_is_synced_to_it() {
-    let Some(mounted) = mount() else { return };
+    let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
     let mut looked = Looked::default();
     let mut opened = 0;
     for kill in 0.. {
         let mut random = Random::new(kill as u64 + 3000);
         let directory = mounted.load(&Image::default());
         directory.stop_at(kill);
-        let options = workload::options(polymux_meta::OpenMode::CreateNew);
-        let made = polymux_meta::LogStore::open(&store_path(&directory), &options).map(drop);
+        let options = workload::options(OpenMode::CreateNew, Workers::Manual);
+        let made = LogStore::open(&store_path(&directory), &options).map(drop);
         directory.go_on();
-        let Ok(store) = open(&store_path(&directory)) else { continue };
-        opened += 1;
+        // An empty directory is one that a store can be made in.
+        let store = open(&store_path(&directory)).inspect(|_| opened += 1);
+        let Ok(store) = store.or_else(|_| LogStore::open(&store_path(&directory), &options)) else { continue };
         let mut history = History::default();
         history.note_durable(directory.position());
         work(&directory, store, &mut history, &mut random, SHORT).expect("the file system works again");
         let record = directory.record();
         drop(directory);
-        let choice = Choice { positions: history.begins()..usize::MAX, one_of: 60, random_states: 1, go_on_one_of: 8, again_one_of: 0 };
+        let choice = Choice {
+            positions: history.begins()..usize::MAX,
+            one_of: 60,
+            random_states: 1,
+            go_on_one_of: 8,
+            again_one_of: 0,
+        };
         if let Err(violation) = look(&mounted, &record, &history, &choice, &mut random, &mut looked) {
             panic!("killed at {kill}: {violation}");
         }
@@ -189,18 +193,22 @@ const PLANTED: [Planted; 6] = [
     ("syncs of table files", |operation| is_sync_below(operation, "tables")),
     ("syncs of the directory of tables", |operation| is_sync_of(operation, "tables")),
     ("syncs of the directory of a tree", |operation| is_sync_of(operation, "part0")),
-    ("syncs of the files of a tree", |operation| {
-        is_sync_below(operation, "part0") && !is_sync_of(operation, "tables")
-    }),
+    ("syncs of the files of a tree", |operation| is_sync_below(operation, "part0") && !is_sync_of(operation, "tables")),
     ("syncs of the directory of the store", |operation| is_sync_of(operation, "meta")),
 ];
 
 #[test]
 fn a_missing_sync_is_noticed() {
-    let Some(mounted) = mount() else { return };
+    let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
     let mut random = Random::new(7);
     let (record, history) = short_run(&mounted, &mut random);
-    let choice = Choice { positions: history.begins()..usize::MAX, one_of: 2, random_states: 1, go_on_one_of: 8, again_one_of: 0 };
+    let choice = Choice {
+        positions: history.begins()..usize::MAX,
+        one_of: 2,
+        random_states: 1,
+        go_on_one_of: 8,
+        again_one_of: 0,
+    };
     for (text, ignored) in PLANTED {
         assert!(record.operations.iter().any(ignored), "there are {text}");
         let planted = record.without_syncs(ignored);

@@ -4,7 +4,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use polymux_meta::{Batch, LogStore, LogStoreOptions, MetadataStore, OpenMode, Room, StepProgress, StoreError, Workers};
+use polymux_meta::{
+    Batch, LogStore, LogStoreOptions, MetadataStore, OpenMode, Room, StepProgress, StoreError, Workers,
+};
 
 const MEBIBYTE: u64 = 1024 * 1024;
 

@@ -46,11 +46,8 @@ fn the_store_keeps_every_promise_with_threads_of_its_own_and_without() {
         conformance::run(|| {
             let directory = tempfile::tempdir().expect("a temporary directory can be made");
             // A value of over a megabyte is among the promises.
-            let options = LogStoreOptions {
-                window_bytes: 4 << 20,
-                log_bytes: 16 << 20,
-                ..options(OpenMode::CreateNew, workers)
-            };
+            let options =
+                LogStoreOptions { window_bytes: 4 << 20, log_bytes: 16 << 20, ..options(OpenMode::CreateNew, workers) };
             let store = LogStore::open(&directory.path().join("meta"), &options).expect("the store is made");
             directories.lock().expect("no check failed").push(directory);
             Box::new(store)
@@ -200,11 +197,8 @@ fn compare_with_a_map(seed: u64, commits: u64, planted: impl Fn(&mut BTreeMap<Ve
                 }
                 let limit = usize::try_from(random.below(100)).unwrap();
                 let found = store.range(&from, &to, limit).unwrap();
-                let wanted: Vec<_> = expected
-                    .range(from..to)
-                    .take(limit)
-                    .map(|(key, value)| (key.clone(), value.clone()))
-                    .collect();
+                let wanted: Vec<_> =
+                    expected.range(from..to).take(limit).map(|(key, value)| (key.clone(), value.clone())).collect();
                 assert_eq!(found, wanted, "seed {seed}, round {round}");
             }
             40..80 => {
@@ -230,7 +224,9 @@ fn the_store_says_what_an_ordered_map_says() {
 #[test]
 #[should_panic(expected = "wanted")]
 fn the_comparison_notices_a_missing_entry() {
-    compare_with_a_map(1, 500, |expected| { expected.pop_first(); });
+    compare_with_a_map(1, 500, |expected| {
+        expected.pop_first();
+    });
 }
 
 #[test]
@@ -241,7 +237,9 @@ fn threads_that_write_read_and_scan_beside_changing_memtables_see_their_own_chan
         for worker in 0..4_u8 {
             let store = &store;
             scope.spawn(move || {
-                let key = |number: u64| [&[b'k', worker, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &number.to_be_bytes()].concat();
+                let key = |number: u64| {
+                    [&[b'k', worker, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &number.to_be_bytes()].concat()
+                };
                 for number in 0..3000_u64 {
                     put(store, &key(number), &[worker; 200]);
                     assert!(store.get(&key(number)).unwrap().is_some());

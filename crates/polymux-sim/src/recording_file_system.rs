@@ -19,7 +19,7 @@ mod record;
 mod server;
 mod tree;
 
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -55,6 +55,25 @@ impl RecordingFileSystem {
         config.n_threads = Some(1);
         let session = fuser::spawn_mount(Server { tree: tree.clone() }, mountpoint.path(), &config)?;
         Ok(Self { tree, session: Some(session), mountpoint })
+    }
+
+    /// As [`RecordingFileSystem::mount`]. Without root or `/dev/fuse` there is none, and the reason is printed past the test
+    /// harness, which keeps what a passing test prints.
+    ///
+    /// # Panics
+    ///
+    /// Root cannot mount although there is a `/dev/fuse`.
+    #[must_use]
+    pub fn mount_or_skip() -> Option<Self> {
+        let reason = if !rustix::process::geteuid().is_root() {
+            "only root mounts the recording file system"
+        } else if !Path::new("/dev/fuse").exists() {
+            "there is no /dev/fuse"
+        } else {
+            return Some(Self::mount().expect("root can mount"));
+        };
+        let _ = writeln!(io::stderr(), "skipped: {reason}");
+        None
     }
 
     /// A recorded directory that begins with an image, all of it durable.

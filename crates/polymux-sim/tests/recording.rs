@@ -1,28 +1,16 @@
 //! The recording file system as programs see it, and what it records.
 
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use polymux_sim::recording_file_system::{
-    Change, CrashStates, Durability, Fate, Image, NameOrder, Node, RecordedDirectory, RecordingFileSystem,
+    Change, CrashStates, Durability, Fate, Image, NameOrder, Node, Operation, RecordedDirectory, RecordingFileSystem,
 };
-
-fn mount() -> Option<RecordingFileSystem> {
-    match RecordingFileSystem::mount() {
-        Ok(mounted) => Some(mounted),
-        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound) => {
-            // Past the test harness, which keeps what a passing test prints.
-            let _ = writeln!(std::io::stderr(), "skipped: a FUSE file system cannot be mounted here: {error}");
-            None
-        }
-        Err(error) => panic!("mounting: {error}"),
-    }
-}
 
 /// What was done to a directory, one short text for each operation.
 fn operations(directory: &RecordedDirectory) -> Vec<String> {
-    let text = |operation: &polymux_sim::recording_file_system::Operation| {
+    let text = |operation: &Operation| {
         let path = operation.path.display();
         match &operation.change {
             Change::Create { kind, .. } => format!("create {kind:?} {path}"),
@@ -41,7 +29,7 @@ fn operations(directory: &RecordedDirectory) -> Vec<String> {
 
 #[test]
 fn every_operation_is_recorded_once_and_in_order() {
-    let Some(mounted) = mount() else { return };
+    let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
     let directory = mounted.load(&Image::default());
     let path = directory.path();
     std::fs::create_dir(path.join("d")).unwrap();
@@ -81,7 +69,7 @@ fn every_operation_is_recorded_once_and_in_order() {
 
 #[test]
 fn what_a_crash_left_is_loaded_and_reads_as_it_was() {
-    let Some(mounted) = mount() else { return };
+    let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
     let directory = mounted.load(&Image::default());
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|number| number.to_le_bytes()[1]).collect();
     std::fs::write(directory.path().join("kept"), &bytes).unwrap();
@@ -106,7 +94,7 @@ fn what_a_crash_left_is_loaded_and_reads_as_it_was() {
 
 #[test]
 fn a_stopped_directory_fails_everything_and_goes_on_as_it_was() {
-    let Some(mounted) = mount() else { return };
+    let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
     let directory = mounted.load(&Image::default());
     let file = File::create_new(directory.path().join("a")).unwrap();
     file.write_all_at(b"one", 0).unwrap();

@@ -149,7 +149,11 @@ fn start_from_copy(config: &VolumeConfig) -> Result<String> {
     let aside = move_aside(&store)?;
     restore_from_copy(&config.copy_directory(tier), &store)
         .with_context(|| format!("starting from the second copy on tier `{}`", config.tiers[tier].name))?;
-    Ok(format!("{lost}{aside}; started from its second copy on tier `{}`, {}", config.tiers[tier].name, lag_of(&described)))
+    Ok(format!(
+        "{lost}{aside}; started from its second copy on tier `{}`, {}",
+        config.tiers[tier].name,
+        lag_of(&described)
+    ))
 }
 
 enum State {

@@ -147,7 +147,9 @@ mod tests {
 
     #[test]
     fn anything_else_is_wrong_usage() {
-        for line in ["media", "media /media /more", "media /media -o", "media /media -q", "media /media -o rw,from_copy"] {
+        for line in
+            ["media", "media /media /more", "media /media -o", "media /media -q", "media /media -o rw,from_copy"]
+        {
             assert!(parse_line(line).is_err(), "{line}");
         }
     }

@@ -229,3 +229,48 @@ fn no_file_of_a_copy_maps_bytes_that_were_freed() {
         lose_store(&volume);
     }
 }
+
+/// Makes a file system answer with errors from now on. Returns whether that could be done.
+fn shut_down(mount: &Path) -> bool {
+    let mut command = std::process::Command::new("xfs_io");
+    command.args(["-x", "-c", "shutdown"]).arg(mount);
+    command.status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn a_dead_copy_stops_nobody_and_the_status_says_what_happened() {
+    let _alone = one_at_a_time();
+    if !mounted::have_program("xfs_io") {
+        return mounted::skip("xfs_io is not installed");
+    }
+    let Some(mut volume) = with_copy("1") else { return };
+    volume.mount();
+    wait_for_copy(&volume);
+    write_synced(&volume.path().join("freed"), &content_of("freed", 400_000)).unwrap();
+    wait_for_copy(&volume);
+    if !shut_down(volume.tier("slow").parent().unwrap()) {
+        return mounted::skip("the slow tier is not on an XFS of its own, which could be shut down");
+    }
+    let begun = Instant::now();
+    fs::remove_file(volume.path().join("freed")).unwrap();
+    for number in 0..20 {
+        let name = format!("later{number}");
+        write_synced(&volume.path().join(&name), &content_of(&name, 9000)).unwrap();
+        assert_eq!(fs::read(volume.path().join(&name)).unwrap(), content_of(&name, 9000));
+    }
+    loop {
+        let report = status(&volume);
+        let given_up =
+            report["recovery"].as_array().unwrap().iter().any(|note| note.as_str().unwrap().contains("given up"));
+        if given_up && report["disowned_pending"] == 0 {
+            assert_eq!(report["metadata_copy"]["state"], "unreachable");
+            assert!(report["metadata_copy"]["reason"].is_string(), "{report}");
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(40), "{report}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let text = volume.polymux(["status", volume.name.as_str()]).text();
+    assert!(text.contains("second copy: on tier slow, unreachable: "), "{text}");
+    volume.kill_daemon();
+}

@@ -61,7 +61,10 @@ impl Core {
             }
         }
         if !raised {
-            return Err(Error::corrupted("the second copy of the metadata", "it cannot be given up: no label is written"));
+            return Err(Error::corrupted(
+                "the second copy of the metadata",
+                "it cannot be given up: no label is written",
+            ));
         }
         let next = Epoch(epoch.0 + 1);
         self.put_epoch(EpochRecord { epoch: next, raising: false, shutdown: Shutdown::Unclean }, &recorded)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use polymux_meta::{Batch, Entry, MetadataStore, Sequence, StoreError};
+use polymux_meta::{Batch, CopySync, Entry, MetadataStore, Sequence, StoreError};
 use polymux_sim::MemoryStore;
 
 /// Comes before the operations of a [`HookedStore`].
@@ -14,6 +14,16 @@ pub trait StoreHook: Send + Sync {
 
     /// Before the log is flushed.
     fn before_sync(&self) {}
+
+    /// Whether the second copy has come along.
+    fn sync_copy(&self, _through: Sequence) -> CopySync {
+        CopySync::Safe
+    }
+
+    /// The second copy is given up.
+    fn abandon_copy(&self, _raised: Sequence) -> CopySync {
+        CopySync::Safe
+    }
 }
 
 /// A store with a hook in front of it.
@@ -58,5 +68,15 @@ impl MetadataStore for HookedStore {
 
     fn bytes_used(&self) -> u64 {
         self.inner.bytes_used()
+    }
+
+    fn sync_copy(&self, through: Sequence) -> Result<CopySync, StoreError> {
+        assert!(through <= self.durable(), "the store's own flush comes first");
+        Ok(self.hook.sync_copy(through))
+    }
+
+    fn abandon_copy(&self, raised: Sequence) -> CopySync {
+        assert!(raised <= self.durable(), "the new epoch is durable");
+        self.hook.abandon_copy(raised)
     }
 }

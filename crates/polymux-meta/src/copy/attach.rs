@@ -55,8 +55,7 @@ impl SecondCopy {
     }
 
     fn new(options: CopyOptions, desk: Desk, begun: Result<(Mode, u64, String), StoreError>) -> Self {
-        let (mode, arrived, reason) =
-            begun.unwrap_or_else(|error| (Mode::Unreachable, 0, error.to_string()));
+        let (mode, arrived, reason) = begun.unwrap_or_else(|error| (Mode::Unreachable, 0, error.to_string()));
         if !reason.is_empty() {
             log::warn!("the second copy in {}: {reason}", options.path.display());
         }
@@ -104,13 +103,14 @@ fn begin(
     };
     match judge(directory, header, log, tables)? {
         Verdict::GoesOn { arrived } => {
-            let (checkpoint, shipped_ns) = directory
+            let (here, shipped_ns) = directory
                 .header()
                 .zip(directory.slot())
-                .map(|(header, slot)| (header.checkpoint, slot.time_ns))
+                .map(|(here, slot)| (*here, slot.time_ns))
                 .expect("a copy that goes on has a header and a slot");
             let time_ns = if arrived == log.first() { now_ns() } else { shipped_ns };
-            directory.write_header(header, checkpoint)?;
+            // Its own checkpoint, and the generation that set it.
+            directory.write_header(LogHeader { generation: header.generation, ..here })?;
             directory.write_slot(Slot { state: SlotState::Complete, arrived, time_ns, ..slot })?;
             desk.trusted = true;
             Ok((Mode::Current, arrived, String::new()))
@@ -138,10 +138,12 @@ fn judge(directory: &CopyDirectory, header: LogHeader, log: &Log, tables: &Table
         return Ok(Verdict::Nothing("it was not there at the last mount and is made anew"));
     }
     // A table that is not in the store could get its number again, unless later ones have greater ones already.
-    let foreign = tables.identities().into_iter().enumerate().any(|(index, (live, highest))| {
-        directory.tables(index).any(|table| table > highest && !live.contains(&table))
-    });
-    let ahead = directory.versions().iter().zip(tables.versions()).any(|(here, there)| here.is_some_and(|it| it > there));
+    let foreign =
+        tables.identities().into_iter().enumerate().any(|(index, (live, highest))| {
+            directory.tables(index).any(|table| table > highest && !live.contains(&table))
+        });
+    let ahead =
+        directory.versions().iter().zip(tables.versions()).any(|(here, there)| here.is_some_and(|it| it > there));
     if foreign || ahead {
         return Ok(Verdict::Nothing("it has tables that the store does not have, and is made anew"));
     }
@@ -182,13 +184,11 @@ impl Inner {
     pub(super) fn reach_copy(&self, copy: &SecondCopy, desk: &mut Desk) -> Result<(), StoreError> {
         // Closed first: descriptors of a tier that went away lead nowhere, and hold the lock.
         desk.directory = None;
-        let directory =
-            CopyDirectory::open(&copy.options.path, self.tables.partition_count(), self.log.ring_length())?;
+        let directory = CopyDirectory::open(&copy.options.path, self.tables.partition_count(), self.log.ring_length())?;
         let directory = desk.directory.insert(directory);
         let header = self.log.header();
-        desk.trusted = directory
-            .slot()
-            .is_some_and(|slot| slot.store == header.store && slot.generation == header.generation);
+        desk.trusted =
+            directory.slot().is_some_and(|slot| slot.store == header.store && slot.generation == header.generation);
         if desk.trusted {
             self.mark_incomplete(directory)?;
         } else {

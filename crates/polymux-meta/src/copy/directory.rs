@@ -166,11 +166,11 @@ impl CopyDirectory {
         Ok(())
     }
 
-    /// Writes the header of the log, durably.
-    pub(crate) fn write_header(&mut self, like: LogHeader, checkpoint: u64) -> Result<(), StoreError> {
+    /// Writes the header of the log, durably; its turn is that of the copy.
+    pub(crate) fn write_header(&mut self, header: LogHeader) -> Result<(), StoreError> {
         self.step()?;
         let turn = self.header.map_or(0, |header| header.turn + 1);
-        let header = LogHeader { turn, checkpoint, ..like };
+        let header = LogHeader { turn, ..header };
         write_header(&*self.ring, &header)?;
         self.header = Some(header);
         Ok(())

@@ -57,8 +57,9 @@ impl Inner {
         directory: &mut CopyDirectory,
         snapshot: &Snapshot,
     ) -> Result<Step, StoreError> {
-        let limit = snapshot.checkpoint - snapshot.checkpoint % BLOCK + self.log.ring_length();
-        let mut at = snapshot.checkpoint;
+        let checkpoint = snapshot.header.checkpoint;
+        let limit = checkpoint - checkpoint % BLOCK + self.log.ring_length();
+        let mut at = checkpoint;
         loop {
             let durable = self.log.durable();
             if durable > limit || self.copy_ring(copy, directory, at, durable)? == Step::Gap {

@@ -16,7 +16,9 @@ use polymux_types::Sequence;
 use super::directory::{self, LOG_FILE, SLOT_FILE, failed, make_directory, sync_directory};
 use super::slot_format::{Slot, SlotState};
 use crate::error::StoreError;
-use crate::log::{BLOCK, BlockBuffer, BlockFile, Log, LogHeader, LogMedium, Replay, cut_last_block, pieces, write_header};
+use crate::log::{
+    BLOCK, BlockBuffer, BlockFile, Log, LogHeader, LogMedium, Replay, cut_last_block, pieces, write_header,
+};
 use crate::log_store::{LogStore, LogStoreOptions, sequence_of};
 use crate::tables::{CURRENT_FILE, Tables};
 

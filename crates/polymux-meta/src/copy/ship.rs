@@ -17,7 +17,7 @@ use super::slot_format::{Slot, SlotState};
 use super::thread::Round;
 use super::{Desk, Mode, SecondCopy};
 use crate::error::StoreError;
-use crate::log::{BLOCK, BlockBuffer, cut_last_block};
+use crate::log::{BLOCK, BlockBuffer, LogHeader, cut_last_block};
 use crate::log_store::Inner;
 use crate::tables::PartitionSnapshot;
 
@@ -41,7 +41,8 @@ pub(super) enum Step {
 
 /// The store at one moment.
 pub(super) struct Snapshot {
-    pub(super) checkpoint: u64,
+    /// Header of the log, with the checkpoint of that moment.
+    pub(super) header: LogHeader,
     /// The tables know nothing beyond this position.
     pub(super) reach: u64,
     pub(super) partitions: Vec<PartitionSnapshot>,
@@ -213,7 +214,8 @@ impl Inner {
     /// Takes the store at one moment; `None` while a memtable is being written.
     pub(super) fn snapshot(&self) -> Result<Option<Snapshot>, StoreError> {
         let Some(_maintenance) = self.maintenance.try_lock() else { return Ok(None) };
-        let checkpoint = self.log.checkpoint();
+        let header = self.log.header();
+        let checkpoint = header.checkpoint;
         // Tables of a memtable that could not be written whole reach as far as it does; those that an earlier opening left
         // half written, as far as this one replayed.
         let mut reach = self.sealed_end().unwrap_or(checkpoint).max(checkpoint);
@@ -223,7 +225,7 @@ impl Inner {
         if reach > self.log.durable() {
             return Ok(None);
         }
-        Ok(Some(Snapshot { checkpoint, reach, partitions: self.tables.snapshot()? }))
+        Ok(Some(Snapshot { header, reach, partitions: self.tables.snapshot()? }))
     }
 
     fn ship_tables(&self, copy: &SecondCopy, directory: &mut CopyDirectory) -> Result<Step, StoreError> {
@@ -253,9 +255,9 @@ impl Inner {
         for index in &changed {
             directory.put_version(*index, &snapshot.partitions[*index])?;
         }
-        let header = self.log.header();
-        if directory.header().is_none_or(|here| here.checkpoint != snapshot.checkpoint) {
-            directory.write_header(header, snapshot.checkpoint)?;
+        let of = |header: &LogHeader| (header.store, header.salt, header.generation, header.checkpoint);
+        if directory.header().is_none_or(|here| of(here) != of(&snapshot.header)) {
+            directory.write_header(snapshot.header)?;
         }
         for index in changed {
             directory.remove_obsolete(index, &snapshot.partitions[index])?;
@@ -330,10 +332,12 @@ impl Inner {
         let mut desk = copy.desk.lock();
         let Some(directory) = &mut desk.directory else { return };
         let arrived = directory.slot().map_or(0, |slot| slot.arrived);
-        if round == Round::Idle && copy.mode() == Mode::Current && arrived == self.log.tail() {
-            if let Err(error) = self.write_complete(directory, SlotState::Closed, arrived, now_ns()) {
-                log::warn!("the second copy in {}: {error}", copy.options.path.display());
-            }
+        if round == Round::Idle
+            && copy.mode() == Mode::Current
+            && arrived == self.log.tail()
+            && let Err(error) = self.write_complete(directory, SlotState::Closed, arrived, now_ns())
+        {
+            log::warn!("the second copy in {}: {error}", copy.options.path.display());
         }
     }
 }

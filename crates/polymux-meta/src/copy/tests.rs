@@ -89,11 +89,14 @@ impl Random {
     }
 }
 
+/// A key and its new value; `None` where it is removed.
+type Change = (Vec<u8>, Option<Vec<u8>>);
+
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// All transactions so far.
 #[derive(Default)]
-struct History(Vec<(Sequence, Vec<(Vec<u8>, Option<Vec<u8>>)>)>);
+struct History(Vec<(Sequence, Vec<Change>)>);
 
 impl History {
     /// The content as of a transaction.
@@ -120,7 +123,9 @@ fn copy_tree(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() { copy_tree(&entry.path(), &target) } else {
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &target)
+        } else {
             fs::copy(entry.path(), &target).unwrap();
         }
     }
@@ -194,6 +199,7 @@ impl World {
             33..37 => drop(self.store.step().unwrap()),
             37 => {
                 let through = self.store.committed();
+                self.store.sync(through).unwrap();
                 let outcome = self.store.sync_copy(through).unwrap();
                 assert!(outcome == CopySync::Safe || self.state() != CopyState::Current, "it comes along");
             }
@@ -214,7 +220,8 @@ impl World {
     /// Both machines stop. Checks what the copy is worth, and goes on with what is left of the two.
     fn crash(self, random: &mut Random, context: &str) -> Self {
         let life = self.life + 1;
-        let (store, copy) = (self.root.path().join(format!("store{life}")), self.root.path().join(format!("copy{life}")));
+        let (store, copy) =
+            (self.root.path().join(format!("store{life}")), self.root.path().join(format!("copy{life}")));
         let share = random.below(101);
         let ring = self.ring.crash(|| random.below(100) < share);
         let slots = self.slots.crash(|| random.below(100) < share);
@@ -402,6 +409,7 @@ fn a_copy_that_fails_stops_nobody_once_it_is_given_up_and_catches_up_when_it_is_
     world.faults.stop_after(0);
     world.commit(&mut random);
     let freed = world.store.committed();
+    world.store.sync(freed).unwrap();
     assert_eq!(world.store.sync_copy(freed).unwrap(), CopySync::Late, "something older could be started from it");
     assert_eq!(world.state(), CopyState::Failing);
     // The epoch is raised: the copy does not have that transaction.
@@ -435,9 +443,7 @@ fn a_damaged_copy_is_refused_and_a_healthy_store_is_found_to_be_one() {
     let store = LogStore::open(&path, &with_copy(OpenMode::CreateNew, &copy, Duration::from_millis(10))).unwrap();
     let sequence = put(&store, "a", "1");
     store.sync(sequence).unwrap();
-    wait_until("it arrives", || {
-        store.report().copy.unwrap().state == CopyState::Current && store.copied() >= sequence
-    });
+    wait_until("it arrives", || store.report().copy.unwrap().state == CopyState::Current && store.copied() >= sequence);
     assert!(matches!(LogStore::check(&path, &options(OpenMode::Existing, Workers::Manual)), Err(StoreError::Open(_))));
     let crashed = root.path().join("crashed");
     copy_tree(&copy, &crashed);

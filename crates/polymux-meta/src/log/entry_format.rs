@@ -78,9 +78,8 @@ pub(crate) struct Decoded<'a> {
 /// Reads the entry at `position` from `bytes`, which begin there and hold at least the length that
 /// [`payload_length_of`] gave. `None` where it is torn, stale, or not an entry.
 pub(crate) fn decode(bytes: &[u8], position: u64, salt: u64) -> Option<Decoded<'_>> {
-    let word = |index: usize| -> Option<u64> {
-        bytes.get(index * 8..index * 8 + 8)?.try_into().ok().map(u64::from_le_bytes)
-    };
+    let word =
+        |index: usize| -> Option<u64> { bytes.get(index * 8..index * 8 + 8)?.try_into().ok().map(u64::from_le_bytes) };
     let first = word(0)?;
     let payload_length = usize::try_from(payload_length_of(first)?).ok()?;
     let length = usize::try_from(entry_length(payload_length as u64)).ok()?;

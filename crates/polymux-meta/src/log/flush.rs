@@ -10,10 +10,10 @@
 
 use std::time::{Duration, Instant};
 
+use super::Log;
 use super::medium::{BLOCK, BlockBuffer};
 use super::region_spill::SpillUrgency;
 use super::ring::pieces;
-use super::Log;
 use crate::error::StoreError;
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, thread};
 

@@ -125,7 +125,15 @@ mod tests {
     use super::*;
 
     fn header(turn: u64) -> LogHeader {
-        LogHeader { store: 7, salt: 9, ring_length: 1 << 20, turn, generation: 3, checkpoint_generation: 2, checkpoint: 6400 }
+        LogHeader {
+            store: 7,
+            salt: 9,
+            ring_length: 1 << 20,
+            turn,
+            generation: 3,
+            checkpoint_generation: 2,
+            checkpoint: 6400,
+        }
     }
 
     fn slots(first: &LogHeader, second: &LogHeader) -> Vec<u8> {

@@ -4,10 +4,10 @@
 //! is taken (`tail`) before anything of it is written. So blocks that were read before `tail` passed their own end by a
 //! ring are what was written there.
 
+use super::Log;
 use super::header_format::LogHeader;
 use super::medium::{BLOCK, BlockBuffer};
 use super::ring::pieces;
-use super::Log;
 use crate::error::StoreError;
 
 impl Log {

@@ -174,8 +174,8 @@ impl RegionLog {
         }
         // What a region of this time can say; anything else was not written by us.
         let sane = header.low.is_multiple_of(data_length / 2)
-            && log.checkpoint <= header.low + data_length
-            && header.low <= log.checkpoint + log.ring_length;
+            && header.low <= log.checkpoint + log.ring_length
+            && log.checkpoint <= header.low + data_length;
         if !sane || data_length > log.ring_length {
             return Err(StoreError::Corrupted("the region does not fit its log".to_owned()));
         }

@@ -59,7 +59,15 @@ impl<'a> Replay<'a> {
     /// Begins at the checkpoint.
     pub(crate) fn new(medium: &'a dyn LogMedium, header: LogHeader) -> Self {
         let position = header.checkpoint;
-        Self { medium, region: None, header, buffer: Vec::new(), start: position, position, generation: header.checkpoint_generation }
+        Self {
+            medium,
+            region: None,
+            header,
+            buffer: Vec::new(),
+            start: position,
+            position,
+            generation: header.checkpoint_generation,
+        }
     }
 
     /// The same with the end of the log in a region, which [`RegionLog::open`] found to belong to it.

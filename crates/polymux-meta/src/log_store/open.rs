@@ -154,6 +154,8 @@ impl LogStore {
         let header = Log::read_header(&*medium)?;
         let region = region.map(|region| RegionLog::open(region, &header)).transpose()?;
         let tables = Tables::open(path, &options.tables())?;
+        // A creator that was killed may have named the log or a tree without syncing that name.
+        sync_directory(path)?;
         let memtable = Memtable::new(header.checkpoint);
         let (end, replayed_entries) = replay(&*medium, region.as_ref(), header, &memtable)?;
         let log = match region {
@@ -224,15 +226,16 @@ fn create(path: &Path, options: &LogStoreOptions) -> Result<(), StoreError> {
 
 fn make_directory(path: &Path) -> Result<(), StoreError> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => path.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync_directory),
+        Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            match fs::read_dir(path).map_err(|error| failed(path, &error))?.next() {
-                None => Ok(()),
-                Some(_) => Err(StoreError::Open(format!("{} holds a metadata store already", path.display()))),
+            if fs::read_dir(path).map_err(|error| failed(path, &error))?.next().is_some() {
+                return Err(StoreError::Open(format!("{} holds a metadata store already", path.display())));
             }
         }
-        Err(error) => Err(failed(path, &error)),
+        Err(error) => return Err(failed(path, &error)),
     }
+    // Also where the directory was there: whoever made it may have been killed before its name was durable.
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync_directory)
 }
 
 pub(super) fn sync_directory(path: &Path) -> Result<(), StoreError> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Inner;
 use crate::error::StoreError;
-use crate::memtable::{Memtable, MemoryEntry};
+use crate::memtable::{MemoryEntry, Memtable};
 use crate::store::Entry;
 
 /// Entries taken from a memtable at once.
@@ -68,12 +68,7 @@ pub(super) fn range_over(
 
 /// What all memtables together say of `from .. to`, the newest change of each key in ascending order; and where they
 /// stopped, if not at `to`.
-fn newest(
-    memtables: &[Arc<Memtable>],
-    from: &[u8],
-    to: &[u8],
-    step: usize,
-) -> (Vec<MemoryEntry>, Option<Vec<u8>>) {
+fn newest(memtables: &[Arc<Memtable>], from: &[u8], to: &[u8], step: usize) -> (Vec<MemoryEntry>, Option<Vec<u8>>) {
     let mut all: Vec<MemoryEntry> = Vec::new();
     let mut cut: Option<Vec<u8>> = None;
     for memtable in memtables {

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use lsm_tree::AbstractTree;
 use lsm_tree::compaction::Leveled;
 
-use super::{LATEST, TABLES_FOLDER, Partition, Tables, error_of};
+use super::{LATEST, Partition, TABLES_FOLDER, Tables, error_of};
 use crate::error::StoreError;
 
 /// The strategy merges at most this many tables of the next level at once, and those of its own that they cover.

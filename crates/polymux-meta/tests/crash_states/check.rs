@@ -3,10 +3,8 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use polymux_meta::{LogStore, MetadataStore, OpenMode, StepProgress, StoreError};
-use polymux_sim::recording_file_system::{
-    Change, CrashStates, Fate, Image, NameOrder, Record, RecordingFileSystem,
-};
+use polymux_meta::{LogStore, MetadataStore, OpenMode, StepProgress, StoreError, Workers};
+use polymux_sim::recording_file_system::{Change, CrashStates, Fate, Image, NameOrder, Record, RecordingFileSystem};
 
 use crate::workload::{History, Place, Random, open, options, store_path};
 
@@ -156,7 +154,9 @@ fn look_at_image(
     random: &mut Random,
     looked: &mut Looked,
 ) -> Result<(), String> {
-    if depth != Depth::CrashAgain && let Ok(place) = tempfile::tempdir_in(MEMORY) {
+    if depth != Depth::CrashAgain
+        && let Ok(place) = tempfile::tempdir_in(MEMORY)
+    {
         image.write_to(place.path()).map_err(|error| format!("writing the state to {MEMORY}: {error}"))?;
         return look_at_place(&place, history, durable, depth, random).map(drop);
     }
@@ -181,7 +181,8 @@ fn look_at_place(
     random: &mut Random,
 ) -> Result<Option<History>, String> {
     let Some(durable) = durable else { return look_at_creation(place).map(|()| None) };
-    let opened = |store: Result<LogStore, StoreError>| store.map_err(|error| format!("the store does not open: {error}"));
+    let opened =
+        |store: Result<LogStore, StoreError>| store.map_err(|error| format!("the store does not open: {error}"));
     let path = store_path(place);
     let store = opened(open(&path))?;
     let batches = history.batches_in(&store)?;
@@ -206,12 +207,7 @@ fn look_at_place(
     Ok(Some(next))
 }
 
-fn go_on(
-    place: &dyn Place,
-    store: LogStore,
-    history: &mut History,
-    random: &mut Random,
-) -> Result<(), StoreError> {
+fn go_on(place: &dyn Place, store: LogStore, history: &mut History, random: &mut Random) -> Result<(), StoreError> {
     history.commit(&store, random, 300)?;
     store.sync(store.committed())?;
     history.note_durable(place.position());
@@ -238,6 +234,6 @@ fn look_at_creation(place: &dyn Place) -> Result<(), String> {
     if path.exists() {
         std::fs::remove_dir_all(&path).map_err(|error| format!("removing it: {error}"))?;
     }
-    let made = LogStore::open(&path, &options(OpenMode::CreateNew));
+    let made = LogStore::open(&path, &options(OpenMode::CreateNew, Workers::Manual));
     made.map(drop).map_err(|error| format!("it cannot be made afterwards: {error}"))
 }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 const COUNT: &[u8] = b"count";
 
 /// Everything small, so that a short run sees memtables change, tables merge and the log go round.
-pub(crate) fn options(mode: OpenMode) -> LogStoreOptions {
+pub(crate) fn options(mode: OpenMode, workers: Workers) -> LogStoreOptions {
     LogStoreOptions {
         memory_bytes: 256 * 1024,
         log_bytes: 1024 * 1024,
@@ -24,7 +24,7 @@ pub(crate) fn options(mode: OpenMode) -> LogStoreOptions {
         table_bytes_max: 64 * 1024,
         boundaries: vec![b"h".to_vec(), b"r".to_vec()],
         seeds: [1, 0x5eed],
-        workers: Workers::Manual,
+        workers,
         ..LogStoreOptions::new(mode)
     }
 }
@@ -63,7 +63,7 @@ pub(crate) fn store_path(place: &dyn Place) -> PathBuf {
 }
 
 pub(crate) fn open(path: &Path) -> Result<LogStore, StoreError> {
-    LogStore::open(path, &options(OpenMode::Existing))
+    LogStore::open(path, &options(OpenMode::Existing, Workers::Manual))
 }
 
 /// A generator of its own, so that a failure can be repeated (xorshift).
@@ -152,7 +152,12 @@ impl History {
     }
 
     /// Commits one batch of random changes.
-    pub(crate) fn commit(&mut self, store: &LogStore, random: &mut Random, value_length_max: u64) -> Result<(), StoreError> {
+    pub(crate) fn commit(
+        &mut self,
+        store: &LogStore,
+        random: &mut Random,
+        value_length_max: u64,
+    ) -> Result<(), StoreError> {
         let number = self.committed() as u64 + 1;
         let mut changes = vec![(COUNT.to_vec(), Some(number.to_le_bytes().to_vec()))];
         for first in [b'a', b'k', b'z'] {
@@ -178,7 +183,8 @@ impl History {
     /// The number of batches that a store holds, or what is wrong with its content.
     pub(crate) fn batches_in(&self, store: &LogStore) -> Result<usize, String> {
         let failed = |error: StoreError| format!("reading the store: {error}");
-        let count = store.get(COUNT).map_err(failed)?.map_or(Some(0), |bytes| bytes.try_into().ok().map(u64::from_le_bytes));
+        let count =
+            store.get(COUNT).map_err(failed)?.map_or(Some(0), |bytes| bytes.try_into().ok().map(u64::from_le_bytes));
         let batches = count.and_then(|count| usize::try_from(count).ok()).filter(|count| *count <= self.committed());
         let Some(batches) = batches else { return Err("it holds a batch that was never committed".to_owned()) };
         let found = store.range(&[0], &[0xff], usize::MAX).map_err(failed)?;
@@ -195,25 +201,28 @@ pub(crate) struct Shape {
     pub(crate) value_length_max: u64,
     /// Of 100 commits, after so many everything is written to tables.
     pub(crate) checkpoints: u64,
+    /// Who does the background work. With threads no two runs are the same.
+    pub(crate) workers: Workers,
 }
 
 /// Few small batches, and tables every other moment.
-pub(crate) const SHORT: Shape = Shape { commits: 14, value_length_max: 300, checkpoints: 35 };
+pub(crate) const SHORT: Shape = Shape { commits: 14, value_length_max: 300, checkpoints: 35, workers: Workers::Manual };
 
 /// So much that memtables fill and the log goes round.
-pub(crate) const LONG: Shape = Shape { commits: 220, value_length_max: 6000, checkpoints: 1 };
+pub(crate) const LONG: Shape = Shape { commits: 220, value_length_max: 6000, checkpoints: 1, workers: Workers::Manual };
 
 /// Makes a store.
-pub(crate) fn make(directory: &RecordedDirectory) -> (LogStore, History) {
+pub(crate) fn make(directory: &RecordedDirectory, workers: Workers) -> (LogStore, History) {
     let mut history = History::default();
-    let store = LogStore::open(&store_path(directory), &options(OpenMode::CreateNew)).expect("the store is made");
+    let store =
+        LogStore::open(&store_path(directory), &options(OpenMode::CreateNew, workers)).expect("the store is made");
     history.note_durable(directory.position());
     (store, history)
 }
 
 /// Makes a store and works on it.
 pub(crate) fn run_new(directory: &RecordedDirectory, random: &mut Random, shape: Shape) -> History {
-    let (store, mut history) = make(directory);
+    let (store, mut history) = make(directory, shape.workers);
     work(directory, store, &mut history, random, shape).expect("the file system works");
     history
 }
@@ -226,6 +235,7 @@ pub(crate) fn work(
     random: &mut Random,
     shape: Shape,
 ) -> Result<(), StoreError> {
+    let existing = options(OpenMode::Existing, shape.workers);
     for _ in 0..shape.commits {
         history.commit(&store, random, shape.value_length_max)?;
         match random.below(100) {
@@ -237,13 +247,13 @@ pub(crate) fn work(
             35..45 => while store.step()? == StepProgress::Worked {},
             45 => {
                 drop(store);
-                store = open(&store_path(directory))?;
+                store = LogStore::open(&store_path(directory), &existing)?;
                 history.note_durable(directory.position());
             }
             46 => {
                 store.close()?;
                 history.note_durable(directory.position());
-                store = open(&store_path(directory))?;
+                store = LogStore::open(&store_path(directory), &existing)?;
             }
             _ => {}
         }

@@ -62,7 +62,9 @@ impl Content {
         if length < self.length {
             drop(self.pages.split_off(&length.div_ceil(PAGE as u64)));
             let at = usize::try_from(length % PAGE as u64).expect("less than a page");
-            if at > 0 && let Some(mut page) = self.pages.remove(&(length / PAGE as u64)) {
+            if at > 0
+                && let Some(mut page) = self.pages.remove(&(length / PAGE as u64))
+            {
                 Arc::make_mut(&mut page)[at..].fill(0);
                 self.keep(length / PAGE as u64, page);
             }

@@ -91,17 +91,57 @@ pub enum Durability {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A new node got a name.
-    Create { /** Where. */ directory: NodeId, /** Its name. */ name: OsString, /** What is made. */ node: NodeId, /** Its kind. */ kind: NodeKind },
+    Create {
+        /// Where.
+        directory: NodeId,
+        /// Its name.
+        name: OsString,
+        /// What is made.
+        node: NodeId,
+        /// Its kind.
+        kind: NodeKind,
+    },
     /// A name went away.
-    Remove { /** Where. */ directory: NodeId, /** The name. */ name: OsString },
+    Remove {
+        /// Where.
+        directory: NodeId,
+        /// The name.
+        name: OsString,
+    },
     /// A node got another name in its directory, and whatever had that name lost it.
-    Rename { /** Where. */ directory: NodeId, /** Old name. */ from: OsString, /** New name. */ to: OsString, /** What is renamed. */ node: NodeId },
+    Rename {
+        /// Where.
+        directory: NodeId,
+        /// Old name.
+        from: OsString,
+        /// New name.
+        to: OsString,
+        /// What is renamed.
+        node: NodeId,
+    },
     /// Bytes were written.
-    Write { /** The file. */ node: NodeId, /** First byte. */ offset: u64, /** The bytes. */ bytes: Arc<[u8]>, /** Whether a sync is part of it. */ durability: Durability },
+    Write {
+        /// The file.
+        node: NodeId,
+        /// First byte.
+        offset: u64,
+        /// The bytes.
+        bytes: Arc<[u8]>,
+        /// Whether a sync is part of it.
+        durability: Durability,
+    },
     /// A file was cut or extended with zeros.
-    Resize { /** The file. */ node: NodeId, /** New length in bytes. */ length: u64 },
+    Resize {
+        /// The file.
+        node: NodeId,
+        /// New length in bytes.
+        length: u64,
+    },
     /// `fsync` or `fdatasync` of a file or a directory.
-    Sync { /** What is synced. */ node: NodeId },
+    Sync {
+        /// What is synced.
+        node: NodeId,
+    },
 }
 
 /// One operation on a recorded directory.

@@ -213,7 +213,7 @@ impl Filesystem for Server {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let flags = OFlags::from_bits_retain(u32::from_ne_bytes(flags.0.to_ne_bytes()));
+        let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
         // O_SYNC contains the bit of O_DSYNC.
         let durability = if flags.intersects(OFlags::DSYNC) { Durability::Durable } else { Durability::Cached };
         let written = self.tree.lock().write(NodeId(ino.0), offset, data, durability);

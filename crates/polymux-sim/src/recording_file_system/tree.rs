@@ -205,7 +205,13 @@ impl Tree {
         Ok(())
     }
 
-    pub(super) fn write(&mut self, node: NodeId, offset: u64, bytes: &[u8], durability: Durability) -> Result<(), Errno> {
+    pub(super) fn write(
+        &mut self,
+        node: NodeId,
+        offset: u64,
+        bytes: &[u8],
+        durability: Durability,
+    ) -> Result<(), Errno> {
         self.content_mut(node)?.write(offset, bytes);
         self.note(node, Change::Write { node, offset, bytes: Arc::from(bytes), durability });
         Ok(())

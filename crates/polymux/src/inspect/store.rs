@@ -143,6 +143,9 @@ fn end_text(end: LogEnd) -> String {
                 "there is an entry that generation {generation} left behind, beyond the end that recovery found then"
             )
         }
+        LogEnd::LaterOpening { generation } => {
+            format!("there is an entry of generation {generation}, which the header does not know of")
+        }
         LogEnd::Torn { length } => format!("an entry of {length} bytes was not written to its end"),
         LogEnd::Foreign => "there are bytes that are no entry".to_owned(),
     }

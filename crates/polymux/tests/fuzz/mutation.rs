@@ -72,10 +72,18 @@ fn mutate_once(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// A place to change: mostly near the beginning, where headers are.
+/// A place to change: often near the beginning, where headers are, and rather something than the zeros of padding.
 fn position(bytes: &[u8], random: &mut Random) -> usize {
     let near = bytes.len().min(128);
-    if random.below(2) == 0 { random.below(near) } else { random.below(bytes.len()) }
+    let end = if random.below(3) == 0 { near } else { bytes.len() };
+    let mut at = random.below(end);
+    for _ in 0..random.below(64) {
+        if bytes[at] != 0 {
+            break;
+        }
+        at = random.below(end);
+    }
+    at
 }
 
 /// Overwrites a number of 1, 2, 4 or 8 bytes, in either order.

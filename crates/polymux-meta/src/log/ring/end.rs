@@ -24,6 +24,11 @@ pub enum LogEnd {
         /// Generation that wrote it.
         generation: u32,
     },
+    /// A whole entry of an opening that the header does not know of: header and ring are not of the same time.
+    LaterOpening {
+        /// Generation that wrote it.
+        generation: u32,
+    },
     /// An entry of this position that was not written to its end: its commit mark is missing, or its checksum is wrong.
     Torn {
         /// Bytes that it was to take.
@@ -60,6 +65,9 @@ impl Replay<'_> {
         self.load(position, position + length)?;
         let bytes = self.bytes(position, position + length);
         Ok(match decode(bytes, position, self.header.salt) {
+            Some(entry) if entry.generation > self.header.generation => {
+                LogEnd::LaterOpening { generation: entry.generation }
+            }
             Some(entry) => LogEnd::EarlierOpening { generation: entry.generation },
             None => LogEnd::Torn { length },
         })
@@ -137,9 +145,10 @@ mod tests {
         assert_eq!(end_before(b"something else"), LogEnd::Foreign);
         assert_eq!(end_before(&encode(128, 4, 5, &[1])), LogEnd::EarlierRound { position: 128 });
         assert_eq!(end_before(&encode(704, 3, 5, &[1])), LogEnd::EarlierOpening { generation: 3 });
+        assert_eq!(end_before(&encode(704, 5, 5, &[1])), LogEnd::LaterOpening { generation: 5 });
         let mut torn = encode(704, 4, 5, &[1; 100]);
         torn[64..].fill(0);
-        assert_eq!(end_before(&torn), LogEnd::Torn { length: 128 });
+        assert_eq!(end_before(&torn), LogEnd::Torn { length: 192 });
     }
 
     #[test]
