@@ -100,7 +100,7 @@ fixture:
 	$(CARGO) run --locked -p polymux --example make_fixture -- $(VERSION) crates/polymux/tests/fixtures
 
 # The metadata store after power failures at any moment of SEEDS times as many runs as `make test` looks at; as root.
-SEEDS ?= 20
+SEEDS ?= 10
 .PHONY: test-crash-states
 test-crash-states:
 	POLYMUX_CRASH_SEEDS=$(SEEDS) $(CARGO) test --locked -p polymux-meta --test crash_states -- --nocapture
