@@ -251,7 +251,7 @@ fn threads_that_write_read_and_scan_beside_changing_memtables_see_their_own_chan
                     }
                     if number % 500 == 499 {
                         let found = store.range(&key(0), &key(number + 1), usize::MAX).unwrap();
-                        let expected = usize::try_from((number + 1) / 2).unwrap();
+                        let expected = usize::try_from(number.div_ceil(2)).unwrap();
                         assert_eq!(found.len(), expected, "worker {worker} after {number}");
                     }
                 }

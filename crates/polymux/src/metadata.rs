@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use polymux_meta::{CopyOptions, LogStore, LogStoreOptions, OpenMode};
+use polymux_meta::{CopyOptions, LogPlacement, LogStore, LogStoreOptions, OpenMode};
+use polymux_tier::mapped::{self, Addressing, RegionKind};
 use rustix::fs::statvfs;
 
 use crate::config::VolumeConfig;
@@ -18,6 +19,10 @@ const MEBIBYTE: u64 = 1024 * 1024;
 /// As [`LogStore::open`].
 pub fn open(config: &VolumeConfig, mode: OpenMode, copy: Option<usize>) -> Result<LogStore> {
     let mut options = options(config, mode)?;
+    options.log_placement = match mode {
+        OpenMode::CreateNew => placement(config, options.log_bytes),
+        OpenMode::Existing => LogPlacement::recorded(&config.metadata_directory())?,
+    };
     if let Some(tier) = copy {
         let mut copying = CopyOptions::new(config.copy_directory(tier));
         if let Some(seconds) = config.options.metadata_copy_interval {
@@ -44,6 +49,25 @@ pub fn options(config: &VolumeConfig, mode: OpenMode) -> Result<LogStoreOptions>
         options.seeds = [u64::from_le_bytes(random_bytes()?), u64::from_le_bytes(random_bytes()?)];
     }
     Ok(options)
+}
+
+/// Where the log of a new store goes: into byte-addressable memory where the metadata tier has it (DAX), as its file system
+/// shows by mapping a file so; otherwise into a file.
+fn placement(config: &VolumeConfig, log_bytes: u64) -> LogPlacement {
+    let tier = &config.tiers[config.metadata].path;
+    match mapped::probe(tier) {
+        Ok(Addressing::Dax) => LogPlacement::Region {
+            path: config.metadata_directory().with_extension("region"),
+            length_bytes: log_bytes.next_power_of_two(),
+            kind: RegionKind::Dax,
+            write_back_delay_ns: 0,
+        },
+        Ok(Addressing::Memory | Addressing::Blocks) => LogPlacement::Block,
+        Err(error) => {
+            log::warn!("tier {}: it could not be found out whether it is byte-addressable: {error}", tier.display());
+            LogPlacement::Block
+        }
+    }
 }
 
 /// What a store takes of a file system of so many bytes beside its tables: log and ballast. A small disk gives up little

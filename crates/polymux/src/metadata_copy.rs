@@ -23,7 +23,7 @@ use polymux_tier::Guarantee;
 use crate::config::{NO_COPY, VolumeConfig};
 use crate::metadata;
 use crate::mount_options::{MetadataSource, RequestedOptions};
-use crate::protocol::MetadataCopyReport;
+use crate::protocol::{MetadataCopyReport, MetadataStoreReport};
 
 /// The metadata store of a mounted volume.
 pub struct Metadata {
@@ -55,6 +55,28 @@ impl Metadata {
         let opened = metadata::open(config, OpenMode::Existing, copy.as_ref().ok().copied());
         let store = opened.map_err(|error| with_hint(config, error))?;
         Ok(Self { store: Arc::new(store), recovery, copy, restored })
+    }
+
+    /// How the store does.
+    pub fn store_report(&self) -> MetadataStoreReport {
+        let report = self.store.report();
+        MetadataStoreReport {
+            log_medium: report.medium,
+            log_bytes: report.log_bytes,
+            log_used_bytes: report.log_used_bytes,
+            memtable_bytes: report.memtable_bytes,
+            tables: report.tables,
+            table_bytes: report.table_bytes,
+            ballast_held_bytes: report.ballast_bytes.0,
+            ballast_wanted_bytes: report.ballast_bytes.1,
+            replayed_entries: report.replayed_entries,
+            stalled_operations: report.stalled_commits,
+            log_syncs: report.log.syncs,
+            log_flushes: report.log.flushes,
+            log_payload_bytes: report.log.payload_bytes,
+            log_appended_bytes: report.log.appended_bytes,
+            log_device_bytes: report.log.device_bytes,
+        }
     }
 
     /// How the second copy does.

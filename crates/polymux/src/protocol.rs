@@ -62,6 +62,8 @@ pub struct StatusReport {
     pub metadata_tier: String,
     /// Bytes that the metadata store takes.
     pub metadata_bytes: u64,
+    /// How the metadata store does.
+    pub metadata_store: MetadataStoreReport,
     /// The second copy of the metadata store.
     pub metadata_copy: MetadataCopyReport,
     /// Tiers in speed order.
@@ -84,6 +86,41 @@ pub struct StatusReport {
     pub warnings: Vec<String>,
     /// Counters of the file system.
     pub counters: BTreeMap<String, u64>,
+}
+
+/// The metadata store in a [`StatusReport`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MetadataStoreReport {
+    /// How its log is written: `block device, direct`, for instance.
+    pub log_medium: String,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Bytes of it that the tables do not have yet; what a mount after a crash would read.
+    pub log_used_bytes: u64,
+    /// Memory of what the tables do not have yet, in bytes.
+    pub memtable_bytes: u64,
+    /// Number of tables.
+    pub tables: usize,
+    /// Bytes of all tables.
+    pub table_bytes: u64,
+    /// Bytes kept for days when the tier is full.
+    pub ballast_held_bytes: u64,
+    /// Bytes that should be kept.
+    pub ballast_wanted_bytes: u64,
+    /// Log entries that this mount found after the last stop.
+    pub replayed_entries: u64,
+    /// Operations that had to wait for tables.
+    pub stalled_operations: u64,
+    /// Syncs that found something to do.
+    pub log_syncs: u64,
+    /// Flushes of the log's medium.
+    pub log_flushes: u64,
+    /// Bytes of keys and values appended to the log.
+    pub log_payload_bytes: u64,
+    /// Bytes appended, headers and padding included.
+    pub log_appended_bytes: u64,
+    /// Bytes written to the log's medium.
+    pub log_device_bytes: u64,
 }
 
 /// The second copy of the metadata store in a [`StatusReport`].

@@ -46,6 +46,7 @@ impl DaemonView {
             threads: self.threads,
             metadata_tier: self.config.tiers[self.config.metadata].name.clone(),
             metadata_bytes: status.metadata_bytes,
+            metadata_store: self.metadata.store_report(),
             metadata_copy: self.metadata.copy_report(&self.config),
             tiers: status.tiers.iter().map(|tier| self.tier_report(tier)).collect(),
             space: space.map(|space| SpaceReport { total: space.total, free: space.free, available: space.available }),

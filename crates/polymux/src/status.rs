@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::cli::OutputFormat;
 use crate::client;
 use crate::output::{self, Table};
-use crate::protocol::{Answer, MetadataCopyReport, Request, StatusReport, TierReport};
+use crate::protocol::{Answer, MetadataCopyReport, MetadataStoreReport, Request, StatusReport, TierReport};
 use crate::registry::Registry;
 
 /// Shows one volume, or all that are mounted or configured.
@@ -79,6 +79,7 @@ fn render(report: &StatusReport) -> String {
         report.transactions_committed,
         report.transactions_committed.saturating_sub(report.transactions_durable)
     ));
+    lines.push(store_line(&report.metadata_store));
     lines.push(copy_line(&report.metadata_copy));
     lines.push(format!(
         "  in use: {} inodes in memory, {} open files, {} ranges waiting to be freed",
@@ -90,6 +91,21 @@ fn render(report: &StatusReport) -> String {
     lines.extend(report.warnings.iter().map(|warning| format!("  warning: {warning}")));
     lines.extend(report.recovery.iter().map(|note| format!("  recovery: {note}")));
     lines.join("\n")
+}
+
+fn store_line(store: &MetadataStoreReport) -> String {
+    let ballast = match store.ballast_wanted_bytes.saturating_sub(store.ballast_held_bytes) {
+        0 => format!("{} of ballast", ByteSize(store.ballast_held_bytes)),
+        missing => format!("{} of ballast missing: nothing may grow until the tier has room", ByteSize(missing)),
+    };
+    format!(
+        "  metadata log: {}, {} of {} in use; {} tables, {}; {ballast}",
+        store.log_medium,
+        ByteSize(store.log_used_bytes),
+        ByteSize(store.log_bytes),
+        store.tables,
+        ByteSize(store.table_bytes)
+    )
 }
 
 fn copy_line(copy: &MetadataCopyReport) -> String {

@@ -3,9 +3,9 @@
 //! What is true here:
 //! * `leading` is true for one thread at a time; that thread alone walks, copies out, writes and releases. The lock is
 //!   not held while it does.
-//! * Before it writes, a leader waits a little for others to come where the flush before served several: they are likely
-//!   to come again, and one flush then serves all. It waits at most half of what a flush takes, and a thread that is
-//!   alone waits for nobody.
+//! * Where the last flush served several syncs, they are likely to come again: the last of them to arrive leads, and one
+//!   flush serves all. Those before it sleep meanwhile, at most half of what a flush takes; a thread that is alone waits
+//!   for nobody.
 //! * A durable write covers only its own bytes, so where earlier bytes were written without one, the medium is flushed.
 
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::medium::{BLOCK, BlockBuffer};
 use super::region_spill::SpillUrgency;
 use super::ring::pieces;
 use crate::error::StoreError;
-use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, thread};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, thread};
 
 /// Bytes written at once.
 const CHUNK_LENGTH: u64 = 1024 * 1024;
@@ -26,11 +26,11 @@ struct Leader {
     /// Bytes on their way to the medium. Taken by the leader.
     buffer: Option<BlockBuffer>,
     /// Syncs that the last flush served.
-    group: u64,
+    group: usize,
     /// What a flush takes, smoothed.
     flush_time: Duration,
-    /// Syncs that were served by all flushes so far.
-    served: u64,
+    /// How far each sync that came and was not served yet has to reach.
+    waiters: Vec<u64>,
     /// End of the entries known to be filled.
     complete: u64,
     /// End of what was handed to the medium.
@@ -55,7 +55,7 @@ impl Flush {
             buffer: Some(BlockBuffer::new(length)),
             group: 1,
             flush_time: Duration::ZERO,
-            served: 0,
+            waiters: Vec::new(),
             complete: position,
             written: position,
             unflushed: false,
@@ -94,6 +94,8 @@ impl Log {
             return self.sync_in_region(region, through);
         }
         let mut leader = self.flush.leader.lock();
+        leader.waiters.push(through);
+        let mut patient = !cfg!(shuttle);
         loop {
             self.check()?;
             if self.durable() >= through {
@@ -101,26 +103,39 @@ impl Log {
             }
             if leader.leading {
                 self.flush.done.wait(&mut leader);
-                continue;
+            } else if patient && leader.waiters.len() < leader.group {
+                let limit = leader.flush_time / 2;
+                patient = !self.flush.done.wait_for(&mut leader, limit).timed_out();
+            } else {
+                leader = self.lead(leader, through)?;
             }
-            leader.leading = true;
-            let (group, served, limit) = (leader.group, leader.served, leader.flush_time / 2);
-            let mut progress = leader.take();
-            drop(leader);
-            self.gather(served + group, limit);
-            let arrived = self.flush.arrived.load(Ordering::Acquire);
-            let begun = Instant::now();
-            let outcome = self.flush_through(&mut progress, through);
-            leader = self.flush.leader.lock();
-            leader.put_back(progress);
-            leader.group = arrived - leader.served;
-            leader.served = arrived;
-            leader.flush_time = (leader.flush_time * 7 + begun.elapsed()) / 8;
-            leader.leading = false;
-            self.flush.done.notify_all();
-            if let Err(error) = outcome {
+        }
+    }
+
+    /// Makes the complete prefix durable for everybody who waits.
+    fn lead<'a>(
+        &'a self,
+        mut leader: MutexGuard<'a, Leader>,
+        through: u64,
+    ) -> Result<MutexGuard<'a, Leader>, StoreError> {
+        leader.leading = true;
+        let mut progress = leader.take();
+        drop(leader);
+        let begun = Instant::now();
+        let outcome = self.flush_through(&mut progress, through);
+        let mut leader = self.flush.leader.lock();
+        leader.put_back(progress);
+        leader.flush_time = (leader.flush_time * 7 + begun.elapsed()) / 8;
+        let (waited, durable) = (leader.waiters.len(), self.durable());
+        leader.waiters.retain(|through| *through > durable);
+        leader.group = waited - leader.waiters.len();
+        leader.leading = false;
+        self.flush.done.notify_all();
+        match outcome {
+            Ok(()) => Ok(leader),
+            Err(error) => {
                 drop(leader);
-                return Err(self.poison(error));
+                Err(self.poison(error))
             }
         }
     }
@@ -157,21 +172,6 @@ impl Log {
     /// Bytes that are waiting in the window.
     pub(crate) fn unwritten(&self) -> u64 {
         self.tail() - self.low.0.load(Ordering::Acquire)
-    }
-
-    /// Waits until so many syncs have come, but no longer than `limit`.
-    fn gather(&self, arrivals: u64, limit: Duration) {
-        if self.flush.arrived.load(Ordering::Acquire) >= arrivals {
-            return;
-        }
-        if cfg!(shuttle) {
-            thread::yield_now();
-            return;
-        }
-        let begun = Instant::now();
-        while self.flush.arrived.load(Ordering::Acquire) < arrivals && begun.elapsed() < limit {
-            thread::yield_now();
-        }
     }
 
     fn flush_through(&self, progress: &mut Progress, through: u64) -> Result<(), StoreError> {

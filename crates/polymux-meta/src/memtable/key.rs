@@ -54,7 +54,9 @@ impl Key {
         bytes.extend_from_slice(&self.head[0].to_be_bytes());
         bytes.extend_from_slice(&self.head[1].to_be_bytes());
         bytes.truncate(usize::from(self.short_length));
-        bytes.extend(self.rest.iter().flat_map(|rest| rest.iter().copied()));
+        if let Some(rest) = &self.rest {
+            bytes.extend_from_slice(rest);
+        }
         bytes
     }
 }
