@@ -56,7 +56,7 @@ DIRECTORY ?= /var/tmp
 BENCH_OPTIONS ?=
 BENCH = $(CARGO) run --quiet --release --locked -p polymux-bench --
 
-.PHONY: bench-meta bench-meta-loop bench-flush bench-large bench-store
+.PHONY: bench-meta bench-meta-loop bench-flush bench-large bench-store bench-append
 
 bench-meta:
 	$(BENCH) meta --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
@@ -72,6 +72,11 @@ bench-flush:
 .PHONY: bench-region
 bench-region:
 	$(BENCH) region --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
+
+# Through a mounted volume; as root.
+bench-append:
+	$(CARGO) build --release --locked -p polymux -p polymux-bench
+	benchmarks/append-through-mount.sh target/release/polymux target/release/polymux-bench "$(DIRECTORY)" $(BENCH_OPTIONS)
 
 # Ten million files; takes some minutes and about 10 GiB.
 bench-large:

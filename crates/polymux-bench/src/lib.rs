@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod append;
 pub mod bare_flush;
 pub mod device;
 pub mod embedded;

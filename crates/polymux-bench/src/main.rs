@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use polymux_bench::{flush, large, meta, region, store};
+use polymux_bench::{append, flush, large, meta, region, store};
 
 /// Measures Polymux against the file system below it, on the same device, in one run.
 #[derive(Parser)]
@@ -20,6 +20,8 @@ enum Command {
     Meta(meta::MetaArguments),
     /// Ways to write a log.
     Flush(flush::FlushArguments),
+    /// Appending with fdatasync, natively and through a mounted volume.
+    Append(append::AppendArguments),
     /// The metadata store alone.
     Store(store::StoreArguments),
     /// A volume of very many files.
@@ -32,6 +34,7 @@ fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Meta(arguments) => meta::run(&arguments),
         Command::Flush(arguments) => flush::run(&arguments),
+        Command::Append(arguments) => append::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),
         Command::Large(arguments) => large::run(&arguments),
         Command::Region(arguments) => region::run(&arguments),

@@ -89,6 +89,14 @@ impl BlockFile {
     }
 }
 
+impl Drop for BlockFile {
+    fn drop(&mut self) {
+        // Closing alone would not do where another thread is just starting a program: until that has begun, it shares the
+        // descriptor and with it the lock.
+        let _ = rustix::fs::flock(&self.plain, rustix::fs::FlockOperation::Unlock);
+    }
+}
+
 impl LogMedium for BlockFile {
     fn length(&self) -> u64 {
         self.length
