@@ -21,6 +21,7 @@ mod log_store;
 mod memtable;
 #[cfg(all(test, shuttle))]
 mod schedules;
+mod slots;
 mod store;
 mod sync;
 mod tables;

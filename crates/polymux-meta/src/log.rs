@@ -45,7 +45,6 @@ use std::sync::{Arc, OnceLock};
 pub(crate) use block_file::BlockFile;
 pub(crate) use entry_format::{ALIGNMENT, entry_length};
 pub(crate) use formats::on_disk_formats;
-use header_format::SlotError;
 pub(crate) use header_format::{HEADER_LENGTH, LogHeader};
 pub(crate) use medium::BlockBuffer;
 pub use medium::{BLOCK, LogMedium};
@@ -55,10 +54,10 @@ pub use ring::LogEnd;
 pub(crate) use ring::{Replay, pieces};
 
 use self::flush::Flush;
-use self::header_format::SLOT_LENGTH;
 use self::region_spill::SpillUrgency;
 use self::window::Window;
 use crate::error::StoreError;
+use crate::slots::{SLOT_LENGTH, SlotError, SlotRecord};
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, thread};
 
 /// Where the first entry of a new log begins. Not 0, so that no entry has the position that an empty word shows.
@@ -385,7 +384,7 @@ fn next_life(header: LogHeader) -> Result<LogHeader, StoreError> {
 pub(crate) fn write_header(medium: &dyn LogMedium, header: &LogHeader) -> Result<(), StoreError> {
     let mut block = BlockBuffer::new(SLOT_LENGTH);
     block.as_mut_slice().copy_from_slice(&header.encode());
-    let offset = header.slot() * SLOT_LENGTH as u64;
+    let offset = header.offset();
     medium
         .write_durable(offset, block.as_slice())
         .map_err(|error| StoreError::Io(format!("writing the header of the log: {error}")))

@@ -16,6 +16,8 @@ use std::collections::btree_map::Entry;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Bound;
 
+use smallvec::SmallVec;
+
 use crate::batch::{Batch, ChangeRef};
 use crate::sync::{AtomicU64, Ordering, RwLock};
 
@@ -89,17 +91,15 @@ impl Memtable {
 
     /// Applies a batch whose place in the order is `sequence`.
     pub(crate) fn apply(&self, batch: &Batch, sequence: u64) {
+        let shards: SmallVec<[usize; 16]> = batch.iter().map(|change| shard_of(change.key)).collect();
         // A bit for each shard that still has changes to take; the changes of a shard go in under one lock.
-        let mut pending: u64 = 0;
-        for change in batch {
-            pending |= 1 << shard_of(change.key);
-        }
+        let mut pending = shards.iter().fold(0_u64, |pending, shard| pending | 1 << shard);
         while pending != 0 {
             let index = pending.trailing_zeros() as usize;
             pending &= pending - 1;
             let mut shard = self.shards[index].0.write();
             let mut grown = 0_i64;
-            for change in batch.iter().filter(|change| shard_of(change.key) == index) {
+            for (change, _) in batch.iter().zip(&shards).filter(|(_, of)| **of == index) {
                 grown += shard.put(change, sequence);
             }
             drop(shard);
@@ -117,9 +117,6 @@ impl Memtable {
     pub(crate) fn range(&self, from: &[u8], to: &[u8], limit: usize) -> (Vec<MemoryEntry>, Option<Vec<u8>>) {
         if from >= to {
             return (Vec::new(), None);
-        }
-        if from.len() >= GROUP_LENGTH && to.len() >= GROUP_LENGTH && from[..GROUP_LENGTH] == to[..GROUP_LENGTH] {
-            return self.range_of_shard(shard_of(from), from, to, limit);
         }
         if let Some(shard) = group_range(from, to) {
             return self.range_of_shard(shard, from, to, limit);
@@ -216,7 +213,7 @@ impl FetchAddSigned for AtomicU64 {
     }
 }
 
-/// The shard of a range whose ends were made from one group's prefix: `to` is the prefix after `from`'s group.
+/// The shard of a range that lies within the group of `from`.
 fn group_range(from: &[u8], to: &[u8]) -> Option<usize> {
     let group = from.get(..GROUP_LENGTH)?;
     let mut next = group.to_vec();

@@ -14,9 +14,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::slot_format::{self, FILE_LENGTH, SLOT_LENGTH, Slot, SlotError, SlotState};
+use super::slot_format::{self, FILE_LENGTH, Slot, SlotState};
 use crate::error::StoreError;
 use crate::log::{BLOCK, BlockBuffer, BlockFile, HEADER_LENGTH, Log, LogHeader, LogMedium, pieces, write_header};
+use crate::slots::{SLOT_LENGTH, SlotError, SlotRecord};
 use crate::tables::{CURRENT_FILE, PartitionSnapshot, version_of};
 
 pub(crate) const SLOT_FILE: &str = "copy";

@@ -9,8 +9,7 @@
 //! leaves the other one. A copy is worth something only as far as its slot says: bytes of its log beyond `arrived` are not
 //! part of it, whatever they look like.
 
-/// Bytes of one slot.
-pub(crate) const SLOT_LENGTH: usize = 4096;
+use crate::slots::{SLOT_LENGTH, SlotError, SlotRecord};
 
 /// Bytes of the file.
 pub(crate) const FILE_LENGTH: u64 = 2 * SLOT_LENGTH as u64;
@@ -46,21 +45,7 @@ pub(crate) struct Slot {
     pub(crate) time_ns: u64,
 }
 
-/// Why a slot is not one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SlotError {
-    /// It was never written, or a crash tore it.
-    Damaged,
-    /// A later version of Polymux wrote it.
-    NewerVersion(u32),
-}
-
 impl Slot {
-    /// Where this slot is written.
-    pub(crate) fn offset(&self) -> u64 {
-        self.turn % 2 * SLOT_LENGTH as u64
-    }
-
     pub(crate) fn encode(&self) -> [u8; SLOT_LENGTH] {
         let mut content = Vec::with_capacity(CONTENT_LENGTH);
         let state: u32 = match self.state {
@@ -84,8 +69,14 @@ impl Slot {
         bytes[..CONTENT_LENGTH].copy_from_slice(&content);
         bytes
     }
+}
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, SlotError> {
+impl SlotRecord for Slot {
+    fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, SlotError> {
         let content = bytes.get(..CONTENT_LENGTH).ok_or(SlotError::Damaged)?;
         let u32_at = |at: usize| u32::from_le_bytes(content[at..at + 4].try_into().expect("four bytes"));
         let u64_at = |at: usize| u64::from_le_bytes(content[at..at + 8].try_into().expect("eight bytes"));
@@ -112,19 +103,6 @@ impl Slot {
             arrived: u64_at(40),
             time_ns: u64_at(48),
         })
-    }
-
-    /// The slot that counts, of the two in a file.
-    pub(crate) fn newest(file: &[u8]) -> Result<Self, SlotError> {
-        let (first, second) = file.split_at_checked(SLOT_LENGTH).ok_or(SlotError::Damaged)?;
-        match (Self::decode(first), Self::decode(second)) {
-            (Ok(first), Ok(second)) => Ok(if first.turn > second.turn { first } else { second }),
-            (Err(SlotError::NewerVersion(version)), _) | (_, Err(SlotError::NewerVersion(version))) => {
-                Err(SlotError::NewerVersion(version))
-            }
-            (Ok(one), Err(SlotError::Damaged)) | (Err(SlotError::Damaged), Ok(one)) => Ok(one),
-            (Err(SlotError::Damaged), Err(SlotError::Damaged)) => Err(SlotError::Damaged),
-        }
     }
 }
 

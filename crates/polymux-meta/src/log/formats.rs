@@ -9,10 +9,11 @@ use super::entry_format::{
     ALIGNMENT, HEADER_WORDS, PAYLOAD_MAX, WORD, checksum, commit_mark, decode, entry_length, first_word,
     payload_length_of, third_word,
 };
-use super::header_format::{HEADER_LENGTH, LogHeader, SLOT_LENGTH};
+use super::header_format::{HEADER_LENGTH, LogHeader};
 use super::medium::LogMedium;
 use super::ring::Replay;
 use crate::batch::Batch;
+use crate::slots::{SLOT_LENGTH, SlotRecord};
 
 /// Where the sample of an entry lies, and with which salt.
 const POSITION: u64 = 640;

@@ -10,8 +10,7 @@
 //! it is in the tables). Entries from the checkpoint on were written by the generation that set it or a later one: what an
 //! earlier generation left behind there belongs to writes that recovery had found incomplete.
 
-/// Bytes of one slot. A slot has a block of its own, so that writing one never touches the other.
-pub(crate) const SLOT_LENGTH: usize = 4096;
+use crate::slots::{SLOT_LENGTH, SlotError, SlotRecord};
 
 /// Bytes before the ring.
 pub(crate) const HEADER_LENGTH: u64 = 2 * SLOT_LENGTH as u64;
@@ -45,21 +44,7 @@ pub(crate) struct LogHeader {
     pub(crate) checkpoint: u64,
 }
 
-/// Why a slot is not one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SlotError {
-    /// It was never written, or a crash tore it.
-    Damaged,
-    /// A later version of Polymux wrote it.
-    NewerVersion(u32),
-}
-
 impl LogHeader {
-    /// The slot that this header is written to.
-    pub(crate) fn slot(&self) -> u64 {
-        self.turn % 2
-    }
-
     pub(crate) fn encode(&self) -> [u8; SLOT_LENGTH] {
         let mut bytes = [0; SLOT_LENGTH];
         let mut content = Vec::with_capacity(CONTENT_LENGTH);
@@ -78,8 +63,14 @@ impl LogHeader {
         bytes[..CONTENT_LENGTH].copy_from_slice(&content);
         bytes
     }
+}
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, SlotError> {
+impl SlotRecord for LogHeader {
+    fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, SlotError> {
         let content = bytes.get(..CONTENT_LENGTH).ok_or(SlotError::Damaged)?;
         let u32_at = |at: usize| u32::from_le_bytes(content[at..at + 4].try_into().expect("four bytes"));
         let u64_at = |at: usize| u64::from_le_bytes(content[at..at + 8].try_into().expect("eight bytes"));
@@ -104,19 +95,6 @@ impl LogHeader {
             && (RING_LENGTH_MIN..=POSITION_MAX).contains(&header.ring_length)
             && header.checkpoint <= POSITION_MAX;
         if whole && sane { Ok(header) } else { Err(SlotError::Damaged) }
-    }
-
-    /// The header that counts, of the two slots at the beginning of a log.
-    pub(crate) fn newest(slots: &[u8]) -> Result<Self, SlotError> {
-        let (first, second) = slots.split_at_checked(SLOT_LENGTH).ok_or(SlotError::Damaged)?;
-        match (Self::decode(first), Self::decode(second)) {
-            (Ok(first), Ok(second)) => Ok(if first.turn > second.turn { first } else { second }),
-            (Err(SlotError::NewerVersion(version)), _) | (_, Err(SlotError::NewerVersion(version))) => {
-                Err(SlotError::NewerVersion(version))
-            }
-            (Ok(one), Err(SlotError::Damaged)) | (Err(SlotError::Damaged), Ok(one)) => Ok(one),
-            (Err(SlotError::Damaged), Err(SlotError::Damaged)) => Err(SlotError::Damaged),
-        }
     }
 }
 
@@ -160,6 +138,6 @@ mod tests {
 
     #[test]
     fn turns_alternate_between_the_slots() {
-        assert_eq!((header(4).slot(), header(5).slot()), (0, 1));
+        assert_eq!((header(4).offset(), header(5).offset()), (0, SLOT_LENGTH as u64));
     }
 }
