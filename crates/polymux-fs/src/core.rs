@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use polymux_meta::{Batch, Sequence};
+use polymux_types::sync::Mutex;
 use polymux_types::{Bucket, Clock, Errno, Ino, Timestamp, VolumeId, limits};
 use smallvec::SmallVec;
 

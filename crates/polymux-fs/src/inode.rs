@@ -25,8 +25,8 @@ pub(crate) use table::{InodeTable, Lifecycle};
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
 use polymux_meta::Sequence;
+use polymux_types::sync::{Mutex, RwLock};
 use polymux_types::{Ino, Timestamp};
 
 use crate::attributes::FileKind;

@@ -15,7 +15,7 @@ use rustix::fs::FallocateFlags;
 
 use crate::error::StoreError;
 use crate::store::Room;
-use crate::sync::{AtomicBool, Mutex, Ordering};
+use polymux_types::sync::{AtomicBool, Mutex, Ordering};
 
 /// Room in bytes that has to be free beside the ballast before anything may grow.
 const FREE_MIN: u64 = 4 * 1024 * 1024;

@@ -36,7 +36,7 @@ use polymux_types::Sequence;
 
 pub(crate) use self::directory::CopyDirectory;
 use crate::store::CopySync;
-use crate::sync::{AtomicU64, Condvar, Mutex, Ordering};
+use polymux_types::sync::{AtomicU64, Condvar, Mutex, Ordering};
 
 pub use self::restore::{CopyDescription, CopyWorth, describe_copy, restore_from_copy};
 pub(crate) use self::slot_format::on_disk_format;

@@ -23,7 +23,6 @@ mod memtable;
 mod schedules;
 mod slots;
 mod store;
-mod sync;
 mod tables;
 
 pub use batch::{Batch, ChangeRef, Changes};

@@ -58,7 +58,7 @@ use self::region_spill::SpillUrgency;
 use self::window::Window;
 use crate::error::StoreError;
 use crate::slots::{SLOT_LENGTH, SlotError, SlotRecord};
-use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, thread};
+use polymux_types::sync::{AtomicU64, Condvar, Mutex, Ordering, thread};
 
 /// Where the first entry of a new log begins. Not 0, so that no entry has the position that an empty word shows.
 pub(crate) const FIRST_POSITION: u64 = ALIGNMENT;

@@ -38,8 +38,8 @@ use crate::error::StoreError;
 use crate::log::{ALIGNMENT, Log};
 use crate::memtable::Memtable;
 use crate::store::{CopySync, Entry, MetadataStore, Room};
-use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::tables::Tables;
+use polymux_types::sync::{Mutex, RwLock, RwLockReadGuard};
 
 pub use self::open::{LogStoreOptions, OpenMode, Workers};
 pub(crate) use self::placement::on_disk_format;

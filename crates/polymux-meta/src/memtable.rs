@@ -19,7 +19,7 @@ use std::ops::Bound;
 use smallvec::SmallVec;
 
 use crate::batch::{Batch, ChangeRef};
-use crate::sync::{AtomicU64, Ordering, RwLock};
+use polymux_types::sync::{AtomicU64, Ordering, RwLock};
 
 pub(crate) use key::Key;
 

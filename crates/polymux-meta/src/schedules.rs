@@ -13,7 +13,7 @@ use crate::batch::Batch;
 use crate::log::crash_medium::CrashMedium;
 use crate::log::{Log, Replay};
 use crate::memtable::Memtable;
-use crate::sync::{AtomicU64, Ordering, RwLock};
+use polymux_types::sync::{AtomicU64, Ordering, RwLock};
 
 const SCHEDULES: usize = 4000;
 

@@ -23,7 +23,7 @@ use lsm_tree::{AbstractTree, AnyTree, Cache, DescriptorTable, Guard, InternalVal
 use crate::error::StoreError;
 use crate::memtable::{Key, Memtable, Origin, Slot};
 use crate::store::Entry;
-use crate::sync::Mutex;
+use polymux_types::sync::Mutex;
 
 pub use levels::{PartitionView, TableLevel};
 

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
 use polymux_tier::{
     AllocateMode, Capabilities, CounterSnapshot, Label, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Tier,
     TierError, Wait,
 };
 use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::sync::{Mutex, RwLock};
 use polymux_types::{Bucket, ObjectId};
 
 use crate::faults::{Faults, OperationKind};

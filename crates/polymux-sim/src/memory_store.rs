@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-use parking_lot::RwLock;
 use polymux_meta::{Batch, Entry, MetadataStore, Sequence, StoreError};
+use polymux_types::sync::RwLock;
 
 type Image = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
 use polymux_tier::{
     AllocateMode, Capabilities, CounterSnapshot, Counters, Guarantee, Label, ObjectRef, ObjectStamp, ObjectStat,
     OverwriteStyle, SeekTarget, Space, Tier, TierError, Wait,
 };
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
+use polymux_types::sync::RwLock;
 use polymux_types::{Bucket, Clock, Errno, ObjectId, SystemClock};
 
 use crate::memory_object::MemoryObject;

@@ -13,6 +13,7 @@ pub mod errno;
 pub mod ids;
 pub mod limits;
 pub mod on_disk_format;
+pub mod sync;
 pub mod units;
 
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};

@@ -13,8 +13,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Condvar, Mutex, RwLock};
 use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
+use polymux_types::sync::{Condvar, Mutex, RwLock};
 use smallvec::SmallVec;
 
 const BLOCKS_PER_NODE: u64 = RANGE_NODE_SIZE / BLOCK_SIZE;

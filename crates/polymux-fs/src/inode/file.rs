@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
 use polymux_tier::ObjectRef;
 use polymux_types::TierId;
 use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::sync::{Mutex, RwLock};
 
 use super::inline::InlineData;
 use crate::blockmap::{BlockMap, NodeTable, Owner};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use parking_lot::RwLock;
+use polymux_types::sync::RwLock;
 
 use super::Inode;
 use super::number_hash::NumberMap;

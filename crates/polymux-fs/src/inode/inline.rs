@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::RwLock;
+use polymux_types::sync::RwLock;
 
 use super::{FileState, Inode};
 

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
 use polymux_meta::Sequence;
 use polymux_types::Ino;
+use polymux_types::sync::{Mutex, RwLock};
 
 use super::{Body, Common, DirectoryState, FileState, Inode, Layout, Lifecycle};
 use crate::blockmap::{BlockMap, Extent};

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::RwLock;
 use polymux_types::Ino;
+use polymux_types::sync::RwLock;
 use smallvec::SmallVec;
 
 use super::Inode;

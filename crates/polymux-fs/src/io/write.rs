@@ -215,14 +215,14 @@ fn end_of_write(offset: u64, length: usize) -> Result<u64> {
     }
 }
 
-fn lock_shared(file: &FileState, wait: Wait) -> Result<parking_lot::RwLockReadGuard<'_, ()>> {
+fn lock_shared(file: &FileState, wait: Wait) -> Result<polymux_types::sync::RwLockReadGuard<'_, ()>> {
     match wait {
         Wait::Allowed => Ok(file.barrier.read()),
         Wait::Never => file.barrier.try_read().ok_or_else(would_block),
     }
 }
 
-fn lock_append(file: &FileState, wait: Wait) -> Result<parking_lot::MutexGuard<'_, ()>> {
+fn lock_append(file: &FileState, wait: Wait) -> Result<polymux_types::sync::MutexGuard<'_, ()>> {
     match wait {
         Wait::Allowed => Ok(file.append.lock()),
         Wait::Never => file.append.try_lock().ok_or_else(would_block),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::RwLockWriteGuard;
+use polymux_types::sync::RwLockWriteGuard;
 use polymux_types::{Errno, Ino, Timestamp};
 use smallvec::SmallVec;
 

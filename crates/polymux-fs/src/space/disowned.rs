@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use parking_lot::Mutex;
 use polymux_meta::Sequence;
 use polymux_tier::{ObjectRef, TierError};
+use polymux_types::sync::Mutex;
 use polymux_types::{ObjectId, TierId};
 
 use crate::core::{Core, Transaction};

@@ -10,9 +10,9 @@ use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
 use polymux_tier::{ObjectRef, Tier, TierError};
 use polymux_types::Errno;
+use polymux_types::sync::{Condvar, Mutex};
 
 /// Most threads at once. More than this many syncs are under way only where their callers carry them out.
 const THREADS_MAX: usize = 16;

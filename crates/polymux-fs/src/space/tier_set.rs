@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
 use polymux_tier::{Space, Tier, TierError};
+use polymux_types::sync::{Mutex, RwLock};
 use polymux_types::{Clock, Errno, TierId};
 
 use crate::attributes::VolumeSpace;

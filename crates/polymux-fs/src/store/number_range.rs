@@ -9,8 +9,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use polymux_meta::Sequence;
+use polymux_types::sync::Mutex;
 
 use crate::counters::{STRIPES, stripe_of_thread};
 use crate::error::Result;

@@ -16,8 +16,8 @@ use super::{CopyOptions, Desk, Mode, SecondCopy, Status};
 use crate::error::StoreError;
 use crate::log::{BLOCK, Log, LogHeader};
 use crate::log_store::Inner;
-use crate::sync::{AtomicU64, Condvar, Mutex};
 use crate::tables::Tables;
+use polymux_types::sync::{AtomicU64, Condvar, Mutex};
 
 /// Bytes before the end of the copy's log that are compared with the store's.
 const COMPARED_LENGTH: u64 = 16 * BLOCK;
@@ -203,7 +203,7 @@ impl Inner {
         }
         let mut status = copy.status.lock();
         status.mode = Mode::Rebuilding;
-        copy.rebuilds.fetch_add(1, crate::sync::Ordering::Relaxed);
+        copy.rebuilds.fetch_add(1, polymux_types::sync::Ordering::Relaxed);
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use super::crash_medium::CrashMedium;
 use super::medium::LogMedium;
 use super::region::LogRegion;
 use super::tests::Random;
-use crate::sync::{AtomicU64, Ordering};
+use polymux_types::sync::{AtomicU64, Ordering};
 
 const LINE_WORDS: usize = 8;
 

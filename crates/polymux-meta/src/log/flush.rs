@@ -15,7 +15,7 @@ use super::medium::{BLOCK, BlockBuffer};
 use super::region_spill::SpillUrgency;
 use super::ring::pieces;
 use crate::error::StoreError;
-use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, thread};
+use polymux_types::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, thread};
 
 /// Bytes written at once.
 const CHUNK_LENGTH: u64 = 1024 * 1024;

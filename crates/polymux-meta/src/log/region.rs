@@ -24,7 +24,7 @@ use super::entry_format::WORD;
 use super::header_format::LogHeader;
 use super::medium::{BLOCK, BlockBuffer};
 use crate::error::StoreError;
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use polymux_types::sync::{AtomicU64, Mutex, Ordering};
 
 /// Bytes before the data.
 pub(crate) const REGION_HEADER_LENGTH: u64 = 4096;

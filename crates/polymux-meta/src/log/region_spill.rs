@@ -13,7 +13,7 @@ use super::medium::BLOCK;
 use super::region::RegionLog;
 use super::ring::pieces;
 use crate::error::StoreError;
-use crate::sync::{Ordering, thread};
+use polymux_types::sync::{Ordering, thread};
 
 /// Looks at the entry that is missing before a sync that waits for it goes to sleep.
 const LOOKS: u32 = 100;

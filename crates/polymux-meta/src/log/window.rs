@@ -19,7 +19,7 @@ use super::entry_format::{ALIGNMENT, HEADER_WORDS, WORD, checksum, commit_mark, 
 use super::entry_format::{payload_length_of, third_word};
 use super::medium::BLOCK;
 use super::region::RegionLog;
-use crate::sync::{AtomicU64, Ordering};
+use polymux_types::sync::{AtomicU64, Ordering};
 
 /// Words that hold the end of the log.
 pub(crate) struct Window {

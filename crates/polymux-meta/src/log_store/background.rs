@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Inner;
 use crate::error::StoreError;
-use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
+use polymux_types::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
 /// Longest sleep of a thread; also how often room is looked at.
 const SLEEP_MAX: Duration = Duration::from_secs(1);

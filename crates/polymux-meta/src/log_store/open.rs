@@ -23,8 +23,8 @@ use crate::copy::{CopyOptions, CopyThread, SecondCopy};
 use crate::error::StoreError;
 use crate::log::{BlockFile, HEADER_LENGTH, Log, LogHeader, LogMedium, LogRegion, RegionLog, Replay};
 use crate::memtable::Memtable;
-use crate::sync::{Mutex, RwLock};
 use crate::tables::{Tables, TablesOptions};
+use polymux_types::sync::{Mutex, RwLock};
 
 const BALLAST_FILE: &str = "ballast";
 

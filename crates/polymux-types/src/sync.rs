@@ -4,44 +4,45 @@
 //! otherwise they are the ordinary ones and this module costs nothing.
 
 #[cfg(not(shuttle))]
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(not(shuttle))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(shuttle))]
-pub(crate) use std::thread;
+pub use std::thread;
 
 #[cfg(shuttle)]
-pub(crate) use model::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+pub use model::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(shuttle)]
-pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 #[cfg(shuttle)]
-pub(crate) use shuttle::thread;
+pub use shuttle::thread;
 
 /// The checker's locks with the signatures of `parking_lot`. A poisoned lock means that a checked thread panicked, and
 /// then the test has failed already.
 #[cfg(shuttle)]
+#[allow(missing_docs, reason = "the signatures are those of `parking_lot`")]
 mod model {
     use std::time::Duration;
 
     use shuttle::sync;
-    pub(crate) use shuttle::sync::RwLockReadGuard;
+    pub use shuttle::sync::{RwLockReadGuard, RwLockWriteGuard};
 
     #[derive(Debug, Default)]
-    pub(crate) struct Mutex<T>(sync::Mutex<T>);
+    pub struct Mutex<T>(sync::Mutex<T>);
 
     /// Holds the guard in an option so that [`Condvar::wait`] can take it by reference.
-    pub(crate) struct MutexGuard<'a, T>(Option<sync::MutexGuard<'a, T>>);
+    pub struct MutexGuard<'a, T>(Option<sync::MutexGuard<'a, T>>);
 
     impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Self {
+        pub fn new(value: T) -> Self {
             Self(sync::Mutex::new(value))
         }
 
-        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        pub fn lock(&self) -> MutexGuard<'_, T> {
             MutexGuard(Some(self.0.lock().expect("no checked thread panicked")))
         }
 
-        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
             self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
         }
     }
@@ -61,55 +62,59 @@ mod model {
     }
 
     /// The outcome of a timed wait.
-    pub(crate) struct TimedOut;
+    pub struct TimedOut;
 
     impl TimedOut {
-        pub(crate) fn timed_out(&self) -> bool {
+        pub fn timed_out(&self) -> bool {
             true
         }
     }
 
     #[derive(Debug, Default)]
-    pub(crate) struct Condvar(sync::Condvar);
+    pub struct Condvar(sync::Condvar);
 
     impl Condvar {
-        pub(crate) fn new() -> Self {
+        pub fn new() -> Self {
             Self(sync::Condvar::new())
         }
 
-        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
             let held = guard.0.take().expect("the guard is held");
             guard.0 = Some(self.0.wait(held).expect("no checked thread panicked"));
         }
 
         /// The checker has no time, so what is checked never waits for a time.
-        pub(crate) fn wait_for<T>(&self, _guard: &mut MutexGuard<'_, T>, _limit: Duration) -> TimedOut {
+        pub fn wait_for<T>(&self, _guard: &mut MutexGuard<'_, T>, _limit: Duration) -> TimedOut {
             panic!("a timed wait cannot be checked");
         }
 
-        pub(crate) fn notify_one(&self) {
+        pub fn notify_one(&self) {
             self.0.notify_one();
         }
 
-        pub(crate) fn notify_all(&self) {
+        pub fn notify_all(&self) {
             self.0.notify_all();
         }
     }
 
     #[derive(Debug, Default)]
-    pub(crate) struct RwLock<T>(sync::RwLock<T>);
+    pub struct RwLock<T>(sync::RwLock<T>);
 
     impl<T> RwLock<T> {
-        pub(crate) fn new(value: T) -> Self {
+        pub fn new(value: T) -> Self {
             Self(sync::RwLock::new(value))
         }
 
-        pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+        pub fn read(&self) -> RwLockReadGuard<'_, T> {
             self.0.read().expect("no checked thread panicked")
         }
 
-        pub(crate) fn write(&self) -> sync::RwLockWriteGuard<'_, T> {
+        pub fn write(&self) -> RwLockWriteGuard<'_, T> {
             self.0.write().expect("no checked thread panicked")
+        }
+
+        pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+            self.0.try_read().ok()
         }
     }
 }
