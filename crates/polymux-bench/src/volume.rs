@@ -1,31 +1,24 @@
 //! A volume for measurements: tiers in directories, the metadata store on the first, mounted without FUSE.
 //!
 //! What is true here:
-//! * Background work is done by one thread in the way of the daemon: `step` until there is nothing to do, then a pause.
-//! * `drain` returns only when no freed bytes wait for their tier: the background thread is stopped in between, so that
+//! * Background work is done by the threads that the daemon has too.
+//! * `drain` returns only when no freed bytes wait for their tier: the background threads are stopped in between, so that
 //!   nothing is under way elsewhere when the queue is found empty.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, ensure};
-use polymux_fs::{FileSystem, MountOptions, NewVolume, Parts, Progress, TierMember, TierPresence};
+use anyhow::{Result, ensure};
+use polymux_fs::{BackgroundThreads, FileSystem, MOVERS_DEFAULT, MountOptions, NewVolume, Parts, Progress, TierMember, TierPresence};
 use polymux_meta::LogPlacement;
 use polymux_tier::posix::OWN_DIRECTORY;
 use polymux_tier::{PosixTier, PosixTierOptions};
-use polymux_types::{ByteSize, SystemClock, VolumeId};
+use polymux_types::{SystemClock, VolumeId};
 
 use crate::store::{self, OpenStore, random_bytes};
 
 const NAME: &str = "bench";
-
-/// Pause of the background thread when nothing waits, and while work waits for a moment only; as the daemon's.
-const IDLE_PAUSE: Duration = Duration::from_millis(200);
-const WAITING_PAUSE: Duration = Duration::from_millis(5);
 
 /// A volume that was made, mounted or not.
 #[derive(Clone, Debug)]
@@ -76,14 +69,14 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Mounts it, with its background thread.
+    /// Mounts it, with its background threads.
     ///
     /// # Errors
     /// Where it cannot be mounted.
     pub fn mount(&self) -> Result<MountedVolume> {
         let (parts, store) = self.parts(&Tiers::Existing)?;
         let file_system = Arc::new(FileSystem::mount(parts, MountOptions::default())?);
-        let worker = Mutex::new(Some(Worker::start(Arc::clone(&file_system))?));
+        let worker = Mutex::new(Some(BackgroundThreads::start(&file_system, MOVERS_DEFAULT)?));
         Ok(MountedVolume { file_system, store, worker })
     }
 
@@ -96,7 +89,7 @@ impl Volume {
                 Tiers::Existing => PosixTier::open(path, options)?,
             };
             let presence = TierPresence::Present(Arc::new(tier));
-            members.push(TierMember { name: name.clone(), reserve: ByteSize(0), presence });
+            members.push(TierMember::new(name.clone(), presence));
         }
         let (name, path) = &self.tiers[0];
         let path = path.join(OWN_DIRECTORY).join("meta");
@@ -116,11 +109,11 @@ impl Volume {
     }
 }
 
-/// A volume in use. Dropping it stops the background thread; [`MountedVolume::unmount`] also leaves it clean.
+/// A volume in use. Dropping it stops the background threads; [`MountedVolume::unmount`] also leaves it clean.
 pub struct MountedVolume {
     file_system: Arc<FileSystem>,
     store: OpenStore,
-    worker: Mutex<Option<Worker>>,
+    worker: Mutex<Option<BackgroundThreads>>,
 }
 
 impl MountedVolume {
@@ -148,7 +141,7 @@ impl MountedVolume {
         while self.file_system.step() == Progress::Worked {}
         let left = self.file_system.status()?.disowned_pending;
         ensure!(left == 0, "{left} freed objects wait for their tier and cannot be carried out");
-        *worker = Some(Worker::start(Arc::clone(&self.file_system))?);
+        *worker = Some(BackgroundThreads::start(&self.file_system, MOVERS_DEFAULT)?);
         Ok(())
     }
 
@@ -171,38 +164,6 @@ impl Drop for MountedVolume {
         {
             eprintln!("warning: {error}");
         }
-    }
-}
-
-/// The thread that does the file system's background work.
-struct Worker {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
-}
-
-impl Worker {
-    fn start(file_system: Arc<FileSystem>) -> Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = thread::Builder::new().name("background".to_owned()).spawn(move || {
-            while !stopped.load(Ordering::Acquire) {
-                let start = Instant::now();
-                let pause = match file_system.step() {
-                    Progress::Idle => IDLE_PAUSE,
-                    // Work that only waits for a moment returns at once, and must not spin.
-                    Progress::Worked if start.elapsed() < Duration::from_millis(1) => WAITING_PAUSE,
-                    Progress::Worked => continue,
-                };
-                thread::park_timeout(pause);
-            }
-        })?;
-        Ok(Self { stop, thread })
-    }
-
-    fn stop(self) -> Result<()> {
-        self.stop.store(true, Ordering::Release);
-        self.thread.thread().unpark();
-        self.thread.join().map_err(|_| anyhow!("the background thread had panicked"))
     }
 }
 

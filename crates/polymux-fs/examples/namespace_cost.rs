@@ -18,7 +18,7 @@ use polymux_fs::{
 };
 use polymux_meta::{Batch, Entry, MetadataStore, Sequence, StoreError};
 use polymux_sim::MemoryTier;
-use polymux_types::{ByteSize, Ino, SystemClock, VolumeId};
+use polymux_types::{Ino, SystemClock, VolumeId};
 
 const SHARDS: usize = 64;
 
@@ -157,11 +157,7 @@ fn mount(store: &Arc<TableStore>) -> FileSystem {
     let tier = Arc::new(MemoryTier::with_clock("fast", 1 << 40, clock.clone()));
     let parts = || Parts {
         name: "cost".to_owned(),
-        tiers: vec![TierMember {
-            name: "fast".to_owned(),
-            reserve: ByteSize(0),
-            presence: TierPresence::Present(tier.clone()),
-        }],
+        tiers: vec![TierMember::new("fast", TierPresence::Present(tier.clone()))],
         store: store.clone(),
         metadata_tier: Some("fast".to_owned()),
         clock: clock.clone(),

@@ -6,11 +6,20 @@
 //!   that lies on one tier has no extent.
 //! * The map knows no size. An extent that ends at [`END`] owns what the file may still grow to: the *tail*.
 
+mod dirty;
 mod map;
 mod node;
+mod node_moves;
 
+pub(crate) use dirty::DirtyBlocks;
 pub(crate) use map::{BlockMap, Extent, MapChange, Run};
 pub(crate) use node::NodeTable;
+pub(crate) use node_moves::{ClosedNodes, whole_nodes};
+
+use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
+
+/// Blocks of a range node.
+pub(crate) const BLOCKS_PER_NODE: u64 = RANGE_NODE_SIZE / BLOCK_SIZE;
 
 /// End of an extent that covers all blocks to come.
 pub(crate) const END: u64 = u64::MAX;

@@ -5,20 +5,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use polymux_meta::{Batch, Sequence};
-use polymux_types::sync::Mutex;
+use polymux_types::sync::{Mutex, RwLock};
 use polymux_types::{Bucket, Clock, Errno, Ino, Timestamp, VolumeId, limits};
 use smallvec::SmallVec;
 
 use crate::blockmap::{Extent, MapChange};
 use crate::counters::Counters;
 use crate::error::{Error, Result};
+use crate::heat::{HeatOptions, HeatTable, LogicalClock, StreamTable};
 use crate::inode::{DirectoryState, HandleTable, InlineChange, Inode, InodeTable, SizeTrust};
+use crate::migrate::{Drains, MoveQueue, Planner};
+use crate::placement::Steering;
+use crate::sched::{Gate, Windows, WriteBudget};
 use crate::space::{DisownedQueue, SyncPool, TierSet};
 use crate::store::{DisownedRecord, EntryCount, ExtentRecord, InodeBody, InodeRecord, Metadata, keys};
 use crate::volume::{Access, MountOptions};
 
 /// Inodes that stay in memory although nobody refers to them.
 const IDLE_INODES_MAX: usize = 65_536;
+
+/// Memory that tells streams from single accesses.
+const STREAM_MEMORY_BYTES: usize = 256 * 1024;
+
+fn heat_options(options: &MountOptions) -> HeatOptions {
+    HeatOptions {
+        memory_bytes: usize::try_from(options.heat_memory_bytes).unwrap_or(usize::MAX),
+        half_life_seconds: options.heat_half_life_seconds.max(1),
+    }
+}
 
 /// The file system below its public face.
 pub(crate) struct Core {
@@ -32,14 +46,33 @@ pub(crate) struct Core {
     pub(crate) handles: HandleTable,
     pub(crate) disowned: DisownedQueue,
     pub(crate) counters: Counters,
+    pub(crate) moves: MoveQueue,
+    pub(crate) drains: Drains,
+    pub(crate) planner: Planner,
+    /// Policy and rules.
+    pub(crate) steering: RwLock<Arc<Steering>>,
+    pub(crate) heat: HeatTable,
+    pub(crate) streams: StreamTable,
+    /// Seconds in which the volume was mounted.
+    pub(crate) logical_clock: LogicalClock,
+    /// Bytes that may still be promoted today.
+    pub(crate) write_budget: WriteBudget,
+    /// Whether movers may run now.
+    pub(crate) gate: Gate,
+    /// When room that somebody else made is looked for again.
+    pub(crate) room_look_due_ms: AtomicU64,
     pub(crate) sync_pool: SyncPool,
     /// Held for the length of a rename between two directories, so that the tree stands still meanwhile.
     pub(crate) rename_lock: Mutex<()>,
     /// The last stop was unclean: objects may be longer than their files say (DESIGN section 6).
     pub(crate) after_unclean_stop: AtomicBool,
     pub(crate) epoch: AtomicU64,
-    /// Held by whoever raises the epoch.
+    /// Held by whoever raises the epoch, or changes the record of a tier.
     pub(crate) raising: Mutex<()>,
+    /// Held while a tier joins or leaves, or its draining begins or ends. Taken before `raising`.
+    pub(crate) tier_event: Mutex<()>,
+    /// Where what is random comes from.
+    pub(crate) seed: u64,
     /// When this mount began.
     pub(crate) mounted_at: Timestamp,
     pub(crate) unmounted: AtomicBool,
@@ -134,9 +167,11 @@ impl Core {
         clock: Arc<dyn Clock>,
         metadata: Metadata,
         tiers: TierSet,
-    ) -> Self {
+    ) -> Result<Self> {
         let mounted_at = clock.now();
-        Self {
+        let (logical_clock, promoted) = LogicalClock::resume(&metadata, clock.elapsed())?;
+        let logical_now = logical_clock.now();
+        Ok(Self {
             id: identity.0,
             name: identity.1,
             options,
@@ -147,18 +182,30 @@ impl Core {
             handles: HandleTable::new(),
             disowned: DisownedQueue::default(),
             counters: Counters::default(),
+            moves: MoveQueue::default(),
+            drains: Drains::default(),
+            planner: Planner::default(),
+            steering: RwLock::default(),
+            heat: HeatTable::new(heat_options(&options)),
+            streams: StreamTable::new(STREAM_MEMORY_BYTES),
+            logical_clock,
+            write_budget: WriteBudget::new(Vec::new(), promoted, logical_now),
+            gate: Gate::new(Windows::default()),
+            room_look_due_ms: AtomicU64::new(0),
             sync_pool: SyncPool::default(),
             rename_lock: Mutex::new(()),
             after_unclean_stop: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
             raising: Mutex::new(()),
+            tier_event: Mutex::new(()),
+            seed: 0,
             mounted_at,
             unmounted: AtomicBool::new(false),
             flush_due_ms: AtomicU64::new(0),
             inline_cursor: AtomicU64::new(0),
             inline_pass_due_ms: AtomicU64::new(0),
             recovery_notes: Mutex::default(),
-        }
+        })
     }
 
     pub(crate) fn now(&self) -> Timestamp {

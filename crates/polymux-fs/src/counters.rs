@@ -79,6 +79,26 @@ counters!(
     disowned_freed,
     /// Operations that would have had to wait and were handed back.
     would_block,
+    /// Parts of files that a mover began to copy.
+    moves_begun,
+    /// Parts whose blocks were switched to their new tier.
+    moves_committed,
+    /// Parts whose copy was given up.
+    moves_given_up,
+    /// Parts that stopped because an operation wanted the file for itself.
+    moves_stopped,
+    /// Parts that were written to while they were copied.
+    move_conflicts,
+    /// Rounds in which blocks that were written meanwhile were copied again.
+    move_retries,
+    /// Parts that were copied with their writers kept out, because they kept being written.
+    move_lock_fallbacks,
+    /// Bytes that movers wrote.
+    bytes_moved,
+    /// Jobs parked because they could not go on.
+    moves_parked,
+    /// Parked jobs that an event woke.
+    moves_woken,
 );
 
 /// Live counters. Dereferences to the set that the calling thread adds to.

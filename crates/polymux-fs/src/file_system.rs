@@ -1,6 +1,11 @@
-//! The public face: one type, usable without FUSE.
+//! The public face: one type, usable without FUSE. What concerns moves is in a file of its own.
 
-use polymux_types::Ino;
+mod background;
+mod moves;
+
+pub use background::{BackgroundThreads, MOVERS_DEFAULT};
+
+use polymux_types::{Ino, TierId};
 
 use crate::attributes::{
     AllocateKind, Attributes, DirectoryEntry, NodeKind, OpenOptions, RenameMode, SetAttributes, SyncKind, VolumeSpace,
@@ -10,7 +15,7 @@ use crate::caller::Caller;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::report::{FileLocation, VolumeStatus};
-use crate::volume::{MountOptions, NewVolume, Parts, VolumeError};
+use crate::volume::{MountOptions, NewVolume, Parts, TierMember, VolumeError};
 use polymux_tier::SeekTarget;
 
 /// An open description. Never reused within one mount.
@@ -54,12 +59,71 @@ impl FileSystem {
     /// Drains everything, syncs the tiers, settles sizes and stamps the tiers clean. Open descriptions are closed.
     /// A second call does nothing.
     pub fn unmount(&self) -> Result<()> {
+        self.core.stop_movers();
         self.logged("unmount", self.core.unmount())
     }
 
-    /// One round of background work: the periodic flush and the freeing of disowned bytes.
+    /// Takes a tier into the volume while it is in use; returns its number, which no other tier ever had.
+    ///
+    /// `position` is its place in the speed order, 0 the fastest. `list` puts it into the configuration, durably: it is
+    /// called once the tier has its label and before it takes any data, so that after a crash at any point the volume
+    /// mounts with the configuration as it is then. Where `list` fails, everything is taken back.
+    ///
+    /// # Errors
+    /// Where the name is in use, the tier is missing or carries a label, or there are too many tiers, nothing was changed.
+    pub fn add_tier(
+        &self,
+        member: TierMember,
+        position: usize,
+        list: impl FnOnce() -> std::result::Result<(), String>,
+    ) -> std::result::Result<TierId, VolumeError> {
+        self.core.add_tier(member, position, list)
+    }
+
+    /// Begins to empty a tier: that is put on record, durably, it gets no new data from now on, also after the next mount,
+    /// and every file on it moves to others. Returns the number of the tier.
+    ///
+    /// # Errors
+    /// The tier is unknown, drains already, holds the metadata store, or is the last one that takes files; or the others
+    /// have not enough room. Then nothing was changed.
+    pub fn start_drain(&self, name: &str) -> std::result::Result<TierId, VolumeError> {
+        self.core.drain(name)
+    }
+
+    /// Puts on record, durably, that a tier is used again as any other. Returns its number.
+    ///
+    /// # Errors
+    /// The tier is unknown or does not drain.
+    pub fn cancel_drain(&self, name: &str) -> std::result::Result<TierId, VolumeError> {
+        self.core.cancel_drain(name)
+    }
+
+    /// Takes a tier that holds nothing out of the volume, and its label away, so that the directory can be used again.
+    ///
+    /// `unlist` takes it out of the configuration, durably: it is called before the label goes, so that after a crash at
+    /// any point the volume mounts with the configuration as it is then. Where `unlist` fails, everything is taken back.
+    ///
+    /// # Errors
+    /// The tier is unknown, holds anything at all or the metadata store, or is the last one that takes files.
+    pub fn remove_tier(
+        &self,
+        name: &str,
+        unlist: impl FnOnce() -> std::result::Result<(), String>,
+    ) -> std::result::Result<(), VolumeError> {
+        self.core.remove_tier(name, unlist)
+    }
+
+    /// One round of background work: the periodic flush, the freeing of disowned bytes, and what is to be moved next.
     pub fn step(&self) -> Progress {
-        self.core.step()
+        match (self.core.step(), self.core.plan_step()) {
+            (Progress::Idle, Progress::Idle) => Progress::Idle,
+            _ => Progress::Worked,
+        }
+    }
+
+    /// Carries out one batch of moves. Several threads may call it; each takes a batch of its own.
+    pub fn move_step(&self) -> Progress {
+        self.core.move_step()
     }
 
     fn logged<T>(&self, operation: &str, result: Result<T>) -> Result<T> {

@@ -12,6 +12,7 @@ mod attributes;
 mod file;
 mod handle;
 mod inline;
+mod moving;
 mod number_hash;
 mod record;
 mod table;
@@ -20,6 +21,7 @@ pub(crate) use attributes::Common;
 pub(crate) use file::{FileState, Layout, reference_of};
 pub(crate) use handle::{Handle, HandleTable};
 pub(crate) use inline::InlineChange;
+pub(crate) use moving::MoveTicket;
 pub(crate) use record::SizeTrust;
 pub(crate) use table::{InodeTable, Lifecycle};
 

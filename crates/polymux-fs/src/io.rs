@@ -8,6 +8,7 @@
 //! * Lock order inside a file: barrier, append, range nodes, record lock, layout.
 
 mod allocate;
+mod heat;
 mod inline;
 mod inline_move;
 mod objects;

@@ -38,13 +38,18 @@ mod core;
 mod counters;
 mod error;
 mod file_system;
+#[allow(dead_code, unused_imports, reason = "the mover is wired to it")]
+mod heat;
 mod inode;
 mod io;
+mod migrate;
 mod namespace;
 mod ops;
 mod placement;
 mod recover;
 mod report;
+#[allow(dead_code, unused_imports, reason = "the mover is wired to it")]
+mod sched;
 mod space;
 mod store;
 mod volume;
@@ -55,9 +60,12 @@ pub use attributes::{
 };
 pub use caller::{Caller, Permissions, Wait};
 pub use error::{Error, ErrorKind, Result};
-pub use file_system::{FileSystem, HandleId, Progress};
+pub use file_system::{BackgroundThreads, FileSystem, HandleId, MOVERS_DEFAULT, Progress};
 pub use polymux_tier::SeekTarget;
-pub use report::{ExtentReport, FileLocation, TierShare, TierState, TierStatus, VolumeStatus};
+pub use report::{
+    Destination, DrainReport, ExtentReport, FileLocation, JobId, JobReport, JobState, MoveReason, MoveRefusal,
+    MoversState, MovesReport, TierShare, TierState, TierStatus, VolumeStatus, WaitsFor,
+};
 pub use store::{
     CheckReport, Description, Field, FieldValue, INVARIANTS, RECORD_KINDS, Violation, check_records, describe_key,
     describe_record, for_each_record, on_disk_formats, store_boundaries,

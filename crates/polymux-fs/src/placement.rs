@@ -3,10 +3,17 @@
 //! Invariant: a policy never sees a lock, a clock or a device, and an answer that names a tier which was not offered is
 //! dropped (DESIGN section 9).
 
-use polymux_policy::{PlacementFacts, TierFacts};
+mod context;
+mod fill;
+mod load;
+
+pub(crate) use context::{Context, ContextSource, PIN_ATTRIBUTE, Steering, seconds_between};
+
+use polymux_policy::{HEAT_ONE, PlacementFacts};
 use polymux_types::TierId;
 
 use crate::core::Core;
+use crate::inode::Inode;
 
 /// What is to be placed.
 #[derive(Clone, Copy, Debug)]
@@ -22,13 +29,21 @@ pub(crate) struct Request {
 }
 
 impl Core {
-    /// Tiers for new blocks, best first. Empty where none has room.
-    pub(crate) fn place(&self, request: &Request) -> Vec<TierId> {
+    /// Tiers for new blocks of a file, best first. Empty where none has room.
+    pub(crate) fn place(&self, inode: &Inode, request: &Request) -> Vec<TierId> {
+        let context = self.context_of(inode);
         let mut facts = PlacementFacts::new(request.length, request.file_end);
-        for tier in self.tiers.iter() {
+        facts.allowed = context.allowed;
+        facts.is_new = u8::from(!request.partial);
+        let heat = self.heat.file(inode.ino, self.logical_clock.now());
+        facts.file_heat = heat.heat.max(if request.partial { 0 } else { HEAT_ONE });
+        facts.sync_share = heat.sync_percent;
+        facts.sequential = heat.sequential_percent;
+        for tier in self.tiers.all().iter() {
             let Some(present) = tier.present() else { continue };
             let capabilities = present.capabilities();
             let eligible = Some(tier.id) != request.except
+                && !tier.is_draining()
                 && !tier.is_failing()
                 && request.file_end <= capabilities.file_size_max
                 && (!request.partial || capabilities.holds_partial_files());
@@ -39,14 +54,11 @@ impl Core {
             if space.objects_free == 0 {
                 continue;
             }
-            facts.offer(TierFacts {
-                tier: tier.id.0,
-                headroom: space.free.saturating_sub(tier.reserve_of(&space)),
-                total: space.total,
-            });
+            facts.offer(self.fill_of(tier, &space));
         }
+        facts.tiers.prefer(&context.preferred);
         let offered: Vec<u16> = facts.offered().iter().map(|tier| tier.tier).collect();
-        let decision = polymux_policy::fastest_with_headroom(&facts);
+        let decision = polymux_policy::place(context.policy, &facts);
         decision.tiers().iter().filter(|tier| offered.contains(tier)).map(|tier| TierId(*tier)).collect()
     }
 }

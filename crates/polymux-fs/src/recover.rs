@@ -5,7 +5,9 @@
 //! tier, and one that is newer means that the metadata is old.
 
 mod format;
+mod join;
 mod lagging_copy;
+mod leave;
 mod mount;
 mod passes;
 

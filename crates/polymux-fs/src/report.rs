@@ -1,5 +1,11 @@
 //! What `status` and `where` tell. Plain values: front ends print or serialise them.
 
+mod moves;
+
+pub use moves::{
+    Destination, DrainReport, JobId, JobReport, JobState, MoveReason, MoveRefusal, MoversState, MovesReport, WaitsFor,
+};
+
 use polymux_tier::{Capabilities, CounterSnapshot, Guarantee, Space};
 use polymux_types::{Epoch, Ino, ObjectId, TierId, VolumeId};
 
@@ -27,6 +33,12 @@ pub struct TierStatus {
     pub space: Option<Space>,
     /// Bytes kept free of new data.
     pub reserve: u64,
+    /// Files leave the tier, and nothing new comes to it.
+    pub draining: bool,
+    /// Used bytes above which files leave the tier; 0 while the tier cannot say how large it is.
+    pub high_mark_bytes: u64,
+    /// Used bytes at which that ends; 0 while the tier cannot say how large it is.
+    pub low_mark_bytes: u64,
     /// What the file system below can do; `None` where the tier is missing.
     pub capabilities: Option<Capabilities>,
     /// Names of other tiers on the same file system: their room is counted once.

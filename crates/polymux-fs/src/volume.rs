@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use polymux_meta::MetadataStore;
 use polymux_tier::Tier;
-use polymux_types::{ByteSize, Clock, TierId, VolumeId};
+use polymux_types::{ByteSize, Clock, Percent, TierId, VolumeId};
 
 /// One tier as the configuration lists it.
 pub struct TierMember {
@@ -12,8 +12,31 @@ pub struct TierMember {
     pub name: String,
     /// Room that is left free on the tier: new blocks go elsewhere once only this much is left.
     pub reserve: ByteSize,
+    /// Share of the tier above which files leave it for slower ones (DESIGN section 9).
+    pub high_mark: Percent,
+    /// Share at which that ends; below `high_mark`.
+    pub low_mark: Percent,
     /// The tier, or why it is not there.
     pub presence: TierPresence,
+}
+
+impl TierMember {
+    /// [`TierMember::high_mark`] where the configuration says nothing.
+    pub const HIGH_MARK_DEFAULT: Percent = Percent::new(90);
+    /// [`TierMember::low_mark`] where the configuration says nothing.
+    pub const LOW_MARK_DEFAULT: Percent = Percent::new(80);
+
+    /// A tier without a reserve, with the usual watermarks.
+    #[must_use]
+    pub fn new(name: impl Into<String>, presence: TierPresence) -> Self {
+        Self {
+            name: name.into(),
+            reserve: ByteSize(0),
+            high_mark: Self::HIGH_MARK_DEFAULT,
+            low_mark: Self::LOW_MARK_DEFAULT,
+            presence,
+        }
+    }
 }
 
 /// Whether a tier can be reached.
@@ -87,6 +110,10 @@ pub struct MountOptions {
     pub inline_size_max: u32,
     /// Seconds after its last use when an inline file may move to another tier, where the metadata tier is short of room.
     pub inline_idle_seconds: u32,
+    /// Bytes of memory for what is known of the use of files.
+    pub heat_memory_bytes: u64,
+    /// Seconds in which heat halves, while the volume is mounted; at least 1.
+    pub heat_half_life_seconds: u32,
 }
 
 impl Default for MountOptions {
@@ -99,6 +126,8 @@ impl Default for MountOptions {
             flush_interval_ms: 5000,
             inline_size_max: 4096,
             inline_idle_seconds: 600,
+            heat_memory_bytes: 32 << 20,
+            heat_half_life_seconds: 3600,
         }
     }
 }
@@ -176,6 +205,9 @@ pub enum VolumeError {
     /// The configuration does not list a tier that the volume has, or lists one it does not have.
     #[error("{0}")]
     TierTable(String),
+    /// A tier cannot join, be drained or leave as things are.
+    #[error("{0}")]
+    TierRefused(String),
     /// The volume was written by a newer Polymux.
     #[error("volume `{name}` has format version {found}; this program knows up to {known}: use a newer Polymux")]
     NewerFormat {

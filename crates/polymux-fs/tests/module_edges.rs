@@ -6,19 +6,22 @@ use std::path::{Path, PathBuf};
 
 /// Each module with the modules that it may use. What stands at the root (errors, attributes, callers, volume parts,
 /// reports, counters) are words that everybody speaks.
-const EDGES: [(&str, &[&str]); 13] = [
-    ("file_system", &["ops", "recover", "core"]),
+const EDGES: [(&str, &[&str]); 16] = [
+    ("file_system", &["ops", "recover", "migrate", "placement", "core"]),
     ("ops", &["namespace", "access", "io", "placement", "space", "inode", "blockmap", "store", "core", "file_system"]),
+    ("migrate", &["io", "placement", "space", "heat", "sched", "inode", "blockmap", "store", "core", "file_system"]),
     ("recover", &["namespace", "space", "inode", "store", "core"]),
     ("namespace", &["access", "io", "space", "inode", "store", "core"]),
     ("access", &["inode", "core"]),
-    ("io", &["placement", "space", "inode", "blockmap", "store", "core"]),
-    ("placement", &["space", "core"]),
-    ("space", &["inode", "store", "core"]),
+    ("io", &["placement", "space", "heat", "sched", "inode", "blockmap", "store", "core"]),
+    ("placement", &["space", "inode", "core"]),
+    ("space", &["sched", "inode", "store", "core"]),
+    ("heat", &["store", "core"]),
+    ("sched", &[]),
     ("inode", &["blockmap", "store", "file_system"]),
     ("blockmap", &[]),
     ("store", &["blockmap"]),
-    ("core", &["space", "inode", "blockmap", "store"]),
+    ("core", &["migrate", "placement", "space", "heat", "sched", "inode", "blockmap", "store"]),
     ("counters", &[]),
 ];
 

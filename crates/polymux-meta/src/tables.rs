@@ -12,22 +12,23 @@
 
 mod compaction;
 mod levels;
+mod open;
+mod range;
 mod snapshot;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lsm_tree::{AbstractTree, AnyTree, Cache, DescriptorTable, Guard, InternalValue, SequenceNumberCounter, ValueType};
+use lsm_tree::{AbstractTree, AnyTree, InternalValue, ValueType};
 
 use crate::error::StoreError;
 use crate::memtable::{Key, Memtable, Origin, Slot};
-use crate::store::Entry;
 use polymux_types::sync::Mutex;
 
 pub use levels::{PartitionView, TableLevel};
 
 pub(crate) use compaction::{CompactionNeed, Urgency};
+pub(crate) use range::TableEntry;
 pub(crate) use snapshot::{CURRENT_FILE, PartitionSnapshot, version_of};
 
 /// A sequence after all others: what a read sees, and what compaction may drop.
@@ -35,9 +36,6 @@ const LATEST: u64 = 1 << 62;
 
 /// Where `lsm-tree` keeps the tables of a tree.
 pub(crate) const TABLES_FOLDER: &str = "tables";
-
-/// File descriptors that all trees together keep open.
-const DESCRIPTORS_MAX: usize = 256;
 
 /// What the tables have done since they were opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,24 +92,8 @@ impl Tables {
     /// Opens the trees below a directory, or makes them.
     pub(crate) fn open(path: &Path, options: &TablesOptions) -> Result<Self, StoreError> {
         assert!(options.boundaries.is_sorted(), "partitions are given in the order of their keys");
-        let cache = Arc::new(Cache::with_capacity_bytes(options.cache_bytes));
-        let descriptors = Arc::new(DescriptorTable::new(DESCRIPTORS_MAX));
-        let firsts = std::iter::once(&Vec::new()).chain(&options.boundaries).cloned().collect::<Vec<_>>();
-        let partitions = firsts
-            .into_iter()
-            .enumerate()
-            .map(|(index, first_key)| {
-                let path = path.join(format!("part{index}"));
-                make_names_durable(&path)?;
-                let (sequence, visible) = (SequenceNumberCounter::default(), SequenceNumberCounter::default());
-                let tree = lsm_tree::Config::new(&path, sequence, visible)
-                    .use_cache(cache.clone())
-                    .use_descriptor_table(Some(descriptors.clone()))
-                    .open()
-                    .map_err(|error| error_of(&error))?;
-                Ok(Partition { first_key, tree, path })
-            })
-            .collect::<Result<Vec<_>, StoreError>>()?;
+        let firsts: Vec<Vec<u8>> = std::iter::once(&Vec::new()).chain(&options.boundaries).cloned().collect();
+        let partitions = open::open_partitions(path, firsts, options.cache_bytes)?;
         Ok(Self {
             partitions,
             counts: Counts::default(),
@@ -129,19 +111,6 @@ impl Tables {
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let value = self.partition_of(key).tree.get(key, LATEST).map_err(|error| error_of(&error))?;
         Ok(value.map(|value| value.to_vec()))
-    }
-
-    /// Entries with `from <= key < to`, in ascending order, as the tables are now.
-    pub(crate) fn range(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = Result<Entry, StoreError>> + use<> {
-        let concerned = self.partitions.iter().enumerate().filter(|(index, partition)| {
-            let next = self.partitions.get(index + 1).map(|next| next.first_key.as_slice());
-            partition.first_key.as_slice() < to && next.is_none_or(|next| next > from)
-        });
-        let iterators: Vec<_> =
-            concerned.map(|(_, partition)| partition.tree.range::<&[u8], _>(from..to, LATEST, None)).collect();
-        iterators.into_iter().flatten().map(|entry| {
-            entry.into_inner().map(|(key, value)| (key.to_vec(), value.to_vec())).map_err(|error| error_of(&error))
-        })
     }
 
     /// Writes a sealed memtable to tables that are durable when this returns.
@@ -223,18 +192,6 @@ impl Tables {
     }
 }
 
-/// Makes durable what a killed process left of a tree. It may have named a new version and not synced that name, and
-/// opening the tree removes the file of the version before: a power failure that kept the removal and not the new name
-/// would leave a name without a version. `lsm-tree` syncs each of its own changes of names, but not those it finds.
-fn make_names_durable(tree: &Path) -> Result<(), StoreError> {
-    match std::fs::File::open(tree).and_then(|directory| directory.sync_all()) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(StoreError::Io(format!("{}: {error}", tree.display())))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// What an error of the trees means for the store.
 fn error_of(error: &lsm_tree::Error) -> StoreError {
     match error {
@@ -272,7 +229,7 @@ mod tests {
     }
 
     fn all(tables: &Tables) -> Vec<(String, String)> {
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let text = |bytes: lsm_tree::Slice| String::from_utf8(bytes.to_vec()).unwrap();
         tables.range(b"", b"zz").map(|entry| entry.unwrap()).map(|(key, value)| (text(key), text(value))).collect()
     }
 

@@ -1,10 +1,38 @@
-//! Pure placement decisions: one fixed-size struct of facts in, one of decisions out (DESIGN section 3).
+//! Pure placement decisions: one fixed-size struct of facts in, one of decisions out (DESIGN sections 3 and 9).
 //!
-//! What is true here: no I/O, no clock, no lock, no allocation. The structs are `repr(C)` and versioned, because
-//! policies from outside will be handed the same bytes.
+//! What is true here: no I/O, no clock, no lock, and no allocation in a decision. The structs are `repr(C)` and versioned,
+//! because policies from outside will be handed the same bytes. All arithmetic is in integers, so the same facts give the
+//! same answer on every machine. Facts may be nonsense: the answer is then "stay", never a panic.
+//!
+//! ```text
+//! PlacementFacts ──► place  ──► tiers for new blocks, best first
+//! RangeFacts     ──► decide ──► where a range should be because of its use: rules first, then promotion
+//!                └─► evict  ──► how soon a range leaves a tier that is above its high mark, and to where
+//! FileFacts      ──► RuleSet::first_match ──► which policy and which tiers hold for a file
+//! ```
+//!
+//! Three things keep data from moving to and fro, and every policy uses them (module `hysteresis`): promotion without a
+//! victim stops at the low mark, so that eviction never sends away what promotion has just fetched; promotion with a victim
+//! needs a range that is hotter by more than chance; and what moved lately is harder to move again.
 
 #![forbid(unsafe_code)]
 
+mod decision;
+mod eviction;
+mod facts;
+mod hysteresis;
+mod kind;
 mod placement;
+mod policies;
+mod promotion;
+mod rules;
+mod tier_fill;
+mod why;
 
+pub use decision::{Action, Decision, Eviction};
+pub use facts::{HEAT_ONE, NEVER, RangeFacts};
+pub use kind::{PolicyKind, UnknownPolicy, decide, evict, place};
 pub use placement::{FACTS_VERSION, PlacementDecision, PlacementFacts, TierFacts, fastest_with_headroom};
+pub use rules::{FileFacts, Rule, RuleError, RuleField, RuleMatch, RuleProblem, RuleSet};
+pub use tier_fill::{TierFill, TierTable};
+pub use why::Why;

@@ -1,13 +1,18 @@
 //! Where new blocks go.
+//!
+//! True here: a decision names every offered tier that takes new data and has headroom, once, and no other. A policy orders
+//! only the first part of the list, so no policy can cause ENOSPC while a tier has room.
 
 use polymux_types::limits::TIERS_MAX;
 
-/// Version of [`PlacementFacts`] and [`PlacementDecision`].
-pub const FACTS_VERSION: u32 = 1;
+use crate::tier_fill::{TierFill, TierTable, mask_has};
+
+/// Version of the structs of this crate.
+pub const FACTS_VERSION: u32 = 2;
 
 const TIERS: usize = TIERS_MAX as usize;
 
-/// Facts about one tier that may take the blocks.
+/// The least that must be known about a tier that may take the blocks; [`TierFill`] says more.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierFacts {
@@ -19,37 +24,69 @@ pub struct TierFacts {
     pub total: u64,
 }
 
+impl From<TierFacts> for TierFill {
+    /// A tier of which only the room is known: it counts as below its marks while it has headroom.
+    fn from(facts: TierFacts) -> Self {
+        Self { high_mark: u64::MAX, low_mark: u64::MAX, ..Self::new(facts.tier, facts.total, 0, facts.headroom) }
+    }
+}
+
 /// Everything a placement policy may look at.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacementFacts {
     /// [`FACTS_VERSION`].
     pub version: u32,
-    count: u32,
-    /// Bytes to place.
+    /// Mean heat of the file's ranges, in the unit of [`crate::RangeFacts::heat`].
+    pub file_heat: u32,
+    /// Bytes to place: the length of the write.
     pub length: u64,
     /// Size of the file once they are written.
     pub file_end: u64,
-    tiers: [TierFacts; TIERS],
+    /// Tiers that rules and pins allow, as a bit set.
+    pub allowed: u64,
+    /// Not zero where this write is waited for (O_SYNC, O_DSYNC, O_DIRECT).
+    pub synchronous: u8,
+    /// Not zero for the first bytes of a file.
+    pub is_new: u8,
+    /// Share of the file's accesses that were part of a sequential stream, 0..=100.
+    pub sequential: u8,
+    /// Share of the file's writes so far that were synchronous or soon followed by a sync, 0..=100.
+    pub sync_share: u8,
+    /// Zero.
+    pub reserved: u32,
+    /// The tiers, in speed order or in the order that the rule prefers.
+    pub tiers: TierTable,
 }
 
 impl PlacementFacts {
-    /// Facts without tiers.
+    /// Facts without tiers about an asynchronous write to a file without history that may go anywhere.
     #[must_use]
     pub fn new(length: u64, file_end: u64) -> Self {
-        Self { version: FACTS_VERSION, count: 0, length, file_end, tiers: [TierFacts::default(); TIERS] }
+        Self {
+            version: FACTS_VERSION,
+            file_heat: 0,
+            length,
+            file_end,
+            allowed: u64::MAX,
+            synchronous: 0,
+            is_new: 0,
+            sequential: 0,
+            sync_share: 0,
+            reserved: 0,
+            tiers: TierTable::default(),
+        }
     }
 
     /// Adds an eligible tier; tiers are offered in speed order. Panics beyond the largest number of tiers.
-    pub fn offer(&mut self, tier: TierFacts) {
-        self.tiers[self.count as usize] = tier;
-        self.count += 1;
+    pub fn offer(&mut self, tier: impl Into<TierFill>) {
+        self.tiers.offer(tier.into());
     }
 
-    /// The eligible tiers in speed order.
+    /// The eligible tiers in the order in which they were offered.
     #[must_use]
-    pub fn offered(&self) -> &[TierFacts] {
-        &self.tiers[..self.count as usize]
+    pub fn offered(&self) -> &[TierFill] {
+        self.tiers.offered()
     }
 }
 
@@ -85,7 +122,7 @@ impl PlacementDecision {
 #[must_use]
 pub fn fastest_with_headroom(facts: &PlacementFacts) -> PlacementDecision {
     let mut decision = PlacementDecision::none();
-    let fits = |tier: &&TierFacts| tier.headroom >= facts.length.max(1);
+    let fits = |tier: &&TierFill| tier.headroom >= facts.length.max(1);
     for tier in facts.offered().iter().filter(fits) {
         decision.push(tier.tier);
     }
@@ -94,6 +131,37 @@ pub fn fastest_with_headroom(facts: &PlacementFacts) -> PlacementDecision {
     }
     decision
 }
+
+/// Whether all of the bytes fit and the tier is still below its high mark. The write that crosses the mark is let in: it is
+/// what sets eviction to work, without which a tier would stay full of old data just below its mark.
+pub(crate) fn room_below_mark(facts: &PlacementFacts, tier: &TierFill) -> bool {
+    tier.used < tier.high_mark && tier.headroom >= facts.length.max(1)
+}
+
+/// All tiers that can help: the allowed ones by `rank` (the lower first, in the order offered among equals), then allowed ones
+/// without a rank that fit all of the bytes, then allowed ones that fit some; then the same for those that rules do not
+/// allow.
+pub(crate) fn order(facts: &PlacementFacts, rank: impl Fn(&TierFill) -> Option<u8>) -> PlacementDecision {
+    let mut decision = PlacementDecision::none();
+    let eligible = |tier: &&TierFill| tier.takes_new_data() && tier.headroom > 0;
+    let place_of = |tier: &TierFill| {
+        let within = match rank(tier) {
+            Some(rank) => rank.min(RANK_MAX),
+            None if tier.headroom >= facts.length.max(1) => RANK_MAX + 1,
+            None => RANK_MAX + 2,
+        };
+        if mask_has(facts.allowed, tier.tier) { within } else { within + RANK_MAX + 3 }
+    };
+    for wanted in 0..=2 * RANK_MAX + 5 {
+        for tier in facts.offered().iter().filter(eligible).filter(|tier| place_of(tier) == wanted) {
+            decision.push(tier.tier);
+        }
+    }
+    decision
+}
+
+/// Highest rank that a policy gives.
+const RANK_MAX: u8 = 1;
 
 #[cfg(test)]
 mod tests {

@@ -239,6 +239,11 @@ impl Tier for FaultyTier {
         self.inner.write_label(label)
     }
 
+    fn remove_label(&self) -> Result<(), TierError> {
+        self.check(OperationKind::WriteLabel)?;
+        self.inner.remove_label()
+    }
+
     fn counters(&self) -> CounterSnapshot {
         self.inner.counters()
     }

@@ -343,6 +343,11 @@ impl Tier for MemoryTier {
         Ok(())
     }
 
+    fn remove_label(&self) -> Result<(), TierError> {
+        self.state.write().label = None;
+        Ok(())
+    }
+
     fn counters(&self) -> CounterSnapshot {
         self.counters.snapshot()
     }

@@ -250,6 +250,8 @@ pub fn labels_are_replaced_whole(tier: &dyn Tier) {
     let stamped = Label { clean: CleanStamp::InUse, ..label(3) };
     tier.write_label(&stamped).expect("a label of the same epoch is written");
     assert_eq!(tier.read_label(), Ok(stamped), "a label of the same epoch did not replace the one before");
+    tier.remove_label().expect("a label is removed");
+    assert!(matches!(tier.read_label(), Err(TierError::Label(_))), "a label that was removed is still read");
 }
 
 /// A stamp is best effort and leaves bytes and size alone.

@@ -39,6 +39,10 @@ pub trait Tier: Send + Sync {
     /// byte is written where the write could wait.
     fn write(&self, object: ObjectRef, offset: u64, data: &[u8], wait: Wait) -> Result<usize, TierError>;
 
+    /// Begins to write what was written to a range out to the device, and does not wait for it. A hint: nothing is durable
+    /// before [`Tier::sync`].
+    fn begin_write_back(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
+
     /// Sets the size, cutting or extending with zeros.
     fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError>;
 
@@ -74,6 +78,10 @@ pub trait Tier: Send + Sync {
 
     /// Replaces the label durably.
     fn write_label(&self, label: &Label) -> Result<(), TierError>;
+
+    /// Takes the label away, durably: the directory is no tier from then on, and whatever else was made for it goes as far
+    /// as it is empty. The tier must not be used any more but to be given a new label at once.
+    fn remove_label(&self) -> Result<(), TierError>;
 
     /// Operations, bytes and errors so far.
     fn counters(&self) -> CounterSnapshot;

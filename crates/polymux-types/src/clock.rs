@@ -51,6 +51,8 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
     /// Time since some fixed moment; never goes back. For intervals and deadlines.
     fn elapsed(&self) -> Duration;
+    /// Returns once that much time has passed.
+    fn sleep(&self, duration: Duration);
 }
 
 /// The machine's clocks.
@@ -80,6 +82,10 @@ impl Clock for SystemClock {
 
     fn elapsed(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        std::thread::sleep(duration);
     }
 }
 
@@ -117,6 +123,11 @@ impl Clock for ManualClock {
     fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed))
     }
+
+    /// Moves time forward by itself: whoever waits on this clock is the only one who could.
+    fn sleep(&self, duration: Duration) {
+        self.advance(duration);
+    }
 }
 
 #[cfg(test)]
@@ -135,5 +146,15 @@ mod tests {
     fn a_manual_clock_never_repeats_a_moment() {
         let clock = ManualClock::new(Duration::from_secs(5));
         assert!(clock.now() < clock.now());
+    }
+
+    #[test]
+    fn sleeping_takes_as_long_as_asked_on_either_clock() {
+        let manual = ManualClock::new(Duration::from_secs(5));
+        manual.sleep(Duration::from_secs(3));
+        assert_eq!(manual.elapsed(), Duration::from_secs(8));
+        let system = SystemClock::new();
+        system.sleep(Duration::from_millis(2));
+        assert!(system.elapsed() >= Duration::from_millis(2));
     }
 }

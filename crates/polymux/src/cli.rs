@@ -68,6 +68,12 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Add, remove and list the tiers of a mounted volume
+    Tier {
+        /// What to do
+        #[command(subcommand)]
+        action: TierAction,
+    },
     /// Look at the parts of a volume without mounting it
     Inspect {
         /// What to look at
@@ -76,6 +82,53 @@ pub enum Verb {
     },
     /// Show a volume of two temporary tiers at work on real files, and check every byte
     Try(TryArguments),
+}
+
+/// Actions of `tier`.
+#[derive(Debug, Subcommand)]
+pub enum TierAction {
+    /// Take a directory into a mounted volume as a tier, and into its configuration
+    Add(TierAddArguments),
+    /// Take a tier that holds nothing out of a mounted volume, and out of its configuration
+    Remove {
+        /// Name or mount point of the volume
+        volume: String,
+        /// Name of the tier
+        tier: String,
+    },
+    /// Show the tiers of a mounted volume, fastest first
+    List {
+        /// Name or mount point of the volume
+        volume: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Arguments of `tier add`.
+#[derive(Debug, clap::Args)]
+pub struct TierAddArguments {
+    /// Name or mount point of the volume
+    pub volume: String,
+    /// The tier and its directory
+    #[arg(value_name = "NAME=DIRECTORY")]
+    pub tier: Named<PathBuf>,
+    /// Place in the speed order, 1 for the fastest; default: the slowest
+    #[arg(long, value_name = "NUMBER", conflicts_with = "before")]
+    pub position: Option<std::num::NonZeroUsize>,
+    /// Tier before which it comes in the speed order
+    #[arg(long, value_name = "TIER")]
+    pub before: Option<String>,
+    /// Most bytes that the volume uses on it
+    #[arg(long, value_name = "SIZE")]
+    pub capacity: Option<SizeArgument>,
+    /// Room on it that is left free of new data: a size or a share
+    #[arg(long, value_name = "SIZE")]
+    pub reserve: Option<ReserveArgument>,
+    /// Allow a tier in memory
+    #[arg(long, hide = true)]
+    pub volatile_for_tests: bool,
 }
 
 /// Subjects of `inspect`.
@@ -288,6 +341,11 @@ mod tests {
             "polymux mount media",
             "polymux mount media /media --report-readiness",
             "polymux frobnicate",
+            "polymux tier",
+            "polymux tier add media fast",
+            "polymux tier add media fast=/x --position 0",
+            "polymux tier add media fast=/x --position 1 --before slow",
+            "polymux tier remove media",
         ] {
             let error = CommandLine::try_parse_from(line.split(' ')).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");

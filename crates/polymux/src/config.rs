@@ -9,10 +9,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_types::VolumeId;
+use polymux_fs::TierMember;
 use polymux_types::limits::TIERS_MAX;
+use polymux_types::{Percent, VolumeId};
 
-use crate::config_format::{self, OptionsEntry, Reserve, Section, Size, TierEntry, VolumeFile};
+use crate::config_format::{self, OptionsEntry, Reserve, Section, Share, Size, TierEntry, VolumeFile};
 use crate::names;
 
 /// A volume's configuration.
@@ -41,6 +42,35 @@ pub struct TierConfig {
     pub capacity: Option<Size>,
     /// Room left free of new data.
     pub reserve: Option<Reserve>,
+    /// Share above which files leave the tier; see [`TierConfig::marks`].
+    pub high_mark: Option<Share>,
+    /// Share at which that ends.
+    pub low_mark: Option<Share>,
+}
+
+impl TierConfig {
+    /// A tier without limits.
+    pub fn new(name: impl Into<String>, path: PathBuf) -> Self {
+        Self { name: name.into(), path, capacity: None, reserve: None, high_mark: None, low_mark: None }
+    }
+
+    /// High and low mark, the defaults included.
+    pub fn marks(&self) -> (Percent, Percent) {
+        let or = |mark: Option<Share>, default| mark.map_or(default, |Share(percent)| percent);
+        (or(self.high_mark, TierMember::HIGH_MARK_DEFAULT), or(self.low_mark, TierMember::LOW_MARK_DEFAULT))
+    }
+
+    /// The tier as the configuration lists it.
+    pub fn to_entry(&self) -> TierEntry {
+        TierEntry {
+            name: self.name.clone(),
+            path: self.path.clone(),
+            capacity: self.capacity,
+            reserve: self.reserve,
+            high_mark: self.high_mark,
+            low_mark: self.low_mark,
+        }
+    }
 }
 
 /// Value of `metadata_copy` that stands for no second copy.
@@ -107,17 +137,11 @@ impl VolumeConfig {
     }
 
     fn to_file(&self) -> VolumeFile {
-        let entry = |tier: &TierConfig| TierEntry {
-            name: tier.name.clone(),
-            path: tier.path.clone(),
-            capacity: tier.capacity,
-            reserve: tier.reserve,
-        };
         VolumeFile {
             name: self.name.clone(),
             volume: self.id.to_string(),
             metadata: self.tiers[self.metadata].name.clone(),
-            tier: self.tiers.iter().map(entry).collect(),
+            tier: self.tiers.iter().map(TierConfig::to_entry).collect(),
             options: self.options.clone(),
         }
     }
@@ -125,7 +149,14 @@ impl VolumeConfig {
 
 impl From<TierEntry> for TierConfig {
     fn from(entry: TierEntry) -> Self {
-        Self { name: entry.name, path: entry.path, capacity: entry.capacity, reserve: entry.reserve }
+        Self {
+            name: entry.name,
+            path: entry.path,
+            capacity: entry.capacity,
+            reserve: entry.reserve,
+            high_mark: entry.high_mark,
+            low_mark: entry.low_mark,
+        }
     }
 }
 
@@ -149,6 +180,7 @@ pub fn check_tiers(tiers: &[TierConfig]) -> std::result::Result<(), WrongTier> {
     for (index, tier) in tiers.iter().enumerate() {
         check_tier_name(&tiers[..index], tier).map_err(|error| WrongTier { index, key: "name", error })?;
         check_tier_path(&tiers[..index], tier).map_err(|error| WrongTier { index, key: "path", error })?;
+        check_tier_marks(tier).map_err(|(key, error)| WrongTier { index, key, error })?;
     }
     Ok(())
 }
@@ -183,6 +215,16 @@ fn check_tier_path(before: &[TierConfig], tier: &TierConfig) -> Result<()> {
     Ok(())
 }
 
+fn check_tier_marks(tier: &TierConfig) -> std::result::Result<(), (&'static str, anyhow::Error)> {
+    let (high, low) = tier.marks();
+    if low < high {
+        return Ok(());
+    }
+    // The line of the one that is written, where only one is.
+    let key = if tier.low_mark.is_some() { "low_mark" } else { "high_mark" };
+    Err((key, anyhow!("tier `{}`: low_mark {low} is not below high_mark {high}", tier.name)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,6 +256,10 @@ mod tests {
         for (from, to, line, needle) in [
             ("name = \"b\"", "name = \"a\"", ":8: ", "twice"),
             ("path = \"/b\"", "path = \"/a\"", ":9: ", "same path"),
+            ("path = \"/b\"\n", "path = \"/b\"\nhigh_mark = \"50 %\"\nlow_mark = \"50 %\"\n", ":11: ", "not below"),
+            ("path = \"/b\"\n", "path = \"/b\"\nhigh_mark = \"80 %\"\n", ":10: ", "not below"),
+            ("path = \"/b\"\n", "path = \"/b\"\nlow_mark = \"95 %\"\n", ":10: ", "not below"),
+            ("path = \"/b\"\n", "path = \"/b\"\nhigh_mark = \"50\"\n", ":10: ", "not a share"),
             ("path = \"/b\"", "path = \"b\"", ":9: ", "not absolute"),
             ("metadata = \"a\"", "metadata = \"c\"", ":3: ", "`c`"),
             ("name = \"b\"", "name = \"b/c\"", ":8: ", "not plain"),

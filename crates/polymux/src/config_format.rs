@@ -41,6 +41,12 @@ pub struct TierEntry {
     /// Room left free of new data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve: Option<Reserve>,
+    /// Share of the tier above which files leave it for slower ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high_mark: Option<Share>,
+    /// Share at which that ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low_mark: Option<Share>,
 }
 
 /// The `[options]` table. `None` is the program's default.
@@ -62,6 +68,9 @@ pub struct OptionsEntry {
     /// Threads that serve requests of the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<std::num::NonZeroU16>,
+    /// Threads that move blocks between tiers, 0 to 16; with 0 nothing is moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub movers: Option<Movers>,
     /// Bytes of memory for the metadata store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_memory: Option<Size>,
@@ -102,6 +111,49 @@ impl TryFrom<String> for Size {
 impl From<Size> for String {
     fn from(size: Size) -> Self {
         exact_size(size.0)
+    }
+}
+
+/// A number of threads that move blocks: at most 16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u16", into = "u16")]
+pub struct Movers(pub u16);
+
+impl Movers {
+    /// More would only wait for one another: a tier is the target of one mover at a time.
+    const MAX: u16 = 16;
+}
+
+impl TryFrom<u16> for Movers {
+    type Error = String;
+
+    fn try_from(number: u16) -> Result<Self, Self::Error> {
+        if number <= Self::MAX { Ok(Self(number)) } else { Err(format!("movers is {number}; 0 to {} are possible", Self::MAX)) }
+    }
+}
+
+impl From<Movers> for u16 {
+    fn from(movers: Movers) -> Self {
+        movers.0
+    }
+}
+
+/// A share such as `90 %`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Share(pub Percent);
+
+impl TryFrom<String> for Share {
+    type Error = polymux_types::units::UnitError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse().map(Self)
+    }
+}
+
+impl From<Share> for String {
+    fn from(share: Share) -> Self {
+        share.0.to_string()
     }
 }
 
@@ -254,6 +306,13 @@ threads = 4
         assert!(error.starts_with("/etc/polymux/media.toml:8: ") && error.contains("1 XiB"), "{error}");
         let error = error_of(&GOOD.replace("5 %", "500 %"));
         assert!(error.starts_with("/etc/polymux/media.toml:9: ") && error.contains("500 %"), "{error}");
+    }
+
+    #[test]
+    fn too_many_movers_are_refused_with_the_line() {
+        assert_eq!(parse(Path::new("x"), &GOOD.replace("threads = 4", "movers = 0")).unwrap().options.movers, Some(Movers(0)));
+        let error = error_of(&GOOD.replace("threads = 4", "movers = 17"));
+        assert!(error.starts_with("/etc/polymux/media.toml:18: ") && error.contains("0 to 16"), "{error}");
     }
 
     #[test]

@@ -14,10 +14,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use polymux_fs::MoversState;
 use polymux_types::Ino;
 
-use crate::protocol::{Answer, REQUEST_LENGTH_MAX, Request};
+use crate::protocol::{Answer, MovesReport, REQUEST_LENGTH_MAX, Request, TierChange};
 use crate::report::DaemonView;
+use crate::tier_events;
+use crate::tiers::VolatileTiers;
 
 /// How long a client may take to send its request or to take its answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
@@ -93,6 +96,32 @@ fn answer_to(request: &Request, view: &DaemonView) -> Answer {
     let answered = match request {
         Request::Status => view.status().map(|report| Answer::Status(Box::new(report))),
         Request::Where { ino } => view.locate(Ino(*ino)).map(Answer::Where),
+        Request::Migrate { files, tier, range } => {
+            return view.migrate(files, tier, *range).map_or_else(refused, Answer::Migrate);
+        }
+        Request::Jobs { jobs } => return Answer::Jobs(view.jobs(jobs)),
+        Request::Moves => return moves(Ok(view.moves())),
+        Request::TierDrain { tier } => return moves(view.drain(tier)),
+        Request::TierDrainCancel { tier } => return moves(view.cancel_drain(tier)),
+        Request::Pause => return moves(Ok(view.set_movers(MoversState::Paused))),
+        Request::Resume => return moves(Ok(view.set_movers(MoversState::Working))),
+        Request::TierAdd { tier, place, volatile_for_tests } => {
+            let volatile = if *volatile_for_tests { VolatileTiers::Allowed } else { VolatileTiers::Refused };
+            return tier_changed(tier_events::add(view, tier, place, volatile));
+        }
+        Request::TierRemove { tier } => return tier_changed(tier_events::remove(view, tier)),
     };
     answered.unwrap_or_else(|error| Answer::Error(error.to_string()))
+}
+
+fn moves(answered: Result<MovesReport>) -> Answer {
+    answered.map_or_else(refused, |report| Answer::Moves(Box::new(report)))
+}
+
+fn refused(error: anyhow::Error) -> Answer {
+    Answer::Error(format!("{error:#}"))
+}
+
+fn tier_changed(changed: Result<TierChange>) -> Answer {
+    changed.map_or_else(|error| Answer::Error(format!("{error:#}")), Answer::TierChanged)
 }

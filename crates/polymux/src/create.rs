@@ -72,13 +72,13 @@ fn plan(arguments: &CreateArguments, volatile: VolatileTiers) -> Result<(VolumeC
 }
 
 /// A tier as the command line gives it, with the true path of its directory.
-fn candidate(argument: &Named<PathBuf>) -> Result<TierConfig> {
+pub fn candidate(argument: &Named<PathBuf>) -> Result<TierConfig> {
     names::check("tier", &argument.name)?;
     let path = argument
         .value
         .canonicalize()
         .with_context(|| format!("tier `{}`: {}", argument.name, argument.value.display()))?;
-    Ok(TierConfig { name: argument.name.clone(), path, capacity: None, reserve: None })
+    Ok(TierConfig::new(argument.name.clone(), path))
 }
 
 fn named<'a>(tiers: &'a mut [TierConfig], name: &str) -> Result<&'a mut TierConfig> {
@@ -136,11 +136,11 @@ impl Drop for Undo {
 fn make(config: &VolumeConfig, config_path: &Path) -> Result<()> {
     let mut undo = Undo { made: Vec::new() };
     let mut members = Vec::new();
-    for (index, tier) in config.tiers.iter().enumerate() {
+    for tier in &config.tiers {
         undo.made.push(config::private_directory(&tier.path));
         let open = PosixTier::prepare(&tier.path, tiers::open_options(tier, Access::ReadWrite))
             .map_err(|error| anyhow!("tier `{}`: {}: {error}", tier.name, tier.path.display()))?;
-        members.push(tiers::member(config, index, Arc::new(open))?);
+        members.push(tiers::member(tier, Arc::new(open))?);
     }
     let store = crate::metadata::open(config, OpenMode::CreateNew, None)?;
     let parts = Parts {

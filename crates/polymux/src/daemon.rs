@@ -13,16 +13,16 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_fs::{Access, FileSystem, Parts, Progress, TierPresence};
+use polymux_fs::{Access, BackgroundThreads, FileSystem, MOVERS_DEFAULT, Parts, TierPresence};
 use polymux_fuse::{Session, Unmounter};
 use polymux_meta::LogStore;
 use polymux_types::SystemClock;
+use polymux_types::sync::RwLock;
 use rustix::mount::UnmountFlags;
 use rustix::process::Resource;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -30,6 +30,7 @@ use signal_hook::iterator::Signals;
 
 use crate::client;
 use crate::config::VolumeConfig;
+use crate::config_format::Movers;
 use crate::control::ControlServer;
 use crate::create;
 use crate::daemonize::{self, Readiness};
@@ -40,9 +41,6 @@ use crate::mount_table::MountTable;
 use crate::registry::Registry;
 use crate::report::DaemonView;
 use crate::tiers;
-
-/// Pause of the background thread when nothing waits.
-const IDLE_PAUSE: Duration = Duration::from_millis(200);
 
 /// How long files may stay open after a signal before the daemon ends all the same.
 const OPEN_FILES_PATIENCE: Duration = Duration::from_secs(10);
@@ -101,7 +99,7 @@ struct Mounted {
     control: ControlServer,
     events: Receiver<Event>,
     unmounter: Unmounter,
-    worker: Worker,
+    background: Arc<BackgroundThreads>,
     file_system: Arc<FileSystem>,
     store: Arc<LogStore>,
     warnings: Vec<String>,
@@ -132,22 +130,25 @@ impl Mounted {
         let unmounter = session.unmounter();
         watch_signals(sender.clone())?;
         let store = Arc::clone(&metadata.store);
+        let movers = config.options.movers.map_or(MOVERS_DEFAULT, |Movers(movers)| movers);
+        let background = Arc::new(BackgroundThreads::start(&file_system, movers).context("cannot start threads")?);
         let view = DaemonView {
             file_system: Arc::clone(&file_system),
-            config: config.clone(),
+            background: Arc::clone(&background),
+            config: RwLock::new(config.clone()),
+            config_path: config_path.to_owned(),
             mount_point: mount_point.to_owned(),
             threads: kernel_options.threads,
             warnings: warnings.clone(),
             metadata,
         };
         let control = ControlServer::start(&registry.socket_path(&config.name), Arc::new(view))?;
-        let worker = Worker::start(Arc::clone(&file_system))?;
         serve_kernel(session, sender)?;
         Ok(Self {
             control,
             events,
             unmounter,
-            worker,
+            background,
             file_system,
             store,
             warnings,
@@ -163,7 +164,10 @@ impl Mounted {
         notify(&[sd_notify::NotifyState::Ready]);
         let ended = self.wait_for_end();
         notify(&[sd_notify::NotifyState::Stopping]);
-        self.worker.stop();
+        // Before the end of the file system: what movers have begun comes to the end of its batch.
+        if let Err(error) = self.background.stop() {
+            log::error!("{error}");
+        }
         let drained = self.file_system.unmount();
         self.store.finish_copy();
         drop(self.control);
@@ -358,38 +362,4 @@ fn open_file_system(
         log::info!("volume `{}` is opened read-only", config.name);
     }
     Ok((file_system, metadata))
-}
-
-/// The thread that does the file system's background work.
-struct Worker {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
-}
-
-impl Worker {
-    fn start(file_system: Arc<FileSystem>) -> Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = thread::Builder::new().name("background".to_owned()).spawn(move || {
-            while !stopped.load(Ordering::Acquire) {
-                let start = Instant::now();
-                let pause = match file_system.step() {
-                    Progress::Idle => IDLE_PAUSE,
-                    // Work that only waits for a moment returns at once, and must not spin.
-                    Progress::Worked if start.elapsed() < Duration::from_millis(1) => Duration::from_millis(5),
-                    Progress::Worked => continue,
-                };
-                thread::park_timeout(pause);
-            }
-        })?;
-        Ok(Self { stop, thread })
-    }
-
-    fn stop(self) {
-        self.stop.store(true, Ordering::Release);
-        self.thread.thread().unpark();
-        if self.thread.join().is_err() {
-            log::error!("the background thread had panicked");
-        }
-    }
 }

@@ -8,6 +8,7 @@
 mod cli;
 mod client;
 mod config;
+mod config_edit;
 mod config_format;
 mod control;
 mod create;
@@ -27,6 +28,8 @@ mod protocol;
 mod registry;
 mod report;
 mod status;
+mod tier_admin;
+mod tier_events;
 mod tiers;
 mod try_out;
 mod umount;
@@ -38,7 +41,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 
-use crate::cli::{CommandLine, ExtentDetail, InspectSubject, Verb, output_format};
+use crate::cli::{CommandLine, ExtentDetail, InspectSubject, TierAction, Verb, output_format};
 use crate::registry::Registry;
 use crate::umount::UnmountMode;
 
@@ -70,6 +73,11 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Where { file, extents, json } => {
             let detail = if extents { ExtentDetail::Shown } else { ExtentDetail::Hidden };
             where_is::run(&registry()?, &file, detail, output_format(json))
+        }
+        Verb::Tier { action: TierAction::Add(arguments) } => tier_admin::add(&registry()?, &arguments),
+        Verb::Tier { action: TierAction::Remove { volume, tier } } => tier_admin::remove(&registry()?, &volume, &tier),
+        Verb::Tier { action: TierAction::List { volume, json } } => {
+            tier_admin::list(&registry()?, &volume, output_format(json))
         }
         Verb::Inspect { subject: InspectSubject::Label { tier, json } } => inspect::label(&tier, output_format(json)),
         Verb::Inspect { subject: InspectSubject::Store { part } } => inspect::store::run(&registry()?, &part),

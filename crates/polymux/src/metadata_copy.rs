@@ -31,8 +31,8 @@ pub struct Metadata {
     pub store: Arc<LogStore>,
     /// What had to be done to open it.
     pub recovery: Vec<String>,
-    /// Index of the tier that holds its second copy, or why there is none.
-    copy: Result<usize, String>,
+    /// Name of the tier that holds its second copy, or why there is none.
+    copy: Result<String, String>,
     /// It was made from its second copy just now.
     restored: bool,
 }
@@ -54,6 +54,7 @@ impl Metadata {
         };
         let opened = metadata::open(config, OpenMode::Existing, copy.as_ref().ok().copied());
         let store = opened.map_err(|error| with_hint(config, error))?;
+        let copy = copy.map(|tier| config.tiers[tier].name.clone());
         Ok(Self { store: Arc::new(store), recovery, copy, restored })
     }
 
@@ -79,9 +80,14 @@ impl Metadata {
         }
     }
 
+    /// Name of the tier that holds the second copy.
+    pub fn copy_tier(&self) -> Option<&str> {
+        self.copy.as_deref().ok()
+    }
+
     /// How the second copy does.
-    pub fn copy_report(&self, config: &VolumeConfig) -> MetadataCopyReport {
-        let tier = self.copy.as_ref().ok().map(|tier| config.tiers[*tier].name.clone());
+    pub fn copy_report(&self) -> MetadataCopyReport {
+        let tier = self.copy_tier().map(str::to_owned);
         let Some(report) = self.store.report().copy else {
             return MetadataCopyReport {
                 tier,

@@ -3,12 +3,24 @@
 //! Invariant: an answer is what `--json` prints, so that keys here are a public interface: they are added to, never
 //! renamed.
 
+mod moves;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config_format::TierEntry;
+
+pub use moves::{
+    ByteRange, DrainReport, JobPhase, JobReport, JobsReport, MigrateReport, MovesReport, MovesSummary, RefusedFile,
+    SubmittedJob,
+};
+
 /// Longest request in bytes.
 pub const REQUEST_LENGTH_MAX: u64 = 64 * 1024;
+
+/// Most files or jobs that a request names, so that it stays far below [`REQUEST_LENGTH_MAX`].
+pub const FILES_PER_REQUEST_MAX: usize = 256;
 
 /// A request to the daemon of one volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +33,62 @@ pub enum Request {
         /// Inode number.
         ino: u64,
     },
+    /// Move files, or a range of each, to a tier. Not more than [`FILES_PER_REQUEST_MAX`] at once.
+    Migrate {
+        /// Inode numbers.
+        files: Vec<u64>,
+        /// Name of the tier.
+        tier: String,
+        /// Which bytes; all without it.
+        range: Option<ByteRange>,
+    },
+    /// How far jobs are. Not more than [`FILES_PER_REQUEST_MAX`] at once.
+    Jobs {
+        /// Their numbers.
+        jobs: Vec<u64>,
+    },
+    /// Everything about moves.
+    Moves,
+    /// Begin to empty a tier.
+    TierDrain {
+        /// Name of the tier.
+        tier: String,
+    },
+    /// Use a tier again that is being emptied.
+    TierDrainCancel {
+        /// Name of the tier.
+        tier: String,
+    },
+    /// Let movers rest.
+    Pause,
+    /// Let movers work again.
+    Resume,
+    /// Take a tier into the volume.
+    TierAdd {
+        /// The tier as the configuration is to list it.
+        tier: TierEntry,
+        /// Where it comes in the speed order.
+        place: TierPlace,
+        /// Tiers in memory are let in.
+        volatile_for_tests: bool,
+    },
+    /// Take a tier that holds nothing out of the volume.
+    TierRemove {
+        /// Its name.
+        tier: String,
+    },
+}
+
+/// Where a tier comes in the speed order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TierPlace {
+    /// After all others: the slowest.
+    Last,
+    /// At this place, 1 for the fastest.
+    Position(usize),
+    /// Before the tier of this name.
+    Before(String),
 }
 
 /// An answer of the daemon.
@@ -31,8 +99,25 @@ pub enum Answer {
     Status(Box<StatusReport>),
     /// To [`Request::Where`].
     Where(WhereReport),
+    /// To [`Request::Migrate`].
+    Migrate(MigrateReport),
+    /// To [`Request::Jobs`].
+    Jobs(JobsReport),
+    /// To every other request about moves: how things are after it.
+    Moves(Box<MovesReport>),
+    /// To [`Request::TierAdd`] and [`Request::TierRemove`]: it is done.
+    TierChanged(TierChange),
     /// The request could not be carried out.
     Error(String),
+}
+
+/// A tier that joined or left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierChange {
+    /// What was done, in a sentence.
+    pub done: String,
+    /// What is worth knowing beside that.
+    pub warnings: Vec<String>,
 }
 
 /// Everything `status` tells of a mounted volume. Sizes are in bytes.
@@ -86,6 +171,9 @@ pub struct StatusReport {
     pub warnings: Vec<String>,
     /// Counters of the file system.
     pub counters: BTreeMap<String, u64>,
+    /// Blocks that move between tiers.
+    #[serde(default)]
+    pub moves: MovesSummary,
 }
 
 /// The metadata store in a [`StatusReport`].
@@ -184,6 +272,15 @@ pub struct TierReport {
     pub free: Option<u64>,
     /// Room that is left free of new data.
     pub reserve: u64,
+    /// Files leave the tier, and nothing new comes to it.
+    #[serde(default)]
+    pub draining: bool,
+    /// Bytes in use above which files leave the tier.
+    #[serde(default)]
+    pub high_mark: u64,
+    /// Bytes in use at which that ends.
+    #[serde(default)]
+    pub low_mark: u64,
     /// Tiers whose file system is the same: their room is counted once.
     pub shares_file_system_with: Vec<String>,
     /// What the file system below can do, name and value.
@@ -248,7 +345,13 @@ mod tests {
 
     #[test]
     fn requests_are_one_line_and_unknown_ones_are_refused() {
-        for request in [Request::Status, Request::Where { ino: 7 }] {
+        let add = Request::TierAdd {
+            tier: crate::config::TierConfig::new("new", "/x".into()).to_entry(),
+            place: TierPlace::Before("slow".to_owned()),
+            volatile_for_tests: false,
+        };
+        let remove = Request::TierRemove { tier: "new".to_owned() };
+        for request in [Request::Status, Request::Where { ino: 7 }, add, remove] {
             let line = serde_json::to_string(&request).unwrap();
             assert!(!line.contains('\n'));
             assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), request);

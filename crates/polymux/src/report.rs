@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use polymux_fs::{FileLocation, FileSystem, TierState, TierStatus};
+use polymux_fs::{BackgroundThreads, FileLocation, FileSystem, TierState, TierStatus};
 use polymux_tier::{Capabilities, Guarantee};
 use polymux_types::Ino;
+use polymux_types::sync::RwLock;
 
 use crate::config::VolumeConfig;
 use crate::metadata_copy::Metadata;
@@ -16,8 +17,12 @@ use crate::protocol::{ExtentReport, ShareReport, SpaceReport, StatusReport, Tier
 pub struct DaemonView {
     /// The mounted file system.
     pub file_system: Arc<FileSystem>,
-    /// Its configuration.
-    pub config: VolumeConfig,
+    /// The threads that do its background work.
+    pub background: Arc<BackgroundThreads>,
+    /// Its configuration, as its file says now.
+    pub config: RwLock<VolumeConfig>,
+    /// Where that file is.
+    pub config_path: PathBuf,
     /// Directory it is mounted on.
     pub mount_point: PathBuf,
     /// Threads that serve requests of the kernel.
@@ -33,6 +38,7 @@ impl DaemonView {
     pub fn status(&self) -> polymux_fs::Result<StatusReport> {
         let status = self.file_system.status()?;
         let space = self.file_system.space().ok();
+        let config = self.config.read().clone();
         Ok(StatusReport {
             volume: status.id.to_string(),
             name: status.name,
@@ -44,11 +50,11 @@ impl DaemonView {
             guarantee_meaning: meaning_of(status.guarantee).to_owned(),
             transport: "classic /dev/fuse".to_owned(),
             threads: self.threads,
-            metadata_tier: self.config.tiers[self.config.metadata].name.clone(),
+            metadata_tier: config.tiers[config.metadata].name.clone(),
             metadata_bytes: status.metadata_bytes,
             metadata_store: self.metadata.store_report(),
-            metadata_copy: self.metadata.copy_report(&self.config),
-            tiers: status.tiers.iter().map(|tier| self.tier_report(tier)).collect(),
+            metadata_copy: self.metadata.copy_report(),
+            tiers: status.tiers.iter().map(|tier| tier_report(&config, tier)).collect(),
             space: space.map(|space| SpaceReport { total: space.total, free: space.free, available: space.available }),
             inodes_cached: status.inodes_cached,
             files_open: status.files_open,
@@ -58,6 +64,7 @@ impl DaemonView {
             recovery: self.metadata.recovery.iter().cloned().chain(status.recovery).collect(),
             warnings: self.warnings.clone(),
             counters: to_map(status.counters),
+            moves: self.moves_summary(),
         })
     }
 
@@ -65,31 +72,34 @@ impl DaemonView {
     pub fn locate(&self, ino: Ino) -> polymux_fs::Result<WhereReport> {
         self.file_system.locate(ino).map(where_report)
     }
+}
 
-    fn tier_report(&self, tier: &TierStatus) -> TierReport {
-        let configured = self.config.tiers.iter().find(|configured| configured.name == tier.name);
-        let (state, reason) = match &tier.state {
-            TierState::Online => ("online", None),
-            TierState::Failing(reason) => ("failing", Some(reason.clone())),
-            TierState::Missing(reason) => ("missing", Some(reason.clone())),
-        };
-        TierReport {
-            id: tier.id.get(),
-            name: tier.name.clone(),
-            path: configured.map_or_else(String::new, |configured| configured.path.display().to_string()),
-            state: state.to_owned(),
-            reason,
-            file_system: tier.capabilities.as_ref().map(|capabilities| capabilities.file_system.clone()),
-            guarantee: tier.capabilities.as_ref().map(|capabilities| capabilities.guarantee.to_string()),
-            capacity: configured.and_then(|configured| configured.capacity).map(|capacity| capacity.0.0),
-            total: tier.space.map(|space| space.total),
-            used: tier.space.map(|space| space.used),
-            free: tier.space.map(|space| space.free),
-            reserve: tier.reserve,
-            shares_file_system_with: tier.shares_file_system_with.clone(),
-            capabilities: tier.capabilities.as_ref().map(capability_map).unwrap_or_default(),
-            counters: to_map(tier.counters.entries()),
-        }
+fn tier_report(config: &VolumeConfig, tier: &TierStatus) -> TierReport {
+    let configured = config.tiers.iter().find(|configured| configured.name == tier.name);
+    let (state, reason) = match &tier.state {
+        TierState::Online => ("online", None),
+        TierState::Failing(reason) => ("failing", Some(reason.clone())),
+        TierState::Missing(reason) => ("missing", Some(reason.clone())),
+    };
+    TierReport {
+        id: tier.id.get(),
+        name: tier.name.clone(),
+        path: configured.map_or_else(String::new, |configured| configured.path.display().to_string()),
+        state: state.to_owned(),
+        reason,
+        file_system: tier.capabilities.as_ref().map(|capabilities| capabilities.file_system.clone()),
+        guarantee: tier.capabilities.as_ref().map(|capabilities| capabilities.guarantee.to_string()),
+        capacity: configured.and_then(|configured| configured.capacity).map(|capacity| capacity.0.0),
+        total: tier.space.map(|space| space.total),
+        used: tier.space.map(|space| space.used),
+        free: tier.space.map(|space| space.free),
+        reserve: tier.reserve,
+        draining: tier.draining,
+        high_mark: tier.high_mark_bytes,
+        low_mark: tier.low_mark_bytes,
+        shares_file_system_with: tier.shares_file_system_with.clone(),
+        capabilities: tier.capabilities.as_ref().map(capability_map).unwrap_or_default(),
+        counters: to_map(tier.counters.entries()),
     }
 }
 

@@ -123,13 +123,18 @@ fn copy_line(copy: &MetadataCopyReport) -> String {
     format!("  second copy: on tier {tier}, {}, {lag}{reason}", copy.state)
 }
 
+/// The state of a tier in one word.
+pub fn state_of(tier: &TierReport) -> &str {
+    if tier.draining && tier.state == "online" { "draining" } else { &tier.state }
+}
+
 fn tier_table(tiers: &[TierReport]) -> String {
     let mut table =
         Table::new(&["tier", "state", "file system", "promise", "capacity", "used", "free", "reserve", "path"]);
     for tier in tiers {
         table.row(vec![
             tier.name.clone(),
-            tier.state.clone(),
+            state_of(tier).to_owned(),
             tier.file_system.clone().unwrap_or_else(|| "-".to_owned()),
             tier.guarantee.clone().unwrap_or_else(|| "-".to_owned()),
             output::size(tier.total),

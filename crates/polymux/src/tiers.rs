@@ -138,10 +138,8 @@ pub fn open_all(config: &VolumeConfig, access: Access) -> Result<Vec<TierMember>
 
 fn open_one(config: &VolumeConfig, index: usize, tier: &TierConfig, access: Access) -> Result<TierMember> {
     match PosixTier::open(&tier.path, open_options(tier, access)) {
-        Ok(open) => member(config, index, Arc::new(open)),
-        Err(TierError::Label(reason)) => {
-            Ok(TierMember { name: tier.name.clone(), reserve: ByteSize(0), presence: TierPresence::Missing(reason) })
-        }
+        Ok(open) => member(&config.tiers[index], Arc::new(open)),
+        Err(TierError::Label(reason)) => Ok(TierMember::new(tier.name.clone(), TierPresence::Missing(reason))),
         Err(error) => Err(anyhow!("tier `{}`: {}: {error}", tier.name, tier.path.display())),
     }
 }
@@ -175,11 +173,11 @@ pub fn check_members(config: &VolumeConfig, members: &[TierMember], missing: Mis
 
 /// An open tier as a member of its volume, with its reserve in bytes. What the metadata store needs beside that is kept
 /// free by the file system.
-pub fn member(config: &VolumeConfig, index: usize, open: Arc<PosixTier>) -> Result<TierMember> {
-    let tier = &config.tiers[index];
+pub fn member(tier: &TierConfig, open: Arc<PosixTier>) -> Result<TierMember> {
     let total = open.space().map_err(|error| anyhow!("tier `{}`: {error}", tier.name))?.total;
     let reserve = tier.reserve.map_or(ByteSize(0), |reserve| reserve.bytes_of(total));
-    Ok(TierMember { name: tier.name.clone(), reserve, presence: TierPresence::Present(open) })
+    let (high_mark, low_mark) = tier.marks();
+    Ok(TierMember { reserve, high_mark, low_mark, ..TierMember::new(tier.name.clone(), TierPresence::Present(open)) })
 }
 
 #[cfg(test)]
@@ -187,7 +185,7 @@ mod tests {
     use super::*;
 
     fn tier(name: &str, path: &str) -> TierConfig {
-        TierConfig { name: name.to_owned(), path: PathBuf::from(path), capacity: None, reserve: None }
+        TierConfig::new(name, PathBuf::from(path))
     }
 
     #[test]

@@ -29,6 +29,23 @@ pub(crate) struct MapChange {
     pub(crate) added: Vec<Extent>,
 }
 
+impl MapChange {
+    /// Adds a change that was made after this one, so that both are one.
+    pub(crate) fn then(&mut self, later: Self) {
+        for end in later.removed {
+            self.added.retain(|extent| extent.end != end);
+            self.removed.push(end);
+        }
+        for extent in later.added {
+            self.added.retain(|earlier| earlier.end != extent.end);
+            self.added.push(extent);
+        }
+        self.removed.sort_unstable();
+        self.removed.dedup();
+        self.removed.retain(|end| !self.added.iter().any(|extent| extent.end == *end));
+    }
+}
+
 /// Home slot and exceptions, keyed by their end so that one seek finds the covering one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BlockMap {
@@ -94,6 +111,36 @@ impl BlockMap {
     /// The owner of what the file may still grow to.
     pub(crate) fn tail(&self) -> Option<Owner> {
         self.run_at(END - 1).owner
+    }
+
+    /// Slots that own a block, blocks that the file has not reached included.
+    pub(crate) fn owners(&self) -> Vec<u8> {
+        let slots = self.runs(0, END).into_iter().filter_map(|run| match run.owner {
+            Some(Owner::Slot(slot)) => Some(slot),
+            Some(Owner::Hole) | None => None,
+        });
+        let mut slots: Vec<u8> = slots.collect();
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    }
+
+    /// The same owners under other slot numbers and with another home. `numbers` gives each owner its new number.
+    pub(crate) fn renumber(&mut self, home: u8, numbers: impl Fn(u8) -> u8) -> MapChange {
+        let runs = self.runs(0, END);
+        let mut change = self.clear();
+        self.home = Some(numbers(home));
+        for run in runs {
+            let owner = match run.owner.expect("a file with a home has an owner for each block") {
+                Owner::Slot(slot) => Owner::Slot(numbers(slot)),
+                Owner::Hole => Owner::Hole,
+            };
+            if Some(owner) != self.home.map(Owner::Slot) {
+                self.insert(Extent { start: run.start, end: run.end, owner }, &mut change);
+            }
+        }
+        change.removed.retain(|end| !change.added.iter().any(|extent| extent.end == *end));
+        change
     }
 
     /// The runs that cover blocks `start..end`, in order.
@@ -249,6 +296,27 @@ mod tests {
         map.assign(0, END, Owner::Slot(2));
         assert!(!map.has_exceptions());
         assert_eq!(map.tail(), Some(Owner::Slot(2)));
+    }
+
+    #[test]
+    fn renumbering_keeps_every_owner_and_says_what_changed() {
+        let mut map = BlockMap::default();
+        map.set_home(0);
+        let mut change = map.assign(0, 4, Owner::Slot(1));
+        change.then(map.assign(4, END, Owner::Slot(2)));
+        change.then(map.assign(7, 8, Owner::Hole));
+        assert_eq!(map.owners(), [1, 2]);
+        change.then(map.renumber(2, |slot| slot - 1));
+        assert_eq!((map.home(), map.owners()), (Some(1), vec![0, 1]));
+        assert_eq!(map.run_at(3).owner, Some(Owner::Slot(0)));
+        assert_eq!(map.run_at(7).owner, Some(Owner::Hole));
+        assert_eq!(map.run_at(9).owner, Some(Owner::Slot(1)));
+        let rebuilt = BlockMap::from_extents(Some(1), &{
+            let mut added = change.added;
+            added.sort_unstable_by_key(|extent| extent.end);
+            added
+        });
+        assert_eq!(rebuilt, Ok(map));
     }
 
     #[test]

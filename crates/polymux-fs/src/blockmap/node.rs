@@ -6,30 +6,62 @@
 //! * `map_version` is drawn from one counter per file, so that a node made anew never repeats a version. A reader notes
 //!   the counter, reads, and is right if no node it touched carries a later version: a node that does not exist was not
 //!   changed since the file came into memory.
+//! * A node that is being moved notes the blocks of everybody who is inside or comes in, on entering and on leaving
+//!   (docs/design/0010): what was copied between the two is copied again.
+//! * A closed node lets nobody in. Whoever finds one closed leaves the nodes that it holds and waits outside.
 //! * Nodes live until the inode leaves memory; then nobody reads.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
-use polymux_types::sync::{Condvar, Mutex, RwLock};
+use polymux_types::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, RwLock};
 use smallvec::SmallVec;
 
-const BLOCKS_PER_NODE: u64 = RANGE_NODE_SIZE / BLOCK_SIZE;
+use super::{BLOCKS_PER_NODE, DirtyBlocks};
 
+/// Who is inside a node.
 #[derive(Debug, Default)]
-struct RangeNode {
-    map_version: AtomicU64,
-    /// Raised when a writer leaves; the mover compares it (M10).
-    write_version: AtomicU64,
+pub(super) struct Pending {
     /// Blocks being written, whole ranges of their writers.
-    pending: Mutex<SmallVec<[(u64, u64); 1]>>,
-    left: Condvar,
+    pub(super) ranges: SmallVec<[(u64, u64); 1]>,
+    /// While the node is being moved: blocks of everybody who was inside since this was last taken.
+    pub(super) dirty: Option<Box<DirtyBlocks>>,
+    /// The mover has the node alone.
+    pub(super) is_closed: bool,
 }
 
+#[derive(Debug, Default)]
+pub(super) struct RangeNode {
+    map_version: AtomicU64,
+    pub(super) pending: Mutex<Pending>,
+    /// Somebody left, or the node was opened.
+    pub(super) left: Condvar,
+}
+
+#[cfg(not(shuttle))]
 const _: () = assert!(size_of::<RangeNode>() <= 104, "a node with its place in the table takes 128 bytes at the most");
+
+impl Pending {
+    fn holds_any_of(&self, blocks: &Range<u64>) -> bool {
+        self.ranges.iter().any(|(start, end)| *start < blocks.end && blocks.start < *end)
+    }
+
+    fn note_dirty(&mut self, node: u64, blocks: (u64, u64)) {
+        if let Some(dirty) = &mut self.dirty {
+            dirty.mark(node, blocks.0..blocks.1);
+        }
+    }
+}
+
+impl RangeNode {
+    fn wait_until_open(&self) {
+        let mut pending = self.pending.lock();
+        while pending.is_closed {
+            self.left.wait(&mut pending);
+        }
+    }
+}
 
 /// All range nodes of one file.
 #[derive(Debug, Default)]
@@ -43,52 +75,69 @@ pub(crate) struct NodeTable {
 /// Blocks held by a writer; dropping it lets overlapping writers in.
 pub(crate) struct RangeGuard {
     blocks: (u64, u64),
-    held: SmallVec<[Arc<RangeNode>; 2]>,
+    held: SmallVec<[(u64, Arc<RangeNode>); 2]>,
 }
 
-fn nodes_of(blocks: &Range<u64>) -> std::ops::RangeInclusive<u64> {
+pub(super) fn nodes_of(blocks: &Range<u64>) -> std::ops::RangeInclusive<u64> {
     assert!(blocks.start < blocks.end, "a range covers a block");
     blocks.start / BLOCKS_PER_NODE..=(blocks.end - 1) / BLOCKS_PER_NODE
 }
 
 impl NodeTable {
-    fn node(&self, index: u64) -> Arc<RangeNode> {
+    pub(super) fn node(&self, index: u64) -> Arc<RangeNode> {
         if let Some(node) = self.nodes.read().get(&index) {
             return node.clone();
         }
         self.nodes.write().entry(index).or_default().clone()
     }
 
-    /// Waits until no other writer holds any of the blocks, and holds them.
+    /// Waits until no other writer holds any of the blocks and no node of them is closed, and holds them.
     pub(crate) fn hold(&self, blocks: Range<u64>) -> RangeGuard {
-        let mut guard = RangeGuard { blocks: (blocks.start, blocks.end), held: SmallVec::new() };
-        for index in nodes_of(&blocks) {
-            let node = self.node(index);
-            let mut pending = node.pending.lock();
-            while pending.iter().any(|(start, end)| *start < blocks.end && blocks.start < *end) {
-                node.left.wait(&mut pending);
+        loop {
+            let entered = self.enter(&blocks, |node, pending| {
+                node.left.wait(pending);
+                true
+            });
+            match entered {
+                Ok(guard) => return guard,
+                // Nobody waits for a move with a node in the hand.
+                Err(closed) => closed.wait_until_open(),
             }
-            pending.push(guard.blocks);
-            drop(pending);
-            guard.held.push(node);
         }
-        guard
     }
 
     /// As [`NodeTable::hold`], or `None` where it would wait.
     pub(crate) fn try_hold(&self, blocks: Range<u64>) -> Option<RangeGuard> {
+        self.enter(&blocks, |_, _| false).ok()
+    }
+
+    /// Takes the blocks node by node. `wait` is asked where somebody else holds some of them; where it declines, and where
+    /// a node is closed, everything taken so far is let go and the node is returned.
+    fn enter(
+        &self,
+        blocks: &Range<u64>,
+        wait: impl Fn(&RangeNode, &mut MutexGuard<'_, Pending>) -> bool,
+    ) -> Result<RangeGuard, Arc<RangeNode>> {
         let mut guard = RangeGuard { blocks: (blocks.start, blocks.end), held: SmallVec::new() };
-        for index in nodes_of(&blocks) {
+        for index in nodes_of(blocks) {
             let node = self.node(index);
             let mut pending = node.pending.lock();
-            if pending.iter().any(|(start, end)| *start < blocks.end && blocks.start < *end) {
-                return None;
+            loop {
+                let stays_out = pending.is_closed || (pending.holds_any_of(blocks) && !wait(&node, &mut pending));
+                if stays_out {
+                    drop(pending);
+                    return Err(node);
+                }
+                if !pending.is_closed && !pending.holds_any_of(blocks) {
+                    break;
+                }
             }
-            pending.push(guard.blocks);
+            pending.ranges.push(guard.blocks);
+            pending.note_dirty(index, guard.blocks);
             drop(pending);
-            guard.held.push(node);
+            guard.held.push((index, node));
         }
-        Some(guard)
+        Ok(guard)
     }
 
     /// The version that a reader notes before it looks up the map.
@@ -122,18 +171,17 @@ impl NodeTable {
 
     #[cfg(test)]
     fn is_quiet(&self) -> bool {
-        self.nodes.read().values().all(|node| node.pending.lock().is_empty())
+        self.nodes.read().values().all(|node| node.pending.lock().ranges.is_empty())
     }
 }
 
 impl Drop for RangeGuard {
     fn drop(&mut self) {
-        for node in &self.held {
+        for (index, node) in &self.held {
             let mut pending = node.pending.lock();
-            let place =
-                pending.iter().position(|range| *range == self.blocks).expect("a guard is in the list it joined");
-            pending.swap_remove(place);
-            node.write_version.fetch_add(1, Ordering::Release);
+            let place = pending.ranges.iter().position(|range| *range == self.blocks);
+            pending.ranges.swap_remove(place.expect("a guard is in the list it joined"));
+            pending.note_dirty(*index, self.blocks);
             node.left.notify_all();
         }
     }

@@ -8,6 +8,7 @@ use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::sync::{Mutex, RwLock};
 
 use super::inline::InlineData;
+use super::moving::MoveTicketPlace;
 use crate::blockmap::{BlockMap, NodeTable, Owner};
 use crate::error::{Error, Result};
 use crate::store::ObjectEntry;
@@ -29,6 +30,8 @@ pub(crate) struct Layout {
 pub(crate) struct FileState {
     /// Writers share it; truncate, punch and friends have it alone.
     pub(crate) barrier: RwLock<()>,
+    /// The move that is under way.
+    pub(super) moving: MoveTicketPlace,
     /// Held by whoever makes the file longer.
     pub(crate) append: Mutex<()>,
     pub(crate) nodes: NodeTable,
@@ -66,6 +69,7 @@ impl FileState {
     pub(crate) fn new(layout: Layout, size_known: bool) -> Self {
         Self {
             barrier: RwLock::new(()),
+            moving: MoveTicketPlace::default(),
             append: Mutex::new(()),
             nodes: NodeTable::default(),
             adding_object: Mutex::new(()),

@@ -39,7 +39,7 @@ impl Core {
     ) -> Result<()> {
         let end = offset.checked_add(length).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
         self.ensure_size(inode, file)?;
-        let _alone = file.barrier.write();
+        let _alone = file.lock_alone();
         let _append = file.append.lock();
         file.blocks_stale.store(true, Ordering::Release);
         if file.is_inline() && file.size() > 0 {
@@ -129,7 +129,8 @@ impl Core {
             return Ok(());
         }
         if self.tail_headroom(file)? < end - start {
-            let mut candidates = self.place_or_reclaim(&Request { length: end - start, partial: true, ..request })?;
+            let mut candidates =
+                self.place_or_reclaim(inode, &Request { length: end - start, partial: true, ..request })?;
             candidates.retain(|tier| self.has_headroom(*tier, end - start));
             let tier = *candidates.first().ok_or(ErrorKind::NoSpace)?;
             self.give_tail_to(inode, file, tier, block_after(file.size()))?;
@@ -157,7 +158,7 @@ impl Core {
             let mut room = start_of(block_of(self.tail_headroom(file)?));
             if room < (end - position).min(BLOCK_SIZE) {
                 let rest = Request { length: end - position, partial: true, ..request };
-                let tier = *self.place_or_reclaim(&rest)?.first().ok_or(ErrorKind::NoSpace)?;
+                let tier = *self.place_or_reclaim(inode, &rest)?.first().ok_or(ErrorKind::NoSpace)?;
                 self.extend_to_block(inode, file, position)?;
                 self.give_tail_to(inode, file, tier, block_after(file.size()))?;
                 room = start_of(block_of(self.tail_headroom(file)?));
@@ -182,7 +183,7 @@ impl Core {
     /// Refuses before anything is reserved where all tiers together have too little room.
     fn check_room_for_all(&self, file: &FileState, start: u64, end: u64) -> Result<()> {
         let new = end.saturating_sub(start.max(file.size()));
-        let room = self.tiers.iter().map(|tier| tier.headroom()).fold(0_u64, u64::saturating_add);
+        let room = self.tiers.all().iter().map(|tier| tier.headroom()).fold(0_u64, u64::saturating_add);
         if new > room && self.disowned.is_empty() { Err(ErrorKind::NoSpace.into()) } else { Ok(()) }
     }
 
@@ -234,7 +235,7 @@ impl Core {
         let mut position = start_of(block_of(start));
         while position < end {
             let request = Request { length: end - position, file_end: end, partial: true, except: Some(owner.tier) };
-            let tier = *self.place_or_reclaim(&request)?.first().ok_or(ErrorKind::NoSpace)?;
+            let tier = *self.place_or_reclaim(inode, &request)?.first().ok_or(ErrorKind::NoSpace)?;
             let room = start_of(block_of(self.tiers.by_id(tier)?.headroom()));
             if room == 0 {
                 return Err(ErrorKind::NoSpace.into());

@@ -22,7 +22,7 @@ impl Core {
     /// Whether the metadata store's file system has room to spare for the bytes of files. Half of what data leaves free
     /// there belongs to names and records alone.
     fn metadata_has_room(&self) -> bool {
-        let Some(tier) = self.tiers.iter().find(|tier| tier.holds_metadata()) else { return true };
+        let Some(tier) = self.tiers.metadata_tier() else { return true };
         tier.space().is_none_or(|space| space.file_system_free >= tier.reserve_of(&space) / 2)
     }
 

@@ -132,7 +132,7 @@ impl Core {
     }
 
     /// Gives up an object that was made and is not used after all.
-    fn discard_object(&self, inode: &Inode, entry: &ObjectEntry) {
+    pub(crate) fn discard_object(&self, inode: &Inode, entry: &ObjectEntry) {
         let record = disown_object(entry);
         let put = self.transact(&[inode], |transaction| {
             transaction.put_disowned(&record);
@@ -147,7 +147,7 @@ impl Core {
     /// Moves inline files that nobody used for a while to other tiers, where the metadata tier is down to its reserve.
     /// Elsewhere leaving them is right: they cost no object, and reading them no tier. Returns how many moved.
     pub(crate) fn move_idle_inline_files(&self) -> Result<usize> {
-        let Some(tier) = self.tiers.iter().find(|tier| tier.holds_metadata()) else { return Ok(0) };
+        let Some(tier) = self.tiers.metadata_tier() else { return Ok(0) };
         if self.elapsed_ms() < self.inline_pass_due_ms.load(Ordering::Relaxed) || tier.headroom() > 0 {
             return Ok(0);
         }
@@ -172,7 +172,7 @@ impl Core {
             if !self.is_idle(&inode) {
                 continue;
             }
-            let _alone = file.barrier.write();
+            let _alone = file.lock_alone();
             let _append = file.append.lock();
             match self.move_to_object(&inode, file, Some(tier.id)) {
                 Ok(()) => moved += 1,

@@ -20,7 +20,7 @@ impl Core {
         }
         let content = self.inline_content(inode, file)?;
         let mut refusal = ErrorKind::NoSpace.into();
-        for candidate in self.place_or_reclaim(request)? {
+        for candidate in self.place_or_reclaim(inode, request)? {
             let made = self.make_object(inode, candidate);
             match made.and_then(|entry| self.fill_home(inode, file, &entry, &content)) {
                 Ok(()) => return Ok(()),
@@ -37,18 +37,18 @@ impl Core {
     }
 
     /// Candidates for new blocks; where none has room, what is disowned is freed first.
-    pub(crate) fn place_or_reclaim(&self, request: &Request) -> Result<Vec<TierId>> {
-        let candidates = self.place(request);
+    pub(crate) fn place_or_reclaim(&self, inode: &Inode, request: &Request) -> Result<Vec<TierId>> {
+        let candidates = self.place(inode, request);
         if !candidates.is_empty() {
             return Ok(candidates);
         }
         if !self.disowned.is_empty() {
             self.free_disowned()?;
-            for tier in self.tiers.iter() {
+            for tier in self.tiers.all().iter() {
                 tier.space_now();
             }
         }
-        let candidates = self.place(request);
+        let candidates = self.place(inode, request);
         if candidates.is_empty() && self.every_tier_is_too_small_for(request.file_end) {
             return Err(Errno::EFBIG.into());
         }
@@ -56,7 +56,11 @@ impl Core {
     }
 
     fn every_tier_is_too_small_for(&self, file_end: u64) -> bool {
-        self.tiers.iter().filter_map(|tier| tier.present()).all(|tier| tier.capabilities().file_size_max < file_end)
+        self.tiers
+            .all()
+            .iter()
+            .filter_map(|tier| tier.present())
+            .all(|tier| tier.capabilities().file_size_max < file_end)
     }
 
     /// The object of a file on a tier, made and recorded where the file has none.
@@ -93,7 +97,8 @@ impl Core {
         Ok(())
     }
 
-    fn make_object(&self, inode: &Inode, tier: TierId) -> Result<ObjectEntry> {
+    /// Makes an object that no record names yet. Until one does, recovery takes it for leaked and removes it.
+    pub(crate) fn make_object(&self, inode: &Inode, tier: TierId) -> Result<ObjectEntry> {
         let parent = match inode.parent.load(Ordering::Relaxed) {
             0 => self.metadata.any_name(inode.ino)?.map_or(Ino::ROOT, |(parent, _)| parent),
             known => Ino(known),
@@ -108,6 +113,11 @@ impl Core {
         let handle = self.tiers.by_id(tier)?;
         let reference = crate::inode::reference_of(&entry);
         match handle.run(|tier| tier.create(reference)) {
+            // Asked after the object is there: whoever removes the tier says so first and looks for objects then.
+            Ok(()) if handle.is_draining() => {
+                handle.run(|tier| tier.remove(reference))?;
+                Err(ErrorKind::NoSpace.into())
+            }
             Ok(()) => {
                 if let Some(file) = inode.file() {
                     file.stamp_due.store(true, Ordering::Release);

@@ -8,7 +8,9 @@ use crate::blockmap::{Owner, Run};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{ErrorKind, Result};
+use crate::heat::AccessKind;
 use crate::inode::{FileState, Inode, Layout, reference_of};
+use crate::sched::Direction;
 use crate::store::ObjectEntry;
 
 /// Optimistic attempts before a read holds the mapping.
@@ -66,6 +68,9 @@ impl Core {
             let Some(plan) = plan else { return Ok(0) };
             let outcome = self.carry_out_read(&plan, offset, buffer, wait);
             if file.nodes.map_unchanged_since(block_of(offset)..block_after(plan.end), plan.noted) {
+                if let Ok(count) = &outcome {
+                    self.note_access(inode, AccessKind::Read, offset, *count);
+                }
                 return outcome;
             }
             Counters::count(&self.counters.read_retries);
@@ -103,7 +108,11 @@ impl Core {
     /// Fills a part from one object; what lies beyond the object's end is a hole of the file.
     pub(crate) fn read_part(&self, entry: &ObjectEntry, offset: u64, part: &mut [u8], wait: Wait) -> Result<()> {
         let handle = self.tiers.by_id(entry.tier)?;
-        let count = handle.run(|tier| tier.read(reference_of(entry), offset, part, wait))?;
+        let count = handle.transfer(
+            Direction::Read,
+            |count| *count,
+            |tier| tier.read(reference_of(entry), offset, part, wait),
+        )?;
         part[count..].fill(0);
         Ok(())
     }

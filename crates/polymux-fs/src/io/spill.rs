@@ -13,7 +13,7 @@ use polymux_tier::Wait;
 use polymux_types::TierId;
 use polymux_types::limits::BLOCK_SIZE;
 
-use super::write::publish_size;
+use super::write::{Obstacle, Step, publish_size};
 use super::{block_after, block_of, start_of};
 use crate::blockmap::{END, Owner};
 use crate::core::Core;
@@ -21,23 +21,24 @@ use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
 use crate::placement::Request;
+use crate::sched::Direction;
 use crate::store::{DisownedKind, DisownedRecord, ObjectEntry};
 
 /// Most bytes relocated at once.
 const RELOCATION_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 impl Core {
-    /// Places the beginning of `data` on another tier; returns how much. `None`: the append lock is needed first.
+    /// Places the beginning of `data` on another tier.
     ///
     /// Called with the blocks held. All blocks of `data` belong to one run of the map.
-    pub(crate) fn spill(
+    pub(super) fn spill(
         &self,
         inode: &Inode,
         file: &FileState,
         position: u64,
         data: &[u8],
         has_append_lock: bool,
-    ) -> Result<Option<usize>> {
+    ) -> Result<Step> {
         let end_block = block_after(file.size());
         let first = block_of(position);
         let is_tail = first >= end_block;
@@ -50,7 +51,7 @@ impl Core {
         };
         let last = block_after(position + data.len() as u64);
         if !has_append_lock && last >= end_block {
-            return Ok(None);
+            return Ok(Step::Blocked(Obstacle::AppendLock));
         }
         let owner = {
             let layout = file.layout.read();
@@ -66,14 +67,17 @@ impl Core {
             except: owner.map(|(_, entry)| entry.tier),
         };
         let mut refusal: Error = ErrorKind::NoSpace.into();
-        for candidate in self.place_or_reclaim(&request)? {
+        for candidate in self.place_or_reclaim(inode, &request)? {
+            if file.is_moving_to(candidate) {
+                return Ok(Step::Blocked(Obstacle::Move));
+            }
             let placed = if is_tail {
                 self.switch_tail(inode, file, candidate, position, data)
             } else {
                 self.relocate(inode, file, candidate, position, data, owner.map(|(_, entry)| entry))
             };
             match placed {
-                Ok(count) => return Ok(Some(count)),
+                Ok(count) => return Ok(Step::Wrote(count)),
                 Err(error) if error.is_out_of_room() => refusal = error,
                 Err(error) => return Err(error),
             }
@@ -121,7 +125,11 @@ impl Core {
         }
         file.blocks_stale.store(true, Ordering::Release);
         let handle = self.tiers.by_id(entry.tier)?;
-        let count = handle.run(|tier| tier.write(reference_of(entry), position, data, Wait::Allowed))?;
+        let count = handle.transfer(
+            Direction::Write,
+            |count| *count,
+            |tier| tier.write(reference_of(entry), position, data, Wait::Allowed),
+        )?;
         handle.note_written(count);
         Ok(count)
     }

@@ -28,7 +28,7 @@ impl Core {
 
     /// What became of the sync of one object, `None` where its tier is missing: a failure is put on record. Called with
     /// the sync gate held since before `written` was taken.
-    fn note_synced(
+    pub(crate) fn note_synced(
         &self,
         inode: &Inode,
         file: &FileState,
@@ -116,7 +116,7 @@ impl Core {
     /// can ask.
     fn unsynced_objects(&self, file: &FileState) -> SmallVec<[(u8, ObjectEntry); 4]> {
         let wants_sync = |(_, entry): &(u8, ObjectEntry)| {
-            let tier = self.tiers.by_id(entry.tier).ok().and_then(|handle| handle.present());
+            let tier = self.tiers.by_id(entry.tier).ok().and_then(|handle| handle.shared());
             tier.is_none_or(|tier| tier.is_unsynced(reference_of(entry)))
         };
         (0_u8..).zip(file.layout.read().objects.iter().copied()).filter(wants_sync).collect()
@@ -125,8 +125,8 @@ impl Core {
     /// Makes everything that was written on any tier durable, and every record, all of them side by side. Failures are
     /// put on record by the syncs of the files concerned, which the caller asks for next.
     pub(crate) fn sync_tiers_and_log(&self) -> Result<()> {
-        let syncs: Vec<_> = self
-            .tiers
+        let tiers = self.tiers.all();
+        let syncs: Vec<_> = tiers
             .iter()
             .filter_map(|handle| Some((handle, self.sync_pool.begin(handle.shared()?, SyncTarget::All))))
             .collect();
@@ -152,6 +152,7 @@ impl Core {
         error_seen: &std::sync::atomic::AtomicU32,
     ) -> Result<()> {
         let outcome = self.sync_file(inode, file);
+        self.heat.note_synced(inode.ino);
         // A sync beside this one may have been told of a loss that concerns it and not have put it on record yet.
         drop(file.sync_gate.write());
         let sequence = file.error_sequence.load(Ordering::Acquire);

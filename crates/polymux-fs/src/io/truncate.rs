@@ -29,7 +29,7 @@ impl Core {
             return Err(Errno::EFBIG.into());
         }
         self.ensure_size(inode, file)?;
-        let _alone = file.barrier.write();
+        let _alone = file.lock_alone();
         let _append = file.append.lock();
         file.blocks_stale.store(true, Ordering::Release);
         if self.truncate_inline(inode, file, size)? {

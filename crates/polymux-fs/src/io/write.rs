@@ -10,8 +10,10 @@ use super::{block_after, block_of, start_of};
 use crate::blockmap::Owner;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
+use crate::heat::AccessKind;
 use crate::inode::{FileState, Inode, reference_of};
 use crate::placement::Request;
+use crate::sched::Direction;
 use crate::store::ObjectEntry;
 
 /// One write.
@@ -24,11 +26,27 @@ pub(crate) struct WriteRequest<'a> {
     pub(crate) wait: Wait,
 }
 
-/// What stopped a pass over the data.
+/// How a pass over the data ended.
 enum Pass {
     Done,
-    /// The tail must change, and the append lock is not held: leave, and enter again with it.
-    NeedsAppendLock,
+    /// Leave, and enter again.
+    Again(Obstacle),
+}
+
+/// What must be got out of the way before a write can go on. It is waited for outside: nobody who holds blocks waits for a
+/// lock above them, or for a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// The tail must change, and the append lock is not held.
+    AppendLock,
+    /// The only tier with room is the target of a move of this file that is under way (docs/design/0010).
+    Move,
+}
+
+/// What became of the beginning of the data.
+pub(super) enum Step {
+    Wrote(usize),
+    Blocked(Obstacle),
 }
 
 /// The locks that a pass holds.
@@ -50,13 +68,14 @@ impl Core {
         if request.data.is_empty() {
             return Ok((request.offset, 0));
         }
-        let _shared = lock_shared(file, request.wait)?;
         let mut written = 0;
         let mut offset = request.offset;
         // Writers of an inline file go one after the other; it becomes inline under the barrier held alone, so not now.
         let grows = offset.saturating_add(request.data.len() as u64) > file.size();
         let mut wants_append_lock = request.append || grows || file.is_inline();
         loop {
+            let shared = lock_shared(file, request.wait)?;
+            wants_append_lock |= file.is_inline();
             let append = wants_append_lock.then(|| lock_append(file, request.wait)).transpose()?;
             if request.append && written == 0 {
                 offset = file.size();
@@ -65,8 +84,17 @@ impl Core {
             let data = &request.data[..usize::try_from(end - offset).expect("no longer than the data")];
             let held = Held { inode, file, has_append_lock: append.is_some() };
             match self.write_pass(&held, offset, data, &mut written, request.wait) {
-                Ok(Pass::Done) => return Ok((offset, written)),
-                Ok(Pass::NeedsAppendLock) => wants_append_lock = true,
+                Ok(Pass::Done) => {
+                    if !file.is_inline() {
+                        self.note_access(inode, AccessKind::Write, offset, written);
+                    }
+                    return Ok((offset, written));
+                }
+                Ok(Pass::Again(Obstacle::AppendLock)) => wants_append_lock = true,
+                Ok(Pass::Again(Obstacle::Move)) => {
+                    drop((append, shared));
+                    file.stop_move();
+                }
                 Err(error) if written == 0 => return Err(error),
                 Err(error) => {
                     log::debug!("inode {}: wrote {written} of {} bytes: {error}", inode.ino, data.len());
@@ -92,7 +120,7 @@ impl Core {
         };
         if is_inline || end > file.size() {
             if !held.has_append_lock {
-                return Ok(Pass::NeedsAppendLock);
+                return Ok(Pass::Again(Obstacle::AppendLock));
             }
             if wait == Wait::Never && file.layout.read().map.home().is_none() {
                 return Err(ErrorKind::WouldBlock.into());
@@ -103,15 +131,18 @@ impl Core {
         while *written < data.len() {
             let position = offset + *written as u64;
             let rest = &data[*written..];
-            let Some(count) = self.write_run(held, position, rest, wait)? else { return Ok(Pass::NeedsAppendLock) };
+            let count = match self.write_run(held, position, rest, wait)? {
+                Step::Wrote(count) => count,
+                Step::Blocked(obstacle) => return Ok(Pass::Again(obstacle)),
+            };
             *written += count;
             publish_size(file, position + count as u64);
         }
         Ok(Pass::Done)
     }
 
-    /// Writes up to the end of the run that `position` lies in. `None`: the append lock is needed first.
-    fn write_run(&self, held: &Held<'_>, position: u64, data: &[u8], wait: Wait) -> Result<Option<usize>> {
+    /// Writes up to the end of the run that `position` lies in.
+    fn write_run(&self, held: &Held<'_>, position: u64, data: &[u8], wait: Wait) -> Result<Step> {
         let Held { inode, file, .. } = *held;
         let (run, entry) = {
             let layout = file.layout.read();
@@ -135,7 +166,7 @@ impl Core {
             match self.write_to_owner(file, *slot, entry, position, data, wait) {
                 Ok(count) => {
                     self.heal(inode, file, position, count)?;
-                    return Ok(Some(count));
+                    return Ok(Step::Wrote(count));
                 }
                 Err(error) if error.is_out_of_room() => {}
                 Err(error) => return Err(error),
@@ -180,7 +211,11 @@ impl Core {
         }
         file.note_unsynced(slot, position, position + data.len() as u64);
         file.blocks_stale.store(true, Ordering::Release);
-        let count = handle.run(|tier| tier.write(reference_of(entry), position, data, wait))?;
+        let count = handle.transfer(
+            Direction::Write,
+            |count| *count,
+            |tier| tier.write(reference_of(entry), position, data, wait),
+        )?;
         handle.note_written(count);
         Ok(count)
     }

@@ -110,6 +110,7 @@ impl Core {
         }
         if let Some(file) = inode.file() {
             file.unsynced.lock().clear();
+            self.heat.forget(inode.ino, file.size().div_ceil(polymux_types::limits::RANGE_NODE_SIZE));
         }
         inode.times_dirty.store(false, Ordering::Release);
         self.inodes.remove(inode.ino);

@@ -7,6 +7,9 @@ use crate::core::Core;
 use crate::error::Result;
 use crate::file_system::Progress;
 
+/// Records of heat looked at in a step.
+const HEAT_RECORDS_PER_STEP: usize = 256;
+
 impl Core {
     /// One round of background work.
     pub(crate) fn step(&self) -> Progress {
@@ -14,6 +17,12 @@ impl Core {
             return Progress::Idle;
         }
         let mut progress = Progress::Idle;
+        self.logical_clock.advance(self.clock.elapsed());
+        match self.keep_heat() {
+            Ok(false) => {}
+            Ok(true) => progress = Progress::Worked,
+            Err(error) => log::error!("volume {}: what is known of the use of files is not saved: {error}", self.name),
+        }
         let now_ms = self.elapsed_ms();
         if now_ms >= self.flush_due_ms.load(Ordering::Relaxed) {
             let interval_ms = u64::from(self.options.flush_interval_ms);
@@ -35,6 +44,19 @@ impl Core {
             }
         }
         progress
+    }
+
+    /// Saves a piece of what is known of the use of files, and the logical clock. Returns whether there is more at once.
+    fn keep_heat(&self) -> Result<bool> {
+        if self.logical_clock.is_save_due() {
+            self.save_logical_clock()?;
+        }
+        Ok(self.heat.step(&self.metadata, &self.logical_clock, HEAT_RECORDS_PER_STEP)?.has_more)
+    }
+
+    fn save_logical_clock(&self) -> Result<()> {
+        let promoted = self.write_budget.spent(self.logical_clock.now());
+        self.logical_clock.save(&self.metadata, &promoted)
     }
 
     /// Puts everything that runs ahead of its record into the log and makes every transaction so far durable.
@@ -84,6 +106,8 @@ impl Core {
             inode.lifecycle.lock().pins = 0;
             self.delete_if_unused(&inode)?;
         }
+        self.heat.save_all(&self.metadata, self.logical_clock.now())?;
+        self.save_logical_clock()?;
         self.sync_volume()?;
         while self.free_disowned()? > 0 {}
         for inode in self.inodes.all() {

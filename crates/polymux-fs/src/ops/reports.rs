@@ -32,7 +32,7 @@ impl Core {
         if self.metadata.room() == Room::Ballast {
             return Err(Errno::ENOSPC.into());
         }
-        let Some(tier) = self.tiers.iter().find(|tier| tier.holds_metadata()) else { return Ok(()) };
+        let Some(tier) = self.tiers.metadata_tier() else { return Ok(()) };
         let room = tier.file_system_free();
         if room.is_some_and(|room| room < METADATA_ROOM_MIN) { Err(Errno::ENOSPC.into()) } else { Ok(()) }
     }
@@ -40,6 +40,7 @@ impl Core {
     pub(crate) fn status(&self) -> VolumeStatus {
         let tiers: Vec<TierStatus> = self
             .tiers
+            .all()
             .iter()
             .map(|tier| {
                 let space = tier.space_now();
@@ -50,6 +51,9 @@ impl Core {
                     space,
                     reserve: space.map_or(0, |space| tier.reserve_of(&space)),
                     capabilities: tier.present().map(|tier| tier.capabilities().clone()),
+                    draining: tier.is_draining(),
+                    high_mark_bytes: space.map_or(0, |space| tier.high_mark_bytes(&space)),
+                    low_mark_bytes: space.map_or(0, |space| tier.low_mark_bytes(&space)),
                     shares_file_system_with: self.tiers.sharing_with(tier),
                     counters: tier.present().map(polymux_tier::Tier::counters).unwrap_or_default(),
                 }
@@ -139,7 +143,7 @@ impl Core {
             extents.push(ExtentReport { offset: start, length: end - start, tier });
         }
         let mut shares = Vec::new();
-        for handle in self.tiers.iter() {
+        for handle in self.tiers.all().iter() {
             let Some(place) = objects.iter().position(|entry| entry.tier == handle.id) else { continue };
             let entry = objects[place];
             let stat = handle.present().and_then(|tier| tier.stat(reference_of(&entry)).ok());

@@ -34,7 +34,7 @@ impl Core {
         };
         let objects = file.layout.read().objects.clone();
         for entry in &objects {
-            let Some(tier) = self.tiers.by_id(entry.tier)?.present() else { continue };
+            let Some(tier) = self.tiers.by_id(entry.tier)?.shared() else { continue };
             if let Err(error) = tier.stamp(reference_of(entry), &stamp) {
                 log::debug!("object {:016x} stays without a stamp: {error}", entry.object);
             }

@@ -10,7 +10,8 @@ use crate::inode::{Inode, SizeTrust};
 use crate::store::keys::{self, NumberKind};
 use crate::store::volume_format::FORMAT_VERSION;
 use crate::store::{
-    EntryCount, EpochRecord, InodeBody, InodeRecord, Metadata, Shutdown, TierRecord, VolumeRecord, put_number_range_end,
+    EntryCount, EpochRecord, InodeBody, InodeRecord, Metadata, Shutdown, TierRecord, TierStanding, VolumeRecord,
+    put_number_range_end,
 };
 use crate::volume::{NewVolume, Parts, TierPresence, VolumeError};
 
@@ -18,7 +19,7 @@ use crate::volume::{NewVolume, Parts, TierPresence, VolumeError};
 const FIRST_INO: u64 = 16;
 const FIRST_OBJECT: u64 = 1;
 /// The first epoch: labels and records begin with it.
-const FIRST_EPOCH: Epoch = Epoch(1);
+pub(super) const FIRST_EPOCH: Epoch = Epoch(1);
 
 /// Writes the records of an empty volume, durably, and then the labels.
 pub(crate) fn format(parts: &Parts, volume: &NewVolume) -> Result<(), VolumeError> {
@@ -36,7 +37,12 @@ pub(crate) fn format(parts: &Parts, volume: &NewVolume) -> Result<(), VolumeErro
     let epoch = EpochRecord { epoch: FIRST_EPOCH, raising: false, shutdown: Shutdown::Clean };
     transaction.batch.put(keys::epoch(), epoch.encode());
     for ((id, member), instance) in (0..).zip(&parts.tiers).zip(&instances) {
-        let record = TierRecord { name: member.name.clone(), instance: *instance, epoch: FIRST_EPOCH };
+        let record = TierRecord {
+            name: member.name.clone(),
+            instance: *instance,
+            epoch: FIRST_EPOCH,
+            standing: TierStanding::InService,
+        };
         transaction.batch.put(keys::tier(TierId(id)), record.encode());
     }
     put_number_range_end(&mut transaction.batch, NumberKind::Ino, FIRST_INO);
@@ -108,7 +114,7 @@ fn put_root(transaction: &mut Transaction, parts: &Parts, volume: &NewVolume) ->
 }
 
 /// A number that differs from seed to seed and from place to place (SplitMix64, finaliser).
-fn mix(seed: u64, place: u64) -> u64 {
+pub(super) fn mix(seed: u64, place: u64) -> u64 {
     let mut value = seed.wrapping_add((place + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -38,10 +38,30 @@ impl Core {
     fn raise_epoch_without_copy(&self) -> Result<Sequence> {
         let epoch = Epoch(self.epoch.load(Ordering::Acquire));
         let raising = self.put_epoch(EpochRecord { epoch, raising: true, shutdown: Shutdown::Unclean }, &[])?;
+        self.raise_labels(epoch)?;
+        Ok(raising)
+    }
+
+    /// Raises the epoch because the set of tiers is about to change (DESIGN section 4), so that metadata from before it is
+    /// never taken for the present one. Called with `raising` held.
+    pub(super) fn raise_epoch_for_event(&self) -> Result<()> {
+        let epoch = Epoch(self.epoch.load(Ordering::Acquire));
+        let raising = self.put_epoch(EpochRecord { epoch, raising: true, shutdown: Shutdown::Unclean }, &[])?;
+        // A second copy that does not know it is older than the labels from here on, and nothing is started from it.
+        if self.metadata.sync_copy(raising)? == CopySync::Late {
+            log::warn!("volume {}: the second copy of the metadata is slow", self.name);
+        }
+        self.raise_labels(epoch)
+    }
+
+    /// Writes the labels of the tiers that are there, and then what they say now. That labels are being raised from
+    /// `epoch` is durable.
+    fn raise_labels(&self, epoch: Epoch) -> Result<()> {
         let mut recorded = Vec::new();
         let mut raised = false;
         for (id, record) in self.metadata.tiers()? {
-            let handle = self.tiers.by_id(id)?;
+            // One that is joining or leaving is in nobody's hands but its own event's.
+            let Ok(handle) = self.tiers.by_id(id) else { continue };
             if handle.present().is_none() {
                 continue;
             }
@@ -61,14 +81,11 @@ impl Core {
             }
         }
         if !raised {
-            return Err(Error::corrupted(
-                "the second copy of the metadata",
-                "it cannot be given up: no label is written",
-            ));
+            return Err(Error::corrupted("the epoch of the volume", "it stays: no label can be written"));
         }
         let next = Epoch(epoch.0 + 1);
         self.put_epoch(EpochRecord { epoch: next, raising: false, shutdown: Shutdown::Unclean }, &recorded)?;
         self.epoch.store(next.0, Ordering::Release);
-        Ok(raising)
+        Ok(())
     }
 }

@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::space::{Purpose, TierHandle, TierSet};
 use crate::store::volume_format::FORMAT_VERSION;
-use crate::store::{EpochRecord, Metadata, Shutdown, TierRecord, VolumeRecord, keys};
+use crate::store::{EpochRecord, Metadata, Shutdown, TierRecord, TierStanding, VolumeRecord, keys};
 use crate::volume::{Access, MissingTiers, MountOptions, Parts, TierMember, TierPresence, VolumeError};
 
 /// A tier of the volume, matched with its member of the configuration and its label.
@@ -26,7 +26,7 @@ pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<
     let metadata = Metadata::new(parts.store.clone());
     let volume = read_volume(&metadata, &parts.name)?;
     let epoch = metadata.epoch()?.ok_or_else(|| Error::corrupted("the epoch record", "it is missing"))?;
-    let mut matched = match_tiers(parts.tiers, metadata.tiers()?)?;
+    let (mut matched, unlisted) = match_tiers(parts.tiers, metadata.tiers()?)?;
     for tier in &mut matched {
         check_label(tier, &volume, epoch, options.missing)?;
     }
@@ -39,10 +39,12 @@ pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<
     let tiers =
         matched.into_iter().map(|tier| handle_of(tier, metadata_tier.as_deref(), parts.clock.clone())).collect();
     let tiers = TierSet::new(tiers);
-    let core = Core::new((volume.id, volume.name), options, parts.clock, metadata, tiers);
+    let mut core = Core::new((volume.id, volume.name), options, parts.clock, metadata, tiers)?;
+    core.seed = parts.seed;
     core.after_unclean_stop.store(!was_clean, Ordering::Release);
     core.epoch.store(epoch.epoch.0, Ordering::Release);
     if options.access == Access::ReadWrite {
+        core.forget_tiers(&unlisted)?;
         core.raise_epoch(epoch.epoch, &labels)?;
         core.run_passes(!was_clean)?;
     }
@@ -63,29 +65,36 @@ fn read_volume(metadata: &Metadata, name: &str) -> std::result::Result<VolumeRec
     Ok(volume)
 }
 
+/// The tiers that the configuration lists, with their records; and those that it rightly does not list, because they were
+/// joining or leaving when the daemon stopped: they hold nothing.
 fn match_tiers(
     members: Vec<TierMember>,
     records: Vec<(TierId, TierRecord)>,
-) -> std::result::Result<Vec<Matched>, VolumeError> {
-    for (_, record) in &records {
-        if !members.iter().any(|member| member.name == record.name) {
+) -> std::result::Result<(Vec<Matched>, Vec<TierId>), VolumeError> {
+    let is_listed = |record: &TierRecord| members.iter().any(|member| member.name == record.name);
+    let mut unlisted = Vec::new();
+    for (id, record) in records.iter().filter(|(_, record)| !is_listed(record)) {
+        if !record.standing.may_be_unlisted() {
             return Err(VolumeError::TierTable(format!(
-                "the volume has a tier `{}` that the configuration does not list",
+                "the volume has a tier `{}` that the configuration does not list: list it again",
                 record.name
             )));
         }
+        unlisted.push(*id);
     }
     let mut matched = Vec::with_capacity(members.len());
     for member in members {
         let Some((id, record)) = records.iter().find(|(_, record)| record.name == member.name) else {
             return Err(VolumeError::TierTable(format!(
-                "the configuration lists a tier `{}` that the volume does not have",
+                "the configuration lists a tier `{}` that the volume does not have: take it out, mount, and use \
+                 `polymux tier add`",
                 member.name
             )));
         };
-        matched.push(Matched { id: *id, record: record.clone(), member, label: None });
+        let record = TierRecord { standing: record.standing.when_listed(), ..record.clone() };
+        matched.push(Matched { id: *id, record, member, label: None });
     }
-    Ok(matched)
+    Ok((matched, unlisted))
 }
 
 /// Reads the label of a tier and compares it with what is recorded.
@@ -133,11 +142,9 @@ fn check_label(
 fn handle_of(tier: Matched, metadata_tier: Option<&str>, clock: std::sync::Arc<dyn Clock>) -> TierHandle {
     let holds_metadata = metadata_tier == Some(tier.member.name.as_str());
     let purpose = if holds_metadata { Purpose::DataAndMetadata } else { Purpose::Data };
-    let presence = match tier.member.presence {
-        TierPresence::Present(present) => Ok(present),
-        TierPresence::Missing(reason) => Err(reason),
-    };
-    TierHandle::new(tier.id, tier.member.name, tier.member.reserve.0, purpose, clock, presence)
+    let handle = TierHandle::new(tier.id, tier.member, purpose, clock);
+    handle.set_draining(tier.record.standing == TierStanding::Draining);
+    handle
 }
 
 impl Core {
@@ -184,7 +191,7 @@ impl Core {
     pub(crate) fn stamp_clean(&self) -> Result<()> {
         let epoch = Epoch(self.epoch.load(Ordering::Acquire));
         self.put_epoch(EpochRecord { epoch, raising: false, shutdown: Shutdown::Clean }, &[])?;
-        for handle in self.tiers.iter().filter(|handle| handle.present().is_some()) {
+        for handle in self.tiers.all().iter().filter(|handle| handle.present().is_some()) {
             let bytes_used = handle.run(|tier| tier.space()).map_or(0, |space| space.used);
             handle.run(|tier| {
                 let label = Label { clean: CleanStamp::Clean { bytes_used }, ..tier.read_label()? };

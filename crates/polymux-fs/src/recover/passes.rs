@@ -58,7 +58,7 @@ impl Core {
 /// The last daemon may have died with bytes and records in the page cache. They can be read, and nobody knows any more
 /// that they are not durable: without this an fsync would find nothing to do and promise too much.
 fn sync_tiers(core: &Core) -> Result<usize> {
-    for handle in core.tiers.iter().filter(|handle| handle.present().is_some()) {
+    for handle in core.tiers.all().iter().filter(|handle| handle.present().is_some()) {
         handle.run(|tier| tier.sync_all())?;
     }
     Ok(0)
@@ -121,7 +121,7 @@ fn remove_leaked(core: &Core) -> Result<usize> {
         known.insert((record.tier, record.object));
     }
     let mut removed = 0;
-    for handle in core.tiers.iter() {
+    for handle in core.tiers.all().iter() {
         let Some(tier) = handle.present() else { continue };
         for bucket in (0..BUCKETS).map(Bucket) {
             let objects: Vec<ObjectId> = tier.list(bucket).map_err(|error| handle.note_error(error))?;

@@ -44,6 +44,11 @@ impl DisownedQueue {
         self.pending.lock().range(first..=(tier, object, u64::MAX)).next().is_some()
     }
 
+    /// Whether anything on a tier is still to be freed.
+    pub(crate) fn names(&self, tier: TierId) -> bool {
+        self.pending.lock().range((tier, ObjectId(0), 0)..).next().is_some_and(|((of, ..), _)| *of == tier)
+    }
+
     /// Puts a record back that could not be carried out; one that was added for the same bytes meanwhile stays.
     fn put_back(&self, record: DisownedRecord, sequence: Sequence) {
         self.pending.lock().entry((record.tier, record.object, record.start)).or_insert((record, sequence));
@@ -134,7 +139,12 @@ impl Core {
         let mut synced = Vec::new();
         for tier in touched {
             match self.tiers.by_id(tier)?.run(|tier| tier.sync_all()) {
-                Ok(()) => synced.push(tier),
+                Ok(()) => {
+                    synced.push(tier);
+                    if let Ok(handle) = self.tiers.by_id(tier) {
+                        handle.note_room_freed();
+                    }
+                }
                 Err(error) => log::warn!("tier {tier}: freed bytes are not durable yet: {error}"),
             }
         }

@@ -1,16 +1,25 @@
 //! The tiers of the volume in speed order, with their room and their state.
+//!
+//! What is true here:
+//! * Tiers come and go while the volume is in use. Whoever holds a handle keeps the tier (and its lock) for that long; a
+//!   tier that left is in no later answer of [`TierSet`].
+//! * The lock of the set is held for a short scan and never while a tier is asked: every read and write passes here.
+//! * What is durable about a tier is in its record. `draining` here follows the record, and is set after it is durable
+//!   and before anybody may rely on it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use polymux_tier::{Space, Tier, TierError};
-use polymux_types::sync::{Mutex, RwLock};
-use polymux_types::{Clock, Errno, TierId};
+use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
+use polymux_types::{Clock, Errno, Percent, TierId};
 
 use crate::attributes::VolumeSpace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::report::TierState;
+use crate::sched::{Direction, Finished, MoverLimits, TierSchedule, Timing};
+use crate::volume::{TierMember, TierPresence};
 
 /// Room is asked for anew after this time,
 const ROOM_AGE_MAX: Duration = Duration::from_millis(100);
@@ -57,41 +66,82 @@ pub(crate) struct TierHandle {
     pub(crate) id: TierId,
     pub(crate) name: String,
     reserve: u64,
+    high_mark: Percent,
+    low_mark: Percent,
     purpose: Purpose,
     clock: Arc<dyn Clock>,
+    /// What foreground and movers do here.
+    pub(crate) schedule: TierSchedule,
     tier: Option<Arc<dyn Tier>>,
     missing_reason: String,
     failure: RwLock<Option<Failure>>,
     room: Mutex<Option<(Duration, Space)>>,
     /// Bytes written here since `room` was asked for.
     written_since: AtomicI64,
+    /// Files leave this tier, and nothing new comes to it.
+    draining: AtomicBool,
+    /// Grows whenever there may be more room here than before.
+    room_generation: AtomicU64,
 }
 
 impl TierHandle {
-    pub(crate) fn new(
-        id: TierId,
-        name: String,
-        reserve: u64,
-        purpose: Purpose,
-        clock: Arc<dyn Clock>,
-        tier: std::result::Result<Arc<dyn Tier>, String>,
-    ) -> Self {
-        let (tier, missing_reason) = match tier {
-            Ok(tier) => (Some(tier), String::new()),
-            Err(reason) => (None, reason),
+    pub(crate) fn new(id: TierId, member: TierMember, purpose: Purpose, clock: Arc<dyn Clock>) -> Self {
+        let (tier, missing_reason) = match member.presence {
+            TierPresence::Present(tier) => (Some(tier), String::new()),
+            TierPresence::Missing(reason) => (None, reason),
         };
         Self {
             id,
-            name,
-            reserve,
+            name: member.name,
+            reserve: member.reserve.0,
+            high_mark: member.high_mark,
+            low_mark: member.low_mark,
             purpose,
             clock,
+            schedule: TierSchedule::new(MoverLimits::default()),
             tier,
             missing_reason,
             failure: RwLock::new(None),
             room: Mutex::new(None),
             written_since: AtomicI64::new(0),
+            draining: AtomicBool::new(false),
+            room_generation: AtomicU64::new(0),
         }
+    }
+
+    /// Whether files leave this tier and nothing new comes to it.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Follows the record of the tier.
+    pub(crate) fn set_draining(&self, draining: bool) {
+        self.draining.store(draining, Ordering::SeqCst);
+        if !draining {
+            self.note_room_freed();
+        }
+    }
+
+    /// Says that there may be more room here than before: what waits for room here is worth another attempt.
+    pub(crate) fn note_room_freed(&self) {
+        // What is known is from before.
+        *self.room.lock() = None;
+        self.room_generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A number that grows whenever there may be more room here than before.
+    pub(crate) fn room_generation(&self) -> u64 {
+        self.room_generation.load(Ordering::Acquire)
+    }
+
+    /// Used bytes of a tier with this room above which files leave it (DESIGN section 9).
+    pub(crate) fn high_mark_bytes(&self, space: &Space) -> u64 {
+        self.high_mark.of(space.total)
+    }
+
+    /// Used bytes at which that ends.
+    pub(crate) fn low_mark_bytes(&self, space: &Space) -> u64 {
+        self.low_mark.of(space.total)
     }
 
     /// The tier, or the error that its absence is.
@@ -130,6 +180,28 @@ impl TierHandle {
     /// Runs an operation on the tier; failures other than lack of room mark it failing.
     pub(crate) fn run<T>(&self, operation: impl FnOnce(&dyn Tier) -> std::result::Result<T, TierError>) -> Result<T> {
         operation(self.get()?).map_err(|error| self.note_error(error))
+    }
+
+    /// As [`TierHandle::run`] for a transfer that somebody waits for; `bytes_of` says how much it was. Movers see it and
+    /// make way.
+    pub(crate) fn transfer<T>(
+        &self,
+        direction: Direction,
+        bytes_of: impl Fn(&T) -> usize,
+        operation: impl FnOnce(&dyn Tier) -> std::result::Result<T, TierError>,
+    ) -> Result<T> {
+        let began = match self.schedule.foreground_began() {
+            Timing::Timed => Some(self.clock.elapsed()),
+            Timing::Untimed => None,
+        };
+        let result = self.run(operation);
+        let bytes = result.as_ref().map_or(0, |done| bytes_of(done) as u64);
+        let finished = began.map(|began| {
+            let now = self.clock.elapsed();
+            Finished { latency: now.saturating_sub(began), now }
+        });
+        self.schedule.foreground_ended(direction, bytes, finished);
+        result
     }
 
     /// Turns an error of the tier into one of the file system, and remembers it where it means that the tier fails.
@@ -233,30 +305,64 @@ impl Group {
 
 /// All tiers, fastest first.
 pub(crate) struct TierSet {
-    tiers: Vec<TierHandle>,
+    tiers: RwLock<Arc<[Arc<TierHandle>]>>,
 }
 
 impl TierSet {
     pub(crate) fn new(tiers: Vec<TierHandle>) -> Self {
-        Self { tiers }
+        Self { tiers: RwLock::new(tiers.into_iter().map(Arc::new).collect()) }
     }
 
-    pub(crate) fn iter(&self) -> std::slice::Iter<'_, TierHandle> {
-        self.tiers.iter()
+    /// The tiers as they are now.
+    pub(crate) fn all(&self) -> Arc<[Arc<TierHandle>]> {
+        Arc::clone(&self.tiers.read())
     }
 
     /// The tier of a number; one that the volume does not have is an error of the record that names it.
-    pub(crate) fn by_id(&self, id: TierId) -> Result<&TierHandle> {
-        let found = self.tiers.iter().find(|tier| tier.id == id);
+    pub(crate) fn by_id(&self, id: TierId) -> Result<Arc<TierHandle>> {
+        let found = self.tiers.read().iter().find(|tier| tier.id == id).cloned();
         found.ok_or_else(|| Error::corrupted("the tier table", format!("tier {id} is named by a record but not in it")))
+    }
+
+    /// The tier of a name.
+    pub(crate) fn by_name(&self, name: &str) -> Option<Arc<TierHandle>> {
+        self.tiers.read().iter().find(|tier| tier.name == name).cloned()
+    }
+
+    /// The tier whose file system also holds the metadata store.
+    pub(crate) fn metadata_tier(&self) -> Option<Arc<TierHandle>> {
+        self.tiers.read().iter().find(|tier| tier.holds_metadata()).cloned()
+    }
+
+    /// Takes a tier into the set; `position` 0 is the fastest, and one beyond the end is the slowest.
+    pub(crate) fn add(&self, handle: TierHandle, position: usize) {
+        let mut tiers = self.tiers.write();
+        assert!(tiers.iter().all(|tier| tier.id != handle.id), "the number of a tier is its own");
+        let mut changed = tiers.to_vec();
+        changed.insert(position.min(changed.len()), Arc::new(handle));
+        *tiers = changed.into();
+    }
+
+    /// Takes a tier out of the set.
+    pub(crate) fn remove(&self, id: TierId) {
+        let mut tiers = self.tiers.write();
+        *tiers = tiers.iter().filter(|tier| tier.id != id).cloned().collect();
     }
 
     /// Room of the volume. Tiers that share a file system never count for more than that has.
     pub(crate) fn volume_space(&self) -> VolumeSpace {
+        self.space_of(|_| true)
+    }
+
+    /// Room of some of the tiers together. What is free on a tier that is being emptied is not available.
+    pub(crate) fn space_of(&self, which: impl Fn(&TierHandle) -> bool) -> VolumeSpace {
         let mut groups: Vec<Group> = Vec::new();
-        for tier in &self.tiers {
+        for tier in self.all().iter().filter(|tier| which(tier)) {
             let (Some(space), Some(present)) = (tier.space_now(), tier.present()) else { continue };
-            let available = space.free.saturating_sub(tier.reserve_of(&space));
+            let available = match tier.is_draining() {
+                true => 0,
+                false => space.free.saturating_sub(tier.reserve_of(&space)),
+            };
             let device = present.capabilities().device;
             match groups.iter_mut().find(|group| group.device == device) {
                 Some(group) => group.add(&space, available),
@@ -280,7 +386,7 @@ impl TierSet {
         if own.is_none() {
             return Vec::new();
         }
-        self.tiers
+        self.all()
             .iter()
             .filter(|other| other.id != tier.id && device(other) == own)
             .map(|other| other.name.clone())

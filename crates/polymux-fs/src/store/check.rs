@@ -8,8 +8,8 @@
 //!   one number for each object and a few for each directory.
 //!
 //! ```text
-//!  E V ─ b ─ c ─ d ─ e ─ g ─ i ─ n ─ o ─ p ─ t ─ x        order of the walk, by letter
-//!            ╰─ pairs ╯   ╰ objects ╯
+//!  E L V ─ b ─ c ─ d ─ e ─ g ─ h ─ i ─ n ─ o ─ p ─ t ─ x        order of the walk, by letter
+//!              ╰─ pairs ╯   ╰─ objects ╯
 //! ```
 
 mod files;
@@ -171,7 +171,7 @@ impl Check<'_> {
             'i' => self.inode(ino, value),
             'o' => self.orphan(ino),
             'x' => self.xattr(ino, key),
-            // The whole volume: looked up at the end.
+            // The whole volume: looked up at the end. Heat is a hint, and may outlive its inode for a while.
             _ => Ok(()),
         }
     }

@@ -11,9 +11,10 @@ use super::directory_format::{Dirent, EntryCount, PositionEntry};
 use super::disowned_format::{DisownedKind, DisownedRecord};
 use super::extent_format::ExtentRecord;
 use super::frame::Reader;
+use super::heat_format::{ClockRecord, HeatNode, HeatRecord};
 use super::inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry};
 use super::keys;
-use super::volume_format::{EpochRecord, Shutdown, TierRecord, VolumeRecord};
+use super::volume_format::{EpochRecord, Shutdown, TierRecord, TierStanding, VolumeRecord};
 use crate::attributes::FileKind;
 use crate::blockmap::{END, Owner};
 use crate::error::{Error, Result};
@@ -53,14 +54,16 @@ pub struct Description {
 }
 
 /// All kinds of records: letter and name, in the order of their keys.
-pub const RECORD_KINDS: [(char, &str); 13] = [
+pub const RECORD_KINDS: [(char, &str); 15] = [
     ('E', "epoch"),
+    ('L', "logical clock"),
     ('V', "volume"),
     ('b', "inline data"),
     ('c', "directory position"),
     ('d', "directory entry"),
     ('e', "extent"),
     ('g', "disowned range"),
+    ('h', "heat"),
     ('i', "inode"),
     ('n', "number range"),
     ('o', "orphan"),
@@ -118,13 +121,14 @@ fn fields_of_key(letter: char, key: &[u8], rest: &[u8]) -> Option<(Option<Ino>, 
     let ino = || rest.first_chunk::<8>().map(|bytes| Ino(u64::from_be_bytes(*bytes)));
     let exactly = |length: usize| (rest.len() == length).then_some(());
     match letter {
-        'V' | 'E' => exactly(0).map(|()| (None, Vec::new())),
+        'V' | 'E' | 'L' => exactly(0).map(|()| (None, Vec::new())),
         't' => exactly(2).map(|()| (None, vec![("tier", number(u64::from(u16::from_be_bytes([rest[0], rest[1]]))))])),
         'n' => {
             let of = match rest {
                 b"i" => "inodes",
                 b"o" => "objects",
                 b"m" => "first object of this mount",
+                b"t" => "tiers",
                 _ => return None,
             };
             Some((None, vec![("of", text(of))]))
@@ -134,6 +138,11 @@ fn fields_of_key(letter: char, key: &[u8], rest: &[u8]) -> Option<(Option<Ino>, 
         'c' => {
             exactly(16)?;
             Some((ino(), vec![("cookie", number(keys::cookie_of_position_key(key)?))]))
+        }
+        'h' => {
+            exactly(12)?;
+            let (_, chunk) = keys::parts_of_heat_key(key)?;
+            Some((ino(), vec![("chunk", number(u64::from(chunk)))]))
         }
         'e' => {
             exactly(16)?;
@@ -172,6 +181,8 @@ fn fields_of_value(letter: char, ino: Option<Ino>, key: &[u8], value: &[u8]) -> 
         }
         'e' => extent(ExtentRecord::decode(value)?),
         'g' => disowned(DisownedRecord::decode(key, value)?),
+        'h' => heat(&HeatRecord::decode(value)?),
+        'L' => clock(&ClockRecord::decode(value)?),
         other => unreachable!("a key of the kind {other} is not described"),
     })
 }
@@ -251,10 +262,17 @@ fn epoch(record: EpochRecord) -> Vec<Field> {
 }
 
 fn tier(record: &TierRecord) -> Vec<Field> {
+    let standing = match record.standing {
+        TierStanding::InService => "in service",
+        TierStanding::Draining => "draining",
+        TierStanding::Joining => "joining",
+        TierStanding::Leaving => "leaving",
+    };
     vec![
         ("name", bytes(record.name.as_bytes())),
         ("instance", text(format!("{:016x}", record.instance))),
         ("epoch", number(record.epoch.0)),
+        ("standing", text(standing)),
     ]
 }
 
@@ -348,6 +366,28 @@ fn regular(file: &FileRecord) -> Vec<Field> {
     ]
 }
 
+fn heat(record: &HeatRecord) -> Vec<Field> {
+    let node = |node: &HeatNode| {
+        vec![
+            ("index", number(u64::from(node.index))),
+            ("reads_256", number(u64::from(node.reads))),
+            ("writes_256", number(u64::from(node.writes))),
+            ("accessed", number(u64::from(node.accessed))),
+            ("moved", number(u64::from(node.moved))),
+            ("visits", number(u64::from(node.visits))),
+            ("sequential_255", number(u64::from(node.sequential))),
+            ("synced_255", number(u64::from(node.synced))),
+        ]
+    };
+    vec![("nodes", FieldValue::List(record.nodes.iter().map(node).collect()))]
+}
+
+fn clock(record: &ClockRecord) -> Vec<Field> {
+    let tier = |(tier, bytes): &(TierId, u64)| vec![("tier", number(u64::from(tier.0))), ("bytes", number(*bytes))];
+    let promoted = FieldValue::List(record.promoted.iter().map(tier).collect());
+    vec![("seconds", number(record.seconds)), ("promoted", promoted)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -377,6 +417,7 @@ mod tests {
             keys::epoch(),
             keys::tier(TierId(3)),
             keys::number_range(keys::NumberKind::ObjectMark),
+            keys::number_range(keys::NumberKind::Tier),
             keys::inode(Ino(2)),
             keys::dirent(Ino(2), b"n"),
             keys::position(Ino(2), 16),
@@ -386,6 +427,8 @@ mod tests {
             keys::disowned(TierId(1), ObjectId(2), 3),
             keys::orphan(Ino(2)),
             keys::inline(Ino(2)),
+            keys::heat(Ino(2), 1),
+            keys::logical_clock(),
         ];
         let mut letters: Vec<char> = made
             .iter()
@@ -396,6 +439,7 @@ mod tests {
             })
             .collect();
         letters.sort_unstable();
+        letters.dedup();
         assert_eq!(letters, RECORD_KINDS.map(|(letter, _)| letter));
     }
 

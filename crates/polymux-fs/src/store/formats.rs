@@ -8,10 +8,11 @@ use super::directory_format::{Dirent, EntryCount, PositionEntry};
 use super::disowned_format::{DisownedKind, DisownedRecord};
 use super::extent_format::ExtentRecord;
 use super::frame::Writer;
+use super::heat_format::{ClockRecord, HeatNode, HeatRecord};
 use super::inline_format;
 use super::inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry, ObjectRole};
 use super::keys::{self, NumberKind};
-use super::volume_format::{EpochRecord, FORMAT_VERSION, Shutdown, TierRecord, VolumeRecord};
+use super::volume_format::{EpochRecord, FORMAT_VERSION, Shutdown, TierRecord, TierStanding, VolumeRecord};
 use crate::attributes::FileKind;
 use crate::blockmap::{END, Owner};
 
@@ -66,6 +67,8 @@ pub fn on_disk_formats() -> Vec<OnDiskFormat> {
             assert!(inline_format::decode(INO, length + 1, bytes).is_err(), "another length is refused");
             (length <= super::INLINE_SIZE_LIMIT).then(|| appended(|bytes| inline_format::encode_into(bytes, &content)))
         }),
+        framed("record-heat", heats, |bytes| Some(HeatRecord::decode(bytes).ok()?.encode())),
+        framed("record-clock", clocks, |bytes| Some(ClockRecord::decode(bytes).ok()?.encode())),
         framed("record-xattr", xattrs, |bytes| {
             let value = decode_bytes("an extended attribute", bytes).ok()?;
             Some(record(|writer| {
@@ -134,7 +137,9 @@ fn epochs() -> Vec<Vec<u8>> {
 }
 
 fn tiers() -> Vec<Vec<u8>> {
-    vec![TierRecord { name: "fast".to_owned(), instance: 1 << 60, epoch: Epoch(2) }.encode()]
+    [TierStanding::InService, TierStanding::Draining, TierStanding::Joining, TierStanding::Leaving]
+        .map(|standing| TierRecord { name: "fast".to_owned(), instance: 1 << 60, epoch: Epoch(2), standing }.encode())
+        .to_vec()
 }
 
 fn number_ranges() -> Vec<Vec<u8>> {
@@ -219,6 +224,16 @@ fn xattrs() -> Vec<Vec<u8>> {
     })]
 }
 
+fn heats() -> Vec<Vec<u8>> {
+    let node =
+        HeatNode { index: 5, reads: 512, writes: 300, accessed: 90, moved: 80, visits: 3, sequential: 9, synced: 255 };
+    vec![HeatRecord { nodes: vec![node, HeatNode { index: 63, ..node }] }.encode()]
+}
+
+fn clocks() -> Vec<Vec<u8>> {
+    vec![ClockRecord { seconds: 90_000, promoted: vec![(TierId(0), 1 << 40), (TierId(2), 7)] }.encode()]
+}
+
 fn all_keys() -> Vec<keys::Key> {
     vec![
         keys::volume(),
@@ -227,6 +242,7 @@ fn all_keys() -> Vec<keys::Key> {
         keys::number_range(NumberKind::Ino),
         keys::number_range(NumberKind::Object),
         keys::number_range(NumberKind::ObjectMark),
+        keys::number_range(NumberKind::Tier),
         keys::inode(INO),
         keys::dirent(INO, b"name"),
         keys::position(INO, 16),
@@ -236,6 +252,8 @@ fn all_keys() -> Vec<keys::Key> {
         DISOWNED.key(),
         keys::orphan(INO),
         keys::inline(INO),
+        keys::heat(INO, 1),
+        keys::logical_clock(),
     ]
 }
 
@@ -254,6 +272,7 @@ fn read_and_write_key(key: &[u8]) -> Option<Vec<u8>> {
         'n' => keys::number_range(match key.last()? {
             b'i' => NumberKind::Ino,
             b'o' => NumberKind::Object,
+            b't' => NumberKind::Tier,
             _ => NumberKind::ObjectMark,
         }),
         'i' => keys::inode(keys::ino_of_inode_key(key)?),
@@ -271,6 +290,11 @@ fn read_and_write_key(key: &[u8]) -> Option<Vec<u8>> {
         }
         'o' => keys::orphan(keys::ino_of_orphan_key(key)?),
         'b' => keys::inline(ino),
+        'h' => {
+            let (ino, chunk) = keys::parts_of_heat_key(key)?;
+            keys::heat(ino, chunk)
+        }
+        'L' => keys::logical_clock(),
         _ => return None,
     };
     Some(made.to_vec())
@@ -278,11 +302,22 @@ fn read_and_write_key(key: &[u8]) -> Option<Vec<u8>> {
 
 /// Records with their keys: the length of the key in a byte, the key, the value.
 fn described() -> Vec<Vec<u8>> {
-    let values = [volumes, epochs, tiers, number_ranges, number_ranges, number_ranges, inodes, dirents, positions];
+    let values = [
+        volumes,
+        epochs,
+        tiers,
+        number_ranges,
+        number_ranges,
+        number_ranges,
+        number_ranges,
+        inodes,
+        dirents,
+        positions,
+    ];
     let values = values.map(|samples| samples().swap_remove(0)).into_iter();
     let values =
         values.chain([Vec::new(), xattrs().swap_remove(0), extents().swap_remove(0), disowned().swap_remove(0)]);
-    let values = values.chain([Vec::new(), inline().swap_remove(0)]);
+    let values = values.chain([Vec::new(), inline().swap_remove(0), heats().swap_remove(0), clocks().swap_remove(0)]);
     let join = |(key, value): (keys::Key, Vec<u8>)| {
         [&[u8::try_from(key.len()).expect("a sample is short")][..], &key, &value].concat()
     };

@@ -2,7 +2,8 @@
 //!
 //! Every key begins with a snapshot id (0 until there are snapshots) and a letter for the kind of record
 //! (DESIGN section 5): `V` volume, `E` epoch, `t` tier, `n` number range, `i` inode, `d` name, `c` directory position,
-//! `p` names of an inode, `x` extended attribute, `e` extent, `g` disowned range, `o` orphan, `b` inline data.
+//! `p` names of an inode, `x` extended attribute, `e` extent, `g` disowned range, `o` orphan, `b` inline data, `h` heat,
+//! `L` logical clock.
 
 use polymux_types::{Ino, ObjectId, TierId};
 use smallvec::SmallVec;
@@ -32,6 +33,9 @@ pub(crate) enum NumberKind {
     Object,
     /// Not a range: the first object number of the present mount, below which every object is accounted for.
     ObjectMark,
+    /// The first tier number that no tier ever had. Missing until a tier joins or leaves: then it is the one after the
+    /// largest of the tier table.
+    Tier,
 }
 
 fn key(kind: u8, parts: &[&[u8]]) -> Key {
@@ -89,6 +93,7 @@ pub(crate) fn number_range(kind: NumberKind) -> Key {
         NumberKind::Ino => b'i',
         NumberKind::Object => b'o',
         NumberKind::ObjectMark => b'm',
+        NumberKind::Tier => b't',
     };
     key(b'n', &[&[letter]])
 }
@@ -152,6 +157,16 @@ pub(crate) fn xattrs(ino: Ino) -> KeyRange {
     prefix_range(numbered(b'x', ino.0, &[]))
 }
 
+pub(crate) fn all_xattrs() -> KeyRange {
+    prefix_range(key(b'x', &[]))
+}
+
+/// Inode and name in an `x` key.
+pub(crate) fn parts_of_xattr_key(key: &[u8]) -> Option<(Ino, &[u8])> {
+    let (ino, name) = key.get(5..)?.split_first_chunk()?;
+    Some((Ino(u64::from_be_bytes(*ino)), name))
+}
+
 /// Name in an `x` key.
 pub(crate) fn name_of_xattr_key(key: &[u8]) -> Option<Vec<u8>> {
     key.get(13..).map(<[u8]>::to_vec)
@@ -212,6 +227,27 @@ pub(crate) fn ino_of_orphan_key(key: &[u8]) -> Option<Ino> {
     ino_of_inode_key(key)
 }
 
+/// Heat of 64 range nodes of an inode.
+pub(crate) fn heat(ino: Ino, chunk: u32) -> Key {
+    numbered(b'h', ino.0, &chunk.to_be_bytes())
+}
+
+/// Heat records from a place on; `None`: all.
+pub(crate) fn heat_from(from: Option<(Ino, u32)>) -> KeyRange {
+    let (first, end) = prefix_range(key(b'h', &[]));
+    (from.map_or(first, |(ino, chunk)| heat(ino, chunk)), end)
+}
+
+/// Inode and chunk in an `h` key.
+pub(crate) fn parts_of_heat_key(key: &[u8]) -> Option<(Ino, u32)> {
+    let chunk = key.get(13..17)?.try_into().ok().map(u32::from_be_bytes)?;
+    Some((ino_of_inode_key(key)?, chunk))
+}
+
+pub(crate) fn logical_clock() -> Key {
+    key(b'L', &[])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,6 +269,8 @@ mod tests {
     #[test]
     fn what_a_key_was_made_of_can_be_read_back() {
         assert_eq!(ino_of_inode_key(&inode(Ino(9))), Some(Ino(9)));
+        assert_eq!(parts_of_heat_key(&heat(Ino(2), 7)), Some((Ino(2), 7)));
+        assert_eq!(parts_of_xattr_key(&xattr(Ino(3), b"user.x")), Some((Ino(3), b"user.x".as_slice())));
         assert_eq!(cookie_of_position_key(&position(Ino(9), 77)), Some(77));
         assert_eq!(parent_and_name_of_key(&parent_name(Ino(3), Ino(9), b"x")), Some((Ino(9), b"x".to_vec())));
         assert_eq!(parts_of_disowned_key(&disowned(TierId(2), ObjectId(5), 6)), Some((TierId(2), ObjectId(5), 6)));

@@ -12,6 +12,7 @@ use super::directory_format::{Dirent, PositionEntry};
 use super::disowned_format::DisownedRecord;
 use super::extent_format::ExtentRecord;
 use super::frame::{Reader, Writer};
+use super::heat_format::ClockRecord;
 use super::inline_format;
 use super::inode_format::InodeRecord;
 use super::keys::{self, NumberKind};
@@ -25,6 +26,9 @@ const RANGE_SIZE: u64 = 65_536;
 
 /// Entries read from the store in one go while walking a range.
 const WALK_STEP: usize = 1024;
+
+/// A heat record as it is: inode, chunk and value.
+pub(crate) type HeatEntry = ((Ino, u32), Vec<u8>);
 
 /// The store, spoken to in records.
 pub(crate) struct Metadata {
@@ -97,6 +101,15 @@ impl Metadata {
         Ok(tiers)
     }
 
+    /// The first tier number that no tier ever had.
+    pub(crate) fn next_tier(&self) -> Result<u64> {
+        let after_largest = self.tiers()?.iter().map(|(id, _)| u64::from(id.0) + 1).max().unwrap_or(0);
+        let key = keys::number_range(NumberKind::Tier);
+        // Until a tier joins or leaves there is no record.
+        let recorded = if self.store.get(&key)?.is_some() { self.number_range_end(NumberKind::Tier)? } else { 0 };
+        Ok(recorded.max(after_largest))
+    }
+
     pub(crate) fn inode(&self, ino: Ino) -> Result<Option<InodeRecord>> {
         self.store.get(&keys::inode(ino))?.map(|record| InodeRecord::decode(ino, &record)).transpose()
     }
@@ -127,6 +140,20 @@ impl Metadata {
 
     pub(crate) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
         self.store.get(&keys::xattr(ino, name))?.map(|record| decode_xattr(&record)).transpose()
+    }
+
+    /// Every inode with an attribute of this name, and its value. Walks all attributes.
+    pub(crate) fn pins(&self, name: &[u8]) -> Result<Vec<(Ino, String)>> {
+        let mut pins = Vec::new();
+        self.walk(keys::all_xattrs(), |key, value| {
+            if let Some((ino, found)) = keys::parts_of_xattr_key(key)
+                && found == name
+            {
+                pins.push((ino, String::from_utf8_lossy(&decode_xattr(value)?).into_owned()));
+            }
+            Ok(())
+        })?;
+        Ok(pins)
     }
 
     pub(crate) fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -186,6 +213,29 @@ impl Metadata {
         Ok(inos)
     }
 
+    /// Up to `limit` heat records from a place on, as they are: one that does not verify is a lost hint, not an error.
+    pub(crate) fn heat_records(&self, from: Option<(Ino, u32)>, limit: usize) -> Result<Vec<HeatEntry>> {
+        let (from, to) = keys::heat_from(from);
+        let entries = self.store.range(&from, &to, limit)?;
+        let place = |(key, value): (Vec<u8>, Vec<u8>)| {
+            let place = keys::parts_of_heat_key(&key);
+            Ok((place.ok_or_else(|| Error::corrupted("a heat record", "its key is malformed"))?, value))
+        };
+        entries.into_iter().map(place).collect()
+    }
+
+    /// The logical clock as it was saved last; `None` in a volume that never had one.
+    pub(crate) fn logical_clock(&self) -> Result<Option<ClockRecord>> {
+        self.store.get(&keys::logical_clock())?.map(|record| ClockRecord::decode(&record)).transpose()
+    }
+
+    /// Commits the logical clock.
+    pub(crate) fn put_logical_clock(&self, record: &ClockRecord) -> Result<()> {
+        let mut batch = Batch::new();
+        batch.put(keys::logical_clock(), record.encode());
+        self.commit(batch).map(|_| ())
+    }
+
     /// Visits every inode record.
     pub(crate) fn for_each_inode(&self, mut visit: impl FnMut(Ino, InodeRecord) -> Result<()>) -> Result<()> {
         self.walk(keys::inodes(), |key, value| {
@@ -193,6 +243,19 @@ impl Metadata {
                 keys::ino_of_inode_key(key).ok_or_else(|| Error::corrupted("an inode", "its key is malformed"))?;
             visit(ino, InodeRecord::decode(ino, value)?)
         })
+    }
+
+    /// The first `limit` inodes with a number above this one.
+    pub(crate) fn inodes_after(&self, after: Ino, limit: usize) -> Result<Vec<(Ino, InodeRecord)>> {
+        let (_, to) = keys::inodes();
+        let mut from = keys::inode(after);
+        from.push(0);
+        let decode = |(key, value): &(Vec<u8>, Vec<u8>)| {
+            let ino =
+                keys::ino_of_inode_key(key).ok_or_else(|| Error::corrupted("an inode", "its key is malformed"))?;
+            Ok((ino, InodeRecord::decode(ino, value)?))
+        };
+        self.store.range(&from, &to, limit)?.iter().map(decode).collect()
     }
 
     fn walk(&self, range: keys::KeyRange, mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {

@@ -1,4 +1,7 @@
 //! Records of the volume as a whole, version 1: `V` identity, `E` epoch, `t<tier>` the tier table.
+//!
+//! A tier that is in service as any other has a record of version 1; one that joins, leaves or drains has version 2, with a
+//! state at its end, so that a program that knows version 1 alone refuses the volume instead of placing files there.
 
 use polymux_types::{Epoch, TierId, VolumeId};
 
@@ -6,6 +9,7 @@ use super::frame::{Reader, Writer};
 use crate::error::Error;
 
 const VERSION: u8 = 1;
+const VERSION_STATE: u8 = 2;
 
 /// Version of the whole set of record formats. A volume of a newer one is refused before anything is touched.
 pub(crate) const FORMAT_VERSION: u32 = 1;
@@ -37,6 +41,34 @@ pub(crate) struct EpochRecord {
     pub(crate) shutdown: Shutdown,
 }
 
+/// How far a tier belongs to the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TierStanding {
+    /// It takes new data.
+    InService,
+    /// Files leave it; nothing new comes to it.
+    Draining,
+    /// It is being added and holds nothing. It belongs to the volume once the configuration lists it.
+    Joining,
+    /// It is being removed and holds nothing. It belongs to the volume as long as the configuration lists it.
+    Leaving,
+}
+
+impl TierStanding {
+    /// What the standing is where the configuration lists the tier: what was under way is finished, or was not begun.
+    pub(crate) fn when_listed(self) -> Self {
+        match self {
+            Self::InService | Self::Joining => Self::InService,
+            Self::Draining | Self::Leaving => Self::Draining,
+        }
+    }
+
+    /// Whether a configuration that does not list the tier is right.
+    pub(crate) fn may_be_unlisted(self) -> bool {
+        matches!(self, Self::Joining | Self::Leaving)
+    }
+}
+
 /// Value of a `t` record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TierRecord {
@@ -44,6 +76,7 @@ pub(crate) struct TierRecord {
     pub(crate) instance: u64,
     /// The epoch last written to its label.
     pub(crate) epoch: Epoch,
+    pub(crate) standing: TierStanding,
 }
 
 impl VolumeRecord {
@@ -91,18 +124,36 @@ impl EpochRecord {
 
 impl TierRecord {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new(VERSION);
+        let state = match self.standing {
+            TierStanding::InService => None,
+            TierStanding::Draining => Some(1),
+            TierStanding::Joining => Some(2),
+            TierStanding::Leaving => Some(3),
+        };
+        let mut writer = Writer::new(if state.is_some() { VERSION_STATE } else { VERSION });
         writer.bytes(self.name.as_bytes()).u64(self.instance).u64(self.epoch.0);
+        if let Some(state) = state {
+            writer.u8(state);
+        }
         writer.finish()
     }
 
     pub(crate) fn decode(id: TierId, record: &[u8]) -> Result<Self, Error> {
         let subject = format!("the record of tier {id}");
-        let mut reader = Reader::new(&subject, record, VERSION)?;
+        let mut reader = Reader::new(&subject, record, VERSION_STATE)?;
         let name = decode_text(&mut reader)?;
         let (instance, epoch) = (reader.u64()?, Epoch(reader.u64()?));
+        let standing = match record.first() {
+            Some(&VERSION) => TierStanding::InService,
+            _ => match reader.u8()? {
+                1 => TierStanding::Draining,
+                2 => TierStanding::Joining,
+                3 => TierStanding::Leaving,
+                _ => return Err(reader.invalid("it is in no known state")),
+            },
+        };
         reader.finish()?;
-        Ok(Self { name, instance, epoch })
+        Ok(Self { name, instance, epoch, standing })
     }
 }
 
@@ -122,8 +173,30 @@ mod tests {
             let epoch = EpochRecord { epoch: Epoch(7), raising, shutdown };
             assert_eq!(EpochRecord::decode(&epoch.encode()).unwrap(), epoch);
         }
-        let tier = TierRecord { name: "fast".to_owned(), instance: 1 << 60, epoch: Epoch(2) };
-        assert_eq!(TierRecord::decode(TierId(0), &tier.encode()).unwrap(), tier);
+        for standing in [TierStanding::InService, TierStanding::Draining, TierStanding::Joining, TierStanding::Leaving]
+        {
+            let tier = TierRecord { name: "fast".to_owned(), instance: 1 << 60, epoch: Epoch(2), standing };
+            assert_eq!(TierRecord::decode(TierId(0), &tier.encode()).unwrap(), tier);
+        }
+    }
+
+    #[test]
+    fn a_tier_in_service_has_the_record_that_version_1_wrote() {
+        let mut writer = Writer::new(1);
+        writer.bytes(b"fast").u64(1 << 60).u64(2);
+        let written = writer.finish();
+        let read = TierRecord::decode(TierId(0), &written).unwrap();
+        assert_eq!(read.standing, TierStanding::InService);
+        assert_eq!(read.encode(), written);
+    }
+
+    #[test]
+    fn a_tier_in_an_unknown_state_is_refused() {
+        for state in [0, 4, 255] {
+            let mut writer = Writer::new(VERSION_STATE);
+            writer.bytes(b"fast").u64(1 << 60).u64(2).u8(state);
+            assert!(TierRecord::decode(TierId(0), &writer.finish()).is_err(), "{state}");
+        }
     }
 
     #[test]

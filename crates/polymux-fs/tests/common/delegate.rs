@@ -33,6 +33,11 @@ pub trait Hook: Send + Sync {
         Verdict::Pass
     }
 
+    /// Before the label is written or removed.
+    fn before_label(&self) -> Verdict {
+        Verdict::Pass
+    }
+
     /// Before a sync of one object or of everything.
     fn before_sync(&self) -> Verdict {
         Verdict::Pass
@@ -138,7 +143,19 @@ impl Tier for HookedTier {
     }
 
     fn write_label(&self, label: &Label) -> Result<(), TierError> {
-        self.inner.write_label(label)
+        match self.hook.before_label() {
+            Verdict::Pass => self.inner.write_label(label),
+            Verdict::Fail(error) => Err(error),
+            Verdict::Pretend => Ok(()),
+        }
+    }
+
+    fn remove_label(&self) -> Result<(), TierError> {
+        match self.hook.before_label() {
+            Verdict::Pass => self.inner.remove_label(),
+            Verdict::Fail(error) => Err(error),
+            Verdict::Pretend => Ok(()),
+        }
     }
 
     fn counters(&self) -> CounterSnapshot {

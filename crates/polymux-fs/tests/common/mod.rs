@@ -28,6 +28,7 @@ use polymux_fs::{
 use polymux_meta::MetadataStore;
 use polymux_sim::{MemoryStore, MemoryTier};
 use polymux_tier::Tier;
+use polymux_types::sync::Mutex;
 use polymux_types::{Bucket, ByteSize, Errno, Ino, ManualClock, ObjectId, TierId, VolumeId};
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub use posix::PosixVolume;
@@ -49,6 +50,9 @@ const STEPS_MAX: usize = 2000;
 pub struct Volume {
     memory: Vec<Arc<MemoryTier>>,
     tiers: Vec<Arc<dyn Tier>>,
+    names: Vec<String>,
+    /// Indices of the tiers that the configuration lists, in speed order.
+    configuration: Mutex<Vec<usize>>,
     store: Arc<MemoryStore>,
     pub clock: Arc<ManualClock>,
     pub options: MountOptions,
@@ -80,6 +84,8 @@ impl Volume {
         let mut volume = Self {
             missing: vec![false; tiers.len()],
             reserves: vec![0; tiers.len()],
+            names: tier_names(tiers.len()).iter().map(|name| (*name).to_owned()).collect(),
+            configuration: Mutex::new((0..tiers.len()).collect()),
             memory,
             tiers,
             store: Arc::new(MemoryStore::new()),
@@ -95,19 +101,67 @@ impl Volume {
         volume
     }
 
-    fn parts(&self) -> Parts {
-        let member = |index: usize| TierMember {
-            name: tier_names(self.tiers.len())[index].to_owned(),
-            reserve: ByteSize(self.reserves[index]),
-            presence: if self.missing[index] {
-                TierPresence::Missing("the test took it away".to_owned())
-            } else {
-                TierPresence::Present(Arc::clone(&self.tiers[index]))
-            },
+    fn member(&self, index: usize) -> TierMember {
+        let presence = if self.missing[index] {
+            TierPresence::Missing("the test took it away".to_owned())
+        } else {
+            TierPresence::Present(Arc::clone(&self.tiers[index]))
         };
+        let name = self.names[index].clone();
+        TierMember { reserve: ByteSize(self.reserves[index]), ..TierMember::new(name, presence) }
+    }
+
+    /// Makes a tier that belongs to no volume yet. Returns its index.
+    pub fn make_tier(&mut self, name: &str, capacity: u64, wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>) -> usize {
+        let memory = Arc::new(MemoryTier::with_clock(name, capacity, Arc::clone(&self.clock) as _));
+        self.tiers.push(wrap(Arc::clone(&memory) as _));
+        self.memory.push(memory);
+        self.names.push(name.to_owned());
+        self.missing.push(false);
+        self.reserves.push(0);
+        self.tiers.len() - 1
+    }
+
+    /// Takes a tier into the volume and into the configuration.
+    pub fn add_tier(&self, index: usize, position: usize) -> Result<TierId, VolumeError> {
+        self.fs().add_tier(self.member(index), position, || {
+            self.configuration.lock().insert(position, index);
+            Ok(())
+        })
+    }
+
+    /// Takes a tier out of the volume and out of the configuration.
+    pub fn remove_tier(&self, index: usize) -> Result<(), VolumeError> {
+        self.fs().remove_tier(&self.names[index], || {
+            self.configuration.lock().retain(|listed| *listed != index);
+            Ok(())
+        })
+    }
+
+    /// A tier with what stands in front of it.
+    pub fn tier(&self, index: usize) -> Arc<dyn Tier> {
+        Arc::clone(&self.tiers[index])
+    }
+
+    /// Whether a tier has no label.
+    pub fn is_unlabelled(&self, index: usize) -> bool {
+        self.memory[index].read_label().is_err()
+    }
+
+    /// Changes what the configuration lists.
+    pub fn edit_configuration(&self, edit: impl FnOnce(&mut Vec<usize>)) {
+        edit(&mut self.configuration.lock());
+    }
+
+    /// Names of the tiers that the configuration lists.
+    pub fn listed(&self) -> Vec<String> {
+        self.configuration.lock().iter().map(|index| self.names[*index].clone()).collect()
+    }
+
+    fn parts(&self) -> Parts {
         Parts {
             name: "test".to_owned(),
-            tiers: (0..self.tiers.len()).map(member).collect(),
+            tiers: self.configuration.lock().iter().map(|index| self.member(*index)).collect(),
             store: self.store_in_front.clone().unwrap_or_else(|| Arc::clone(&self.store) as _),
             metadata_tier: self.metadata_tier.clone(),
             clock: Arc::clone(&self.clock) as _,

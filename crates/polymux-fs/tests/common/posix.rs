@@ -38,11 +38,7 @@ impl PosixVolume {
             name: "test".to_owned(),
             tiers: tiers
                 .iter()
-                .map(|(name, tier)| TierMember {
-                    name: name.clone(),
-                    reserve: ByteSize(0),
-                    presence: TierPresence::Present(Arc::clone(tier)),
-                })
+                .map(|(name, tier)| TierMember::new(name.clone(), TierPresence::Present(Arc::clone(tier))))
                 .collect(),
             store: Arc::clone(&store) as _,
             metadata_tier: None,

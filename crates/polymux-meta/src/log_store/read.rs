@@ -3,16 +3,23 @@
 //! What is true here: a read takes its references to the memtables and its view of the tables together, under `levels`, so
 //! a memtable that moves into the tables meanwhile is seen in at least one of them.
 
+use std::borrow::Cow;
 use std::iter::Peekable;
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use super::Inner;
 use crate::error::StoreError;
 use crate::memtable::{MemoryEntry, Memtable};
 use crate::store::Entry;
+use crate::tables::TableEntry;
 
-/// Entries taken from a memtable at once.
+/// Most entries taken from a memtable at once.
 const STEP: usize = 256;
+
+/// Entries taken from a memtable at first, where tables hold entries of the range too.
+const STEP_FIRST: usize = 4;
 
 impl Inner {
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
@@ -37,7 +44,8 @@ impl Inner {
         let (memtables, tables) = {
             let levels = self.levels.read();
             let sealed = levels.sealed.as_ref().map(|sealed| sealed.memtable.clone());
-            let memtables: Vec<_> = std::iter::once(levels.active.clone()).chain(sealed).collect();
+            let memtables: SmallVec<[Arc<Memtable>; 2]> =
+                std::iter::once(levels.active.clone()).chain(sealed).collect();
             (memtables, self.tables.range(from, to))
         };
         range_over(&memtables, tables, (from, to), limit)
@@ -47,28 +55,34 @@ impl Inner {
 /// Entries of a range as memtables, newest first, and the tables below them show them together.
 pub(super) fn range_over(
     memtables: &[Arc<Memtable>],
-    tables: impl Iterator<Item = Result<Entry, StoreError>>,
+    tables: impl Iterator<Item = Result<TableEntry, StoreError>>,
     (from, to): (&[u8], &[u8]),
     limit: usize,
 ) -> Result<Vec<Entry>, StoreError> {
     let mut tables = tables.peekable();
-    let mut found = Vec::new();
-    let mut from = from.to_vec();
+    let mut found = Vec::with_capacity(limit.min(STEP));
+    let mut from = Cow::Borrowed(from);
+    // What is taken from memory and not used was copied for nothing. So where the tables have something to say, little is
+    // taken at first, and more each time that it was used up.
+    let mut step = if tables.peek().is_some() { STEP_FIRST } else { STEP };
     loop {
-        let step = limit.saturating_sub(found.len()).clamp(16, STEP);
-        let (memory, next) = newest(memtables, &from, to, step);
-        let end = next.as_deref().unwrap_or(to);
-        merge(memory, &mut tables, end, limit, &mut found)?;
+        let wanted = limit.saturating_sub(found.len()).min(step);
+        let (memory, next) = newest(memtables, &from, to, wanted);
+        merge(memory, &mut tables, next.as_deref().unwrap_or(to), limit, &mut found)?;
         match next {
-            Some(next) if found.len() < limit => from = next,
+            Some(next) if found.len() < limit => from = Cow::Owned(next),
             _ => return Ok(found),
         }
+        step = (step * 2).min(STEP);
     }
 }
 
 /// What all memtables together say of `from .. to`, the newest change of each key in ascending order; and where they
 /// stopped, if not at `to`.
 fn newest(memtables: &[Arc<Memtable>], from: &[u8], to: &[u8], step: usize) -> (Vec<MemoryEntry>, Option<Vec<u8>>) {
+    if let [memtable] = memtables {
+        return memtable.range(from, to, step);
+    }
     let mut all: Vec<MemoryEntry> = Vec::new();
     let mut cut: Option<Vec<u8>> = None;
     for memtable in memtables {
@@ -82,17 +96,15 @@ fn newest(memtables: &[Arc<Memtable>], from: &[u8], to: &[u8], step: usize) -> (
     if let Some(cut) = &cut {
         all.retain(|(key, _)| key < cut);
     }
-    if memtables.len() > 1 {
-        all.sort_unstable_by(|(left, one), (right, other)| left.cmp(right).then(other.sequence.cmp(&one.sequence)));
-        all.dedup_by(|later, earlier| later.0 == earlier.0);
-    }
+    all.sort_unstable_by(|(left, one), (right, other)| left.cmp(right).then(other.sequence.cmp(&one.sequence)));
+    all.dedup_by(|later, earlier| later.0 == earlier.0);
     (all, cut)
 }
 
 /// Merges the changes in memory with the entries of the tables below `end`, until there are `limit`.
 fn merge(
     memory: Vec<MemoryEntry>,
-    tables: &mut Peekable<impl Iterator<Item = Result<Entry, StoreError>>>,
+    tables: &mut Peekable<impl Iterator<Item = Result<TableEntry, StoreError>>>,
     end: &[u8],
     limit: usize,
     found: &mut Vec<Entry>,
@@ -103,27 +115,29 @@ fn merge(
             return Ok(());
         }
         // What is in memory replaces what the tables hold.
-        if tables.peek().is_some_and(|entry| entry.as_ref().is_ok_and(|(other, _)| *other == key)) {
+        if tables.peek().is_some_and(|entry| entry.as_ref().is_ok_and(|(other, _)| **other == *key)) {
             tables.next();
         }
         if let Some(value) = slot.value {
             found.push((key, value.into_vec()));
         }
     }
-    if found.len() < limit { take_below(tables, end, limit, found) } else { Ok(()) }
+    take_below(tables, end, limit, found)
 }
 
 fn take_below(
-    tables: &mut Peekable<impl Iterator<Item = Result<Entry, StoreError>>>,
+    tables: &mut Peekable<impl Iterator<Item = Result<TableEntry, StoreError>>>,
     end: &[u8],
     limit: usize,
     found: &mut Vec<Entry>,
 ) -> Result<(), StoreError> {
     while found.len() < limit {
-        match tables.next_if(|entry| entry.as_ref().map_or(true, |(key, _)| key.as_slice() < end)) {
-            Some(entry) => found.push(entry?),
-            None => break,
+        match tables.peek() {
+            Some(Ok((key, value))) if **key < *end => found.push((key.to_vec(), value.to_vec())),
+            Some(Err(_)) => {}
+            _ => return Ok(()),
         }
+        tables.next().transpose()?;
     }
     Ok(())
 }

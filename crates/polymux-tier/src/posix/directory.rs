@@ -45,6 +45,20 @@ pub(super) fn make(path: &Path) -> Result<(), TierError> {
     rustix::fs::syncfs(&objects).map_err(io_error("syncing the tier's directories"))
 }
 
+/// Removes what [`make`] made, as far as it is empty, and the file of the lock, which its holder keeps open.
+pub(super) fn remove_empty(path: &Path) {
+    let own = path.join(OWN_DIRECTORY);
+    let objects = own.join("objects");
+    for bucket in 0..BUCKETS {
+        // A directory that is not empty refuses, and then those above it do.
+        let _ = std::fs::remove_dir(objects.join(format!("{bucket:03x}")));
+    }
+    if std::fs::remove_dir(&objects).is_ok() {
+        let _ = std::fs::remove_file(own.join("lock"));
+        let _ = std::fs::remove_dir(&own);
+    }
+}
+
 fn make_in(parent: &OwnedFd, name: &str) -> Result<OwnedFd, TierError> {
     match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}

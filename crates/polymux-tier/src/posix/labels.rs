@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::Path;
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 
 use super::{OWN_DIRECTORY, io_error};
 use crate::error::TierError;
@@ -49,6 +49,17 @@ fn choose(copies: Vec<Result<Label, TierError>>) -> Result<Label, TierError> {
         }
     }
     best.ok_or(refusal)
+}
+
+/// Removes both copies, durably. A crash in between leaves one, which counts as the label.
+pub(super) fn remove(own_directory: &OwnedFd) -> Result<(), TierError> {
+    for name in NAMES {
+        match rustix::fs::unlinkat(own_directory, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(errno) => return Err(io_error("removing the label")(errno)),
+        }
+    }
+    rustix::fs::fsync(own_directory).map_err(io_error("removing the label"))
 }
 
 /// Replaces both copies, one after the other, durably.

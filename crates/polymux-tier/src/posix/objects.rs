@@ -516,6 +516,14 @@ impl Tier for PosixTier {
         labels::write(&self.own_directory, label)
     }
 
+    fn remove_label(&self) -> Result<(), TierError> {
+        self.require_writable()?;
+        labels::remove(&self.own_directory)?;
+        // What is not empty stays; a directory without a label is nobody's tier, so that failing here does no harm.
+        super::directory::remove_empty(&self.path);
+        Ok(())
+    }
+
     fn counters(&self) -> CounterSnapshot {
         self.counters.snapshot()
     }

@@ -142,6 +142,13 @@ impl TestVolume {
         run_within(&mut self.command(arguments), Duration::from_secs(120))
     }
 
+    /// Starts the program under test without waiting for it.
+    pub fn begin(&self, arguments: &[String]) -> Child {
+        let mut command = self.command(arguments.iter().map(String::as_str));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().expect("polymux can be started")
+    }
+
     fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_polymux"));
         command.args(arguments);

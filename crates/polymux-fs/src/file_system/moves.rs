@@ -1,0 +1,59 @@
+//! Moving blocks between tiers.
+
+use std::ops::Range;
+
+use polymux_types::Ino;
+
+use super::FileSystem;
+use crate::report::{DrainReport, JobId, JobReport, MoveRefusal, MoversState, MovesReport};
+
+impl FileSystem {
+    /// Asks for a file, or the 2 MiB nodes that hold a range of its bytes, to be moved to a tier. Returns at once; the job
+    /// is carried out by [`FileSystem::move_step`].
+    ///
+    /// # Errors
+    /// The file is not a regular one, the tier does not take it, or the range begins behind the end of the file.
+    pub fn migrate(&self, ino: Ino, tier: &str, range: Option<Range<u64>>) -> std::result::Result<JobId, MoveRefusal> {
+        self.core.migrate(ino, tier, range)
+    }
+
+    /// Everything that is to be moved, is being moved, and was moved last.
+    #[must_use]
+    pub fn moves(&self) -> MovesReport {
+        self.core.moves_report()
+    }
+
+    /// One job; `None` where it ended long ago or never was.
+    #[must_use]
+    pub fn job(&self, id: JobId) -> Option<JobReport> {
+        self.core.job_report(id)
+    }
+
+    /// Takes a job back; what it moved so far stays where it is. Returns whether there was such a job.
+    pub fn cancel_job(&self, id: JobId) -> bool {
+        self.core.cancel_job(id) > 0
+    }
+
+    /// Lets movers rest, or work again. What is under way comes to its end.
+    pub fn set_movers(&self, state: MoversState) {
+        self.core.set_movers(state);
+    }
+
+    /// How far the emptying of each tier is that is being emptied.
+    #[must_use]
+    pub fn drains(&self) -> Vec<DrainReport> {
+        self.core.drain_reports()
+    }
+
+    /// One of the paths of an inode from the root of the volume, without a leading slash; `None` where it has no name any
+    /// more. No tier is asked.
+    pub fn path_of(&self, ino: Ino) -> crate::Result<Option<Vec<u8>>> {
+        self.core.path_of(ino)
+    }
+
+    /// Number and name of each tier in speed order. No tier is asked.
+    #[must_use]
+    pub fn tier_names(&self) -> Vec<(polymux_types::TierId, String)> {
+        self.core.tiers.all().iter().map(|tier| (tier.id, tier.name.clone())).collect()
+    }
+}

@@ -1,0 +1,103 @@
+//! Heat: which range nodes of which files were used, how often and how lately (DESIGN section 9).
+//!
+//! What is true here:
+//! * Time is *logical*: seconds while the volume was mounted. A month on a shelf cools nothing.
+//! * Heat counts accesses, in 1/256; each half-life halves it. It is a hint: what is lost by an eviction, a crash or
+//!   two threads that meet is not made up for.
+//! * A touch costs a hash, one shard's lock and one set of eight entries, and never I/O. Memory is bounded: a full set
+//!   gives up its coldest entry.
+//! * What counts as one access: each random request; of a sequential stream, the first request to a node, as long as
+//!   the stream does not leave the node for more than a second. So one large read that the kernel cuts up is one
+//!   access.
+//! * A *visit* is an access in another logical second than the one before (of a stream: at least a full second after
+//!   it). The second touch of second-touch promotion is the second visit.
+//! * Lock order: `HeatTable::keeping` before a shard, shards one at a time. Nobody is called with one held.
+//!
+//! ```text
+//!  read, write ──► StreamTable::pattern ──► HeatTable::touch ──► shard: sets of eight ──► take_hot, node, file
+//!                                                                 ▲ first pass   │ sweep, purge
+//!                                                  `h` records ───┘              ▼ HeatTable::step
+//! ```
+
+mod clock;
+mod decay;
+mod entry;
+mod persist;
+mod shard;
+mod streams;
+mod table;
+
+pub(crate) use clock::LogicalClock;
+pub(crate) use persist::HeatStep;
+pub(crate) use streams::StreamTable;
+pub(crate) use table::{HeatCursor, HeatTable};
+
+/// One access, in the unit of [`NodeHeat`].
+pub(crate) const HEAT_ONE: u32 = 256;
+
+/// How much memory heat may take, and how fast it cools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeatOptions {
+    /// Most bytes of entries; at least 16 KiB. Rounded down to a power of two.
+    pub(crate) memory_bytes: usize,
+    /// Logical seconds in which heat halves; at least 1.
+    pub(crate) half_life_seconds: u32,
+}
+
+impl Default for HeatOptions {
+    fn default() -> Self {
+        Self { memory_bytes: 32 << 20, half_life_seconds: 3600 }
+    }
+}
+
+/// What an access did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AccessKind {
+    Read,
+    Write,
+}
+
+/// Whether an access went on where one before it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pattern {
+    Sequential,
+    Random,
+}
+
+/// What is known of the use of one range node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NodeHeat {
+    /// Accesses, decayed, in 1/256: the sum of `reads` and `writes`.
+    pub(crate) heat: u32,
+    pub(crate) reads: u32,
+    pub(crate) writes: u32,
+    /// Accesses far enough apart, at most 15; one in two is forgotten with each half-life of rest.
+    pub(crate) visits: u8,
+    /// Logical seconds since the last access; since the volume was made where none is known.
+    pub(crate) idle_seconds: u32,
+    /// Percent of the lately seen requests that went on where one before them ended.
+    pub(crate) sequential_percent: u8,
+    /// Percent of the file's writes that were followed by a sync: 100 where each write is synced.
+    pub(crate) sync_percent: u8,
+    /// Logical seconds since the node moved; `None`: not that anybody remembers.
+    pub(crate) moved_seconds_ago: Option<u32>,
+}
+
+/// What is known of the use of a file as a whole: its node 0, and one entry for all others together.
+pub(crate) type FileHeat = NodeHeat;
+
+/// What the table did, for `status`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HeatCounters {
+    /// Entries in use.
+    pub(crate) entries: u64,
+    /// Entries given up for others.
+    pub(crate) evictions: u64,
+    /// Bytes that the entries take now.
+    pub(crate) memory_bytes: u64,
+    /// Hot nodes that wait to be taken.
+    pub(crate) hot_waiting: u64,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! The logical clock: seconds that the volume was mounted, over all its mounts.
+//!
+//! What is true here:
+//! * It never goes back while mounted. A crash takes back what was not saved, at most [`SAVE_INTERVAL_SECONDS`].
+//! * Reading it is one load: background steps move it, so that no access has to read a clock.
+
+use std::time::Duration;
+
+use polymux_types::TierId;
+use polymux_types::sync::{AtomicU64, Ordering};
+
+use crate::error::Result;
+use crate::store::{ClockRecord, Metadata};
+
+/// Logical seconds between two saves.
+pub(crate) const SAVE_INTERVAL_SECONDS: u64 = 60;
+
+/// Seconds of a logical day.
+pub(crate) const DAY_SECONDS: u64 = 86_400;
+
+/// The logical clock of a mounted volume.
+#[derive(Debug)]
+pub(crate) struct LogicalClock {
+    /// Where it stood at the beginning of this mount.
+    base_seconds: u64,
+    /// The injected clock at that moment.
+    started: Duration,
+    seconds: AtomicU64,
+    saved_seconds: AtomicU64,
+}
+
+impl LogicalClock {
+    /// Goes on where it stood when it was saved last. `elapsed` is that of the injected clock. Also gives back the
+    /// bytes promoted to each tier on the present logical day.
+    pub(crate) fn resume(metadata: &Metadata, elapsed: Duration) -> Result<(Self, Vec<(TierId, u64)>)> {
+        let record = metadata.logical_clock().unwrap_or_else(|error| {
+            log::warn!("the logical clock begins anew: {error}");
+            None
+        });
+        let record = record.unwrap_or_default();
+        Ok((Self::new(record.seconds, elapsed), record.promoted))
+    }
+
+    pub(crate) fn new(base_seconds: u64, elapsed: Duration) -> Self {
+        Self {
+            base_seconds,
+            started: elapsed,
+            seconds: AtomicU64::new(base_seconds),
+            saved_seconds: AtomicU64::new(base_seconds),
+        }
+    }
+
+    /// Moves it to a moment of the injected clock. Called by each background step.
+    pub(crate) fn advance(&self, elapsed: Duration) {
+        let seconds = self.base_seconds.saturating_add(elapsed.saturating_sub(self.started).as_secs());
+        self.seconds.fetch_max(seconds, Ordering::Relaxed);
+    }
+
+    /// Logical seconds.
+    pub(crate) fn now(&self) -> u64 {
+        self.seconds.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is time for [`LogicalClock::save`].
+    pub(crate) fn is_save_due(&self) -> bool {
+        self.now() >= self.saved_seconds.load(Ordering::Relaxed).saturating_add(SAVE_INTERVAL_SECONDS)
+    }
+
+    /// Commits it, with the bytes promoted to each tier today (ascending by tier). Nobody waits for it to be durable.
+    pub(crate) fn save(&self, metadata: &Metadata, promoted: &[(TierId, u64)]) -> Result<()> {
+        let seconds = self.now();
+        metadata.put_logical_clock(&ClockRecord { seconds, promoted: promoted.to_vec() })?;
+        self.saved_seconds.fetch_max(seconds, Ordering::Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! The move of a file that is under way (docs/design/0010).
+//!
+//! What is true here:
+//! * A move begins while its mover holds the barrier alone, so no writer is inside whoever does not know of it.
+//! * While anybody else holds the barrier alone (`FileState::lock_alone`), no move of the file is under way.
+//! * A mover looks at the ticket between two requests, and never waits for a lock of the file without looking again.
+
+use std::sync::Arc;
+
+use polymux_types::TierId;
+use polymux_types::sync::{AtomicBool, Condvar, Mutex, Ordering, RwLockWriteGuard};
+
+use super::FileState;
+
+/// One move of one file.
+#[derive(Debug)]
+pub(crate) struct MoveTicket {
+    /// Nobody but the mover may map blocks to this tier meanwhile.
+    pub(crate) target: TierId,
+    stop: AtomicBool,
+}
+
+impl MoveTicket {
+    /// Whether somebody waits for the end of the move.
+    pub(crate) fn is_asked_to_stop(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+/// Where the ticket of a file is kept.
+#[derive(Debug, Default)]
+pub(crate) struct MoveTicketPlace {
+    ticket: Mutex<Option<Arc<MoveTicket>>>,
+    ended: Condvar,
+}
+
+impl FileState {
+    /// Holds the barrier alone, after any move was stopped.
+    pub(crate) fn lock_alone(&self) -> RwLockWriteGuard<'_, ()> {
+        loop {
+            self.stop_move();
+            let alone = self.barrier.write();
+            if self.moving.ticket.lock().is_none() {
+                return alone;
+            }
+        }
+    }
+
+    /// Asks the move that is under way to stop, and waits until it has. The caller holds no lock of the file.
+    pub(crate) fn stop_move(&self) {
+        let mut ticket = self.moving.ticket.lock();
+        while let Some(running) = ticket.as_ref() {
+            running.stop.store(true, Ordering::Release);
+            self.moving.ended.wait(&mut ticket);
+        }
+    }
+
+    /// Whether a move to a tier is under way: its range there belongs to the mover.
+    pub(crate) fn is_moving_to(&self, tier: TierId) -> bool {
+        self.moving.ticket.lock().as_ref().is_some_and(|ticket| ticket.target == tier)
+    }
+
+    /// Begins a move. `None` where another one is under way. Whoever calls this holds the barrier alone, and shows it.
+    pub(crate) fn begin_move(&self, target: TierId, _alone: &RwLockWriteGuard<'_, ()>) -> Option<Arc<MoveTicket>> {
+        let mut place = self.moving.ticket.lock();
+        if place.is_some() {
+            return None;
+        }
+        let ticket = Arc::new(MoveTicket { target, stop: AtomicBool::new(false) });
+        *place = Some(ticket.clone());
+        Some(ticket)
+    }
+
+    /// Ends the move of this ticket.
+    pub(crate) fn end_move(&self, ticket: &Arc<MoveTicket>) {
+        let mut place = self.moving.ticket.lock();
+        let ended = place.take().expect("a move that ends was under way");
+        assert!(Arc::ptr_eq(&ended, ticket), "a move is ended by its mover");
+        self.moving.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Layout;
+    use super::*;
+
+    #[test]
+    fn whoever_wants_the_file_alone_waits_for_the_end_of_the_move() {
+        let file = FileState::new(Layout::default(), true);
+        let ticket = file.begin_move(TierId(1), &file.barrier.write()).unwrap();
+        assert!(file.is_moving_to(TierId(1)) && !file.is_moving_to(TierId(0)));
+        assert!(file.begin_move(TierId(2), &file.barrier.write()).is_none(), "one move at a time");
+        std::thread::scope(|scope| {
+            let alone = scope.spawn(|| drop(file.lock_alone()));
+            while !ticket.is_asked_to_stop() {
+                std::thread::yield_now();
+            }
+            assert!(!alone.is_finished());
+            file.end_move(&ticket);
+        });
+        assert!(!file.is_moving_to(TierId(1)));
+    }
+}

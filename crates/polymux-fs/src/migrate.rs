@@ -1,0 +1,68 @@
+//! The mover: one mechanism for every reason to move blocks (DESIGN section 8, docs/design/0010).
+//!
+//! What is true here:
+//! * A job is one file or ranges of it, a destination and a reason. A file is in one batch at a time.
+//! * What cannot go on is parked with the reason and woken by an event; nothing here waits in a loop.
+//! * A mover holds no lock of a file while it copies, and never more than the part that it switches.
+//!
+//! `queue` knows jobs, `driver` takes batches of them, `part`, `copy` and `commit` carry one part out, `compact` clears up
+//! after it, `drain` and `planner` make jobs.
+
+mod batch;
+mod commit;
+mod compact;
+mod copy;
+mod drain;
+mod driver;
+mod facts;
+mod pace;
+mod part;
+mod planner;
+mod queue;
+mod requests;
+mod victims;
+
+pub(crate) use drain::Drains;
+pub(crate) use planner::Planner;
+pub(crate) use queue::MoveQueue;
+
+use polymux_types::TierId;
+
+use crate::error::{Error, ErrorKind};
+
+/// Why a part did not come to its end.
+#[derive(Clone, Debug)]
+pub(crate) enum Interrupt {
+    /// Somebody wants the file for itself, or the mover must end.
+    Stopped,
+    /// The target has no room.
+    NoRoom(TierId),
+    /// A tier is not there.
+    Offline(TierId),
+    /// The copy may not be durable.
+    SyncFailed(TierId),
+    /// Anything else.
+    Failed(Error),
+}
+
+impl Interrupt {
+    /// What an error means that the target returned.
+    fn of(error: Error, target: TierId) -> Self {
+        if error.is_out_of_room() { Self::NoRoom(target) } else { error.into() }
+    }
+}
+
+impl From<Error> for Interrupt {
+    fn from(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::TierMissing(tier) => Self::Offline(*tier),
+            _ => Self::Failed(error),
+        }
+    }
+}
+
+impl From<ErrorKind> for Interrupt {
+    fn from(kind: ErrorKind) -> Self {
+        Error::from(kind).into()
+    }
+}

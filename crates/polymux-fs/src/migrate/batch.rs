@@ -1,0 +1,206 @@
+//! A batch: parts of several files to one tier, copied one after the other, made durable side by side, switched each.
+//!
+//! What is true here: every part that was begun ends here, switched or given up, whatever happens to the others.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use polymux_types::TierId;
+
+use super::Interrupt;
+use super::copy::StopRule;
+use super::part::{Beginning, Part};
+use super::queue::{Job, Scope};
+use crate::blockmap::BLOCKS_PER_NODE;
+use crate::core::Core;
+use crate::error::Result;
+use crate::io::{block_after, start_of};
+
+/// Nodes in one batch: 32 MiB, so that the sync at its end is a small part of it.
+pub(super) const BATCH_NODES: u64 = 16;
+
+/// Files in one batch: as many as are synced side by side.
+pub(super) const BATCH_FILES: usize = 16;
+
+/// Copies of a part that are given up before its writers are kept out.
+pub(super) const STOPS_MAX: u32 = 3;
+
+/// What became of a job in a batch.
+pub(super) enum Outcome {
+    /// Its ranges are done as far as it was begun; there may be more.
+    Advanced,
+    /// As it was; again.
+    Again,
+    Interrupted(Interrupt),
+    /// The file is gone, or has nothing to move.
+    Over,
+}
+
+/// One job's part of a batch.
+struct Share {
+    job: Job,
+    part: Option<Part>,
+    taken: Vec<Range<u64>>,
+    outcome: Option<Outcome>,
+}
+
+/// Takes the first nodes off the ranges.
+fn take_nodes(ranges: &mut VecDeque<Range<u64>>, nodes_max: u64) -> Vec<Range<u64>> {
+    let mut taken = Vec::new();
+    let mut left = nodes_max * BLOCKS_PER_NODE;
+    while left > 0 {
+        let Some(range) = ranges.pop_front() else { break };
+        let end = range.end.min(range.start + left);
+        left -= end - range.start;
+        if end < range.end {
+            ranges.push_front(end..range.end);
+        }
+        taken.push(range.start..end);
+    }
+    taken
+}
+
+impl Core {
+    /// Carries a batch out. Returns each job with what became of it.
+    pub(super) fn carry_out_batch(&self, target: TierId, jobs: Vec<Job>) -> Vec<(Job, Outcome)> {
+        let alone = jobs.len() == 1;
+        let mut shares: Vec<Share> = jobs.into_iter().map(|job| self.begin_share(job, target, alone)).collect();
+        for share in &mut shares {
+            self.copy_share(share);
+        }
+        self.sync_shares(&mut shares);
+        for share in &mut shares {
+            self.commit_share(share);
+        }
+        shares.into_iter().map(end_share).collect()
+    }
+
+    fn begin_share(&self, mut job: Job, target: TierId, alone: bool) -> Share {
+        let inode = match self.inode(job.ino) {
+            Ok(inode) => inode,
+            Err(error) => {
+                let gone = error.errno() == polymux_types::Errno::ENOENT;
+                let outcome = if gone { Outcome::Over } else { Outcome::Interrupted(error.into()) };
+                return Share { job, part: None, taken: Vec::new(), outcome: Some(outcome) };
+            }
+        };
+        if job.scope == Scope::Whole {
+            match self.whole_range(&inode) {
+                Ok(Some(range)) => {
+                    job.bytes_total = start_of(range.end - range.start);
+                    job.scope = Scope::Ranges(VecDeque::from([range]));
+                }
+                Ok(None) => return Share { job, part: None, taken: Vec::new(), outcome: Some(Outcome::Over) },
+                Err(error) => {
+                    return Share {
+                        job,
+                        part: None,
+                        taken: Vec::new(),
+                        outcome: Some(Outcome::Interrupted(error.into())),
+                    };
+                }
+            }
+        }
+        let Scope::Ranges(ranges) = &mut job.scope else { unreachable!("the whole became a range above") };
+        // A part whose writers are kept out is one node.
+        let nodes_max = if job.stops >= STOPS_MAX && alone { 1 } else { BATCH_NODES };
+        let taken = take_nodes(ranges, nodes_max);
+        if taken.is_empty() {
+            return Share { job, part: None, taken, outcome: Some(Outcome::Over) };
+        }
+        let (part, outcome) = match self.begin_part(&inode, &taken, target) {
+            Ok(Beginning::Part(part)) => (Some(part), None),
+            Ok(Beginning::NothingToMove) => (None, Some(Outcome::Advanced)),
+            Ok(Beginning::Busy) => (None, Some(Outcome::Again)),
+            Err(interrupt) => (None, Some(Outcome::Interrupted(interrupt))),
+        };
+        Share { job, part, taken, outcome }
+    }
+
+    /// All nodes of a file, at least one; `None` where no object holds bytes of it.
+    fn whole_range(&self, inode: &crate::inode::Inode) -> Result<Option<Range<u64>>> {
+        let Some(file) = inode.file() else { return Ok(None) };
+        self.ensure_size(inode, file)?;
+        if file.layout.read().objects.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(0..block_after(file.size()).max(1).next_multiple_of(BLOCKS_PER_NODE)))
+    }
+
+    /// Whether the share is copied with its writers kept out: it was stopped too often.
+    fn is_locked_share(share: &Share) -> bool {
+        share.job.stops >= STOPS_MAX
+            && share.taken.iter().map(|range| range.end - range.start).sum::<u64>() <= BLOCKS_PER_NODE
+    }
+
+    fn copy_share(&self, share: &mut Share) {
+        if Self::is_locked_share(share) {
+            return;
+        }
+        let Some(part) = &mut share.part else { return };
+        for range in part.ranges.clone() {
+            if let Err(interrupt) = self.copy_blocks(part, &range, StopRule::WhenAsked) {
+                self.interrupt_share(share, interrupt);
+                return;
+            }
+        }
+    }
+
+    fn interrupt_share(&self, share: &mut Share, interrupt: Interrupt) {
+        let part = share.part.take().expect("only a part that was begun is interrupted");
+        share.job.bytes_copied += part.bytes_copied;
+        self.give_up_part(&part);
+        share.outcome = Some(Outcome::Interrupted(interrupt));
+    }
+
+    fn sync_shares(&self, shares: &mut [Share]) {
+        let locked: Vec<bool> = shares.iter().map(Self::is_locked_share).collect();
+        let mut places = Vec::new();
+        let mut parts = Vec::new();
+        for ((place, share), locked) in shares.iter_mut().enumerate().zip(locked) {
+            if let Some(part) = share.part.as_mut().filter(|_| !locked) {
+                places.push(place);
+                parts.push(part);
+            }
+        }
+        let outcomes = self.sync_parts(&mut parts);
+        for (place, outcome) in places.into_iter().zip(outcomes) {
+            if let Err(interrupt) = outcome {
+                self.interrupt_share(&mut shares[place], interrupt);
+            }
+        }
+    }
+
+    fn commit_share(&self, share: &mut Share) {
+        let locked = Self::is_locked_share(share);
+        let Some(part) = &mut share.part else { return };
+        let committed =
+            if locked { self.move_locked(part) } else { self.catch_up(part).and_then(|()| self.commit_part(part)) };
+        match committed {
+            Ok(()) => {
+                let part = share.part.take().expect("it was there");
+                share.job.bytes_copied += part.bytes_copied;
+                self.end_part(&part);
+                share.outcome = Some(Outcome::Advanced);
+            }
+            Err(interrupt) => self.interrupt_share(share, interrupt),
+        }
+    }
+}
+
+/// What was taken counts as done, or goes back in front of the rest.
+fn end_share(share: Share) -> (Job, Outcome) {
+    let Share { mut job, taken, outcome, .. } = share;
+    let outcome = outcome.expect("every share has an outcome");
+    match (&outcome, &mut job.scope) {
+        (Outcome::Advanced, _) => {
+            job.bytes_done += taken.iter().map(|range| start_of(range.end - range.start)).sum::<u64>();
+            job.stops = 0;
+        }
+        (Outcome::Again | Outcome::Interrupted(_), Scope::Ranges(ranges)) => {
+            taken.into_iter().rev().for_each(|range| ranges.push_front(range));
+        }
+        _ => {}
+    }
+    (job, outcome)
+}

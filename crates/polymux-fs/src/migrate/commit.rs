@@ -1,0 +1,189 @@
+//! Validation and switch of a part (M10): what was written meanwhile is copied again, and the map changes in one
+//! transaction.
+//!
+//! What is true here:
+//! * A small file that a part holds as a whole is switched under its barrier held alone, and its old object goes in the
+//!   same transaction. Of a larger one only the nodes of the part are closed, and the append lock is held where the part
+//!   holds the end of the file.
+//! * The transaction is appended after the last sync of the target succeeded, and only if no sync of the file, whoever asked
+//!   for it, failed since the copy began.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use polymux_types::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+use super::Interrupt;
+use super::copy::StopRule;
+use super::part::{Part, TargetObject, holds_end, movable_runs_of};
+use crate::blockmap::{BLOCKS_PER_NODE, ClosedNodes, END, MapChange, Owner};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::inode::FileState;
+use crate::io::{block_after, start_of};
+use crate::space::disown_object;
+use crate::store::{DisownedKind, DisownedRecord};
+
+/// Dirty blocks that are copied while their writers wait.
+const LOCKED_BLOCKS_MAX: u64 = 32;
+
+/// Rounds of copying again before the writers are kept out.
+const ROUNDS_MAX: u32 = 4;
+
+type Outcome<T> = std::result::Result<T, Interrupt>;
+
+/// What keeps writers out of a part while it is switched.
+enum Hold<'a> {
+    File(#[allow(dead_code, reason = "held, not used")] RwLockWriteGuard<'a, ()>),
+    Nodes { _closed: Vec<ClosedNodes>, _append: Option<MutexGuard<'a, ()>>, _shared: RwLockReadGuard<'a, ()> },
+}
+
+fn hold<'a>(file: &'a FileState, ranges: &[Range<u64>]) -> Hold<'a> {
+    let last = ranges.last().expect("a part has a range");
+    let holds_all = |size| ranges.len() == 1 && last.start == 0 && holds_end(last, size);
+    if holds_all(file.size()) {
+        let alone = file.barrier.write();
+        if holds_all(file.size()) {
+            return Hold::File(alone);
+        }
+    }
+    let shared = file.barrier.read();
+    // The end may come into the range or leave it until the append lock is held; afterwards it stays.
+    let append = (file.size() < start_of(last.end)).then(|| file.append.lock());
+    let closed = ranges.iter().map(|blocks| file.nodes.close(blocks)).collect();
+    Hold::Nodes { _closed: closed, _append: append, _shared: shared }
+}
+
+impl Core {
+    /// Copies again what was written meanwhile while the writers go on, until little is left or it does not help.
+    pub(super) fn catch_up(&self, part: &mut Part) -> Outcome<()> {
+        for round in 0..=ROUNDS_MAX {
+            let dirty = part.dirty_count();
+            if dirty > 0 && round == 0 {
+                Counters::count(&self.counters.move_conflicts);
+            }
+            if dirty <= LOCKED_BLOCKS_MAX {
+                return Ok(());
+            }
+            if round == ROUNDS_MAX {
+                Counters::count(&self.counters.move_lock_fallbacks);
+                return Ok(());
+            }
+            Counters::count(&self.counters.move_retries);
+            for run in part.take_dirty() {
+                self.copy_blocks(part, &run, StopRule::WhenAsked)?;
+            }
+            self.sync_part(part)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn sync_part(&self, part: &mut Part) -> Outcome<()> {
+        self.sync_parts(&mut [part]).pop().expect("one part has one outcome")
+    }
+
+    /// Keeps writers out, copies what is still dirty, and switches the map.
+    pub(super) fn commit_part(&self, part: &mut Part) -> Outcome<()> {
+        let inode = Arc::clone(&part.inode);
+        let file = inode.file().expect("only regular files are moved");
+        let hold = hold(file, &part.ranges);
+        let dirty = part.take_dirty();
+        if !dirty.is_empty() {
+            Counters::count(&self.counters.move_retries);
+            for run in dirty {
+                self.copy_blocks(part, &run, StopRule::Never)?;
+            }
+            self.sync_part(part)?;
+        }
+        self.switch(part, file, &hold)?;
+        part.unmark();
+        drop(hold);
+        Counters::count(&self.counters.moves_committed);
+        Ok(())
+    }
+
+    /// The short locked form: one node is copied with its writers kept out from the first byte to the last. Nobody can
+    /// stop it, and it is bounded.
+    pub(super) fn move_locked(&self, part: &mut Part) -> Outcome<()> {
+        Counters::count(&self.counters.move_lock_fallbacks);
+        let inode = Arc::clone(&part.inode);
+        let file = inode.file().expect("only regular files are moved");
+        let hold = hold(file, &part.ranges);
+        drop(part.take_dirty());
+        for blocks in part.ranges.clone() {
+            self.copy_blocks(part, &blocks, StopRule::Never)?;
+        }
+        self.sync_part(part)?;
+        self.switch(part, file, &hold)?;
+        part.unmark();
+        drop(hold);
+        Counters::count(&self.counters.moves_committed);
+        Ok(())
+    }
+
+    /// One transaction: the blocks belong to the target, what was claimed there is the file's, and the old bytes are
+    /// disowned.
+    fn switch(&self, part: &Part, file: &FileState, hold: &Hold<'_>) -> Outcome<()> {
+        let inode = &part.inode;
+        let size = file.size();
+        if part.ranges.iter().any(|blocks| holds_end(blocks, size)) {
+            // Afterwards no tier extends the file; the next append names the one that does.
+            self.settle(inode, file)?;
+        }
+        // A sync beside ours may have been told of a loss that concerns the copy.
+        let _no_sync = file.sync_gate.write();
+        if file.error_sequence.load(Ordering::Acquire) != part.error_sequence {
+            return Err(Interrupt::SyncFailed(part.target.tier));
+        }
+        let disowned = self.transact(&[inode], |transaction| {
+            if inode.lifecycle.lock().gone {
+                return Err(polymux_types::Errno::ENOENT.into());
+            }
+            let mut layout = file.layout.write();
+            let runs = movable_runs_of(&layout, &part.ranges, size, part.target.tier);
+            if part.target_object == TargetObject::New {
+                layout.objects.push(part.target);
+            }
+            let slot = layout.slot_on(part.target.tier)?;
+            let mut change = MapChange::default();
+            let mut disowned: Vec<DisownedRecord> = Vec::new();
+            for (run, source) in &runs {
+                file.nodes.mark_map_changed(run.start..run.end);
+                change.then(layout.map.assign(run.start, run.end, Owner::Slot(slot)));
+                disowned.push(DisownedRecord {
+                    tier: source.tier,
+                    object: source.object,
+                    bucket: source.bucket,
+                    start: start_of(run.start),
+                    kind: if run.end == END {
+                        DisownedKind::Tail
+                    } else {
+                        DisownedKind::Range { end: start_of(run.end) }
+                    },
+                });
+            }
+            if let Hold::File(_) = hold {
+                let (compacted, dropped) = file.compact(&mut layout);
+                change.then(compacted);
+                // The whole object goes, so its ranges need not.
+                disowned.retain(|record| !dropped.iter().any(|entry| entry.object == record.object));
+                disowned.extend(dropped.iter().map(disown_object));
+            }
+            drop(layout);
+            transaction.put_map_change(inode.ino, &change);
+            part.claims.iter().for_each(|claim| transaction.delete_disowned(claim));
+            disowned.iter().for_each(|record| transaction.put_disowned(record));
+            transaction.put_inode(inode);
+            Ok(disowned)
+        })?;
+        file.blocks_stale.store(true, Ordering::Release);
+        let now = self.logical_clock.now();
+        for blocks in &part.ranges {
+            let nodes = blocks.start / BLOCKS_PER_NODE..blocks.end.min(block_after(size)).div_ceil(BLOCKS_PER_NODE);
+            self.heat.note_moved(inode.ino, nodes, now);
+        }
+        self.disowned.add(&disowned, inode.last_sequence());
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! Copying the bytes of a part, holes kept, in requests that the devices of others hardly notice.
+//!
+//! What is true here: a block is read from whoever owns it now, and written at the same offset of the target (M7). No lock
+//! is held; what changes under the copy is dirty and copied again.
+
+use std::ops::Range;
+
+use polymux_tier::{SeekTarget, TierError, Wait};
+use polymux_types::limits::BLOCK_SIZE;
+
+use super::Interrupt;
+use super::part::{Part, movable_runs};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::inode::reference_of;
+use crate::io::{block_of, start_of};
+use crate::sched::Direction;
+use crate::space::{PendingSync, SyncTarget, TierHandle};
+use crate::store::ObjectEntry;
+
+/// Whether a copy ends when somebody waits for the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StopRule {
+    WhenAsked,
+    /// It is short, and its writers are kept out.
+    Never,
+}
+
+type Outcome<T> = std::result::Result<T, Interrupt>;
+
+impl Core {
+    /// Copies what the part moves of some blocks.
+    pub(super) fn copy_blocks(&self, part: &mut Part, blocks: &Range<u64>, rule: StopRule) -> Outcome<()> {
+        let size = part.file().size();
+        let runs = {
+            let layout = part.file().layout.read();
+            movable_runs(&layout, blocks, size, part.target.tier)
+        };
+        for (run, source) in runs {
+            let end = start_of(run.end.min(blocks.end)).min(size);
+            self.copy_range_of_part(part, &source, start_of(run.start)..end, rule)?;
+        }
+        Ok(())
+    }
+
+    fn copy_range_of_part(
+        &self,
+        part: &mut Part,
+        source: &ObjectEntry,
+        range: Range<u64>,
+        rule: StopRule,
+    ) -> Outcome<()> {
+        let mut position = range.start;
+        while position < range.end {
+            let Some(data) = self.next_data(source, position..range.end)? else { return Ok(()) };
+            self.copy_data(part, source, data.clone(), rule)?;
+            position = data.end;
+        }
+        Ok(())
+    }
+
+    /// The first run of data in a range of an object, in whole blocks; `None` where only a hole is left.
+    fn next_data(&self, source: &ObjectEntry, range: Range<u64>) -> Outcome<Option<Range<u64>>> {
+        let handle = self.tiers.by_id(source.tier)?;
+        let seek = |from, target| match handle.get()?.seek(reference_of(source), from, target) {
+            // Who cannot tell holes from data has data.
+            Err(TierError::Unsupported(_)) if target == SeekTarget::Data => Ok(Some(from)),
+            Err(TierError::Unsupported(_)) => Ok(None),
+            found => found.map_err(|error| handle.note_error(error)),
+        };
+        let Some(start) = seek(range.start, SeekTarget::Data)?.filter(|start| *start < range.end) else {
+            return Ok(None);
+        };
+        let start = start_of(block_of(start)).max(range.start);
+        // The next hole begins behind the block that data was found in.
+        let end = seek((start + BLOCK_SIZE).min(range.end), SeekTarget::Hole)?.unwrap_or(range.end);
+        Ok(Some(start..end.next_multiple_of(BLOCK_SIZE).min(range.end)))
+    }
+
+    fn copy_data(&self, part: &mut Part, source: &ObjectEntry, data: Range<u64>, rule: StopRule) -> Outcome<()> {
+        let (from, to) = (self.tiers.by_id(source.tier)?, self.tiers.by_id(part.target.tier)?);
+        let mut buffer = Vec::new();
+        let mut position = data.start;
+        while position < data.end {
+            if self.is_stopped(part, rule) {
+                return Err(Interrupt::Stopped);
+            }
+            let length = (data.end - position).min(self.request_bytes(&from, &to));
+            buffer.resize(usize::try_from(length).expect("a request fits into memory"), 0);
+            let count = self.paced(part, &from, (Direction::Read, length), rule, |from| {
+                Ok(from.run(|tier| tier.read(reference_of(source), position, &mut buffer, Wait::Allowed))?)
+            })?;
+            // The rest lies beyond the end of the source's object: a hole.
+            let filled = &buffer[..count];
+            let target = part.target;
+            self.paced(part, &to, (Direction::Write, count as u64), rule, |to| {
+                self.write_to_target(&target, to, position, filled)
+            })?;
+            part.bytes_copied += count as u64;
+            position += length;
+        }
+        Ok(())
+    }
+
+    fn write_to_target(&self, target: &ObjectEntry, to: &TierHandle, position: u64, data: &[u8]) -> Outcome<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        if to.headroom() < data.len() as u64 {
+            return Err(Interrupt::NoRoom(to.id));
+        }
+        let reference = reference_of(target);
+        let mut written = 0;
+        while written < data.len() {
+            let offset = position + written as u64;
+            let wrote = to.run(|tier| tier.write(reference, offset, &data[written..], Wait::Allowed));
+            let count = wrote.map_err(|error| Interrupt::of(error, to.id))?;
+            to.note_written(count);
+            written += count;
+        }
+        to.run(|tier| {
+            tier.begin_write_back(reference, position, data.len() as u64);
+            Ok(())
+        })?;
+        Counters::add(&self.counters.bytes_moved, data.len());
+        Ok(())
+    }
+
+    /// Makes the copies of several parts durable, side by side.
+    pub(super) fn sync_parts(&self, parts: &mut [&mut Part]) -> Vec<Outcome<()>> {
+        let mut pending = Vec::with_capacity(parts.len());
+        for part in parts.iter() {
+            let file = part.file();
+            let gate = file.sync_gate.read();
+            let slot = file.layout.read().slot_of(part.target.tier);
+            let written = slot.and_then(|slot| file.take_unsynced(slot));
+            let sync = self.tiers.by_id(part.target.tier).map(|handle| {
+                let target = SyncTarget::Object(reference_of(&part.target));
+                handle.shared().map(|tier| self.sync_pool.begin(tier, target))
+            });
+            pending.push((gate, slot, written, sync));
+        }
+        let mut outcomes = Vec::with_capacity(parts.len());
+        for (part, (gate, slot, written, sync)) in parts.iter().zip(pending) {
+            let synced = sync.map(|sync| sync.map(PendingSync::wait));
+            let outcome = synced.map_err(Interrupt::from).and_then(|synced| match (synced, slot, written) {
+                (Some(Ok(())), ..) => Ok(()),
+                // Bytes of the file itself were among what may be lost.
+                (synced, Some(slot), Some(written)) => {
+                    let object = (slot, part.target);
+                    Ok(self.note_synced(&part.inode, part.file(), object, Some(written), synced)?)
+                }
+                (Some(Err(error)), ..) => Err(self.tiers.by_id(part.target.tier)?.note_error(error).into()),
+                (None, ..) => Err(Interrupt::Offline(part.target.tier)),
+            });
+            drop(gate);
+            outcomes.push(outcome);
+        }
+        outcomes
+    }
+}

@@ -1,0 +1,249 @@
+//! From jobs to batches and back: who goes next, who is parked, who is woken.
+//!
+//! What is true here: `move_step` either carries a batch out, or leaves every job where it is or parked; so a thread that
+//! calls it again and again while there is nothing to do costs a look at the queue.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use polymux_types::limits::RANGE_NODE_SIZE;
+use polymux_types::{Ino, TierId};
+
+use super::Interrupt;
+use super::batch::{BATCH_FILES, BATCH_NODES, Outcome, STOPS_MAX};
+use super::queue::{Job, Order, Scope};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::error::Result;
+use crate::file_system::Progress;
+use crate::placement::Request;
+use crate::report::{Destination, JobState, WaitsFor};
+
+/// Failures of one kind in a row before a job is parked.
+const FAILURES_MAX: u32 = 5;
+
+/// Bytes in a batch.
+const BATCH_BYTES: u64 = BATCH_NODES * RANGE_NODE_SIZE;
+
+/// Milliseconds between two looks for room that somebody else made.
+const ROOM_LOOK_MS: u64 = 5000;
+
+/// Room that counts as having appeared.
+const ROOM_APPEARED_BYTES: u64 = 64 * 1024 * 1024;
+
+impl Core {
+    /// Carries out one batch of moves; see [`crate::FileSystem::move_step`].
+    pub(crate) fn move_step(&self) -> Progress {
+        if self.is_read_only() || self.unmounted.load(Ordering::Acquire) {
+            return Progress::Idle;
+        }
+        let (batch, parked) =
+            self.moves.take_batch(|job| self.target_of(job), |waits_for| self.event_count(waits_for), fits);
+        Counters::add(&self.counters.moves_parked, parked);
+        let Some(batch) = batch else { return Progress::Idle };
+        let target = batch.target;
+        let ended = self.carry_out_batch(target, batch.jobs);
+        self.moves.free_tier(target);
+        for (job, outcome) in ended {
+            self.moves.note_progress(&job);
+            self.go_on_with(job, outcome, target);
+        }
+        Progress::Worked
+    }
+
+    /// Where a job goes now, or what it waits for.
+    fn target_of(&self, job: &Job) -> std::result::Result<TierId, WaitsFor> {
+        let length = (job.bytes_total - job.bytes_done.min(job.bytes_total)).clamp(1, BATCH_BYTES);
+        match job.destination {
+            Destination::To(tier) => {
+                let handle = self.tiers.by_id(tier).map_err(|_| WaitsFor::Tier(tier))?;
+                if handle.present().is_none() || handle.is_failing() || handle.is_draining() {
+                    return Err(WaitsFor::Tier(tier));
+                }
+                if handle.headroom() < length { Err(WaitsFor::Room(Some(tier))) } else { Ok(tier) }
+            }
+            Destination::AwayFrom(tier) => {
+                let request = Request { length, file_end: job.bytes_total.max(1), partial: true, except: Some(tier) };
+                // One that is gone has an end of its own.
+                let Ok(inode) = self.inode(job.ino) else { return self.any_tier_but(tier) };
+                self.place(&inode, &request).first().copied().ok_or(WaitsFor::Room(None))
+            }
+        }
+    }
+
+    fn any_tier_but(&self, tier: TierId) -> std::result::Result<TierId, WaitsFor> {
+        self.tiers.all().iter().map(|handle| handle.id).find(|id| *id != tier).ok_or(WaitsFor::Room(None))
+    }
+
+    /// A number that changes when what a job waits for may have come.
+    fn event_count(&self, waits_for: &WaitsFor) -> u64 {
+        let usable = |tier: TierId| {
+            self.tiers
+                .by_id(tier)
+                .is_ok_and(|tier| tier.present().is_some() && !tier.is_failing() && !tier.is_draining())
+        };
+        match waits_for {
+            WaitsFor::Room(Some(tier)) => self.tiers.by_id(*tier).map_or(0, |tier| tier.room_generation()),
+            WaitsFor::Room(None) => self.tiers.all().iter().map(|tier| 1 + tier.room_generation()).sum(),
+            WaitsFor::Tier(tier) | WaitsFor::Repair(tier, _) => u64::from(usable(*tier)),
+        }
+    }
+
+    fn go_on_with(&self, mut job: Job, outcome: Outcome, target: TierId) {
+        match outcome {
+            Outcome::Advanced => self.advance(job),
+            Outcome::Over => self.finish_job(job),
+            Outcome::Again => self.moves.put_back(job, self.clock.elapsed()),
+            Outcome::Interrupted(interrupt) => {
+                job.stops += 1;
+                job.interruptions += 1;
+                self.interrupted(job, interrupt, target);
+            }
+        }
+    }
+
+    fn interrupted(&self, job: Job, interrupt: Interrupt, target: TierId) {
+        let many = job.stops > STOPS_MAX + FAILURES_MAX;
+        let waits_for = match interrupt {
+            Interrupt::Stopped => {
+                Counters::count(&self.counters.moves_stopped);
+                None
+            }
+            Interrupt::NoRoom(tier) => {
+                if let Ok(handle) = self.tiers.by_id(tier) {
+                    handle.space_now();
+                }
+                // Where the tier says that it has room and takes no bytes (a quota), it is not asked for ever.
+                many.then_some(WaitsFor::Room(Some(tier)))
+            }
+            Interrupt::Offline(tier) => Some(WaitsFor::Tier(tier)),
+            Interrupt::SyncFailed(tier) => {
+                many.then(|| WaitsFor::Repair(tier, "its copy could not be made durable".to_owned()))
+            }
+            Interrupt::Failed(error) if error.errno() == polymux_types::Errno::ENOENT => {
+                return self.finish_job(job);
+            }
+            Interrupt::Failed(error) => {
+                log::warn!("volume {}: moving inode {}: {error}", self.name, job.ino);
+                Some(WaitsFor::Repair(target, error.to_string()))
+            }
+        };
+        let now = self.clock.elapsed();
+        match waits_for {
+            Some(waits_for) => {
+                Counters::count(&self.counters.moves_parked);
+                let event = self.event_count(&waits_for);
+                self.moves.park(job, waits_for, event, now);
+            }
+            None => self.moves.put_back(job, now),
+        }
+    }
+
+    /// The next ranges of a job, or its end.
+    fn advance(&self, job: Job) {
+        match &job.scope {
+            Scope::Ranges(ranges) if ranges.is_empty() => self.finish_job(job),
+            _ => self.moves.put_back(job, self.clock.elapsed()),
+        }
+    }
+
+    fn finish_job(&self, mut job: Job) {
+        let now = self.clock.elapsed();
+        match self.clear_up_after(&job) {
+            Ok(false) => self.moves.finish(job, JobState::Done, now),
+            // It grew on the tier that it leaves while it was being moved.
+            Ok(true) => {
+                job.scope = Scope::Whole;
+                job.bytes_done = 0;
+                self.moves.put_back(job, now);
+            }
+            Err(error) => self.moves.finish(job, JobState::Failed(error.to_string()), now),
+        }
+    }
+
+    /// Objects that own nothing leave the file. Returns whether something is left on the tier that the job leaves.
+    fn clear_up_after(&self, job: &Job) -> Result<bool> {
+        let inode = match self.inode(job.ino) {
+            Ok(inode) => inode,
+            Err(error) if error.errno() == polymux_types::Errno::ENOENT => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let Some(file) = inode.file() else { return Ok(false) };
+        self.compact_objects(&inode, file)?;
+        match job.destination {
+            Destination::AwayFrom(tier) => Ok(file.layout.read().slot_of(tier).is_some()),
+            Destination::To(_) => Ok(false),
+        }
+    }
+
+    /// Part of each background step: new jobs, and those that an event wakes.
+    pub(crate) fn plan_step(&self) -> Progress {
+        if self.is_read_only() || self.unmounted.load(Ordering::Acquire) {
+            return Progress::Idle;
+        }
+        self.wake_movers();
+        let steps = [Core::drain_step, Core::promote_step, Core::evict_step, Core::walk_step];
+        let mut progress = Progress::Idle;
+        for step in steps {
+            match step(self) {
+                Ok(false) => {}
+                Ok(true) => progress = Progress::Worked,
+                Err(error) => log::error!("volume {}: looking for files to move failed: {error}", self.name),
+            }
+        }
+        progress
+    }
+
+    /// Counts events that nobody else counts, and brings back whoever waits for one.
+    fn wake_movers(&self) {
+        let now_ms = self.elapsed_ms();
+        if now_ms >= self.room_look_due_ms.load(Ordering::Relaxed) {
+            self.room_look_due_ms.store(now_ms.saturating_add(ROOM_LOOK_MS), Ordering::Relaxed);
+            let (_, parked, _) = self.moves.open_jobs(|_| true);
+            for tier in self.tiers.all().iter().filter(|_| parked > 0) {
+                if tier.headroom() >= ROOM_APPEARED_BYTES {
+                    tier.note_room_freed();
+                }
+            }
+        }
+        let woken = self.moves.wake(|waits_for| self.event_count(waits_for));
+        Counters::add(&self.counters.moves_woken, woken);
+    }
+
+    /// Ends all moves for good; called before the volume is unmounted. Those under way are given up.
+    pub(crate) fn stop_movers(&self) {
+        self.moves.stop_for_good();
+        while self.moves.running_count() > 0 {
+            self.clock.sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    /// Takes a job in that moves a whole file, or whole nodes of it.
+    pub(crate) fn submit_move(
+        &self,
+        ino: Ino,
+        ranges: Option<Vec<std::ops::Range<u64>>>,
+        destination: Destination,
+        reason: crate::report::MoveReason,
+        bytes: u64,
+    ) -> Option<crate::report::JobId> {
+        let order = Order { ino, scope: scope_of(ranges), destination, leaves: None, reason, bytes };
+        self.moves.submit(order, self.clock.elapsed())
+    }
+}
+
+/// All of a file, or these blocks.
+pub(super) fn scope_of(ranges: Option<Vec<std::ops::Range<u64>>>) -> Scope {
+    ranges.map_or(Scope::Whole, |ranges| Scope::Ranges(VecDeque::from(ranges)))
+}
+
+/// Whether a job joins those that were taken already.
+fn fits(taken: &[Job], job: &Job) -> bool {
+    let bytes = |job: &Job| job.bytes_total - job.bytes_done.min(job.bytes_total);
+    let together: u64 = taken.iter().map(bytes).sum();
+    let goes_alone = |job: &Job| job.stops >= STOPS_MAX;
+    taken.len() < BATCH_FILES
+        && together + bytes(job) <= BATCH_BYTES
+        && !taken.iter().any(goes_alone)
+        && !goes_alone(job)
+}

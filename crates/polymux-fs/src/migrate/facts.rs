@@ -1,0 +1,79 @@
+//! What policies are told about ranges of files.
+
+use std::ops::Range;
+
+use polymux_policy::{NEVER, RangeFacts, TierTable};
+use polymux_types::TierId;
+
+use crate::blockmap::{BLOCKS_PER_NODE, Owner};
+use crate::core::Core;
+use crate::inode::{FileState, Inode};
+use crate::io::{block_after, start_of};
+use crate::placement::{Context, seconds_between};
+
+/// The part of a range node that lies on one tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) tier: TierId,
+    pub(super) bytes: u64,
+}
+
+/// The blocks of a node.
+pub(super) fn blocks_of_node(node: u64) -> Range<u64> {
+    node * BLOCKS_PER_NODE..(node + 1) * BLOCKS_PER_NODE
+}
+
+/// Which tiers hold how much of a node, up to the end of the file.
+pub(super) fn pieces_of_node(file: &FileState, node: u64) -> Vec<Piece> {
+    let blocks = blocks_of_node(node);
+    let end = blocks.end.min(block_after(file.size()));
+    let layout = file.layout.read();
+    let mut pieces: Vec<Piece> = Vec::new();
+    if blocks.start >= end || layout.objects.is_empty() {
+        return pieces;
+    }
+    for run in layout.map.runs(blocks.start, end) {
+        let Some(Owner::Slot(slot)) = run.owner else { continue };
+        let (tier, bytes) = (layout.object(slot).tier, start_of(run.end - run.start));
+        match pieces.iter_mut().find(|piece| piece.tier == tier) {
+            Some(piece) => piece.bytes += bytes,
+            None => pieces.push(Piece { tier, bytes }),
+        }
+    }
+    pieces
+}
+
+impl Core {
+    /// Facts about the part of a node that lies on one tier.
+    pub(super) fn range_facts(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        node: u64,
+        piece: Piece,
+        context: &Context,
+        tiers: &TierTable,
+    ) -> RangeFacts {
+        let now = self.logical_clock.now();
+        let (heat, of_file) = (self.heat.node(inode.ino, node, now), self.heat.file(inode.ino, now));
+        let nodes = block_after(file.size()).div_ceil(BLOCKS_PER_NODE).max(1);
+        let per_node = u64::from(of_file.heat) / nodes;
+        let modified = inode.common.read().modified;
+        let mut facts = RangeFacts::new(piece.tier.0, piece.bytes);
+        facts.heat = heat.heat;
+        facts.reads = heat.reads;
+        facts.writes = heat.writes;
+        facts.file_heat = u32::try_from(per_node).unwrap_or(u32::MAX);
+        facts.idle_seconds = heat.idle_seconds;
+        facts.modified_seconds_ago = u32::try_from(seconds_between(modified, self.now())).unwrap_or(NEVER - 1);
+        facts.moved_seconds_ago = heat.moved_seconds_ago.unwrap_or(NEVER);
+        facts.half_life_seconds = self.options.heat_half_life_seconds.max(1);
+        facts.sequential = heat.sequential_percent;
+        facts.synchronous = heat.sync_percent;
+        facts.file_size = file.size();
+        facts.allowed = context.allowed;
+        facts.tiers = *tiers;
+        facts.tiers.prefer(&context.preferred);
+        facts
+    }
+}

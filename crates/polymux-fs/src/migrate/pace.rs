@@ -1,0 +1,59 @@
+//! How fast a mover goes: size of its requests, and when the next one may begin (P15, DESIGN section 8).
+//!
+//! What is true here: each request is admitted by the schedule of its tier, counts as under way there until it is ended, and
+//! waits no longer than a moment before it asks again whether it is still wanted.
+
+use std::time::Duration;
+
+use super::Interrupt;
+use super::copy::StopRule;
+use super::part::Part;
+use crate::core::Core;
+use crate::sched::Direction;
+use crate::space::TierHandle;
+
+/// Longest wait before a mover looks again whether it must stop.
+const NAP_MAX: Duration = Duration::from_millis(20);
+
+impl Core {
+    /// Whether a mover must end what it does: somebody wants the file, or the volume is being unmounted.
+    pub(super) fn is_stopped(&self, part: &Part, rule: StopRule) -> bool {
+        rule == StopRule::WhenAsked && (part.ticket.is_asked_to_stop() || self.moves.must_stop())
+    }
+
+    /// Bytes of the next request: what both tiers serve within their time.
+    pub(super) fn request_bytes(&self, from: &TierHandle, to: &TierHandle) -> u64 {
+        from.schedule.request_bytes().min(to.schedule.request_bytes())
+    }
+
+    /// Runs a request of a mover when its tier admits it. While writers are kept out nobody waits for politeness' sake.
+    pub(super) fn paced<T>(
+        &self,
+        part: &Part,
+        tier: &TierHandle,
+        request: (Direction, u64),
+        rule: StopRule,
+        operation: impl FnOnce(&TierHandle) -> Result<T, Interrupt>,
+    ) -> Result<T, Interrupt> {
+        let (direction, bytes) = request;
+        if rule == StopRule::Never {
+            return operation(tier);
+        }
+        loop {
+            let wait = tier.schedule.admit(bytes, self.clock.elapsed());
+            if wait.is_zero() {
+                break;
+            }
+            self.clock.sleep(wait.min(NAP_MAX));
+            if self.is_stopped(part, rule) {
+                return Err(Interrupt::Stopped);
+            }
+        }
+        let began = self.clock.elapsed();
+        let outcome = operation(tier);
+        let now = self.clock.elapsed();
+        let done = if outcome.is_ok() { bytes } else { 0 };
+        tier.schedule.mover_ended(direction, done, now.saturating_sub(began), now);
+        outcome
+    }
+}

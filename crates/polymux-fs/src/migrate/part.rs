@@ -1,0 +1,206 @@
+//! One file's range on its way to another tier: begin, copy, rounds, commit, give up (DESIGN section 8, M10).
+//!
+//! What is true here:
+//! * From `begin` to `commit` or `give_up` the file has a ticket, the nodes are marked, and the inode is pinned.
+//! * Nothing of the file is on the target within the part: what lies there belongs to the mover, either because the whole
+//!   object is named by no record, or because `claims` disown it durably.
+//! * The map is switched after the last byte was copied *and synced*, with nobody inside the nodes.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use polymux_types::TierId;
+
+use super::Interrupt;
+use crate::blockmap::{END, Owner, Run, whole_nodes};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::error::Result;
+use crate::inode::{FileState, Inode, Layout, MoveTicket};
+use crate::io::{block_after, start_of};
+use crate::store::{DisownedKind, DisownedRecord, ObjectEntry};
+
+/// Whether the record of the inode names the target's object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TargetObject {
+    Recorded,
+    /// Made for this part; its record comes with the switch.
+    New,
+}
+
+/// Whole nodes of one file that are being moved.
+pub(super) struct Part {
+    pub(super) inode: Arc<Inode>,
+    pub(super) ticket: Arc<MoveTicket>,
+    pub(super) target: ObjectEntry,
+    pub(super) target_object: TargetObject,
+    /// Whole nodes, in order, apart.
+    pub(super) ranges: Vec<Range<u64>>,
+    /// Disowned records of the target's range, kept from being carried out while the part is under way.
+    pub(super) claims: Vec<DisownedRecord>,
+    /// Error sequence of the file before the first byte was copied: a sync that failed since may have lost some.
+    pub(super) error_sequence: u32,
+    pub(super) bytes_copied: u64,
+}
+
+/// What `begin` found.
+pub(super) enum Beginning {
+    Part(Part),
+    /// The range has no block that could go to the target.
+    NothingToMove,
+    /// Another move of the file is under way.
+    Busy,
+}
+
+impl Part {
+    pub(super) fn file(&self) -> &FileState {
+        self.inode.file().expect("only regular files are moved")
+    }
+
+    /// What was written is not noted any more.
+    pub(super) fn unmark(&self) {
+        self.ranges.iter().for_each(|blocks| self.file().nodes.unmark_moving(blocks));
+    }
+
+    /// The blocks that were written since this was last asked.
+    pub(super) fn take_dirty(&self) -> Vec<Range<u64>> {
+        self.ranges.iter().flat_map(|blocks| self.file().nodes.take_dirty(blocks)).collect()
+    }
+
+    /// Blocks that are dirty now.
+    pub(super) fn dirty_count(&self) -> u64 {
+        self.ranges.iter().map(|blocks| self.file().nodes.dirty_count(blocks)).sum()
+    }
+}
+
+/// The runs within `blocks` that a part moves to a tier. The last one reaches to the end of all blocks where the range
+/// holds the end of the file.
+pub(super) fn movable_runs(layout: &Layout, blocks: &Range<u64>, size: u64, target: TierId) -> Vec<(Run, ObjectEntry)> {
+    let end = if holds_end(blocks, size) { END } else { blocks.end };
+    let movable = |run: Run| match run.owner {
+        Some(Owner::Slot(slot)) if layout.object(slot).tier != target => Some((run, layout.object(slot))),
+        Some(Owner::Slot(_) | Owner::Hole) | None => None,
+    };
+    layout.map.runs(blocks.start, end).into_iter().filter_map(movable).collect()
+}
+
+/// The same for several ranges.
+pub(super) fn movable_runs_of(
+    layout: &Layout,
+    ranges: &[Range<u64>],
+    size: u64,
+    target: TierId,
+) -> Vec<(Run, ObjectEntry)> {
+    ranges.iter().flat_map(|blocks| movable_runs(layout, blocks, size, target)).collect()
+}
+
+/// Whether the last block of a file of this size lies in the range, or where it would lie.
+pub(super) fn holds_end(blocks: &Range<u64>, size: u64) -> bool {
+    let last = block_after(size).saturating_sub(1);
+    blocks.contains(&last)
+}
+
+impl Core {
+    /// Begins to move what lies elsewhere within the nodes of `wanted` to a tier.
+    pub(super) fn begin_part(
+        &self,
+        inode: &Arc<Inode>,
+        wanted: &[Range<u64>],
+        target: TierId,
+    ) -> std::result::Result<Beginning, Interrupt> {
+        let Some(file) = inode.file() else { return Ok(Beginning::NothingToMove) };
+        self.ensure_size(inode, file)?;
+        let ranges: Vec<Range<u64>> = wanted.iter().map(whole_nodes).collect();
+        let (ticket, runs) = {
+            let alone = file.barrier.write();
+            let layout = file.layout.read();
+            if layout.objects.is_empty() || inode.lifecycle.lock().gone {
+                return Ok(Beginning::NothingToMove);
+            }
+            let runs = movable_runs_of(&layout, &ranges, file.size(), target);
+            if runs.is_empty() {
+                return Ok(Beginning::NothingToMove);
+            }
+            let Some(ticket) = file.begin_move(target, &alone) else { return Ok(Beginning::Busy) };
+            (ticket, runs)
+        };
+        inode.lifecycle.lock().pins += 1;
+        Counters::count(&self.counters.moves_begun);
+        match self.prepare_target(inode, file, &ranges, &runs, target) {
+            Ok((entry, target_object, claims)) => {
+                ranges.iter().for_each(|blocks| file.nodes.mark_moving(blocks));
+                Ok(Beginning::Part(Part {
+                    inode: inode.clone(),
+                    ticket,
+                    target: entry,
+                    target_object,
+                    ranges,
+                    claims,
+                    error_sequence: file.error_sequence.load(Ordering::Acquire),
+                    bytes_copied: 0,
+                }))
+            }
+            Err(error) => {
+                file.end_move(&ticket);
+                self.unpin(inode.ino, 1)?;
+                Err(Interrupt::of(error, target))
+            }
+        }
+    }
+
+    /// Makes the range on the target the mover's own.
+    fn prepare_target(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        ranges: &[Range<u64>],
+        runs: &[(Run, ObjectEntry)],
+        target: TierId,
+    ) -> Result<(ObjectEntry, TargetObject, Vec<DisownedRecord>)> {
+        let known = {
+            let layout = file.layout.read();
+            layout.slot_of(target).map(|slot| layout.object(slot))
+        };
+        let Some(entry) = known else {
+            return Ok((self.make_object(inode, target)?, TargetObject::New, Vec::new()));
+        };
+        // The last run may reach to the end of all blocks, and nothing is copied behind the last node.
+        let end = ranges.last().expect("a part has a range").end;
+        // Older records would free what is written there now.
+        self.reclaim_object(inode, &entry)?;
+        let claim = |(run, _): &(Run, ObjectEntry)| DisownedRecord {
+            tier: entry.tier,
+            object: entry.object,
+            bucket: entry.bucket,
+            start: start_of(run.start),
+            kind: DisownedKind::Range { end: start_of(run.end.min(end)) },
+        };
+        let claims: Vec<DisownedRecord> = runs.iter().map(claim).collect();
+        self.transact(&[inode], |transaction| {
+            claims.iter().for_each(|claim| transaction.put_disowned(claim));
+            Ok(())
+        })?;
+        self.flush_inode(inode)?;
+        Ok((entry, TargetObject::Recorded, claims))
+    }
+
+    /// Ends a part whose map was not switched: the file is as it was, and what was copied is nobody's.
+    pub(super) fn give_up_part(&self, part: &Part) {
+        part.unmark();
+        match part.target_object {
+            TargetObject::Recorded => self.disowned.add(&part.claims, part.inode.last_sequence()),
+            TargetObject::New => self.discard_object(&part.inode, &part.target),
+        }
+        Counters::count(&self.counters.moves_given_up);
+        self.end_part(part);
+    }
+
+    /// Lets the file go.
+    pub(super) fn end_part(&self, part: &Part) {
+        part.file().end_move(&part.ticket);
+        if let Err(error) = self.unpin(part.inode.ino, 1) {
+            log::warn!("inode {} is deleted at the next mount: {error}", part.inode.ino);
+        }
+    }
+}

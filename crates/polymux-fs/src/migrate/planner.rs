@@ -1,0 +1,281 @@
+//! From facts to jobs: promotion of what became hot, eviction from tiers above their high mark, and what rules and pins
+//! demand.
+//!
+//! What is true here:
+//! * Each step looks at a bounded number of nodes and files, whatever the size of the volume.
+//! * Bytes that jobs on their way will bring to a tier, or take off it, count as moved already: nothing is planned twice.
+//! * A tier that rose above its high mark is evicted from until it is at its low mark, not around the high one.
+//! * What could leave a tier is found by a walk over the inode records that goes on where it stopped, like the hand of a
+//!   clock: of every window of candidates the best are taken, so no walk over everything precedes the first move.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use polymux_policy::{Action, TierFill, TierTable, decide};
+use polymux_types::limits::RANGE_NODE_SIZE;
+use polymux_types::sync::Mutex;
+use polymux_types::{Ino, TierId};
+
+use super::facts::{blocks_of_node, pieces_of_node};
+use super::victims::Search;
+use crate::core::Core;
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::report::{Destination, MoveReason};
+
+/// Hot nodes looked at in a step.
+const HOT_PER_STEP: usize = 128;
+
+/// Files looked at in a step for what rules and pins demand.
+const RULED_PER_STEP: usize = 512;
+
+/// Logical seconds between two walks for rules that depend on age.
+const WALK_INTERVAL_SECONDS: u64 = 600;
+
+/// What the planner remembers between steps.
+#[derive(Debug, Default)]
+pub(crate) struct Planner {
+    pub(super) state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// Tiers that rose above their high mark and are not at their low mark yet.
+    pub(super) evicting: BTreeSet<TierId>,
+    /// Tiers on which something hot waits for something colder to be found.
+    pub(super) wants_victims: BTreeSet<TierId>,
+    pub(super) searches: BTreeMap<TierId, Search>,
+    /// Heat and idle time of the coldest that was found lately.
+    pub(super) coldest: BTreeMap<TierId, (u32, u32)>,
+    /// The last inode of the walk for rules, while there is one.
+    walk: Option<Ino>,
+    walk_due: u64,
+    /// Something changed that all files are to be looked at for.
+    pub(super) is_walk_wanted: bool,
+}
+
+/// Moves of one file that go together.
+#[derive(Debug, Default)]
+pub(super) struct Bundle {
+    pub(super) ranges: Vec<Range<u64>>,
+    pub(super) bytes: u64,
+    pub(super) is_whole: bool,
+}
+
+impl Bundle {
+    pub(super) fn add(&mut self, node: u64, bytes: u64) {
+        self.ranges.push(blocks_of_node(node));
+        self.bytes += bytes;
+    }
+
+    /// Its ranges in order, neighbours joined; `None` for the whole file.
+    pub(super) fn into_ranges(mut self) -> Option<Vec<Range<u64>>> {
+        if self.is_whole {
+            return None;
+        }
+        self.ranges.sort_unstable_by_key(|range| range.start);
+        let mut joined: Vec<Range<u64>> = Vec::new();
+        for range in self.ranges {
+            match joined.last_mut() {
+                Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+                _ => joined.push(range),
+            }
+        }
+        Some(joined)
+    }
+}
+
+/// Notes in a table that bytes go to a tier.
+pub(super) fn note_coming(table: &mut TierTable, tier: u16, bytes: u64) {
+    if let Some(fill) = table.offered_mut().iter_mut().find(|fill| fill.tier == tier) {
+        fill.used = fill.used.saturating_add(bytes);
+        fill.headroom = fill.headroom.saturating_sub(bytes);
+        fill.write_budget_left = match fill.write_budget_left {
+            u64::MAX => u64::MAX,
+            left => left.saturating_sub(bytes),
+        };
+    }
+}
+
+impl Core {
+    /// The tiers with what is on its way counted in, and what could leave them.
+    pub(super) fn planning_table(&self) -> TierTable {
+        let mut table = self.tier_table();
+        let state = self.planner.state.lock();
+        for fill in table.offered_mut() {
+            let tier = TierId(fill.tier);
+            let coming = self.moves.bytes_coming(tier);
+            fill.used = fill.used.saturating_add(coming);
+            fill.headroom = fill.headroom.saturating_sub(coming);
+            if let Some((heat, idle)) = state.coldest.get(&tier) {
+                fill.coldest_heat = *heat;
+                fill.longest_idle_seconds = *idle;
+            }
+        }
+        table
+    }
+
+    /// Plans what became hot lately. Returns whether there may be more.
+    pub(super) fn promote_step(&self) -> Result<bool> {
+        let hot = self.heat.take_hot(HOT_PER_STEP);
+        if hot.is_empty() {
+            return Ok(false);
+        }
+        let mut table = self.planning_table();
+        let mut bundles: BTreeMap<(Ino, TierId), Bundle> = BTreeMap::new();
+        for (ino, node) in &hot {
+            let inode = match self.inode(*ino) {
+                Ok(inode) => inode,
+                Err(error) if error.errno() == polymux_types::Errno::ENOENT => continue,
+                Err(error) => return Err(error),
+            };
+            self.plan_promotion(&inode, *node, &mut table, &mut bundles)?;
+        }
+        for ((ino, tier), bundle) in bundles {
+            let bytes = bundle.bytes;
+            let ranges = bundle.into_ranges();
+            if self.submit_move(ino, ranges, Destination::To(tier), MoveReason::Promote, bytes).is_some() {
+                self.write_budget.charge(tier, bytes, self.logical_clock.now());
+            }
+        }
+        Ok(hot.len() == HOT_PER_STEP)
+    }
+
+    fn plan_promotion(
+        &self,
+        inode: &Inode,
+        node: u64,
+        table: &mut TierTable,
+        bundles: &mut BTreeMap<(Ino, TierId), Bundle>,
+    ) -> Result<()> {
+        let Some(file) = inode.file() else { return Ok(()) };
+        self.ensure_size(inode, file)?;
+        let context = self.context_of(inode);
+        for piece in pieces_of_node(file, node) {
+            let facts = self.range_facts(inode, file, node, piece, &context, table);
+            let decision = decide(context.policy, &facts);
+            if decision.action == Action::Stay {
+                self.wish_for_room(piece.tier, table);
+                // What does not fit today is looked at again when it is used again.
+                self.heat.tell_again(inode.ino, node);
+                continue;
+            }
+            let is_whole = context.policy == polymux_policy::PolicyKind::WholeFile;
+            let bytes = if is_whole { file.size() } else { piece.bytes };
+            let bundle = bundles.entry((inode.ino, TierId(decision.target))).or_default();
+            if bundle.is_whole {
+                continue;
+            }
+            note_coming(table, decision.target, bytes);
+            bundle.is_whole = is_whole;
+            bundle.add(node, bytes);
+        }
+        Ok(())
+    }
+
+    /// Something hot stays on a slow tier: perhaps because nobody knows what could leave the faster ones.
+    fn wish_for_room(&self, tier: TierId, table: &TierTable) {
+        let faster = table.offered().iter().take_while(|fill| fill.tier != tier.0);
+        let full = faster.filter(|fill| fill.used.saturating_add(RANGE_NODE_SIZE) > fill.low_mark);
+        let mut state = self.planner.state.lock();
+        for fill in full {
+            state.wants_victims.insert(TierId(fill.tier));
+        }
+    }
+
+    /// Plans evictions and looks for what could leave. Returns whether there may be more.
+    pub(super) fn evict_step(&self) -> Result<bool> {
+        let table = self.planning_table();
+        let mut has_more = false;
+        for fill in table.offered() {
+            let tier = TierId(fill.tier);
+            let needed = self.bytes_to_evict(fill);
+            let is_wanted = self.planner.state.lock().wants_victims.contains(&tier);
+            if needed > 0 || is_wanted {
+                has_more |= self.search_step(tier, needed, &table)?;
+            }
+        }
+        Ok(has_more)
+    }
+
+    /// Bytes that still must leave a tier, those on their way off it not counted.
+    fn bytes_to_evict(&self, fill: &TierFill) -> u64 {
+        let tier = TierId(fill.tier);
+        if fill.flags & TierFill::DRAINING != 0 {
+            return 0;
+        }
+        let mut state = self.planner.state.lock();
+        if fill.used > fill.high_mark {
+            state.evicting.insert(tier);
+        } else if fill.used <= fill.low_mark {
+            state.evicting.remove(&tier);
+        }
+        if !state.evicting.contains(&tier) {
+            return 0;
+        }
+        drop(state);
+        fill.used.saturating_sub(fill.low_mark).saturating_sub(self.moves.bytes_leaving(tier))
+    }
+
+    /// All files are to be looked at for what rules and pins demand.
+    pub(crate) fn want_walk(&self) {
+        self.planner.state.lock().is_walk_wanted = true;
+    }
+
+    /// Plans what rules and pins demand, a piece of the walk. Returns whether something was planned.
+    pub(super) fn walk_step(&self) -> Result<bool> {
+        let now = self.logical_clock.now();
+        let has_tier_rules = self.steering.read().rules.rules().any(|rule| !rule.tiers.is_empty());
+        let after = {
+            let mut state = self.planner.state.lock();
+            let is_due = state.is_walk_wanted || (has_tier_rules && now >= state.walk_due);
+            match state.walk {
+                Some(after) => after,
+                None if is_due => {
+                    state.is_walk_wanted = false;
+                    state.walk_due = now + WALK_INTERVAL_SECONDS;
+                    Ino(0)
+                }
+                None => return Ok(false),
+            }
+        };
+        let page = self.metadata.inodes_after(after, RULED_PER_STEP)?;
+        let table = self.planning_table();
+        let mut planned = false;
+        for (ino, record) in &page {
+            if matches!(&record.body, crate::store::InodeBody::Regular(file) if !file.objects.is_empty()) {
+                planned |= self.plan_rules(*ino, &table)?;
+            }
+        }
+        let last = page.last().filter(|_| page.len() == RULED_PER_STEP).map(|(ino, _)| *ino);
+        self.planner.state.lock().walk = last;
+        Ok(planned)
+    }
+
+    /// Plans to bring a file to where its rule or pin allows it to be.
+    pub(super) fn plan_rules(&self, ino: Ino, table: &TierTable) -> Result<bool> {
+        let Ok(inode) = self.inode(ino) else { return Ok(false) };
+        let Some(file) = inode.file() else { return Ok(false) };
+        let context = self.context_of(&inode);
+        if context.allowed == u64::MAX {
+            return Ok(false);
+        }
+        self.ensure_size(&inode, file)?;
+        let wrong = {
+            let layout = file.layout.read();
+            let is_allowed =
+                |tier: TierId| context.allowed.checked_shr(u32::from(tier.0)).is_some_and(|bits| bits & 1 == 1);
+            layout.objects.iter().map(|entry| entry.tier).find(|tier| !is_allowed(*tier))
+        };
+        let Some(tier) = wrong else { return Ok(false) };
+        let piece = super::facts::Piece { tier, bytes: file.size().max(1) };
+        let mut facts = self.range_facts(&inode, file, 0, piece, &context, table);
+        facts.file_size = facts.range_bytes;
+        let decision = decide(context.policy, &facts);
+        if decision.action == Action::Stay {
+            return Ok(false);
+        }
+        let destination = Destination::To(TierId(decision.target));
+        Ok(self.submit_move(ino, None, destination, MoveReason::Pin, file.size().max(1)).is_some())
+    }
+}

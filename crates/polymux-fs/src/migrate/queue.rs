@@ -1,0 +1,404 @@
+//! Jobs: by urgency, at work, parked, and the last ones that ended.
+//!
+//! What is true here:
+//! * A job is in exactly one place: `ready`, with a mover, or `parked`.
+//! * A file is with one mover at a time, and a tier is the destination of one batch at a time.
+//! * A parked job comes back when the event that it waits for was counted after it was parked, never by itself.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+
+use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use polymux_types::{Ino, TierId};
+
+use crate::report::{Destination, JobId, JobReport, JobState, MoveReason, MovesReport, WaitsFor};
+
+/// Ended jobs that are remembered.
+const FINISHED_MAX: usize = 256;
+
+/// Jobs of each kind that a report lists.
+const LISTED_MAX: usize = 100;
+
+/// Which blocks of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All, as many as there are when it begins.
+    Whole,
+    /// These, in order.
+    Ranges(VecDeque<Range<u64>>),
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub(crate) ino: Ino,
+    pub(crate) scope: Scope,
+    pub(crate) destination: Destination,
+    /// The tier that the bytes are taken off, where the order is about that.
+    pub(crate) leaves: Option<TierId>,
+    pub(crate) reason: MoveReason,
+    pub(crate) bytes: u64,
+}
+
+/// One file on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(super) id: JobId,
+    pub(super) ino: Ino,
+    pub(super) scope: Scope,
+    pub(super) destination: Destination,
+    pub(super) leaves: Option<TierId>,
+    pub(super) reason: MoveReason,
+    pub(super) submitted: Duration,
+    pub(super) bytes_total: u64,
+    pub(super) bytes_done: u64,
+    pub(super) bytes_copied: u64,
+    /// Times in a row that its copy was given up.
+    pub(super) stops: u32,
+    pub(super) interruptions: u32,
+    /// It was taken back while a mover had it.
+    pub(super) is_cancelled: bool,
+}
+
+impl Job {
+    fn report(&self, state: JobState, now: Duration) -> JobReport {
+        JobReport {
+            id: self.id,
+            ino: self.ino,
+            reason: self.reason,
+            destination: self.destination,
+            state,
+            bytes_total: self.bytes_total,
+            bytes_done: self.bytes_done,
+            bytes_copied: self.bytes_copied,
+            interruptions: self.interruptions,
+            age_ms: u64::try_from(now.saturating_sub(self.submitted).as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ParkedJob {
+    job: Job,
+    waits_for: WaitsFor,
+    /// Count of the event when the job was parked.
+    event: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Most urgent first, then in the order of submission.
+    ready: BTreeMap<(MoveReason, JobId), Job>,
+    running: BTreeMap<JobId, Job>,
+    parked: BTreeMap<JobId, ParkedJob>,
+    finished: VecDeque<JobReport>,
+    busy_files: HashSet<Ino>,
+    busy_tiers: HashSet<TierId>,
+    /// What is wanted already: the same is not taken in twice.
+    wanted: BTreeSet<(Ino, u16, bool, MoveReason)>,
+}
+
+/// All jobs of a volume.
+#[derive(Debug, Default)]
+pub(crate) struct MoveQueue {
+    state: Mutex<State>,
+    next: AtomicU64,
+    is_paused: AtomicBool,
+    /// Movers at work must come to an end.
+    must_stop: AtomicBool,
+}
+
+/// Jobs that a mover took together, all to one tier.
+pub(super) struct Batch {
+    pub(super) target: TierId,
+    pub(super) jobs: Vec<Job>,
+}
+
+fn wanted_key(job: &Job) -> (Ino, u16, bool, MoveReason) {
+    match job.destination {
+        Destination::To(tier) => (job.ino, tier.0, true, job.reason),
+        Destination::AwayFrom(tier) => (job.ino, tier.0, false, job.reason),
+    }
+}
+
+impl MoveQueue {
+    /// Takes a job in; `None` where the same is wanted already.
+    pub(crate) fn submit(&self, order: Order, now: Duration) -> Option<JobId> {
+        let Order { ino, scope, destination, leaves, reason, bytes: bytes_total } = order;
+        let mut state = self.state.lock();
+        let id = JobId(self.next.fetch_add(1, Ordering::Relaxed) + 1);
+        let job = Job {
+            id,
+            ino,
+            scope,
+            destination,
+            leaves,
+            reason,
+            submitted: now,
+            bytes_total,
+            bytes_done: 0,
+            bytes_copied: 0,
+            stops: 0,
+            interruptions: 0,
+            is_cancelled: false,
+        };
+        // What people ask for is taken in as often as they ask: ranges may differ, and each ask has its own end.
+        if reason != MoveReason::User && !state.wanted.insert(wanted_key(&job)) {
+            return None;
+        }
+        state.ready.insert((reason, id), job);
+        Some(id)
+    }
+
+    /// Takes the most urgent job that can go on, and others to the same tier, while `fits` says so. `target` names the
+    /// tier of a job, or what it has to wait for.
+    pub(super) fn take_batch(
+        &self,
+        target: impl Fn(&Job) -> Result<TierId, WaitsFor>,
+        event: impl Fn(&WaitsFor) -> u64,
+        fits: impl Fn(&[Job], &Job) -> bool,
+    ) -> (Option<Batch>, usize) {
+        let mut state = self.state.lock();
+        let mut batch: Option<Batch> = None;
+        let mut parked = 0;
+        if self.is_paused() || self.must_stop.load(Ordering::Acquire) {
+            return (None, 0);
+        }
+        let keys: Vec<(MoveReason, JobId)> = state.ready.keys().take(4 * LISTED_MAX).copied().collect();
+        for key in keys {
+            let job = &state.ready[&key];
+            if state.busy_files.contains(&job.ino) {
+                continue;
+            }
+            let tier = match target(job) {
+                Ok(tier) => tier,
+                Err(waits_for) => {
+                    let job = state.ready.remove(&key).expect("it was there");
+                    let event = event(&waits_for);
+                    state.parked.insert(job.id, ParkedJob { job, waits_for, event });
+                    parked += 1;
+                    continue;
+                }
+            };
+            let joins = match &batch {
+                None => !state.busy_tiers.contains(&tier),
+                Some(batch) => batch.target == tier && fits(&batch.jobs, job),
+            };
+            if !joins {
+                continue;
+            }
+            let job = state.ready.remove(&key).expect("it was there");
+            state.busy_files.insert(job.ino);
+            state.running.insert(job.id, job.clone());
+            let batch = batch.get_or_insert_with(|| Batch { target: tier, jobs: Vec::new() });
+            batch.jobs.push(job);
+            if !fits(&batch.jobs[..batch.jobs.len() - 1], &batch.jobs[batch.jobs.len() - 1]) {
+                break;
+            }
+        }
+        if let Some(batch) = &batch {
+            state.busy_tiers.insert(batch.target);
+        }
+        (batch, parked)
+    }
+
+    /// What a mover tells while it works, for reports.
+    pub(super) fn note_progress(&self, job: &Job) {
+        if let Some(running) = self.state.lock().running.get_mut(&job.id) {
+            running.bytes_done = job.bytes_done;
+            running.bytes_copied = job.bytes_copied;
+            running.bytes_total = job.bytes_total;
+        }
+    }
+
+    /// The batch to a tier ended.
+    pub(super) fn free_tier(&self, tier: TierId) {
+        self.state.lock().busy_tiers.remove(&tier);
+    }
+
+    fn leave_mover(state: &mut State, mut job: Job) -> Job {
+        let running = state.running.remove(&job.id).expect("the mover had it");
+        job.is_cancelled |= running.is_cancelled;
+        state.busy_files.remove(&job.ino);
+        job
+    }
+
+    /// A mover gives a job back that has more to do.
+    pub(super) fn put_back(&self, job: Job, now: Duration) {
+        let mut state = self.state.lock();
+        let job = Self::leave_mover(&mut state, job);
+        if job.is_cancelled {
+            Self::end(&mut state, &job, JobState::Cancelled, now);
+        } else {
+            state.ready.insert((job.reason, job.id), job);
+        }
+    }
+
+    /// A mover gives a job back that cannot go on before an event.
+    pub(super) fn park(&self, job: Job, waits_for: WaitsFor, event: u64, now: Duration) {
+        let mut state = self.state.lock();
+        let job = Self::leave_mover(&mut state, job);
+        if job.is_cancelled {
+            Self::end(&mut state, &job, JobState::Cancelled, now);
+        } else {
+            state.parked.insert(job.id, ParkedJob { job, waits_for, event });
+        }
+    }
+
+    /// A job came to its end.
+    pub(super) fn finish(&self, job: Job, outcome: JobState, now: Duration) {
+        let mut state = self.state.lock();
+        let job = Self::leave_mover(&mut state, job);
+        Self::end(&mut state, &job, outcome, now);
+    }
+
+    fn end(state: &mut State, job: &Job, outcome: JobState, now: Duration) {
+        assert!(outcome.is_final(), "a job ends in a final state");
+        state.wanted.remove(&wanted_key(job));
+        state.finished.push_front(job.report(outcome, now));
+        state.finished.truncate(FINISHED_MAX);
+    }
+
+    /// Brings back parked jobs whose event was counted since. Returns how many.
+    pub(super) fn wake(&self, event: impl Fn(&WaitsFor) -> u64) -> usize {
+        let mut state = self.state.lock();
+        let due: Vec<JobId> = state
+            .parked
+            .iter()
+            .filter(|(_, parked)| event(&parked.waits_for) != parked.event)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in &due {
+            let job = state.parked.remove(id).expect("it was there").job;
+            state.ready.insert((job.reason, job.id), job);
+        }
+        due.len()
+    }
+
+    /// Takes a job back, or all that `which` names. Those that a mover has end after the present part. Returns how many.
+    pub(crate) fn cancel(&self, which: impl Fn(&JobReport) -> bool, now: Duration) -> usize {
+        let mut state = self.state.lock();
+        let ready: Vec<_> = state
+            .ready
+            .iter()
+            .filter(|(_, job)| which(&job.report(JobState::Queued, now)))
+            .map(|(key, _)| *key)
+            .collect();
+        let parked: Vec<_> = state
+            .parked
+            .iter()
+            .filter(|(_, parked)| which(&parked.job.report(JobState::Parked(parked.waits_for.clone()), now)))
+            .map(|(id, _)| *id)
+            .collect();
+        let mut count = ready.len() + parked.len();
+        for key in ready {
+            let job = state.ready.remove(&key).expect("it was there");
+            Self::end(&mut state, &job, JobState::Cancelled, now);
+        }
+        for id in parked {
+            let job = state.parked.remove(&id).expect("it was there").job;
+            Self::end(&mut state, &job, JobState::Cancelled, now);
+        }
+        for job in state.running.values_mut() {
+            if which(&job.report(JobState::Running, now)) {
+                job.is_cancelled = true;
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Whether a job that a mover has was taken back.
+    pub(super) fn is_cancelled(&self, id: JobId) -> bool {
+        self.state.lock().running.get(&id).is_some_and(|job| job.is_cancelled)
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.is_paused.load(Ordering::Acquire)
+    }
+
+    /// Movers begin nothing new until they are resumed.
+    pub(crate) fn set_paused(&self, paused: crate::report::MoversState) {
+        self.is_paused.store(paused == crate::report::MoversState::Paused, Ordering::Release);
+    }
+
+    /// Whether movers must end what they do now.
+    pub(super) fn must_stop(&self) -> bool {
+        self.must_stop.load(Ordering::Acquire)
+    }
+
+    /// No batch begins any more, and those under way end soon.
+    pub(super) fn stop_for_good(&self) {
+        self.must_stop.store(true, Ordering::Release);
+    }
+
+    /// Jobs with a mover.
+    pub(super) fn running_count(&self) -> usize {
+        self.state.lock().running.len()
+    }
+
+    /// Jobs for this reason that have not ended, and what the first parked one waits for.
+    pub(crate) fn open_jobs(&self, which: impl Fn(&Job) -> bool) -> (usize, usize, Option<WaitsFor>) {
+        let state = self.state.lock();
+        let parked: Vec<&ParkedJob> = state.parked.values().filter(|parked| which(&parked.job)).collect();
+        let open = state.ready.values().chain(state.running.values()).filter(|job| which(job)).count();
+        (open + parked.len(), parked.len(), parked.first().map(|parked| parked.waits_for.clone()))
+    }
+
+    /// Bytes that jobs which have not ended still bring to each tier.
+    pub(crate) fn bytes_coming(&self, tier: TierId) -> u64 {
+        let state = self.state.lock();
+        let coming = |job: &&Job| job.destination == Destination::To(tier);
+        state
+            .ready
+            .values()
+            .chain(state.running.values())
+            .filter(coming)
+            .map(|job| job.bytes_total - job.bytes_done.min(job.bytes_total))
+            .sum()
+    }
+
+    /// Bytes that jobs which have not ended still take off a tier.
+    pub(super) fn bytes_leaving(&self, tier: TierId) -> u64 {
+        let state = self.state.lock();
+        let parked = state.parked.values().map(|parked| &parked.job);
+        let leaving = |job: &&Job| job.destination == Destination::AwayFrom(tier) || job.leaves == Some(tier);
+        let open = state.ready.values().chain(state.running.values()).chain(parked).filter(leaving);
+        open.map(|job| job.bytes_total - job.bytes_done.min(job.bytes_total)).sum()
+    }
+
+    /// The state of one job.
+    pub(crate) fn job(&self, id: JobId, now: Duration) -> Option<JobReport> {
+        let state = self.state.lock();
+        if let Some(job) = state.running.get(&id) {
+            return Some(job.report(JobState::Running, now));
+        }
+        if let Some(parked) = state.parked.get(&id) {
+            return Some(parked.job.report(JobState::Parked(parked.waits_for.clone()), now));
+        }
+        if let Some(job) = state.ready.values().find(|job| job.id == id) {
+            return Some(job.report(JobState::Queued, now));
+        }
+        state.finished.iter().find(|job| job.id == id).cloned()
+    }
+
+    /// Everything, for reports.
+    pub(crate) fn report(&self, now: Duration) -> MovesReport {
+        let state = self.state.lock();
+        MovesReport {
+            is_paused: self.is_paused(),
+            running: state.running.values().map(|job| job.report(JobState::Running, now)).collect(),
+            queued_count: state.ready.len() as u64,
+            queued: state.ready.values().take(LISTED_MAX).map(|job| job.report(JobState::Queued, now)).collect(),
+            parked_count: state.parked.len() as u64,
+            parked: state
+                .parked
+                .values()
+                .take(LISTED_MAX)
+                .map(|parked| parked.job.report(JobState::Parked(parked.waits_for.clone()), now))
+                .collect(),
+            finished: state.finished.iter().take(LISTED_MAX).cloned().collect(),
+        }
+    }
+}

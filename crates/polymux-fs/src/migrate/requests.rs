@@ -1,0 +1,94 @@
+//! What people ask of the mover.
+
+use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{ByteSize, Ino, TierId};
+
+use crate::core::Core;
+use crate::placement::PIN_ATTRIBUTE;
+use crate::report::{Destination, JobId, JobReport, MoveReason, MoveRefusal, MoversState, MovesReport};
+use crate::space::TierHandle;
+use crate::volume::VolumeError;
+
+type Answer<T> = std::result::Result<T, MoveRefusal>;
+
+impl Core {
+    /// Moves a file, or the blocks of a range of bytes, to a tier; see [`crate::FileSystem::migrate`].
+    pub(crate) fn migrate(&self, ino: Ino, tier: &str, range: Option<std::ops::Range<u64>>) -> Answer<JobId> {
+        self.check_writable()?;
+        let inode = self.inode(ino)?;
+        let handle = self.tier_to_move_to(tier)?;
+        let Some(file) = inode.file() else {
+            return Err(MoveRefusal::NotRegular(format!("{:?}", inode.kind).to_lowercase()));
+        };
+        self.ensure_size(&inode, file)?;
+        let size = file.size();
+        let holds_parts = handle.present().is_some_and(|tier| tier.capabilities().holds_partial_files());
+        let ranges = match range {
+            None => None,
+            Some(range) if range.start >= size || range.start >= range.end => {
+                return Err(MoveRefusal::BeyondEnd { start: range.start, size });
+            }
+            Some(_) if !holds_parts => return Err(MoveRefusal::WholeFilesOnly(tier.to_owned())),
+            Some(range) => {
+                let blocks = range.start / BLOCK_SIZE..range.end.min(size).div_ceil(BLOCK_SIZE);
+                Some(vec![crate::blockmap::whole_nodes(&blocks)])
+            }
+        };
+        let bytes = ranges
+            .as_ref()
+            .map_or(size, |ranges| ranges.iter().map(|range| crate::io::start_of(range.end - range.start)).sum());
+        let submitted = self.submit_move(ino, ranges, Destination::To(handle.id), MoveReason::User, bytes.max(1));
+        Ok(submitted.expect("what people ask for is always taken in"))
+    }
+
+    fn tier_to_move_to(&self, name: &str) -> Answer<std::sync::Arc<TierHandle>> {
+        let handle = self.tiers.by_name(name).ok_or_else(|| MoveRefusal::NoSuchTier(name.to_owned()))?;
+        if handle.present().is_none() {
+            return Err(MoveRefusal::Missing(name.to_owned()));
+        }
+        if handle.is_draining() {
+            return Err(MoveRefusal::Draining(name.to_owned()));
+        }
+        Ok(handle)
+    }
+
+    /// Checks that the other tiers have room for what a tier holds, and begins to empty it.
+    pub(crate) fn drain(&self, name: &str) -> std::result::Result<TierId, VolumeError> {
+        let handle = self.tier_that_may_go(name)?;
+        if handle.present().is_none() {
+            return Err(VolumeError::TierRefused(format!("tier `{name}` is missing, so nothing can be taken off it")));
+        }
+        let needed = self.bytes_to_drain(&handle)?;
+        let available = self.tiers.space_of(|tier| tier.id != handle.id && !tier.is_failing()).available;
+        if needed > available {
+            let pinned = self.metadata.pins(PIN_ATTRIBUTE)?.iter().filter(|(_, tier)| *tier == handle.name).count();
+            let pins = match pinned {
+                0 => String::new(),
+                count => format!("; {count} pins name this tier, and what they hold must go elsewhere, too"),
+            };
+            return Err(VolumeError::TierRefused(format!(
+                "tier `{name}` cannot be emptied: it holds {}, the other tiers have room for {}, and {} are missing{pins}",
+                ByteSize(needed),
+                ByteSize(available),
+                ByteSize(needed - available)
+            )));
+        }
+        self.start_drain(name)
+    }
+
+    pub(crate) fn moves_report(&self) -> MovesReport {
+        self.moves.report(self.clock.elapsed())
+    }
+
+    pub(crate) fn job_report(&self, id: JobId) -> Option<JobReport> {
+        self.moves.job(id, self.clock.elapsed())
+    }
+
+    pub(crate) fn cancel_job(&self, id: JobId) -> usize {
+        self.moves.cancel(|job| job.id == id, self.clock.elapsed())
+    }
+
+    pub(crate) fn set_movers(&self, state: MoversState) {
+        self.moves.set_paused(state);
+    }
+}

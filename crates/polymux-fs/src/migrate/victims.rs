@@ -1,0 +1,222 @@
+//! What could leave a tier: a walk over the files on it, in windows.
+//!
+//! What is true here: a window ends when it has seen a few times the bytes that are needed, or everything. The best of it
+//! leave; the walk goes on behind it the next time.
+
+use std::collections::BTreeMap;
+
+use polymux_policy::{TierTable, evict};
+use polymux_types::{Ino, TierId};
+
+use super::facts::{Piece, pieces_of_node};
+use super::planner::{Bundle, note_coming};
+use crate::blockmap::{BLOCKS_PER_NODE, Owner};
+use crate::core::Core;
+use crate::error::Result;
+use crate::inode::{FileState, Inode};
+use crate::io::block_after;
+use crate::report::{Destination, MoveReason};
+use crate::store::InodeBody;
+
+/// Inode records looked at in a step.
+const FILES_PER_STEP: usize = 256;
+
+/// Nodes looked at in a step.
+const NODES_PER_STEP: usize = 4096;
+
+/// A window sees this many times the bytes that are needed, where there are so many.
+const WINDOW_FACTOR: u64 = 4;
+
+/// Bytes in a window that looks for what could leave although nothing must.
+const WISH_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Candidates of a window at the most.
+const CANDIDATES_MAX: usize = 65_536;
+
+/// A node that could leave.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    score: u64,
+    ino: Ino,
+    node: u64,
+    bytes: u64,
+    is_whole: bool,
+}
+
+/// The walk over the files of one tier.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    /// Everything up to this inode, and of the next one the nodes below this one, was seen.
+    after: Ino,
+    node: u64,
+    candidates: Vec<Candidate>,
+    bytes: u64,
+    coldest_heat: Option<u32>,
+    longest_idle: u32,
+    /// Ends of the walk that were reached in this window: at the second one it has seen everything.
+    ends: u32,
+}
+
+/// The nodes of a file that lie on a tier, from one of them on.
+fn nodes_on(file: &FileState, tier: TierId, from: u64) -> Vec<u64> {
+    let end = block_after(file.size());
+    let layout = file.layout.read();
+    let Some(slot) = layout.slot_of(tier) else { return Vec::new() };
+    let start = from * BLOCKS_PER_NODE;
+    if start >= end {
+        return Vec::new();
+    }
+    let mut nodes: Vec<u64> = Vec::new();
+    for run in layout.map.runs(start, end) {
+        if run.owner == Some(Owner::Slot(slot)) {
+            let (first, last) = (run.start / BLOCKS_PER_NODE, (run.end - 1) / BLOCKS_PER_NODE);
+            let first = nodes.last().map_or(first, |known: &u64| first.max(known + 1));
+            nodes.extend((first..=last).take(NODES_PER_STEP));
+        }
+        if nodes.len() >= NODES_PER_STEP {
+            nodes.truncate(NODES_PER_STEP);
+            break;
+        }
+    }
+    nodes
+}
+
+impl Core {
+    /// One step of the search; where a window is complete, what it found is noted and what must leave is submitted.
+    /// Returns whether there is more to do at once.
+    pub(super) fn search_step(&self, tier: TierId, needed: u64, table: &TierTable) -> Result<bool> {
+        let mut search = self.planner.state.lock().searches.remove(&tier).unwrap_or_default();
+        let page = self.metadata.inodes_after(search.after, FILES_PER_STEP)?;
+        let mut budget = NODES_PER_STEP;
+        for (ino, record) in &page {
+            let is_here =
+                matches!(&record.body, InodeBody::Regular(file) if file.objects.iter().any(|entry| entry.tier == tier));
+            if is_here && !self.look_for_victims(&mut search, *ino, tier, table, &mut budget)? {
+                break;
+            }
+            search.after = *ino;
+            search.node = 0;
+        }
+        if budget > 0 && page.len() < FILES_PER_STEP {
+            search.after = Ino(0);
+            search.ends += 1;
+        }
+        let wanted = needed.max(if needed == 0 { WISH_BYTES } else { 0 }).saturating_mul(WINDOW_FACTOR);
+        let is_complete = search.bytes >= wanted || search.ends >= 2 || search.candidates.len() >= CANDIDATES_MAX;
+        if !is_complete {
+            self.planner.state.lock().searches.insert(tier, search);
+            return Ok(true);
+        }
+        self.end_window(tier, needed, search, table);
+        Ok(false)
+    }
+
+    fn end_window(&self, tier: TierId, needed: u64, mut search: Search, table: &TierTable) {
+        {
+            let mut state = self.planner.state.lock();
+            state.wants_victims.remove(&tier);
+            match search.coldest_heat {
+                Some(heat) => state.coldest.insert(tier, (heat, search.longest_idle)),
+                None => state.coldest.remove(&tier),
+            };
+            let next = Search { after: search.after, node: search.node, ..Search::default() };
+            state.searches.insert(tier, next);
+        }
+        search.candidates.sort_unstable_by_key(|candidate| std::cmp::Reverse(candidate.score));
+        self.submit_evictions(tier, needed, &search.candidates, table);
+    }
+
+    /// Looks at the nodes of a file. Returns whether all of them were seen.
+    fn look_for_victims(
+        &self,
+        search: &mut Search,
+        ino: Ino,
+        tier: TierId,
+        table: &TierTable,
+        budget: &mut usize,
+    ) -> Result<bool> {
+        let Ok(inode) = self.inode(ino) else { return Ok(true) };
+        let Some(file) = inode.file() else { return Ok(true) };
+        self.ensure_size(&inode, file)?;
+        let context = self.context_of(&inode);
+        let is_whole = context.policy == polymux_policy::PolicyKind::WholeFile;
+        for node in nodes_on(file, tier, search.node) {
+            if *budget == 0 {
+                search.node = node;
+                return Ok(false);
+            }
+            *budget -= 1;
+            let bytes = match pieces_of_node(file, node).into_iter().find(|piece| piece.tier == tier) {
+                Some(_) if is_whole => file.size(),
+                Some(piece) => piece.bytes,
+                None => continue,
+            };
+            let facts = self.range_facts(&inode, file, node, Piece { tier, bytes }, &context, table);
+            let eviction = evict(context.policy, &facts);
+            if eviction.score == 0 {
+                continue;
+            }
+            search.candidates.push(Candidate { score: eviction.score, ino, node, bytes, is_whole });
+            search.bytes += bytes;
+            let heat = if is_whole { facts.file_heat } else { facts.heat };
+            search.coldest_heat = Some(search.coldest_heat.map_or(heat, |coldest| coldest.min(heat)));
+            search.longest_idle = search.longest_idle.max(facts.idle_seconds);
+            if is_whole {
+                break;
+            }
+        }
+        let seen_all = nodes_on(file, tier, search.node).len() < NODES_PER_STEP;
+        if !seen_all {
+            search.node += NODES_PER_STEP as u64;
+        }
+        Ok(seen_all)
+    }
+
+    fn submit_evictions(&self, tier: TierId, needed: u64, candidates: &[Candidate], table: &TierTable) {
+        let mut table = *table;
+        let mut bundles: BTreeMap<(Ino, TierId), Bundle> = BTreeMap::new();
+        let mut planned = 0;
+        for candidate in candidates {
+            if planned >= needed {
+                break;
+            }
+            // The slower tiers fill up as the plan grows, so each is asked where it goes.
+            let Some(target) = self.eviction_target(candidate, tier, &table) else { continue };
+            note_coming(&mut table, target.0, candidate.bytes);
+            planned += candidate.bytes;
+            let bundle = bundles.entry((candidate.ino, target)).or_default();
+            bundle.is_whole |= candidate.is_whole;
+            bundle.add(candidate.node, candidate.bytes);
+        }
+        for ((ino, target), bundle) in bundles {
+            let bytes = bundle.bytes;
+            self.submit_move_off(ino, bundle.into_ranges(), (tier, target), MoveReason::Demote, bytes);
+        }
+    }
+
+    fn eviction_target(&self, candidate: &Candidate, tier: TierId, table: &TierTable) -> Option<TierId> {
+        let inode: std::sync::Arc<Inode> = self.inode(candidate.ino).ok()?;
+        let context = self.context_of(&inode);
+        let piece = Piece { tier, bytes: candidate.bytes };
+        let facts = self.range_facts(&inode, inode.file()?, candidate.node, piece, &context, table);
+        let eviction = evict(context.policy, &facts);
+        (eviction.score > 0).then_some(TierId(eviction.target))
+    }
+
+    /// As [`Core::submit_move`], and the bytes count as leaving a tier until the job ends.
+    fn submit_move_off(
+        &self,
+        ino: Ino,
+        ranges: Option<Vec<std::ops::Range<u64>>>,
+        (from, to): (TierId, TierId),
+        reason: MoveReason,
+        bytes: u64,
+    ) {
+        let scope = super::driver::scope_of(ranges);
+        let now = self.clock.elapsed();
+        self.moves.submit(
+            super::queue::Order { ino, scope, destination: Destination::To(to), leaves: Some(from), reason, bytes },
+            now,
+        );
+    }
+}

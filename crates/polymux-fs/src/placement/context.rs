@@ -1,0 +1,156 @@
+//! Which policy and which tiers hold for a file: its pin, else the first rule that matches, else the volume's policy.
+//!
+//! What is true here:
+//! * A pin is an extended attribute of a file or of a directory above it; the nearest one counts. It names the tier by its
+//!   name; one that names no tier is passed over.
+//! * Where there are neither rules nor attributes, nothing is looked up.
+
+use polymux_policy::{FileFacts, PolicyKind, RuleSet};
+use polymux_types::{Ino, TierId};
+
+use crate::core::Core;
+use crate::error::Result;
+use crate::inode::Inode;
+
+/// The extended attribute that pins a file, or everything below a directory, to the tier that it names.
+pub(crate) const PIN_ATTRIBUTE: &[u8] = b"trusted.polymux.pin";
+
+/// Directories above a file that are looked at.
+const DEPTH_MAX: usize = 256;
+
+/// What the configuration says about placement and movement.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Steering {
+    pub(crate) policy: PolicyKind,
+    pub(crate) rules: RuleSet,
+}
+
+/// Why a file is steered as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ContextSource {
+    Volume,
+    /// The rule of this index, and its name.
+    Rule(usize, String),
+    /// A pin on this inode.
+    Pin(Ino),
+}
+
+/// What holds for one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Context {
+    pub(crate) policy: PolicyKind,
+    /// Bit set of tiers.
+    pub(crate) allowed: u64,
+    /// Tiers in the order that a rule prefers.
+    pub(crate) preferred: Vec<u16>,
+    pub(crate) source: ContextSource,
+}
+
+impl Core {
+    /// What holds for a file. Where the metadata cannot be read, what holds for the volume: where data goes is never worth
+    /// an error.
+    pub(crate) fn context_of(&self, inode: &Inode) -> Context {
+        let found = self.pinned_context(inode).and_then(|pinned| match pinned {
+            Some(context) => Ok(context),
+            None => self.ruled_context(inode),
+        });
+        found.unwrap_or_else(|error| {
+            log::warn!("inode {}: rules and pins are passed over: {error}", inode.ino);
+            self.context_of_volume()
+        })
+    }
+
+    fn context_of_volume(&self) -> Context {
+        let policy = self.steering.read().policy;
+        Context { policy, allowed: u64::MAX, preferred: Vec::new(), source: ContextSource::Volume }
+    }
+
+    fn pinned_context(&self, inode: &Inode) -> Result<Option<Context>> {
+        let mut present = inode.ino;
+        let mut lacks_xattrs = inode.lacks_xattrs.load(std::sync::atomic::Ordering::Acquire);
+        for _ in 0..DEPTH_MAX {
+            let pinned = if lacks_xattrs { None } else { self.pin_of(present)? };
+            if let Some(tier) = pinned {
+                let policy = self.steering.read().policy;
+                let context = Context {
+                    policy,
+                    allowed: 1_u64.checked_shl(u32::from(tier.0)).unwrap_or(u64::MAX),
+                    preferred: vec![tier.0],
+                    source: ContextSource::Pin(present),
+                };
+                return Ok(Some(context));
+            }
+            if present == Ino::ROOT {
+                break;
+            }
+            let Some(parent) = self.parent_of_any(present, inode)? else { break };
+            let directory = self.inode(parent)?;
+            lacks_xattrs = directory.lacks_xattrs.load(std::sync::atomic::Ordering::Acquire);
+            present = parent;
+        }
+        Ok(None)
+    }
+
+    /// A directory in which an inode lies.
+    fn parent_of_any(&self, ino: Ino, start: &Inode) -> Result<Option<Ino>> {
+        if ino == start.ino && !start.is_directory() {
+            let made_in = start.parent.load(std::sync::atomic::Ordering::Relaxed);
+            return match made_in {
+                0 => Ok(self.metadata.any_name(ino)?.map(|(parent, _)| parent)),
+                known => Ok(Some(Ino(known))),
+            };
+        }
+        let directory = self.inode(ino)?;
+        Ok(directory.is_directory().then(|| directory.parent()))
+    }
+
+    /// The tier that the attribute of one inode names.
+    pub(crate) fn pin_of(&self, ino: Ino) -> Result<Option<TierId>> {
+        let Some(name) = self.metadata.xattr(ino, PIN_ATTRIBUTE)? else { return Ok(None) };
+        let name = String::from_utf8_lossy(&name);
+        let found = self.tiers.by_name(&name).map(|tier| tier.id);
+        if found.is_none() {
+            log::debug!("inode {ino} is pinned to `{name}`, and there is no such tier");
+        }
+        Ok(found)
+    }
+
+    fn ruled_context(&self, inode: &Inode) -> Result<Context> {
+        let steering = self.steering.read().clone();
+        if steering.rules.rules().next().is_none() {
+            return Ok(self.context_of_volume());
+        }
+        let path = if steering.rules.needs_path() { self.path_of(inode.ino)?.unwrap_or_default() } else { Vec::new() };
+        let (uid, gid, modified) = {
+            let common = inode.common.read();
+            (common.uid, common.gid, common.modified)
+        };
+        let size = inode.file().map_or(0, |file| file.size());
+        let xattr = |name: &[u8]| self.metadata.xattr(inode.ino, name).ok().flatten();
+        let facts = FileFacts {
+            path: &path,
+            size,
+            age_seconds: seconds_between(modified, self.now()),
+            uid,
+            gid,
+            xattr: &xattr,
+        };
+        let Some((index, rule)) = steering.rules.first_match(&facts) else { return Ok(self.context_of_volume()) };
+        Ok(Context {
+            policy: rule.policy.unwrap_or(steering.policy),
+            allowed: rule.allowed(),
+            preferred: rule.tiers.clone(),
+            source: ContextSource::Rule(index, rule.name.clone()),
+        })
+    }
+
+    /// Replaces policy and rules.
+    pub(crate) fn steer(&self, steering: Steering) {
+        *self.steering.write() = std::sync::Arc::new(steering);
+    }
+}
+
+/// Whole seconds from one moment to a later one.
+pub(crate) fn seconds_between(earlier: polymux_types::Timestamp, later: polymux_types::Timestamp) -> u64 {
+    u64::try_from(later.seconds.saturating_sub(earlier.seconds)).unwrap_or(0)
+}

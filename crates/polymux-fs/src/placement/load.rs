@@ -1,0 +1,19 @@
+//! How busy the tiers are, in the words of the policies.
+
+use polymux_policy::TierFill;
+
+use crate::core::Core;
+use crate::space::TierHandle;
+
+impl Core {
+    pub(super) fn fill_load(&self, tier: &TierHandle, fill: &mut TierFill) {
+        let load = tier.schedule.load(self.clock.elapsed());
+        let percent = |rate: u64, best: u64| {
+            u16::try_from(rate.saturating_mul(100).checked_div(best).unwrap_or(0).min(100)).expect("at most 100")
+        };
+        fill.read_load_percent = percent(load.foreground_read, load.read_best);
+        fill.write_load_percent = percent(load.foreground_written, load.written_best);
+        fill.read_latency_us = load.latency_us_p50;
+        fill.write_latency_us = load.latency_us_p50;
+    }
+}

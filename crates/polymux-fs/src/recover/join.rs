@@ -1,0 +1,168 @@
+//! A tier joins a volume that is in use (DESIGN section 4).
+//!
+//! What is true here:
+//! * The record says *joining*, durably wherever the volume can be started from, before anything of the tier changes. Then
+//!   come the label, the configuration, the record *in service*, and only then is anything placed on the tier.
+//! * So a tier that is recorded as joining holds nothing. After a crash the configuration decides: a tier that it lists
+//!   is in service, one that it does not list never joined, and its record goes.
+//! * The number of a tier is never used again: what is left of one that was removed can never be taken for another.
+//! * Records of tiers are read and written with `raising` held, so that whoever raises the epoch loses no change.
+
+use polymux_meta::{Batch, Sequence};
+use polymux_tier::{CleanStamp, Label, Tier, TierError};
+use polymux_types::limits::{BUCKETS, TIERS_MAX};
+use polymux_types::{Bucket, TierId};
+
+use super::format::{FIRST_EPOCH, mix};
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::space::{Purpose, TierHandle};
+use crate::store::keys::{self, NumberKind};
+use crate::store::{TierRecord, TierStanding, put_number_range_end};
+use crate::volume::{TierMember, TierPresence, VolumeError};
+
+type EventResult<T> = std::result::Result<T, VolumeError>;
+
+impl Core {
+    /// Takes a tier into the volume; see [`crate::FileSystem::add_tier`].
+    pub(crate) fn add_tier(
+        &self,
+        member: TierMember,
+        position: usize,
+        list: impl FnOnce() -> std::result::Result<(), String>,
+    ) -> EventResult<TierId> {
+        self.check_writable()?;
+        let _one_at_a_time = self.tier_event.lock();
+        let name = member.name.clone();
+        let id = self.check_newcomer(&member)?;
+        {
+            let _raising = self.raising.lock();
+            self.raise_epoch_for_event()?;
+        }
+        let instance = mix(self.seed, u64::from(id.0));
+        let record = TierRecord { name, instance, epoch: FIRST_EPOCH, standing: TierStanding::Joining };
+        let joining = self.change_tier_record(id, |_| Some(record.clone()))?;
+        self.flush_through_copy(joining)?;
+        let handle = TierHandle::new(id, member, Purpose::Data, self.clock.clone());
+        if let Err(error) =
+            self.label_newcomer(&handle, &record).and_then(|()| list().map_err(VolumeError::TierRefused))
+        {
+            self.give_up_joining(&handle);
+            return Err(error);
+        }
+        let joined =
+            self.change_tier_record(id, |_| Some(TierRecord { standing: TierStanding::InService, ..record.clone() }));
+        self.flush_through_copy(joined?)?;
+        log::info!("volume {}: tier `{}` joined as number {id}", self.name, handle.name);
+        handle.note_room_freed();
+        self.tiers.add(handle, position);
+        Ok(id)
+    }
+
+    /// Refuses what cannot join. Returns the number for it.
+    fn check_newcomer(&self, member: &TierMember) -> EventResult<TierId> {
+        let name = &member.name;
+        let refused = |reason: String| VolumeError::TierRefused(reason);
+        let records = self.metadata.tiers()?;
+        if records.iter().any(|(_, record)| record.name == *name) {
+            return Err(refused(format!("the volume has a tier `{name}` already")));
+        }
+        if records.len() >= usize::from(TIERS_MAX) {
+            return Err(refused(format!("the volume has {TIERS_MAX} tiers already, and cannot have more")));
+        }
+        let next = self.metadata.next_tier()?;
+        let id = u16::try_from(next).map(TierId).map_err(|_| refused("all numbers of tiers are used up".to_owned()))?;
+        let tier = match &member.presence {
+            TierPresence::Present(tier) => tier,
+            TierPresence::Missing(reason) => {
+                return Err(VolumeError::TierMissing { name: name.clone(), reason: reason.clone() });
+            }
+        };
+        let label = match tier.read_label() {
+            Err(TierError::Label(_)) => return Ok(id),
+            Err(error) => return Err(refused(format!("tier `{name}`: {error}"))),
+            Ok(label) => label,
+        };
+        if label.volume != self.id {
+            return Err(VolumeError::OtherVolume {
+                name: name.clone(),
+                found: label.volume_name,
+                expected: self.name.clone(),
+            });
+        }
+        if records.iter().any(|(id, _)| *id == label.tier) {
+            return Err(VolumeError::OtherTier { name: name.clone(), found: label.tier_name });
+        }
+        // Left by a crash while this very directory joined or left: then there is nothing on it.
+        if u64::from(label.tier.0) >= next || objects_on(tier.as_ref()).map_err(|error| Error::tier(id, error))? > 0 {
+            return Err(refused(format!(
+                "tier `{name}`: the directory has the label of a tier `{}` that this volume does not know, and objects \
+                 of it; move its `.polymux` away",
+                label.tier_name
+            )));
+        }
+        Ok(id)
+    }
+
+    fn label_newcomer(&self, handle: &TierHandle, record: &TierRecord) -> EventResult<()> {
+        let label = Label {
+            volume: self.id,
+            volume_name: self.name.clone(),
+            tier: handle.id,
+            tier_name: handle.name.clone(),
+            instance: record.instance,
+            epoch: record.epoch,
+            clean: CleanStamp::InUse,
+        };
+        Ok(handle.run(|tier| tier.write_label(&label))?)
+    }
+
+    /// Takes back what was done for a tier that does not join after all. What cannot be taken back now is by the next
+    /// mount.
+    fn give_up_joining(&self, handle: &TierHandle) {
+        let unlabelled = handle.run(|tier| tier.remove_label());
+        let forgotten = self.change_tier_record(handle.id, |_| None).and_then(|sequence| self.flush_through(sequence));
+        for error in [unlabelled.err(), forgotten.err()].into_iter().flatten() {
+            log::warn!("volume {}: tier `{}` did not join, and something of it stays: {error}", self.name, handle.name);
+        }
+    }
+
+    /// Changes the record of a tier, `None` where there is none or shall be none. Returns the transaction.
+    pub(super) fn change_tier_record(
+        &self,
+        id: TierId,
+        change: impl FnOnce(Option<TierRecord>) -> Option<TierRecord>,
+    ) -> Result<Sequence> {
+        let _raising = self.raising.lock();
+        let next_tier = self.metadata.next_tier()?.max(u64::from(id.0) + 1);
+        let present = self.metadata.tiers()?.into_iter().find(|(of, _)| *of == id).map(|(_, record)| record);
+        let mut batch = Batch::new();
+        put_number_range_end(&mut batch, NumberKind::Tier, next_tier);
+        match change(present) {
+            Some(record) => batch.put(keys::tier(id), record.encode()),
+            None => batch.delete(keys::tier(id)),
+        }
+        self.metadata.commit(batch)
+    }
+
+    /// Removes the records of tiers that hold nothing and that the configuration does not list.
+    pub(super) fn forget_tiers(&self, ids: &[TierId]) -> Result<()> {
+        for id in ids {
+            let sequence = self.change_tier_record(*id, |_| None)?;
+            self.metadata.sync(sequence)?;
+            self.note_recovery(format!(
+                "tier {id} was joining or leaving when the last daemon stopped, and is no more"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Objects on a tier, whoever names them.
+pub(super) fn objects_on(tier: &dyn Tier) -> std::result::Result<usize, TierError> {
+    let mut found = 0;
+    for bucket in (0..BUCKETS).map(Bucket) {
+        found += tier.list(bucket)?.len();
+    }
+    Ok(found)
+}

@@ -1,0 +1,168 @@
+//! A tier is drained, and leaves a volume that is in use.
+//!
+//! What is true here:
+//! * That a tier drains is durable before anybody relies on it, and stays so over mounts.
+//! * A tier leaves only when it holds nothing: no record names an object on it, nothing disowned on it is pending, and
+//!   there is no object on it. Nothing comes to it meanwhile: who makes an object looks for `draining` *after* the object
+//!   is there, and here `draining` is set before objects are looked for.
+//! * Then the record says *leaving*, durably wherever the volume can be started from; the configuration no longer lists
+//!   it; the label goes, and last the record. After a crash the configuration decides: a tier that it still lists drains
+//!   as before, and the record of one that it does not list goes.
+
+use polymux_types::TierId;
+
+use super::join::objects_on;
+use crate::core::Core;
+use crate::error::Result;
+use crate::space::TierHandle;
+use crate::store::{InodeBody, TierRecord, TierStanding};
+use crate::volume::VolumeError;
+
+type EventResult<T> = std::result::Result<T, VolumeError>;
+
+fn refused(reason: impl Into<String>) -> VolumeError {
+    VolumeError::TierRefused(reason.into())
+}
+
+impl Core {
+    /// Puts on record that files leave a tier; see [`crate::FileSystem::start_drain`].
+    pub(crate) fn start_drain(&self, name: &str) -> EventResult<TierId> {
+        self.check_writable()?;
+        let _one_at_a_time = self.tier_event.lock();
+        let handle = self.tier_that_may_go(name)?;
+        if handle.is_draining() {
+            return Err(refused(format!("tier `{name}` is being drained already")));
+        }
+        self.put_standing(handle.id, TierStanding::Draining)?;
+        handle.set_draining(true);
+        Ok(handle.id)
+    }
+
+    /// Puts on record that files stay on a tier after all; see [`crate::FileSystem::cancel_drain`].
+    pub(crate) fn cancel_drain(&self, name: &str) -> EventResult<TierId> {
+        self.check_writable()?;
+        let _one_at_a_time = self.tier_event.lock();
+        let handle = self.tier_named(name)?;
+        if !handle.is_draining() {
+            return Err(refused(format!("tier `{name}` is not being drained")));
+        }
+        self.put_standing(handle.id, TierStanding::InService)?;
+        handle.set_draining(false);
+        Ok(handle.id)
+    }
+
+    /// Takes a tier out of the volume; see [`crate::FileSystem::remove_tier`].
+    pub(crate) fn remove_tier(
+        &self,
+        name: &str,
+        unlist: impl FnOnce() -> std::result::Result<(), String>,
+    ) -> EventResult<()> {
+        self.check_writable()?;
+        let _one_at_a_time = self.tier_event.lock();
+        let handle = self.tier_that_may_go(name)?;
+        let was_draining = handle.is_draining();
+        handle.set_draining(true);
+        if let Err(error) = self.take_out(&handle, was_draining, unlist) {
+            handle.set_draining(was_draining);
+            return Err(error);
+        }
+        // From here on the tier has left, whatever happens: the configuration does not list it any more.
+        self.tiers.remove(handle.id);
+        if let Some(tier) = handle.present()
+            && let Err(error) = tier.remove_label()
+        {
+            log::warn!("volume {}: tier `{name}` has left, but its label stays: {error}", self.name);
+        }
+        let sequence = self.change_tier_record(handle.id, |_| None)?;
+        self.flush_through_copy(sequence)?;
+        log::info!("volume {}: tier `{name}` has left", self.name);
+        Ok(())
+    }
+
+    /// Everything of a removal that can still be refused or taken back.
+    fn take_out(
+        &self,
+        handle: &TierHandle,
+        was_draining: bool,
+        unlist: impl FnOnce() -> std::result::Result<(), String>,
+    ) -> EventResult<()> {
+        self.check_empty(handle)?;
+        {
+            let _raising = self.raising.lock();
+            self.raise_epoch_for_event()?;
+        }
+        self.put_standing(handle.id, TierStanding::Leaving)?;
+        unlist().map_err(|reason| {
+            let before = if was_draining { TierStanding::Draining } else { TierStanding::InService };
+            if let Err(error) = self.put_standing(handle.id, before) {
+                log::warn!("volume {}: tier `{}` stays, as draining: {error}", self.name, handle.name);
+            }
+            refused(reason)
+        })
+    }
+
+    fn tier_named(&self, name: &str) -> EventResult<std::sync::Arc<TierHandle>> {
+        self.tiers.by_name(name).ok_or_else(|| refused(format!("the volume has no tier `{name}`")))
+    }
+
+    /// A tier without which the volume can be.
+    pub(crate) fn tier_that_may_go(&self, name: &str) -> EventResult<std::sync::Arc<TierHandle>> {
+        let handle = self.tier_named(name)?;
+        if handle.holds_metadata() {
+            return Err(refused(format!("tier `{name}` holds the metadata store, and stays")));
+        }
+        let stays = |tier: &TierHandle| tier.id != handle.id && !tier.is_draining();
+        if !self.tiers.all().iter().any(|tier| stays(tier)) {
+            return Err(refused(format!("tier `{name}` is the last one that takes files, and stays")));
+        }
+        Ok(handle)
+    }
+
+    /// Refuses a tier that holds anything. Called once nothing new comes to it.
+    fn check_empty(&self, handle: &TierHandle) -> EventResult<()> {
+        let (name, id) = (&handle.name, handle.id);
+        let files = self.files_on(id)?;
+        if files > 0 {
+            let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+            return Err(refused(format!("tier `{name}` still holds data of {files}: drain it first")));
+        }
+        // What was given up there may go at once; what a tier refuses to give up stays.
+        while self.free_disowned()? > 0 {}
+        let pending = self.metadata.disowned()?.iter().filter(|record| record.tier == id).count();
+        if pending > 0 {
+            return Err(refused(format!(
+                "tier `{name}` still holds {pending} ranges that no file owns any more and that are not freed yet: try \
+                 again in a moment"
+            )));
+        }
+        let Some(tier) = handle.present() else { return Ok(()) };
+        let objects = objects_on(tier).map_err(|error| handle.note_error(error))?;
+        if objects > 0 {
+            return Err(refused(format!(
+                "tier `{name}` still holds {objects} objects that no file names yet: try again in a moment"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Files of which a tier has an object, those without a name included.
+    pub(crate) fn files_on(&self, tier: TierId) -> Result<usize> {
+        let mut files = 0;
+        self.metadata.for_each_inode(|_, record| {
+            if let InodeBody::Regular(file) = record.body
+                && file.objects.iter().any(|entry| entry.tier == tier)
+            {
+                files += 1;
+            }
+            Ok(())
+        })?;
+        Ok(files)
+    }
+
+    /// Changes how far a tier belongs to the volume, durably wherever the volume can be started from.
+    fn put_standing(&self, id: TierId, standing: TierStanding) -> Result<()> {
+        let change = |record: Option<TierRecord>| record.map(|record| TierRecord { standing, ..record });
+        let sequence = self.change_tier_record(id, change)?;
+        self.flush_through_copy(sequence)
+    }
+}

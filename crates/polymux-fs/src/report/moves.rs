@@ -1,0 +1,199 @@
+//! What is told about moves.
+
+use polymux_types::{Ino, TierId};
+
+/// Number of a job, unique within one mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(pub u64);
+
+/// Why blocks move, in order of urgency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MoveReason {
+    /// Somebody asked for it.
+    User,
+    /// Their tier is being emptied.
+    Drain,
+    /// A pin or a rule says so.
+    Pin,
+    /// Their copy elsewhere is damaged.
+    Repair,
+    /// They are used much.
+    Promote,
+    /// Their tier is too full.
+    Demote,
+    /// Another tier has bandwidth to spare.
+    Rebalance,
+}
+
+impl MoveReason {
+    /// All reasons, most urgent first.
+    pub const ALL: [Self; 7] =
+        [Self::User, Self::Drain, Self::Pin, Self::Repair, Self::Promote, Self::Demote, Self::Rebalance];
+
+    /// One word for reports.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Drain => "drain",
+            Self::Pin => "pin",
+            Self::Repair => "repair",
+            Self::Promote => "promote",
+            Self::Demote => "demote",
+            Self::Rebalance => "rebalance",
+        }
+    }
+}
+
+/// Where a job takes blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// To this tier.
+    To(TierId),
+    /// Off this tier, to whichever other one placement names.
+    AwayFrom(TierId),
+}
+
+/// What a parked job waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// Room on this tier, or on any where there is no number.
+    Room(Option<TierId>),
+    /// This tier to be there again.
+    Tier(TierId),
+    /// Something that cannot be read or made durable: the reason; it is tried again when the tier changes its state or the
+    /// volume is mounted again.
+    Repair(TierId, String),
+}
+
+/// How far a job is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobState {
+    /// It waits for its turn.
+    Queued,
+    /// Blocks are being copied.
+    Running,
+    /// It waits for an event.
+    Parked(WaitsFor),
+    /// It came to its end.
+    Done,
+    /// It was taken back.
+    Cancelled,
+    /// It cannot be carried out; why.
+    Failed(String),
+}
+
+impl JobState {
+    /// Whether nothing will happen any more.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Done | Self::Cancelled | Self::Failed(_))
+    }
+}
+
+/// Whether movers work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoversState {
+    /// They work.
+    Working,
+    /// They begin nothing new.
+    Paused,
+}
+
+/// One job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobReport {
+    /// Its number.
+    pub id: JobId,
+    /// The file.
+    pub ino: Ino,
+    /// Why.
+    pub reason: MoveReason,
+    /// Where to.
+    pub destination: Destination,
+    /// How far it is.
+    pub state: JobState,
+    /// Bytes in the ranges that it concerns, as far as known; holes and what is there already included.
+    pub bytes_total: u64,
+    /// Bytes of these ranges that are done with.
+    pub bytes_done: u64,
+    /// Bytes copied for it so far.
+    pub bytes_copied: u64,
+    /// Times that its copy was given up because the file was in use.
+    pub interruptions: u32,
+    /// Milliseconds since it was submitted.
+    pub age_ms: u64,
+}
+
+/// Everything that is to be moved, and what was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MovesReport {
+    /// Whether movers rest until they are resumed.
+    pub is_paused: bool,
+    /// Jobs at work.
+    pub running: Vec<JobReport>,
+    /// Jobs that wait for their turn: how many, and some of them.
+    pub queued_count: u64,
+    /// The first of these.
+    pub queued: Vec<JobReport>,
+    /// Jobs that wait for an event: how many, and some of them.
+    pub parked_count: u64,
+    /// The first of these.
+    pub parked: Vec<JobReport>,
+    /// The last jobs that came to an end, latest first.
+    pub finished: Vec<JobReport>,
+}
+
+/// How far the emptying of a tier is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainReport {
+    /// The tier.
+    pub tier: TierId,
+    /// Its name.
+    pub name: String,
+    /// Files that had something there when this mount began to empty it; `None` while they are being counted.
+    pub files_total: Option<u64>,
+    /// Files that were moved off since.
+    pub files_done: u64,
+    /// Bytes that were there at the beginning, about.
+    pub bytes_total: Option<u64>,
+    /// Bytes that were moved off since.
+    pub bytes_done: u64,
+    /// Jobs that cannot go on, and what the first waits for.
+    pub parked: u64,
+    /// What the first of them waits for.
+    pub waits_for: Option<WaitsFor>,
+    /// Nothing is left there: the tier may be removed.
+    pub is_empty: bool,
+}
+
+/// Why a file is not moved. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MoveRefusal {
+    /// There is no such tier.
+    #[error("the volume has no tier `{0}`")]
+    NoSuchTier(String),
+    /// The tier is not there.
+    #[error("tier `{0}` is missing")]
+    Missing(String),
+    /// It is being emptied, so nothing goes there.
+    #[error("tier `{0}` is being emptied; nothing is moved to it")]
+    Draining(String),
+    /// Only whole files fit there.
+    #[error("tier `{0}` cannot hold parts of files (it has no holes): move the whole file")]
+    WholeFilesOnly(String),
+    /// The range lies behind the end of the file.
+    #[error("the range begins at byte {start} and the file has {size} bytes")]
+    BeyondEnd {
+        /// First byte that was asked for.
+        start: u64,
+        /// Size of the file.
+        size: u64,
+    },
+    /// Only the data of regular files is on tiers.
+    #[error("only regular files are moved; this is a {0}")]
+    NotRegular(String),
+    /// Something failed.
+    #[error(transparent)]
+    FileSystem(#[from] crate::Error),
+}

@@ -1,0 +1,98 @@
+//! The rate that a mover takes beside foreground I/O: halved when the foreground gets slower, raised by a tenth
+//! otherwise.
+//!
+//! What is true here:
+//! * What latency is compared with is the mean of intervals in which no mover was active.
+//! * The rate never falls below [`RATE_MIN`]. Where latency stays high at that rate the mover is not what makes it so:
+//!   then the comparison follows, and the rate rises again.
+
+use std::time::Duration;
+
+use super::meter::Interval;
+
+/// Bytes per second that a mover always gets.
+pub(crate) const RATE_MIN: f64 = 1e6;
+
+/// A second without foreground I/O, and the mover goes as fast as it can.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Latency in terms of the quiet one from which on the mover slows down.
+const LATENCY_FACTOR: f64 = 1.5;
+
+/// A difference that is never held against the mover: that much a busy processor makes.
+const LATENCY_SLACK_US: f64 = 200.0;
+
+/// How fast the quiet latency follows, for each interval.
+const FOLLOW_QUIET: f64 = 0.2;
+const FOLLOW_AT_MINIMUM: f64 = 0.05;
+
+/// Decides the rate of a tier's movers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Governor {
+    /// Bytes per second; infinite: as fast as it can.
+    rate: f64,
+    quiet_us: Option<f64>,
+    foreground_seen: Option<Duration>,
+}
+
+impl Governor {
+    pub(crate) fn new() -> Self {
+        Self { rate: f64::INFINITY, quiet_us: None, foreground_seen: None }
+    }
+
+    /// Bytes per second beside the foreground; `None`: no limit.
+    pub(crate) fn rate(&self, now: Duration) -> Option<f64> {
+        (self.rate.is_finite() && self.foreground_is_active(now)).then_some(self.rate)
+    }
+
+    /// Whether there was foreground I/O in the last second.
+    pub(crate) fn foreground_is_active(&self, now: Duration) -> bool {
+        self.foreground_seen.is_some_and(|seen| now.saturating_sub(seen) < QUIET)
+    }
+
+    /// Latency that the present one is compared with, in microseconds.
+    #[cfg(test)]
+    pub(crate) fn quiet_us(&self) -> Option<f64> {
+        self.quiet_us
+    }
+
+    /// An interval ended. `mover_rate` is what movers did in it, in bytes per second; `service_rate` what the tier can
+    /// do.
+    pub(crate) fn note(&mut self, interval: &Interval, mover_rate: Option<f64>, service_rate: f64, now: Duration) {
+        if interval.operations > 0 {
+            self.foreground_seen = Some(now);
+        }
+        let Some(latency_us) = interval.latency_us else { return };
+        // Microseconds of a latency are far below 2^52.
+        let latency_us = latency_us as f64;
+        match (mover_rate, self.quiet_us) {
+            (None, quiet) => {
+                let quiet = quiet.unwrap_or(latency_us);
+                self.quiet_us = Some(quiet + (latency_us - quiet) * FOLLOW_QUIET);
+            }
+            // Nothing to compare with: an interval at a low rate tells nearly as much as a quiet one.
+            (Some(mover_rate), None) if self.rate.is_infinite() => self.rate = (mover_rate / 8.0).max(RATE_MIN),
+            (Some(_), None) => self.quiet_us = Some(latency_us),
+            (Some(mover_rate), Some(quiet)) => self.adjust(latency_us, quiet, mover_rate, service_rate),
+        }
+    }
+
+    fn adjust(&mut self, latency_us: f64, quiet: f64, mover_rate: f64, service_rate: f64) {
+        if latency_us > (quiet * LATENCY_FACTOR).max(quiet + LATENCY_SLACK_US) {
+            if self.rate <= RATE_MIN {
+                self.quiet_us = Some(quiet + (latency_us - quiet) * FOLLOW_AT_MINIMUM);
+            }
+            let present = if self.rate.is_finite() { self.rate } else { mover_rate };
+            self.rate = (present / 2.0).max(RATE_MIN);
+            return;
+        }
+        if latency_us < quiet {
+            self.quiet_us = Some(quiet + (latency_us - quiet) * FOLLOW_AT_MINIMUM);
+        }
+        self.rate *= 1.1;
+        // Beyond what the tier can do a rate limits nothing, and would take long to come down.
+        if self.rate > 2.0 * service_rate.max(RATE_MIN) {
+            self.rate = f64::INFINITY;
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Tests of a tier's schedule against a small model of a device.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::request_size::{REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, RequestSize};
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+const MIB: u64 = 1 << 20;
+
+/// Sends requests whenever they are admitted, until a moment; gives their times. Each is served at once.
+fn flood(schedule: &TierSchedule, sizes: &[u64], until: Duration) -> Vec<(Duration, u64)> {
+    let (mut now, mut sent) = (Duration::from_secs(1), Vec::new());
+    let mut sizes = sizes.iter().cycle();
+    let mut size = *sizes.next().expect("there are sizes");
+    while now < until {
+        let wait = schedule.admit(size, now);
+        if wait.is_zero() {
+            sent.push((now, size));
+            schedule.mover_ended(Direction::Read, size, MS, now);
+            size = *sizes.next().expect("sizes go round");
+        }
+        now += wait;
+    }
+    sent
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn no_window_of_time_has_more_than_the_rate_and_one_request(
+        rate in 1_u64..50, operations in 1_u64..200, sizes in prop::collection::vec(1_u64..(2 * MIB), 1..10),
+    ) {
+        let rate = rate * MIB / 4;
+        let limits = MoverLimits { bytes_per_second: Some(rate), operations_per_second: Some(operations) };
+        let sent = flood(&TierSchedule::new(limits), &sizes, Duration::from_secs(8));
+        prop_assert!(!sent.is_empty());
+        for (first, (from, _)) in sent.iter().enumerate() {
+            let (mut bytes, mut count) = (0, 0);
+            for (at, size) in &sent[first..] {
+                let seconds = (*at - *from).as_secs_f64();
+                let (rate, operations) = (rate as f64, operations as f64);
+                // What was sent before the last one is within the rate; the last one is the burst.
+                prop_assert!(bytes as f64 <= rate * seconds + 1.0 && f64::from(count) <= operations * seconds + 1e-3);
+                bytes += size;
+                count += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn a_limited_mover_uses_what_it_is_allowed(rate in 1_u64..50) {
+        let limits = MoverLimits { bytes_per_second: Some(rate * MIB), operations_per_second: None };
+        let sent = flood(&TierSchedule::new(limits), &[256 << 10], Duration::from_secs(11));
+        let bytes: u64 = sent.iter().map(|(_, size)| size).sum();
+        prop_assert!(bytes >= rate * MIB * 99 / 10 && bytes <= rate * MIB * 10 + (256 << 10));
+    }
+}
+
+/// A device on which the foreground waits longer, the more a mover does.
+struct Device {
+    quiet: Duration,
+    /// Added for each MB/s of the mover.
+    per_rate: Duration,
+}
+
+/// Runs the foreground at 100 operations per second and a mover beside it; gives the bytes that the mover moved, and
+/// its bytes in the last second.
+fn run(schedule: &TierSchedule, device: &Device, seconds: std::ops::Range<u64>, foreground: bool) -> (u64, u64) {
+    let (mut moved, mut last) = (0, 0);
+    let mut recent: Vec<(Duration, u64)> = Vec::new();
+    let end = Duration::from_secs(seconds.end);
+    let (mut now, mut mover_at) = (Duration::from_secs(seconds.start), Duration::from_secs(seconds.start));
+    while now < end {
+        if foreground {
+            recent.retain(|(at, _)| now.saturating_sub(*at) < 200 * MS);
+            let rate = recent.iter().map(|(_, bytes)| bytes).sum::<u64>() * 5 / 1_000_000;
+            let latency = device.quiet + device.per_rate * u32::try_from(rate).unwrap();
+            let timing = schedule.foreground_began();
+            let finished = (timing == Timing::Timed).then_some(Finished { latency, now });
+            schedule.foreground_ended(Direction::Read, 65_536, finished);
+        }
+        let next = now + 10 * MS;
+        while mover_at < next {
+            let size = schedule.request_bytes();
+            let wait = schedule.admit(size, mover_at);
+            if wait.is_zero() {
+                // 100 MB/s.
+                let service = Duration::from_nanos(size * 10);
+                mover_at += service;
+                schedule.mover_ended(Direction::Read, size, service, mover_at);
+                recent.push((mover_at, size));
+                moved += size;
+                if mover_at + Duration::from_secs(1) > end {
+                    last += size;
+                }
+            }
+            mover_at += wait;
+        }
+        now = next;
+    }
+    (moved, last)
+}
+
+fn quiet_for(schedule: &TierSchedule, seconds: u64) {
+    for number in 0..seconds * 1000 {
+        let now = Duration::from_millis(number);
+        let timing = schedule.foreground_began();
+        let finished = (timing == Timing::Timed).then_some(Finished { latency: 2 * MS, now });
+        schedule.foreground_ended(Direction::Read, 65_536, finished);
+    }
+}
+
+#[test]
+fn the_mover_settles_where_it_slows_the_foreground_by_half() {
+    let schedule = TierSchedule::new(MoverLimits::default());
+    quiet_for(&schedule, 5);
+    // 1.5 times the quiet latency is reached at 20 MB/s.
+    let device = Device { quiet: 2 * MS, per_rate: Duration::from_micros(50) };
+    run(&schedule, &device, 5..15, true);
+    let (moved, _) = run(&schedule, &device, 15..45, true);
+    let rate = moved / 30 / 1_000_000;
+    assert!((8..=26).contains(&rate), "{rate} MB/s");
+    assert!(schedule.quiet_us().is_some_and(|quiet| (1800.0..2500.0).contains(&quiet)));
+    let load = schedule.load(Duration::from_secs(45));
+    assert!(load.mover_rate.is_some() && load.mover_read > 5_000_000 && load.foreground_read > 5_000_000, "{load:?}");
+}
+
+#[test]
+fn a_mover_is_never_starved_and_recovers_when_it_is_not_to_blame() {
+    let schedule = TierSchedule::new(MoverLimits::default());
+    quiet_for(&schedule, 5);
+    // The foreground is ten times as slow from now on, whatever the mover does.
+    let device = Device { quiet: 20 * MS, per_rate: Duration::ZERO };
+    let (moved, last) = run(&schedule, &device, 5..8, true);
+    assert!(moved >= 2 * MIB && last >= 500_000, "{moved} {last}");
+    let (_, last) = run(&schedule, &device, 8..40, true);
+    assert!(last > 50_000_000, "{last}");
+}
+
+#[test]
+fn full_speed_and_a_quiet_tier_know_no_governor() {
+    let device = Device { quiet: 2 * MS, per_rate: Duration::from_micros(500) };
+    let schedule = TierSchedule::new(MoverLimits::default());
+    quiet_for(&schedule, 5);
+    let (_, polite) = run(&schedule, &device, 5..15, true);
+    let (_, alone) = run(&schedule, &device, 15..20, false);
+    schedule.set_politeness(Politeness::FullSpeed);
+    let (_, full) = run(&schedule, &device, 20..30, true);
+    assert!(polite < 20_000_000, "{polite}");
+    assert!(alone > 95_000_000 && full > 95_000_000, "{alone} {full}");
+}
+
+#[test]
+fn a_mover_without_anything_to_compare_begins_slowly() {
+    let schedule = TierSchedule::new(MoverLimits::default());
+    let device = Device { quiet: 2 * MS, per_rate: Duration::from_micros(200) };
+    run(&schedule, &device, 1..3, true);
+    assert!(schedule.quiet_us().is_some_and(|quiet| quiet < 6000.0), "{:?}", schedule.quiet_us());
+}
+
+#[test]
+fn a_request_waits_for_the_foreground_but_not_for_ever() {
+    let schedule = TierSchedule::new(MoverLimits::default());
+    schedule.set_politeness(Politeness::FullSpeed);
+    let mut now = Duration::from_secs(5);
+    let timing = schedule.foreground_began();
+    assert_eq!(timing, Timing::Timed, "the first of sixteen is timed");
+    let began = now;
+    loop {
+        let wait = schedule.admit(MIB, now);
+        if wait.is_zero() {
+            break;
+        }
+        now += wait;
+    }
+    assert!(now - began >= 20 * MS && now - began <= 21 * MS);
+    assert_eq!(schedule.load(now).queue_depth, 2);
+    // Beside the foreground a second request waits for the first.
+    schedule.foreground_ended(Direction::Write, 4096, Some(Finished { latency: MS, now }));
+    now += 100 * MS;
+    schedule.load(now);
+    assert!(!schedule.admit(MIB, now).is_zero());
+    schedule.mover_ended(Direction::Read, MIB, MS, now);
+    assert!(schedule.admit(MIB, now).is_zero());
+}
+
+#[test]
+fn operations_are_timed_one_in_sixteen_and_each_while_a_mover_is_active() {
+    let schedule = TierSchedule::new(MoverLimits::default());
+    let timed = |count: u32| (0..count).filter(|_| schedule.foreground_began() == Timing::Timed).count();
+    assert_eq!(timed(160), 10);
+    (0..160).for_each(|_| schedule.foreground_ended(Direction::Read, 1, None));
+    assert!(schedule.admit(MIB, Duration::from_secs(1)).is_zero());
+    assert!(schedule.mover_is_active());
+    assert_eq!(timed(160), 160);
+    (0..160).for_each(|_| schedule.foreground_ended(Direction::Read, 1, None));
+    schedule.mover_ended(Direction::Read, MIB, MS, Duration::from_secs(1));
+    schedule.load(Duration::from_secs(2));
+    schedule.load(Duration::from_secs(3));
+    assert!(!schedule.mover_is_active());
+}
+
+#[test]
+fn requests_take_at_most_ten_milliseconds_of_service() {
+    // Seek time in microseconds, bytes per microsecond, and what fits into 10 ms.
+    for (seek, speed, low, high) in [(0, 27, 240, 272), (5000, 27, 100, 144), (0, 1320, 2048, 2048), (9000, 3, 64, 64)]
+    {
+        let mut size = RequestSize::new();
+        for _ in 0..2000 {
+            let bytes = size.bytes();
+            size.note(bytes, Duration::from_micros(seek + bytes / speed));
+        }
+        let kib = size.bytes() >> 10;
+        assert!((low..=high).contains(&kib), "{seek} us and {speed} MB/s: {kib} KiB");
+        assert!((REQUEST_BYTES_MIN..=REQUEST_BYTES_MAX).contains(&size.bytes()));
+    }
+}
+
+#[test]
+fn a_device_that_stutters_in_slices_keeps_the_size_of_its_mean_speed() {
+    let mut size = RequestSize::new();
+    for number in 0..2000 {
+        let bytes = size.bytes();
+        // 27 MB/s in the mean: most requests are at once, one waits for the next slice.
+        let elapsed = if number % 10 == 9 { Duration::from_micros(bytes * 10 / 27) } else { Duration::from_micros(50) };
+        size.note(bytes, elapsed);
+    }
+    assert!((160..400).contains(&(size.bytes() >> 10)), "{}", size.bytes());
+}
+
+#[test]
+fn latencies_and_load_are_shown() {
+    let schedule = TierSchedule::new(MoverLimits { bytes_per_second: Some(7), operations_per_second: None });
+    assert!(schedule.admit(7, Duration::ZERO).is_zero());
+    for number in 1..=1000_u64 {
+        let now = Duration::from_millis(number);
+        let latency = if number % 50 == 0 { 80 * MS } else { MS };
+        assert_eq!(schedule.foreground_began(), Timing::Timed);
+        schedule.foreground_ended(Direction::Write, 1000, Some(Finished { latency, now }));
+    }
+    let load = schedule.load(Duration::from_millis(1001));
+    assert!((1000..2000).contains(&load.latency_us_p50), "{load:?}");
+    assert!((80_000..130_000).contains(&load.latency_us_p99), "{load:?}");
+    assert!((500_000..=1_010_000).contains(&load.foreground_written) && load.load_percent >= 95, "{load:?}");
+    assert_eq!((load.mover_rate, load.mover_queue_depth), (Some(7), 1));
+    let later = schedule.load(Duration::from_secs(20));
+    assert!(later.load_percent <= 1 && later.written_best >= load.written_best, "{later:?}");
+}

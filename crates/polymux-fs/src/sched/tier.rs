@@ -1,0 +1,258 @@
+//! The schedule of one tier: who asks before each request of a mover, and is told of every foreground operation.
+
+use std::time::Duration;
+
+use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+
+use super::bucket::Bucket;
+use super::governor::Governor;
+use super::meter::{Direction, Finished, INTERVAL, Meter, Rates, TierLoad, Timing, whole};
+use super::request_size::{RequestSize, SERVICE_MAX};
+
+/// Requests of movers under way on a tier while no foreground I/O is.
+const IN_FLIGHT_MAX: u32 = 4;
+
+/// How long a request waits for foreground requests to leave, at most; so foreground I/O has the tier to itself for two
+/// thirds of the time.
+const YIELD_MAX: Duration = SERVICE_MAX.saturating_mul(2);
+
+/// When to ask again where only another request's end is waited for.
+const ASK_AGAIN: Duration = Duration::from_micros(500);
+
+/// Latencies half of which are forgotten.
+const LATENCY_AGE: Duration = Duration::from_secs(4);
+
+/// What movers may do on a tier at most, as the configuration says; `None`: no limit. At least 1 each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MoverLimits {
+    pub(crate) bytes_per_second: Option<u64>,
+    pub(crate) operations_per_second: Option<u64>,
+}
+
+/// How movers behave beside foreground I/O. In either case a tier has one of their requests at a time then, which goes
+/// when no foreground request is under way or after [`YIELD_MAX`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Politeness {
+    /// And the rate falls until the foreground is nearly as fast as without.
+    #[default]
+    Default,
+    /// And that is all.
+    FullSpeed,
+}
+
+/// Scheduling state of one tier. Shared by everybody who uses the tier.
+#[derive(Debug)]
+pub(crate) struct TierSchedule {
+    meter: Meter,
+    mover_is_active: AtomicBool,
+    /// When the present interval may end, in microseconds since mounting.
+    interval_end_us: AtomicU64,
+    control: Mutex<Control>,
+}
+
+#[derive(Debug)]
+struct Control {
+    limits: MoverLimits,
+    politeness: Politeness,
+    bytes: Bucket,
+    operations: Bucket,
+    /// Beside the foreground.
+    governed: Bucket,
+    governor: Governor,
+    size: RequestSize,
+    rates: Rates,
+    interval_began: Duration,
+    latencies_aged: Duration,
+    /// Since when a request waits for the foreground.
+    yields_since: Option<Duration>,
+}
+
+fn microseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl TierSchedule {
+    pub(crate) fn new(limits: MoverLimits) -> Self {
+        let control = Control {
+            limits,
+            politeness: Politeness::Default,
+            bytes: Bucket::default(),
+            operations: Bucket::default(),
+            governed: Bucket::default(),
+            governor: Governor::new(),
+            size: RequestSize::new(),
+            rates: Rates::default(),
+            interval_began: Duration::ZERO,
+            latencies_aged: Duration::ZERO,
+            yields_since: None,
+        };
+        Self {
+            meter: Meter::default(),
+            mover_is_active: AtomicBool::new(false),
+            interval_end_us: AtomicU64::new(0),
+            control: Mutex::new(control),
+        }
+    }
+
+    pub(crate) fn set_limits(&self, limits: MoverLimits) {
+        self.control.lock().limits = limits;
+    }
+
+    pub(crate) fn set_politeness(&self, politeness: Politeness) {
+        self.control.lock().politeness = politeness;
+    }
+
+    /// A foreground operation goes to the tier. Each is ended by [`TierSchedule::foreground_ended`], also one that
+    /// fails.
+    pub(crate) fn foreground_began(&self) -> Timing {
+        self.meter.foreground_began(self.mover_is_active())
+    }
+
+    /// It came back, with as many bytes. `finished` where it was timed.
+    pub(crate) fn foreground_ended(&self, direction: Direction, bytes: u64, finished: Option<Finished>) {
+        self.meter.foreground_ended(direction, bytes, finished.map(|finished| finished.latency));
+        if let Some(Finished { now, .. }) = finished
+            && microseconds(now) >= self.interval_end_us.load(Ordering::Relaxed)
+            && let Some(mut control) = self.control.try_lock()
+        {
+            self.evaluate(&mut control, now);
+        }
+    }
+
+    /// Whether a mover used the tier lately: then every foreground operation is timed.
+    pub(crate) fn mover_is_active(&self) -> bool {
+        self.mover_is_active.load(Ordering::Relaxed)
+    }
+
+    /// Whether a mover may send a request of `bytes`. Zero: it goes now, counts as under way, and is ended by
+    /// [`TierSchedule::mover_ended`]. Otherwise: after how long to ask again.
+    pub(crate) fn admit(&self, bytes: u64, now: Duration) -> Duration {
+        let mut control = self.control.lock();
+        if self.mover_is_active() {
+            self.evaluate(&mut control, now);
+        } else {
+            // What was measured so far was measured without a mover.
+            self.end_interval(&mut control, now);
+            self.mover_is_active.store(true, Ordering::Relaxed);
+        }
+        let wait = self.wait(&mut control, bytes, now);
+        if wait.is_zero() {
+            let Control { limits, bytes: by_bytes, operations, governed, governor, yields_since, politeness, .. } =
+                &mut *control;
+            if let Some(rate) = limits.bytes_per_second {
+                by_bytes.take(bytes, rate.max(1), now);
+            }
+            if let Some(rate) = limits.operations_per_second {
+                operations.take(1, rate.max(1), now);
+            }
+            if let Some(rate) = governor.rate(now).filter(|_| *politeness == Politeness::Default) {
+                governed.take(bytes, whole(rate).max(1), now);
+            }
+            *yields_since = None;
+            self.meter.mover_in_flight.fetch_add(1, Ordering::Relaxed);
+        }
+        wait
+    }
+
+    fn wait(&self, control: &mut Control, bytes: u64, now: Duration) -> Duration {
+        let mut wait = Duration::ZERO;
+        // A limit that was taken away holds nobody up.
+        if control.limits.bytes_per_second.is_some() {
+            wait = wait.max(control.bytes.wait(now));
+        }
+        if control.limits.operations_per_second.is_some() {
+            wait = wait.max(control.operations.wait(now));
+        }
+        let beside_foreground = control.governor.foreground_is_active(now);
+        if let Some(rate) = control.governor.rate(now).filter(|_| control.politeness == Politeness::Default) {
+            control.governed.shorten(now, Duration::from_secs_f64(bytes as f64 / rate));
+            wait = wait.max(control.governed.wait(now));
+        }
+        let in_flight = self.meter.mover_in_flight.load(Ordering::Relaxed);
+        let in_flight_max = if beside_foreground { 1 } else { IN_FLIGHT_MAX };
+        if in_flight >= in_flight_max {
+            wait = wait.max(ASK_AGAIN);
+        }
+        if wait.is_zero() && self.meter.foreground_in_flight.load(Ordering::Relaxed) > 0 {
+            let since = *control.yields_since.get_or_insert(now);
+            if now.saturating_sub(since) < YIELD_MAX {
+                wait = ASK_AGAIN;
+            }
+        }
+        wait
+    }
+
+    /// An admitted request came back, with as many bytes, after `elapsed` of service. Also one that failed.
+    pub(crate) fn mover_ended(&self, direction: Direction, bytes: u64, elapsed: Duration, now: Duration) {
+        let mut control = self.control.lock();
+        let before = self.meter.mover_in_flight.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a request that ends was admitted");
+        if bytes > 0 {
+            self.meter.mover_ended(direction, bytes);
+            control.size.note(bytes, elapsed);
+        }
+        self.evaluate(&mut control, now);
+    }
+
+    /// Bytes of a mover's next request.
+    pub(crate) fn request_bytes(&self) -> u64 {
+        self.control.lock().size.bytes()
+    }
+
+    fn evaluate(&self, control: &mut Control, now: Duration) {
+        if now.saturating_sub(control.interval_began) >= INTERVAL {
+            self.end_interval(control, now);
+        }
+    }
+
+    fn end_interval(&self, control: &mut Control, now: Duration) {
+        let length = now.saturating_sub(control.interval_began);
+        let interval = self.meter.take();
+        let moved = interval.bytes[2] + interval.bytes[3];
+        let is_moving = moved > 0 || self.meter.mover_in_flight.load(Ordering::Relaxed) > 0;
+        let was_active = self.mover_is_active();
+        let mover_rate = (was_active && is_moving).then(|| moved as f64 / length.as_secs_f64().max(1e-3));
+        let service_rate = control.size.rate().map_or(0.0, |rate| rate as f64);
+        // A short interval says little of rates, and its latencies count as any.
+        control.rates.note(&interval, length);
+        control.governor.note(&interval, mover_rate, service_rate, now);
+        self.mover_is_active.store(is_moving, Ordering::Relaxed);
+        control.interval_began = now;
+        self.interval_end_us.store(microseconds(now.saturating_add(INTERVAL)), Ordering::Relaxed);
+        if now.saturating_sub(control.latencies_aged) >= LATENCY_AGE {
+            control.latencies_aged = now;
+            self.meter.age_latencies();
+        }
+    }
+
+    /// What the tier does now.
+    pub(crate) fn load(&self, now: Duration) -> TierLoad {
+        let mut control = self.control.lock();
+        self.evaluate(&mut control, now);
+        let rates = &control.rates;
+        let governed = control.governor.rate(now).filter(|_| control.politeness == Politeness::Default).map(whole);
+        let limit = control.limits.bytes_per_second;
+        let foreground = self.meter.foreground_in_flight.load(Ordering::Relaxed);
+        let mover_queue_depth = self.meter.mover_in_flight.load(Ordering::Relaxed);
+        TierLoad {
+            foreground_read: whole(rates.now[0]),
+            foreground_written: whole(rates.now[1]),
+            mover_read: whole(rates.now[2]),
+            mover_written: whole(rates.now[3]),
+            read_best: whole(rates.best[0]),
+            written_best: whole(rates.best[1]),
+            queue_depth: foreground + mover_queue_depth,
+            mover_queue_depth,
+            latency_us_p50: self.meter.latency_us(50),
+            latency_us_p99: self.meter.latency_us(99),
+            load_percent: rates.load_percent(),
+            mover_rate: [governed, limit].into_iter().flatten().min(),
+            request_bytes: control.size.bytes(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn quiet_us(&self) -> Option<f64> {
+        self.control.lock().governor.quiet_us()
+    }
+}

@@ -1,0 +1,49 @@
+//! Blocks move while files are in use (DESIGN section 8).
+
+mod common;
+
+#[path = "migration/basics.rs"]
+mod basics;
+#[path = "migration/conflicts.rs"]
+mod conflicts;
+#[path = "migration/drain.rs"]
+mod drain;
+#[path = "migration/failures.rs"]
+mod failures;
+#[path = "migration/under_fire.rs"]
+mod under_fire;
+
+use common::Volume;
+use polymux_fs::{FileLocation, FileSystem, JobId, JobState, Progress};
+use polymux_types::Ino;
+
+pub const MIB: u64 = 1 << 20;
+
+/// Moves and background work until nothing is left to do.
+pub fn settle(volume: &Volume) {
+    for _ in 0..5000 {
+        let moved = volume.fs().move_step();
+        if (moved, volume.step()) == (Progress::Idle, Progress::Idle) {
+            return;
+        }
+    }
+    panic!("the mover did not come to an end: {:?}", volume.fs().moves());
+}
+
+/// Asks for a move of the whole file and carries it out.
+pub fn migrate(volume: &Volume, ino: Ino, tier: &str) -> JobId {
+    let job = volume.fs().migrate(ino, tier, None).expect("the move is accepted");
+    settle(volume);
+    let state = volume.fs().job(job).expect("the job is remembered").state;
+    assert_eq!(state, JobState::Done, "{:?}", volume.fs().moves());
+    job
+}
+
+pub fn location(fs: &FileSystem, ino: Ino) -> FileLocation {
+    fs.locate(ino).expect("located")
+}
+
+/// Names of the tiers that hold an object of the file, with the bytes mapped there.
+pub fn shares(fs: &FileSystem, ino: Ino) -> Vec<(String, u64)> {
+    location(fs, ino).shares.iter().map(|share| (share.name.clone(), share.bytes_mapped)).collect()
+}

@@ -1,0 +1,1 @@
+//! Tiers that fail in the middle of a move.

@@ -1,0 +1,1 @@
+//! Writers, readers and the mover at once, on real threads.

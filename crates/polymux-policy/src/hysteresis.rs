@@ -1,0 +1,49 @@
+//! What keeps data from moving to and fro.
+//!
+//! A heat is a sample of a random process: a range that is used at random with a mean heat of `n` accesses shows `n` with a
+//! standard deviation of the square root of `n / 2`, and among thousands of ranges several are off by four of these. Comparing
+//! two such numbers, even with a factor of two, would swap equals for ever. So a victim must be half as hot *and* further away
+//! than chance explains, for the hottest of those that wait.
+
+use crate::{HEAT_ONE, RangeFacts};
+
+/// Standard deviations (of the sum of both) that lie between a range and the victim that makes way for it. Against data that
+/// is not used at all this asks for 18 accesses.
+const DEVIATIONS: u64 = 6;
+
+/// Whether `hot` is hotter than `cold` by a factor of two and by more than chance; both in 1/256 access.
+pub(crate) fn is_hotter(hot: u32, cold: u32) -> bool {
+    let (hot, cold) = (u64::from(hot), u64::from(cold));
+    // In 1/256 access the deviation of `n` accesses, sqrt(n / 2), is sqrt(heat * 256 / 2).
+    let deviation = ((hot + cold) * u64::from(HEAT_ONE) / 2).isqrt();
+    hot > 0 && hot >= 2 * cold && hot - cold >= DEVIATIONS * deviation
+}
+
+/// The heat with which a range defends itself against another move: what moved lately counts for half when it wants to go
+/// further up, so that it must be four times as hot as its victim.
+pub(crate) fn heat_for_promotion(facts: &RangeFacts, heat: u32) -> u32 {
+    if facts.moved_lately() { heat / 2 } else { heat }
+}
+
+/// The heat by which eviction sorts: what moved lately counts for twice as hot and four accesses more, so that what has just
+/// come does not leave before its use could be seen, but does leave where the rest is hotter still.
+pub(crate) fn heat_for_eviction(facts: &RangeFacts, heat: u32) -> u32 {
+    if facts.moved_lately() { heat.saturating_mul(2).saturating_add(4 * HEAT_ONE) } else { heat }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_factor_is_not_enough_where_both_are_small_or_differ_by_chance() {
+        assert!(!is_hotter(0, 0));
+        assert!(!is_hotter(4 * HEAT_ONE, HEAT_ONE));
+        assert!(!is_hotter(17 * HEAT_ONE, 0));
+        assert!(is_hotter(18 * HEAT_ONE, 0));
+        assert!(!is_hotter(54 * HEAT_ONE, 27 * HEAT_ONE));
+        assert!(is_hotter(200 * HEAT_ONE, 100 * HEAT_ONE));
+        assert!(!is_hotter(199 * HEAT_ONE, 100 * HEAT_ONE));
+        assert!(!is_hotter(u32::MAX, u32::MAX));
+    }
+}

@@ -1,0 +1,140 @@
+//! The built-in policies by name, and the three questions that each answers.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::policies::{hot_cold, lru, poly, static_placement, tpfs, whole_file};
+use crate::{Decision, Eviction, PlacementDecision, PlacementFacts, RangeFacts};
+
+/// A built-in policy.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PolicyKind {
+    /// The Mux prototype: promote on access, evict what was not used for longest.
+    Lru = 0,
+    /// The default: promote on the second touch, evict the coldest.
+    #[default]
+    HotCold = 1,
+    /// By size, synchronicity and access history, as TPFS does it (M5).
+    Tpfs = 2,
+    /// By bandwidth and capacity: BW_Move and CAP_Move of PolyStore (P13, P14).
+    Poly = 3,
+    /// Files move as a whole.
+    WholeFile = 4,
+    /// Nothing moves but what rules and pins demand.
+    Static = 5,
+}
+
+impl PolicyKind {
+    /// All of them, in the order in which they are listed.
+    pub const ALL: [Self; 6] = [Self::Lru, Self::HotCold, Self::Tpfs, Self::Poly, Self::WholeFile, Self::Static];
+
+    /// The name in configs and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lru => "lru",
+            Self::HotCold => "hot-cold",
+            Self::Tpfs => "tpfs",
+            Self::Poly => "poly",
+            Self::WholeFile => "whole-file",
+            Self::Static => "static",
+        }
+    }
+
+    /// One sentence for `policy list`.
+    #[must_use]
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::Lru => "Promotes a range when it is used, and evicts the ranges that were not used for longest.",
+            Self::HotCold => "Promotes a range when it is used twice, and evicts the coldest ranges (the default).",
+            Self::Tpfs => "Places by size and synchronicity, and keeps on fast tiers what is waited for and used.",
+            Self::Poly => "Fills the fastest tiers that have bandwidth to spare, and evicts by frequency of use.",
+            Self::WholeFile => "Keeps each file on one tier, and moves files as a whole by their heat.",
+            Self::Static => "Leaves data where it was first written, except where a rule or a pin says otherwise.",
+        }
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+/// The name of a policy that does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no policy is called {0:?}; there are lru, hot-cold, tpfs, poly, whole-file and static")]
+pub struct UnknownPolicy(pub String);
+
+impl FromStr for PolicyKind {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownPolicy(name.to_owned()))
+    }
+}
+
+/// Where the range should be now because of rules and of its use.
+///
+/// A range on a tier that is not allowed moves to the best allowed one with room, whatever the policy. Otherwise it only ever
+/// moves to a faster tier; the way down is [`evict`]'s. The answer names an allowed tier that takes new data, has headroom for
+/// the bytes, and stays at or below its high mark, with one exception: where the range is much hotter than the coldest data
+/// there, the target may go above its mark by this one range, so that eviction begins.
+#[must_use]
+pub fn decide(kind: PolicyKind, facts: &RangeFacts) -> Decision {
+    match kind {
+        PolicyKind::Lru => lru::decide(facts),
+        PolicyKind::HotCold => hot_cold::decide(facts),
+        PolicyKind::Tpfs => tpfs::decide(facts),
+        PolicyKind::Poly => poly::decide(facts),
+        PolicyKind::WholeFile => whole_file::decide(facts),
+        PolicyKind::Static => static_placement::decide(facts),
+    }
+}
+
+/// How soon the range leaves its tier, to be asked only about tiers that are above their high mark: ranges leave in order of
+/// falling score until the tier is at its low mark. The target is always an allowed slower tier that stays at or below its high
+/// mark. Score 0: it stays.
+#[must_use]
+pub fn evict(kind: PolicyKind, facts: &RangeFacts) -> Eviction {
+    match kind {
+        PolicyKind::Lru => lru::evict(facts),
+        PolicyKind::HotCold => hot_cold::evict(facts),
+        PolicyKind::Tpfs => tpfs::evict(facts),
+        PolicyKind::Poly => poly::evict(facts),
+        PolicyKind::WholeFile => whole_file::evict(facts),
+        PolicyKind::Static => static_placement::evict(facts),
+    }
+}
+
+/// Tiers for new blocks, best first.
+///
+/// Every offered tier that takes new data and has headroom is named exactly once: first those the policy prefers, then other
+/// allowed ones above their mark, then allowed ones that take only a part, and at last those that rules do not allow: a rule is
+/// a wish, ENOSPC is a failure (DESIGN section 9).
+#[must_use]
+pub fn place(kind: PolicyKind, facts: &PlacementFacts) -> PlacementDecision {
+    match kind {
+        PolicyKind::Lru | PolicyKind::HotCold => hot_cold::place(facts),
+        PolicyKind::Tpfs => tpfs::place(facts),
+        PolicyKind::Poly => poly::place(facts),
+        PolicyKind::WholeFile => whole_file::place(facts),
+        PolicyKind::Static => static_placement::place(facts),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_is_found_by_its_name_and_no_other_is() {
+        for kind in PolicyKind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+            assert!(kind.description().ends_with('.'));
+        }
+        assert!("LRU".parse::<PolicyKind>().is_err());
+        assert_eq!(PolicyKind::default(), PolicyKind::HotCold);
+    }
+}

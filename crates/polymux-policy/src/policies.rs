@@ -1,0 +1,11 @@
+//! The built-in policies, one file each.
+//!
+//! What is true of each: `decide` and `evict` say what the policy wants, and leave to `promotion` and `eviction` what is
+//! allowed; `place` gives a preference, and `placement` names every tier that could help.
+
+pub(crate) mod hot_cold;
+pub(crate) mod lru;
+pub(crate) mod poly;
+pub(crate) mod static_placement;
+pub(crate) mod tpfs;
+pub(crate) mod whole_file;

@@ -1,0 +1,32 @@
+//! The policy of the Mux prototype (M5): promotion on access, eviction of what was not used for longest.
+//!
+//! Taken by its word it never rests where the working set is larger than the fast tier: each access would displace something.
+//! So an access promotes at once only while the fast tier has room below its low mark; beyond that the least recently used data
+//! there must have been idle for two half-lives and be colder than the range.
+
+use crate::eviction::{self, Leaving};
+use crate::promotion::{self, Wish, refused_by_use};
+use crate::{Decision, Eviction, NEVER, RangeFacts, Why};
+
+pub(crate) fn decide(facts: &RangeFacts) -> Decision {
+    promotion::decide(facts, facts.range_bytes, facts.is_partial(), wish(facts))
+}
+
+fn wish(facts: &RangeFacts) -> Result<Wish, Why> {
+    let accessed = facts.idle_seconds != NEVER && facts.idle_seconds <= facts.half_life_seconds && facts.heat > 0;
+    if !accessed {
+        return Err(Why::BelowThreshold);
+    }
+    if let Some(why) = refused_by_use(facts) {
+        return Err(why);
+    }
+    let victim_idle_seconds = facts.half_life_seconds.saturating_mul(2);
+    Ok(Wish { victim_idle_seconds, ..Wish::of_range(facts, Why::Accessed) })
+}
+
+/// By idle time, then by heat. A range that moved lately counts as used when it came, as on a list of recent use.
+pub(crate) fn evict(facts: &RangeFacts) -> Eviction {
+    let idle = if facts.moved_lately() { facts.idle_seconds.min(facts.moved_seconds_ago) } else { facts.idle_seconds };
+    let score = ((u64::from(idle) << 31) | u64::from((u32::MAX - facts.heat) >> 1)) + 1;
+    eviction::evict(facts, &Leaving::range(facts, score, Why::LeastRecentlyUsed))
+}

@@ -1,0 +1,138 @@
+//! The walk to a better tier that all policies share: they differ in what they want, not in what is allowed.
+//!
+//! True here: the answer depends on the tiers in front of the range's own and on its heat, never on the tiers behind it. So a
+//! range that has moved to its target is told to stay by the same facts.
+
+use crate::hysteresis::{heat_for_promotion, is_hotter};
+use crate::{Decision, RangeFacts, TierFill, Why};
+
+/// What a policy says before tiers are looked at.
+pub(crate) struct Wish {
+    /// Heat that is compared with the coldest on the target (the range's, or its file's).
+    pub(crate) heat: u32,
+    /// Bytes that would come to the target.
+    pub(crate) bytes: u64,
+    /// Whether the target must be able to hold parts of files.
+    pub(crate) partial: bool,
+    /// The reason to go where there is room.
+    pub(crate) why: Why,
+    /// Least seconds that a victim must have been idle, 0 where only heat counts.
+    pub(crate) victim_idle_seconds: u32,
+    /// Whether saturated tiers are passed over (P13).
+    pub(crate) spares_saturated: SparesSaturated,
+}
+
+/// Whether tiers at the limit of their bandwidth are passed over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SparesSaturated {
+    Yes,
+    No,
+}
+
+impl Wish {
+    /// The wish to move the range itself, because of its own heat.
+    pub(crate) fn of_range(facts: &RangeFacts, why: Why) -> Self {
+        Self {
+            heat: facts.heat,
+            bytes: facts.range_bytes,
+            partial: facts.is_partial(),
+            why,
+            victim_idle_seconds: 0,
+            spares_saturated: SparesSaturated::No,
+        }
+    }
+}
+
+/// What no policy promotes: streams, and what the page cache serves (DESIGN section 9).
+pub(crate) fn refused_by_use(facts: &RangeFacts) -> Option<Why> {
+    if facts.is_sequential() {
+        Some(Why::SequentialBypass)
+    } else if facts.is_served_by_cache() {
+        Some(Why::InPageCache)
+    } else {
+        None
+    }
+}
+
+/// Carries out what rules demand, and otherwise what the policy wishes; `bytes` and `partial` describe a move by rule.
+pub(crate) fn decide(facts: &RangeFacts, bytes: u64, partial: bool, wish: Result<Wish, Why>) -> Decision {
+    let stay = |why| Decision::stay(facts.tier, why);
+    let Some(own) = facts.tiers.position(facts.tier) else { return stay(Why::UnknownFacts) };
+    if facts.version != crate::FACTS_VERSION {
+        return stay(Why::UnknownFacts);
+    }
+    let offered = facts.tiers.offered();
+    if facts.allows(facts.tier) {
+        return match wish {
+            Err(why) => stay(why),
+            Ok(_) if own == 0 => stay(Why::AlreadyBest),
+            Ok(wish) => match best_of(facts, &offered[..own], &wish) {
+                Ok((target, why)) => Decision::move_to(target, why, u64::from(wish.heat) + 1),
+                Err(why) => stay(why),
+            },
+        };
+    }
+    // A rule sends it away: to where its use would bring it anyway, else to the first allowed tier with room.
+    let wished = wish.and_then(|wish| best_of(facts, offered, &wish)).map(|(target, _)| target);
+    let target = wished.or_else(|_| first_with_room(facts, bytes, partial));
+    match target {
+        Ok(target) => Decision::move_to(target, Why::RulesSayElsewhere, u64::MAX),
+        Err(why) => stay(why),
+    }
+}
+
+/// The first tier with room below its high mark that the rules allow.
+pub(crate) fn first_with_room(facts: &RangeFacts, bytes: u64, partial: bool) -> Result<u16, Why> {
+    let room = |tier: &&TierFill| {
+        facts.may_go_to(tier) && (!partial || tier.holds_partial_files()) && tier.fits_below(bytes, tier.high_mark)
+    };
+    facts.tiers.offered().iter().find(room).map(|tier| tier.tier).ok_or(Why::NoRoomBelowMark)
+}
+
+/// The first tier that takes the wish, or why the first one that rules allow does not.
+fn best_of(facts: &RangeFacts, candidates: &[TierFill], wish: &Wish) -> Result<(u16, Why), Why> {
+    let mut refused = None;
+    for tier in candidates.iter().filter(|tier| tier.tier != facts.tier && facts.may_go_to(tier)) {
+        match may_come(facts, tier, wish) {
+            Ok(why) => return Ok((tier.tier, why)),
+            Err(why) => refused = refused.or(Some(why)),
+        }
+    }
+    Err(refused.unwrap_or(if candidates.is_empty() { Why::AlreadyBest } else { Why::NotAllowedFaster }))
+}
+
+fn may_come(facts: &RangeFacts, tier: &TierFill, wish: &Wish) -> Result<Why, Why> {
+    if wish.partial && !tier.holds_partial_files() {
+        return Err(Why::PartialNotHeld);
+    }
+    if wish.bytes > tier.write_budget_left {
+        return Err(Why::BudgetUsedUp);
+    }
+    if wish.spares_saturated == SparesSaturated::Yes && tier.is_saturated() {
+        return Err(Why::TierSaturated);
+    }
+    // Without a victim only up to the low mark: above it room is for new data, and eviction, which leaves the tier at its
+    // low mark, would make room for exactly what it sent away.
+    if tier.fits_below(wish.bytes, tier.low_mark.min(tier.high_mark)) {
+        let lately = facts.moved_lately() && wish.heat < 4 * crate::HEAT_ONE;
+        return if lately { Err(Why::MovedLately) } else { Ok(wish.why) };
+    }
+    if wish.bytes > tier.headroom {
+        return Err(Why::NoRoomBelowMark);
+    }
+    let gap = tier.high_mark.saturating_sub(tier.low_mark);
+    if RangeFacts::is_larger_than_a_range(wish.bytes) && wish.bytes > gap {
+        return Err(Why::LargerThanGap);
+    }
+    // Above its mark eviction is at work already; more would only make it take hotter data.
+    if tier.used > tier.high_mark {
+        return Err(Why::NoRoomBelowMark);
+    }
+    if tier.longest_idle_seconds < wish.victim_idle_seconds || !is_hotter(wish.heat, tier.coldest_heat) {
+        return Err(Why::NothingColderThere);
+    }
+    if !is_hotter(heat_for_promotion(facts, wish.heat), tier.coldest_heat) {
+        return Err(Why::MovedLately);
+    }
+    Ok(Why::Hotter)
+}

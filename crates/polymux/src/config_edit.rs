@@ -1,0 +1,214 @@
+//! Changes to a configuration file that somebody may have written by hand.
+//!
+//! What is true here:
+//! * Comments, order and form of everything else stay. A comment right above a `[[tier]]` belongs to it.
+//! * What was changed is read back before it is written: where the text is in a form that is not understood here, the
+//!   whole file is written anew, from what it says.
+//! * A file is replaced whole and durably: after a crash there is the old one or the new one.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::config_format::{self, TierEntry, VolumeFile};
+
+/// Lists a tier at a place in the speed order, 0 the fastest.
+pub fn insert_tier(path: &Path, position: usize, tier: &TierEntry) -> Result<()> {
+    edit(path, |file, text| {
+        let position = position.min(file.tier.len());
+        file.tier.insert(position, tier.clone());
+        let fields = toml::to_string(tier)?;
+        let parts = Parts::of(text);
+        let block = format!("[[tier]]\n{fields}");
+        let line = parts.start_of(position);
+        let (before, after) = (join(&parts.lines[..line]), join(&parts.lines[line..]));
+        let gap_before = if before.ends_with("\n\n") || before.is_empty() { "" } else { "\n" };
+        let gap_after = if after.is_empty() { "" } else { "\n" };
+        Ok(format!("{before}{gap_before}{block}{gap_after}{after}"))
+    })
+}
+
+/// Lists a tier no more.
+pub fn remove_tier(path: &Path, name: &str) -> Result<()> {
+    edit(path, |file, text| {
+        let position = file.tier.iter().position(|tier| tier.name == name);
+        let position = position.ok_or_else(|| anyhow!("{} lists no tier `{name}`", path.display()))?;
+        file.tier.remove(position);
+        let parts = Parts::of(text);
+        let (start, end) = (parts.start_of(position), parts.start_of(position + 1));
+        Ok(format!("{}{}", join(&parts.lines[..start]), join(&parts.lines[end..])))
+    })
+}
+
+/// Changes what a file says and, in the same way, its text.
+fn edit(path: &Path, change: impl FnOnce(&mut VolumeFile, &str) -> Result<String>) -> Result<()> {
+    // A link stays one.
+    let path = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut wanted = config_format::parse(&path, &text)?;
+    let mut changed = change(&mut wanted, &text)?;
+    if config_format::parse(&path, &changed).ok().as_ref() != Some(&wanted) {
+        changed = config_format::format(&wanted)?;
+    }
+    replace(&path, &changed).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn replace(path: &Path, text: &str) -> Result<()> {
+    let directory = path.parent().ok_or_else(|| anyhow!("it has no directory"))?;
+    let name = path.file_name().ok_or_else(|| anyhow!("it has no name"))?.to_string_lossy();
+    let temporary = directory.join(format!(".{name}.{}.new", std::process::id()));
+    let before = fs::metadata(path)?;
+    let write = || -> Result<()> {
+        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        // Who is not allowed to give a file away keeps it.
+        let _ = std::os::unix::fs::fchown(&file, Some(before.uid()), Some(before.gid()));
+        file.set_permissions(fs::Permissions::from_mode(before.mode() & 0o7777))?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        Ok(fs::File::open(directory)?.sync_all()?)
+    };
+    write().inspect_err(|_| {
+        let _ = fs::remove_file(&temporary);
+    })
+}
+
+/// The lines of a configuration file, and where the part of each tier begins.
+struct Parts<'a> {
+    lines: Vec<&'a str>,
+    /// First line of each tier, comments above it included; last, the first line after all of them.
+    starts: Vec<usize>,
+}
+
+impl<'a> Parts<'a> {
+    fn of(text: &'a str) -> Self {
+        let lines: Vec<&str> = text.split_inclusive('\n').collect();
+        let is_heading = |line: &str| line.trim_start().starts_with('[');
+        let is_tier = |line: &str| line.trim_start().starts_with("[[tier]]");
+        let mut starts: Vec<usize> =
+            (0..lines.len()).filter(|line| is_tier(lines[*line])).map(|line| with_comments(&lines, line)).collect();
+        let last = lines.iter().rposition(|line| is_tier(line));
+        let next = last.and_then(|last| (last + 1..lines.len()).find(|line| is_heading(lines[*line])));
+        starts.push(next.map_or(lines.len(), |line| with_comments(&lines, line)));
+        Self { lines, starts }
+    }
+
+    /// First line of the part of a tier; for the one after the last, of what follows.
+    fn start_of(&self, tier: usize) -> usize {
+        self.starts.get(tier).copied().unwrap_or(self.lines.len())
+    }
+}
+
+/// The first line of the comment that stands right above a line; the line itself where there is none.
+fn with_comments(lines: &[&str], line: usize) -> usize {
+    let above = lines[..line].iter().rev().take_while(|line| line.trim_start().starts_with('#')).count();
+    line - above
+}
+
+/// Lines as a text in which each one ends.
+fn join(lines: &[&str]) -> String {
+    let mut text = lines.concat();
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::TierConfig;
+
+    const HAND_WRITTEN: &str = r#"# My volume.
+name = "media"   # the name
+volume = "6b1f5c9e-0000-4000-8000-000000000001"
+metadata = "fast"
+
+# The NVMe.
+[[tier]]
+name = "fast"
+path = "/mnt/nvme"
+
+[[tier]]
+name = "slow"    # spins
+path = "/mnt/hdd"
+
+# Choices.
+[options]
+noatime = true"#;
+
+    fn edited(text: &str, change: impl FnOnce(&Path) -> Result<()>) -> (String, VolumeFile) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("media.toml");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        change(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640, "permissions stay");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing else stays");
+        let text = fs::read_to_string(&path).unwrap();
+        let file = config_format::parse(&path, &text).unwrap();
+        (text, file)
+    }
+
+    fn names(file: &VolumeFile) -> Vec<&str> {
+        file.tier.iter().map(|tier| tier.name.as_str()).collect()
+    }
+
+    fn new_tier() -> TierEntry {
+        TierConfig::new("new", "/mnt/new".into()).to_entry()
+    }
+
+    #[test]
+    fn a_tier_is_listed_at_its_place_and_all_else_stays() {
+        for (position, expected) in
+            [["new", "fast", "slow"], ["fast", "new", "slow"], ["fast", "slow", "new"]].iter().enumerate()
+        {
+            let (text, file) = edited(HAND_WRITTEN, |path| insert_tier(path, position, &new_tier()));
+            assert_eq!(names(&file), expected);
+            let kept: Vec<&str> = text.lines().filter(|line| HAND_WRITTEN.lines().any(|old| old == *line)).collect();
+            for line in HAND_WRITTEN.lines() {
+                assert!(kept.contains(&line), "`{line}` is gone:\n{text}");
+            }
+            assert!(text.contains("# The NVMe.\n[[tier]]\nname = \"fast\""), "a comment stays with its tier:\n{text}");
+            assert!(file.options.noatime.unwrap());
+        }
+    }
+
+    #[test]
+    fn a_tier_goes_with_its_comment_and_comes_back() {
+        let (text, file) = edited(HAND_WRITTEN, |path| remove_tier(path, "fast"));
+        assert_eq!(names(&file), ["slow"]);
+        assert!(!text.contains("NVMe") && text.contains("# Choices.\n[options]") && text.contains("# spins"), "{text}");
+        for position in 0..3 {
+            let (text, _) = edited(HAND_WRITTEN, |path| {
+                insert_tier(path, position, &new_tier())?;
+                remove_tier(path, "new")
+            });
+            let lines =
+                |text: &str| text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(lines(&text), lines(HAND_WRITTEN));
+        }
+    }
+
+    #[test]
+    fn a_form_that_is_not_understood_is_written_anew() {
+        let inline = "name = \"media\"\nvolume = \"6b1f5c9e-0000-4000-8000-000000000001\"\nmetadata = \"a\"\n\
+                      tier = [{ name = \"a\", path = \"/a\" }, { name = \"b\", path = \"/b\" }]\n";
+        let (_, file) = edited(inline, |path| insert_tier(path, 1, &new_tier()));
+        assert_eq!(names(&file), ["a", "new", "b"]);
+        let (_, file) = edited(inline, |path| remove_tier(path, "a"));
+        assert_eq!(names(&file), ["b"]);
+    }
+
+    #[test]
+    fn a_tier_that_is_not_listed_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("media.toml");
+        fs::write(&path, HAND_WRITTEN).unwrap();
+        assert!(remove_tier(&path, "none").unwrap_err().to_string().contains("`none`"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), HAND_WRITTEN);
+    }
+}

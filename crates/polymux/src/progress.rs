@@ -1,0 +1,125 @@
+//! Progress of long work on standard error: a bar on a terminal, a plain line now and then elsewhere (DESIGN section 13).
+//!
+//! Invariant: standard output stays free for the result.
+
+use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use polymux_types::ByteSize;
+
+use crate::output;
+use crate::rate::{self, Rate};
+
+/// Time between two plain lines.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How far something is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Bytes that are done with.
+    pub bytes_done: u64,
+    /// All bytes; `None` while they are not known.
+    pub bytes_total: Option<u64>,
+    /// Files that are done with.
+    pub files_done: u64,
+    /// All files; `None` while they are not known.
+    pub files_total: Option<u64>,
+    /// What else there is to say.
+    pub note: String,
+}
+
+/// Shows how far something is.
+pub struct Progress {
+    what: &'static str,
+    start: Instant,
+    rate: Rate,
+    bar: Option<ProgressBar>,
+    line_due: Duration,
+}
+
+impl Progress {
+    /// Begins. `what` is what is being done, in one word.
+    pub fn start(what: &'static str) -> Self {
+        let bar = stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(0);
+            let style = ProgressStyle::with_template("{prefix} {bar:24} {msg}").expect("the template is well formed");
+            bar.set_style(style);
+            bar.set_prefix(what);
+            bar
+        });
+        Self { what, start: Instant::now(), rate: Rate::default(), bar, line_due: LINE_INTERVAL }
+    }
+
+    /// Shows a reading.
+    pub fn show(&mut self, reading: &Reading) {
+        let now = self.start.elapsed();
+        self.rate.note(now, reading.bytes_done);
+        let text = sentence(reading, &self.rate);
+        match &self.bar {
+            Some(bar) => {
+                bar.set_length(reading.bytes_total.unwrap_or(0).max(1));
+                bar.set_position(reading.bytes_done);
+                bar.set_message(text);
+            }
+            None if now >= self.line_due => {
+                self.line_due = now + LINE_INTERVAL;
+                eprintln!("{}: {}", self.what, output::one_line(&text));
+            }
+            None => {}
+        }
+    }
+
+    /// Takes the bar off the terminal.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn sentence(reading: &Reading, rate: &Rate) -> String {
+    let mut parts = Vec::new();
+    match (reading.bytes_total, reading.files_total) {
+        (Some(bytes), Some(files)) => {
+            parts.push(format!("{} of {}", ByteSize(reading.bytes_done), ByteSize(bytes)));
+            parts.push(format!("{} of {files} files", reading.files_done));
+        }
+        _ => parts.push("counting".to_owned()),
+    }
+    if let Some(rate) = rate.per_second() {
+        parts.push(format!("{}/s", ByteSize(rate)));
+    }
+    let left = reading.bytes_total.map_or(0, |total| total.saturating_sub(reading.bytes_done));
+    if let Some(time) = rate.time_for(left).filter(|_| left > 0) {
+        parts.push(format!("{} left", rate::duration(time)));
+    }
+    if !reading.note.is_empty() {
+        parts.push(reading.note.clone());
+    }
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_becomes_a_sentence_with_rate_and_remaining_time() {
+        let mut rate = Rate::default();
+        rate.note(Duration::ZERO, 0);
+        rate.note(Duration::from_secs(2), 20 << 20);
+        let reading = Reading {
+            bytes_done: 20 << 20,
+            bytes_total: Some(120 << 20),
+            files_done: 1,
+            files_total: Some(6),
+            note: "moving is paused".to_owned(),
+        };
+        assert_eq!(
+            sentence(&reading, &rate),
+            "20 MiB of 120 MiB, 1 of 6 files, 10 MiB/s, 10 s left, moving is paused"
+        );
+        assert_eq!(sentence(&Reading::default(), &Rate::default()), "counting");
+    }
+}

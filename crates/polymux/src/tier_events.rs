@@ -1,0 +1,153 @@
+//! The daemon's part in tiers that join and leave: the directory and the configuration (DESIGN section 13).
+//!
+//! What is true here:
+//! * One event at a time: the lock of the configuration is held from the first check until the file says what is so.
+//! * What can be refused is refused before anything is made, and what was made for a tier that does not join goes again.
+//! * The file system says when the configuration is written: after the tier has its label and before it takes data, and
+//!   before a tier that leaves loses its label. So the volume mounts after a crash at any point.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow, bail};
+use polymux_fs::Access;
+use polymux_tier::{BytesUsed, Guarantee, PosixTier, PosixTierOptions, Tier};
+use polymux_types::sync::Mutex;
+
+use crate::config::{self, TierConfig, VolumeConfig};
+use crate::config_edit;
+use crate::config_format::TierEntry;
+use crate::protocol::{TierChange, TierPlace};
+use crate::report::DaemonView;
+use crate::tiers::{self, VolatileTiers};
+
+/// One event at a time; the configuration can be read meanwhile.
+static EVENT: Mutex<()> = Mutex::new(());
+
+/// Takes a tier into the volume and into its configuration.
+pub fn add(view: &DaemonView, entry: &TierEntry, place: &TierPlace, volatile: VolatileTiers) -> Result<TierChange> {
+    let _one_at_a_time = EVENT.lock();
+    let config = view.config.read().clone();
+    let tier = TierConfig::from(entry.clone());
+    let position = position_of(&config, place)?;
+    let mut warnings = check(view, &config, &tier, position)?;
+    let (open, is_new) = open(view, &config, &tier, volatile, &mut warnings)?;
+    let joined = tiers::member(&tier, Arc::clone(&open)).and_then(|member| {
+        let write =
+            || config_edit::insert_tier(&view.config_path, position, entry).map_err(|error| format!("{error:#}"));
+        Ok(view.file_system.add_tier(member, position, write)?)
+    });
+    match joined {
+        Ok(id) => {
+            *view.config.write() = VolumeConfig::read(&view.config_path)?;
+            let done = format!("tier `{}` joined volume `{}` as number {}", tier.name, config.name, id.get());
+            Ok(TierChange { done, warnings })
+        }
+        Err(error) => {
+            // Only what was made here goes: a label that was there before is somebody's.
+            if is_new && let Err(error) = open.remove_label() {
+                log::warn!("{} stays behind: {error}", config::private_directory(&tier.path).display());
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Takes a tier out of the volume and out of its configuration.
+pub fn remove(view: &DaemonView, name: &str) -> Result<TierChange> {
+    let _one_at_a_time = EVENT.lock();
+    let config = view.config.read().clone();
+    if view.metadata.copy_tier() == Some(name) {
+        bail!(
+            "tier `{name}` holds the second copy of the metadata store: set `metadata_copy` in the configuration to \
+             another tier or to `{}`, and mount again, first",
+            config::NO_COPY
+        );
+    }
+    let write = || config_edit::remove_tier(&view.config_path, name).map_err(|error| format!("{error:#}"));
+    view.file_system.remove_tier(name, write)?;
+    *view.config.write() = VolumeConfig::read(&view.config_path)?;
+    let mut warnings = Vec::new();
+    if let Some(tier) = config.tiers.iter().find(|tier| tier.name == name) {
+        let private = config::private_directory(&tier.path);
+        // A second copy of long ago is of no use to anybody.
+        let _ = fs::remove_dir_all(private.join("meta-copy"));
+        let _ = fs::remove_dir(&private);
+        if private.symlink_metadata().is_ok() {
+            warnings.push(format!("{} stays behind", private.display()));
+        }
+    }
+    Ok(TierChange { done: format!("tier `{name}` left volume `{}`", config.name), warnings })
+}
+
+fn position_of(config: &VolumeConfig, place: &TierPlace) -> Result<usize> {
+    let count = config.tiers.len();
+    match place {
+        TierPlace::Last => Ok(count),
+        TierPlace::Position(number) if (1..=count + 1).contains(number) => Ok(number - 1),
+        TierPlace::Position(number) => bail!("there is no place {number}: the volume has {count} tiers"),
+        TierPlace::Before(name) => config
+            .tiers
+            .iter()
+            .position(|tier| tier.name == *name)
+            .ok_or_else(|| anyhow!("there is no tier `{name}` to come before")),
+    }
+}
+
+/// Refuses what does not fit the tiers that are there. Returns what is worth a warning.
+fn check(view: &DaemonView, config: &VolumeConfig, tier: &TierConfig, position: usize) -> Result<Vec<String>> {
+    if config.tiers.iter().any(|other| other.name == tier.name) {
+        bail!("the volume has a tier `{}` already", tier.name);
+    }
+    let mut all = config.tiers.clone();
+    all.insert(position, tier.clone());
+    config::check_tiers(&all).map_err(|wrong| wrong.error)?;
+    tiers::check_nesting(&all)?;
+    tiers::check_mount_point(std::slice::from_ref(tier), &view.mount_point)?;
+    // The file may have been changed since the volume was mounted.
+    let written = VolumeConfig::read(&view.config_path)?;
+    let names = |config: &VolumeConfig| config.tiers.iter().map(|tier| tier.name.clone()).collect::<Vec<_>>();
+    if names(&written) != names(config) {
+        bail!("{} lists other tiers than the volume has: correct it first", view.config_path.display());
+    }
+    Ok(Vec::new())
+}
+
+/// Opens the directory as a tier. Returns whether it was made one just now.
+fn open(
+    view: &DaemonView,
+    config: &VolumeConfig,
+    tier: &TierConfig,
+    volatile: VolatileTiers,
+    warnings: &mut Vec<String>,
+) -> Result<(Arc<PosixTier>, bool)> {
+    let options = tiers::open_options(tier, Access::ReadWrite);
+    let failed = |error| anyhow!("tier `{}`: {}: {error}", tier.name, tier.path.display());
+    if is_left_behind(view, config, &tier.path)? {
+        // The file system looks at it more closely, and takes it over only where nothing is on it.
+        let options = PosixTierOptions { bytes_used: BytesUsed::Scan, ..options };
+        return Ok((Arc::new(PosixTier::open(&tier.path, options).map_err(failed)?), false));
+    }
+    let capabilities = tiers::check_candidate(tier, volatile)?;
+    let present = view.file_system.status()?.tiers;
+    let mut devices: Vec<(String, u64)> = present
+        .iter()
+        .filter_map(|other| Some((other.name.clone(), other.capabilities.as_ref()?.device)))
+        .filter(|(_, device)| *device == capabilities.device)
+        .collect();
+    devices.push((tier.name.clone(), capabilities.device));
+    warnings.extend(tiers::warnings_of_sharing(&devices));
+    if capabilities.guarantee == Guarantee::Volatile {
+        warnings.push(format!("tier `{}` is in memory: nothing there survives a restart", tier.name));
+    }
+    Ok((Arc::new(PosixTier::prepare(&tier.path, options).map_err(failed)?), true))
+}
+
+/// Whether a directory has a label of this volume that no tier of it has: a crash left it while the directory joined or
+/// left.
+fn is_left_behind(view: &DaemonView, config: &VolumeConfig, path: &Path) -> Result<bool> {
+    let Ok(label) = tiers::read_label(path) else { return Ok(false) };
+    let known = view.file_system.status()?.tiers.iter().any(|tier| tier.id == label.tier);
+    Ok(label.volume == config.id && !known)
+}
