@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use polymux_bench::{append, flush, large, meta, region, store};
+use polymux_bench::{append, flush, large, meta, moves, region, store};
 
 /// Measures Polymux against the file system below it, on the same device, in one run.
 #[derive(Parser)]
@@ -28,6 +28,8 @@ enum Command {
     Large(large::LargeArguments),
     /// The log in byte-addressable memory: sweeps of its latency and its size.
     Region(region::RegionArguments),
+    /// How fast files change their tier, in every direction between three throttled devices.
+    Move(moves::rates::MoveArguments),
 }
 
 fn main() -> Result<()> {
@@ -38,5 +40,6 @@ fn main() -> Result<()> {
         Command::Store(arguments) => store::run(&arguments),
         Command::Large(arguments) => large::run(&arguments),
         Command::Region(arguments) => region::run(&arguments),
+        Command::Move(arguments) => moves::rates::run(&arguments),
     }
 }

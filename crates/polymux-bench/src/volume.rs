@@ -55,18 +55,33 @@ impl Volume {
         ensure!(tiers > 0, "a volume has at least one tier");
         let tiers = (0..tiers).map(|index| (format!("t{index}"), directory.join(format!("t{index}")))).collect();
         let volume = Self { tiers, memory_bytes, log_placement };
-        for (_, path) in &volume.tiers {
+        volume.format()?;
+        Ok(volume)
+    }
+
+    /// Makes a volume over these tiers, name and directory each, which do not exist yet, fastest first.
+    ///
+    /// # Errors
+    /// As [`Volume::make`].
+    pub fn make_over(tiers: Vec<(String, PathBuf)>, memory_bytes: u64) -> Result<Self> {
+        ensure!(!tiers.is_empty(), "a volume has at least one tier");
+        let volume = Self { tiers, memory_bytes, log_placement: LogPlacement::Block };
+        volume.format()?;
+        Ok(volume)
+    }
+
+    fn format(&self) -> Result<()> {
+        for (_, path) in &self.tiers {
             fs::create_dir(path)?;
         }
-        let (parts, _) = volume.parts(&Tiers::New)?;
+        let (parts, _) = self.parts(&Tiers::New)?;
         let new = NewVolume {
             id: VolumeId::from_random(random_bytes()?),
             root_uid: rustix::process::geteuid().as_raw(),
             root_gid: rustix::process::getegid().as_raw(),
             root_permissions: 0o755,
         };
-        FileSystem::format(&parts, &new)?;
-        Ok(volume)
+        Ok(FileSystem::format(&parts, &new)?)
     }
 
     /// Mounts it, with its background threads.
@@ -74,8 +89,16 @@ impl Volume {
     /// # Errors
     /// Where it cannot be mounted.
     pub fn mount(&self) -> Result<MountedVolume> {
+        self.mount_with(MountOptions::default())
+    }
+
+    /// Mounts it with other choices than the usual ones.
+    ///
+    /// # Errors
+    /// As [`Volume::mount`].
+    pub fn mount_with(&self, options: MountOptions) -> Result<MountedVolume> {
         let (parts, store) = self.parts(&Tiers::Existing)?;
-        let file_system = Arc::new(FileSystem::mount(parts, MountOptions::default())?);
+        let file_system = Arc::new(FileSystem::mount(parts, options)?);
         let worker = Mutex::new(Some(BackgroundThreads::start(&file_system, MOVERS_DEFAULT)?));
         Ok(MountedVolume { file_system, store, worker })
     }
@@ -127,6 +150,13 @@ impl MountedVolume {
     #[must_use]
     pub fn store(&self) -> &OpenStore {
         &self.store
+    }
+
+    /// Lets the background threads look for work now.
+    pub fn wake(&self) {
+        if let Some(worker) = self.worker.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            worker.wake();
+        }
     }
 
     /// Does all background work that waits.

@@ -59,6 +59,8 @@ pub(crate) struct Core {
     pub(crate) write_budget: WriteBudget,
     /// Whether movers may run now.
     pub(crate) gate: Gate,
+    /// Local time less universal time.
+    pub(crate) utc_offset_seconds: std::sync::atomic::AtomicI32,
     /// When room that somebody else made is looked for again.
     pub(crate) room_look_due_ms: AtomicU64,
     pub(crate) sync_pool: SyncPool,
@@ -191,6 +193,7 @@ impl Core {
             logical_clock,
             write_budget: WriteBudget::new(Vec::new(), promoted, logical_now),
             gate: Gate::new(Windows::default()),
+            utc_offset_seconds: std::sync::atomic::AtomicI32::new(0),
             room_look_due_ms: AtomicU64::new(0),
             sync_pool: SyncPool::default(),
             rename_lock: Mutex::new(()),

@@ -2,6 +2,9 @@
 
 mod background;
 mod moves;
+mod steering;
+
+pub use steering::{NamedRule, SteeringError};
 
 pub use background::{BackgroundThreads, MOVERS_DEFAULT};
 

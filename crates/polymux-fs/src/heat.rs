@@ -28,7 +28,6 @@ mod streams;
 mod table;
 
 pub(crate) use clock::LogicalClock;
-pub(crate) use persist::HeatStep;
 pub(crate) use streams::StreamTable;
 pub(crate) use table::{HeatCursor, HeatTable};
 

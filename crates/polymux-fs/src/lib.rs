@@ -38,7 +38,6 @@ mod core;
 mod counters;
 mod error;
 mod file_system;
-#[allow(dead_code, unused_imports, reason = "the mover is wired to it")]
 mod heat;
 mod inode;
 mod io;
@@ -48,7 +47,6 @@ mod ops;
 mod placement;
 mod recover;
 mod report;
-#[allow(dead_code, unused_imports, reason = "the mover is wired to it")]
 mod sched;
 mod space;
 mod store;
@@ -60,11 +58,14 @@ pub use attributes::{
 };
 pub use caller::{Caller, Permissions, Wait};
 pub use error::{Error, ErrorKind, Result};
-pub use file_system::{BackgroundThreads, FileSystem, HandleId, MOVERS_DEFAULT, Progress};
+pub use file_system::{BackgroundThreads, FileSystem, HandleId, MOVERS_DEFAULT, NamedRule, Progress, SteeringError};
+pub use polymux_policy::{PolicyKind, RuleError, RuleField, RuleMatch, UnknownPolicy};
 pub use polymux_tier::SeekTarget;
 pub use report::{
-    Destination, DrainReport, ExtentReport, FileLocation, JobId, JobReport, JobState, MoveReason, MoveRefusal,
-    MoversState, MovesReport, TierShare, TierState, TierStatus, VolumeStatus, WaitsFor,
+    Destination, DrainReport, Explanation, ExtentReport, FileLocation, JobId, JobReport, JobState, MoveReason,
+    MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness, MoversState, MovesReport, PlanReport, PlannedFile,
+    PlannedMoves, PolicyReport, RangeExplanation, SteeredBy, TierLoadReport, TierShare, TierState, TierStatus,
+    VolumeStatus, WaitsFor,
 };
 pub use store::{
     CheckReport, Description, Field, FieldValue, INVARIANTS, RECORD_KINDS, Violation, check_records, describe_key,

@@ -1,9 +1,12 @@
 //! What `status` and `where` tell. Plain values: front ends print or serialise them.
 
+mod explain;
 mod moves;
 
+pub use explain::{Explanation, PlanReport, PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, SteeredBy};
 pub use moves::{
-    Destination, DrainReport, JobId, JobReport, JobState, MoveReason, MoveRefusal, MoversState, MovesReport, WaitsFor,
+    Destination, DrainReport, JobId, JobReport, JobState, MoveReason, MoveRefusal, MoveWindow, MoverLimits,
+    MoverPoliteness, MoversState, MovesReport, WaitsFor,
 };
 
 use polymux_tier::{Capabilities, CounterSnapshot, Guarantee, Space};
@@ -45,6 +48,31 @@ pub struct TierStatus {
     pub shares_file_system_with: Vec<String>,
     /// Operations so far.
     pub counters: CounterSnapshot,
+    /// What it does now.
+    pub load: TierLoadReport,
+}
+
+/// What a tier does now. Rates are bytes per second over about the last second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierLoadReport {
+    /// Read for programs.
+    pub foreground_read: u64,
+    /// Written for programs.
+    pub foreground_written: u64,
+    /// Read by movers.
+    pub mover_read: u64,
+    /// Written by movers.
+    pub mover_written: u64,
+    /// Requests of programs under way.
+    pub queue_depth: u32,
+    /// Half of the operations of the last seconds took at most this many microseconds,
+    pub latency_us_p50: u32,
+    /// and 99 % this many.
+    pub latency_us_p99: u32,
+    /// Bytes per second that movers may use at most now; `None`: as many as there are.
+    pub mover_rate_max: Option<u64>,
+    /// Bytes that may still be promoted to it today; `None`: no budget.
+    pub write_budget_left: Option<u64>,
 }
 
 /// Everything `status` shows.

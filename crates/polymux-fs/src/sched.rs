@@ -25,6 +25,6 @@ mod windows;
 mod tests;
 
 pub(crate) use budget::WriteBudget;
-pub(crate) use meter::{Direction, Finished, TierLoad, Timing};
+pub(crate) use meter::{Direction, Finished, Timing};
 pub(crate) use tier::{MoverLimits, Politeness, TierSchedule};
 pub(crate) use windows::{Gate, GateState, TimeWindow, Windows, minute_of_week};

@@ -10,6 +10,8 @@ mod conflicts;
 mod drain;
 #[path = "migration/failures.rs"]
 mod failures;
+#[path = "migration/policies.rs"]
+mod policies;
 #[path = "migration/under_fire.rs"]
 mod under_fire;
 
@@ -17,6 +19,7 @@ use common::Volume;
 use polymux_fs::{FileLocation, FileSystem, JobId, JobState, Progress};
 use polymux_types::Ino;
 
+/// Bytes of a MiB.
 pub const MIB: u64 = 1 << 20;
 
 /// Moves and background work until nothing is left to do.
@@ -39,6 +42,7 @@ pub fn migrate(volume: &Volume, ino: Ino, tier: &str) -> JobId {
     job
 }
 
+/// Where a file is.
 pub fn location(fs: &FileSystem, ino: Ino) -> FileLocation {
     fs.locate(ino).expect("located")
 }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::{Parser, Subcommand};
 
 use crate::config_format::{Reserve, Size};
+use crate::migrate::RangeArgument;
 
 /// Whether a report is for people or for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,13 +17,15 @@ pub enum OutputFormat {
     Json,
 }
 
-/// Whether `where` lists extents.
+/// What `where` shows beside sums per tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentDetail {
-    /// Only sums per tier.
+    /// Nothing.
     Hidden,
     /// Each run of bytes.
     Shown,
+    /// A picture of the file.
+    Map,
 }
 
 /// One file system over many: tiers of different speed as one POSIX tree.
@@ -64,6 +67,9 @@ pub enum Verb {
         /// List every run of bytes
         #[arg(long)]
         extents: bool,
+        /// Draw the file over its tiers
+        #[arg(long)]
+        map: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -73,6 +79,35 @@ pub enum Verb {
         /// What to do
         #[command(subcommand)]
         action: TierAction,
+    },
+    /// Move files, directories or a range of a file to a tier, while they are in use
+    Migrate(MigrateArguments),
+    /// Watch tiers and moves of a volume
+    Top {
+        /// Name or mount point; needed only where several volumes are mounted
+        volume: Option<String>,
+        /// Print JSON, once
+        #[arg(long)]
+        json: bool,
+        /// Print one report
+        #[arg(long)]
+        once: bool,
+    },
+    /// Let nothing move between the tiers of a volume until it is resumed
+    Pause {
+        /// Name or mount point of the volume
+        volume: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let blocks move again after a pause
+    Resume {
+        /// Name or mount point of the volume
+        volume: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Look at the parts of a volume without mounting it
     Inspect {
@@ -96,6 +131,8 @@ pub enum TierAction {
         /// Name of the tier
         tier: String,
     },
+    /// Move everything off a tier while the volume is in use, so that the tier can be removed
+    Drain(TierDrainArguments),
     /// Show the tiers of a mounted volume, fastest first
     List {
         /// Name or mount point of the volume
@@ -129,6 +166,44 @@ pub struct TierAddArguments {
     /// Allow a tier in memory
     #[arg(long, hide = true)]
     pub volatile_for_tests: bool,
+}
+
+/// Arguments of `tier drain`.
+#[derive(Debug, clap::Args)]
+pub struct TierDrainArguments {
+    /// Name or mount point of the volume
+    pub volume: String,
+    /// Name of the tier
+    pub tier: String,
+    /// Wait until the tier is empty
+    #[arg(long)]
+    pub wait: bool,
+    /// Take it back: the tier is used again as any other
+    #[arg(long, conflicts_with = "wait")]
+    pub cancel: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `migrate`.
+#[derive(Debug, clap::Args)]
+pub struct MigrateArguments {
+    /// Files, or directories for every file below
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Tier to move to
+    #[arg(long, value_name = "TIER")]
+    pub to: String,
+    /// Only these bytes of the file, such as 1GiB-2GiB; whole 2 MiB pieces are moved
+    #[arg(long, value_name = "A-B")]
+    pub range: Option<RangeArgument>,
+    /// Wait until it is done
+    #[arg(long)]
+    pub wait: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Subjects of `inspect`.
@@ -346,6 +421,10 @@ mod tests {
             "polymux tier add media fast=/x --position 0",
             "polymux tier add media fast=/x --position 1 --before slow",
             "polymux tier remove media",
+            "polymux tier drain media fast --cancel --wait",
+            "polymux migrate file",
+            "polymux migrate --to fast",
+            "polymux migrate file --to fast --range 2GiB-1GiB",
         ] {
             let error = CommandLine::try_parse_from(line.split(' ')).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");

@@ -14,23 +14,31 @@ mod control;
 mod create;
 mod daemon;
 mod daemonize;
+mod drain;
+mod file_map;
 mod inspect;
 mod logging;
 mod metadata;
 mod metadata_copy;
+mod migrate;
 mod mount;
 mod mount_helper;
 mod mount_options;
 mod mount_table;
+mod moves_view;
 mod names;
 mod output;
+mod pause;
+mod progress;
 mod protocol;
+mod rate;
 mod registry;
 mod report;
 mod status;
 mod tier_admin;
 mod tier_events;
 mod tiers;
+mod top;
 mod try_out;
 mod umount;
 mod where_is;
@@ -43,6 +51,7 @@ use clap::Parser;
 
 use crate::cli::{CommandLine, ExtentDetail, InspectSubject, TierAction, Verb, output_format};
 use crate::registry::Registry;
+use crate::top::TopForm;
 use crate::umount::UnmountMode;
 
 fn main() -> ExitCode {
@@ -70,8 +79,12 @@ fn run(verb: Verb) -> Result<()> {
             umount::run(&registry()?, &volume, if lazy { UnmountMode::Lazy } else { UnmountMode::WhenIdle })
         }
         Verb::Status { volume, json } => status::run(&registry()?, volume.as_deref(), output_format(json)),
-        Verb::Where { file, extents, json } => {
-            let detail = if extents { ExtentDetail::Shown } else { ExtentDetail::Hidden };
+        Verb::Where { file, extents, map, json } => {
+            let detail = match (extents, map) {
+                (_, true) => ExtentDetail::Map,
+                (true, false) => ExtentDetail::Shown,
+                (false, false) => ExtentDetail::Hidden,
+            };
             where_is::run(&registry()?, &file, detail, output_format(json))
         }
         Verb::Tier { action: TierAction::Add(arguments) } => tier_admin::add(&registry()?, &arguments),
@@ -79,6 +92,14 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Tier { action: TierAction::List { volume, json } } => {
             tier_admin::list(&registry()?, &volume, output_format(json))
         }
+        Verb::Tier { action: TierAction::Drain(arguments) } => drain::run(&registry()?, &arguments),
+        Verb::Migrate(arguments) => migrate::run(&registry()?, &arguments),
+        Verb::Top { volume, json, once } => {
+            let form = if json { TopForm::Json } else if once { TopForm::Text } else { TopForm::Live };
+            top::run(&registry()?, volume.as_deref(), form)
+        }
+        Verb::Pause { volume, json } => pause::pause(&registry()?, &volume, output_format(json)),
+        Verb::Resume { volume, json } => pause::resume(&registry()?, &volume, output_format(json)),
         Verb::Inspect { subject: InspectSubject::Label { tier, json } } => inspect::label(&tier, output_format(json)),
         Verb::Inspect { subject: InspectSubject::Store { part } } => inspect::store::run(&registry()?, &part),
         Verb::Try(arguments) => try_out::run(&arguments),

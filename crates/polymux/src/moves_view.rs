@@ -47,16 +47,15 @@ impl DaemonView {
 
     /// Begins to empty a tier.
     pub fn drain(&self, tier: &str) -> Result<MovesReport> {
-        self.file_system.start_drain(tier).map_err(|refusal| self.explained(refusal))?;
+        self.check_tier_name(tier)?;
+        self.file_system.start_drain(tier)?;
         self.background.wake();
         Ok(self.moves())
     }
 
     /// Takes the emptying of a tier back.
     pub fn cancel_drain(&self, tier: &str) -> Result<MovesReport> {
-        if !self.tier_names().iter().any(|name| name == tier) {
-            return Err(self.explained(MoveRefusal::NoSuchTier(tier.to_owned())));
-        }
+        self.check_tier_name(tier)?;
         self.file_system.cancel_drain(tier)?;
         self.background.wake();
         Ok(self.moves())
@@ -181,6 +180,11 @@ impl DaemonView {
     /// Names of the tiers in speed order.
     fn tier_names(&self) -> Vec<String> {
         self.file_system.tier_names().into_iter().map(|(_, name)| name).collect()
+    }
+
+    fn check_tier_name(&self, tier: &str) -> Result<()> {
+        let is_known = self.tier_names().iter().any(|name| name == tier);
+        if is_known { Ok(()) } else { Err(self.explained(MoveRefusal::NoSuchTier(tier.to_owned()))) }
     }
 
     fn explained(&self, refusal: MoveRefusal) -> anyhow::Error {

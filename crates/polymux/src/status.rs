@@ -7,7 +7,9 @@ use serde_json::json;
 use crate::cli::OutputFormat;
 use crate::client;
 use crate::output::{self, Table};
-use crate::protocol::{Answer, MetadataCopyReport, MetadataStoreReport, Request, StatusReport, TierReport};
+use crate::protocol::{
+    Answer, DrainReport, MetadataCopyReport, MetadataStoreReport, MovesSummary, Request, StatusReport, TierReport,
+};
 use crate::registry::Registry;
 
 /// Shows one volume, or all that are mounted or configured.
@@ -85,12 +87,43 @@ fn render(report: &StatusReport) -> String {
         "  in use: {} inodes in memory, {} open files, {} ranges waiting to be freed",
         report.inodes_cached, report.files_open, report.disowned_pending
     ));
+    lines.extend(moves_lines(&report.name, &report.moves));
     lines.push(format!("  transport: {}, {} threads", report.transport, report.threads));
     let reasons = report.tiers.iter().filter_map(|tier| Some((&tier.name, tier.reason.as_ref()?)));
     lines.extend(reasons.map(|(name, reason)| format!("  tier {name}: {reason}")));
     lines.extend(report.warnings.iter().map(|warning| format!("  warning: {warning}")));
     lines.extend(report.recovery.iter().map(|note| format!("  recovery: {note}")));
     lines.join("\n")
+}
+
+fn moves_lines(volume: &str, moves: &MovesSummary) -> Vec<String> {
+    let mut lines =
+        vec![format!("  moves: {} running, {} queued, {} parked", moves.running, moves.queued, moves.parked)];
+    if moves.movers == 0 {
+        lines.push("  moves: none is carried out, because the configuration says `movers = 0`".to_owned());
+    }
+    if moves.is_paused {
+        lines.push(format!("  moves: moving is paused; `polymux resume {volume}` goes on"));
+    }
+    lines.extend(moves.parked_why.iter().map(|why| format!("  moves: parked: {why}")));
+    lines.extend(moves.drains.iter().map(|drain| format!("  {}", drain_line(drain))));
+    lines
+}
+
+/// How far the emptying of a tier is.
+pub fn drain_line(drain: &DrainReport) -> String {
+    let tier = &drain.tier;
+    let waiting = drain.why.as_ref().map_or_else(String::new, |why| format!("; {} files wait: {why}", drain.parked));
+    match (drain.is_empty, drain.bytes_total, drain.files_total) {
+        (true, ..) => format!("drain of tier `{tier}`: it is empty: safe to remove"),
+        (false, Some(bytes), Some(files)) => format!(
+            "drain of tier `{tier}`: {} of {}, {} of {files} files{waiting}",
+            ByteSize(drain.bytes_done),
+            ByteSize(bytes),
+            drain.files_done
+        ),
+        (false, ..) => format!("drain of tier `{tier}`: {} moved, counting{waiting}", ByteSize(drain.bytes_done)),
+    }
 }
 
 fn store_line(store: &MetadataStoreReport) -> String {

@@ -8,20 +8,35 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_types::ByteSize;
+use serde::Serialize;
 
 use crate::cli::{ExtentDetail, OutputFormat};
 use crate::client;
+use crate::file_map::{self, FileMap};
 use crate::mount_table::MountTable;
 use crate::output::{self, Table};
 use crate::protocol::{Answer, Request, WhereReport};
 use crate::registry::Registry;
 
+/// What `where --json` prints: the report, and with `--map` the picture.
+#[derive(Debug, Serialize)]
+struct WhereAndMap {
+    #[serde(flatten)]
+    report: WhereReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    map: Option<FileMap>,
+}
+
 /// Shows where a file is.
 pub fn run(registry: &Registry, file: &Path, detail: ExtentDetail, format: OutputFormat) -> Result<()> {
     let report = locate(registry, file)?;
+    let map = (detail == ExtentDetail::Map).then(|| FileMap::of(file, &report, file_map::width()));
     match format {
-        OutputFormat::Json => output::json(&report),
-        OutputFormat::Text => output::line(&render(file, &report, detail)),
+        OutputFormat::Json => output::json(&WhereAndMap { report, map }),
+        OutputFormat::Text => {
+            output::line(&render(file, &report, detail))?;
+            map.map_or(Ok(()), |map| output::line(&map.render(file_map::colours())))
+        }
     }
 }
 

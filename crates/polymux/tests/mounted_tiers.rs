@@ -124,7 +124,7 @@ fn what_cannot_be_done_is_refused_with_one_line_and_changes_nothing() {
     assert_refused(&add(&volume, "a.b", &free, &[]), &["not plain"]);
     assert_refused(&add(&volume, "new", &volume.outside().join("nowhere"), &[]), &["nowhere", "No such file"]);
     assert_refused(&add(&volume, "new", &plain, &[]), &["not a directory"]);
-    assert_refused(&add(&volume, "new", &volume.tier("slow").to_path_buf(), &[]), &["same path"]);
+    assert_refused(&add(&volume, "new", volume.tier("slow"), &[]), &["same path"]);
     assert_refused(&add(&volume, "new", &inside, &[]), &["lies within tier `slow`"]);
     assert_refused(&add(&volume, "new", other.tier("fast"), &[]), &["belongs to volume `tested`", "as tier `fast`"]);
     assert_refused(&add(&volume, "new", &free, &["--before", "none"]), &["no tier `none`"]);

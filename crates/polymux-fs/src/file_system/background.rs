@@ -47,8 +47,12 @@ impl BackgroundThreads {
     /// # Errors
     /// A thread cannot be started; then none is left.
     pub fn start(file_system: &Arc<FileSystem>, movers: u16) -> io::Result<Self> {
-        let mut started =
-            Self { must_stop: Arc::new(AtomicBool::new(false)), handles: Vec::new(), threads: Mutex::new(Vec::new()) };
+        let mut started = Self {
+            must_stop: Arc::new(AtomicBool::new(false)),
+            movers,
+            handles: Vec::new(),
+            threads: Mutex::new(Vec::new()),
+        };
         for index in 0..movers {
             let file_system = Arc::clone(file_system);
             started.spawn(format!("mover-{index}"), move || file_system.move_step())?;

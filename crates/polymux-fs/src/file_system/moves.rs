@@ -5,7 +5,9 @@ use std::ops::Range;
 use polymux_types::Ino;
 
 use super::FileSystem;
-use crate::report::{DrainReport, JobId, JobReport, MoveRefusal, MoversState, MovesReport};
+use crate::report::{
+    DrainReport, JobId, JobReport, MoveRefusal, MoverLimits, MoverPoliteness, MoversState, MovesReport,
+};
 
 impl FileSystem {
     /// Asks for a file, or the 2 MiB nodes that hold a range of its bytes, to be moved to a tier. Returns at once; the job
@@ -55,5 +57,18 @@ impl FileSystem {
     #[must_use]
     pub fn tier_names(&self) -> Vec<(polymux_types::TierId, String)> {
         self.core.tiers.all().iter().map(|tier| (tier.id, tier.name.clone())).collect()
+    }
+
+    /// What movers may do on a tier at most.
+    ///
+    /// # Errors
+    /// There is no such tier.
+    pub fn set_mover_limits(&self, tier: &str, limits: MoverLimits) -> std::result::Result<(), MoveRefusal> {
+        self.core.set_mover_limits(tier, limits)
+    }
+
+    /// How movers behave beside programs.
+    pub fn set_politeness(&self, politeness: MoverPoliteness) {
+        self.core.set_politeness(politeness);
     }
 }

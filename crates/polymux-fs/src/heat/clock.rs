@@ -15,9 +15,6 @@ use crate::store::{ClockRecord, Metadata};
 /// Logical seconds between two saves.
 pub(crate) const SAVE_INTERVAL_SECONDS: u64 = 60;
 
-/// Seconds of a logical day.
-pub(crate) const DAY_SECONDS: u64 = 86_400;
-
 /// The logical clock of a mounted volume.
 #[derive(Debug)]
 pub(crate) struct LogicalClock {

@@ -46,6 +46,11 @@ pub(crate) struct HeatStep {
 }
 
 impl HeatTable {
+    /// Whether everything that was saved is back in memory.
+    pub(crate) fn is_restored(&self) -> bool {
+        self.keeping.lock().is_restored
+    }
+
     /// One step of bringing back, saving and removing: at most `limit` records, one transaction, no wait for a flush.
     /// For a volume that may be written to.
     pub(crate) fn step(&self, metadata: &Metadata, clock: &LogicalClock, limit: usize) -> Result<HeatStep> {

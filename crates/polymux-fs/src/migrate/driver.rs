@@ -17,7 +17,8 @@ use crate::counters::Counters;
 use crate::error::Result;
 use crate::file_system::Progress;
 use crate::placement::Request;
-use crate::report::{Destination, JobState, WaitsFor};
+use crate::report::{Destination, JobState, MoveReason, WaitsFor};
+use crate::sched::{GateState, minute_of_week};
 
 /// Failures of one kind in a row before a job is parked.
 const FAILURES_MAX: u32 = 5;
@@ -37,8 +38,14 @@ impl Core {
         if self.is_read_only() || self.unmounted.load(Ordering::Acquire) {
             return Progress::Idle;
         }
+        let gate = self.gate.state(self.minute_of_week());
+        let may_begin = |job: &Job| match gate {
+            GateState::Open => true,
+            GateState::Paused => false,
+            GateState::Shut(_) => matches!(job.reason, MoveReason::User | MoveReason::Drain),
+        };
         let (batch, parked) =
-            self.moves.take_batch(|job| self.target_of(job), |waits_for| self.event_count(waits_for), fits);
+            self.moves.take_batch(may_begin, |job| self.target_of(job), |waits_for| self.event_count(waits_for), fits);
         Counters::add(&self.counters.moves_parked, parked);
         let Some(batch) = batch else { return Progress::Idle };
         let target = batch.target;
@@ -49,6 +56,11 @@ impl Core {
             self.go_on_with(job, outcome, target);
         }
         Progress::Worked
+    }
+
+    /// Minute of the week, local time.
+    pub(super) fn minute_of_week(&self) -> u32 {
+        minute_of_week(self.now().seconds, self.utc_offset_seconds.load(Ordering::Relaxed))
     }
 
     /// Where a job goes now, or what it waits for.

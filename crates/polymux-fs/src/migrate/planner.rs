@@ -21,6 +21,7 @@ use super::victims::Search;
 use crate::core::Core;
 use crate::error::Result;
 use crate::inode::Inode;
+use crate::placement::Context;
 use crate::report::{Destination, MoveReason};
 
 /// Hot nodes looked at in a step.
@@ -185,6 +186,10 @@ impl Core {
 
     /// Plans evictions and looks for what could leave. Returns whether there may be more.
     pub(super) fn evict_step(&self) -> Result<bool> {
+        // What was known of the use of files is brought back in steps; until then everything would look cold.
+        if !self.heat.is_restored() {
+            return Ok(false);
+        }
         let table = self.planning_table();
         let mut has_more = false;
         for fill in table.offered() {
@@ -253,29 +258,37 @@ impl Core {
     }
 
     /// Plans to bring a file to where its rule or pin allows it to be.
-    pub(super) fn plan_rules(&self, ino: Ino, table: &TierTable) -> Result<bool> {
+    pub(crate) fn plan_rules(&self, ino: Ino, table: &TierTable) -> Result<bool> {
         let Ok(inode) = self.inode(ino) else { return Ok(false) };
-        let Some(file) = inode.file() else { return Ok(false) };
         let context = self.context_of(&inode);
+        let Some((_, to, bytes)) = self.wanted_by_rule(&inode, &context, table)? else { return Ok(false) };
+        Ok(self.submit_move(ino, None, Destination::To(to), MoveReason::Pin, bytes).is_some())
+    }
+
+    /// A tier that a file should not be on, where it should be instead, and its bytes.
+    pub(super) fn wanted_by_rule(
+        &self,
+        inode: &Inode,
+        context: &Context,
+        table: &TierTable,
+    ) -> Result<Option<(TierId, TierId, u64)>> {
+        let Some(file) = inode.file() else { return Ok(None) };
         if context.allowed == u64::MAX {
-            return Ok(false);
+            return Ok(None);
         }
-        self.ensure_size(&inode, file)?;
+        self.ensure_size(inode, file)?;
         let wrong = {
             let layout = file.layout.read();
             let is_allowed =
                 |tier: TierId| context.allowed.checked_shr(u32::from(tier.0)).is_some_and(|bits| bits & 1 == 1);
             layout.objects.iter().map(|entry| entry.tier).find(|tier| !is_allowed(*tier))
         };
-        let Some(tier) = wrong else { return Ok(false) };
-        let piece = super::facts::Piece { tier, bytes: file.size().max(1) };
-        let mut facts = self.range_facts(&inode, file, 0, piece, &context, table);
+        let Some(tier) = wrong else { return Ok(None) };
+        let bytes = file.size().max(1);
+        let mut facts = self.range_facts(inode, file, 0, super::facts::Piece { tier, bytes }, context, table);
+        // The file moves as a whole.
         facts.file_size = facts.range_bytes;
         let decision = decide(context.policy, &facts);
-        if decision.action == Action::Stay {
-            return Ok(false);
-        }
-        let destination = Destination::To(TierId(decision.target));
-        Ok(self.submit_move(ino, None, destination, MoveReason::Pin, file.size().max(1)).is_some())
+        Ok((decision.action == Action::Move).then_some((tier, TierId(decision.target), bytes)))
     }
 }

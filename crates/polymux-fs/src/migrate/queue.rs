@@ -104,7 +104,6 @@ struct State {
 pub(crate) struct MoveQueue {
     state: Mutex<State>,
     next: AtomicU64,
-    is_paused: AtomicBool,
     /// Movers at work must come to an end.
     must_stop: AtomicBool,
 }
@@ -155,6 +154,7 @@ impl MoveQueue {
     /// tier of a job, or what it has to wait for.
     pub(super) fn take_batch(
         &self,
+        may_begin: impl Fn(&Job) -> bool,
         target: impl Fn(&Job) -> Result<TierId, WaitsFor>,
         event: impl Fn(&WaitsFor) -> u64,
         fits: impl Fn(&[Job], &Job) -> bool,
@@ -162,13 +162,13 @@ impl MoveQueue {
         let mut state = self.state.lock();
         let mut batch: Option<Batch> = None;
         let mut parked = 0;
-        if self.is_paused() || self.must_stop.load(Ordering::Acquire) {
+        if self.must_stop.load(Ordering::Acquire) {
             return (None, 0);
         }
         let keys: Vec<(MoveReason, JobId)> = state.ready.keys().take(4 * LISTED_MAX).copied().collect();
         for key in keys {
             let job = &state.ready[&key];
-            if state.busy_files.contains(&job.ino) {
+            if state.busy_files.contains(&job.ino) || !may_begin(job) {
                 continue;
             }
             let tier = match target(job) {
@@ -309,20 +309,6 @@ impl MoveQueue {
         count
     }
 
-    /// Whether a job that a mover has was taken back.
-    pub(super) fn is_cancelled(&self, id: JobId) -> bool {
-        self.state.lock().running.get(&id).is_some_and(|job| job.is_cancelled)
-    }
-
-    pub(crate) fn is_paused(&self) -> bool {
-        self.is_paused.load(Ordering::Acquire)
-    }
-
-    /// Movers begin nothing new until they are resumed.
-    pub(crate) fn set_paused(&self, paused: crate::report::MoversState) {
-        self.is_paused.store(paused == crate::report::MoversState::Paused, Ordering::Release);
-    }
-
     /// Whether movers must end what they do now.
     pub(super) fn must_stop(&self) -> bool {
         self.must_stop.load(Ordering::Acquire)
@@ -383,11 +369,22 @@ impl MoveQueue {
         state.finished.iter().find(|job| job.id == id).cloned()
     }
 
+    /// Jobs of a file that have not ended.
+    pub(super) fn jobs_of(&self, ino: Ino, now: Duration) -> Vec<JobReport> {
+        let state = self.state.lock();
+        let running = state.running.values().map(|job| (job, JobState::Running));
+        let ready = state.ready.values().map(|job| (job, JobState::Queued));
+        let parked = state.parked.values().map(|parked| (&parked.job, JobState::Parked(parked.waits_for.clone())));
+        let all = running.chain(ready).chain(parked).filter(|(job, _)| job.ino == ino);
+        all.map(|(job, state)| job.report(state, now)).collect()
+    }
+
     /// Everything, for reports.
     pub(crate) fn report(&self, now: Duration) -> MovesReport {
         let state = self.state.lock();
         MovesReport {
-            is_paused: self.is_paused(),
+            is_paused: false,
+            window_opens_in_minutes: None,
             running: state.running.values().map(|job| job.report(JobState::Running, now)).collect(),
             queued_count: state.ready.len() as u64,
             queued: state.ready.values().take(LISTED_MAX).map(|job| job.report(JobState::Queued, now)).collect(),

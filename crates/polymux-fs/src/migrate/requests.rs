@@ -5,7 +5,11 @@ use polymux_types::{ByteSize, Ino, TierId};
 
 use crate::core::Core;
 use crate::placement::PIN_ATTRIBUTE;
-use crate::report::{Destination, JobId, JobReport, MoveReason, MoveRefusal, MoversState, MovesReport};
+use crate::report::{
+    Destination, JobId, JobReport, MoveReason, MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness, MoversState,
+    MovesReport,
+};
+use crate::sched::{GateState, TimeWindow, Windows};
 use crate::space::TierHandle;
 use crate::volume::VolumeError;
 
@@ -77,7 +81,13 @@ impl Core {
     }
 
     pub(crate) fn moves_report(&self) -> MovesReport {
-        self.moves.report(self.clock.elapsed())
+        let mut report = self.moves.report(self.clock.elapsed());
+        match self.gate.state(self.minute_of_week()) {
+            GateState::Open => {}
+            GateState::Paused => report.is_paused = true,
+            GateState::Shut(minutes) => report.window_opens_in_minutes = Some(minutes.unwrap_or(u32::MAX)),
+        }
+        report
     }
 
     pub(crate) fn job_report(&self, id: JobId) -> Option<JobReport> {
@@ -89,6 +99,50 @@ impl Core {
     }
 
     pub(crate) fn set_movers(&self, state: MoversState) {
-        self.moves.set_paused(state);
+        match state {
+            MoversState::Paused => self.gate.pause(),
+            MoversState::Working => self.gate.resume(),
+        }
+    }
+
+    /// When movers may work: always where there is no window.
+    pub(crate) fn set_move_windows(&self, windows: &[MoveWindow], utc_offset_seconds: i32) {
+        let window = |window: &MoveWindow| TimeWindow {
+            days: window.days,
+            from_minute: window.from_minute,
+            to_minute: window.to_minute,
+        };
+        self.gate.set_windows(Windows(windows.iter().map(window).collect()));
+        self.utc_offset_seconds.store(utc_offset_seconds, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Looks at a file that was pinned or unpinned; of a directory, at all files.
+    pub(crate) fn follow_pin(&self, ino: Ino) -> crate::error::Result<()> {
+        if self.inode(ino)?.is_directory() {
+            self.want_walk();
+        } else {
+            self.plan_rules(ino, &self.planning_table())?;
+        }
+        Ok(())
+    }
+
+    /// What movers may do on a tier.
+    pub(crate) fn set_mover_limits(&self, tier: &str, limits: MoverLimits) -> Answer<()> {
+        let handle = self.tiers.by_name(tier).ok_or_else(|| MoveRefusal::NoSuchTier(tier.to_owned()))?;
+        handle.schedule.set_limits(crate::sched::MoverLimits {
+            bytes_per_second: limits.bytes_per_second,
+            operations_per_second: limits.operations_per_second,
+        });
+        self.write_budget.set_limit(handle.id, limits.promoted_bytes_per_day);
+        Ok(())
+    }
+
+    /// How movers behave on all tiers.
+    pub(crate) fn set_politeness(&self, politeness: MoverPoliteness) {
+        let politeness = match politeness {
+            MoverPoliteness::Polite => crate::sched::Politeness::Default,
+            MoverPoliteness::FullSpeed => crate::sched::Politeness::FullSpeed,
+        };
+        self.tiers.all().iter().for_each(|tier| tier.schedule.set_politeness(politeness));
     }
 }

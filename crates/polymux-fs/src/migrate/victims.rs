@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use polymux_policy::{TierTable, evict};
+use polymux_policy::{PolicyKind, TierTable, evict};
 use polymux_types::{Ino, TierId};
 
 use super::facts::{Piece, pieces_of_node};
@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{FileState, Inode};
 use crate::io::block_after;
+use crate::placement::Context;
 use crate::report::{Destination, MoveReason};
 use crate::store::InodeBody;
 
@@ -55,6 +56,15 @@ pub(super) struct Search {
     longest_idle: u32,
     /// Ends of the walk that were reached in this window: at the second one it has seen everything.
     ends: u32,
+    /// Takes the place of the volume's policy, where somebody only wants to know.
+    policy: Option<PolicyKind>,
+}
+
+impl Search {
+    /// A walk from the beginning.
+    pub(super) fn new(policy: Option<PolicyKind>) -> Self {
+        Self { policy, ..Self::default() }
+    }
 }
 
 /// The nodes of a file that lie on a tier, from one of them on.
@@ -86,29 +96,42 @@ impl Core {
     /// Returns whether there is more to do at once.
     pub(super) fn search_step(&self, tier: TierId, needed: u64, table: &TierTable) -> Result<bool> {
         let mut search = self.planner.state.lock().searches.remove(&tier).unwrap_or_default();
+        let is_complete = self.search_piece(&mut search, tier, needed, table)?;
+        if is_complete {
+            self.end_window(tier, needed, search, table);
+        } else {
+            self.planner.state.lock().searches.insert(tier, search);
+        }
+        Ok(!is_complete)
+    }
+
+    /// Looks at the next files. Returns whether the window is complete.
+    pub(super) fn search_piece(
+        &self,
+        search: &mut Search,
+        tier: TierId,
+        needed: u64,
+        table: &TierTable,
+    ) -> Result<bool> {
         let page = self.metadata.inodes_after(search.after, FILES_PER_STEP)?;
         let mut budget = NODES_PER_STEP;
+        let mut has_seen_page = true;
         for (ino, record) in &page {
             let is_here =
                 matches!(&record.body, InodeBody::Regular(file) if file.objects.iter().any(|entry| entry.tier == tier));
-            if is_here && !self.look_for_victims(&mut search, *ino, tier, table, &mut budget)? {
+            if is_here && !self.look_for_victims(search, *ino, tier, table, &mut budget)? {
+                has_seen_page = false;
                 break;
             }
             search.after = *ino;
             search.node = 0;
         }
-        if budget > 0 && page.len() < FILES_PER_STEP {
+        if has_seen_page && page.len() < FILES_PER_STEP {
             search.after = Ino(0);
             search.ends += 1;
         }
-        let wanted = needed.max(if needed == 0 { WISH_BYTES } else { 0 }).saturating_mul(WINDOW_FACTOR);
-        let is_complete = search.bytes >= wanted || search.ends >= 2 || search.candidates.len() >= CANDIDATES_MAX;
-        if !is_complete {
-            self.planner.state.lock().searches.insert(tier, search);
-            return Ok(true);
-        }
-        self.end_window(tier, needed, search, table);
-        Ok(false)
+        let wanted = if needed == 0 { WISH_BYTES } else { needed }.saturating_mul(WINDOW_FACTOR);
+        Ok(search.bytes >= wanted || search.ends >= 2 || search.candidates.len() >= CANDIDATES_MAX)
     }
 
     fn end_window(&self, tier: TierId, needed: u64, mut search: Search, table: &TierTable) {
@@ -122,8 +145,10 @@ impl Core {
             let next = Search { after: search.after, node: search.node, ..Search::default() };
             state.searches.insert(tier, next);
         }
-        search.candidates.sort_unstable_by_key(|candidate| std::cmp::Reverse(candidate.score));
-        self.submit_evictions(tier, needed, &search.candidates, table);
+        for ((ino, target), bundle) in self.choose_victims(tier, needed, &mut search, table) {
+            let bytes = bundle.bytes;
+            self.submit_move_off(ino, bundle.into_ranges(), (tier, target), MoveReason::Demote, bytes);
+        }
     }
 
     /// Looks at the nodes of a file. Returns whether all of them were seen.
@@ -138,7 +163,7 @@ impl Core {
         let Ok(inode) = self.inode(ino) else { return Ok(true) };
         let Some(file) = inode.file() else { return Ok(true) };
         self.ensure_size(&inode, file)?;
-        let context = self.context_of(&inode);
+        let context = self.context_for(&inode, search.policy);
         let is_whole = context.policy == polymux_policy::PolicyKind::WholeFile;
         for node in nodes_on(file, tier, search.node) {
             if *budget == 0 {
@@ -172,35 +197,53 @@ impl Core {
         Ok(seen_all)
     }
 
-    fn submit_evictions(&self, tier: TierId, needed: u64, candidates: &[Candidate], table: &TierTable) {
+    /// The candidates that leave first, with where they go, until as much as needed goes.
+    pub(super) fn choose_victims(
+        &self,
+        tier: TierId,
+        needed: u64,
+        search: &mut Search,
+        table: &TierTable,
+    ) -> BTreeMap<(Ino, TierId), Bundle> {
+        search.candidates.sort_unstable_by_key(|candidate| std::cmp::Reverse(candidate.score));
         let mut table = *table;
         let mut bundles: BTreeMap<(Ino, TierId), Bundle> = BTreeMap::new();
         let mut planned = 0;
-        for candidate in candidates {
+        for candidate in &search.candidates {
             if planned >= needed {
                 break;
             }
             // The slower tiers fill up as the plan grows, so each is asked where it goes.
-            let Some(target) = self.eviction_target(candidate, tier, &table) else { continue };
+            let Some(target) = self.eviction_target(candidate, tier, search.policy, &table) else { continue };
             note_coming(&mut table, target.0, candidate.bytes);
             planned += candidate.bytes;
             let bundle = bundles.entry((candidate.ino, target)).or_default();
             bundle.is_whole |= candidate.is_whole;
             bundle.add(candidate.node, candidate.bytes);
         }
-        for ((ino, target), bundle) in bundles {
-            let bytes = bundle.bytes;
-            self.submit_move_off(ino, bundle.into_ranges(), (tier, target), MoveReason::Demote, bytes);
-        }
+        bundles
     }
 
-    fn eviction_target(&self, candidate: &Candidate, tier: TierId, table: &TierTable) -> Option<TierId> {
+    fn eviction_target(
+        &self,
+        candidate: &Candidate,
+        tier: TierId,
+        policy: Option<PolicyKind>,
+        table: &TierTable,
+    ) -> Option<TierId> {
         let inode: std::sync::Arc<Inode> = self.inode(candidate.ino).ok()?;
-        let context = self.context_of(&inode);
+        let context = self.context_for(&inode, policy);
         let piece = Piece { tier, bytes: candidate.bytes };
         let facts = self.range_facts(&inode, inode.file()?, candidate.node, piece, &context, table);
         let eviction = evict(context.policy, &facts);
         (eviction.score > 0).then_some(TierId(eviction.target))
+    }
+
+    fn context_for(&self, inode: &Inode, policy: Option<PolicyKind>) -> Context {
+        match policy {
+            Some(policy) => self.context_under(inode, policy),
+            None => self.context_of(inode),
+        }
     }
 
     /// As [`Core::submit_move`], and the bytes count as leaving a tier until the job ends.

@@ -12,7 +12,8 @@ use crate::blockmap::Owner;
 use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{FileState, Inode, reference_of};
-use crate::report::{ExtentReport, FileLocation, TierShare, TierStatus, VolumeStatus};
+use crate::report::{ExtentReport, FileLocation, TierLoadReport, TierShare, TierStatus, VolumeStatus};
+use crate::space::TierHandle;
 
 /// Where inline files are, in the place of the name of a tier.
 const METADATA_STORE: &str = "in the metadata store";
@@ -56,6 +57,7 @@ impl Core {
                     low_mark_bytes: space.map_or(0, |space| tier.low_mark_bytes(&space)),
                     shares_file_system_with: self.tiers.sharing_with(tier),
                     counters: tier.present().map(polymux_tier::Tier::counters).unwrap_or_default(),
+                    load: self.load_of(tier),
                 }
             })
             .collect();
@@ -83,8 +85,28 @@ impl Core {
         }
     }
 
+    fn load_of(&self, tier: &TierHandle) -> TierLoadReport {
+        let load = tier.schedule.load(self.clock.elapsed());
+        let budget = self.write_budget.budget_left(tier.id, self.logical_clock.now());
+        TierLoadReport {
+            foreground_read: load.foreground_read,
+            foreground_written: load.foreground_written,
+            mover_read: load.mover_read,
+            mover_written: load.mover_written,
+            queue_depth: load.queue_depth,
+            latency_us_p50: load.latency_us_p50,
+            latency_us_p99: load.latency_us_p99,
+            mover_rate_max: load.mover_rate,
+            write_budget_left: (budget != u64::MAX).then_some(budget),
+        }
+    }
+
     fn all_counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.counters.entries();
+        let heat = self.heat.counters();
+        counters.push(("heat_entries", heat.entries));
+        counters.push(("heat_evictions", heat.evictions));
+        counters.push(("heat_bytes", heat.memory_bytes));
         counters.push(("sync_threads", self.sync_pool.threads_started() as u64));
         counters
     }

@@ -130,6 +130,8 @@ pub struct JobReport {
 pub struct MovesReport {
     /// Whether movers rest until they are resumed.
     pub is_paused: bool,
+    /// Minutes until the next time window opens, while none is open; what people and drains want goes on meanwhile.
+    pub window_opens_in_minutes: Option<u32>,
     /// Jobs at work.
     pub running: Vec<JobReport>,
     /// Jobs that wait for their turn: how many, and some of them.
@@ -196,4 +198,36 @@ pub enum MoveRefusal {
     /// Something failed.
     #[error(transparent)]
     FileSystem(#[from] crate::Error),
+}
+
+/// A part of each of some days in which movers may work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveWindow {
+    /// Days on which it opens: bit 0 is Monday.
+    pub days: u8,
+    /// Minute of the day at which it opens, `0..1440`.
+    pub from_minute: u16,
+    /// Minute of the day at which it shuts; at or before the opening: on the next day.
+    pub to_minute: u16,
+}
+
+/// What movers may do on one tier at most; `None`: no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MoverLimits {
+    /// Bytes per second, read or written; at least 1.
+    pub bytes_per_second: Option<u64>,
+    /// Requests per second; at least 1.
+    pub operations_per_second: Option<u64>,
+    /// Bytes per day that are written there only because they are used much: what protects flash.
+    pub promoted_bytes_per_day: Option<u64>,
+}
+
+/// How movers behave beside programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MoverPoliteness {
+    /// They slow down until programs are nearly as fast as without them.
+    #[default]
+    Polite,
+    /// They let programs go first and are as fast as the rest of the device allows.
+    FullSpeed,
 }

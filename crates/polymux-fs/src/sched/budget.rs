@@ -70,11 +70,6 @@ impl WriteBudget {
         }
     }
 
-    /// Logical seconds until the next day, when parked work may go on.
-    pub(crate) fn seconds_to_next_day(logical_now: u64) -> u64 {
-        DAY_SECONDS - logical_now % DAY_SECONDS
-    }
-
     /// What was promoted today, ascending by tier, for `LogicalClock::save`.
     pub(crate) fn spent(&self, logical_now: u64) -> Vec<(TierId, u64)> {
         let mut state = self.state.lock();
@@ -97,7 +92,6 @@ mod tests {
         let budget = WriteBudget::new(vec![(one, 100)], budget.spent(20), 21);
         budget.charge(one, 60, 30);
         assert_eq!(budget.budget_left(one, DAY_SECONDS - 1), 0);
-        assert_eq!(WriteBudget::seconds_to_next_day(DAY_SECONDS - 1), 1);
         assert_eq!(budget.budget_left(one, DAY_SECONDS), 100);
         assert_eq!(budget.spent(DAY_SECONDS), []);
         budget.set_limit(one, None);

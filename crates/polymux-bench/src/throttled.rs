@@ -1,0 +1,367 @@
+//! Block devices of a known speed: loop devices over images in memory, throttled by the block I/O controller.
+//!
+//! What is true here:
+//! * The images lie in memory, so that no disk of the machine leaks into a figure; the limits are what is measured.
+//! * Everything that is made is in one [`Devices`], and goes with it: limits, mounts, loop devices, images. So it is after
+//!   an error, a panic, SIGINT and SIGTERM. Only SIGKILL leaves something behind, which the next run names.
+//! * Limits are those of version 1 of the controller at its root: they hold for each device, also for writing back. It
+//!   works in slices of about 100 ms, so that nothing shorter than some seconds is worth measuring.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Where limits are set.
+const CONTROLLER: &str = "/sys/fs/cgroup/blkio";
+
+/// Where images lie.
+const MEMORY: &str = "/dev/shm";
+
+/// Begin of the names of all that is made.
+const PREFIX: &str = "polymux-throttled-";
+
+/// Which file system a device gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// ext4 with its ordinary options.
+    Ext4,
+    /// XFS with its ordinary options.
+    Xfs,
+}
+
+/// Limits of a device; `None`: as fast as it can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes per second that are read.
+    pub read_bytes: Option<u64>,
+    /// Bytes per second that are written.
+    pub written_bytes: Option<u64>,
+    /// Reads per second.
+    pub reads: Option<u64>,
+    /// Writes per second.
+    pub writes: Option<u64>,
+}
+
+/// A device to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Name of the device, and of the tier on it.
+    pub name: &'static str,
+    /// Its file system.
+    pub format: Format,
+    /// Its limits.
+    pub limits: Limits,
+}
+
+const fn megabytes(number: u64) -> Option<u64> {
+    Some(number * 1_000_000)
+}
+
+/// Persistent memory at a tenth of its speed.
+pub const MEMORY_LIKE: Profile = Profile {
+    name: "pm",
+    format: Format::Ext4,
+    limits: Limits { read_bytes: megabytes(1320), written_bytes: megabytes(460), reads: None, writes: None },
+};
+
+/// An NVMe drive at a tenth of its speed.
+pub const NVME_LIKE: Profile = Profile {
+    name: "nvme",
+    format: Format::Xfs,
+    limits: Limits { read_bytes: megabytes(120), written_bytes: megabytes(120), reads: None, writes: None },
+};
+
+/// A disk at a tenth of its speed.
+pub const DISK_LIKE: Profile = Profile {
+    name: "hdd",
+    format: Format::Ext4,
+    limits: Limits { read_bytes: megabytes(27), written_bytes: megabytes(27), reads: Some(200), writes: Some(200) },
+};
+
+/// Why nothing can be measured here; `None`: it can.
+#[must_use]
+pub fn reason_to_skip() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("loop devices and limits need root".to_owned());
+    }
+    if !Path::new(CONTROLLER).join("blkio.throttle.read_bps_device").exists() {
+        return Some(format!("{CONTROLLER} has no limits for devices (version 1 of the block I/O controller)"));
+    }
+    if !Path::new(MEMORY).is_dir() {
+        return Some(format!("{MEMORY} is not there, and images on a disk would measure the disk"));
+    }
+    let missing = ["losetup", "mkfs.ext4", "mkfs.xfs", "mount", "umount"].into_iter().find(|program| {
+        let found = Command::new("sh").arg("-c").arg(format!("command -v {program}")).output();
+        !found.is_ok_and(|output| output.status.success())
+    });
+    missing.map(|program| format!("the program {program} is not installed"))
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program).args(arguments).output().with_context(|| format!("cannot start {program}"))?;
+    ensure!(
+        output.status.success(),
+        "{program} {}: {}",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("paths that are made here are ASCII")
+}
+
+/// One device that is there.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// What it was made as.
+    pub profile: Profile,
+    /// Where its file system is mounted.
+    pub mount_point: PathBuf,
+    /// The loop device.
+    node: PathBuf,
+    is_mounted: bool,
+}
+
+impl Device {
+    fn numbers(&self) -> Result<String> {
+        let device = fs::metadata(&self.node)?.rdev();
+        Ok(format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
+    }
+
+    fn limit(&self, limits: &Limits) -> Result<()> {
+        let numbers = self.numbers()?;
+        let set = [
+            ("read_bps_device", limits.read_bytes),
+            ("write_bps_device", limits.written_bytes),
+            ("read_iops_device", limits.reads),
+            ("write_iops_device", limits.writes),
+        ];
+        for (name, value) in set {
+            let path = Path::new(CONTROLLER).join(format!("blkio.throttle.{name}"));
+            // 0 takes a limit away.
+            fs::write(&path, format!("{numbers} {}", value.unwrap_or(0)))
+                .with_context(|| format!("cannot set {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    fn mount(&mut self) -> Result<()> {
+        run("mount", &["-o", "noatime", text(&self.node), text(&self.mount_point)])?;
+        self.is_mounted = true;
+        Ok(())
+    }
+
+    fn format(&self) -> Result<()> {
+        let node = text(&self.node);
+        match self.profile.format {
+            // What is initialised later would be initialised inside the clock.
+            Format::Ext4 => run("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", node])?,
+            Format::Xfs => run("mkfs.xfs", &["-q", "-f", node])?,
+        };
+        Ok(())
+    }
+}
+
+struct State {
+    directory: PathBuf,
+    devices: Vec<Device>,
+}
+
+impl State {
+    /// Removes everything; goes on after failures and says what is left.
+    fn remove(&mut self) {
+        let mut warn = |result: Result<()>| {
+            if let Err(error) = result {
+                eprintln!("warning: {error:#}");
+            }
+        };
+        for device in std::mem::take(&mut self.devices) {
+            // Without its limits the rest is written back at once.
+            warn(device.limit(&Limits::default()));
+            if device.is_mounted && run("umount", &[text(&device.mount_point)]).is_err() {
+                // Files are open; the file system goes with the last of them.
+                warn(run("umount", &["--lazy", text(&device.mount_point)]).map(|_| ()));
+            }
+            warn(run("losetup", &["--detach", text(&device.node)]).map(|_| ()));
+        }
+        if self.directory.exists() {
+            warn(fs::remove_dir_all(&self.directory).context(format!("{} stays behind", self.directory.display())));
+        }
+    }
+}
+
+/// Devices that were made, in the order of their profiles.
+pub struct Devices {
+    state: Arc<Mutex<State>>,
+}
+
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Directories of runs that were killed, each with the program's number in its name.
+fn left_behind() -> Vec<PathBuf> {
+    let entries = fs::read_dir(MEMORY).into_iter().flatten().flatten();
+    let is_stale = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.strip_prefix(PREFIX).is_some_and(|process| !Path::new("/proc").join(process).exists())
+    };
+    entries.map(|entry| entry.path()).filter(is_stale).collect()
+}
+
+impl Devices {
+    /// Makes a device of `bytes` for each profile, with its file system mounted and no limits yet.
+    ///
+    /// # Errors
+    /// Where one cannot be made; then none is left.
+    pub fn make(profiles: &[Profile], bytes: u64) -> Result<Self> {
+        for path in left_behind() {
+            eprintln!(
+                "warning: {} is left of a run that was killed: unmount what is mounted below it, detach its loop devices \
+                 (losetup --list), remove it",
+                path.display()
+            );
+        }
+        let directory = Path::new(MEMORY).join(format!("{PREFIX}{}", std::process::id()));
+        let state = Arc::new(Mutex::new(State { directory: directory.clone(), devices: Vec::new() }));
+        remove_on_signals(&state)?;
+        let devices = Self { state };
+        fs::create_dir(&directory).with_context(|| format!("{}", directory.display()))?;
+        for profile in profiles {
+            devices.add(&directory, profile, bytes)?;
+        }
+        Ok(devices)
+    }
+
+    fn add(&self, directory: &Path, profile: &Profile, bytes: u64) -> Result<()> {
+        let image = directory.join(format!("{}.image", profile.name));
+        let mount_point = directory.join(profile.name);
+        fs::create_dir(&mount_point)?;
+        fs::File::create_new(&image)?.set_len(bytes)?;
+        let mut state = locked(&self.state);
+        let node = PathBuf::from(run("losetup", &["--find", "--show", text(&image)])?);
+        state.devices.push(Device { profile: *profile, mount_point, node, is_mounted: false });
+        let device = state.devices.last_mut().expect("it was just put in");
+        device.format()?;
+        device.mount()
+    }
+
+    /// The devices.
+    #[must_use]
+    pub fn all(&self) -> Vec<Device> {
+        locked(&self.state).devices.clone()
+    }
+
+    /// Where the file system of a profile is mounted.
+    ///
+    /// # Errors
+    /// Where there is no such device.
+    pub fn mount_point(&self, name: &str) -> Result<PathBuf> {
+        match self.all().into_iter().find(|device| device.profile.name == name) {
+            Some(device) => Ok(device.mount_point),
+            None => bail!("there is no device `{name}`"),
+        }
+    }
+
+    /// Lets every device be as slow as its profile says.
+    ///
+    /// # Errors
+    /// Where a limit cannot be set.
+    pub fn throttle(&self) -> Result<()> {
+        self.all().iter().try_for_each(|device| device.limit(&device.profile.limits))
+    }
+
+    /// Lets every device be as fast as it can, to prepare something.
+    ///
+    /// # Errors
+    /// Where a limit cannot be taken away.
+    pub fn unthrottle(&self) -> Result<()> {
+        self.all().iter().try_for_each(|device| device.limit(&Limits::default()))
+    }
+
+    /// Unmounts and mounts every file system, so that nothing of it is in memory; nobody may use them. Best without limits.
+    ///
+    /// # Errors
+    /// Where one is in use.
+    pub fn forget_caches(&self) -> Result<()> {
+        for device in &mut locked(&self.state).devices {
+            run("umount", &[text(&device.mount_point)])?;
+            device.is_mounted = false;
+            device.mount()?;
+        }
+        Ok(())
+    }
+
+    /// Makes every file system anew, empty; nobody may use them.
+    ///
+    /// # Errors
+    /// Where one is in use.
+    pub fn format_again(&self) -> Result<()> {
+        self.unthrottle()?;
+        for device in &mut locked(&self.state).devices {
+            run("umount", &[text(&device.mount_point)])?;
+            device.is_mounted = false;
+            if device.profile.format == Format::Ext4 {
+                run("wipefs", &["--all", "--quiet", text(&device.node)])?;
+            }
+            device.format()?;
+            device.mount()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Devices {
+    fn drop(&mut self) {
+        locked(&self.state).remove();
+    }
+}
+
+/// Ends the program on SIGINT and SIGTERM, with nothing left behind.
+fn remove_on_signals(state: &Arc<Mutex<State>>) -> Result<()> {
+    let state = Arc::clone(state);
+    let mut signals =
+        signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        if signals.forever().next().is_some() {
+            locked(&state).remove();
+            std::process::exit(130);
+        }
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_as_slow_as_asked_and_nothing_stays_behind() {
+        if let Some(reason) = reason_to_skip() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        let devices = Devices::make(&[DISK_LIKE, NVME_LIKE], 400 << 20).unwrap();
+        let directory = locked(&devices.state).directory.clone();
+        devices.throttle().unwrap();
+        let begun = std::time::Instant::now();
+        let path = devices.mount_point("hdd").unwrap().join("file");
+        fs::write(&path, vec![7; 54_000_000]).unwrap();
+        fs::File::open(&path).unwrap().sync_all().unwrap();
+        let elapsed = begun.elapsed().as_secs_f64();
+        assert!(elapsed > 1.5, "54 MB at 27 MB/s took {elapsed} s");
+        devices.format_again().unwrap();
+        assert!(!path.exists());
+        let nodes: Vec<String> = devices.all().iter().map(|device| device.numbers().unwrap()).collect();
+        drop(devices);
+        assert!(!directory.exists());
+        let limits = fs::read_to_string(Path::new(CONTROLLER).join("blkio.throttle.read_bps_device")).unwrap();
+        assert!(nodes.iter().all(|numbers| !limits.lines().any(|line| line.starts_with(&format!("{numbers} ")))));
+    }
+}

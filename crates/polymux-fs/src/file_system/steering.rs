@@ -1,0 +1,118 @@
+//! Policies, rules and pins: what steers placement and movement, and why.
+
+use polymux_policy::{PolicyKind, Rule, RuleError, RuleMatch, RuleSet};
+use polymux_types::Ino;
+
+use super::FileSystem;
+use crate::attributes::XattrMode;
+use crate::caller::Caller;
+use crate::error::Result;
+use crate::placement::{PIN_ATTRIBUTE, Steering};
+use crate::report::{Explanation, MoveRefusal, MoveWindow, PlanReport, PolicyReport};
+
+/// A rule whose tiers are named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedRule {
+    /// Its name, for `explain`; may be empty.
+    pub name: String,
+    /// The files that it is about.
+    pub matches: RuleMatch,
+    /// The policy for them; `None`: the volume's.
+    pub policy: Option<PolicyKind>,
+    /// Tiers that they may be on, best first; all where empty.
+    pub tiers: Vec<String>,
+}
+
+/// Why rules were not taken. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SteeringError {
+    /// A rule names a tier that there is not.
+    #[error("rule {}: the volume has no tier `{tier}`", rule + 1)]
+    UnknownTier {
+        /// Its place among the rules, from 0.
+        rule: usize,
+        /// The name.
+        tier: String,
+    },
+    /// A rule is impossible, has no effect, or contradicts another one.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+}
+
+impl FileSystem {
+    /// Replaces the policy of the volume and all rules; files that are not where they may be now are moved by and by.
+    ///
+    /// # Errors
+    /// A rule is refused; then policy and rules stay as they were.
+    pub fn set_steering(&self, policy: PolicyKind, rules: &[NamedRule]) -> std::result::Result<(), SteeringError> {
+        let tiers = self.core.tiers.all();
+        let mut numbered = Vec::with_capacity(rules.len());
+        for (index, rule) in rules.iter().enumerate() {
+            let number = |name: &String| {
+                let found = tiers.iter().find(|tier| tier.name == *name).map(|tier| tier.id.0);
+                found.ok_or_else(|| SteeringError::UnknownTier { rule: index, tier: name.clone() })
+            };
+            numbered.push(Rule {
+                name: rule.name.clone(),
+                matches: rule.matches.clone(),
+                policy: rule.policy,
+                tiers: rule.tiers.iter().map(number).collect::<std::result::Result<_, _>>()?,
+            });
+        }
+        let known: Vec<u16> = tiers.iter().map(|tier| tier.id.0).collect();
+        let has_tiers = numbered.iter().any(|rule| !rule.tiers.is_empty());
+        self.core.steer(Steering { policy, rules: RuleSet::new(numbered, &known)? });
+        if has_tiers {
+            self.core.want_walk();
+        }
+        Ok(())
+    }
+
+    /// All policies, and which is the volume's.
+    #[must_use]
+    pub fn policies(&self) -> Vec<PolicyReport> {
+        self.core.policy_reports()
+    }
+
+    /// Pins a file, or everything below a directory, to a tier, or with `None` takes its pin away. Files that are elsewhere
+    /// are moved by and by. The pin is an extended attribute; the nearest one above a file counts.
+    ///
+    /// # Errors
+    /// There is no such tier, or the inode is neither a regular file nor a directory.
+    pub fn pin_to_tier(&self, ino: Ino, tier: Option<&str>) -> std::result::Result<(), MoveRefusal> {
+        let root = Caller::root();
+        let inode = self.core.inode(ino)?;
+        if inode.file().is_none() && !inode.is_directory() {
+            return Err(MoveRefusal::NotRegular(format!("{:?}", inode.kind).to_lowercase()));
+        }
+        match tier {
+            Some(tier) if self.core.tiers.by_name(tier).is_none() => {
+                return Err(MoveRefusal::NoSuchTier(tier.to_owned()));
+            }
+            Some(tier) => {
+                self.core.set_xattr(&root, ino, PIN_ATTRIBUTE, tier.as_bytes(), XattrMode::CreateOrReplace)?
+            }
+            None => match self.core.remove_xattr(&root, ino, PIN_ATTRIBUTE) {
+                Err(error) if error.errno() == polymux_types::Errno::ENODATA => {}
+                removed => removed?,
+            },
+        }
+        Ok(self.core.follow_pin(ino)?)
+    }
+
+    /// Why a file is where it is, and what happens to it next.
+    pub fn explain(&self, ino: Ino) -> Result<Explanation> {
+        self.logged("explain", self.core.explain(ino))
+    }
+
+    /// What would be moved if nothing changed; with a policy: if that were the volume's.
+    pub fn plan(&self, policy: Option<PolicyKind>) -> Result<PlanReport> {
+        self.logged("plan", self.core.plan(policy))
+    }
+
+    /// When movers may work on what nobody asked for; always where there is no window. `utc_offset_seconds` is local time
+    /// less universal time.
+    pub fn set_move_windows(&self, windows: &[MoveWindow], utc_offset_seconds: i32) {
+        self.core.set_move_windows(windows, utc_offset_seconds);
+    }
+}

@@ -1,0 +1,145 @@
+//! Why a file is where it is, and what happens next.
+
+use polymux_policy::{Action, decide, evict};
+use polymux_types::{Ino, TierId};
+
+use super::facts::{Piece, pieces_of_node};
+use crate::blockmap::BLOCKS_PER_NODE;
+use crate::core::Core;
+use crate::error::Result;
+use crate::inode::{FileState, Inode};
+use crate::io::{block_after, start_of};
+use crate::placement::{Context, ContextSource};
+use crate::report::{Explanation, PolicyReport, RangeExplanation, SteeredBy};
+use crate::sched::GateState;
+
+/// Nodes of a file that are looked at; of a larger one, those in front.
+const NODES_MAX: u64 = 65_536;
+
+impl Core {
+    /// Everything about the place of a file; see [`crate::FileSystem::explain`].
+    pub(crate) fn explain(&self, ino: Ino) -> Result<Explanation> {
+        let inode = self.inode(ino)?;
+        let file = inode.file().ok_or(polymux_types::Errno::EINVAL)?;
+        self.ensure_size(&inode, file)?;
+        let context = self.context_of(&inode);
+        let steered_by = match &context.source {
+            ContextSource::Volume => SteeredBy::Volume,
+            ContextSource::Rule(index, name) => SteeredBy::Rule { index: *index, name: name.clone() },
+            ContextSource::Pin(pinned) => SteeredBy::Pin { ino: *pinned, path: self.path_of(*pinned)? },
+        };
+        let mut jobs = self.moves.jobs_of(ino, self.clock.elapsed());
+        jobs.truncate(100);
+        Ok(Explanation {
+            ino,
+            path: self.path_of(ino)?,
+            size: file.size(),
+            bytes_inline: if file.is_inline() { file.size() } else { 0 },
+            policy: context.policy.name().to_owned(),
+            steered_by,
+            allowed_tiers: self.names_of_allowed(&context),
+            ranges: self.explain_ranges(&inode, file, &context),
+            jobs,
+            why_not_now: self.why_nothing_moves(),
+        })
+    }
+
+    fn names_of_allowed(&self, context: &Context) -> Vec<String> {
+        if context.allowed == u64::MAX && context.preferred.is_empty() {
+            return Vec::new();
+        }
+        let preferred = context.preferred.iter().map(|tier| TierId(*tier));
+        preferred.map(|tier| self.name_of_tier(tier)).collect()
+    }
+
+    pub(super) fn name_of_tier(&self, tier: TierId) -> String {
+        self.tiers.by_id(tier).map_or_else(|_| format!("tier {tier}"), |handle| handle.name.clone())
+    }
+
+    fn explain_ranges(&self, inode: &Inode, file: &FileState, context: &Context) -> Vec<RangeExplanation> {
+        let table = self.planning_table();
+        let nodes = block_after(file.size()).div_ceil(BLOCKS_PER_NODE).min(NODES_MAX);
+        let mut ranges: Vec<RangeExplanation> = Vec::new();
+        for node in 0..nodes {
+            for piece in pieces_of_node(file, node) {
+                let next = self.explain_piece(inode, file, (node, piece), context, &table);
+                match ranges.last_mut() {
+                    Some(last) if is_alike(last, &next) => join(last, &next),
+                    _ => ranges.push(next),
+                }
+            }
+        }
+        ranges
+    }
+
+    fn explain_piece(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        (node, piece): (u64, Piece),
+        context: &Context,
+        table: &polymux_policy::TierTable,
+    ) -> RangeExplanation {
+        let facts = self.range_facts(inode, file, node, piece, context, table);
+        let decision = decide(context.policy, &facts);
+        let eviction = evict(context.policy, &facts);
+        let moves = decision.action == Action::Move;
+        RangeExplanation {
+            offset: start_of(node * BLOCKS_PER_NODE),
+            length: piece.bytes.min(file.size() - start_of(node * BLOCKS_PER_NODE)),
+            tier: self.name_of_tier(piece.tier),
+            heat: facts.heat,
+            reads: facts.reads,
+            writes: facts.writes,
+            idle_seconds: facts.idle_seconds,
+            sequential_percent: facts.sequential,
+            sync_percent: facts.synchronous,
+            moved_seconds_ago: (facts.moved_seconds_ago != polymux_policy::NEVER).then_some(facts.moved_seconds_ago),
+            wanted_on: moves.then(|| self.name_of_tier(TierId(decision.target))),
+            why: decision.why.sentence().to_owned(),
+            would_leave_to: (eviction.score > 0)
+                .then(|| (self.name_of_tier(TierId(eviction.target)), eviction.why.sentence().to_owned())),
+        }
+    }
+
+    /// Why no job begins now, where that is so for all of them.
+    pub(super) fn why_nothing_moves(&self) -> Option<String> {
+        if self.is_read_only() {
+            return Some("The volume is mounted read-only.".to_owned());
+        }
+        match self.gate.state(self.minute_of_week()) {
+            GateState::Open => None,
+            GateState::Paused => Some("Moving is paused.".to_owned()),
+            GateState::Shut(Some(minutes)) => Some(format!("The next time window opens in {minutes} minutes.")),
+            GateState::Shut(None) => Some("No time window ever opens.".to_owned()),
+        }
+    }
+
+    /// All policies there are.
+    pub(crate) fn policy_reports(&self) -> Vec<PolicyReport> {
+        let current = self.steering.read().policy;
+        let report = |kind: &polymux_policy::PolicyKind| PolicyReport {
+            name: kind.name().to_owned(),
+            description: kind.description().to_owned(),
+            is_current: *kind == current,
+        };
+        polymux_policy::PolicyKind::ALL.iter().map(report).collect()
+    }
+}
+
+/// Whether two neighbours differ in nothing but their heat.
+fn is_alike(last: &RangeExplanation, next: &RangeExplanation) -> bool {
+    last.offset + last.length == next.offset
+        && (&last.tier, &last.wanted_on, &last.why, &last.would_leave_to)
+            == (&next.tier, &next.wanted_on, &next.why, &next.would_leave_to)
+}
+
+/// One range of two neighbours, described by the hotter one.
+fn join(last: &mut RangeExplanation, next: &RangeExplanation) {
+    let (offset, length) = (last.offset, last.length + next.length);
+    if next.heat > last.heat {
+        *last = next.clone();
+    }
+    last.offset = offset;
+    last.length = length;
+}

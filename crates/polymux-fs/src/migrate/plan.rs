@@ -1,0 +1,168 @@
+//! What would be moved if nothing changed: the planner's questions without its orders.
+
+use std::collections::BTreeMap;
+
+use polymux_policy::{Action, PolicyKind, TierTable, decide};
+use polymux_types::{Ino, TierId};
+
+use super::facts::pieces_of_node;
+use super::planner::note_coming;
+use super::victims::Search;
+use crate::core::Core;
+use crate::error::Result;
+use crate::heat::HeatCursor;
+use crate::placement::{Context, ContextSource};
+use crate::report::{MoveReason, PlanReport, PlannedFile, PlannedMoves};
+use crate::store::InodeBody;
+
+/// Hot nodes looked at in one piece.
+const HOT_PAGE: usize = 4096;
+
+/// Least decayed accesses, in 1/256, of a node that the planner is told of.
+const HOT_MIN: u32 = 384;
+
+/// Files listed.
+const FILES_MAX: usize = 50;
+
+/// Bytes by file, tiers and reason.
+type Sums = BTreeMap<(MoveReason, TierId, TierId, Ino), u64>;
+
+impl Core {
+    /// See [`crate::FileSystem::plan`]. `policy` takes the place of the volume's.
+    pub(crate) fn plan(&self, policy: Option<PolicyKind>) -> Result<PlanReport> {
+        let policy = policy.unwrap_or_else(|| self.steering.read().policy);
+        let mut table = self.planning_table();
+        let mut sums = Sums::new();
+        self.plan_all_rules(policy, &mut table, &mut sums)?;
+        self.plan_all_promotions(policy, &mut table, &mut sums)?;
+        self.plan_all_evictions(policy, &table, &mut sums)?;
+        let (open, ..) = self.moves.open_jobs(|_| true);
+        let moves = self.sum_up(&sums);
+        let mut largest: Vec<(&(MoveReason, TierId, TierId, Ino), &u64)> = sums.iter().collect();
+        largest.sort_unstable_by_key(|(_, bytes)| std::cmp::Reverse(**bytes));
+        let mut files = Vec::new();
+        for ((reason, _, to, ino), bytes) in largest.into_iter().take(FILES_MAX) {
+            files.push(PlannedFile {
+                path: self.path_of(*ino)?,
+                ino: *ino,
+                reason: *reason,
+                to: self.name_of_tier(*to),
+                bytes: *bytes,
+            });
+        }
+        Ok(PlanReport { policy: policy.name().to_owned(), moves, files, jobs_open: open as u64 })
+    }
+
+    /// What holds for a file if the volume had this policy.
+    pub(super) fn context_under(&self, inode: &crate::inode::Inode, policy: PolicyKind) -> Context {
+        let context = self.context_of(inode);
+        if context.source == ContextSource::Volume { Context { policy, ..context } } else { context }
+    }
+
+    fn plan_all_promotions(&self, policy: PolicyKind, table: &mut TierTable, sums: &mut Sums) -> Result<()> {
+        let mut cursor = Some(HeatCursor::default());
+        while let Some(from) = cursor {
+            let mut hot = Vec::new();
+            cursor = self.heat.for_each_after(from, HOT_PAGE, self.logical_clock.now(), |ino, node, heat| {
+                if heat.heat >= HOT_MIN {
+                    hot.push((ino, node));
+                }
+            });
+            for (ino, node) in hot {
+                self.plan_one_promotion(policy, (ino, node), table, sums)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn plan_one_promotion(
+        &self,
+        policy: PolicyKind,
+        (ino, node): (Ino, u64),
+        table: &mut TierTable,
+        sums: &mut Sums,
+    ) -> Result<()> {
+        let Ok(inode) = self.inode(ino) else { return Ok(()) };
+        let Some(file) = inode.file() else { return Ok(()) };
+        self.ensure_size(&inode, file)?;
+        let context = self.context_under(&inode, policy);
+        for piece in pieces_of_node(file, node) {
+            let facts = self.range_facts(&inode, file, node, piece, &context, table);
+            let decision = decide(context.policy, &facts);
+            if decision.action == Action::Stay {
+                continue;
+            }
+            let is_whole = context.policy == PolicyKind::WholeFile;
+            let bytes = if is_whole { file.size() } else { piece.bytes };
+            let key = (MoveReason::Promote, piece.tier, TierId(decision.target), ino);
+            if is_whole && sums.contains_key(&key) {
+                continue;
+            }
+            note_coming(table, decision.target, bytes);
+            *sums.entry(key).or_default() += bytes;
+        }
+        Ok(())
+    }
+
+    fn plan_all_rules(&self, policy: PolicyKind, table: &mut TierTable, sums: &mut Sums) -> Result<()> {
+        let mut files = Vec::new();
+        self.metadata.for_each_inode(|ino, record| {
+            if matches!(&record.body, InodeBody::Regular(file) if !file.objects.is_empty()) {
+                files.push(ino);
+            }
+            Ok(())
+        })?;
+        for ino in files {
+            let Ok(inode) = self.inode(ino) else { continue };
+            let context = self.context_under(&inode, policy);
+            if let Some((from, to, bytes)) = self.wanted_by_rule(&inode, &context, table)? {
+                note_coming(table, to.0, bytes);
+                *sums.entry((MoveReason::Pin, from, to, ino)).or_default() += bytes;
+            }
+        }
+        Ok(())
+    }
+
+    fn plan_all_evictions(&self, policy: PolicyKind, table: &TierTable, sums: &mut Sums) -> Result<()> {
+        for fill in table.offered() {
+            let needed = if fill.used > fill.high_mark { fill.used - fill.low_mark } else { 0 };
+            if needed == 0 {
+                continue;
+            }
+            let tier = TierId(fill.tier);
+            let mut search = Search::new(Some(policy));
+            while !self.search_piece(&mut search, tier, needed, table)? {}
+            for ((ino, target), bundle) in self.choose_victims(tier, needed, &mut search, table) {
+                *sums.entry((MoveReason::Demote, tier, target, ino)).or_default() += bundle.bytes;
+            }
+        }
+        Ok(())
+    }
+
+    fn sum_up(&self, sums: &Sums) -> Vec<PlannedMoves> {
+        let mut kinds: BTreeMap<(MoveReason, TierId, TierId), (u64, u64)> = BTreeMap::new();
+        for ((reason, from, to, _), bytes) in sums {
+            let sum = kinds.entry((*reason, *from, *to)).or_default();
+            sum.0 += 1;
+            sum.1 += bytes;
+        }
+        let planned = |((reason, from, to), (files, bytes)): ((MoveReason, TierId, TierId), (u64, u64))| PlannedMoves {
+            reason,
+            from: self.name_of_tier(from),
+            to: self.name_of_tier(to),
+            files,
+            bytes,
+            seconds: self.seconds_to_move(from, to, bytes),
+        };
+        kinds.into_iter().map(planned).collect()
+    }
+
+    /// At the bandwidth that was seen of both tiers.
+    fn seconds_to_move(&self, from: TierId, to: TierId, bytes: u64) -> Option<u64> {
+        let now = self.clock.elapsed();
+        let read = self.tiers.by_id(from).ok()?.schedule.load(now).read_best;
+        let written = self.tiers.by_id(to).ok()?.schedule.load(now).written_best;
+        let rate = read.min(written);
+        (rate > 0).then(|| bytes.div_ceil(rate))
+    }
+}

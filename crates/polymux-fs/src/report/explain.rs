@@ -1,0 +1,138 @@
+//! What `explain` and `plan` tell.
+
+use polymux_types::Ino;
+
+use super::{JobReport, MoveReason};
+
+/// Why a file is steered as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SteeredBy {
+    /// No rule and no pin concerns it: the policy of the volume.
+    Volume,
+    /// The first rule that matches.
+    Rule {
+        /// Its place among the rules, from 0.
+        index: usize,
+        /// Its name; may be empty.
+        name: String,
+    },
+    /// A pin.
+    Pin {
+        /// The pinned file or directory.
+        ino: Ino,
+        /// Its path, where it has one.
+        path: Option<Vec<u8>>,
+    },
+}
+
+/// Neighbouring 2 MiB nodes of a file that are on the same tier and for which the same holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeExplanation {
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// Tier where it is.
+    pub tier: String,
+    /// Accesses, decayed, of the hottest node, in 1/256.
+    pub heat: u32,
+    /// Reads of that node, same unit.
+    pub reads: u32,
+    /// Writes of that node, same unit.
+    pub writes: u32,
+    /// Seconds since that node was used, while the volume was mounted.
+    pub idle_seconds: u32,
+    /// Percent of its accesses that were parts of streams.
+    pub sequential_percent: u8,
+    /// Percent of the file's writes that are waited for.
+    pub sync_percent: u8,
+    /// Seconds since it was moved.
+    pub moved_seconds_ago: Option<u32>,
+    /// Where the policy wants it to be; `None`: where it is.
+    pub wanted_on: Option<String>,
+    /// The policy's reason, a sentence.
+    pub why: String,
+    /// Where it would go if its tier were too full, and why; `None`: it would stay.
+    pub would_leave_to: Option<(String, String)>,
+}
+
+/// Everything `explain` shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The file.
+    pub ino: Ino,
+    /// One of its paths, without a leading slash.
+    pub path: Option<Vec<u8>>,
+    /// Size in bytes.
+    pub size: u64,
+    /// Bytes in the metadata store.
+    pub bytes_inline: u64,
+    /// Name of the policy that decides about it.
+    pub policy: String,
+    /// Why that one.
+    pub steered_by: SteeredBy,
+    /// Tiers that it may be on, best first; all where empty.
+    pub allowed_tiers: Vec<String>,
+    /// What holds for its ranges, in order.
+    pub ranges: Vec<RangeExplanation>,
+    /// Jobs that concern it and have not ended.
+    pub jobs: Vec<JobReport>,
+    /// Why nothing moves at the moment, whatever is wanted: a sentence.
+    pub why_not_now: Option<String>,
+}
+
+/// Moves of one kind in a [`PlanReport`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedMoves {
+    /// Why.
+    pub reason: MoveReason,
+    /// From this tier.
+    pub from: String,
+    /// To this one.
+    pub to: String,
+    /// Files concerned.
+    pub files: u64,
+    /// Bytes to move.
+    pub bytes: u64,
+    /// Seconds at the bandwidth that both tiers have shown; `None` where none was seen yet.
+    pub seconds: Option<u64>,
+}
+
+/// A file in a [`PlanReport`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedFile {
+    /// Its path, where it has one.
+    pub path: Option<Vec<u8>>,
+    /// The file.
+    pub ino: Ino,
+    /// Why.
+    pub reason: MoveReason,
+    /// To this tier.
+    pub to: String,
+    /// Bytes of it.
+    pub bytes: u64,
+}
+
+/// Everything `plan` shows: what would be moved if nothing changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanReport {
+    /// The policy that was asked for the files that no rule gives another one.
+    pub policy: String,
+    /// What would move, by reason and tiers.
+    pub moves: Vec<PlannedMoves>,
+    /// The largest of it.
+    pub files: Vec<PlannedFile>,
+    /// Jobs that wait or run already.
+    pub jobs_open: u64,
+}
+
+/// A policy, for `policy list`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyReport {
+    /// Its name.
+    pub name: String,
+    /// What it does, a sentence.
+    pub description: String,
+    /// Whether it is the volume's.
+    pub is_current: bool,
+}
