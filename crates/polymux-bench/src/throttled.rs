@@ -176,7 +176,7 @@ struct State {
 impl State {
     /// Removes everything; goes on after failures and says what is left.
     fn remove(&mut self) {
-        let mut warn = |result: Result<()>| {
+        let warn = |result: Result<()>| {
             if let Err(error) = result {
                 eprintln!("warning: {error:#}");
             }

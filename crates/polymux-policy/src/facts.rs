@@ -37,6 +37,9 @@ pub struct RangeFacts {
     pub modified_seconds_ago: u32,
     /// Seconds since the range was moved last; [`NEVER`] where it never was.
     pub moved_seconds_ago: u32,
+    /// Seconds for which it has been warm: since an access found it colder than three quarters of an access. A move does not
+    /// change it. [`NEVER`] where nobody kept count.
+    pub warm_seconds: u32,
     /// Half-life of the heat in seconds.
     pub half_life_seconds: u32,
     /// Number of the tier it lies on.
@@ -75,6 +78,7 @@ impl RangeFacts {
             idle_seconds: NEVER,
             modified_seconds_ago: NEVER,
             moved_seconds_ago: NEVER,
+            warm_seconds: NEVER,
             half_life_seconds: 600,
             tier,
             sequential: 0,

@@ -5,18 +5,30 @@
 //! two such numbers, even with a factor of two, would swap equals for ever. So a victim must be half as hot *and* further away
 //! than chance explains, for the hottest of those that wait.
 
-use crate::{HEAT_ONE, RangeFacts};
+use crate::{HEAT_ONE, NEVER, RangeFacts};
 
-/// Standard deviations (of the sum of both) that lie between a range and the victim that makes way for it. Against data that
-/// is not used at all this asks for 18 accesses.
-const DEVIATIONS: u64 = 6;
+/// Standard deviations (of the sum of both) that lie between a range and the victim that makes way for it, at first.
+const DEVIATIONS_FIRST: u64 = 5;
+/// Deviations that each doubling of the time adds for which the range was warm, and the half-lives at which that ends.
+const DEVIATIONS_PER_DOUBLING: u64 = 2;
+const HALF_LIVES_MAX: u32 = 7;
 
-/// Whether `hot` is hotter than `cold` by a factor of two and by more than chance; both in 1/256 access.
-pub(crate) fn is_hotter(hot: u32, cold: u32) -> bool {
+/// Deviations that a range must show.
+fn deviations(facts: &RangeFacts) -> u64 {
+    let half_lives = match facts.warm_seconds {
+        NEVER => 1,
+        seconds => (seconds / facts.half_life_seconds.max(1)).min(HALF_LIVES_MAX),
+    };
+    DEVIATIONS_FIRST + DEVIATIONS_PER_DOUBLING * u64::from((half_lives + 1).ilog2())
+}
+
+/// Whether `hot`, a heat of the range or its file, is hotter than `cold` by a factor of two and by more than chance; both in
+/// 1/256 access.
+pub(crate) fn is_hotter(facts: &RangeFacts, hot: u32, cold: u32) -> bool {
     let (hot, cold) = (u64::from(hot), u64::from(cold));
     // In 1/256 access the deviation of `n` accesses, sqrt(n / 2), is sqrt(heat * 256 / 2).
     let deviation = ((hot + cold) * u64::from(HEAT_ONE) / 2).isqrt();
-    hot > 0 && hot >= 2 * cold && hot - cold >= DEVIATIONS * deviation
+    hot > 0 && hot >= 2 * cold && hot - cold >= deviations(facts) * deviation
 }
 
 /// The heat with which a range defends itself against another move: what moved lately counts for half when it wants to go
@@ -37,13 +49,14 @@ mod tests {
 
     #[test]
     fn a_factor_is_not_enough_where_both_are_small_or_differ_by_chance() {
-        assert!(!is_hotter(0, 0));
-        assert!(!is_hotter(4 * HEAT_ONE, HEAT_ONE));
-        assert!(!is_hotter(17 * HEAT_ONE, 0));
-        assert!(is_hotter(18 * HEAT_ONE, 0));
-        assert!(!is_hotter(54 * HEAT_ONE, 27 * HEAT_ONE));
-        assert!(is_hotter(200 * HEAT_ONE, 100 * HEAT_ONE));
-        assert!(!is_hotter(199 * HEAT_ONE, 100 * HEAT_ONE));
-        assert!(!is_hotter(u32::MAX, u32::MAX));
+        let facts = RangeFacts::new(0, 0);
+        assert!(!is_hotter(&facts, 0, 0));
+        assert!(!is_hotter(&facts, 4 * HEAT_ONE, HEAT_ONE));
+        assert!(!is_hotter(&facts, 17 * HEAT_ONE, 0));
+        assert!(is_hotter(&facts, 18 * HEAT_ONE, 0));
+        assert!(!is_hotter(&facts, 54 * HEAT_ONE, 27 * HEAT_ONE));
+        assert!(is_hotter(&facts, 200 * HEAT_ONE, 100 * HEAT_ONE));
+        assert!(!is_hotter(&facts, 199 * HEAT_ONE, 100 * HEAT_ONE));
+        assert!(!is_hotter(&facts, u32::MAX, u32::MAX));
     }
 }

@@ -128,10 +128,10 @@ fn may_come(facts: &RangeFacts, tier: &TierFill, wish: &Wish) -> Result<Why, Why
     if tier.used > tier.high_mark {
         return Err(Why::NoRoomBelowMark);
     }
-    if tier.longest_idle_seconds < wish.victim_idle_seconds || !is_hotter(wish.heat, tier.coldest_heat) {
+    if tier.longest_idle_seconds < wish.victim_idle_seconds || !is_hotter(facts, wish.heat, tier.coldest_heat) {
         return Err(Why::NothingColderThere);
     }
-    if !is_hotter(heat_for_promotion(facts, wish.heat), tier.coldest_heat) {
+    if !is_hotter(facts, heat_for_promotion(facts, wish.heat), tier.coldest_heat) {
         return Err(Why::MovedLately);
     }
     Ok(Why::Hotter)

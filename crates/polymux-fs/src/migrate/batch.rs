@@ -9,7 +9,7 @@ use polymux_types::TierId;
 
 use super::Interrupt;
 use super::copy::StopRule;
-use super::part::{Beginning, Part};
+use super::part::{Beginning, Part, Selection};
 use super::queue::{Job, Scope};
 use crate::blockmap::BLOCKS_PER_NODE;
 use crate::core::Core;
@@ -101,20 +101,31 @@ impl Core {
                 }
             }
         }
+        let selection = Selection { from: job.source_only(), target };
         let Scope::Ranges(ranges) = &mut job.scope else { unreachable!("the whole became a range above") };
         // A part whose writers are kept out is one node.
-        let nodes_max = if job.stops >= STOPS_MAX && alone { 1 } else { BATCH_NODES };
+        let nodes_max = match () {
+            // Where there are no holes, an object is all of its file or nothing.
+            () if !self.holds_parts(target) => u64::MAX / BLOCKS_PER_NODE,
+            () if job.stops >= STOPS_MAX && alone => 1,
+            () => BATCH_NODES,
+        };
         let taken = take_nodes(ranges, nodes_max);
         if taken.is_empty() {
             return Share { job, part: None, taken, outcome: Some(Outcome::Over) };
         }
-        let (part, outcome) = match self.begin_part(&inode, &taken, target) {
+        let (part, outcome) = match self.begin_part(&inode, &taken, selection) {
             Ok(Beginning::Part(part)) => (Some(part), None),
             Ok(Beginning::NothingToMove) => (None, Some(Outcome::Advanced)),
             Ok(Beginning::Busy) => (None, Some(Outcome::Again)),
             Err(interrupt) => (None, Some(Outcome::Interrupted(interrupt))),
         };
         Share { job, part, taken, outcome }
+    }
+
+    fn holds_parts(&self, tier: TierId) -> bool {
+        let handle = self.tiers.by_id(tier);
+        handle.is_ok_and(|handle| handle.present().is_some_and(|tier| tier.capabilities().holds_partial_files()))
     }
 
     /// All nodes of a file, at least one; `None` where no object holds bytes of it.

@@ -16,7 +16,7 @@ use polymux_types::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 use super::Interrupt;
 use super::copy::StopRule;
-use super::part::{Part, TargetObject, holds_end, movable_runs_of};
+use super::part::{Part, TargetObject, holds_end};
 use crate::blockmap::{BLOCKS_PER_NODE, ClosedNodes, END, MapChange, Owner};
 use crate::core::Core;
 use crate::counters::Counters;
@@ -49,8 +49,8 @@ fn hold<'a>(file: &'a FileState, ranges: &[Range<u64>]) -> Hold<'a> {
         }
     }
     let shared = file.barrier.read();
-    // The end may come into the range or leave it until the append lock is held; afterwards it stays.
-    let append = (file.size() < start_of(last.end)).then(|| file.append.lock());
+    // A file that ends in the range, or with it, grows at its end: until the append lock is held, and then no more.
+    let append = (file.size() <= start_of(last.end)).then(|| file.append.lock());
     let closed = ranges.iter().map(|blocks| file.nodes.close(blocks)).collect();
     Hold::Nodes { _closed: closed, _append: append, _shared: shared }
 }
@@ -63,12 +63,12 @@ impl Core {
             if dirty > 0 && round == 0 {
                 Counters::count(&self.counters.move_conflicts);
             }
-            if dirty <= LOCKED_BLOCKS_MAX {
-                return Ok(());
-            }
-            if round == ROUNDS_MAX {
-                Counters::count(&self.counters.move_lock_fallbacks);
-                return Ok(());
+            if dirty <= LOCKED_BLOCKS_MAX || round == ROUNDS_MAX {
+                if dirty > LOCKED_BLOCKS_MAX {
+                    Counters::count(&self.counters.move_lock_fallbacks);
+                }
+                // Most of it now, so that little is left for when the writers wait.
+                return self.sync_sources(part);
             }
             Counters::count(&self.counters.move_retries);
             for run in part.take_dirty() {
@@ -81,6 +81,21 @@ impl Core {
 
     pub(super) fn sync_part(&self, part: &mut Part) -> Outcome<()> {
         self.sync_parts(&mut [part]).pop().expect("one part has one outcome")
+    }
+
+    /// What is moved must be durable where it was: a loss that is found later would be put on record for blocks that the
+    /// source does not own any more.
+    fn sync_sources(&self, part: &Part) -> Outcome<()> {
+        let file = part.file();
+        let runs = part.selection().runs(&file.layout.read(), &part.ranges, file.size());
+        for (_, source) in runs {
+            let Some(slot) = file.layout.read().slot_of(source.tier) else { continue };
+            let is_unsynced = file.unsynced.lock().iter().any(|(of, ..)| *of == slot);
+            if is_unsynced {
+                self.sync_slot(&part.inode, file, slot, &source)?;
+            }
+        }
+        Ok(())
     }
 
     /// Keeps writers out, copies what is still dirty, and switches the map.
@@ -127,7 +142,12 @@ impl Core {
     fn switch(&self, part: &Part, file: &FileState, hold: &Hold<'_>) -> Outcome<()> {
         let inode = &part.inode;
         let size = file.size();
-        if part.ranges.iter().any(|blocks| holds_end(blocks, size)) {
+        self.sync_sources(part)?;
+        let moves_end = {
+            let layout = file.layout.read();
+            part.selection().runs(&layout, &part.ranges, size).iter().any(|(run, _)| run.end == END)
+        };
+        if moves_end {
             // Afterwards no tier extends the file; the next append names the one that does.
             self.settle(inode, file)?;
         }
@@ -141,7 +161,7 @@ impl Core {
                 return Err(polymux_types::Errno::ENOENT.into());
             }
             let mut layout = file.layout.write();
-            let runs = movable_runs_of(&layout, &part.ranges, size, part.target.tier);
+            let runs = part.selection().runs(&layout, &part.ranges, size);
             if part.target_object == TargetObject::New {
                 layout.objects.push(part.target);
             }

@@ -9,7 +9,7 @@ use polymux_tier::{SeekTarget, TierError, Wait};
 use polymux_types::limits::BLOCK_SIZE;
 
 use super::Interrupt;
-use super::part::{Part, movable_runs};
+use super::part::Part;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::inode::reference_of;
@@ -34,7 +34,7 @@ impl Core {
         let size = part.file().size();
         let runs = {
             let layout = part.file().layout.read();
-            movable_runs(&layout, blocks, size, part.target.tier)
+            part.selection().runs(&layout, std::slice::from_ref(blocks), size)
         };
         for (run, source) in runs {
             let end = start_of(run.end.min(blocks.end)).min(size);

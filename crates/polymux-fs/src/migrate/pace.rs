@@ -9,16 +9,23 @@ use super::Interrupt;
 use super::copy::StopRule;
 use super::part::Part;
 use crate::core::Core;
+use crate::inode::Inode;
 use crate::sched::Direction;
 use crate::space::TierHandle;
 
 /// Longest wait before a mover looks again whether it must stop.
 const NAP_MAX: Duration = Duration::from_millis(20);
 
+/// Whether nobody but the mover refers to a file that has no name any more.
+fn is_unwanted(inode: &Inode) -> bool {
+    inode.common.read().links == 0 && inode.lifecycle.lock().handles == 0
+}
+
 impl Core {
     /// Whether a mover must end what it does: somebody wants the file, or the volume is being unmounted.
     pub(super) fn is_stopped(&self, part: &Part, rule: StopRule) -> bool {
-        rule == StopRule::WhenAsked && (part.ticket.is_asked_to_stop() || self.moves.must_stop())
+        rule == StopRule::WhenAsked
+            && (part.ticket.is_asked_to_stop() || self.moves.must_stop() || is_unwanted(&part.inode))
     }
 
     /// Bytes of the next request: what both tiers serve within their time.

@@ -17,7 +17,7 @@ use crate::blockmap::{END, Owner, Run, whole_nodes};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::Result;
-use crate::inode::{FileState, Inode, Layout, MoveTicket};
+use crate::inode::{FileState, Inode, Layout, MoveTicket, reference_of};
 use crate::io::{block_after, start_of};
 use crate::store::{DisownedKind, DisownedRecord, ObjectEntry};
 
@@ -33,6 +33,8 @@ pub(super) enum TargetObject {
 pub(super) struct Part {
     pub(super) inode: Arc<Inode>,
     pub(super) ticket: Arc<MoveTicket>,
+    /// Only what lies on this tier is moved; `None`: whatever is not on the target.
+    pub(super) from: Option<TierId>,
     pub(super) target: ObjectEntry,
     pub(super) target_object: TargetObject,
     /// Whole nodes, in order, apart.
@@ -58,6 +60,10 @@ impl Part {
         self.inode.file().expect("only regular files are moved")
     }
 
+    pub(super) fn selection(&self) -> Selection {
+        Selection { from: self.from, target: self.target.tier }
+    }
+
     /// What was written is not noted any more.
     pub(super) fn unmark(&self) {
         self.ranges.iter().for_each(|blocks| self.file().nodes.unmark_moving(blocks));
@@ -74,25 +80,31 @@ impl Part {
     }
 }
 
-/// The runs within `blocks` that a part moves to a tier. The last one reaches to the end of all blocks where the range
-/// holds the end of the file.
-pub(super) fn movable_runs(layout: &Layout, blocks: &Range<u64>, size: u64, target: TierId) -> Vec<(Run, ObjectEntry)> {
-    let end = if holds_end(blocks, size) { END } else { blocks.end };
-    let movable = |run: Run| match run.owner {
-        Some(Owner::Slot(slot)) if layout.object(slot).tier != target => Some((run, layout.object(slot))),
-        Some(Owner::Slot(_) | Owner::Hole) | None => None,
-    };
-    layout.map.runs(blocks.start, end).into_iter().filter_map(movable).collect()
+/// Which blocks a part moves, by who owns them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Selection {
+    pub(super) from: Option<TierId>,
+    pub(super) target: TierId,
 }
 
-/// The same for several ranges.
-pub(super) fn movable_runs_of(
-    layout: &Layout,
-    ranges: &[Range<u64>],
-    size: u64,
-    target: TierId,
-) -> Vec<(Run, ObjectEntry)> {
-    ranges.iter().flat_map(|blocks| movable_runs(layout, blocks, size, target)).collect()
+impl Selection {
+    fn takes(self, tier: TierId) -> bool {
+        tier != self.target && self.from.is_none_or(|from| from == tier)
+    }
+
+    /// The runs within `ranges` that are moved. The last one reaches to the end of all blocks where its range holds the end
+    /// of the file.
+    pub(super) fn runs(self, layout: &Layout, ranges: &[Range<u64>], size: u64) -> Vec<(Run, ObjectEntry)> {
+        let movable = |run: Run| match run.owner {
+            Some(Owner::Slot(slot)) if self.takes(layout.object(slot).tier) => Some((run, layout.object(slot))),
+            Some(Owner::Slot(_) | Owner::Hole) | None => None,
+        };
+        let within = |blocks: &Range<u64>| {
+            let end = if holds_end(blocks, size) { END } else { blocks.end };
+            layout.map.runs(blocks.start, end)
+        };
+        ranges.iter().flat_map(within).filter_map(movable).collect()
+    }
 }
 
 /// Whether the last block of a file of this size lies in the range, or where it would lie.
@@ -102,15 +114,16 @@ pub(super) fn holds_end(blocks: &Range<u64>, size: u64) -> bool {
 }
 
 impl Core {
-    /// Begins to move what lies elsewhere within the nodes of `wanted` to a tier.
+    /// Begins to move what is selected of the nodes of `wanted`.
     pub(super) fn begin_part(
         &self,
         inode: &Arc<Inode>,
         wanted: &[Range<u64>],
-        target: TierId,
+        selection: Selection,
     ) -> std::result::Result<Beginning, Interrupt> {
         let Some(file) = inode.file() else { return Ok(Beginning::NothingToMove) };
         self.ensure_size(inode, file)?;
+        let target = selection.target;
         let ranges: Vec<Range<u64>> = wanted.iter().map(whole_nodes).collect();
         let (ticket, runs) = {
             let alone = file.barrier.write();
@@ -118,7 +131,7 @@ impl Core {
             if layout.objects.is_empty() || inode.lifecycle.lock().gone {
                 return Ok(Beginning::NothingToMove);
             }
-            let runs = movable_runs_of(&layout, &ranges, file.size(), target);
+            let runs = selection.runs(&layout, &ranges, file.size());
             if runs.is_empty() {
                 return Ok(Beginning::NothingToMove);
             }
@@ -133,6 +146,7 @@ impl Core {
                 Ok(Beginning::Part(Part {
                     inode: inode.clone(),
                     ticket,
+                    from: selection.from,
                     target: entry,
                     target_object,
                     ranges,
@@ -182,7 +196,20 @@ impl Core {
             Ok(())
         })?;
         self.flush_inode(inode)?;
+        self.clear_claims(&entry, &claims)?;
         Ok((entry, TargetObject::Recorded, claims))
+    }
+
+    /// Holes of the file must be holes on the target, whatever a lagging copy of the metadata forgot of its past.
+    fn clear_claims(&self, entry: &ObjectEntry, claims: &[DisownedRecord]) -> Result<()> {
+        let handle = self.tiers.by_id(entry.tier)?;
+        let object = reference_of(entry);
+        let size = handle.run(|tier| tier.stat(object))?.size;
+        for claim in claims.iter().filter(|claim| claim.start < size) {
+            let DisownedKind::Range { end } = claim.kind else { unreachable!("a claim is a range") };
+            handle.run(|tier| tier.punch(object, claim.start, end.min(size) - claim.start))?;
+        }
+        Ok(())
     }
 
     /// Ends a part whose map was not switched: the file is as it was, and what was copied is nobody's.

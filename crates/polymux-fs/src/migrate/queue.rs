@@ -62,6 +62,14 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// The tier that alone is moved from; `None`: whatever is not at the destination moves.
+    pub(super) fn source_only(&self) -> Option<TierId> {
+        match self.destination {
+            Destination::AwayFrom(tier) => Some(tier),
+            Destination::To(_) => self.leaves,
+        }
+    }
+
     fn report(&self, state: JobState, now: Duration) -> JobReport {
         JobReport {
             id: self.id,

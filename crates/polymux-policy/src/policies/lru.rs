@@ -20,7 +20,7 @@ fn wish(facts: &RangeFacts) -> Result<Wish, Why> {
     if let Some(why) = refused_by_use(facts) {
         return Err(why);
     }
-    let victim_idle_seconds = facts.half_life_seconds.saturating_mul(2);
+    let victim_idle_seconds = facts.idle_seconds.saturating_add(1);
     Ok(Wish { victim_idle_seconds, ..Wish::of_range(facts, Why::Accessed) })
 }
 

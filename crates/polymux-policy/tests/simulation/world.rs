@@ -52,6 +52,7 @@ struct Range {
     sequential: u64,
     used_at: Option<u32>,
     moved_at: Option<u32>,
+    warm_since: Option<u32>,
 }
 
 /// The world.
@@ -61,6 +62,7 @@ pub struct World {
     now: u32,
     load: Load,
     source: Source,
+    whole: bool,
     /// What moved since this was emptied last.
     pub moved: Vec<Moved>,
 }
@@ -85,7 +87,7 @@ impl World {
         let tier = |(number, size): (u16, &u64)| TierFill::new(number, size * RANGE, 0, size * RANGE);
         let tiers = (0..).zip(sizes).map(tier).collect();
         let source = Source::new(RANGES, seed);
-        let mut world = Self { tiers, ranges: Vec::new(), now: 1, load, source, moved: Vec::new() };
+        let mut world = Self { tiers, ranges: Vec::new(), now: 1, load, source, whole: mover.kind == PolicyKind::WholeFile, moved: Vec::new() };
         world.fill(mover);
         world
     }
@@ -123,6 +125,7 @@ impl World {
 
     /// Fills in what is to be known of a range; the tiers are as they are.
     fn describe(&self, at: usize, facts: &mut RangeFacts) {
+        let whole = self.whole;
         let range = &self.ranges[at];
         let ago = |then: Option<u32>| then.map_or(NEVER, |then| self.now - then);
         let file = &self.ranges[file_of(at).start..file_of(at).end.min(self.ranges.len())];
@@ -133,6 +136,11 @@ impl World {
         facts.file_heat = narrow(file.iter().map(|range| range.heat >> 16).sum::<u64>() / file.len() as u64);
         facts.idle_seconds = ago(range.used_at);
         facts.moved_seconds_ago = ago(range.moved_at);
+        facts.warm_seconds = if whole {
+            file.iter().filter_map(|range| range.warm_since).min().map_or(0, |since| self.now - since)
+        } else {
+            range.warm_since.map_or(0, |since| self.now - since)
+        };
         facts.sequential = percent(range.sequential, range.heat);
         facts.synchronous = if range.writes > 0 { 100 } else { 0 };
         facts.file_size = RANGE * file.len() as u64;
@@ -258,6 +266,9 @@ impl World {
 
 impl Range {
     fn touch(&mut self, access: Access, now: u32) {
+        if self.heat < ACCESS * 3 / 4 {
+            self.warm_since = Some(now);
+        }
         self.heat += ACCESS;
         self.used_at = Some(now);
         self.writes += if access.is_write { ACCESS } else { 0 };
