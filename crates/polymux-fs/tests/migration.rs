@@ -12,6 +12,8 @@ mod drain;
 mod failures;
 #[path = "migration/policies.rs"]
 mod policies;
+#[path = "migration/regressions.rs"]
+mod regressions;
 #[path = "migration/under_fire.rs"]
 mod under_fire;
 
