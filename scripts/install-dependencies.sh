@@ -30,6 +30,7 @@ sqlite3:sqlite3
 git:git
 tar:tar
 python3:python3
+fio:fio
 fuser:psmisc
 capsh:libcap2-bin"
     ;;

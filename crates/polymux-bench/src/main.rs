@@ -30,6 +30,12 @@ enum Command {
     Region(region::RegionArguments),
     /// How fast files change their tier, in every direction between three throttled devices.
     Move(moves::rates::MoveArguments),
+    /// What a move costs an application that uses half of a throttled device.
+    MoveInterference(moves::interference::InterferenceArguments),
+    /// How soon the hot part of one large file is on the fast tier.
+    MoveHotSet(moves::hot_set::HotSetArguments),
+    /// What happens when the fast tier is filled at full speed.
+    MoveWatermarks(moves::watermarks::WatermarkArguments),
 }
 
 fn main() -> Result<()> {
@@ -41,5 +47,8 @@ fn main() -> Result<()> {
         Command::Large(arguments) => large::run(&arguments),
         Command::Region(arguments) => region::run(&arguments),
         Command::Move(arguments) => moves::rates::run(&arguments),
+        Command::MoveInterference(arguments) => moves::interference::run(&arguments),
+        Command::MoveHotSet(arguments) => moves::hot_set::run(&arguments),
+        Command::MoveWatermarks(arguments) => moves::watermarks::run(&arguments),
     }
 }

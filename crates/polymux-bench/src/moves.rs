@@ -7,6 +7,10 @@
 //!   were mounted anew.
 //! * A move ends when its job is done, all of it is durable, and the source's bytes are freed.
 
+pub mod hot_set;
+pub mod interference;
 pub mod native;
+pub mod open_loop;
 pub mod rates;
 pub mod tiered;
+pub mod watermarks;

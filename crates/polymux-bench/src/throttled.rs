@@ -326,8 +326,7 @@ impl Drop for Devices {
 /// Ends the program on SIGINT and SIGTERM, with nothing left behind.
 fn remove_on_signals(state: &Arc<Mutex<State>>) -> Result<()> {
     let state = Arc::clone(state);
-    let mut signals =
-        signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
+    let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         if signals.forever().next().is_some() {
             locked(&state).remove();

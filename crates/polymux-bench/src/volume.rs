@@ -10,20 +10,33 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, ensure};
-use polymux_fs::{BackgroundThreads, FileSystem, MOVERS_DEFAULT, MountOptions, NewVolume, Parts, Progress, TierMember, TierPresence};
+use polymux_fs::{
+    BackgroundThreads, FileSystem, MOVERS_DEFAULT, MountOptions, NewVolume, Parts, Progress, TierMember, TierPresence,
+};
 use polymux_meta::LogPlacement;
 use polymux_tier::posix::OWN_DIRECTORY;
 use polymux_tier::{PosixTier, PosixTierOptions};
-use polymux_types::{SystemClock, VolumeId};
+use polymux_types::{ByteSize, SystemClock, VolumeId};
 
 use crate::store::{self, OpenStore, random_bytes};
 
 const NAME: &str = "bench";
 
+/// A tier of a volume to make.
+#[derive(Clone, Debug)]
+pub struct VolumeTier {
+    /// Its name.
+    pub name: String,
+    /// Its directory.
+    pub path: PathBuf,
+    /// Most bytes that it holds; `None`: as many as its file system does.
+    pub capacity: Option<ByteSize>,
+}
+
 /// A volume that was made, mounted or not.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    tiers: Vec<(String, PathBuf)>,
+    tiers: Vec<VolumeTier>,
     memory_bytes: u64,
     log_placement: LogPlacement,
 }
@@ -53,17 +66,21 @@ impl Volume {
         log_placement: LogPlacement,
     ) -> Result<Self> {
         ensure!(tiers > 0, "a volume has at least one tier");
-        let tiers = (0..tiers).map(|index| (format!("t{index}"), directory.join(format!("t{index}")))).collect();
+        let tier = |index| {
+            let name = format!("t{index}");
+            VolumeTier { path: directory.join(&name), name, capacity: None }
+        };
+        let tiers = (0..tiers).map(tier).collect();
         let volume = Self { tiers, memory_bytes, log_placement };
         volume.format()?;
         Ok(volume)
     }
 
-    /// Makes a volume over these tiers, name and directory each, which do not exist yet, fastest first.
+    /// Makes a volume over these tiers, whose directories do not exist yet, fastest first.
     ///
     /// # Errors
     /// As [`Volume::make`].
-    pub fn make_over(tiers: Vec<(String, PathBuf)>, memory_bytes: u64) -> Result<Self> {
+    pub fn make_over(tiers: Vec<VolumeTier>, memory_bytes: u64) -> Result<Self> {
         ensure!(!tiers.is_empty(), "a volume has at least one tier");
         let volume = Self { tiers, memory_bytes, log_placement: LogPlacement::Block };
         volume.format()?;
@@ -71,7 +88,7 @@ impl Volume {
     }
 
     fn format(&self) -> Result<()> {
-        for (_, path) in &self.tiers {
+        for VolumeTier { path, .. } in &self.tiers {
             fs::create_dir(path)?;
         }
         let (parts, _) = self.parts(&Tiers::New)?;
@@ -105,8 +122,8 @@ impl Volume {
 
     fn parts(&self, tiers: &Tiers) -> Result<(Parts, OpenStore)> {
         let mut members = Vec::new();
-        for (name, path) in &self.tiers {
-            let options = PosixTierOptions::new(name.clone());
+        for VolumeTier { name, path, capacity } in &self.tiers {
+            let options = PosixTierOptions { capacity: *capacity, ..PosixTierOptions::new(name.clone()) };
             let tier = match tiers {
                 Tiers::New => PosixTier::prepare(path, options)?,
                 Tiers::Existing => PosixTier::open(path, options)?,
@@ -114,7 +131,7 @@ impl Volume {
             let presence = TierPresence::Present(Arc::new(tier));
             members.push(TierMember::new(name.clone(), presence));
         }
-        let (name, path) = &self.tiers[0];
+        let VolumeTier { name, path, .. } = &self.tiers[0];
         let path = path.join(OWN_DIRECTORY).join("meta");
         let store = match tiers {
             Tiers::New => store::make_with_log(&path, self.memory_bytes, &self.log_placement)?,

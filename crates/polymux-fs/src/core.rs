@@ -261,6 +261,17 @@ impl Core {
     ///
     /// `body` checks first and changes memory last: where it fails, nothing may have been changed.
     pub(crate) fn transact<T>(&self, inodes: &[&Inode], body: impl FnOnce(&mut Transaction) -> Result<T>) -> Result<T> {
+        self.transact_or_undo(inodes, body, || {})
+    }
+
+    /// The same; where the store refuses the transaction, `undo` takes back in memory what `body` changed, before anybody
+    /// else may change the records of these inodes.
+    pub(crate) fn transact_or_undo<T>(
+        &self,
+        inodes: &[&Inode],
+        body: impl FnOnce(&mut Transaction) -> Result<T>,
+        undo: impl FnOnce(),
+    ) -> Result<T> {
         // No operation concerns more than four inodes: a rename, two directories and what is moved and replaced.
         let mut ordered: SmallVec<[&Inode; 4]> = inodes.iter().copied().collect();
         ordered.sort_unstable_by_key(|inode| inode.ino);
@@ -270,6 +281,7 @@ impl Core {
         let result = body(&mut transaction)?;
         let committed = self.metadata.commit(transaction.batch);
         let sequence = committed.inspect_err(|_| {
+            undo();
             for inode in &ordered {
                 // An open record that was not committed opens nothing.
                 inode.is_record_open.store(false, Ordering::Release);

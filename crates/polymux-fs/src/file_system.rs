@@ -4,7 +4,7 @@ mod background;
 mod moves;
 mod steering;
 
-pub use steering::{NamedRule, SteeringError};
+pub use steering::{NamedRule, SteeringError, check_rules};
 
 pub use background::{BackgroundThreads, MOVERS_DEFAULT};
 

@@ -72,6 +72,8 @@ pub(crate) struct NodeHeat {
     pub(crate) writes: u32,
     /// Accesses far enough apart, at most 15; one in two is forgotten with each half-life of rest.
     pub(crate) visits: u8,
+    /// Half-lives that it has been warm without a break, about: 0, 1, 3 or 7.
+    pub(crate) warm_half_lives: u8,
     /// Logical seconds since the last access; since the volume was made where none is known.
     pub(crate) idle_seconds: u32,
     /// Percent of the lately seen requests that went on where one before them ended.

@@ -2,7 +2,8 @@
 //!
 //! # Direction of calls
 //!
-//! `file_system` → `ops`, `recover` → `namespace`, `access`, `io` → `placement`, `space` → `inode` → `blockmap`, `store`.
+//! `file_system` → `ops`, `recover`, `migrate` → `namespace`, `access`, `io` → `placement` → `space`, `heat`, `sched` →
+//! `inode` → `blockmap`, `store`.
 //! A test reads the imports and keeps it so.
 //!
 //! # Lock order
@@ -14,7 +15,8 @@
 //!   Inode::body, state of a directory        an ancestor before its descendant, siblings by inode number
 //!     FileState::barrier                      shared by writers, alone for truncate and fallocate
 //!       FileState::append
-//!         RangeNode::pending                  ascending nodes; waits only for holders of the same node
+//!         RangeNode::pending                  ascending nodes; waits only for holders of the same node, and outside of
+//!                                             all nodes for one that the mover closed
 //!           FileState::adding_object
 //!           DisownedQueue::round
 //!             Inode::record_lock              ascending inode numbers
@@ -24,6 +26,10 @@
 //!                   Inode::common
 //!                     FileState::unsynced, DisownedQueue::pending, shards of tables: leaves
 //! ```
+//!
+//! Beside the tree: a mover's queue is taken above `Inode::lifecycle` and everything below it, and below nothing of a file;
+//! `FileState::moving` is a leaf, and whoever waits for the end of a move holds no lock of the file. `Planner::state`, the
+//! shards of heat and what a tier's schedule holds are leaves; `HeatTable::keeping` is held while the store is read.
 //!
 //! No lock of this tree is held while a caller's code runs. `FileState::finding_size` is taken before everything below
 //! `barrier` and is held while a tier is asked for the size.
@@ -58,14 +64,16 @@ pub use attributes::{
 };
 pub use caller::{Caller, Permissions, Wait};
 pub use error::{Error, ErrorKind, Result};
-pub use file_system::{BackgroundThreads, FileSystem, HandleId, MOVERS_DEFAULT, NamedRule, Progress, SteeringError};
-pub use polymux_policy::{PolicyKind, RuleError, RuleField, RuleMatch, UnknownPolicy};
+pub use file_system::{
+    BackgroundThreads, FileSystem, HandleId, MOVERS_DEFAULT, NamedRule, Progress, SteeringError, check_rules,
+};
+pub use polymux_policy::{PolicyKind, RuleError, RuleField, RuleMatch, RuleProblem, UnknownPolicy};
 pub use polymux_tier::SeekTarget;
 pub use report::{
     Destination, DrainReport, Explanation, ExtentReport, FileLocation, JobId, JobReport, JobState, MoveReason,
-    MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness, MoversState, MovesReport, PlanReport, PlannedFile,
-    PlannedMoves, PolicyReport, RangeExplanation, SteeredBy, TierLoadReport, TierShare, TierState, TierStatus,
-    VolumeStatus, WaitsFor,
+    MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness, MoversState, MovesReport, PinReport, PlanReport,
+    PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts, SteeredBy, TierLoadReport, TierShare,
+    TierState, TierStatus, VolumeStatus, WaitsFor,
 };
 pub use store::{
     CheckReport, Description, Field, FieldValue, INVARIANTS, RECORD_KINDS, Violation, check_records, describe_key,

@@ -3,6 +3,7 @@
 //! Invariant: a policy never sees a lock, a clock or a device, and an answer that names a tier which was not offered is
 //! dropped (DESIGN section 9).
 
+mod census;
 mod context;
 mod fill;
 mod load;

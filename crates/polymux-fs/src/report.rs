@@ -3,7 +3,10 @@
 mod explain;
 mod moves;
 
-pub use explain::{Explanation, PlanReport, PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, SteeredBy};
+pub use explain::{
+    Explanation, PinReport, PlanReport, PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts,
+    SteeredBy,
+};
 pub use moves::{
     Destination, DrainReport, JobId, JobReport, JobState, MoveReason, MoveRefusal, MoveWindow, MoverLimits,
     MoverPoliteness, MoversState, MovesReport, WaitsFor,

@@ -14,6 +14,8 @@ mod failures;
 mod policies;
 #[path = "migration/regressions.rs"]
 mod regressions;
+#[path = "migration/steady.rs"]
+mod steady;
 #[path = "migration/under_fire.rs"]
 mod under_fire;
 
@@ -23,6 +25,11 @@ use polymux_types::Ino;
 
 /// Bytes of a MiB.
 pub const MIB: u64 = 1 << 20;
+
+/// A length in memory of so many MiB.
+pub fn mebibytes(count: usize) -> usize {
+    count << 20
+}
 
 /// Moves and background work until nothing is left to do.
 pub fn settle(volume: &Volume) {

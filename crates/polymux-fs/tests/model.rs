@@ -10,6 +10,8 @@ mod comparison;
 mod harness;
 #[path = "model/harness_data.rs"]
 mod harness_data;
+#[path = "model/harness_moves.rs"]
+mod harness_moves;
 #[path = "model/operation.rs"]
 mod operation;
 #[path = "model/reference.rs"]

@@ -38,7 +38,9 @@ pub struct RangeFacts {
     /// Seconds since the range was moved last; [`NEVER`] where it never was.
     pub moved_seconds_ago: u32,
     /// Seconds for which it has been warm: since an access found it colder than three quarters of an access. A move does not
-    /// change it. [`NEVER`] where nobody kept count.
+    /// begin it anew. For `whole-file`, of the file. Only its doublings in half-lives count, up to seven of these, so two bits
+    /// can keep it: one more at an access in another aligned period of `2^bits` half-lives than the access before.
+    /// [`NEVER`] where nobody keeps count; that is taken for one half-life.
     pub warm_seconds: u32,
     /// Half-life of the heat in seconds.
     pub half_life_seconds: u32,
@@ -56,8 +58,6 @@ pub struct RangeFacts {
     pub file_size: u64,
     /// Bytes of the range that lie on this tier.
     pub range_bytes: u64,
-    /// Bytes of the file that are hotter than one access per half-life.
-    pub file_bytes_hot: u64,
     /// Tiers that rules and pins allow, as a bit set.
     pub allowed: u64,
     /// The tiers, in speed order or in the order that the rule prefers.
@@ -87,7 +87,6 @@ impl RangeFacts {
             reserved: [0; 7],
             file_size: range_bytes,
             range_bytes,
-            file_bytes_hot: 0,
             allowed: u64::MAX,
             tiers: TierTable::default(),
         }

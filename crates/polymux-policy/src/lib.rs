@@ -13,7 +13,8 @@
 //!
 //! Three things keep data from moving to and fro, and every policy uses them (module `hysteresis`): promotion without a
 //! victim stops at the low mark, so that eviction never sends away what promotion has just fetched; promotion with a victim
-//! needs a range that is hotter by more than chance; and what moved lately is harder to move again.
+//! needs a range that is hotter by more than chance, the more so the longer it was warm already; and what moved lately is
+//! harder to move again.
 
 #![forbid(unsafe_code)]
 

@@ -19,12 +19,12 @@ pub struct TierFill {
     pub read_load_percent: u16,
     /// Write load in percent of the bandwidth that the tier has shown, 0..=100.
     pub write_load_percent: u16,
-    /// Highest heat among the coldest ranges there that one eviction, from the high mark to the low one, would take: the hottest
-    /// of the coldest `high_mark - low_mark` bytes. Not the minimum: going above the mark for one range sends all of these
+    /// Highest heat among the ranges there that one eviction, from the high mark to the low one, would take: of the first
+    /// `high_mark - low_mark` bytes in the order in which the policy lets ranges leave. Not the minimum: going above the mark for one range sends all of these
     /// away, and a minimum is the outlier of a random process. In the unit of [`crate::RangeFacts::heat`]; for `whole-file`
     /// heats of files. `u32::MAX` where nothing can leave.
     pub coldest_heat: u32,
-    /// Seconds since the last use of the range there that was not used for longest; 0 where nothing can leave.
+    /// Seconds since the last use of that one of them that was not used for longest; 0 where nothing can leave.
     pub longest_idle_seconds: u32,
     /// Mean latency of a read in microseconds.
     pub read_latency_us: u32,

@@ -33,7 +33,7 @@ reasons! {
     BudgetUsedUp = 5, "The daily write budget of the faster tier is used up.";
     MovedLately = 6, "It was moved less than two half-lives ago, and its use since then does not justify another move.";
     NoRoomBelowMark = 7, "No tier that it may go to has room below its mark.";
-    NothingColderThere = 8, "The faster tier is full, and nothing on it is so much colder that it should make way.";
+    NothingColderThere = 8, "The faster tier has no room below its low mark, and what would leave it is not so much colder, or idle for longer, that it should make way.";
     TierSaturated = 9, "The tiers that it may go to are at the limit of their bandwidth.";
     LargerThanGap = 10, "It is larger than the gap between the marks of the faster tier, so it would displace too much.";
     PartialNotHeld = 11, "The tier cannot hold a part of a file.";
@@ -41,18 +41,18 @@ reasons! {
     MovesNothing = 13, "The static policy moves only what rules and pins demand.";
     NoSlowerTier = 14, "There is no slower tier that it may go to.";
     RulesSayElsewhere = 20, "A rule or pin does not allow the tier it is on.";
-    SecondTouch = 21, "It was used at least twice lately and the faster tier has room.";
-    Hotter = 22, "It is much hotter than the coldest data on the faster tier.";
-    Accessed = 23, "It was used lately and the faster tier has room.";
+    SecondTouch = 21, "It was used more than once lately, and the faster tier has room below its low mark.";
+    Hotter = 22, "It is much hotter than what would leave the faster tier for it.";
+    Accessed = 23, "It was used lately, and the faster tier has room below its low mark.";
     FileHot = 24, "Its file as a whole is used often.";
     WaitedFor = 25, "Its writes are waited for, which the faster tier makes short.";
     MoreFrequent = 26, "It is used frequently compared with its file, and the faster tier has bandwidth to spare.";
-    LeastRecentlyUsed = 30, "The tier is above its mark, and this was not used for long.";
-    Coldest = 31, "The tier is above its mark, and this is cold.";
-    ColdestFile = 32, "The tier is above its mark, and the file is cold.";
-    WorthLeast = 33, "The tier is above its mark, and use, syncs and age say that this gains least from it.";
+    LeastRecentlyUsed = 30, "The tier is above its mark, and this was not used for longer than what stays.";
+    Coldest = 31, "The tier is above its mark, and this is colder than what stays.";
+    ColdestFile = 32, "The tier is above its mark, and the file is colder than those that stay.";
+    WorthLeast = 33, "The tier is above its mark, and use, syncs and streams say that this gains least from it.";
     LessFrequent = 34, "The tier is above its mark, and this is used less than the rest.";
-    VeryCold = 35, "The tier is above its mark, and this was not used at all, so it goes to the slowest tier.";
+    VeryCold = 35, "The tier is above its mark, and this was hardly used lately, so it goes to the slowest tier.";
 }
 
 #[cfg(test)]

@@ -61,6 +61,7 @@ prop_compose! {
         tiers in any_tiers(),
         heats in (any_u32(), any_u32(), any_u32(), any_u32()),
         seconds in (any_u32(), any_u32(), any_u32(), any_u32()),
+        warm_seconds in any_u32(),
         own in 0..4_usize,
         shares in (any::<u8>(), any::<u8>(), 0..2_u8),
         range_bytes in prop_oneof![Just(2 * MIB), any_u64()],
@@ -75,6 +76,7 @@ prop_compose! {
         }
         (facts.heat, facts.reads, facts.writes, facts.file_heat) = heats;
         (facts.idle_seconds, facts.modified_seconds_ago, facts.moved_seconds_ago, facts.half_life_seconds) = seconds;
+        facts.warm_seconds = warm_seconds;
         (facts.sequential, facts.synchronous, facts.is_cached) = shares;
         (facts.file_size, facts.allowed) = (file_size, allowed);
         facts.version = version.unwrap_or(facts.version);

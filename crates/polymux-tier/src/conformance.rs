@@ -39,6 +39,7 @@ pub fn run(make: impl Fn() -> Box<dyn Tier>) {
     labels_are_replaced_whole(&*make());
     stamping_changes_no_bytes(&*make());
     writing_makes_unsynced_and_syncing_ends_it(&*make());
+    hints_change_no_bytes_and_no_promise(&*make());
     an_operation_that_may_not_wait_changes_nothing_or_all(&*make());
     space_adds_up(&*make());
     many_objects_lose_nothing(&*make());
@@ -288,6 +289,30 @@ pub fn writing_makes_unsynced_and_syncing_ends_it(tier: &dyn Tier) {
     tier.sync_all().expect("the tier is made durable");
     assert!(!tier.is_unsynced(first) && !tier.is_unsynced(second), "an object is unsynced after a sync of the tier");
     tier.sync(first).expect("syncing a clean object is success");
+}
+
+/// Hints leave bytes as they are and make nothing durable; ranges without bytes and objects that are not there are no
+/// trouble.
+pub fn hints_change_no_bytes_and_no_promise(tier: &dyn Tier) {
+    let hint = |object, offset, length| {
+        tier.begin_write_back(object, offset, length);
+        tier.wait_for_write_back(object, offset, length);
+        tier.read_ahead(object, offset, length);
+    };
+    hint(object(9), 0, FAR);
+    assert_eq!(tier.list(object(9).bucket), Ok(vec![]), "a hint made an object");
+    let object = made(tier, 1);
+    let data = vec![5; 3 * BLOCK + 5];
+    write(tier, object, FAR, &data);
+    for (offset, length) in [(0, 1), (FAR, data.len() as u64), (FAR + 3, 7), (2 * FAR, FAR), (FAR, 0)] {
+        hint(object, offset, length);
+    }
+    assert!(tier.is_unsynced(object), "a hint made bytes durable");
+    assert_eq!(tier.stat(object).expect("an object has a stat").size, FAR + data.len() as u64, "size after hints");
+    assert_eq!(read(tier, object, FAR, data.len()), data, "bytes after hints");
+    tier.sync(object).expect("a sync succeeds");
+    hint(object, FAR, data.len() as u64);
+    assert!(!tier.is_unsynced(object), "a hint made an object unsynced");
 }
 
 /// With [`Wait::Never`] an operation is carried out, or returns "would block" and changed nothing.

@@ -11,6 +11,7 @@
 mod capacity;
 mod descriptors;
 mod directory;
+mod early;
 mod holder;
 mod labels;
 mod objects;

@@ -43,6 +43,13 @@ pub trait Tier: Send + Sync {
     /// before [`Tier::sync`].
     fn begin_write_back(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
 
+    /// Waits for what [`Tier::begin_write_back`] began in a range, so that no more than a caller wants is on its way to the
+    /// device. A hint like that one: it promises nothing, and whatever failed is told by [`Tier::sync`].
+    fn wait_for_write_back(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
+
+    /// Begins to bring a range into memory, and does not wait for it. A hint.
+    fn read_ahead(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
+
     /// Sets the size, cutting or extending with zeros.
     fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError>;
 

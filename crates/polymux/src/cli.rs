@@ -93,6 +93,42 @@ pub enum Verb {
         #[arg(long)]
         once: bool,
     },
+    /// Show and change what decides where data is
+    Policy {
+        /// What to do
+        #[command(subcommand)]
+        action: PolicyAction,
+    },
+    /// Keep files, or everything below directories, on one tier, whatever rules and policies say
+    Pin(PinArguments),
+    /// Take pins away
+    Unpin {
+        /// Files and directories
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Tell why a file is where it is, and what happens to it next
+    Explain {
+        /// The file
+        file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what would be moved now
+    Plan {
+        /// Name or mount point of the volume
+        volume: String,
+        /// As if this were the volume's policy
+        #[arg(long)]
+        policy: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Let nothing move between the tiers of a volume until it is resumed
     Pause {
         /// Name or mount point of the volume
@@ -141,6 +177,56 @@ pub enum TierAction {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Actions of `policy`.
+#[derive(Debug, Subcommand)]
+pub enum PolicyAction {
+    /// Show policies, and rules with the number of files that they are about
+    List {
+        /// Name or mount point of the volume
+        volume: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change the policy of a volume, or of the files that a pattern matches, now and in the configuration
+    Set(PolicySetArguments),
+}
+
+/// Arguments of `policy set`.
+#[derive(Debug, clap::Args)]
+pub struct PolicySetArguments {
+    /// Name or mount point of the volume
+    pub volume: String,
+    /// Name of the policy
+    pub policy: String,
+    /// Only for files whose path matches
+    #[arg(long, value_name = "GLOB")]
+    pub path: Option<String>,
+    /// Tiers that these files may be on, best first
+    #[arg(long, value_name = "TIER,...", value_delimiter = ',', requires = "path")]
+    pub tiers: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `pin`.
+#[derive(Debug, clap::Args)]
+pub struct PinArguments {
+    /// Files and directories
+    #[arg(required_unless_present = "list", value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// The tier
+    #[arg(long, required_unless_present = "list")]
+    pub tier: Option<String>,
+    /// Show the pins of a volume
+    #[arg(long, value_name = "VOLUME", conflicts_with_all = ["paths", "tier"])]
+    pub list: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `tier add`.
@@ -423,6 +509,12 @@ mod tests {
             "polymux tier remove media",
             "polymux tier drain media fast --cancel --wait",
             "polymux migrate file",
+            "polymux pin file",
+            "polymux pin --tier fast",
+            "polymux pin file --list media",
+            "polymux unpin",
+            "polymux policy set media",
+            "polymux policy set media lru --tiers fast",
             "polymux migrate --to fast",
             "polymux migrate file --to fast --range 2GiB-1GiB",
         ] {

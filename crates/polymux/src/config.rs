@@ -5,16 +5,18 @@
 
 use std::fs;
 use std::io::Write;
+use std::num::NonZeroU32;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_fs::TierMember;
+use polymux_fs::{MoverLimits, TierMember};
 use polymux_types::limits::TIERS_MAX;
 use polymux_types::{Percent, VolumeId};
 
 use crate::config_format::{self, OptionsEntry, Reserve, Section, Share, Size, TierEntry, VolumeFile};
 use crate::names;
+use crate::steering_config::{self, SteeringConfig};
 
 /// A volume's configuration.
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub struct VolumeConfig {
     pub tiers: Vec<TierConfig>,
     /// Mount options.
     pub options: OptionsEntry,
+    /// Policy and rules.
+    pub steering: SteeringConfig,
 }
 
 /// One tier of a [`VolumeConfig`].
@@ -46,12 +50,37 @@ pub struct TierConfig {
     pub high_mark: Option<Share>,
     /// Share at which that ends.
     pub low_mark: Option<Share>,
+    /// Bytes per second that movers read or write there at most.
+    pub mover_rate: Option<Size>,
+    /// Requests per second of movers there at most.
+    pub mover_iops: Option<NonZeroU32>,
+    /// Bytes per day that are written there only because they are used much.
+    pub write_budget: Option<Size>,
 }
 
 impl TierConfig {
     /// A tier without limits.
     pub fn new(name: impl Into<String>, path: PathBuf) -> Self {
-        Self { name: name.into(), path, capacity: None, reserve: None, high_mark: None, low_mark: None }
+        Self {
+            name: name.into(),
+            path,
+            capacity: None,
+            reserve: None,
+            high_mark: None,
+            low_mark: None,
+            mover_rate: None,
+            mover_iops: None,
+            write_budget: None,
+        }
+    }
+
+    /// What movers may do there at most.
+    pub fn mover_limits(&self) -> MoverLimits {
+        MoverLimits {
+            bytes_per_second: self.mover_rate.map(|Size(bytes)| bytes.0),
+            operations_per_second: self.mover_iops.map(|number| u64::from(number.get())),
+            promoted_bytes_per_day: self.write_budget.map(|Size(bytes)| bytes.0),
+        }
     }
 
     /// High and low mark, the defaults included.
@@ -69,6 +98,9 @@ impl TierConfig {
             reserve: self.reserve,
             high_mark: self.high_mark,
             low_mark: self.low_mark,
+            mover_rate: self.mover_rate,
+            mover_iops: self.mover_iops,
+            write_budget: self.write_budget,
         }
     }
 }
@@ -95,14 +127,19 @@ impl VolumeConfig {
     /// Reads and checks a configuration file.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let file = config_format::parse(path, &text)?;
-        Self::check(file).map_err(|(section, key, error)| {
-            anyhow!("{}:{}: {error:#}", path.display(), config_format::line_of_key(&text, section, key))
+        Self::parse(path, &text)
+    }
+
+    /// Checks the text of a configuration file; `path` is only for messages.
+    pub fn parse(path: &Path, text: &str) -> Result<Self> {
+        let file = config_format::parse(path, text)?;
+        Self::check(file, text).map_err(|(section, key, error)| {
+            anyhow!("{}:{}: {error:#}", path.display(), config_format::line_of_key(text, section, key))
         })
     }
 
     /// Checks what the form alone cannot. An error comes with the place of the key it concerns.
-    fn check(file: VolumeFile) -> std::result::Result<Self, (Section, &'static str, anyhow::Error)> {
+    fn check(file: VolumeFile, text: &str) -> std::result::Result<Self, (Section, &'static str, anyhow::Error)> {
         names::check("volume", &file.name).map_err(|error| (Section::Top, "name", error))?;
         let id = VolumeId::parse(&file.volume).ok_or_else(|| {
             (Section::Top, "volume", anyhow!("`{}` is not a volume's identity (a UUID)", file.volume))
@@ -114,7 +151,9 @@ impl VolumeConfig {
         })?;
         check_copy_tier(&tiers, metadata, file.options.metadata_copy.as_deref())
             .map_err(|error| (Section::Options, "metadata_copy", error))?;
-        Ok(Self { name: file.name, id, metadata, tiers, options: file.options })
+        steering_config::check_options(&file.options).map_err(|(key, error)| (Section::Options, key, error))?;
+        let steering = SteeringConfig::check(file.policy, file.rule, &tiers, text)?;
+        Ok(Self { name: file.name, id, metadata, tiers, options: file.options, steering })
     }
 
     /// Writes the configuration where there is none yet, so that either all of it is there or nothing.
@@ -141,7 +180,9 @@ impl VolumeConfig {
             name: self.name.clone(),
             volume: self.id.to_string(),
             metadata: self.tiers[self.metadata].name.clone(),
+            policy: self.steering.policy,
             tier: self.tiers.iter().map(TierConfig::to_entry).collect(),
+            rule: self.steering.entries.clone(),
             options: self.options.clone(),
         }
     }
@@ -156,6 +197,9 @@ impl From<TierEntry> for TierConfig {
             reserve: entry.reserve,
             high_mark: entry.high_mark,
             low_mark: entry.low_mark,
+            mover_rate: entry.mover_rate,
+            mover_iops: entry.mover_iops,
+            write_budget: entry.write_budget,
         }
     }
 }
@@ -181,6 +225,7 @@ pub fn check_tiers(tiers: &[TierConfig]) -> std::result::Result<(), WrongTier> {
         check_tier_name(&tiers[..index], tier).map_err(|error| WrongTier { index, key: "name", error })?;
         check_tier_path(&tiers[..index], tier).map_err(|error| WrongTier { index, key: "path", error })?;
         check_tier_marks(tier).map_err(|(key, error)| WrongTier { index, key, error })?;
+        steering_config::check_limits(tier).map_err(|(key, error)| WrongTier { index, key, error })?;
     }
     Ok(())
 }

@@ -43,8 +43,8 @@ pub fn remove_tier(path: &Path, name: &str) -> Result<()> {
     })
 }
 
-/// Changes what a file says and, in the same way, its text.
-fn edit(path: &Path, change: impl FnOnce(&mut VolumeFile, &str) -> Result<String>) -> Result<()> {
+/// Changes what a file says and, in the same way, its text. Where `change` fails, nothing is written.
+pub fn edit(path: &Path, change: impl FnOnce(&mut VolumeFile, &str) -> Result<String>) -> Result<()> {
     // A link stays one.
     let path = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

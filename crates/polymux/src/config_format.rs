@@ -4,11 +4,17 @@
 //! * Unknown keys are errors, so that a misspelt option is never silently ignored.
 //! * Every error names the file and the line.
 
+mod rules;
+mod schedule;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use polymux_types::{ByteSize, Percent};
 use serde::{Deserialize, Serialize};
+
+pub use rules::{Account, PolicyName, RuleEntry};
+pub use schedule::{TimeSpan, WindowEntry};
 
 /// A configuration file as it is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,8 +26,14 @@ pub struct VolumeFile {
     pub volume: String,
     /// Name of the tier that holds the metadata store.
     pub metadata: String,
+    /// Policy for the files that no rule gives another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyName>,
     /// Tiers in speed order, fastest first.
     pub tier: Vec<TierEntry>,
+    /// Rules in the order in which they are asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rule: Vec<RuleEntry>,
     /// Mount options.
     #[serde(default, skip_serializing_if = "OptionsEntry::is_default")]
     pub options: OptionsEntry,
@@ -47,6 +59,15 @@ pub struct TierEntry {
     /// Share at which that ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low_mark: Option<Share>,
+    /// Bytes per second that movers read or write there at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mover_rate: Option<Size>,
+    /// Requests per second of movers there at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mover_iops: Option<std::num::NonZeroU32>,
+    /// Bytes per day that are written there only because they are used much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_budget: Option<Size>,
 }
 
 /// The `[options]` table. `None` is the program's default.
@@ -87,6 +108,18 @@ pub struct OptionsEntry {
     /// Largest file that lives in the metadata store; 0 for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline_size_max: Option<Size>,
+    /// Hours of the week in which blocks are moved that nobody asked for; default: always.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub move_windows: Option<Vec<WindowEntry>>,
+    /// Whether movers slow down beside programs; default: they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub movers_polite: Option<bool>,
+    /// Time in which heat halves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heat_half_life: Option<TimeSpan>,
+    /// Bytes of memory for heat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heat_memory: Option<Size>,
 }
 
 impl OptionsEntry {
@@ -128,7 +161,11 @@ impl TryFrom<u16> for Movers {
     type Error = String;
 
     fn try_from(number: u16) -> Result<Self, Self::Error> {
-        if number <= Self::MAX { Ok(Self(number)) } else { Err(format!("movers is {number}; 0 to {} are possible", Self::MAX)) }
+        if number <= Self::MAX {
+            Ok(Self(number))
+        } else {
+            Err(format!("movers is {number}; 0 to {} are possible", Self::MAX))
+        }
     }
 }
 
@@ -225,28 +262,43 @@ pub enum Section {
     Top,
     /// The `[[tier]]` of this index.
     Tier(usize),
+    /// The `[[rule]]` of this index.
+    Rule(usize),
     /// `[options]`.
     Options,
 }
 
-/// Number of the line, from 1, on which a key of a section is set; 1 where it is written in some other form.
+/// Number of the line, from 1, on which a key of a section is set; where it is written in some other form, or not at all,
+/// that of the section's heading, else 1.
 pub fn line_of_key(text: &str, section: Section, key: &str) -> usize {
     let mut current = Some(Section::Top);
-    let mut tiers = 0;
+    let (mut tiers, mut rules) = (0, 0);
+    let mut heading = 1;
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.starts_with("[[tier]]") {
             current = Some(Section::Tier(tiers));
             tiers += 1;
-        } else if line.starts_with('[') {
-            current = (line == "[options]").then_some(Section::Options);
+        } else if line.starts_with("[[rule]]") {
+            current = Some(Section::Rule(rules));
+            rules += 1;
+        } else if line.starts_with('[') && !is_continued(line) {
+            current = line.starts_with("[options]").then_some(Section::Options);
         } else if current == Some(section)
             && line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='))
         {
             return index + 1;
         }
+        if current == Some(section) && line.starts_with('[') && !is_continued(line) {
+            heading = index + 1;
+        }
     }
-    1
+    heading
+}
+
+/// Whether a line that begins with a bracket is a value of an array that begins above, not a heading.
+fn is_continued(line: &str) -> bool {
+    line.starts_with("[\"") || line.starts_with("['")
 }
 
 /// The text of a configuration file.
@@ -310,7 +362,10 @@ threads = 4
 
     #[test]
     fn too_many_movers_are_refused_with_the_line() {
-        assert_eq!(parse(Path::new("x"), &GOOD.replace("threads = 4", "movers = 0")).unwrap().options.movers, Some(Movers(0)));
+        assert_eq!(
+            parse(Path::new("x"), &GOOD.replace("threads = 4", "movers = 0")).unwrap().options.movers,
+            Some(Movers(0))
+        );
         let error = error_of(&GOOD.replace("threads = 4", "movers = 17"));
         assert!(error.starts_with("/etc/polymux/media.toml:18: ") && error.contains("0 to 16"), "{error}");
     }

@@ -105,6 +105,16 @@ fn answer_to(request: &Request, view: &DaemonView) -> Answer {
         Request::TierDrainCancel { tier } => return moves(view.cancel_drain(tier)),
         Request::Pause => return moves(Ok(view.set_movers(MoversState::Paused))),
         Request::Resume => return moves(Ok(view.set_movers(MoversState::Working))),
+        Request::Policies => return view.policies().map_or_else(refused, Answer::Policies),
+        Request::PolicySet { change } => return view.set_policy(change).map_or_else(refused, Answer::Policies),
+        Request::Pin { files, tier } => return view.pin(files, tier.as_deref()).map_or_else(refused, Answer::Pinned),
+        Request::Pins => return view.pins().map_or_else(refused, Answer::Pins),
+        Request::Explain { ino } => {
+            return view.explain(Ino(*ino)).map_or_else(refused, |report| Answer::Explain(Box::new(report)));
+        }
+        Request::Plan { policy } => {
+            return view.plan(policy.as_deref()).map_or_else(refused, |report| Answer::Plan(Box::new(report)));
+        }
         Request::TierAdd { tier, place, volatile_for_tests } => {
             let volatile = if *volatile_for_tests { VolatileTiers::Allowed } else { VolatileTiers::Refused };
             return tier_changed(tier_events::add(view, tier, place, volatile));

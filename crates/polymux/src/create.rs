@@ -21,6 +21,7 @@ use crate::config_format::OptionsEntry;
 use crate::names;
 use crate::output;
 use crate::registry::{Registry, VolumeReference};
+use crate::steering_config::SteeringConfig;
 use crate::tiers::{self, VolatileTiers};
 
 /// Makes a volume and says so.
@@ -68,7 +69,17 @@ fn plan(arguments: &CreateArguments, volatile: VolatileTiers) -> Result<(VolumeC
     warnings.extend(tiers.iter().zip(&capabilities).filter_map(|(tier, can)| warning_of_limits(tier, can)));
     let id = VolumeId::from_random(random_bytes()?);
     let options = OptionsEntry::default();
-    Ok((VolumeConfig { name: arguments.name.clone(), id, metadata, tiers, options }, warnings))
+    Ok((
+        VolumeConfig {
+            name: arguments.name.clone(),
+            id,
+            metadata,
+            tiers,
+            options,
+            steering: SteeringConfig::default(),
+        },
+        warnings,
+    ))
 }
 
 /// A tier as the command line gives it, with the true path of its directory.

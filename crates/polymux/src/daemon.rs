@@ -40,6 +40,7 @@ use crate::mount_options::RequestedOptions;
 use crate::mount_table::MountTable;
 use crate::registry::Registry;
 use crate::report::DaemonView;
+use crate::steering_config;
 use crate::tiers;
 
 /// How long files may stay open after a signal before the daemon ends all the same.
@@ -118,14 +119,11 @@ impl Mounted {
         prepare_process();
         let (file_system, metadata) = open_file_system(&config, options, &mut warnings)?;
         let file_system = Arc::new(file_system);
+        steering_config::apply(&config, &file_system).inspect_err(|_| end(&file_system))?;
         let kernel_options = options.for_kernel(&config);
         let session = polymux_fuse::mount(Arc::clone(&file_system), mount_point, &kernel_options)
             .map_err(|error| error_of_mounting(error, mount_point));
-        let session = session.inspect_err(|_| {
-            if let Err(error) = file_system.unmount() {
-                log::error!("{error}");
-            }
-        })?;
+        let session = session.inspect_err(|_| end(&file_system))?;
         let (sender, events) = mpsc::channel();
         let unmounter = session.unmounter();
         watch_signals(sender.clone())?;
@@ -209,6 +207,13 @@ impl Mounted {
             log::error!("cannot detach {}: {error}", self.mount_point.display());
         }
         true
+    }
+}
+
+/// Ends a file system that is not served.
+fn end(file_system: &FileSystem) {
+    if let Err(error) = file_system.unmount() {
+        log::error!("{error}");
     }
 }
 

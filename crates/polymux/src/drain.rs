@@ -65,9 +65,9 @@ fn tell(volume: &str, report: &DrainReport, moves: &MovesReport, format: OutputF
             "tier `{tier}` is empty: safe to remove (`polymux tier remove {volume} {tier}`)"
         ));
     }
-    let size = report.bytes_total.map_or_else(String::new, |bytes| {
-        format!(", {} of {} moved", ByteSize(report.bytes_done), ByteSize(bytes))
-    });
+    let size = report
+        .bytes_total
+        .map_or_else(String::new, |bytes| format!(", {} of {} moved", ByteSize(report.bytes_done), ByteSize(bytes)));
     output::line(&format!(
         "tier `{tier}` of volume `{volume}` is being emptied{size}; `polymux top {volume}` shows how far it is, and \
          `polymux tier drain {volume} {tier} --wait` waits for the end"
@@ -114,7 +114,7 @@ fn wait(registry: &Registry, name: &str, tier: &str) -> Result<Option<DrainRepor
         }
         if moving_since.elapsed() > PARKED_PATIENCE {
             let why = drain.why.unwrap_or_else(|| "nothing can go on".to_owned());
-            break Err(anyhow::anyhow!("tier `{tier}` is not empty, {} files wait: {why}", drain.parked));
+            break Err(anyhow::anyhow!("tier `{tier}` is not empty, {} waiting: {why}", output::files(drain.parked)));
         }
         if interrupted.load(Ordering::Acquire) {
             break Err(anyhow::anyhow!(
@@ -129,7 +129,7 @@ fn wait(registry: &Registry, name: &str, tier: &str) -> Result<Option<DrainRepor
 }
 
 fn reading(drain: &DrainReport, moves: &MovesReport, name: &str) -> Reading {
-    let waiting = drain.why.as_ref().map(|why| format!("{} files wait: {why}", drain.parked));
+    let waiting = drain.why.as_ref().map(|why| format!("{} waiting: {why}", output::files(drain.parked)));
     let notes: Vec<String> = hints(name, moves).into_iter().chain(waiting).collect();
     Reading {
         bytes_done: drain.bytes_done,

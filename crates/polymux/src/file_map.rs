@@ -85,8 +85,9 @@ impl FileMap {
         let cell_bytes = report.size.div_ceil(CELLS_MAX).max(CELL_BYTES_MIN).next_multiple_of(CELL_BYTES_MIN);
         let legend = legend(report);
         let letter_of = |place: &str| legend.iter().find(|(_, known)| *known == place).map(|(letter, _)| *letter);
-        let whole = [0..report.size];
-        let data = data.unwrap_or(&whole);
+        let knows_holes = data.is_some();
+        let whole = 0..report.size;
+        let data = data.unwrap_or(std::slice::from_ref(&whole));
         let mut cells = String::new();
         let (mut extents, mut runs) = (&report.extents[..], data);
         for start in (0..report.size).step_by(usize::try_from(cell_bytes).unwrap_or(usize::MAX)) {
@@ -99,7 +100,7 @@ impl FileMap {
             }
             cells.push(letter_of_cell(&cell, extents, runs, letter_of));
         }
-        Self { cell_bytes, columns, cells, legend, knows_holes: data != whole || report.size == 0 }
+        Self { cell_bytes, columns, cells, legend, knows_holes }
     }
 
     /// The picture with its legend.
@@ -116,6 +117,9 @@ impl FileMap {
             self.legend.iter().map(|(letter, place)| format!("{} {place}", self.coloured(*letter, colours))).collect();
         if self.cells.contains(HOLE) {
             legend.push(format!("{HOLE} hole"));
+        }
+        if !self.knows_holes {
+            legend.push("holes are not known".to_owned());
         }
         if self.cells.contains(|cell: char| cell.is_lowercase()) {
             legend.push("small letter: most of it there".to_owned());

@@ -15,6 +15,7 @@ mod create;
 mod daemon;
 mod daemonize;
 mod drain;
+mod explain;
 mod file_map;
 mod inspect;
 mod logging;
@@ -29,12 +30,18 @@ mod moves_view;
 mod names;
 mod output;
 mod pause;
+mod pins;
+mod plan;
+mod policies;
+mod policy_edit;
 mod progress;
 mod protocol;
 mod rate;
 mod registry;
 mod report;
 mod status;
+mod steering_config;
+mod steering_view;
 mod tier_admin;
 mod tier_events;
 mod tiers;
@@ -49,7 +56,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 
-use crate::cli::{CommandLine, ExtentDetail, InspectSubject, TierAction, Verb, output_format};
+use crate::cli::{CommandLine, ExtentDetail, InspectSubject, PolicyAction, TierAction, Verb, output_format};
 use crate::registry::Registry;
 use crate::top::TopForm;
 use crate::umount::UnmountMode;
@@ -95,9 +102,23 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Tier { action: TierAction::Drain(arguments) } => drain::run(&registry()?, &arguments),
         Verb::Migrate(arguments) => migrate::run(&registry()?, &arguments),
         Verb::Top { volume, json, once } => {
-            let form = if json { TopForm::Json } else if once { TopForm::Text } else { TopForm::Live };
+            let form = if json {
+                TopForm::Json
+            } else if once {
+                TopForm::Text
+            } else {
+                TopForm::Live
+            };
             top::run(&registry()?, volume.as_deref(), form)
         }
+        Verb::Policy { action: PolicyAction::List { volume, json } } => {
+            policies::list(&registry()?, &volume, output_format(json))
+        }
+        Verb::Policy { action: PolicyAction::Set(arguments) } => policies::set(&registry()?, &arguments),
+        Verb::Pin(arguments) => pins::pin(&registry()?, &arguments),
+        Verb::Unpin { paths, json } => pins::unpin(&registry()?, &paths, output_format(json)),
+        Verb::Explain { file, json } => explain::run(&registry()?, &file, output_format(json)),
+        Verb::Plan { volume, policy, json } => plan::run(&registry()?, &volume, policy.as_deref(), output_format(json)),
         Verb::Pause { volume, json } => pause::pause(&registry()?, &volume, output_format(json)),
         Verb::Resume { volume, json } => pause::resume(&registry()?, &volume, output_format(json)),
         Verb::Inspect { subject: InspectSubject::Label { tier, json } } => inspect::label(&tier, output_format(json)),

@@ -111,13 +111,16 @@ pub fn run(registry: &Registry, arguments: &MigrateArguments) -> Result<()> {
 }
 
 /// The paths that were named, checked, and their volume.
-struct Places {
-    volume: String,
-    paths: Vec<PathBuf>,
+pub struct Places {
+    /// Name of the volume.
+    pub volume: String,
+    /// True paths, in the order in which they were named.
+    pub paths: Vec<PathBuf>,
 }
 
 impl Places {
-    fn of(named: &[PathBuf]) -> Result<Self> {
+    /// Checks that each path is a file or a directory, and that all are on one volume.
+    pub fn of(named: &[PathBuf]) -> Result<Self> {
         let table = MountTable::read()?;
         let mut volume: Option<String> = None;
         let mut paths = Vec::new();
@@ -134,7 +137,7 @@ impl Places {
             let Some(mount) = mount else { bail!("{} does not lie on a Polymux volume", path.display()) };
             match &volume {
                 Some(volume) if *volume != mount.source => bail!(
-                    "{} lies on volume `{}` and the path before it on `{volume}`: move the files of each by themselves",
+                    "{} lies on volume `{}` and the path before it on `{volume}`: name those of each volume by themselves",
                     path.display(),
                     mount.source
                 ),
@@ -222,9 +225,8 @@ impl<'a> Submission<'a> {
             let range = self.range;
             self.watched.push(Watched::new(*job, path_of(job.ino), range));
         }
-        self.refused.extend(
-            report.refused.iter().map(|file| FileAndReason { path: path_of(file.ino), why: file.why.clone() }),
-        );
+        self.refused
+            .extend(report.refused.iter().map(|file| FileAndReason { path: path_of(file.ino), why: file.why.clone() }));
         (self.is_paused, self.movers) = (report.is_paused, report.movers);
         Ok(())
     }
@@ -273,11 +275,12 @@ impl<'a> Submission<'a> {
         match outcome {
             Some(outcome) => {
                 let copied = ByteSize(outcome.bytes_copied);
-                format!("{} of {files} files moved to tier `{tier}`, {copied} copied", outcome.done)
+                format!("{} of {} moved to tier `{tier}`, {copied} copied", outcome.done, output::files(files))
             }
             None => format!(
-                "{files} files, {}, move to tier `{tier}` in the background; `polymux top {}` shows how far they are. \
-                 An unmount gives up what has not been moved by then",
+                "moving {}, {}, to tier `{tier}` in the background; `polymux top {}` shows how far it is. An unmount \
+                 gives up what has not been moved by then",
+                output::files(files),
                 ByteSize(self.bytes_total),
                 self.volume
             ),
@@ -303,7 +306,7 @@ fn problem(
             if files.len() == 1 && what == "not moved" {
                 return named[0].clone();
             }
-            format!("{} files {what} to tier `{tier}`: {}{more}", files.len(), named.join("; "))
+            format!("{} {what} (to tier `{tier}`): {}{more}", output::files(files.len() as u64), named.join("; "))
         })
         .collect();
     if parts.is_empty() { None } else { Some(parts.join("; ")) }
@@ -354,6 +357,10 @@ mod tests {
         assert_eq!(problem(&[file("/m/a")], &[], &[], "fast").unwrap(), "/m/a: no room");
         let many: Vec<_> = (0..7).map(|index| file(&format!("/m/{index}"))).collect();
         let text = problem(&[], &many, &[file("/m/p")], "fast").unwrap();
-        assert!(text.starts_with("7 files failed to tier `fast`: /m/0: no room; ") && text.contains("; and 2 more; 1 files waiting"), "{text}");
+        assert!(
+            text.starts_with("7 files failed (to tier `fast`): /m/0: no room; ")
+                && text.contains("; and 2 more; 1 file waiting"),
+            "{text}"
+        );
     }
 }

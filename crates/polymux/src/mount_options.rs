@@ -93,6 +93,12 @@ impl RequestedOptions {
         if let Some(size) = config.options.inline_size_max {
             options.inline_size_max = u32::try_from(size.0.0).unwrap_or(u32::MAX);
         }
+        if let Some(half_life) = &config.options.heat_half_life {
+            options.heat_half_life_seconds = u32::try_from(half_life.seconds).unwrap_or(u32::MAX);
+        }
+        if let Some(size) = config.options.heat_memory {
+            options.heat_memory_bytes = size.0.0;
+        }
         options
     }
 

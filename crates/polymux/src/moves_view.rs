@@ -83,6 +83,7 @@ impl DaemonView {
         MovesReport {
             is_paused: moves.is_paused,
             movers: self.background.movers(),
+            window_opens_in_minutes: moves.window_opens_in_minutes,
             running: moves.running.into_iter().map(|job| with_path(self.job_report(job))).collect(),
             queued_count: moves.queued_count,
             queued: waiting(moves.queued),
@@ -100,6 +101,7 @@ impl DaemonView {
         MovesSummary {
             is_paused: moves.is_paused,
             movers: self.background.movers(),
+            window_opens_in_minutes: moves.window_opens_in_minutes,
             running: moves.running.len() as u64,
             queued: moves.queued_count,
             parked: moves.parked_count,
@@ -122,7 +124,7 @@ impl DaemonView {
         self.file_system.drains().into_iter().map(report).collect()
     }
 
-    fn job_report(&self, job: polymux_fs::JobReport) -> JobReport {
+    pub(crate) fn job_report(&self, job: polymux_fs::JobReport) -> JobReport {
         let (to, away_from) = match job.destination {
             Destination::To(tier) => (Some(self.name_of(tier)), None),
             Destination::AwayFrom(tier) => (None, Some(self.name_of(tier))),

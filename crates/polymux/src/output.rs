@@ -42,6 +42,11 @@ pub fn size(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string())
 }
 
+/// So many files, for people.
+pub fn files(count: u64) -> String {
+    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
+}
+
 /// Rows under a heading, each column as wide as its widest cell.
 #[derive(Debug)]
 pub struct Table {

@@ -36,6 +36,7 @@ pub struct Progress {
     rate: Rate,
     bar: Option<ProgressBar>,
     line_due: Duration,
+    note: String,
 }
 
 impl Progress {
@@ -43,12 +44,13 @@ impl Progress {
     pub fn start(what: &'static str) -> Self {
         let bar = stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(0);
-            let style = ProgressStyle::with_template("{prefix} {bar:24} {msg}").expect("the template is well formed");
+            let style =
+                ProgressStyle::with_template("{prefix} {bar:24} {wide_msg}").expect("the template is well formed");
             bar.set_style(style);
             bar.set_prefix(what);
             bar
         });
-        Self { what, start: Instant::now(), rate: Rate::default(), bar, line_due: LINE_INTERVAL }
+        Self { what, start: Instant::now(), rate: Rate::default(), bar, line_due: LINE_INTERVAL, note: String::new() }
     }
 
     /// Shows a reading.
@@ -56,15 +58,22 @@ impl Progress {
         let now = self.start.elapsed();
         self.rate.note(now, reading.bytes_done);
         let text = sentence(reading, &self.rate);
+        let is_news = self.note != reading.note && !reading.note.is_empty();
+        self.note.clone_from(&reading.note);
         match &self.bar {
             Some(bar) => {
                 bar.set_length(reading.bytes_total.unwrap_or(0).max(1));
                 bar.set_position(reading.bytes_done);
                 bar.set_message(text);
+                // There is seldom room for it beside the bar.
+                if is_news {
+                    bar.println(output::one_line(&reading.note));
+                }
             }
             None if now >= self.line_due => {
                 self.line_due = now + LINE_INTERVAL;
-                eprintln!("{}: {}", self.what, output::one_line(&text));
+                let note = if reading.note.is_empty() { String::new() } else { format!(", {}", reading.note) };
+                eprintln!("{}: {}", self.what, output::one_line(&format!("{text}{note}")));
             }
             None => {}
         }
@@ -83,19 +92,16 @@ fn sentence(reading: &Reading, rate: &Rate) -> String {
     match (reading.bytes_total, reading.files_total) {
         (Some(bytes), Some(files)) => {
             parts.push(format!("{} of {}", ByteSize(reading.bytes_done), ByteSize(bytes)));
-            parts.push(format!("{} of {files} files", reading.files_done));
+            parts.push(format!("{} of {}", reading.files_done, output::files(files)));
         }
         _ => parts.push("counting".to_owned()),
     }
-    if let Some(rate) = rate.per_second() {
+    if let Some(rate) = rate.per_second().filter(|rate| *rate > 0) {
         parts.push(format!("{}/s", ByteSize(rate)));
     }
     let left = reading.bytes_total.map_or(0, |total| total.saturating_sub(reading.bytes_done));
     if let Some(time) = rate.time_for(left).filter(|_| left > 0) {
         parts.push(format!("{} left", rate::duration(time)));
-    }
-    if !reading.note.is_empty() {
-        parts.push(reading.note.clone());
     }
     parts.join(", ")
 }
@@ -116,10 +122,7 @@ mod tests {
             files_total: Some(6),
             note: "moving is paused".to_owned(),
         };
-        assert_eq!(
-            sentence(&reading, &rate),
-            "20 MiB of 120 MiB, 1 of 6 files, 10 MiB/s, 10 s left, moving is paused"
-        );
+        assert_eq!(sentence(&reading, &rate), "20 MiB of 120 MiB, 1 of 6 files, 10 MiB/s, 10 s left");
         assert_eq!(sentence(&Reading::default(), &Rate::default()), "counting");
     }
 }

@@ -1,9 +1,11 @@
 //! What the command line and the daemon say to each other: one line of JSON each way (DESIGN section 13).
 //!
 //! Invariant: an answer is what `--json` prints, so that keys here are a public interface: they are added to, never
-//! renamed.
+//! renamed. What the command line makes of several answers has its shape beside the verb: `migrate::Summary`,
+//! `top::sample::TopReport`, `file_map::FileMap`.
 
 mod moves;
+mod steering;
 
 use std::collections::BTreeMap;
 
@@ -14,6 +16,10 @@ use crate::config_format::TierEntry;
 pub use moves::{
     ByteRange, DrainReport, JobPhase, JobReport, JobsReport, MigrateReport, MovesReport, MovesSummary, RefusedFile,
     SubmittedJob,
+};
+pub use steering::{
+    ExplainReport, ExplainedRange, PinReport, PinnedReport, PinsReport, PlanReport, PlannedFile, PlannedMoves,
+    PoliciesReport, PolicyChange, PolicyReport, RuleReport, SteeredBy,
 };
 
 /// Longest request in bytes.
@@ -63,6 +69,33 @@ pub enum Request {
     Pause,
     /// Let movers work again.
     Resume,
+    /// Policies and rules.
+    Policies,
+    /// Change the policy, in the configuration too.
+    PolicySet {
+        /// To what.
+        change: PolicyChange,
+    },
+    /// Pin files and directories to a tier, or without one take their pins away. Not more than
+    /// [`FILES_PER_REQUEST_MAX`] at once.
+    Pin {
+        /// Inode numbers.
+        files: Vec<u64>,
+        /// Name of the tier.
+        tier: Option<String>,
+    },
+    /// All pins.
+    Pins,
+    /// Why a file is where it is.
+    Explain {
+        /// Inode number.
+        ino: u64,
+    },
+    /// What would be moved.
+    Plan {
+        /// As if this were the volume's policy.
+        policy: Option<String>,
+    },
     /// Take a tier into the volume.
     TierAdd {
         /// The tier as the configuration is to list it.
@@ -105,6 +138,16 @@ pub enum Answer {
     Jobs(JobsReport),
     /// To every other request about moves: how things are after it.
     Moves(Box<MovesReport>),
+    /// To [`Request::Policies`] and [`Request::PolicySet`].
+    Policies(PoliciesReport),
+    /// To [`Request::Pin`].
+    Pinned(PinnedReport),
+    /// To [`Request::Pins`].
+    Pins(PinsReport),
+    /// To [`Request::Explain`].
+    Explain(Box<ExplainReport>),
+    /// To [`Request::Plan`].
+    Plan(Box<PlanReport>),
     /// To [`Request::TierAdd`] and [`Request::TierRemove`]: it is done.
     TierChanged(TierChange),
     /// The request could not be carried out.

@@ -105,22 +105,38 @@ fn moves_lines(volume: &str, moves: &MovesSummary) -> Vec<String> {
     if moves.is_paused {
         lines.push(format!("  moves: moving is paused; `polymux resume {volume}` goes on"));
     }
+    if let Some(minutes) = moves.window_opens_in_minutes {
+        lines.push(format!(
+            "  moves: outside its time windows only what people and drains want moves; the next one opens {}",
+            opens_in(minutes)
+        ));
+    }
     lines.extend(moves.parked_why.iter().map(|why| format!("  moves: parked: {why}")));
     lines.extend(moves.drains.iter().map(|drain| format!("  {}", drain_line(drain))));
     lines
 }
 
+/// When the next time window of the movers opens.
+pub fn opens_in(minutes: u32) -> String {
+    match minutes {
+        u32::MAX => "never".to_owned(),
+        minutes => format!("in {} h {} min", minutes / 60, minutes % 60),
+    }
+}
+
 /// How far the emptying of a tier is.
 pub fn drain_line(drain: &DrainReport) -> String {
     let tier = &drain.tier;
-    let waiting = drain.why.as_ref().map_or_else(String::new, |why| format!("; {} files wait: {why}", drain.parked));
+    let waiting =
+        drain.why.as_ref().map_or_else(String::new, |why| format!("; {} waiting: {why}", output::files(drain.parked)));
     match (drain.is_empty, drain.bytes_total, drain.files_total) {
         (true, ..) => format!("drain of tier `{tier}`: it is empty: safe to remove"),
         (false, Some(bytes), Some(files)) => format!(
-            "drain of tier `{tier}`: {} of {}, {} of {files} files{waiting}",
+            "drain of tier `{tier}`: {} of {}, {} of {}{waiting}",
             ByteSize(drain.bytes_done),
             ByteSize(bytes),
-            drain.files_done
+            drain.files_done,
+            output::files(files)
         ),
         (false, ..) => format!("drain of tier `{tier}`: {} moved, counting{waiting}", ByteSize(drain.bytes_done)),
     }

@@ -23,7 +23,7 @@ use crate::report::DaemonView;
 use crate::tiers::{self, VolatileTiers};
 
 /// One event at a time; the configuration can be read meanwhile.
-static EVENT: Mutex<()> = Mutex::new(());
+pub static EVENT: Mutex<()> = Mutex::new(());
 
 /// Takes a tier into the volume and into its configuration.
 pub fn add(view: &DaemonView, entry: &TierEntry, place: &TierPlace, volatile: VolatileTiers) -> Result<TierChange> {

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use polymux_fs::MountOptions;
+use polymux_fs::{MountOptions, PolicyKind};
 use polymux_types::Ino;
 
 use super::native::{self, Bandwidth};
@@ -137,6 +137,8 @@ fn measure(devices: &Devices, from: &str, to: &str, (files, bytes): (u64, u64)) 
         (0..files).map(|index| tiered.write_file(&format!("f{index}"), bytes)).collect::<Result<_>>()?;
     tiered.move_files(&inos, from)?;
     tiered.begin_measuring()?;
+    // Nothing else is to move meanwhile.
+    tiered.file_system().set_steering(PolicyKind::Static, &[])?;
     ensure!(tiered.bytes_on(inos[0], from)? >= bytes, "the file was to be on {from} before it is measured");
     let seconds = tiered.move_files(&inos, to)?;
     for ino in &inos {

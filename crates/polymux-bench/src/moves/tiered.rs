@@ -4,14 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use polymux_fs::{
-    Caller, FileSystem, HandleId, JobId, JobState, MountOptions, OpenOptions, SyncKind, WriteOrigin,
-};
-use polymux_types::Ino;
+use polymux_fs::{Caller, FileSystem, HandleId, JobId, JobState, MountOptions, OpenOptions, SyncKind, WriteOrigin};
+use polymux_types::{ByteSize, Ino};
 
 use crate::store;
-use crate::throttled::Devices;
-use crate::volume::{MountedVolume, Volume};
+use crate::throttled::{Device, Devices};
+use crate::volume::{MountedVolume, Volume, VolumeTier};
 
 /// How a file is opened that is written and read.
 pub const OPEN: OpenOptions = OpenOptions {
@@ -23,6 +21,9 @@ pub const OPEN: OpenOptions = OpenOptions {
     synchronous: false,
     execute: false,
 };
+
+/// Directory of the tier on each device.
+pub const TIER: &str = "tier";
 
 /// Bytes of one write.
 const REQUEST_BYTES: usize = 1 << 20;
@@ -48,11 +49,22 @@ impl<'a> Tiered<'a> {
     /// # Errors
     /// Where it cannot be made.
     pub fn make(devices: &'a Devices, options: MountOptions) -> Result<Self> {
+        Self::make_with_capacity(devices, options, None)
+    }
+
+    /// As [`Tiered::make`], with a first tier that holds no more than `capacity`.
+    ///
+    /// # Errors
+    /// As [`Tiered::make`].
+    pub fn make_with_capacity(devices: &'a Devices, options: MountOptions, capacity: Option<ByteSize>) -> Result<Self> {
         devices.format_again()?;
-        let tier = |device: &crate::throttled::Device| {
-            (device.profile.name.to_owned(), device.mount_point.join("tier"))
+        let tier = |(index, device): (usize, Device)| VolumeTier {
+            name: device.profile.name.to_owned(),
+            path: device.mount_point.join(TIER),
+            capacity: capacity.filter(|_| index == 0),
         };
-        let volume = Volume::make_over(devices.all().iter().map(tier).collect(), store::MEMORY_BYTES)?;
+        let tiers = devices.all().into_iter().enumerate().map(tier).collect();
+        let volume = Volume::make_over(tiers, store::MEMORY_BYTES)?;
         let mounted = Some(volume.mount_with(options)?);
         Ok(Self { devices, volume, options, mounted })
     }

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use super::BLOCKS_PER_NODE;
 
-const WORDS: usize = (BLOCKS_PER_NODE / u64::BITS as u64) as usize;
+const WORDS: usize = 8;
+
+const _: () = assert!(WORDS as u64 * 64 == BLOCKS_PER_NODE, "there is a bit for each block");
 
 /// One bit for each block of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,8 +21,16 @@ impl DirtyBlocks {
         let start = blocks.start.max(first) - first;
         let end = blocks.end.min(first + BLOCKS_PER_NODE).saturating_sub(first);
         for block in start..end {
-            self.words[(block / 64) as usize] |= 1 << (block % 64);
+            *self.word_mut(block) |= 1 << (block % 64);
         }
+    }
+
+    fn word(&self, block: u64) -> u64 {
+        self.words[usize::try_from(block / 64).expect("a block of a node")]
+    }
+
+    fn word_mut(&mut self, block: u64) -> &mut u64 {
+        &mut self.words[usize::try_from(block / 64).expect("a block of a node")]
     }
 
     /// Number of marked blocks.
@@ -33,7 +43,7 @@ impl DirtyBlocks {
         let first = node * BLOCKS_PER_NODE;
         let mut runs: Vec<Range<u64>> = Vec::new();
         for block in 0..BLOCKS_PER_NODE {
-            if self.words[(block / 64) as usize] & (1 << (block % 64)) == 0 {
+            if self.word(block) & (1 << (block % 64)) == 0 {
                 continue;
             }
             match runs.last_mut() {

@@ -106,7 +106,7 @@ mod tests {
         let table = NodeTable::default();
         let early = table.hold(5..6);
         table.mark_moving(&TWO);
-        assert_eq!(table.take_dirty(&TWO), [5..6], "whoever was inside already counts");
+        assert_eq!(table.take_dirty(&TWO), vec![5_u64..6], "whoever was inside already counts");
         let late = table.hold(BLOCKS_PER_NODE - 1..BLOCKS_PER_NODE + 1);
         assert_eq!(table.dirty_count(&TWO), 2);
         assert_eq!(

@@ -8,7 +8,7 @@ use crate::attributes::XattrMode;
 use crate::caller::Caller;
 use crate::error::Result;
 use crate::placement::{PIN_ATTRIBUTE, Steering};
-use crate::report::{Explanation, MoveRefusal, MoveWindow, PlanReport, PolicyReport};
+use crate::report::{Explanation, MoveRefusal, MoveWindow, PinReport, PlanReport, PolicyReport, RuleCounts};
 
 /// A rule whose tiers are named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,29 +39,45 @@ pub enum SteeringError {
     Rule(#[from] RuleError),
 }
 
+/// Whether a volume with tiers of these names would take these rules.
+///
+/// # Errors
+/// The first rule that is refused, by the order of the rules.
+pub fn check_rules(rules: &[NamedRule], tier_names: &[String]) -> std::result::Result<(), SteeringError> {
+    let tiers: Vec<(u16, String)> = (0..).zip(tier_names.iter().cloned()).collect();
+    numbered(rules, &tiers).map(|_| ())
+}
+
+/// The rules with numbers in the place of names of tiers, checked.
+fn numbered(rules: &[NamedRule], tiers: &[(u16, String)]) -> std::result::Result<RuleSet, SteeringError> {
+    let mut numbered = Vec::with_capacity(rules.len());
+    for (index, rule) in rules.iter().enumerate() {
+        let number = |name: &String| {
+            let found = tiers.iter().find(|(_, tier)| tier == name).map(|(number, _)| *number);
+            found.ok_or_else(|| SteeringError::UnknownTier { rule: index, tier: name.clone() })
+        };
+        numbered.push(Rule {
+            name: rule.name.clone(),
+            matches: rule.matches.clone(),
+            policy: rule.policy,
+            tiers: rule.tiers.iter().map(number).collect::<std::result::Result<_, _>>()?,
+        });
+    }
+    let known: Vec<u16> = tiers.iter().map(|(number, _)| *number).collect();
+    Ok(RuleSet::new(numbered, &known)?)
+}
+
 impl FileSystem {
     /// Replaces the policy of the volume and all rules; files that are not where they may be now are moved by and by.
     ///
     /// # Errors
     /// A rule is refused; then policy and rules stay as they were.
     pub fn set_steering(&self, policy: PolicyKind, rules: &[NamedRule]) -> std::result::Result<(), SteeringError> {
-        let tiers = self.core.tiers.all();
-        let mut numbered = Vec::with_capacity(rules.len());
-        for (index, rule) in rules.iter().enumerate() {
-            let number = |name: &String| {
-                let found = tiers.iter().find(|tier| tier.name == *name).map(|tier| tier.id.0);
-                found.ok_or_else(|| SteeringError::UnknownTier { rule: index, tier: name.clone() })
-            };
-            numbered.push(Rule {
-                name: rule.name.clone(),
-                matches: rule.matches.clone(),
-                policy: rule.policy,
-                tiers: rule.tiers.iter().map(number).collect::<std::result::Result<_, _>>()?,
-            });
-        }
-        let known: Vec<u16> = tiers.iter().map(|tier| tier.id.0).collect();
-        let has_tiers = numbered.iter().any(|rule| !rule.tiers.is_empty());
-        self.core.steer(Steering { policy, rules: RuleSet::new(numbered, &known)? });
+        let tiers: Vec<(u16, String)> =
+            self.core.tiers.all().iter().map(|tier| (tier.id.0, tier.name.clone())).collect();
+        let rules = numbered(rules, &tiers)?;
+        let has_tiers = rules.rules().any(|rule| !rule.tiers.is_empty());
+        self.core.steer(Steering { policy, rules });
         if has_tiers {
             self.core.want_walk();
         }
@@ -98,6 +114,21 @@ impl FileSystem {
             },
         }
         Ok(self.core.follow_pin(ino)?)
+    }
+
+    /// The tier that the pin of an inode names; what is above it does not count. `None` where it has no pin of its own.
+    pub fn own_pin(&self, ino: Ino) -> Result<Option<String>> {
+        self.core.own_pin(ino)
+    }
+
+    /// All pins. Walks the extended attributes of the volume.
+    pub fn pins(&self) -> Result<Vec<PinReport>> {
+        self.logged("pins", self.core.pin_reports())
+    }
+
+    /// How many files each rule is the first to match now, pinned ones included; at most `files_max` files are looked at.
+    pub fn count_rule_matches(&self, files_max: u64) -> Result<RuleCounts> {
+        self.logged("rules", self.core.count_rule_matches(files_max))
     }
 
     /// Why a file is where it is, and what happens to it next.

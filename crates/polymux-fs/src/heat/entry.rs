@@ -20,6 +20,12 @@ const TOLD: u8 = 0x10;
 /// It was accessed or moved since it was saved.
 const CHANGED: u8 = 0x20;
 
+/// How long it has been warm without a break, 0 to 3: at least `2^level - 1` half-lives.
+const WARM_SHIFT: u32 = 6;
+const WARM_MAX: u8 = 3;
+/// Below this heat it is cold, and the next access begins a new warm time.
+const HEAT_WARM: u32 = HEAT_ONE - HEAT_ONE / 4;
+
 /// Unsynced writes that are counted one by one.
 const UNSYNCED_MAX: u8 = u8::MAX;
 
@@ -73,6 +79,25 @@ impl Entry {
         self.state = self.state & !VISITS_MASK | visits.min(VISITS_MASK);
     }
 
+    fn warm_level(&self) -> u8 {
+        self.state >> WARM_SHIFT
+    }
+
+    fn set_warm_level(&mut self, level: u8) {
+        self.state = self.state & !(WARM_MAX << WARM_SHIFT) | level.min(WARM_MAX) << WARM_SHIFT;
+    }
+
+    /// An access at `now`: called before it counts, with the entry cooled and `accessed` still that of the one before.
+    fn keep_warm(&mut self, now: u32, decay: &Decay) {
+        let level = self.warm_level();
+        let period = |moment: u32| decay.half_lives(moment) >> level;
+        if self.reads.saturating_add(self.writes) < HEAT_WARM {
+            self.set_warm_level(0);
+        } else if period(now) != period(self.accessed) {
+            self.set_warm_level(level + 1);
+        }
+    }
+
     pub(crate) fn is_changed(&self) -> bool {
         self.state & CHANGED != 0
     }
@@ -113,6 +138,7 @@ impl Entry {
         // The entry for many nodes is told of visits to them only, each of which counts.
         let counts = is_visit || pattern == Pattern::Random || self.node == OTHER_NODES;
         self.cool(now, decay);
+        self.keep_warm(now, decay);
         self.accessed = self.accessed.max(now);
         self.state |= CHANGED;
         let seen = if pattern == Pattern::Sequential { u8::MAX } else { 0 };
@@ -166,6 +192,7 @@ impl Entry {
             reads: cooled.reads,
             writes: cooled.writes,
             visits: cooled.visits(),
+            warm_half_lives: (1 << cooled.warm_level()) - 1,
             idle_seconds: now.saturating_sub(self.accessed),
             sequential_percent: percent(self.sequential),
             sync_percent: percent(self.synced),
@@ -181,7 +208,7 @@ impl Entry {
             writes: self.writes,
             accessed: self.accessed,
             moved: self.moved,
-            visits: self.visits(),
+            visits: self.state & (VISITS_MASK | WARM_MAX << WARM_SHIFT),
             sequential: self.sequential,
             synced: self.synced,
         }
@@ -201,7 +228,8 @@ impl Entry {
             synced: record.synced,
             unsynced: 0,
         };
-        entry.set_visits(record.visits);
+        entry.set_visits(record.visits & VISITS_MASK);
+        entry.set_warm_level(record.visits >> WARM_SHIFT);
         entry
     }
 
@@ -219,6 +247,7 @@ impl Entry {
         self.accessed = moment;
         self.moved = self.moved.max(saved.moved);
         self.set_visits(self.visits() + saved.visits());
+        self.set_warm_level(self.warm_level().max(saved.warm_level()));
         self.synced = self.synced.max(saved.synced);
     }
 }

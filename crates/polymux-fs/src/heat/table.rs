@@ -272,6 +272,7 @@ fn both(first: &NodeHeat, others: &NodeHeat) -> FileHeat {
         reads: first.reads.saturating_add(others.reads),
         writes: first.writes.saturating_add(others.writes),
         visits: first.visits.max(others.visits),
+        warm_half_lives: first.warm_half_lives.max(others.warm_half_lives),
         idle_seconds: first.idle_seconds.min(others.idle_seconds),
         sequential_percent: share(|heat| heat.sequential_percent, |heat| heat.heat),
         sync_percent: share(|heat| heat.sync_percent, |heat| heat.writes),

@@ -18,12 +18,19 @@ pub(crate) struct MoveTicket {
     /// Nobody but the mover may map blocks to this tier meanwhile.
     pub(crate) target: TierId,
     stop: AtomicBool,
+    /// A sync of the target that somebody else asked for failed: the copy may not be what it should be.
+    copy_lost: AtomicBool,
 }
 
 impl MoveTicket {
     /// Whether somebody waits for the end of the move.
     pub(crate) fn is_asked_to_stop(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+
+    /// Whether what was copied may be lost.
+    pub(crate) fn is_copy_lost(&self) -> bool {
+        self.copy_lost.load(Ordering::Acquire)
     }
 }
 
@@ -60,13 +67,21 @@ impl FileState {
         self.moving.ticket.lock().as_ref().is_some_and(|ticket| ticket.target == tier)
     }
 
+    /// Tells the move to a tier, where one is under way, that its copy may be lost. Returns whether there is one.
+    pub(crate) fn note_copy_lost(&self, tier: TierId) -> bool {
+        let ticket = self.moving.ticket.lock();
+        let Some(running) = ticket.as_ref().filter(|ticket| ticket.target == tier) else { return false };
+        running.copy_lost.store(true, Ordering::Release);
+        true
+    }
+
     /// Begins a move. `None` where another one is under way. Whoever calls this holds the barrier alone, and shows it.
     pub(crate) fn begin_move(&self, target: TierId, _alone: &RwLockWriteGuard<'_, ()>) -> Option<Arc<MoveTicket>> {
         let mut place = self.moving.ticket.lock();
         if place.is_some() {
             return None;
         }
-        let ticket = Arc::new(MoveTicket { target, stop: AtomicBool::new(false) });
+        let ticket = Arc::new(MoveTicket { target, stop: AtomicBool::new(false), copy_lost: AtomicBool::new(false) });
         *place = Some(ticket.clone());
         Some(ticket)
     }

@@ -43,6 +43,10 @@ impl Core {
             (Some(Err(TierError::NotFound(_))), _) if file.layout.read().slot_of(entry.tier) != Some(slot) => Ok(()),
             (Some(Err(error)), written) => {
                 let error = self.tiers.by_id(entry.tier)?.note_error(error);
+                // Nothing of the file itself waited for this sync: what is lost is the copy of a move.
+                if written.is_none() && file.note_copy_lost(entry.tier) {
+                    return Ok(());
+                }
                 self.note_lost_bytes(inode, file, slot, written)?;
                 Err(error)
             }

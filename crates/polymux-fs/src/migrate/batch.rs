@@ -65,8 +65,17 @@ impl Core {
     pub(super) fn carry_out_batch(&self, target: TierId, jobs: Vec<Job>) -> Vec<(Job, Outcome)> {
         let alone = jobs.len() == 1;
         let mut shares: Vec<Share> = jobs.into_iter().map(|job| self.begin_share(job, target, alone)).collect();
-        for share in &mut shares {
-            self.copy_share(share);
+        let mut behind = None;
+        for index in 0..shares.len() {
+            let (present, later) = shares[index..].split_first_mut().expect("the index is one of them");
+            if let Some(next) = later.iter().find_map(|share| share.part.as_ref()) {
+                self.read_ahead_part(next);
+            }
+            if let Some(part) = &mut present.part {
+                part.behind = behind.take();
+            }
+            self.copy_share(present);
+            behind = present.part.as_mut().and_then(|part| part.behind.take());
         }
         self.sync_shares(&mut shares);
         for share in &mut shares {

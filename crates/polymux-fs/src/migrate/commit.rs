@@ -8,6 +8,7 @@
 //! * The transaction is appended after the last sync of the target succeeded, and only if no sync of the file, whoever asked
 //!   for it, failed since the copy began.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,10 +16,11 @@ use std::sync::atomic::Ordering;
 use polymux_types::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 use super::Interrupt;
+use super::compact::Numbering;
 use super::copy::StopRule;
 use super::part::{Part, TargetObject, holds_end};
 use crate::blockmap::{BLOCKS_PER_NODE, ClosedNodes, END, MapChange, Owner};
-use crate::core::Core;
+use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::inode::FileState;
 use crate::io::{block_after, start_of};
@@ -153,14 +155,17 @@ impl Core {
         }
         // A sync beside ours may have been told of a loss that concerns the copy.
         let _no_sync = file.sync_gate.write();
-        if file.error_sequence.load(Ordering::Acquire) != part.error_sequence {
+        if part.ticket.is_copy_lost() || file.error_sequence.load(Ordering::Acquire) != part.error_sequence {
             return Err(Interrupt::SyncFailed(part.target.tier));
         }
-        let disowned = self.transact(&[inode], |transaction| {
+        let numbering = if matches!(hold, Hold::File(_)) { Numbering::MayChange } else { Numbering::Stays };
+        let before = RefCell::new(None);
+        let change = |transaction: &mut Transaction| {
             if inode.lifecycle.lock().gone {
                 return Err(polymux_types::Errno::ENOENT.into());
             }
             let mut layout = file.layout.write();
+            *before.borrow_mut() = Some(file.owners_before(&layout, numbering));
             let runs = part.selection().runs(&layout, &part.ranges, size);
             if part.target_object == TargetObject::New {
                 layout.objects.push(part.target);
@@ -196,14 +201,21 @@ impl Core {
             disowned.iter().for_each(|record| transaction.put_disowned(record));
             transaction.put_inode(inode);
             Ok(disowned)
-        })?;
+        };
+        let undo = || before.take().into_iter().for_each(|before| file.restore_owners(before));
+        let disowned = self.transact_or_undo(&[inode], change, undo)?;
         file.blocks_stale.store(true, Ordering::Release);
+        self.note_parts_moved(part, size);
+        self.disowned.add(&disowned, inode.last_sequence());
+        Ok(())
+    }
+
+    /// What moved lately is harder to move again.
+    fn note_parts_moved(&self, part: &Part, size: u64) {
         let now = self.logical_clock.now();
         for blocks in &part.ranges {
             let nodes = blocks.start / BLOCKS_PER_NODE..blocks.end.min(block_after(size)).div_ceil(BLOCKS_PER_NODE);
-            self.heat.note_moved(inode.ino, nodes, now);
+            self.heat.note_moved(part.inode.ino, nodes, now);
         }
-        self.disowned.add(&disowned, inode.last_sequence());
-        Ok(())
     }
 }

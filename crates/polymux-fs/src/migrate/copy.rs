@@ -2,6 +2,10 @@
 //!
 //! What is true here: a block is read from whoever owns it now, and written at the same offset of the target (M7). No lock
 //! is held; what changes under the copy is dirty and copied again.
+//!
+//! Both devices work at the same time although one thread copies: while a request is written back, the one after it is
+//! brought into memory. Never is more of a mover on its way to a device than two requests: whoever else uses the device
+//! waits for no more, and how long a request takes is seen where it is waited for.
 
 use std::ops::Range;
 
@@ -9,11 +13,11 @@ use polymux_tier::{SeekTarget, TierError, Wait};
 use polymux_types::limits::BLOCK_SIZE;
 
 use super::Interrupt;
-use super::part::Part;
+use super::part::{Part, WriteBehind};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::inode::reference_of;
-use crate::io::{block_of, start_of};
+use crate::io::{block_after, block_of, start_of};
 use crate::sched::Direction;
 use crate::space::{PendingSync, SyncTarget, TierHandle};
 use crate::store::ObjectEntry;
@@ -27,6 +31,13 @@ pub(super) enum StopRule {
 }
 
 type Outcome<T> = std::result::Result<T, Interrupt>;
+
+/// Waits until a request is on the device.
+fn wait_for(to: &TierHandle, behind: Option<WriteBehind>) {
+    if let (Some(WriteBehind { target, offset, length }), Some(tier)) = (behind, to.present()) {
+        tier.wait_for_write_back(reference_of(&target), offset, length);
+    }
+}
 
 impl Core {
     /// Copies what the part moves of some blocks.
@@ -90,16 +101,46 @@ impl Core {
             let count = self.paced(part, &from, (Direction::Read, length), rule, |from| {
                 Ok(from.run(|tier| tier.read(reference_of(source), position, &mut buffer, Wait::Allowed))?)
             })?;
+            let next = position + length;
+            self.read_ahead(&from, source, next..data.end.min(next + length));
             // The rest lies beyond the end of the source's object: a hole.
             let filled = &buffer[..count];
-            let target = part.target;
+            let (target, behind) = (part.target, part.behind.take());
             self.paced(part, &to, (Direction::Write, count as u64), rule, |to| {
-                self.write_to_target(&target, to, position, filled)
+                self.write_to_target(&target, to, position, filled)?;
+                wait_for(to, behind);
+                Ok(())
             })?;
+            part.behind = Some(WriteBehind { target, offset: position, length: count as u64 });
             part.bytes_copied += count as u64;
             position += length;
         }
         Ok(())
+    }
+
+    /// Brings the beginning of a range that is read next into memory, where that keeps nobody waiting.
+    pub(super) fn read_ahead(&self, from: &TierHandle, source: &ObjectEntry, range: Range<u64>) {
+        if range.is_empty() || from.schedule.foreground_is_active(self.clock.elapsed()) {
+            return;
+        }
+        if let Some(tier) = from.present() {
+            tier.read_ahead(reference_of(source), range.start, range.end - range.start);
+        }
+    }
+
+    /// The same for the first bytes of a part.
+    pub(super) fn read_ahead_part(&self, part: &Part) {
+        let size = part.file().size();
+        let first = {
+            let layout = part.file().layout.read();
+            let blocks = part.ranges.first().map(std::slice::from_ref).unwrap_or_default();
+            part.selection().runs(&layout, blocks, size).into_iter().next()
+        };
+        let Some((run, source)) = first else { return };
+        let (Ok(from), Ok(to)) = (self.tiers.by_id(source.tier), self.tiers.by_id(part.target.tier)) else { return };
+        let start = start_of(run.start);
+        let end = start_of(run.end.min(block_after(size))).min(start + self.request_bytes(&from, &to));
+        self.read_ahead(&from, &source, start..end.max(start));
     }
 
     fn write_to_target(&self, target: &ObjectEntry, to: &TierHandle, position: u64, data: &[u8]) -> Outcome<()> {

@@ -14,7 +14,7 @@ use super::batch::{BATCH_FILES, BATCH_NODES, Outcome, STOPS_MAX};
 use super::queue::{Job, Order, Scope};
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::file_system::Progress;
 use crate::placement::Request;
 use crate::report::{Destination, JobState, MoveReason, WaitsFor};
@@ -137,7 +137,9 @@ impl Core {
             }
             Interrupt::Failed(error) => {
                 log::warn!("volume {}: moving inode {}: {error}", self.name, job.ino);
-                Some(WaitsFor::Repair(target, error.to_string()))
+                // The source may be what failed, and then its repair is the event.
+                let at = if let ErrorKind::Tier { tier, .. } = error.kind() { *tier } else { target };
+                Some(WaitsFor::Repair(at, error.to_string()))
             }
         };
         let now = self.clock.elapsed();
@@ -193,9 +195,10 @@ impl Core {
         if self.is_read_only() || self.unmounted.load(Ordering::Acquire) {
             return Progress::Idle;
         }
-        self.wake_movers();
+        let woken = self.wake_movers();
         let steps = [Core::drain_step, Core::promote_step, Core::evict_step, Core::walk_step];
-        let mut progress = Progress::Idle;
+        // The movers hear of it as of any other work.
+        let mut progress = if woken > 0 { Progress::Worked } else { Progress::Idle };
         for step in steps {
             match step(self) {
                 Ok(false) => {}
@@ -206,8 +209,8 @@ impl Core {
         progress
     }
 
-    /// Counts events that nobody else counts, and brings back whoever waits for one.
-    fn wake_movers(&self) {
+    /// Counts events that nobody else counts, and brings back whoever waits for one. Returns how many.
+    fn wake_movers(&self) -> usize {
         let now_ms = self.elapsed_ms();
         if now_ms >= self.room_look_due_ms.load(Ordering::Relaxed) {
             self.room_look_due_ms.store(now_ms.saturating_add(ROOM_LOOK_MS), Ordering::Relaxed);
@@ -218,8 +221,9 @@ impl Core {
                 }
             }
         }
-        let woken = self.moves.wake(|waits_for| self.event_count(waits_for));
+        let woken = self.moves.wake(|waits_for| self.event_count(waits_for), self.clock.elapsed());
         Counters::add(&self.counters.moves_woken, woken);
+        woken
     }
 
     /// Ends all moves for good; called before the volume is unmounted. Those under way are given up.

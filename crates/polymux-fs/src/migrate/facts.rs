@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use polymux_policy::{NEVER, RangeFacts, TierTable};
+use polymux_policy::{NEVER, PolicyKind, RangeFacts, TierTable};
 use polymux_types::TierId;
 
 use crate::blockmap::{BLOCKS_PER_NODE, Owner};
@@ -67,6 +67,8 @@ impl Core {
         facts.idle_seconds = heat.idle_seconds;
         facts.modified_seconds_ago = u32::try_from(seconds_between(modified, self.now())).unwrap_or(NEVER - 1);
         facts.moved_seconds_ago = heat.moved_seconds_ago.unwrap_or(NEVER);
+        let warm = if context.policy == PolicyKind::WholeFile { of_file.warm_half_lives } else { heat.warm_half_lives };
+        facts.warm_seconds = u32::from(warm).saturating_mul(self.options.heat_half_life_seconds.max(1));
         facts.half_life_seconds = self.options.heat_half_life_seconds.max(1);
         facts.sequential = heat.sequential_percent;
         facts.synchronous = heat.sync_percent;

@@ -44,6 +44,16 @@ pub(super) struct Part {
     /// Error sequence of the file before the first byte was copied: a sync that failed since may have lost some.
     pub(super) error_sequence: u32,
     pub(super) bytes_copied: u64,
+    /// The last request that was written, which may still be on its way to the device.
+    pub(super) behind: Option<WriteBehind>,
+}
+
+/// A request of a mover that was written and is being written back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WriteBehind {
+    pub(super) target: ObjectEntry,
+    pub(super) offset: u64,
+    pub(super) length: u64,
 }
 
 /// What `begin` found.
@@ -153,6 +163,7 @@ impl Core {
                     claims,
                     error_sequence: file.error_sequence.load(Ordering::Acquire),
                     bytes_copied: 0,
+                    behind: None,
                 }))
             }
             Err(error) => {
@@ -195,8 +206,12 @@ impl Core {
             claims.iter().for_each(|claim| transaction.put_disowned(claim));
             Ok(())
         })?;
-        self.flush_inode(inode)?;
-        self.clear_claims(&entry, &claims)?;
+        let ready = self.flush_inode(inode).and_then(|()| self.clear_claims(&entry, &claims));
+        if let Err(error) = ready {
+            // They are in the log all the same, and would free later what somebody writes there meanwhile.
+            self.disowned.add(&claims, inode.last_sequence());
+            return Err(error);
+        }
         Ok((entry, TargetObject::Recorded, claims))
     }
 

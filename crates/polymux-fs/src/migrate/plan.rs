@@ -38,7 +38,7 @@ impl Core {
         self.plan_all_evictions(policy, &table, &mut sums)?;
         let (open, ..) = self.moves.open_jobs(|_| true);
         let moves = self.sum_up(&sums);
-        let mut largest: Vec<(&(MoveReason, TierId, TierId, Ino), &u64)> = sums.iter().collect();
+        let mut largest: Vec<_> = sums.iter().collect();
         largest.sort_unstable_by_key(|(_, bytes)| std::cmp::Reverse(**bytes));
         let mut files = Vec::new();
         for ((reason, _, to, ino), bytes) in largest.into_iter().take(FILES_MAX) {

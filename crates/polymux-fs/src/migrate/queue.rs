@@ -17,6 +17,15 @@ use crate::report::{Destination, JobId, JobReport, JobState, MoveReason, MovesRe
 /// Ended jobs that are remembered.
 const FINISHED_MAX: usize = 256;
 
+/// Failures in a row of one job after which it rests a little longer each time, whatever events come.
+const FAILURES_IN_A_ROW: u32 = 8;
+
+/// How much longer.
+const REST_UNIT: Duration = Duration::from_secs(2);
+
+/// Units in the longest rest.
+const RESTS_MAX: u32 = 300;
+
 /// Jobs of each kind that a report lists.
 const LISTED_MAX: usize = 100;
 
@@ -92,6 +101,8 @@ struct ParkedJob {
     waits_for: WaitsFor,
     /// Count of the event when the job was parked.
     event: u64,
+    /// It stays at least until then: where each attempt fails, giving up its copy frees room and so makes the event come.
+    rests_until: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -184,7 +195,8 @@ impl MoveQueue {
                 Err(waits_for) => {
                     let job = state.ready.remove(&key).expect("it was there");
                     let event = event(&waits_for);
-                    state.parked.insert(job.id, ParkedJob { job, waits_for, event });
+                    let rests_until = Duration::ZERO;
+                    state.parked.insert(job.id, ParkedJob { job, waits_for, event, rests_until });
                     parked += 1;
                     continue;
                 }
@@ -250,7 +262,8 @@ impl MoveQueue {
         if job.is_cancelled {
             Self::end(&mut state, &job, JobState::Cancelled, now);
         } else {
-            state.parked.insert(job.id, ParkedJob { job, waits_for, event });
+            let rests_until = now + REST_UNIT * job.stops.saturating_sub(FAILURES_IN_A_ROW).min(RESTS_MAX);
+            state.parked.insert(job.id, ParkedJob { job, waits_for, event, rests_until });
         }
     }
 
@@ -269,12 +282,12 @@ impl MoveQueue {
     }
 
     /// Brings back parked jobs whose event was counted since. Returns how many.
-    pub(super) fn wake(&self, event: impl Fn(&WaitsFor) -> u64) -> usize {
+    pub(super) fn wake(&self, event: impl Fn(&WaitsFor) -> u64, now: Duration) -> usize {
         let mut state = self.state.lock();
         let due: Vec<JobId> = state
             .parked
             .iter()
-            .filter(|(_, parked)| event(&parked.waits_for) != parked.event)
+            .filter(|(_, parked)| parked.rests_until <= now && event(&parked.waits_for) != parked.event)
             .map(|(id, _)| *id)
             .collect();
         for id in &due {

@@ -42,6 +42,8 @@ struct Candidate {
     node: u64,
     bytes: u64,
     is_whole: bool,
+    heat: u32,
+    idle_seconds: u32,
 }
 
 /// The walk over the files of one tier.
@@ -52,8 +54,6 @@ pub(super) struct Search {
     node: u64,
     candidates: Vec<Candidate>,
     bytes: u64,
-    coldest_heat: Option<u32>,
-    longest_idle: u32,
     /// Ends of the walk that were reached in this window: at the second one it has seen everything.
     ends: u32,
     /// Takes the place of the volume's policy, where somebody only wants to know.
@@ -89,6 +89,24 @@ fn nodes_on(file: &FileState, tier: TierId, from: u64) -> Vec<u64> {
         }
     }
     nodes
+}
+
+/// What one eviction, from the high mark to the low one, would take: the heat of the hottest of it, and how long the one that
+/// was not used for longest was not used. Not the coldest of all: that is an outlier, and for something hotter all of these
+/// must go.
+fn coldest_of(candidates: &mut [Candidate], tier: TierId, table: &TierTable) -> Option<(u32, u32)> {
+    let fill = table.offered().iter().find(|fill| fill.tier == tier.0)?;
+    candidates.sort_unstable_by_key(|candidate| std::cmp::Reverse(candidate.score));
+    let (mut bytes, mut coldest) = (0, None);
+    for candidate in candidates.iter() {
+        if bytes >= fill.high_mark.saturating_sub(fill.low_mark) && coldest.is_some() {
+            break;
+        }
+        bytes += candidate.bytes;
+        let (heat, idle): (u32, u32) = coldest.unwrap_or_default();
+        coldest = Some((heat.max(candidate.heat), idle.max(candidate.idle_seconds)));
+    }
+    coldest
 }
 
 impl Core {
@@ -138,8 +156,8 @@ impl Core {
         {
             let mut state = self.planner.state.lock();
             state.wants_victims.remove(&tier);
-            match search.coldest_heat {
-                Some(heat) => state.coldest.insert(tier, (heat, search.longest_idle)),
+            match coldest_of(&mut search.candidates, tier, table) {
+                Some(coldest) => state.coldest.insert(tier, coldest),
                 None => state.coldest.remove(&tier),
             };
             let next = Search { after: search.after, node: search.node, ..Search::default() };
@@ -181,11 +199,10 @@ impl Core {
             if eviction.score == 0 {
                 continue;
             }
-            search.candidates.push(Candidate { score: eviction.score, ino, node, bytes, is_whole });
-            search.bytes += bytes;
             let heat = if is_whole { facts.file_heat } else { facts.heat };
-            search.coldest_heat = Some(search.coldest_heat.map_or(heat, |coldest| coldest.min(heat)));
-            search.longest_idle = search.longest_idle.max(facts.idle_seconds);
+            let (score, idle_seconds) = (eviction.score, facts.idle_seconds);
+            search.candidates.push(Candidate { score, ino, node, bytes, is_whole, heat, idle_seconds });
+            search.bytes += bytes;
             if is_whole {
                 break;
             }

@@ -115,7 +115,7 @@ impl Core {
         Ok(found)
     }
 
-    fn ruled_context(&self, inode: &Inode) -> Result<Context> {
+    pub(super) fn ruled_context(&self, inode: &Inode) -> Result<Context> {
         let steering = self.steering.read().clone();
         if steering.rules.rules().next().is_none() {
             return Ok(self.context_of_volume());

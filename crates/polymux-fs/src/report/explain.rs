@@ -136,3 +136,27 @@ pub struct PolicyReport {
     /// Whether it is the volume's.
     pub is_current: bool,
 }
+
+/// A pin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinReport {
+    /// The pinned file or directory.
+    pub ino: Ino,
+    /// Its path, where it has one.
+    pub path: Option<Vec<u8>>,
+    /// Name of the tier, which need not be there any more.
+    pub tier: String,
+    /// Whether everything below is meant.
+    pub is_directory: bool,
+}
+
+/// How many files rules are about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleCounts {
+    /// For each rule, the files that it is the first to match.
+    pub files: Vec<u64>,
+    /// Files that were looked at.
+    pub files_seen: u64,
+    /// Whether there are more files than were to be looked at.
+    pub is_cut: bool,
+}

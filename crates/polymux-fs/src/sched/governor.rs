@@ -3,6 +3,9 @@
 //!
 //! What is true here:
 //! * What latency is compared with is the mean of intervals in which no mover was active.
+//! * A device that is full stalls its users for a while before anybody sees it, so the rate at which that happened is not
+//!   tried again soon: up to [`BELOW_CEILING`] of it the rate rises, and stays there for [`HOLD`].
+//! * A mover that comes to a device in use begins at [`RATE_START`].
 //! * The rate never falls below [`RATE_MIN`]. Where latency stays high at that rate the mover is not what makes it so:
 //!   then the comparison follows, and the rate rises again.
 
@@ -13,14 +16,29 @@ use super::meter::Interval;
 /// Bytes per second that a mover always gets.
 pub(crate) const RATE_MIN: f64 = 1e6;
 
+/// Bytes per second with which a mover begins beside foreground I/O.
+const RATE_START: f64 = 8e6;
+
+/// How long a mover is away before it begins anew.
+const AWAY: Duration = Duration::from_secs(2);
+
+/// Share of the rate at which the foreground got slower that is used afterwards,
+const BELOW_CEILING: f64 = 0.8;
+
+/// and for how long.
+const HOLD: Duration = Duration::from_secs(15);
+
+/// How long a stall is felt.
+const ECHO: Duration = Duration::from_secs(1);
+
 /// A second without foreground I/O, and the mover goes as fast as it can.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Latency in terms of the quiet one from which on the mover slows down.
 const LATENCY_FACTOR: f64 = 1.5;
 
-/// A difference that is never held against the mover: that much a busy processor makes.
-const LATENCY_SLACK_US: f64 = 200.0;
+/// A difference that is never held against a polite mover: that much a busy processor makes.
+pub(crate) const LATENCY_SLACK_US: f64 = 200.0;
 
 /// How fast the quiet latency follows, for each interval.
 const FOLLOW_QUIET: f64 = 0.2;
@@ -33,11 +51,14 @@ pub(crate) struct Governor {
     rate: f64,
     quiet_us: Option<f64>,
     foreground_seen: Option<Duration>,
+    mover_seen: Option<Duration>,
+    /// Rate at which the foreground got slower, and when it last did.
+    ceiling: Option<(f64, Duration)>,
 }
 
 impl Governor {
     pub(crate) fn new() -> Self {
-        Self { rate: f64::INFINITY, quiet_us: None, foreground_seen: None }
+        Self { rate: f64::INFINITY, quiet_us: None, foreground_seen: None, mover_seen: None, ceiling: None }
     }
 
     /// Bytes per second beside the foreground; `None`: no limit.
@@ -57,10 +78,21 @@ impl Governor {
     }
 
     /// An interval ended. `mover_rate` is what movers did in it, in bytes per second; `service_rate` what the tier can
-    /// do.
-    pub(crate) fn note(&mut self, interval: &Interval, mover_rate: Option<f64>, service_rate: f64, now: Duration) {
+    /// do; `slack_us` what the foreground's latency may rise by.
+    pub(crate) fn note(
+        &mut self,
+        interval: &Interval,
+        mover_rate: Option<f64>,
+        (service_rate, slack_us): (f64, f64),
+        now: Duration,
+    ) {
         if interval.operations > 0 {
             self.foreground_seen = Some(now);
+        }
+        if mover_rate.is_some() {
+            self.mover_seen = Some(now);
+        } else if interval.operations > 0 && self.mover_seen.is_none_or(|seen| now.saturating_sub(seen) > AWAY) {
+            self.rate = self.rate.min(RATE_START);
         }
         let Some(latency_us) = interval.latency_us else { return };
         // Microseconds of a latency are far below 2^52.
@@ -73,23 +105,39 @@ impl Governor {
             // Nothing to compare with: an interval at a low rate tells nearly as much as a quiet one.
             (Some(mover_rate), None) if self.rate.is_infinite() => self.rate = (mover_rate / 8.0).max(RATE_MIN),
             (Some(_), None) => self.quiet_us = Some(latency_us),
-            (Some(mover_rate), Some(quiet)) => self.adjust(latency_us, quiet, mover_rate, service_rate),
+            (Some(mover_rate), Some(quiet)) => {
+                let limit_us = (quiet * LATENCY_FACTOR).max(quiet + slack_us);
+                if latency_us > limit_us {
+                    self.slow_down(latency_us, quiet, mover_rate, now);
+                } else {
+                    self.speed_up(latency_us, quiet, service_rate, now);
+                }
+            }
         }
     }
 
-    fn adjust(&mut self, latency_us: f64, quiet: f64, mover_rate: f64, service_rate: f64) {
-        if latency_us > (quiet * LATENCY_FACTOR).max(quiet + LATENCY_SLACK_US) {
-            if self.rate <= RATE_MIN {
-                self.quiet_us = Some(quiet + (latency_us - quiet) * FOLLOW_AT_MINIMUM);
-            }
-            let present = if self.rate.is_finite() { self.rate } else { mover_rate };
-            self.rate = (present / 2.0).max(RATE_MIN);
-            return;
+    fn slow_down(&mut self, latency_us: f64, quiet: f64, mover_rate: f64, now: Duration) {
+        if self.rate <= RATE_MIN {
+            self.quiet_us = Some(quiet + (latency_us - quiet) * FOLLOW_AT_MINIMUM);
         }
+        // What waits at a full device makes the intervals after the first slow too; they say nothing of their own rates.
+        let is_echo = self.ceiling.is_some_and(|(_, since)| now.saturating_sub(since) < ECHO);
+        let present = if self.rate.is_finite() { self.rate } else { mover_rate };
+        let rate = self.ceiling.filter(|_| is_echo).map_or(present, |(rate, _)| rate);
+        self.ceiling = Some((rate, now));
+        self.rate = (present / 2.0).max(RATE_MIN);
+    }
+
+    fn speed_up(&mut self, latency_us: f64, quiet: f64, service_rate: f64, now: Duration) {
         if latency_us < quiet {
             self.quiet_us = Some(quiet + (latency_us - quiet) * FOLLOW_AT_MINIMUM);
         }
-        self.rate *= 1.1;
+        let higher = self.rate * 1.1;
+        self.ceiling = self.ceiling.filter(|(_, since)| now.saturating_sub(*since) < HOLD);
+        self.rate = match self.ceiling {
+            Some((ceiling, _)) => higher.min((ceiling * BELOW_CEILING).max(RATE_MIN)).max(self.rate),
+            None => higher,
+        };
         // Beyond what the tier can do a rate limits nothing, and would take long to come down.
         if self.rate > 2.0 * service_rate.max(RATE_MIN) {
             self.rate = f64::INFINITY;

@@ -142,7 +142,7 @@ fn a_mover_is_never_starved_and_recovers_when_it_is_not_to_blame() {
 }
 
 #[test]
-fn full_speed_and_a_quiet_tier_know_no_governor() {
+fn full_speed_lets_the_foreground_wait_for_two_requests_and_a_quiet_tier_knows_no_governor() {
     let device = Device { quiet: 2 * MS, per_rate: Duration::from_micros(500) };
     let schedule = TierSchedule::new(MoverLimits::default());
     quiet_for(&schedule, 5);
@@ -150,8 +150,9 @@ fn full_speed_and_a_quiet_tier_know_no_governor() {
     let (_, alone) = run(&schedule, &device, 15..20, false);
     schedule.set_politeness(Politeness::FullSpeed);
     let (_, full) = run(&schedule, &device, 20..30, true);
-    assert!(polite < 20_000_000, "{polite}");
-    assert!(alone > 95_000_000 && full > 95_000_000, "{alone} {full}");
+    assert!(polite < 10_000_000 && alone > 95_000_000, "{polite} {alone}");
+    // 20 ms above the quiet latency are 40 MB/s on this device.
+    assert!((20_000_000..50_000_000).contains(&full), "{full}");
 }
 
 #[test]

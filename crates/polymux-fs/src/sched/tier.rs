@@ -5,7 +5,7 @@ use std::time::Duration;
 use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 use super::bucket::Bucket;
-use super::governor::Governor;
+use super::governor::{Governor, LATENCY_SLACK_US};
 use super::meter::{Direction, Finished, INTERVAL, Meter, Rates, TierLoad, Timing, whole};
 use super::request_size::{RequestSize, SERVICE_MAX};
 
@@ -36,8 +36,19 @@ pub(crate) enum Politeness {
     /// And the rate falls until the foreground is nearly as fast as without.
     #[default]
     Default,
-    /// And that is all.
+    /// And the rate falls where the foreground waits longer than two of the mover's requests take: as little as leaves
+    /// the device its room for the foreground.
     FullSpeed,
+}
+
+impl Politeness {
+    /// What the foreground's mean latency may rise by, in microseconds.
+    fn slack_us(self) -> f64 {
+        match self {
+            Self::Default => LATENCY_SLACK_US,
+            Self::FullSpeed => 2.0 * SERVICE_MAX.as_secs_f64() * 1e6,
+        }
+    }
 }
 
 /// Scheduling state of one tier. Shared by everybody who uses the tier.
@@ -124,6 +135,12 @@ impl TierSchedule {
         self.mover_is_active.load(Ordering::Relaxed)
     }
 
+    /// Whether foreground I/O used the tier in the last second. Then a mover has no more on its way to it than it asked
+    /// for.
+    pub(crate) fn foreground_is_active(&self, now: Duration) -> bool {
+        self.control.lock().governor.foreground_is_active(now)
+    }
+
     /// Whether a mover may send a request of `bytes`. Zero: it goes now, counts as under way, and is ended by
     /// [`TierSchedule::mover_ended`]. Otherwise: after how long to ask again.
     pub(crate) fn admit(&self, bytes: u64, now: Duration) -> Duration {
@@ -137,15 +154,14 @@ impl TierSchedule {
         }
         let wait = self.wait(&mut control, bytes, now);
         if wait.is_zero() {
-            let Control { limits, bytes: by_bytes, operations, governed, governor, yields_since, politeness, .. } =
-                &mut *control;
+            let Control { limits, bytes: by_bytes, operations, governed, governor, yields_since, .. } = &mut *control;
             if let Some(rate) = limits.bytes_per_second {
                 by_bytes.take(bytes, rate.max(1), now);
             }
             if let Some(rate) = limits.operations_per_second {
                 operations.take(1, rate.max(1), now);
             }
-            if let Some(rate) = governor.rate(now).filter(|_| *politeness == Politeness::Default) {
+            if let Some(rate) = governor.rate(now) {
                 governed.take(bytes, whole(rate).max(1), now);
             }
             *yields_since = None;
@@ -164,7 +180,7 @@ impl TierSchedule {
             wait = wait.max(control.operations.wait(now));
         }
         let beside_foreground = control.governor.foreground_is_active(now);
-        if let Some(rate) = control.governor.rate(now).filter(|_| control.politeness == Politeness::Default) {
+        if let Some(rate) = control.governor.rate(now) {
             control.governed.shorten(now, Duration::from_secs_f64(bytes as f64 / rate));
             wait = wait.max(control.governed.wait(now));
         }
@@ -215,7 +231,8 @@ impl TierSchedule {
         let service_rate = control.size.rate().map_or(0.0, |rate| rate as f64);
         // A short interval says little of rates, and its latencies count as any.
         control.rates.note(&interval, length);
-        control.governor.note(&interval, mover_rate, service_rate, now);
+        let slack_us = control.politeness.slack_us();
+        control.governor.note(&interval, mover_rate, (service_rate, slack_us), now);
         self.mover_is_active.store(is_moving, Ordering::Relaxed);
         control.interval_began = now;
         self.interval_end_us.store(microseconds(now.saturating_add(INTERVAL)), Ordering::Relaxed);
@@ -230,7 +247,7 @@ impl TierSchedule {
         let mut control = self.control.lock();
         self.evaluate(&mut control, now);
         let rates = &control.rates;
-        let governed = control.governor.rate(now).filter(|_| control.politeness == Politeness::Default).map(whole);
+        let governed = control.governor.rate(now).map(whole);
         let limit = control.limits.bytes_per_second;
         let foreground = self.meter.foreground_in_flight.load(Ordering::Relaxed);
         let mover_queue_depth = self.meter.mover_in_flight.load(Ordering::Relaxed);

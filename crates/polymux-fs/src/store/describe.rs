@@ -374,7 +374,8 @@ fn heat(record: &HeatRecord) -> Vec<Field> {
             ("writes_256", number(u64::from(node.writes))),
             ("accessed", number(u64::from(node.accessed))),
             ("moved", number(u64::from(node.moved))),
-            ("visits", number(u64::from(node.visits))),
+            ("visits", number(u64::from(node.visits & 0x0f))),
+            ("warm", number(u64::from(node.visits >> 6))),
             ("sequential_255", number(u64::from(node.sequential))),
             ("synced_255", number(u64::from(node.synced))),
         ]

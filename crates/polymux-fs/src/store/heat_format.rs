@@ -24,6 +24,7 @@ pub(crate) struct HeatNode {
     /// Logical seconds; 0: never.
     pub(crate) accessed: u32,
     pub(crate) moved: u32,
+    /// Visits in the low four bits, how long it has been warm in the high two.
     pub(crate) visits: u8,
     /// Shares in 1/255.
     pub(crate) sequential: u8,

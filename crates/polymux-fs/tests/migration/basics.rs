@@ -4,7 +4,7 @@ use polymux_fs::{AllocateKind, Caller, MoveRefusal, MoversState, Progress, SetAt
 use polymux_types::Ino;
 
 use crate::common::{Volume, close, create, find, make_directory, pattern, read_at, read_whole, write_all};
-use crate::{MIB, location, migrate, settle, shares};
+use crate::{MIB, location, mebibytes, migrate, settle, shares};
 
 #[test]
 fn a_file_goes_to_every_tier_and_back_and_has_one_object_and_no_map_wherever_it_is() {
@@ -51,7 +51,7 @@ fn holes_stay_holes_and_a_trailing_one_keeps_the_size() {
 fn a_range_moves_by_whole_nodes_and_the_rest_stays() {
     let mut volume = Volume::new(&[64 * MIB, 64 * MIB]);
     let (ino, handle) = create(volume.fs(), "f");
-    let data = pattern(3, 12 * MIB as usize);
+    let data = pattern(3, mebibytes(12));
     write_all(volume.fs(), handle, 0, &data).expect("written");
     volume.fs().migrate(ino, "slow", Some(5 * MIB..5 * MIB + 1)).expect("accepted");
     settle(&volume);
@@ -72,7 +72,7 @@ fn a_range_moves_by_whole_nodes_and_the_rest_stays() {
 fn an_append_after_the_end_moved_goes_on_there_and_survives_a_crash() {
     let mut volume = Volume::new(&[64 * MIB, 64 * MIB]);
     let (ino, handle) = create(volume.fs(), "f");
-    let mut data = pattern(4, 3 * MIB as usize + 77);
+    let mut data = pattern(4, mebibytes(3) + 77);
     write_all(volume.fs(), handle, 0, &data).expect("written");
     migrate(&volume, ino, "slow");
     let more = pattern(5, 200_000);
@@ -89,7 +89,7 @@ fn a_move_that_no_sync_followed_survives_a_crash_either_way() {
     for kept in 0..6 {
         let mut volume = Volume::new(&[64 * MIB, 64 * MIB]);
         let (ino, handle) = create(volume.fs(), "f");
-        let data = pattern(6, 5 * MIB as usize);
+        let data = pattern(6, mebibytes(5));
         write_all(volume.fs(), handle, 0, &data).expect("written");
         volume.fs().sync(&Caller::root(), handle, SyncKind::All).expect("synced");
         volume.fs().migrate(ino, "slow", None).expect("accepted");

@@ -1,1 +1,14 @@
 //! Writers, truncation and others in the middle of a copy, in a known order.
+//!
+//! What is true here: a *gate* stands in front of every tier and lets one action of a user begin before the n-th operation
+//! of the mover. The mover goes on when the action is done, or after a moment where the action waits for the mover. So for
+//! every action each place in a move is tried, and whatever the order was, the file holds what its users wrote.
+
+#[path = "conflicts/actions.rs"]
+mod actions;
+#[path = "conflicts/crashes.rs"]
+mod crashes;
+#[path = "conflicts/gate.rs"]
+pub mod gate;
+#[path = "conflicts/regressions.rs"]
+mod regressions;

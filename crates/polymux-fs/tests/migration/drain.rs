@@ -4,7 +4,7 @@ use polymux_fs::Progress;
 use polymux_types::Ino;
 
 use crate::common::{Volume, close, create, pattern, read_whole, write_all};
-use crate::{MIB, settle, shares};
+use crate::{MIB, mebibytes, settle, shares};
 
 fn fill(volume: &Volume, files: u8) -> Vec<(Ino, Vec<u8>)> {
     (0..files)
@@ -71,7 +71,7 @@ fn a_drain_goes_on_after_a_crash_at_any_batch() {
 fn a_drain_without_room_elsewhere_says_how_much_is_missing() {
     let volume = Volume::new(&[64 * MIB, 8 * MIB]);
     let (_, handle) = create(volume.fs(), "f");
-    write_all(volume.fs(), handle, 0, &pattern(1, 20 * MIB as usize)).expect("written");
+    write_all(volume.fs(), handle, 0, &pattern(1, mebibytes(20))).expect("written");
     volume.fs().sync_volume().expect("synced");
     let refusal = volume.fs().start_drain("fast").expect_err("refused");
     let text = refusal.to_string();
@@ -99,7 +99,7 @@ fn a_cancelled_drain_leaves_files_where_they_are() {
 fn a_file_that_grows_while_it_is_drained_ends_elsewhere_too() {
     let volume = Volume::new(&[64 * MIB, 64 * MIB]);
     let (ino, handle) = create(volume.fs(), "f");
-    let mut data = pattern(1, 3 * MIB as usize);
+    let mut data = pattern(1, mebibytes(3));
     write_all(volume.fs(), handle, 0, &data).expect("written");
     volume.fs().start_drain("fast").expect("the drain begins");
     for round in 0..20 {

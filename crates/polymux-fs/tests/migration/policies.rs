@@ -6,7 +6,7 @@ use polymux_fs::{MoveReason, NamedRule, PolicyKind, RuleMatch, SteeredBy};
 use polymux_types::Ino;
 
 use crate::common::{Volume, create, create_in, make_directory, pattern, read_at, read_whole, write_all};
-use crate::{MIB, settle, shares};
+use crate::{MIB, mebibytes, settle, shares};
 
 fn name(text: &str) -> String {
     text.to_owned()
@@ -18,7 +18,7 @@ fn a_tier_that_is_filled_settles_between_its_marks_and_no_write_fails() {
     let mut files = Vec::new();
     for index in 0..30_u8 {
         let (ino, handle) = create(volume.fs(), &format!("f{index}"));
-        let data = pattern(index, 6 * MIB as usize);
+        let data = pattern(index, mebibytes(6));
         write_all(volume.fs(), handle, 0, &data).expect("written");
         files.push((ino, data));
         volume.step();
@@ -38,7 +38,7 @@ fn a_tier_that_is_filled_settles_between_its_marks_and_no_write_fails() {
 fn what_is_used_again_and_again_comes_to_the_fast_tier_and_stays_there() {
     let volume = Volume::new(&[64 * MIB, 512 * MIB]);
     let (ino, handle) = create(volume.fs(), "f");
-    let data = pattern(1, 20 * MIB as usize);
+    let data = pattern(1, mebibytes(20));
     write_all(volume.fs(), handle, 0, &data).expect("written");
     volume.fs().migrate(ino, "slow", None).expect("accepted");
     settle(&volume);
@@ -70,7 +70,7 @@ fn what_is_used_again_and_again_comes_to_the_fast_tier_and_stays_there() {
 fn one_long_read_promotes_nothing() {
     let volume = Volume::new(&[64 * MIB, 512 * MIB]);
     let (ino, handle) = create(volume.fs(), "f");
-    write_all(volume.fs(), handle, 0, &pattern(1, 20 * MIB as usize)).expect("written");
+    write_all(volume.fs(), handle, 0, &pattern(1, mebibytes(20))).expect("written");
     volume.fs().migrate(ino, "slow", None).expect("accepted");
     settle(&volume);
     for _ in 0..5 {
@@ -88,7 +88,7 @@ fn rules_choose_the_tier_of_new_files_and_move_those_that_are_there() {
     let volume = Volume::new(&[64 * MIB, 64 * MIB, 64 * MIB]);
     let directory = make_directory(volume.fs(), "archive");
     let (old, handle) = create_in(volume.fs(), directory, "old.tar");
-    let data = pattern(1, 3 * MIB as usize);
+    let data = pattern(1, mebibytes(3));
     write_all(volume.fs(), handle, 0, &data).expect("written");
     let rule = NamedRule {
         name: name("archive"),
@@ -121,7 +121,7 @@ fn a_pin_moves_what_is_there_holds_what_comes_and_goes_with_its_file() {
     let outer = make_directory(volume.fs(), "outer");
     let inner = volume.fs().make_directory(&polymux_fs::Caller::root(), outer, b"inner", 0o755).expect("made").ino;
     let (ino, handle) = create_in(volume.fs(), inner, "f");
-    let data = pattern(1, 3 * MIB as usize);
+    let data = pattern(1, mebibytes(3));
     write_all(volume.fs(), handle, 0, &data).expect("written");
     volume.fs().pin_to_tier(outer, Some("slow")).expect("pinned");
     settle(&volume);
@@ -151,7 +151,7 @@ fn a_plan_says_what_will_move_and_moves_nothing() {
     let volume = Volume::new(&[64 * MIB, 512 * MIB]);
     for index in 0..12_u8 {
         let (_, handle) = create(volume.fs(), &format!("f{index}"));
-        write_all(volume.fs(), handle, 0, &pattern(index, 5 * MIB as usize)).expect("written");
+        write_all(volume.fs(), handle, 0, &pattern(index, mebibytes(5))).expect("written");
     }
     let before = volume.used(0);
     let plan = volume.fs().plan(None).expect("planned");

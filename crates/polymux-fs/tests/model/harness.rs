@@ -120,6 +120,12 @@ impl Harness {
             | Operation::Step
             | Operation::Remount
             | Operation::SyncAndCrash => self.apply_to_volume(operation),
+            Operation::Migrate { .. }
+            | Operation::MoveStep
+            | Operation::MoveAll
+            | Operation::Drain { .. }
+            | Operation::CancelDrain { .. }
+            | Operation::PauseMovers => self.apply_to_movers(operation),
             _ => self.apply_to_names(operation),
         }
     }

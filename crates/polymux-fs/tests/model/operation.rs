@@ -25,40 +25,165 @@ pub type Position = u64;
 /// One operation.
 #[derive(Clone, Debug)]
 pub enum Operation {
-    Lookup { directory: Index, name: Index },
-    LookupInFile { file: Index, name: Index },
-    Create { directory: Index, name: Index, mode: OpenMode, exclusive: bool, permissions: u32 },
-    CreateUnnamed { directory: Index },
-    LinkUnnamed { directory: Index, name: Index },
-    MakeDirectory { directory: Index, name: Index, permissions: u32 },
-    MakeFifo { directory: Index, name: Index },
-    MakeSymlink { directory: Index, name: Index, length: u8 },
-    MakeWithLongName { directory: Index, length: u16 },
-    Link { file: Index, directory: Index, name: Index },
-    Unlink { directory: Index, name: Index },
-    RemoveDirectory { directory: Index, name: Index },
-    Rename { from: (Index, Index), to: (Index, Index), mode: RenameMode },
-    Open { file: Index, mode: OpenMode },
-    Close { handle: Index },
-    Write { handle: Index, offset: Position, length: Position, fill: u8 },
-    Read { handle: Index, offset: Position, length: Position },
-    Truncate { file: Index, size: Position },
-    TruncateHandle { handle: Index, size: Position },
-    Allocate { handle: Index, offset: Position, length: Position, kind: AllocateKind },
-    Seek { handle: Index, offset: Position },
-    CopyRange { source: (Index, Position), target: (Index, Position), length: Position },
-    ChangeMode { node: Index, permissions: u32 },
-    ChangeOwner { node: Index, uid: u32, gid: u32 },
-    ChangeTimes { node: Index, seconds: i64, nanoseconds: u32 },
-    SetXattr { node: Index, name: Index, length: u16, mode: XattrMode },
-    GetXattr { node: Index, name: Index },
-    RemoveXattr { node: Index, name: Index },
-    ListXattrs { node: Index },
-    ReadDirectory { directory: Index, chunk: u8 },
-    Sync { handle: Index },
-    SyncDirectory { directory: Index },
+    Lookup {
+        directory: Index,
+        name: Index,
+    },
+    LookupInFile {
+        file: Index,
+        name: Index,
+    },
+    Create {
+        directory: Index,
+        name: Index,
+        mode: OpenMode,
+        exclusive: bool,
+        permissions: u32,
+    },
+    CreateUnnamed {
+        directory: Index,
+    },
+    LinkUnnamed {
+        directory: Index,
+        name: Index,
+    },
+    MakeDirectory {
+        directory: Index,
+        name: Index,
+        permissions: u32,
+    },
+    MakeFifo {
+        directory: Index,
+        name: Index,
+    },
+    MakeSymlink {
+        directory: Index,
+        name: Index,
+        length: u8,
+    },
+    MakeWithLongName {
+        directory: Index,
+        length: u16,
+    },
+    Link {
+        file: Index,
+        directory: Index,
+        name: Index,
+    },
+    Unlink {
+        directory: Index,
+        name: Index,
+    },
+    RemoveDirectory {
+        directory: Index,
+        name: Index,
+    },
+    Rename {
+        from: (Index, Index),
+        to: (Index, Index),
+        mode: RenameMode,
+    },
+    Open {
+        file: Index,
+        mode: OpenMode,
+    },
+    Close {
+        handle: Index,
+    },
+    Write {
+        handle: Index,
+        offset: Position,
+        length: Position,
+        fill: u8,
+    },
+    Read {
+        handle: Index,
+        offset: Position,
+        length: Position,
+    },
+    Truncate {
+        file: Index,
+        size: Position,
+    },
+    TruncateHandle {
+        handle: Index,
+        size: Position,
+    },
+    Allocate {
+        handle: Index,
+        offset: Position,
+        length: Position,
+        kind: AllocateKind,
+    },
+    Seek {
+        handle: Index,
+        offset: Position,
+    },
+    CopyRange {
+        source: (Index, Position),
+        target: (Index, Position),
+        length: Position,
+    },
+    ChangeMode {
+        node: Index,
+        permissions: u32,
+    },
+    ChangeOwner {
+        node: Index,
+        uid: u32,
+        gid: u32,
+    },
+    ChangeTimes {
+        node: Index,
+        seconds: i64,
+        nanoseconds: u32,
+    },
+    SetXattr {
+        node: Index,
+        name: Index,
+        length: u16,
+        mode: XattrMode,
+    },
+    GetXattr {
+        node: Index,
+        name: Index,
+    },
+    RemoveXattr {
+        node: Index,
+        name: Index,
+    },
+    ListXattrs {
+        node: Index,
+    },
+    ReadDirectory {
+        directory: Index,
+        chunk: u8,
+    },
+    Sync {
+        handle: Index,
+    },
+    SyncDirectory {
+        directory: Index,
+    },
     SyncVolume,
     Step,
+    /// Asks for a move of the file, whole or of the node that a position lies in.
+    Migrate {
+        file: Index,
+        tier: Index,
+        node: Option<Position>,
+    },
+    /// One batch of the mover.
+    MoveStep,
+    /// All that the mover has to do.
+    MoveAll,
+    Drain {
+        tier: Index,
+    },
+    CancelDrain {
+        tier: Index,
+    },
+    PauseMovers,
     Remount,
     SyncAndCrash,
 }
@@ -212,6 +337,20 @@ fn volume_operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
+fn move_operation() -> impl Strategy<Value = Operation> {
+    let index = any::<Index>;
+    prop_oneof![
+        5 => (index(), index()).prop_map(|(file, tier)| Operation::Migrate { file, tier, node: None }),
+        2 => (index(), index(), position())
+            .prop_map(|(file, tier, position)| Operation::Migrate { file, tier, node: Some(position) }),
+        4 => Just(Operation::MoveStep),
+        3 => Just(Operation::MoveAll),
+        1 => index().prop_map(|tier| Operation::Drain { tier }),
+        1 => index().prop_map(|tier| Operation::CancelDrain { tier }),
+        1 => Just(Operation::PauseMovers),
+    ]
+}
+
 /// Any operation, data operations most often.
 pub fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
@@ -219,5 +358,6 @@ pub fn operation() -> impl Strategy<Value = Operation> {
         8 => data_operation(),
         2 => attribute_operation(),
         1 => volume_operation(),
+        2 => move_operation(),
     ]
 }

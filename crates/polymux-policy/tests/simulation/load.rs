@@ -4,8 +4,6 @@
 //! *regular* ones come at equal intervals for each range, with a phase of its own that the seed chooses, so that nothing but
 //! the rates tells ranges apart. A scan is regular by nature.
 
-/// Requests in a second.
-const ACCESSES_PER_SECOND: u64 = 200;
 /// Requests of 128 KiB in a range.
 const REQUESTS_PER_RANGE: usize = 16;
 /// One request of a regular load.
@@ -36,6 +34,8 @@ pub enum Draws {
 pub struct Load {
     pub shape: Shape,
     pub draws: Draws,
+    /// Requests in a second.
+    pub per_second: u64,
 }
 
 /// One access.
@@ -62,8 +62,7 @@ impl Source {
     pub fn new(ranges: usize, seed: u64) -> Self {
         let weights = (1..=ranges as u64).map(|rank| 1_000_000_000 / rank).collect();
         let empty = || vec![0; ranges];
-        let mut source =
-            Self { random: seed, weights, sums: empty(), credits: empty(), counts: empty(), scanned: 0 };
+        let mut source = Self { random: seed, weights, sums: empty(), credits: empty(), counts: empty(), scanned: 0 };
         for at in (1..ranges).rev() {
             let other = source.below(at + 1);
             source.weights.swap(at, other);
@@ -94,18 +93,18 @@ impl Source {
     /// The accesses of one second.
     pub fn second(&mut self, load: Load, mut tell: impl FnMut(Access)) {
         let scanned = match load.shape {
-            Shape::Scan => ACCESSES_PER_SECOND,
-            Shape::Mixed => ACCESSES_PER_SECOND / 4,
+            Shape::Scan => load.per_second,
+            Shape::Mixed => load.per_second / 4,
             Shape::Zipf | Shape::Uniform => 0,
         };
         for number in 0..scanned {
             self.scanned = (self.scanned + 1) % (self.weights.len() * REQUESTS_PER_RANGE);
-            let is_write = load.shape == Shape::Mixed && number % 3 == 0;
+            let is_write = load.shape == Shape::Mixed && number.is_multiple_of(3);
             tell(Access { range: self.scanned / REQUESTS_PER_RANGE, is_write, is_sequential: true });
         }
         match load.draws {
-            Draws::Independent => self.draw(load.shape, ACCESSES_PER_SECOND - scanned, tell),
-            Draws::Regular => self.pay_out(load, ACCESSES_PER_SECOND - scanned, tell),
+            Draws::Independent => self.draw(load.shape, load.per_second - scanned, tell),
+            Draws::Regular => self.pay_out(load, load.per_second - scanned, tell),
         }
     }
 
@@ -130,7 +129,8 @@ impl Source {
         }
         let (ranges, total) = (self.weights.len(), self.sums[self.weights.len() - 1]);
         for range in 0..ranges {
-            let zipf = ((u128::from(ONE * count) * u128::from(self.weights[range])) / u128::from(total)) as u64;
+            let zipf = u128::from(ONE * count) * u128::from(self.weights[range]) / u128::from(total);
+            let zipf = u64::try_from(zipf).expect("a part of the load");
             let uniform = ONE * count / ranges as u64;
             self.credits[range] += match load.shape {
                 Shape::Uniform => uniform,
@@ -140,7 +140,7 @@ impl Source {
             while self.credits[range] >= ONE {
                 self.credits[range] -= ONE;
                 self.counts[range] += 1;
-                let is_write = load.shape == Shape::Mixed && self.counts[range] % 3 == 0;
+                let is_write = load.shape == Shape::Mixed && self.counts[range].is_multiple_of(3);
                 tell(Access { range, is_write, is_sequential: false });
             }
         }

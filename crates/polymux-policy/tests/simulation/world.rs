@@ -4,7 +4,8 @@
 //! tier is the number of ranges on it. What a tier would send away is found in the policy's own order, as the planner does it.
 
 use polymux_policy::{
-    Action, Decision, Eviction, HEAT_ONE, NEVER, PlacementFacts, PolicyKind, RangeFacts, TierFill, TierTable, Why, place,
+    Action, Decision, Eviction, HEAT_ONE, NEVER, PlacementFacts, PolicyKind, RangeFacts, TierFill, TierTable, Why,
+    place,
 };
 
 use crate::load::{Access, Load, Source};
@@ -12,7 +13,7 @@ use crate::load::{Access, Load, Source};
 const RANGE: u64 = 2 << 20;
 pub const RANGES: usize = 600;
 const RANGES_PER_FILE: usize = 8;
-pub const HALF_LIFE_SECONDS: u32 = 60;
+const HALF_LIFE_SECONDS: u32 = 60;
 /// 2^16 * 2^(-1/60): what a second leaves of a heat.
 const DECAY: u64 = 64_783;
 /// Heats are kept with 16 more bits than a policy sees.
@@ -44,6 +45,17 @@ pub struct Moved {
     pub victim_heat: u32,
 }
 
+impl std::fmt::Display for Moved {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { second, range, source, target, why, heat, victim_heat } = self;
+        write!(
+            formatter,
+            "{second} s: range {range} of heat {heat} from tier {source} to {target}, where {victim_heat} "
+        )?;
+        write!(formatter, "would leave: {}", why.sentence())
+    }
+}
+
 #[derive(Clone, Copy, Default)]
 struct Range {
     tier: usize,
@@ -52,7 +64,8 @@ struct Range {
     sequential: u64,
     used_at: Option<u32>,
     moved_at: Option<u32>,
-    warm_since: Option<u32>,
+    /// Doublings of the time for which it was warm, 0..=3, as two bits of an entry of the heat table keep them.
+    warm_doublings: u32,
 }
 
 /// The world.
@@ -62,6 +75,7 @@ pub struct World {
     now: u32,
     load: Load,
     source: Source,
+    /// Files move as a whole.
     whole: bool,
     /// What moved since this was emptied last.
     pub moved: Vec<Moved>,
@@ -87,7 +101,15 @@ impl World {
         let tier = |(number, size): (u16, &u64)| TierFill::new(number, size * RANGE, 0, size * RANGE);
         let tiers = (0..).zip(sizes).map(tier).collect();
         let source = Source::new(RANGES, seed);
-        let mut world = Self { tiers, ranges: Vec::new(), now: 1, load, source, whole: mover.kind == PolicyKind::WholeFile, moved: Vec::new() };
+        let mut world = Self {
+            tiers,
+            ranges: Vec::new(),
+            now: 1,
+            load,
+            source,
+            whole: mover.kind == PolicyKind::WholeFile,
+            moved: Vec::new(),
+        };
         world.fill(mover);
         world
     }
@@ -125,7 +147,6 @@ impl World {
 
     /// Fills in what is to be known of a range; the tiers are as they are.
     fn describe(&self, at: usize, facts: &mut RangeFacts) {
-        let whole = self.whole;
         let range = &self.ranges[at];
         let ago = |then: Option<u32>| then.map_or(NEVER, |then| self.now - then);
         let file = &self.ranges[file_of(at).start..file_of(at).end.min(self.ranges.len())];
@@ -136,11 +157,8 @@ impl World {
         facts.file_heat = narrow(file.iter().map(|range| range.heat >> 16).sum::<u64>() / file.len() as u64);
         facts.idle_seconds = ago(range.used_at);
         facts.moved_seconds_ago = ago(range.moved_at);
-        facts.warm_seconds = if whole {
-            file.iter().filter_map(|range| range.warm_since).min().map_or(0, |since| self.now - since)
-        } else {
-            range.warm_since.map_or(0, |since| self.now - since)
-        };
+        let warm = if self.whole { file.iter().map(|range| range.warm_doublings).max() } else { None };
+        facts.warm_seconds = HALF_LIFE_SECONDS * ((1 << warm.unwrap_or(range.warm_doublings)) - 1);
         facts.sequential = percent(range.sequential, range.heat);
         facts.synchronous = if range.writes > 0 { 100 } else { 0 };
         facts.file_size = RANGE * file.len() as u64;
@@ -249,6 +267,11 @@ impl World {
         }
     }
 
+    /// The load goes on, with other ranges as the popular ones.
+    pub fn shift(&mut self, seed: u64) {
+        self.source = Source::new(RANGES, seed);
+    }
+
     /// The share of the load's accesses that the fastest tier serves, in thousandths.
     pub fn expected_hits(&self) -> u64 {
         let total: u64 = (0..RANGES).map(|at| self.source.weight(self.load, at)).sum();
@@ -266,8 +289,11 @@ impl World {
 
 impl Range {
     fn touch(&mut self, access: Access, now: u32) {
+        let half_lives = |second: u32| (second / HALF_LIFE_SECONDS) >> self.warm_doublings;
         if self.heat < ACCESS * 3 / 4 {
-            self.warm_since = Some(now);
+            self.warm_doublings = 0;
+        } else if self.used_at.is_some_and(|used| half_lives(used) != half_lives(now)) {
+            self.warm_doublings = (self.warm_doublings + 1).min(3);
         }
         self.heat += ACCESS;
         self.used_at = Some(now);

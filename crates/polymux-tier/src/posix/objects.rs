@@ -35,7 +35,7 @@ enum Synced {
     Already,
 }
 
-fn path_of(object: ObjectRef) -> String {
+pub(super) fn path_of(object: ObjectRef) -> String {
     format!("{:03x}/{:016x}", object.bucket.0, object.id)
 }
 
@@ -70,7 +70,7 @@ impl PosixTier {
         }
     }
 
-    fn flags(&self) -> OFlags {
+    pub(super) fn flags(&self) -> OFlags {
         let access = match self.options.access {
             OpenAccess::ReadWrite => OFlags::RDWR,
             OpenAccess::ReadOnly => OFlags::RDONLY,
@@ -78,7 +78,7 @@ impl PosixTier {
         access | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOATIME
     }
 
-    fn open_path(&self, path: &str, flags: OFlags) -> Result<OwnedFd, rustix::io::Errno> {
+    pub(super) fn open_path(&self, path: &str, flags: OFlags) -> Result<OwnedFd, rustix::io::Errno> {
         let mode = Mode::RUSR | Mode::WUSR;
         match rustix::fs::openat(&self.objects, path, flags, mode) {
             // Whoever does not own the object may not ask for this.
@@ -87,7 +87,7 @@ impl PosixTier {
         }
     }
 
-    fn object(&self, object: ObjectRef) -> Result<Arc<OpenObject>, TierError> {
+    pub(super) fn object(&self, object: ObjectRef) -> Result<Arc<OpenObject>, TierError> {
         if let Some(open) = self.descriptors.get(object) {
             return Ok(open);
         }
@@ -368,6 +368,18 @@ impl Tier for PosixTier {
         Counters::count(&self.counters.writes);
         Counters::add(&self.counters.bytes_written, written);
         Ok(written)
+    }
+
+    fn begin_write_back(&self, object: ObjectRef, offset: u64, length: u64) {
+        self.begin_writing_back(object, offset, length);
+    }
+
+    fn wait_for_write_back(&self, object: ObjectRef, offset: u64, length: u64) {
+        self.wait_for_writing_back(object, offset, length);
+    }
+
+    fn read_ahead(&self, object: ObjectRef, offset: u64, length: u64) {
+        self.begin_reading(object, offset, length);
     }
 
     fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError> {

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use signal_hook::consts::SIGINT;
 
+use crate::output;
 use crate::progress::{Progress, Reading};
 use crate::protocol::{ByteRange, JobPhase, JobReport, SubmittedJob};
 use crate::registry::Registry;
@@ -99,8 +100,8 @@ pub fn until_ended(registry: &Registry, volume: &str, tier: &str, jobs: Vec<Watc
         if interrupted.load(Ordering::Acquire) {
             let left = watch.pending.len() + watch.parked.len();
             break Err(anyhow::anyhow!(
-                "no longer waiting; the daemon goes on with the {left} files that are left (`polymux top {volume}` shows \
-                 how far it is)"
+                "no longer waiting; the daemon goes on with the {} left (`polymux top {volume}` shows how far it is)",
+                output::files(left as u64)
             ));
         }
         thread::sleep(POLL_INTERVAL);
@@ -187,7 +188,7 @@ impl Watch {
             notes.push(format!("moving is paused: `polymux resume {volume}` goes on"));
         }
         if let Some(first) = self.parked.front() {
-            notes.push(format!("{} files wait: {}", self.parked.len(), first.why));
+            notes.push(format!("{} waiting: {}", output::files(self.parked.len() as u64), first.why));
         }
         Reading {
             bytes_done: self.bytes_ended + under_way,
@@ -258,7 +259,7 @@ mod tests {
         let reading = watch.reading("media");
         assert_eq!((reading.bytes_done, reading.bytes_total), (100 + 100 + 40 + 10, Some(400)));
         assert_eq!((reading.files_done, reading.files_total), (2, Some(4)));
-        assert!(reading.note.contains("1 files wait: no room"), "{}", reading.note);
+        assert!(reading.note.contains("1 file waiting: no room"), "{}", reading.note);
         let ended = watch.into_ended();
         assert_eq!((ended.done, ended.bytes_copied), (1, 120));
         assert_eq!(ended.failed, [("/m/3".to_owned(), "no room".to_owned())]);

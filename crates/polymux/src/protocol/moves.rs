@@ -133,6 +133,9 @@ pub struct MovesReport {
     pub is_paused: bool,
     /// Threads that move blocks.
     pub movers: u16,
+    /// Minutes until movers may work on their own again, 4294967295 for never; `None` while they may. What people and drains want goes on.
+    #[serde(default)]
+    pub window_opens_in_minutes: Option<u32>,
     /// Jobs at work.
     pub running: Vec<JobReport>,
     /// Jobs that wait for their turn.
@@ -156,6 +159,9 @@ pub struct MovesSummary {
     pub is_paused: bool,
     /// Threads that move blocks.
     pub movers: u16,
+    /// Minutes until movers may work on their own again; `None` while they may. What people and drains want goes on.
+    #[serde(default)]
+    pub window_opens_in_minutes: Option<u32>,
     /// Number of jobs at work.
     pub running: u64,
     /// Number of jobs that wait for their turn.

@@ -49,6 +49,8 @@ pub struct TopReport {
     pub is_paused: bool,
     /// Threads that move blocks.
     pub movers: u16,
+    /// Minutes until movers may work on their own again; `None` while they may.
+    pub window_opens_in_minutes: Option<u32>,
     /// Jobs at work.
     pub running: Vec<JobActivity>,
     /// Jobs that wait for their turn.
@@ -157,6 +159,7 @@ impl Sampler {
             tiers: tiers(&before.status.tiers, &status.tiers, time),
             is_paused: look.moves.is_paused,
             movers: look.moves.movers,
+            window_opens_in_minutes: look.moves.window_opens_in_minutes,
             running: look.moves.running.iter().map(|job| self.job(job)).collect(),
             queued_count: look.moves.queued_count,
             parked_count: look.moves.parked_count,

@@ -29,7 +29,10 @@ pub fn heading(report: &TopReport) -> String {
     let state = match (report.movers, report.is_paused) {
         (0, _) => "no movers (`movers = 0`)".to_owned(),
         (_, true) => format!("MOVING IS PAUSED (`polymux resume {}`)", report.volume),
-        (movers, false) => format!("{movers} movers"),
+        (movers, false) => match report.window_opens_in_minutes {
+            Some(minutes) => format!("{movers} movers, time window opens {}", status::opens_in(minutes)),
+            None => format!("{movers} movers"),
+        },
     };
     format!("{} on {}, {state}", report.volume, report.mount_point)
 }

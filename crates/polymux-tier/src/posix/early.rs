@@ -1,0 +1,48 @@
+//! Bytes on their way between memory and device before anybody waits for them.
+//!
+//! What is true here: these are hints. None of them makes anything durable, reports an error, or takes an error away from
+//! the sync that is to report it.
+
+use std::num::NonZeroU64;
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Advice, OFlags};
+
+use super::PosixTier;
+use super::objects::path_of;
+use crate::object::ObjectRef;
+
+fn sync_file_range(descriptor: &OwnedFd, offset: u64, length: u64, flags: libc::c_uint) {
+    let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else { return };
+    // SAFETY: the call takes numbers only, and the descriptor is open for as long as the reference lives.
+    let result = unsafe { libc::sync_file_range(descriptor.as_raw_fd(), offset, length, flags) };
+    if result != 0 {
+        log::trace!("sync_file_range: {}", std::io::Error::last_os_error());
+    }
+}
+
+impl PosixTier {
+    /// Starts writing the dirty pages of a range out. Asking for that looks at no error.
+    pub(super) fn begin_writing_back(&self, object: ObjectRef, offset: u64, length: u64) {
+        if let Some(open) = self.descriptors.get(object) {
+            sync_file_range(&open.descriptor, offset, length, libc::SYNC_FILE_RANGE_WRITE);
+        }
+    }
+
+    /// Waits for pages of a range that are being written out.
+    pub(super) fn wait_for_writing_back(&self, object: ObjectRef, offset: u64, length: u64) {
+        // Waiting takes the error of a failed write away from the description that waits, and the kernel tells each
+        // description once. So this is one of its own, and the shared one tells its next sync.
+        if let Ok(own) = self.open_path(&path_of(object), self.flags().difference(OFlags::RDWR)) {
+            sync_file_range(&own, offset, length, libc::SYNC_FILE_RANGE_WAIT_BEFORE);
+        }
+    }
+
+    /// Starts reading a range.
+    pub(super) fn begin_reading(&self, object: ObjectRef, offset: u64, length: u64) {
+        if let (Ok(open), Some(length)) = (self.object(object), NonZeroU64::new(length)) {
+            // What cannot be read is told to whoever reads it.
+            let _ = rustix::fs::fadvise(&open.descriptor, offset, Some(length), Advice::WillNeed);
+        }
+    }
+}

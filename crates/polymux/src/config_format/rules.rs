@@ -1,0 +1,74 @@
+//! The form of `[[rule]]`: conditions, and what holds for the files that meet all of them.
+
+use polymux_fs::PolicyKind;
+use serde::{Deserialize, Serialize};
+
+use super::{Size, TimeSpan};
+
+/// One `[[rule]]`; the first one that matches a file decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleEntry {
+    /// Its name, for `explain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Pattern for the path from the root of the volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Least size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_min: Option<Size>,
+    /// Largest size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_max: Option<Size>,
+    /// Least time since the last modification.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub older_than: Option<TimeSpan>,
+    /// Most time since the last modification.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newer_than: Option<TimeSpan>,
+    /// Owner: a name or a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Account>,
+    /// Group: a name or a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Account>,
+    /// Extended attribute: `user.kind`, or with its value `user.kind=video`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xattr: Option<String>,
+    /// The policy for these files; default: the volume's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyName>,
+    /// Tiers that they may be on, best first; default: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tiers: Option<Vec<String>>,
+}
+
+/// An owner or a group as it is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Account {
+    /// Its number.
+    Number(u32),
+    /// Its name, or its number in quotes.
+    Name(String),
+}
+
+/// A policy by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PolicyName(pub PolicyKind);
+
+impl TryFrom<String> for PolicyName {
+    type Error = polymux_fs::UnknownPolicy;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        name.parse().map(Self)
+    }
+}
+
+impl From<PolicyName> for String {
+    fn from(name: PolicyName) -> Self {
+        name.0.name().to_owned()
+    }
+}
