@@ -78,6 +78,22 @@ bench-append:
 	$(CARGO) build --release --locked -p polymux -p polymux-bench
 	benchmarks/append-through-mount.sh target/release/polymux target/release/polymux-bench "$(DIRECTORY)" $(BENCH_OPTIONS)
 
+# Between loop devices in memory that are throttled to the speed of three kinds of devices; as root. Every direction with
+# one large file and with a thousand small ones; what a move costs an application; how soon the hot part of a file is on the
+# fast tier; the fast tier filled at full speed.
+.PHONY: bench-move bench-move-interference bench-move-hot-set bench-move-watermarks
+bench-move:
+	$(BENCH) move $(BENCH_OPTIONS)
+
+bench-move-interference:
+	$(BENCH) move-interference $(BENCH_OPTIONS)
+
+bench-move-hot-set:
+	$(BENCH) move-hot-set $(BENCH_OPTIONS)
+
+bench-move-watermarks:
+	$(BENCH) move-watermarks $(BENCH_OPTIONS)
+
 # Ten million files; takes some minutes and about 10 GiB.
 bench-large:
 	$(BENCH) large --directory "$(DIRECTORY)" $(BENCH_OPTIONS)

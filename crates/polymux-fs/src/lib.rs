@@ -48,6 +48,8 @@ mod heat;
 mod inode;
 mod io;
 mod migrate;
+#[cfg(all(test, shuttle))]
+mod migration_schedules;
 mod namespace;
 mod ops;
 mod placement;

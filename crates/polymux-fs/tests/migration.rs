@@ -27,7 +27,7 @@ use polymux_types::Ino;
 pub const MIB: u64 = 1 << 20;
 
 /// A length in memory of so many MiB.
-pub fn mebibytes(count: usize) -> usize {
+pub const fn mebibytes(count: usize) -> usize {
     count << 20
 }
 

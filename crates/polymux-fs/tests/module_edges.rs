@@ -14,7 +14,7 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("namespace", &["access", "io", "space", "inode", "store", "core"]),
     ("access", &["inode", "core"]),
     ("io", &["placement", "space", "heat", "sched", "inode", "blockmap", "store", "core"]),
-    ("placement", &["space", "inode", "core"]),
+    ("placement", &["space", "inode", "store", "core"]),
     ("space", &["sched", "inode", "store", "core"]),
     ("heat", &["store", "core"]),
     ("sched", &[]),

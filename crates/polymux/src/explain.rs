@@ -90,10 +90,12 @@ fn range_lines(range: &ExplainedRange, report: &ExplainReport) -> Vec<String> {
             lines.push(format!("    It is to move to tier `{tier}`: {}", range.why));
             lines.push(format!("    {}", what_happens(report)));
         }
-        None => lines.push(format!("    It stays: {}", range.why)),
-    }
-    if let (Some(tier), Some(why)) = (&range.would_leave_to, &range.would_leave_why) {
-        lines.push(format!("    If `{}` became too full, it could go to `{tier}`: {why}", range.tier));
+        None => {
+            lines.push(format!("    It stays: {}", range.why));
+            if let (Some(tier), Some(why)) = (&range.would_leave_to, &range.would_leave_why) {
+                lines.push(format!("    If `{}` became too full, it could go to `{tier}`: {why}", range.tier));
+            }
+        }
     }
     lines
 }

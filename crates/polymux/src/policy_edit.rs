@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value};
 
 use crate::config::VolumeConfig;
@@ -16,6 +16,8 @@ use crate::protocol::PolicyChange;
 /// Changes the file, and returns what it says then.
 pub fn change(path: &Path, change: &PolicyChange) -> Result<VolumeConfig> {
     let policy: PolicyName = change.policy.clone().try_into()?;
+    // What was wrong before is told with the line on which it stands now.
+    let rules_before = VolumeConfig::read(path)?.steering.rules.len();
     config_edit::edit(path, |file, text| {
         let mut document: DocumentMut = text.parse().with_context(|| format!("cannot read {}", path.display()))?;
         match &change.path {
@@ -26,7 +28,15 @@ pub fn change(path: &Path, change: &PolicyChange) -> Result<VolumeConfig> {
             Some(pattern) => change_rule(file, &mut document, pattern, policy, change.tiers.as_deref()),
         }
         let changed = document.to_string();
-        VolumeConfig::parse(path, &changed).context("refused, nothing was changed")?;
+        let is_new = file.rule.len() > rules_before;
+        VolumeConfig::parse(path, &changed).map_err(|error| {
+            let told = format!("{error:#}");
+            match (&change.path, is_new) {
+                // It stands on no line of the file.
+                (Some(pattern), true) => anyhow!("a rule for {pattern} is refused: {}", without_place(&told, path)),
+                _ => anyhow!("refused, nothing was changed: {told}"),
+            }
+        })?;
         Ok(changed)
     })?;
     VolumeConfig::read(path)
@@ -62,6 +72,12 @@ fn change_rule(
     if let Some(tiers) = tiers {
         set(table, "tiers", Value::from_iter(tiers.iter().map(String::as_str)));
     }
+}
+
+/// What is said after `FILE:LINE: `.
+fn without_place<'a>(told: &'a str, path: &Path) -> &'a str {
+    let rest = told.strip_prefix(&format!("{}:", path.display()));
+    rest.and_then(|rest| rest.split_once(": ")).map_or(told, |(_, said)| said)
 }
 
 fn is_about_pattern(rule: &RuleEntry, pattern: &str) -> bool {
@@ -165,7 +181,7 @@ noatime = true
     fn what_conflicts_is_refused_and_changes_nothing() {
         for (policy, path, tiers, needle) in [
             ("lfu", None, None, "hot-cold"),
-            ("lru", Some("films/old/**"), None, "rule `films` on line 14"),
+            ("lru", Some("films/old/**"), None, "rule `films` on line 15"),
             ("lru", Some("a["), None, "pattern"),
             ("lru", Some("*.iso"), Some(&["tape"][..]), "no tier `tape`"),
         ] {

@@ -13,7 +13,8 @@ use polymux_fs::{
 };
 
 use crate::config::{TierConfig, VolumeConfig};
-use crate::config_format::{self, Account, OptionsEntry, PolicyName, RuleEntry, Section, Size};
+use crate::config_format::rules::Account;
+use crate::config_format::{self, OptionsEntry, PolicyName, RuleEntry, Section, Size};
 
 /// Heat that halves faster than this only says what was used just now.
 const HALF_LIFE_MIN_SECONDS: u64 = 60;

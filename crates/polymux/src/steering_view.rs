@@ -8,7 +8,8 @@ use polymux_fs::{MoveRefusal, PolicyKind, RuleCounts};
 use polymux_types::Ino;
 
 use crate::config::VolumeConfig;
-use crate::config_format::{Account, RuleEntry};
+use crate::config_format::RuleEntry;
+use crate::config_format::rules::Account;
 use crate::policy_edit;
 use crate::protocol::{
     ExplainReport, ExplainedRange, PinReport, PinnedReport, PinsReport, PlanReport, PlannedFile, PlannedMoves,

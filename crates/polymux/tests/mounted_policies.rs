@@ -150,7 +150,7 @@ fn a_policy_is_set_at_run_time_and_files_follow() {
     let told = json(&volume, &["explain", "--json", text(&file)]);
     assert_eq!((&told["policy"], &told["steered_by"]["number"]), (&"static".into(), &1.into()), "{told}");
 
-    assert_refused(&volume, &["policy", "set", &name, "lru", "--path", "**/*.iso"], &["rule on line"]);
+    assert_refused(&volume, &["policy", "set", &name, "lru", "--path", "**/*.iso"], &["a rule for", "rule on line"]);
     assert_refused(&volume, &["policy", "set", &name, "lru", "--path", "x", "--tiers", "tape"], &["`tape`", "`fast`"]);
     assert_refused(&volume, &["policy", "set", &name, "lfu"], &["lfu", "hot-cold"]);
     assert_refused(&volume, &["policy", "set", &name, "lru", "--path", "a["], &["pattern"]);

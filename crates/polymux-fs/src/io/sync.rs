@@ -88,7 +88,10 @@ impl Core {
         let own = if flush_log { None } else { dirty.pop() };
         if dirty.is_empty() {
             return match &own {
-                Some((slot, entry)) => self.sync_slot(inode, file, *slot, entry),
+                Some((slot, entry)) => {
+                    let _waited_for = self.tiers.by_id(entry.tier)?.waited_for();
+                    self.sync_slot(inode, file, *slot, entry)
+                }
                 None => self.flush_inode(inode),
             };
         }
@@ -97,19 +100,22 @@ impl Core {
         for (slot, entry) in dirty {
             let written = file.take_unsynced(slot);
             let target = SyncTarget::Object(reference_of(&entry));
-            let sync = self.tiers.by_id(entry.tier)?.shared().map(|tier| self.sync_pool.begin(tier, target));
-            pending.push(((slot, entry), written, sync));
+            let handle = self.tiers.by_id(entry.tier)?;
+            let sync = handle.shared().map(|tier| self.sync_pool.begin(tier, target));
+            pending.push(((slot, entry), written, sync, handle.waited_for()));
         }
         let mut outcome = match &own {
             Some((slot, entry)) => {
                 let written = file.take_unsynced(*slot);
+                let _waited_for = self.tiers.by_id(entry.tier)?.waited_for();
                 let synced = self.tiers.by_id(entry.tier)?.present().map(|tier| tier.sync(reference_of(entry)));
                 self.note_synced(inode, file, (*slot, *entry), written, synced)
             }
             None => self.flush_inode(inode),
         };
-        for (object, written, sync) in pending {
+        for (object, written, sync, waited_for) in pending {
             let synced = sync.map(PendingSync::wait);
+            drop(waited_for);
             outcome = outcome.and(self.note_synced(inode, file, object, written, synced));
         }
         drop(gate);

@@ -67,6 +67,7 @@ impl Core {
         let mut shares: Vec<Share> = jobs.into_iter().map(|job| self.begin_share(job, target, alone)).collect();
         let mut behind = None;
         for index in 0..shares.len() {
+            self.stop_early(&mut shares[..index]);
             let (present, later) = shares[index..].split_first_mut().expect("the index is one of them");
             if let Some(next) = later.iter().find_map(|share| share.part.as_ref()) {
                 self.read_ahead_part(next);
@@ -77,11 +78,21 @@ impl Core {
             self.copy_share(present);
             behind = present.part.as_mut().and_then(|part| part.behind.take());
         }
+        self.stop_early(&mut shares);
         self.sync_shares(&mut shares);
         for share in &mut shares {
             self.commit_share(share);
         }
         shares.into_iter().map(end_share).collect()
+    }
+
+    /// Lets files go that somebody waits for, although they were copied: their turn comes again, and the rest of the batch
+    /// may take long.
+    fn stop_early(&self, shares: &mut [Share]) {
+        let is_wanted = |share: &&mut Share| share.part.as_ref().is_some_and(|part| part.ticket.is_asked_to_stop());
+        for share in shares.iter_mut().filter(is_wanted) {
+            self.interrupt_share(share, Interrupt::Stopped);
+        }
     }
 
     fn begin_share(&self, mut job: Job, target: TierId, alone: bool) -> Share {
@@ -96,6 +107,7 @@ impl Core {
         if job.scope == Scope::Whole {
             match self.whole_range(&inode) {
                 Ok(Some(range)) => {
+                    job.is_whole = true;
                     job.bytes_total = start_of(range.end - range.start);
                     job.scope = Scope::Ranges(VecDeque::from([range]));
                 }

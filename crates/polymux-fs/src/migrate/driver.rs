@@ -11,6 +11,7 @@ use polymux_types::{Ino, TierId};
 
 use super::Interrupt;
 use super::batch::{BATCH_FILES, BATCH_NODES, Outcome, STOPS_MAX};
+use super::part::Selection;
 use super::queue::{Job, Order, Scope};
 use crate::core::Core;
 use crate::counters::Counters;
@@ -22,6 +23,9 @@ use crate::sched::{GateState, minute_of_week};
 
 /// Failures of one kind in a row before a job is parked.
 const FAILURES_MAX: u32 = 5;
+
+/// Times that a job begins anew for what was appended meanwhile. A drain never gives up.
+const RERUNS_MAX: u32 = 8;
 
 /// Bytes in a batch.
 const BATCH_BYTES: u64 = BATCH_NODES * RANGE_NODE_SIZE;
@@ -89,16 +93,16 @@ impl Core {
 
     /// A number that changes when what a job waits for may have come.
     fn event_count(&self, waits_for: &WaitsFor) -> u64 {
-        let usable = |tier: TierId| {
-            self.tiers
-                .by_id(tier)
-                .is_ok_and(|tier| tier.present().is_some() && !tier.is_failing() && !tier.is_draining())
-        };
         match waits_for {
             WaitsFor::Room(Some(tier)) => self.tiers.by_id(*tier).map_or(0, |tier| tier.room_generation()),
             WaitsFor::Room(None) => self.tiers.all().iter().map(|tier| 1 + tier.room_generation()).sum(),
-            WaitsFor::Tier(tier) | WaitsFor::Repair(tier, _) => u64::from(usable(*tier)),
+            WaitsFor::Tier(tier) | WaitsFor::Repair(tier, _) => u64::from(self.is_usable(*tier)),
         }
+    }
+
+    fn is_usable(&self, tier: TierId) -> bool {
+        let handle = self.tiers.by_id(tier);
+        handle.is_ok_and(|tier| tier.present().is_some() && !tier.is_failing() && !tier.is_draining())
     }
 
     fn go_on_with(&self, mut job: Job, outcome: Outcome, target: TierId) {
@@ -146,7 +150,11 @@ impl Core {
         match waits_for {
             Some(waits_for) => {
                 Counters::count(&self.counters.moves_parked);
-                let event = self.event_count(&waits_for);
+                let event = match &waits_for {
+                    // The tier does not fail, so its repair will not be told: tried again, after longer and longer rests.
+                    WaitsFor::Repair(tier, _) if self.is_usable(*tier) => u64::MAX,
+                    waits_for => self.event_count(waits_for),
+                };
                 self.moves.park(job, waits_for, event, now);
             }
             None => self.moves.put_back(job, now),
@@ -165,9 +173,10 @@ impl Core {
         let now = self.clock.elapsed();
         match self.clear_up_after(&job) {
             Ok(false) => self.moves.finish(job, JobState::Done, now),
-            // It grew on the tier that it leaves while it was being moved.
+            // It grew where it was while it was being moved.
             Ok(true) => {
                 job.scope = Scope::Whole;
+                job.reruns += 1;
                 job.bytes_done = 0;
                 self.moves.put_back(job, now);
             }
@@ -175,7 +184,7 @@ impl Core {
         }
     }
 
-    /// Objects that own nothing leave the file. Returns whether something is left on the tier that the job leaves.
+    /// Objects that own nothing leave the file. Returns whether something is left that the job is about.
     fn clear_up_after(&self, job: &Job) -> Result<bool> {
         let inode = match self.inode(job.ino) {
             Ok(inode) => inode,
@@ -186,6 +195,11 @@ impl Core {
         self.compact_objects(&inode, file)?;
         match job.destination {
             Destination::AwayFrom(tier) => Ok(file.layout.read().slot_of(tier).is_some()),
+            Destination::To(target) if job.is_whole && job.reruns < RERUNS_MAX => {
+                let selection = Selection { from: job.leaves, target };
+                let all = std::slice::from_ref(&(0..crate::blockmap::END));
+                Ok(!selection.runs(&file.layout.read(), all, file.size()).is_empty())
+            }
             Destination::To(_) => Ok(false),
         }
     }

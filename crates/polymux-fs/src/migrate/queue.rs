@@ -26,6 +26,11 @@ const REST_UNIT: Duration = Duration::from_secs(2);
 /// Units in the longest rest.
 const RESTS_MAX: u32 = 300;
 
+/// Jobs that a mover looks at when it takes a batch,
+const LOOKED_AT_MAX: usize = 16_384;
+/// and those of them of which it asks where they go now.
+const ASKED_MAX: usize = 512;
+
 /// Jobs of each kind that a report lists.
 const LISTED_MAX: usize = 100;
 
@@ -66,6 +71,9 @@ pub(crate) struct Job {
     /// Times in a row that its copy was given up.
     pub(super) stops: u32,
     pub(super) interruptions: u32,
+    /// It is about the whole file, however long it becomes; times that it began anew for what was appended.
+    pub(super) is_whole: bool,
+    pub(super) reruns: u32,
     /// It was taken back while a mover had it.
     pub(super) is_cancelled: bool,
 }
@@ -159,6 +167,8 @@ impl MoveQueue {
             bytes_copied: 0,
             stops: 0,
             interruptions: 0,
+            is_whole: false,
+            reruns: 0,
             is_cancelled: false,
         };
         // What people ask for is taken in as often as they ask: ranges may differ, and each ask has its own end.
@@ -184,21 +194,37 @@ impl MoveQueue {
         if self.must_stop.load(Ordering::Acquire) {
             return (None, 0);
         }
-        let keys: Vec<(MoveReason, JobId)> = state.ready.keys().take(4 * LISTED_MAX).copied().collect();
+        let keys: Vec<(MoveReason, JobId)> = state.ready.keys().take(LOOKED_AT_MAX).copied().collect();
+        let mut asked = 0;
         for key in keys {
             let job = &state.ready[&key];
-            if state.busy_files.contains(&job.ino) || !may_begin(job) {
+            // What is seen at a glance comes first, so that many jobs to a busy tier hide no others.
+            let is_elsewhere = |tier: TierId| match &batch {
+                None => state.busy_tiers.contains(&tier),
+                Some(batch) => batch.target != tier,
+            };
+            let goes_elsewhere = matches!(job.destination, Destination::To(tier) if is_elsewhere(tier));
+            if goes_elsewhere || state.busy_files.contains(&job.ino) || !may_begin(job) {
                 continue;
+            }
+            asked += 1;
+            if asked > ASKED_MAX {
+                break;
             }
             let tier = match target(job) {
                 Ok(tier) => tier,
                 Err(waits_for) => {
-                    let job = state.ready.remove(&key).expect("it was there");
-                    let event = event(&waits_for);
-                    let rests_until = Duration::ZERO;
-                    state.parked.insert(job.id, ParkedJob { job, waits_for, event, rests_until });
-                    parked += 1;
-                    continue;
+                    // Counted first, then asked again: an event in between is not missed.
+                    let count = event(&waits_for);
+                    if let Ok(tier) = target(job) {
+                        tier
+                    } else {
+                        let job = state.ready.remove(&key).expect("it was there");
+                        let rests_until = Duration::ZERO;
+                        state.parked.insert(job.id, ParkedJob { job, waits_for, event: count, rests_until });
+                        parked += 1;
+                        continue;
+                    }
                 }
             };
             let joins = match &batch {

@@ -19,8 +19,11 @@ impl Core {
     pub(crate) fn count_rule_matches(&self, files_max: u64) -> Result<RuleCounts> {
         let rules = self.steering.read().rules.rules().count();
         let mut counts = RuleCounts { files: vec![0; rules], ..RuleCounts::default() };
+        if rules == 0 {
+            return Ok(counts);
+        }
         let mut after = Ino(0);
-        while rules > 0 {
+        loop {
             let page = self.metadata.inodes_after(after, PAGE)?;
             for (ino, record) in &page {
                 if !matches!(record.body, InodeBody::Regular(_)) {

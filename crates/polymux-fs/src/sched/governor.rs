@@ -116,6 +116,11 @@ impl Governor {
         }
     }
 
+    /// What is asked of the mover is another from now on, so the rate that was too much may be none now.
+    pub(crate) fn forget_ceiling(&mut self) {
+        self.ceiling = None;
+    }
+
     fn slow_down(&mut self, latency_us: f64, quiet: f64, mover_rate: f64, now: Duration) {
         if self.rate <= RATE_MIN {
             self.quiet_us = Some(quiet + (latency_us - quiet) * FOLLOW_AT_MINIMUM);

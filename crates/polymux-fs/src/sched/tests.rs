@@ -152,7 +152,7 @@ fn full_speed_lets_the_foreground_wait_for_two_requests_and_a_quiet_tier_knows_n
     let (_, full) = run(&schedule, &device, 20..30, true);
     assert!(polite < 10_000_000 && alone > 95_000_000, "{polite} {alone}");
     // 20 ms above the quiet latency are 40 MB/s on this device.
-    assert!((20_000_000..50_000_000).contains(&full), "{full}");
+    assert!(full > 3 * polite && full < 50_000_000, "{polite} {full}");
 }
 
 #[test]
@@ -186,6 +186,7 @@ fn a_request_waits_for_the_foreground_but_not_for_ever() {
     schedule.load(now);
     assert!(!schedule.admit(MIB, now).is_zero());
     schedule.mover_ended(Direction::Read, MIB, MS, now);
+    now += Duration::from_secs(2);
     assert!(schedule.admit(MIB, now).is_zero());
 }
 

@@ -110,7 +110,9 @@ impl TierSchedule {
     }
 
     pub(crate) fn set_politeness(&self, politeness: Politeness) {
-        self.control.lock().politeness = politeness;
+        let mut control = self.control.lock();
+        control.politeness = politeness;
+        control.governor.forget_ceiling();
     }
 
     /// A foreground operation goes to the tier. Each is ended by [`TierSchedule::foreground_ended`], also one that

@@ -204,6 +204,15 @@ impl TierHandle {
         result
     }
 
+    /// Counts something that somebody waits for and that is no transfer, a sync, until the answer is dropped.
+    pub(crate) fn waited_for(self: Arc<Self>) -> WaitedFor {
+        let began = match self.schedule.foreground_began() {
+            Timing::Timed => Some(self.clock.elapsed()),
+            Timing::Untimed => None,
+        };
+        WaitedFor { handle: self, began }
+    }
+
     /// Turns an error of the tier into one of the file system, and remembers it where it means that the tier fails.
     pub(crate) fn note_error(&self, error: TierError) -> Error {
         if means_failure(&error) {
@@ -262,6 +271,22 @@ impl TierHandle {
 
     pub(crate) fn note_written(&self, bytes: usize) {
         self.written_since.fetch_add(i64::try_from(bytes).unwrap_or(i64::MAX), Ordering::Relaxed);
+    }
+}
+
+/// A sync of a tier that somebody waits for.
+pub(crate) struct WaitedFor {
+    handle: Arc<TierHandle>,
+    began: Option<Duration>,
+}
+
+impl Drop for WaitedFor {
+    fn drop(&mut self) {
+        let finished = self.began.map(|began| {
+            let now = self.handle.clock.elapsed();
+            Finished { latency: now.saturating_sub(began), now }
+        });
+        self.handle.schedule.foreground_ended(Direction::Write, 0, finished);
     }
 }
 

@@ -43,7 +43,7 @@ fn scene(target: Target) -> Scene {
         faulty
     });
     let (ino, handle) = create(volume.fs(), "f");
-    let data = pattern(1, 5 * MIB as usize - 500);
+    let data = pattern(1, crate::mebibytes(5) - 500);
     write_all(volume.fs(), handle, 0, &data).expect("written");
     if target == Target::Existing {
         volume.fs().migrate(ino, "slow", Some(2 * MIB..2 * MIB + 1)).expect("accepted");
@@ -108,7 +108,7 @@ fn a_target_that_fills_up_parks_the_job_until_room_is_freed() {
     for target in TARGETS {
         let scene = scene(target);
         let (other, other_handle) = create(scene.volume.fs(), "other");
-        write_all(scene.volume.fs(), other_handle, 0, &pattern(3, 2 * MIB as usize)).expect("written");
+        write_all(scene.volume.fs(), other_handle, 0, &pattern(3, crate::mebibytes(2))).expect("written");
         scene.volume.fs().migrate(other, "slow", None).expect("accepted");
         settle(&scene.volume);
         scene.faults[1].room(Some(MIB));
@@ -275,7 +275,7 @@ fn a_user_who_syncs_first_and_hears_of_the_loss_of_a_copy_keeps_the_file() {
             Arc::new(HookedTier::new(faulty, Arc::clone(&gate) as Arc<dyn Hook>))
         });
         let (ino, handle) = create(volume.fs(), "f");
-        let data = pattern(1, 5 * MIB as usize);
+        let data = pattern(1, crate::mebibytes(5));
         write_all(volume.fs(), handle, 0, &data).expect("written");
         if target == Target::Existing {
             volume.fs().migrate(ino, "slow", Some(2 * MIB..2 * MIB + 1)).expect("accepted");

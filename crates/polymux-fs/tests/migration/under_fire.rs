@@ -172,7 +172,7 @@ impl Fire {
         while self.goes_on() {
             let file = &self.files[usize::try_from(next(&mut random) % FILES).expect("small")];
             let length = next(&mut random) % (3 * MIB);
-            if next(&mut random) % 2 == 0 {
+            if next(&mut random).is_multiple_of(2) {
                 self.put(file, start + length, &[0xee; 5000]);
                 let tail = read_at(self.volume.fs(), file.handle, start + length, 5000);
                 if !tail.is_ok_and(|tail| tail == [0xee; 5000]) {

@@ -9,7 +9,7 @@ use super::gate::{Moment, gated, move_all};
 use crate::common::{Volume, create, find, pattern, read_whole, write_all};
 use crate::{MIB, migrate, settle};
 
-const LENGTH: usize = 5 * MIB as usize - 1000;
+const LENGTH: usize = crate::mebibytes(5) - 1000;
 
 /// What a user does. Each is also carried out on a plain vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ fn first_content() -> &'static [u8] {
 
 fn second_content() -> &'static [u8] {
     static CONTENT: OnceLock<Vec<u8>> = OnceLock::new();
-    CONTENT.get_or_init(|| pattern(9, 3 * MIB as usize))
+    CONTENT.get_or_init(|| pattern(9, crate::mebibytes(3)))
 }
 
 /// Writes `length` bytes to the file and to the vector.
@@ -105,35 +105,35 @@ impl Action {
         match self {
             Self::WriteFront => put(volume, handle, content, 4096, 10_000),
             Self::WriteBack => put(volume, handle, content, end - 9_000, 9_000),
-            Self::WriteAcrossNodes => put(volume, handle, content, 2 * MIB as usize - 5_000, 10_000),
-            Self::WriteEverywhere => put(volume, handle, content, MIB as usize, 3 * MIB as usize),
+            Self::WriteAcrossNodes => put(volume, handle, content, crate::mebibytes(2) - 5_000, 10_000),
+            Self::WriteEverywhere => put(volume, handle, content, crate::mebibytes(1), crate::mebibytes(3)),
             Self::Append => put(volume, handle, content, end, 500),
-            Self::AppendAcrossNode => put(volume, handle, content, end, 2 * MIB as usize),
-            Self::WriteBeyondEnd => put(volume, handle, content, 9 * MIB as usize, 10_000),
-            Self::TruncateDown => set_size(volume, ino, content, 3 * MIB as usize + 77),
-            Self::TruncateUp => set_size(volume, ino, content, 7 * MIB as usize + 77),
+            Self::AppendAcrossNode => put(volume, handle, content, end, crate::mebibytes(2)),
+            Self::WriteBeyondEnd => put(volume, handle, content, crate::mebibytes(9), 10_000),
+            Self::TruncateDown => set_size(volume, ino, content, crate::mebibytes(3) + 77),
+            Self::TruncateUp => set_size(volume, ino, content, crate::mebibytes(7) + 77),
             Self::TruncateToZero => set_size(volume, ino, content, 0),
             Self::TruncateAndRewrite => {
                 set_size(volume, ino, content, 1000);
-                put(volume, handle, content, 3 * MIB as usize, 10_000);
+                put(volume, handle, content, crate::mebibytes(3), 10_000);
             }
             Self::Punch => {
-                allocate(volume, handle, (MIB as usize, 2 * MIB as usize), AllocateKind::PunchHole);
-                content[MIB as usize..3 * MIB as usize].fill(0);
+                allocate(volume, handle, (crate::mebibytes(1), crate::mebibytes(2)), AllocateKind::PunchHole);
+                content[crate::mebibytes(1)..crate::mebibytes(3)].fill(0);
             }
             Self::ZeroRange => {
-                allocate(volume, handle, (MIB as usize, 2 * MIB as usize), AllocateKind::ZeroRange);
-                content[MIB as usize..3 * MIB as usize].fill(0);
+                allocate(volume, handle, (crate::mebibytes(1), crate::mebibytes(2)), AllocateKind::ZeroRange);
+                content[crate::mebibytes(1)..crate::mebibytes(3)].fill(0);
             }
             Self::Allocate => {
-                allocate(volume, handle, (4 * MIB as usize, 3 * MIB as usize), AllocateKind::Extend);
-                content.resize(7 * MIB as usize, 0);
+                allocate(volume, handle, (crate::mebibytes(4), crate::mebibytes(3)), AllocateKind::Extend);
+                content.resize(crate::mebibytes(7), 0);
             }
             Self::OpenTruncating => {
                 let options = OpenOptions { read: true, write: true, truncate: true, ..OpenOptions::default() };
                 let second = volume.fs().open(&root, ino, options).expect("opened");
                 content.clear();
-                put(volume, second, content, 0, MIB as usize + 5);
+                put(volume, second, content, 0, crate::mebibytes(1) + 5);
                 volume.fs().release(second).expect("released");
             }
             Self::Sync => volume.fs().sync(&root, handle, SyncKind::All).expect("synced"),
@@ -236,7 +236,7 @@ fn run(action: Action, beginning: Beginning, moment: Moment, index: usize) -> bo
     let ino = find(volume.fs(), "f").ino;
     let cut = content.len() / 2;
     set_size(&volume, ino, &mut content, cut);
-    set_size(&volume, ino, &mut content, 12 * MIB as usize);
+    set_size(&volume, ino, &mut content, crate::mebibytes(12));
     assert_content(&volume, ino, &content, &format!("{what}, cut and extended"));
     migrate(&volume, ino, "middle");
     assert_content(&volume, ino, &content, &format!("{what}, moved again"));

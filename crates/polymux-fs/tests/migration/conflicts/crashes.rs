@@ -16,7 +16,7 @@ use super::gate::move_all;
 use crate::common::{Hook, HookedTier, StoreHook, Verdict, Volume, create, pattern, read_whole, write_all};
 use crate::{MIB, migrate, settle};
 
-const LENGTH: usize = 5 * MIB as usize - 1000;
+const LENGTH: usize = crate::mebibytes(5) - 1000;
 
 fn first_content() -> &'static [u8] {
     static CONTENT: OnceLock<Vec<u8>> = OnceLock::new();
@@ -138,9 +138,9 @@ fn crash_everywhere(way: Way) {
                 scene.volume.fs().set_attributes(&Caller::root(), scene.ino, &change).expect("the size is set");
             }
             let content = read_whole(scene.volume.fs(), scene.ino).expect("read");
-            let (kept_bytes, grown) = content.split_at(MIB as usize);
-            assert!(*kept_bytes == scene.data[..MIB as usize], "{what}: cut");
-            assert!(*grown == vec![0; 8 * MIB as usize], "{what}: ghost bytes");
+            let (kept_bytes, grown) = content.split_at(crate::mebibytes(1));
+            assert!(*kept_bytes == scene.data[..crate::mebibytes(1)], "{what}: cut");
+            assert!(*grown == vec![0; crate::mebibytes(8)], "{what}: ghost bytes");
         }
     }
 }

@@ -60,7 +60,7 @@ fn an_append_under_way_behind_a_part_that_ends_with_the_file_is_not_lost() {
         Arc::new(HookedTier::new(tier, Arc::clone(&hook) as Arc<dyn Hook>))
     });
     let (ino, handle) = create(volume.fs(), "f");
-    let mut data = pattern(1, 4 * MIB as usize);
+    let mut data = pattern(1, crate::mebibytes(4));
     write_all(volume.fs(), handle, 0, &data).expect("written");
     let more = pattern(2, 5000);
     volume.fs().migrate(ino, "slow", Some(2 * MIB..4 * MIB)).expect("accepted");
