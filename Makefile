@@ -103,10 +103,13 @@ bench-store:
 	$(CARGO) run --quiet --release --manifest-path benchmarks/interim-store/Cargo.toml -- \
 		--directory "$(DIRECTORY)" $(BENCH_OPTIONS)
 
-# Log, group flush and memtable switch in thousands of schedules of the model checker shuttle.
+# Thousands of schedules of the model checker shuttle: log, group flush and memtable switch; and the mover beside writers,
+# readers, appends, truncation, fsync and unlink. Takes some minutes.
 .PHONY: test-schedules
 test-schedules:
 	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --release -p polymux-meta --lib --target-dir target/schedules schedules
+	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --release -p polymux-fs --lib --target-dir target/schedules \
+		migration_schedules
 
 # Every on-disk format against mutated bytes, each target for SECONDS; a short form is part of `make test`.
 SECONDS ?= 60

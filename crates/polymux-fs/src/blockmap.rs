@@ -10,6 +10,8 @@ mod dirty;
 mod map;
 mod node;
 mod node_moves;
+#[cfg(all(test, shuttle))]
+pub(crate) mod planted;
 
 pub(crate) use dirty::DirtyBlocks;
 pub(crate) use map::{BlockMap, Extent, MapChange, Run};

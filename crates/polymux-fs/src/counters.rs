@@ -95,6 +95,8 @@ counters!(
     move_lock_fallbacks,
     /// Bytes that movers wrote.
     bytes_moved,
+    /// Those of them that the file system below copied or shared itself.
+    bytes_offloaded,
     /// Jobs parked because they could not go on.
     moves_parked,
     /// Parked jobs that an event woke.

@@ -15,6 +15,7 @@ mod early;
 mod holder;
 mod labels;
 mod objects;
+mod offload;
 mod probe;
 mod stamp_format;
 

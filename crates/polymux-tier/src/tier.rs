@@ -6,6 +6,8 @@ use crate::capabilities::Capabilities;
 use crate::counters::CounterSnapshot;
 use crate::error::TierError;
 use crate::label::Label;
+use std::os::fd::OwnedFd;
+
 use crate::object::{AllocateMode, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait};
 
 /// One tier of a volume (M1: the same operations on every participating file system).
@@ -49,6 +51,25 @@ pub trait Tier: Send + Sync {
 
     /// Begins to bring a range into memory, and does not wait for it. A hint.
     fn read_ahead(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
+
+    /// A description of an object's own through which another tier on the same file system may copy from it; `None` where
+    /// there is none to give.
+    fn share_for_copy(&self, _object: ObjectRef) -> Option<OwnedFd> {
+        None
+    }
+
+    /// Copies bytes from another object of the same file system, at the same offset, without bringing them into this
+    /// process; where the file system can, by sharing them. Returns how many, which is less than asked for only at the end
+    /// of the source. [`TierError::Unsupported`] where it cannot be done; then nothing was changed.
+    fn copy_within_file_system(
+        &self,
+        _object: ObjectRef,
+        _offset: u64,
+        _length: u64,
+        _source: &OwnedFd,
+    ) -> Result<u64, TierError> {
+        Err(TierError::Unsupported("copying within the file system"))
+    }
 
     /// Sets the size, cutting or extending with zeros.
     fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError>;

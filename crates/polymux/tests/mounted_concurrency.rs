@@ -167,7 +167,7 @@ fn readers_and_writers_of_one_file_see_no_more_anomalies_than_natively() {
 
 fn compare(geometry: Geometry) {
     // The file takes 2 MiB and more: with 1 MiB on the fast tier its blocks lie on both.
-    let Some(volume) = TestVolume::start(&Plan::anywhere().with_fast_capacity("1 MiB")) else { return };
+    let Some(volume) = TestVolume::start_without_movers(&Plan::anywhere().with_fast_capacity("1 MiB")) else { return };
     let native = environment::have_loop_devices()
         .then(|| NativeMount::new(volume.outside(), "native", FileSystemKind::Ext4, 128));
     let native_root = native.as_ref().map_or(volume.outside(), NativeMount::path);

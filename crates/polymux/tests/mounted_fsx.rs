@@ -54,7 +54,7 @@ fn watch_for_split(volume: &TestVolume, file: &Path, stop: &AtomicBool) -> bool 
 fn fsx_finds_no_difference_on_a_split_file() {
     let _turn = one_at_a_time();
     let operations = if is_heavy() { 200_000 } else { 50_000 };
-    let Some(volume) = TestVolume::start(&Plan::anywhere().with_fast_capacity("2 MiB")) else { return };
+    let Some(volume) = TestVolume::start_without_movers(&Plan::anywhere().with_fast_capacity("2 MiB")) else { return };
     let program = tool("fsx", VERSION);
     let config = volume.outside().join("fsx.toml");
     fs::write(&config, CONFIG).unwrap();

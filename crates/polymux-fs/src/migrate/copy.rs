@@ -8,6 +8,7 @@
 //! waits for no more, and how long a request takes is seen where it is waited for.
 
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 
 use polymux_tier::{SeekTarget, TierError, Wait};
 use polymux_types::limits::BLOCK_SIZE;
@@ -37,6 +38,13 @@ fn wait_for(to: &TierHandle, behind: Option<WriteBehind>) {
     if let (Some(WriteBehind { target, offset, length }), Some(tier)) = (behind, to.present()) {
         tier.wait_for_write_back(reference_of(&target), offset, length);
     }
+}
+
+/// A description of the source, where both tiers lie on one file system.
+fn shared_source(from: &TierHandle, to: &TierHandle, source: &ObjectEntry) -> Option<OwnedFd> {
+    let (from, to) = (from.present()?, to.present()?);
+    let is_one = from.capabilities().device == to.capabilities().device;
+    if is_one { from.share_for_copy(reference_of(source)) } else { None }
 }
 
 impl Core {
@@ -91,12 +99,20 @@ impl Core {
     fn copy_data(&self, part: &mut Part, source: &ObjectEntry, data: Range<u64>, rule: StopRule) -> Outcome<()> {
         let (from, to) = (self.tiers.by_id(source.tier)?, self.tiers.by_id(part.target.tier)?);
         let mut buffer = Vec::new();
+        let mut shared = shared_source(&from, &to, source);
         let mut position = data.start;
         while position < data.end {
             if self.is_stopped(part, rule) {
                 return Err(Interrupt::Stopped);
             }
             let length = (data.end - position).min(self.request_bytes(&from, &to));
+            if let Some(descriptor) = &shared {
+                let copied = self.copy_on_file_system(part, &to, descriptor, position..position + length, rule)?;
+                position += copied;
+                // Less at the end of the source, without room, or where it cannot: the ordinary way finds out which.
+                shared = shared.filter(|_| copied == length);
+                continue;
+            }
             buffer.resize(usize::try_from(length).expect("a request fits into memory"), 0);
             let count = self.paced(part, &from, (Direction::Read, length), rule, |from| {
                 Ok(from.run(|tier| tier.read(reference_of(source), position, &mut buffer, Wait::Allowed))?)
@@ -116,6 +132,33 @@ impl Core {
             position += length;
         }
         Ok(())
+    }
+
+    /// Lets the file system that both tiers lie on copy a range, or share it. Returns how many bytes it did.
+    fn copy_on_file_system(
+        &self,
+        part: &mut Part,
+        to: &TierHandle,
+        source: &OwnedFd,
+        range: Range<u64>,
+        rule: StopRule,
+    ) -> Outcome<u64> {
+        let length = range.end - range.start;
+        if to.headroom() < length {
+            return Err(Interrupt::NoRoom(to.id));
+        }
+        let target = reference_of(&part.target);
+        let copied = self.paced(part, to, (Direction::Write, length), rule, |to| {
+            match to.get()?.copy_within_file_system(target, range.start, length, source) {
+                Err(TierError::Unsupported(_)) => Ok(0),
+                other => other.map_err(|error| Interrupt::of(to.note_error(error), to.id)),
+            }
+        })?;
+        to.note_written(usize::try_from(copied).unwrap_or(usize::MAX));
+        part.bytes_copied += copied;
+        Counters::add(&self.counters.bytes_moved, usize::try_from(copied).unwrap_or(usize::MAX));
+        Counters::add(&self.counters.bytes_offloaded, usize::try_from(copied).unwrap_or(usize::MAX));
+        Ok(copied)
     }
 
     /// Brings the beginning of a range that is read next into memory, where that keeps nobody waiting.

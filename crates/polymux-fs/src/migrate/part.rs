@@ -232,10 +232,22 @@ impl Core {
         part.unmark();
         match part.target_object {
             TargetObject::Recorded => self.disowned.add(&part.claims, part.inode.last_sequence()),
-            TargetObject::New => self.discard_object(&part.inode, &part.target),
+            TargetObject::New => self.remove_unrecorded(part),
         }
         Counters::count(&self.counters.moves_given_up);
         self.end_part(part);
+    }
+
+    /// No record names the object, so nothing has to be durable before it goes; after a crash recovery finds it.
+    fn remove_unrecorded(&self, part: &Part) {
+        let removed = self
+            .tiers
+            .by_id(part.target.tier)
+            .and_then(|handle| handle.run(|tier| tier.remove(reference_of(&part.target))));
+        if let Err(error) = removed {
+            log::warn!("tier {}: a copy that was given up stays for now: {error}", part.target.tier);
+            self.discard_object(&part.inode, &part.target);
+        }
     }
 
     /// Lets the file go.

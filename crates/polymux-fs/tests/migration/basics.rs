@@ -194,3 +194,25 @@ fn paused_movers_do_nothing_until_they_are_resumed() {
     settle(&volume);
     assert_eq!(volume.used(0), 0);
 }
+
+#[test]
+fn tiers_on_one_file_system_copy_without_bringing_the_bytes_here_and_lose_nothing() {
+    use crate::common::PosixVolume;
+    let volume = PosixVolume::new(&[None, None]);
+    let (ino, handle) = create(volume.fs(), "f");
+    let mut data = pattern(1, mebibytes(5) + 777);
+    write_all(volume.fs(), handle, 0, &data).expect("written");
+    write_all(volume.fs(), handle, 9 * MIB, &data[..5000]).expect("written behind a hole");
+    data.resize(mebibytes(9), 0);
+    data.extend_from_within(..5000);
+    for tier in ["slow", "fast"] {
+        volume.fs().migrate(ino, tier, None).expect("accepted");
+        while volume.fs().move_step() == Progress::Worked {}
+        volume.fs().step();
+        assert_eq!(shares(volume.fs(), ino)[0].0, tier);
+        assert!(read_whole(volume.fs(), ino).expect("read") == data);
+    }
+    let status = volume.fs().status().expect("status answers");
+    let offloaded = status.counters.iter().find(|(name, _)| *name == "bytes_offloaded").expect("it is counted").1;
+    assert!(offloaded > 0, "the file system of temporary files copies itself");
+}

@@ -56,7 +56,7 @@ pub(super) fn seek_in(descriptor: &OwnedFd, offset: u64, target: SeekTarget) -> 
 }
 
 impl PosixTier {
-    fn error(&self, operation: &'static str, object: ObjectRef, errno: rustix::io::Errno) -> TierError {
+    pub(super) fn error(&self, operation: &'static str, object: ObjectRef, errno: rustix::io::Errno) -> TierError {
         let error = TierError::from_errno(operation, object.id, Errno::from_raw(errno.raw_os_error()));
         self.count_error(&error);
         error
@@ -380,6 +380,30 @@ impl Tier for PosixTier {
 
     fn read_ahead(&self, object: ObjectRef, offset: u64, length: u64) {
         self.begin_reading(object, offset, length);
+    }
+
+    fn share_for_copy(&self, object: ObjectRef) -> Option<OwnedFd> {
+        self.share(object)
+    }
+
+    fn copy_within_file_system(
+        &self,
+        object: ObjectRef,
+        offset: u64,
+        length: u64,
+        source: &OwnedFd,
+    ) -> Result<u64, TierError> {
+        self.require_writable()?;
+        offset_of(offset + length)?;
+        let open = self.object(object)?;
+        let wanted = usize::try_from(length).unwrap_or(usize::MAX);
+        let allowed = self.allowed(&open, offset, wanted).inspect_err(|error| self.count_error(error))?;
+        let copied = self.copy_from(object, offset, allowed as u64, source)?;
+        open.bytes_unsynced.fetch_add(copied, Ordering::AcqRel);
+        self.bytes_unsynced.fetch_add(copied, Ordering::AcqRel);
+        Counters::count(&self.counters.writes);
+        Counters::add(&self.counters.bytes_written, usize::try_from(copied).unwrap_or(usize::MAX));
+        Ok(copied)
     }
 
     fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError> {

@@ -130,6 +130,15 @@ impl TestVolume {
         assert!(created.is_success(), "create failed: {}", created.text());
     }
 
+    /// The same, and no block leaves the tier that it was written to.
+    pub fn start_without_movers(plan: &Plan) -> Option<Self> {
+        let mut volume = Self::create(plan)?;
+        let config = std::fs::read_to_string(volume.config_path()).expect("the configuration can be read");
+        std::fs::write(volume.config_path(), format!("{config}\n[options]\nmovers = 0\n")).expect("it can be written");
+        volume.mount();
+        Some(volume)
+    }
+
     /// Replaces a text in the configuration, in which it must stand.
     pub fn edit_config(&self, from: &str, to: &str) {
         let config = std::fs::read_to_string(self.config_path()).expect("the configuration can be read");
