@@ -18,7 +18,7 @@ use crate::migrate::{Drains, MoveQueue, Planner};
 use crate::placement::Steering;
 use crate::sched::{Gate, Windows, WriteBudget};
 use crate::space::{DisownedQueue, SyncPool, TierSet};
-use crate::store::{DisownedRecord, EntryCount, ExtentRecord, InodeBody, InodeRecord, Metadata, keys};
+use crate::store::{DisownedKind, DisownedRecord, EntryCount, ExtentRecord, InodeBody, InodeRecord, Metadata, keys};
 use crate::volume::{Access, MountOptions};
 
 /// Inodes that stay in memory although nobody refers to them.
@@ -153,6 +153,8 @@ impl Transaction {
 
     /// Adds a disowned range.
     pub(crate) fn put_disowned(&mut self, record: &DisownedRecord) {
+        let is_empty = matches!(record.kind, DisownedKind::Range { end } if end <= record.start);
+        assert!(!is_empty, "a disowned range has bytes: {record:?}");
         self.batch.put(record.key(), record.encode());
     }
 

@@ -11,6 +11,7 @@ mod allocate;
 mod heat;
 mod inline;
 mod inline_move;
+mod layout_change;
 mod objects;
 mod read;
 mod seek;
@@ -20,6 +21,7 @@ mod sync;
 mod truncate;
 mod write;
 
+pub(crate) use layout_change::Company;
 pub(crate) use sync::lost_bytes;
 pub(crate) use write::WriteRequest;
 

@@ -50,7 +50,19 @@ pub(crate) enum Interrupt {
 impl Interrupt {
     /// What an error means that the target returned.
     fn of(error: Error, target: TierId) -> Self {
-        if error.is_out_of_room() { Self::NoRoom(target) } else { error.into() }
+        let is_of_store = matches!(error.kind(), ErrorKind::Store(_));
+        if error.is_out_of_room() && !is_of_store { Self::NoRoom(target) } else { error.into() }
+    }
+
+    /// Whether the metadata store failed, so that nobody knows which transactions are in its log.
+    fn is_of_failed_store(&self) -> bool {
+        match self {
+            Self::Failed(error) => match error.kind() {
+                ErrorKind::Store(error) => *error != polymux_meta::StoreError::NoSpace,
+                _ => false,
+            },
+            Self::Stopped | Self::NoRoom(_) | Self::Offline(_) | Self::SyncFailed(_) => false,
+        }
     }
 }
 

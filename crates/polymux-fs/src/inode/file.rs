@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::store::ObjectEntry;
 
 /// What the record of a regular file holds. Changed only inside a transaction.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Layout {
     pub(crate) map: BlockMap,
     pub(crate) objects: Vec<ObjectEntry>,

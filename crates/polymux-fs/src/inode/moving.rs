@@ -39,13 +39,32 @@ impl MoveTicket {
 pub(crate) struct MoveTicketPlace {
     ticket: Mutex<Option<Arc<MoveTicket>>>,
     ended: Condvar,
+    /// Those who want the file alone and have not got it yet. The next move lets them pass.
+    waiting: Mutex<u32>,
+    none_waits: Condvar,
+}
+
+/// Somebody wants the file, and no move of it begins before he has it.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    place: &'a MoveTicketPlace,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.place.waiting.lock();
+        *waiting -= 1;
+        if *waiting == 0 {
+            self.place.none_waits.notify_all();
+        }
+    }
 }
 
 impl FileState {
     /// Holds the barrier alone, after any move was stopped.
     pub(crate) fn lock_alone(&self) -> RwLockWriteGuard<'_, ()> {
         loop {
-            self.stop_move();
+            let _turn = self.stop_move();
             let alone = self.barrier.write();
             if self.moving.ticket.lock().is_none() {
                 return alone;
@@ -53,13 +72,30 @@ impl FileState {
         }
     }
 
-    /// Asks the move that is under way to stop, and waits until it has. The caller holds no lock of the file.
-    pub(crate) fn stop_move(&self) {
+    /// Holds the barrier alone for the beginning of a move, after those who wanted the file before: a mover that was
+    /// stopped for somebody would otherwise be back before he wakes.
+    pub(crate) fn lock_for_move(&self) -> RwLockWriteGuard<'_, ()> {
+        let mut waiting = self.moving.waiting.lock();
+        while *waiting > 0 {
+            self.moving.none_waits.wait(&mut waiting);
+        }
+        drop(waiting);
+        self.barrier.write()
+    }
+
+    /// Asks the move that is under way to stop, and waits until it has. The caller holds no lock of the file. The next move
+    /// begins when what is returned was dropped: the caller does so when it holds the barrier.
+    #[must_use]
+    pub(crate) fn stop_move(&self) -> Turn<'_> {
+        *self.moving.waiting.lock() += 1;
+        let turn = Turn { place: &self.moving };
         let mut ticket = self.moving.ticket.lock();
         while let Some(running) = ticket.as_ref() {
             running.stop.store(true, Ordering::Release);
             self.moving.ended.wait(&mut ticket);
         }
+        drop(ticket);
+        turn
     }
 
     /// Whether a move to a tier is under way: its range there belongs to the mover.

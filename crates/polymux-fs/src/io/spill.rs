@@ -13,6 +13,7 @@ use polymux_tier::Wait;
 use polymux_types::TierId;
 use polymux_types::limits::BLOCK_SIZE;
 
+use super::layout_change::Company;
 use super::write::{Obstacle, Step, publish_size};
 use super::{block_after, block_of, start_of};
 use crate::blockmap::{END, Owner};
@@ -60,6 +61,10 @@ impl Core {
                 Some(Owner::Hole) | None => None,
             }
         };
+        if owner.is_some_and(|(_, entry)| file.is_moving_to(entry.tier)) {
+            // What is disowned on the target now would be freed when the mover has brought the same blocks back.
+            return Ok(Step::Blocked(Obstacle::Move));
+        }
         let request = Request {
             length: data.len() as u64,
             file_end: position + data.len() as u64,
@@ -78,6 +83,8 @@ impl Core {
             };
             match placed {
                 Ok(count) => return Ok(Step::Wrote(count)),
+                // The metadata store refused: no other tier helps.
+                Err(error) if matches!(error.kind(), ErrorKind::Store(_)) => return Err(error),
                 Err(error) if error.is_out_of_room() => refusal = error,
                 Err(error) => return Err(error),
             }
@@ -103,15 +110,12 @@ impl Core {
     ) -> Result<ObjectEntry> {
         self.settle(inode, file)?;
         let entry = self.ensure_object(inode, file, tier)?;
-        self.transact(&[inode], |transaction| {
-            let mut layout = file.layout.write();
+        self.change_layout(inode, file, Company::Writers, |transaction, layout| {
             let slot = layout.slot_on(tier)?;
             file.nodes.mark_map_changed(first..END);
             let change = layout.map.assign(first, END, Owner::Slot(slot));
             layout.extenders = 1 << tier.0;
-            drop(layout);
             transaction.put_map_change(inode.ino, &change);
-            transaction.put_inode(inode);
             Ok(())
         })?;
         Counters::count(&self.counters.tail_switches);
@@ -207,20 +211,17 @@ impl Core {
             start: start_of(first),
             kind: if last == END { DisownedKind::Tail } else { DisownedKind::Range { end: start_of(last) } },
         });
-        self.transact(&[inode], |transaction| {
-            let mut layout = file.layout.write();
+        self.change_layout(inode, file, Company::Writers, |transaction, layout| {
             let slot = layout.slot_on(entry.tier)?;
             file.nodes.mark_map_changed(first..last);
             let change = layout.map.assign(first, last, Owner::Slot(slot));
             if last == END {
                 layout.extenders = 1 << entry.tier.0;
             }
-            drop(layout);
             transaction.put_map_change(inode.ino, &change);
             if let Some(record) = &disowned {
                 transaction.put_disowned(record);
             }
-            transaction.put_inode(inode);
             Ok(())
         })?;
         if let Some(record) = disowned {

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use polymux_types::Errno;
 use polymux_types::limits::FILE_SIZE_MAX;
 
+use super::layout_change::Company;
 use super::{block_after, block_of, start_of};
 use crate::blockmap::END;
 use crate::core::Core;
@@ -64,8 +65,7 @@ impl Core {
         if disowned.is_empty() && file.size() == 0 {
             return Ok(());
         }
-        self.transact(&[inode], |transaction| {
-            let mut layout = file.layout.write();
+        self.change_layout(inode, file, Company::Nobody, |transaction, layout| {
             file.nodes.mark_map_changed(0..END);
             file.size.store(0, Ordering::Release);
             let change = layout.map.clear();
@@ -73,13 +73,11 @@ impl Core {
             layout.size_floor = 0;
             layout.extenders = 0;
             layout.damaged.clear();
-            drop(layout);
             file.unsynced.lock().clear();
             transaction.put_map_change(inode.ino, &change);
             for record in &disowned {
                 transaction.put_disowned(record);
             }
-            transaction.put_inode(inode);
             Ok(())
         })?;
         file.emptied.store(true, Ordering::Release);
@@ -158,20 +156,17 @@ impl Core {
         for (slot, entry) in (0_u8..).zip(&objects) {
             self.sync_slot(inode, file, slot, entry)?;
         }
-        self.transact(&[inode], |transaction| {
-            let mut layout = file.layout.write();
+        self.change_layout(inode, file, Company::Nobody, |transaction, layout| {
             file.nodes.mark_map_changed(block_of(size)..END);
             file.size.store(size, Ordering::Release);
             let change = layout.map.cut(block_after(size));
             layout.size_floor = size;
             layout.extenders = 0;
             cut_damage(&mut layout.damaged, size);
-            drop(layout);
             transaction.put_map_change(inode.ino, &change);
             for record in &disowned {
                 transaction.put_disowned(record);
             }
-            transaction.put_inode(inode);
             Ok(())
         })?;
         self.disowned.add(&disowned, inode.last_sequence());

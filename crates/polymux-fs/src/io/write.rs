@@ -73,8 +73,10 @@ impl Core {
         // Writers of an inline file go one after the other; it becomes inline under the barrier held alone, so not now.
         let grows = offset.saturating_add(request.data.len() as u64) > file.size();
         let mut wants_append_lock = request.append || grows || file.is_inline();
+        let mut turn = None;
         loop {
             let shared = lock_shared(file, request.wait)?;
+            drop(turn.take());
             wants_append_lock |= file.is_inline();
             let append = wants_append_lock.then(|| lock_append(file, request.wait)).transpose()?;
             if request.append && written == 0 {
@@ -93,7 +95,7 @@ impl Core {
                 Ok(Pass::Again(Obstacle::AppendLock)) => wants_append_lock = true,
                 Ok(Pass::Again(Obstacle::Move)) => {
                     drop((append, shared));
-                    file.stop_move();
+                    turn = Some(file.stop_move());
                 }
                 Err(error) if written == 0 => return Err(error),
                 Err(error) => {

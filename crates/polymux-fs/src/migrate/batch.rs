@@ -9,12 +9,14 @@ use polymux_types::TierId;
 
 use super::Interrupt;
 use super::copy::StopRule;
+use super::pace::is_unwanted;
 use super::part::{Beginning, Part, Selection};
 use super::queue::{Job, Scope};
 use crate::blockmap::BLOCKS_PER_NODE;
 use crate::core::Core;
 use crate::error::Result;
 use crate::io::{block_after, start_of};
+use crate::report::Destination;
 
 /// Nodes in one batch: 32 MiB, so that the sync at its end is a small part of it.
 pub(super) const BATCH_NODES: u64 = 16;
@@ -36,9 +38,21 @@ pub(super) enum Outcome {
     Over,
 }
 
+/// The same where a part is a whole file, however large.
+const STOPS_OF_WHOLE_MAX: u32 = 12;
+
+/// Whether the writers of a part may go on while it is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Optimistic,
+    /// It was stopped too often: they are kept out from the first byte to the last.
+    Locked,
+}
+
 /// One job's part of a batch.
 struct Share {
     job: Job,
+    form: Form,
     part: Option<Part>,
     taken: Vec<Range<u64>>,
     outcome: Option<Outcome>,
@@ -101,9 +115,12 @@ impl Core {
             Err(error) => {
                 let gone = error.errno() == polymux_types::Errno::ENOENT;
                 let outcome = if gone { Outcome::Over } else { Outcome::Interrupted(error.into()) };
-                return Share { job, part: None, taken: Vec::new(), outcome: Some(outcome) };
+                return ended_at_once(job, outcome);
             }
         };
+        if is_unwanted(&inode) && matches!(job.destination, Destination::To(_)) {
+            return ended_at_once(job, Outcome::Over);
+        }
         if job.scope == Scope::Whole {
             match self.whole_range(&inode) {
                 Ok(Some(range)) => {
@@ -111,29 +128,22 @@ impl Core {
                     job.bytes_total = start_of(range.end - range.start);
                     job.scope = Scope::Ranges(VecDeque::from([range]));
                 }
-                Ok(None) => return Share { job, part: None, taken: Vec::new(), outcome: Some(Outcome::Over) },
-                Err(error) => {
-                    return Share {
-                        job,
-                        part: None,
-                        taken: Vec::new(),
-                        outcome: Some(Outcome::Interrupted(error.into())),
-                    };
-                }
+                Ok(None) => return ended_at_once(job, Outcome::Over),
+                Err(error) => return ended_at_once(job, Outcome::Interrupted(error.into())),
             }
         }
         let selection = Selection { from: job.source_only(), target };
         let Scope::Ranges(ranges) = &mut job.scope else { unreachable!("the whole became a range above") };
-        // A part whose writers are kept out is one node.
-        let nodes_max = match () {
-            // Where there are no holes, an object is all of its file or nothing.
-            () if !self.holds_parts(target) => u64::MAX / BLOCKS_PER_NODE,
-            () if job.stops >= STOPS_MAX && alone => 1,
-            () => BATCH_NODES,
+        // A part whose writers are kept out is one node. Where there are no holes, an object is all of its file or nothing.
+        let (form, nodes_max) = match self.holds_parts(target) {
+            true if job.stops >= STOPS_MAX && alone => (Form::Locked, 1),
+            true => (Form::Optimistic, BATCH_NODES),
+            false if job.stops >= STOPS_OF_WHOLE_MAX && alone => (Form::Locked, u64::MAX / BLOCKS_PER_NODE),
+            false => (Form::Optimistic, u64::MAX / BLOCKS_PER_NODE),
         };
         let taken = take_nodes(ranges, nodes_max);
         if taken.is_empty() {
-            return Share { job, part: None, taken, outcome: Some(Outcome::Over) };
+            return ended_at_once(job, Outcome::Over);
         }
         let (part, outcome) = match self.begin_part(&inode, &taken, selection) {
             Ok(Beginning::Part(part)) => (Some(part), None),
@@ -141,7 +151,7 @@ impl Core {
             Ok(Beginning::Busy) => (None, Some(Outcome::Again)),
             Err(interrupt) => (None, Some(Outcome::Interrupted(interrupt))),
         };
-        Share { job, part, taken, outcome }
+        Share { job, form, part, taken, outcome }
     }
 
     fn holds_parts(&self, tier: TierId) -> bool {
@@ -159,14 +169,8 @@ impl Core {
         Ok(Some(0..block_after(file.size()).max(1).next_multiple_of(BLOCKS_PER_NODE)))
     }
 
-    /// Whether the share is copied with its writers kept out: it was stopped too often.
-    fn is_locked_share(share: &Share) -> bool {
-        share.job.stops >= STOPS_MAX
-            && share.taken.iter().map(|range| range.end - range.start).sum::<u64>() <= BLOCKS_PER_NODE
-    }
-
     fn copy_share(&self, share: &mut Share) {
-        if Self::is_locked_share(share) {
+        if share.form == Form::Locked {
             return;
         }
         let Some(part) = &mut share.part else { return };
@@ -181,16 +185,15 @@ impl Core {
     fn interrupt_share(&self, share: &mut Share, interrupt: Interrupt) {
         let part = share.part.take().expect("only a part that was begun is interrupted");
         share.job.bytes_copied += part.bytes_copied;
-        self.give_up_part(&part);
+        self.give_up_part(&part, &interrupt);
         share.outcome = Some(Outcome::Interrupted(interrupt));
     }
 
     fn sync_shares(&self, shares: &mut [Share]) {
-        let locked: Vec<bool> = shares.iter().map(Self::is_locked_share).collect();
         let mut places = Vec::new();
         let mut parts = Vec::new();
-        for ((place, share), locked) in shares.iter_mut().enumerate().zip(locked) {
-            if let Some(part) = share.part.as_mut().filter(|_| !locked) {
+        for (place, share) in shares.iter_mut().enumerate().filter(|(_, share)| share.form == Form::Optimistic) {
+            if let Some(part) = &mut share.part {
                 places.push(place);
                 parts.push(part);
             }
@@ -204,10 +207,11 @@ impl Core {
     }
 
     fn commit_share(&self, share: &mut Share) {
-        let locked = Self::is_locked_share(share);
         let Some(part) = &mut share.part else { return };
-        let committed =
-            if locked { self.move_locked(part) } else { self.catch_up(part).and_then(|()| self.commit_part(part)) };
+        let committed = match share.form {
+            Form::Locked => self.move_locked(part),
+            Form::Optimistic => self.catch_up(part).and_then(|()| self.commit_part(part)),
+        };
         match committed {
             Ok(()) => {
                 let part = share.part.take().expect("it was there");
@@ -218,6 +222,11 @@ impl Core {
             Err(interrupt) => self.interrupt_share(share, interrupt),
         }
     }
+}
+
+/// A job whose part was not begun.
+fn ended_at_once(job: Job, outcome: Outcome) -> Share {
+    Share { job, form: Form::Optimistic, part: None, taken: Vec::new(), outcome: Some(outcome) }
 }
 
 /// What was taken counts as done, or goes back in front of the rest.

@@ -8,7 +8,6 @@
 //! * The transaction is appended after the last sync of the target succeeded, and only if no sync of the file, whoever asked
 //!   for it, failed since the copy began.
 
-use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,14 +15,13 @@ use std::sync::atomic::Ordering;
 use polymux_types::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 use super::Interrupt;
-use super::compact::Numbering;
 use super::copy::StopRule;
 use super::part::{Part, TargetObject, holds_end};
 use crate::blockmap::{BLOCKS_PER_NODE, ClosedNodes, END, MapChange, Owner};
 use crate::core::{Core, Transaction};
 use crate::counters::Counters;
-use crate::inode::FileState;
-use crate::io::{block_after, start_of};
+use crate::inode::{FileState, Layout};
+use crate::io::{Company, block_after, start_of};
 use crate::space::disown_object;
 use crate::store::{DisownedKind, DisownedRecord};
 
@@ -145,12 +143,9 @@ impl Core {
         let inode = &part.inode;
         let size = file.size();
         self.sync_sources(part)?;
-        let moves_end = {
-            let layout = file.layout.read();
-            part.selection().runs(&layout, &part.ranges, size).iter().any(|(run, _)| run.end == END)
-        };
-        if moves_end {
-            // Afterwards no tier extends the file; the next append names the one that does.
+        if part.ranges.iter().any(|blocks| holds_end(blocks, size)) {
+            // Afterwards no tier extends the file; the next append names the one that does. The last block may have
+            // another owner than what follows it, so this does not ask who owns what.
             self.settle(inode, file)?;
         }
         // A sync beside ours may have been told of a loss that concerns the copy.
@@ -158,15 +153,12 @@ impl Core {
         if part.ticket.is_copy_lost() || file.error_sequence.load(Ordering::Acquire) != part.error_sequence {
             return Err(Interrupt::SyncFailed(part.target.tier));
         }
-        let numbering = if matches!(hold, Hold::File(_)) { Numbering::MayChange } else { Numbering::Stays };
-        let before = RefCell::new(None);
-        let change = |transaction: &mut Transaction| {
+        let company = if matches!(hold, Hold::File(_)) { Company::Nobody } else { Company::Writers };
+        let change = |transaction: &mut Transaction, layout: &mut Layout| {
             if inode.lifecycle.lock().gone {
                 return Err(polymux_types::Errno::ENOENT.into());
             }
-            let mut layout = file.layout.write();
-            *before.borrow_mut() = Some(file.owners_before(&layout, numbering));
-            let runs = part.selection().runs(&layout, &part.ranges, size);
+            let runs = part.selection().runs(layout, &part.ranges, size);
             if part.target_object == TargetObject::New {
                 layout.objects.push(part.target);
             }
@@ -189,21 +181,18 @@ impl Core {
                 });
             }
             if let Hold::File(_) = hold {
-                let (compacted, dropped) = file.compact(&mut layout);
+                let (compacted, dropped) = file.compact(layout);
                 change.then(compacted);
                 // The whole object goes, so its ranges need not.
                 disowned.retain(|record| !dropped.iter().any(|entry| entry.object == record.object));
                 disowned.extend(dropped.iter().map(disown_object));
             }
-            drop(layout);
             transaction.put_map_change(inode.ino, &change);
             part.claims.iter().for_each(|claim| transaction.delete_disowned(claim));
             disowned.iter().for_each(|record| transaction.put_disowned(record));
-            transaction.put_inode(inode);
             Ok(disowned)
         };
-        let undo = || before.take().into_iter().for_each(|before| file.restore_owners(before));
-        let disowned = self.transact_or_undo(&[inode], change, undo)?;
+        let disowned = self.change_layout(inode, file, company, change)?;
         file.blocks_stale.store(true, Ordering::Release);
         self.note_parts_moved(part, size);
         self.disowned.add(&disowned, inode.last_sequence());

@@ -3,13 +3,13 @@
 //! What is true here: slots are renumbered only while the barrier is held alone and no sync of the file is under way, so
 //! nobody holds the number of a slot meanwhile. A file wholly on one tier has one object and no map.
 
-use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
-use crate::blockmap::{BlockMap, END, MapChange, Owner};
+use crate::blockmap::{END, MapChange, Owner};
 use crate::core::{Core, Transaction};
 use crate::error::Result;
 use crate::inode::{FileState, Inode, Layout};
+use crate::io::Company;
 use crate::space::disown_object;
 use crate::store::ObjectEntry;
 
@@ -18,39 +18,7 @@ fn has_idle_objects(layout: &Layout) -> bool {
     !layout.objects.is_empty() && layout.map.owners().len() < layout.objects.len()
 }
 
-/// Whether slots may get other numbers: only where the barrier is held alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Numbering {
-    Stays,
-    MayChange,
-}
-
-/// What a change of owners may have to be taken back to.
-pub(super) struct OwnersBefore {
-    map: BlockMap,
-    objects: Vec<ObjectEntry>,
-    /// With the slots of then, where they were renumbered.
-    unsynced: Option<Vec<(u8, u64, u64)>>,
-}
-
 impl FileState {
-    /// Notes who owns what. `renumbers` says whether the barrier is held alone, so that slots may get other numbers.
-    pub(super) fn owners_before(&self, layout: &Layout, numbering: Numbering) -> OwnersBefore {
-        let unsynced = (numbering == Numbering::MayChange).then(|| self.unsynced.lock().clone());
-        OwnersBefore { map: layout.map.clone(), objects: layout.objects.clone(), unsynced }
-    }
-
-    /// Takes a change of owners back that the store refused. Called where the change was made, with the same locks.
-    pub(super) fn restore_owners(&self, before: OwnersBefore) {
-        let mut layout = self.layout.write();
-        self.nodes.mark_map_changed(0..END);
-        layout.map = before.map;
-        layout.objects = before.objects;
-        if let Some(unsynced) = before.unsynced {
-            *self.unsynced.lock() = unsynced;
-        }
-    }
-
     /// Takes objects that own nothing out of the layout; where home is one of them, the owner of the tail becomes home.
     /// Returns what changed in the map, and the objects, which are to be disowned in the same transaction. Called with the
     /// barrier held alone and, as every change of the layout, inside a transaction.
@@ -91,24 +59,26 @@ impl Core {
             return Ok(());
         }
         let _alone = file.lock_alone();
+        let extender_is_idle = {
+            let layout = file.layout.read();
+            layout.extender().is_some_and(|(slot, _)| !layout.map.owners().contains(&slot))
+        };
+        if extender_is_idle {
+            // It owned the last block once, and would be kept for the size that it knows.
+            self.settle(inode, file)?;
+        }
         let _no_sync = file.sync_gate.write();
-        let before = RefCell::new(None);
-        let change = |transaction: &mut Transaction| {
-            let mut layout = file.layout.write();
-            if inode.lifecycle.lock().gone || !has_idle_objects(&layout) {
+        let change = |transaction: &mut Transaction, layout: &mut Layout| {
+            if inode.lifecycle.lock().gone || !has_idle_objects(layout) {
                 return Ok(Vec::new());
             }
-            *before.borrow_mut() = Some(file.owners_before(&layout, Numbering::MayChange));
-            let (change, dropped) = file.compact(&mut layout);
-            drop(layout);
+            let (change, dropped) = file.compact(layout);
             let disowned: Vec<_> = dropped.iter().map(disown_object).collect();
             transaction.put_map_change(inode.ino, &change);
             disowned.iter().for_each(|record| transaction.put_disowned(record));
-            transaction.put_inode(inode);
             Ok(disowned)
         };
-        let undo = || before.take().into_iter().for_each(|before| file.restore_owners(before));
-        let disowned = self.transact_or_undo(&[inode], change, undo)?;
+        let disowned = self.change_layout(inode, file, Company::Nobody, change)?;
         file.blocks_stale.store(true, Ordering::Release);
         self.disowned.add(&disowned, inode.last_sequence());
         Ok(())

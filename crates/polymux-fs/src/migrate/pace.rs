@@ -17,7 +17,7 @@ use crate::space::TierHandle;
 const NAP_MAX: Duration = Duration::from_millis(20);
 
 /// Whether nobody but the mover refers to a file that has no name any more.
-fn is_unwanted(inode: &Inode) -> bool {
+pub(super) fn is_unwanted(inode: &Inode) -> bool {
     inode.common.read().links == 0 && inode.lifecycle.lock().handles == 0
 }
 
@@ -25,7 +25,9 @@ impl Core {
     /// Whether a mover must end what it does: somebody wants the file, or the volume is being unmounted.
     pub(super) fn is_stopped(&self, part: &Part, rule: StopRule) -> bool {
         rule == StopRule::WhenAsked
-            && (part.ticket.is_asked_to_stop() || self.moves.must_stop() || is_unwanted(&part.inode))
+            && (part.ticket.is_asked_to_stop()
+                || self.moves.must_stop()
+                || part.began_wanted && is_unwanted(&part.inode))
     }
 
     /// Bytes of the next request: what both tiers serve within their time.

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use polymux_types::TierId;
 
 use super::Interrupt;
+use super::pace::is_unwanted;
 use crate::blockmap::{END, Owner, Run, whole_nodes};
 use crate::core::Core;
 use crate::counters::Counters;
@@ -46,6 +47,8 @@ pub(super) struct Part {
     pub(super) bytes_copied: u64,
     /// The last request that was written, which may still be on its way to the device.
     pub(super) behind: Option<WriteBehind>,
+    /// When it began somebody could still read or write the file.
+    pub(super) began_wanted: bool,
 }
 
 /// A request of a mover that was written and is being written back.
@@ -103,15 +106,15 @@ impl Selection {
     }
 
     /// The runs within `ranges` that are moved. The last one reaches to the end of all blocks where its range holds the end
-    /// of the file.
+    /// of the file; a range behind the end has none, so that what a file once was leaves nothing behind in its map.
     pub(super) fn runs(self, layout: &Layout, ranges: &[Range<u64>], size: u64) -> Vec<(Run, ObjectEntry)> {
         let movable = |run: Run| match run.owner {
             Some(Owner::Slot(slot)) if self.takes(layout.object(slot).tier) => Some((run, layout.object(slot))),
             Some(Owner::Slot(_) | Owner::Hole) | None => None,
         };
         let within = |blocks: &Range<u64>| {
-            let end = if holds_end(blocks, size) { END } else { blocks.end };
-            layout.map.runs(blocks.start, end)
+            let end = if holds_end(blocks, size) { END } else { blocks.end.min(block_after(size)) };
+            if blocks.start < end { layout.map.runs(blocks.start, end) } else { Vec::new() }
         };
         ranges.iter().flat_map(within).filter_map(movable).collect()
     }
@@ -136,19 +139,24 @@ impl Core {
         let target = selection.target;
         let ranges: Vec<Range<u64>> = wanted.iter().map(whole_nodes).collect();
         let (ticket, runs) = {
-            let alone = file.barrier.write();
+            let alone = file.lock_for_move();
             let layout = file.layout.read();
-            if layout.objects.is_empty() || inode.lifecycle.lock().gone {
+            if layout.objects.is_empty() {
                 return Ok(Beginning::NothingToMove);
             }
             let runs = selection.runs(&layout, &ranges, file.size());
             if runs.is_empty() {
                 return Ok(Beginning::NothingToMove);
             }
+            // Pinned in the same moment as it is seen to be there: an unlink beside this leaves the file to the mover.
+            let mut lifecycle = inode.lifecycle.lock();
+            if lifecycle.gone {
+                return Ok(Beginning::NothingToMove);
+            }
             let Some(ticket) = file.begin_move(target, &alone) else { return Ok(Beginning::Busy) };
+            lifecycle.pins += 1;
             (ticket, runs)
         };
-        inode.lifecycle.lock().pins += 1;
         Counters::count(&self.counters.moves_begun);
         match self.prepare_target(inode, file, &ranges, &runs, target) {
             Ok((entry, target_object, claims)) => {
@@ -164,6 +172,7 @@ impl Core {
                     error_sequence: file.error_sequence.load(Ordering::Acquire),
                     bytes_copied: 0,
                     behind: None,
+                    began_wanted: !is_unwanted(inode),
                 }))
             }
             Err(error) => {
@@ -201,7 +210,8 @@ impl Core {
             start: start_of(run.start),
             kind: DisownedKind::Range { end: start_of(run.end.min(end)) },
         };
-        let claims: Vec<DisownedRecord> = runs.iter().map(claim).collect();
+        // What begins behind the last node only gives the end of the file to the target.
+        let claims: Vec<DisownedRecord> = runs.iter().filter(|(run, _)| run.start < end).map(claim).collect();
         self.transact(&[inode], |transaction| {
             claims.iter().for_each(|claim| transaction.put_disowned(claim));
             Ok(())
@@ -228,10 +238,12 @@ impl Core {
     }
 
     /// Ends a part whose map was not switched: the file is as it was, and what was copied is nobody's.
-    pub(super) fn give_up_part(&self, part: &Part) {
+    pub(super) fn give_up_part(&self, part: &Part, interrupt: &Interrupt) {
         part.unmark();
         match part.target_object {
             TargetObject::Recorded => self.disowned.add(&part.claims, part.inode.last_sequence()),
+            // The switch may be in the log of a store that failed; recovery knows whether it is.
+            TargetObject::New if interrupt.is_of_failed_store() => {}
             TargetObject::New => self.remove_unrecorded(part),
         }
         Counters::count(&self.counters.moves_given_up);

@@ -166,6 +166,8 @@ fn free_bytes(tier: &dyn polymux_tier::Tier, record: &DisownedRecord) -> std::re
         DisownedKind::Tail => tier
             .stat(object)
             .and_then(|stat| if stat.size > record.start { tier.truncate(object, record.start) } else { Ok(()) }),
+        // Written by mistake by a former version.
+        DisownedKind::Range { end } if end <= record.start => Ok(()),
         DisownedKind::Range { end } => match tier.punch(object, record.start, end - record.start) {
             // Without holes the bytes stay; nobody owns them, and whoever takes the range writes it whole.
             Err(TierError::Unsupported(_)) => Ok(()),

@@ -57,7 +57,8 @@ impl DisownedRecord {
         let kind = match kind {
             1 => DisownedKind::Object,
             2 => DisownedKind::Tail,
-            3 if end > start => DisownedKind::Range { end },
+            // An empty one was written by mistake by a former version; it is done as soon as it is looked at.
+            3 => DisownedKind::Range { end },
             _ => return Err(reader.invalid("it names no bytes")),
         };
         if bucket.0 >= BUCKETS {

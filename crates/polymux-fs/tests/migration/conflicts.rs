@@ -10,5 +10,3 @@ mod actions;
 mod crashes;
 #[path = "conflicts/gate.rs"]
 pub mod gate;
-#[path = "conflicts/regressions.rs"]
-mod regressions;

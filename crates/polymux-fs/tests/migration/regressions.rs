@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use polymux_fs::{Caller, Progress, WriteOrigin};
+use polymux_fs::{AllocateKind, Caller, Progress, SetAttributes, WriteOrigin};
+use polymux_tier::ObjectRef;
 
-use crate::common::{Hook, HookedTier, Verdict, Volume, create, pattern, read_whole, write_all};
+use crate::common::{Hook, HookedTier, Verdict, Volume, create, find, pattern, read_whole, write_all};
 use crate::{MIB, shares};
 
 /// Tells somebody of a sync of the source, and gives him time to do something meanwhile.
@@ -63,4 +64,134 @@ fn an_append_to_a_file_that_ends_with_the_moved_node_is_not_lost() {
         crate::settle(&volume);
         assert!(read_whole(volume.fs(), ino).expect("read") == data, "size {size}: {:?}", shares(volume.fs(), ino));
     }
+}
+
+/// A job moved a node that the file had lost meanwhile, and so left a run behind the end of the file. The next mover claimed
+/// an empty range for it, which no tier can free, and no cut or move of the file worked any more.
+#[test]
+fn a_file_that_was_cut_before_its_node_moved_can_be_moved_and_cut_again() {
+    let volume = Volume::new(&[64 * MIB, 64 * MIB]);
+    let (ino, handle) = create(volume.fs(), "f");
+    let mut data = pattern(3, crate::mebibytes(3));
+    write_all(volume.fs(), handle, 0, &data).expect("written");
+    let cut = |data: &mut Vec<u8>, mebibytes: u64| {
+        data.truncate(usize::try_from(mebibytes * MIB).expect("fits"));
+        let change = SetAttributes { size: Some(mebibytes * MIB), ..SetAttributes::default() };
+        volume.fs().set_attributes(&Caller::root(), ino, &change).expect("cut");
+    };
+    let migrate = |tier, range| {
+        volume.fs().migrate(ino, tier, range).expect("accepted");
+        crate::settle(&volume);
+    };
+    volume.fs().migrate(ino, "slow", Some(2 * MIB..3 * MIB)).expect("accepted");
+    cut(&mut data, 1);
+    crate::settle(&volume);
+    migrate("slow", Some(0..MIB));
+    migrate("fast", Some(0..MIB));
+    let more = pattern(4, crate::mebibytes(4));
+    write_all(volume.fs(), handle, MIB, &more).expect("appended");
+    data.extend_from_slice(&more);
+    migrate("slow", Some(2 * MIB..4 * MIB));
+    cut(&mut data, 3);
+    migrate("slow", None);
+    assert!(read_whole(volume.fs(), ino).expect("read") == data);
+    assert_eq!(shares(volume.fs(), ino), [("slow".to_owned(), 3 * MIB)]);
+}
+
+/// Tells somebody of the mover's first read, and waits for him for a while.
+struct AtRead {
+    tell: Mutex<Option<mpsc::Sender<()>>>,
+    done: Mutex<Option<mpsc::Receiver<()>>>,
+}
+
+impl Hook for AtRead {
+    fn before_read(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
+        let told = self.tell.lock().expect("no test panicked").take();
+        if let Some(tell) = told {
+            tell.send(()).expect("somebody waits");
+            let done = self.done.lock().expect("no test panicked").take().expect("set with the other");
+            // Where the writer waits for the end of the move, this waits in vain.
+            let _ = done.recv_timeout(Duration::from_millis(300));
+        }
+        Verdict::Pass
+    }
+}
+
+/// A block was relocated off the very tier that the file was moving to, the mover brought it back, and then its bytes were
+/// freed there as those of the block that had left.
+#[test]
+fn a_block_that_leaves_the_target_of_a_move_and_comes_back_with_it_keeps_its_bytes() {
+    let hook = Arc::new(AtRead { tell: Mutex::new(None), done: Mutex::new(None) });
+    let wrapped = hook.clone();
+    let volume = Volume::wrapping(&[4 * MIB, 64 * MIB], move |index, tier| match index {
+        1 => Arc::new(HookedTier::new(tier, wrapped.clone())),
+        _ => tier,
+    });
+    let fs = volume.fs();
+    let (ino, handle) = create(fs, "f");
+    let half = 512 * 1024_u64;
+    let mut data = pattern(1, 2 * 512 * 1024 + 65_536);
+    data[512 * 1024..1024 * 1024].fill(0);
+    write_all(fs, handle, 0, &data[..512 * 1024]).expect("written");
+    write_all(fs, handle, 2 * half, &data[1024 * 1024..]).expect("written");
+    fs.migrate(ino, "slow", None).expect("accepted");
+    crate::settle(&volume);
+    fs.migrate(ino, "fast", None).expect("accepted");
+    crate::settle(&volume);
+    let (_, filler) = create(fs, "filler");
+    write_all(fs, filler, 0, &pattern(9, 4 * 1024 * 1024)).expect("the fast tier is full");
+    // A block in the middle leaves the full tier, so that there is something to move.
+    write_all(fs, handle, half, &pattern(2, 4096)).expect("relocated");
+    data[512 * 1024..512 * 1024 + 4096].copy_from_slice(&pattern(2, 4096));
+    assert_eq!(shares(fs, ino).len(), 2, "{:?}", shares(fs, ino));
+    let resize = |handle, size| {
+        let change = SetAttributes { size: Some(size), handle: Some(handle), ..SetAttributes::default() };
+        fs.set_attributes(&Caller::root(), find(fs, "filler").ino, &change).expect("cut");
+    };
+    resize(filler, 4096);
+    let (tell, told) = mpsc::channel();
+    let (done, is_done) = mpsc::channel();
+    *hook.done.lock().expect("no test panicked") = Some(is_done);
+    fs.migrate(ino, "fast", None).expect("accepted");
+    *hook.tell.lock().expect("no test panicked") = Some(tell);
+    let late = pattern(3, 4096);
+    std::thread::scope(|scope| {
+        let (resize, late) = (&resize, &late);
+        scope.spawn(move || {
+            told.recv().expect("the mover reads");
+            write_all(fs, filler, 0, &pattern(9, 4 * 1024 * 1024)).expect("the fast tier is full again");
+            write_all(fs, handle, half + 8192, late).expect("relocated");
+            // In place, so nothing that was disowned is freed with it.
+            resize(filler, 4096);
+            let _ = done.send(());
+        });
+        while fs.move_step() == Progress::Worked {}
+    });
+    data[512 * 1024 + 8192..512 * 1024 + 12_288].copy_from_slice(&late);
+    crate::settle(&volume);
+    assert!(read_whole(fs, ino).expect("read") == data, "{:?}", shares(fs, ino));
+}
+
+/// The tier that knew the size owned nothing any more, and so was never given up: a drain of it went round for ever.
+#[test]
+fn a_drain_takes_the_last_block_along_although_another_tier_owns_what_follows() {
+    let volume = Volume::new(&[64 * MIB, MIB]);
+    let fs = volume.fs();
+    let (ino, handle) = create(fs, "f");
+    write_all(fs, handle, 0, &pattern(1, 100_000)).expect("written");
+    fs.migrate(ino, "slow", None).expect("accepted");
+    crate::settle(&volume);
+    // There is no room for it behind the file, so the tail goes to the other tier.
+    fs.allocate(&Caller::root(), handle, 200_000, 4 * MIB, AllocateKind::KeepSize).expect("reserved");
+    write_all(fs, handle, 100_000, &pattern(2, 10)).expect("appended to the last block");
+    fs.start_drain("slow").expect("there is room");
+    for _ in 0..200 {
+        volume.step();
+        fs.move_step();
+    }
+    let drains = fs.drains();
+    assert!(drains.iter().all(|drain| drain.is_empty), "{drains:?}");
+    let mut data = pattern(1, 100_000);
+    data.extend_from_slice(&pattern(2, 10));
+    assert!(read_whole(fs, ino).expect("read") == data);
 }

@@ -1,0 +1,72 @@
+//! Changes of who owns which block, as one transaction that the store may refuse.
+//!
+//! What is true here: memory says what the store says. Extents are put when they change and never again, so a change that
+//! the store refused is taken back in memory, before anybody else may change the layout.
+
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+
+use crate::blockmap::END;
+use crate::core::{Core, Transaction};
+use crate::error::Result;
+use crate::inode::{FileState, Inode, Layout};
+
+/// Who may use a file while its layout is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// Writers are inside, of other blocks: they note what is unsynced and publish sizes meanwhile.
+    Writers,
+    /// The barrier is held alone.
+    Nobody,
+}
+
+/// What a change may have to be taken back to.
+struct Before {
+    layout: Layout,
+    /// What nobody else changes meanwhile.
+    others: Option<Others>,
+}
+
+struct Others {
+    size: u64,
+    /// By the slots of then.
+    unsynced: Vec<(u8, u64, u64)>,
+}
+
+impl Core {
+    /// Changes the layout of a file and commits it with whatever `change` adds. The record of the inode is put here.
+    pub(crate) fn change_layout<T>(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        company: Company,
+        change: impl FnOnce(&mut Transaction, &mut Layout) -> Result<T>,
+    ) -> Result<T> {
+        let before = RefCell::new(None);
+        let body = |transaction: &mut Transaction| {
+            let mut layout = file.layout.write();
+            let others = (company == Company::Nobody)
+                .then(|| Others { size: file.size(), unsynced: file.unsynced.lock().clone() });
+            let noted = Before { layout: layout.clone(), others };
+            let result = change(transaction, &mut layout)?;
+            drop(layout);
+            *before.borrow_mut() = Some(noted);
+            transaction.put_inode(inode);
+            Ok(result)
+        };
+        let undo = || before.take().into_iter().for_each(|before| file.take_back(before));
+        self.transact_or_undo(&[inode], body, undo)
+    }
+}
+
+impl FileState {
+    fn take_back(&self, before: Before) {
+        let mut layout = self.layout.write();
+        self.nodes.mark_map_changed(0..END);
+        *layout = before.layout;
+        if let Some(Others { size, unsynced }) = before.others {
+            self.size.store(size, Ordering::Release);
+            *self.unsynced.lock() = unsynced;
+        }
+    }
+}
