@@ -282,7 +282,7 @@ fn part_of_a_file_goes_there_and_back() {
 fn two_movers_share_the_jobs_of_one_file() {
     check(&["moves_committed", "move_conflicts"], || {
         let scene = Scene::with_two_nodes();
-        scene.move_to("slow", Some(NODE..2 * NODE));
+        scene.move_to("slow", Some(NODE..NODE + 1));
         scene.move_to("slow", Some(0..NODE));
         let writer: Work = |scene| {
             scene.write(0, 2);
@@ -330,7 +330,7 @@ fn overlapping_writers_across_the_edge_of_what_moves() {
 fn an_append_and_a_sync_where_the_file_ends() {
     check(&["moves_committed", "move_conflicts"], || {
         let scene = Scene::with_two_nodes();
-        scene.move_to("slow", Some(NODE..2 * NODE));
+        scene.move_to("slow", Some(NODE..NODE + 1));
         let writer: Work = |scene| {
             scene.write(NODE + BLOCK as u64, 5);
             scene.write(2 * NODE, 6);

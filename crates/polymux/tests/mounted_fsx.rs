@@ -54,7 +54,7 @@ fn watch_for_split(volume: &TestVolume, file: &Path, stop: &AtomicBool) -> bool 
 fn fsx_finds_no_difference_while_movers_take_the_file_along() {
     let _turn = one_at_a_time();
     let Some(volume) = TestVolume::start(&Plan::anywhere().with_fast_capacity("2 MiB")) else { return };
-    exercise(&volume, 50_000, &[1]);
+    exercise(&volume, if is_heavy() { 100_000 } else { 15_000 }, &[1]);
 }
 
 /// 200,000 operations over four seeds; 200,000 with each where `POLYMUX_HEAVY=1`.

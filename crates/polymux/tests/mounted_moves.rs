@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use mounted::native::text;
-use mounted::{Finished, Plan, Random, TestVolume};
+use mounted::{Finished, Plan, Random, TestVolume, is_heavy};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -234,11 +234,11 @@ impl Load {
 }
 
 #[test]
-fn a_drain_under_load_ends_although_the_daemon_is_killed_in_between() {
+fn a_drain_under_load_ends_although_the_daemon_is_killed_at_any_moment() {
     let Some(mut volume) = TestVolume::start(&Plan::anywhere()) else { return };
     let directory = volume.path().join("data");
     fs::create_dir(&directory).unwrap();
-    let files: Vec<(PathBuf, Vec<u8>)> = (0..24_u64)
+    let mut files: Vec<(PathBuf, Vec<u8>)> = (0..24_u64)
         .map(|index| {
             let path = directory.join(format!("file-{index}"));
             let bytes = write(&path, index + 1, 4 * MIB);
@@ -250,16 +250,26 @@ fn a_drain_under_load_ends_although_the_daemon_is_killed_in_between() {
     write(&loaded, 99, Load::LENGTH);
     assert_done(&volume.polymux(["migrate", text(&loaded), "--to", "slow", "--wait"]));
 
-    let load = Load::start(loaded.clone(), 1);
     let said = volume.polymux(["tier", "drain", "tested", "slow"]);
     assert_done(&said);
     assert!(said.stdout.contains("is being emptied") || said.stdout.contains("safe to remove"), "{}", said.stdout);
-    volume.kill_daemon();
-    load.stop();
+    let mut random = Random::new(7);
+    for round in 0..if is_heavy() { 40 } else { 5 } {
+        let load = Load::start(loaded.clone(), 1000 + round);
+        thread::sleep(Duration::from_millis(random.below(400)));
+        volume.kill_daemon();
+        load.stop();
+        volume.mount();
+        let status = json(&volume.polymux(["status", "tested", "--json"]));
+        assert_eq!(status["moves"]["drains"][0]["tier"], "slow", "it goes on by itself: {}", status["moves"]);
+        for (path, bytes) in &files {
+            assert!(fs::read(path).unwrap() == *bytes, "round {round}: {}", path.display());
+        }
+        // So that there is something to be interrupted in the next round, too.
+        let (path, bytes) = &mut files[usize::try_from(round).unwrap() % 24];
+        *bytes = write(path, 5000 + round, 4 * MIB);
+    }
 
-    volume.mount();
-    let status = json(&volume.polymux(["status", "tested", "--json"]));
-    assert_eq!(status["moves"]["drains"][0]["tier"], "slow", "it goes on by itself: {}", status["moves"]);
     let load = Load::start(loaded.clone(), 2);
     let said = volume.polymux(["tier", "drain", "tested", "slow", "--wait"]);
     assert_done(&said);
@@ -309,6 +319,8 @@ fn what_cannot_be_moved_is_refused_with_one_line_and_changes_nothing() {
     assert_refused(&migrate(&[file, text(&outside), "--to", "slow"]), &["outside"]);
     let beyond = migrate(&[file, "--to", "slow", "--range", "1GiB-2GiB"]);
     assert_refused(&beyond, &["file: the range begins at byte 1073741824", "2097152 bytes"]);
+    let beyond = migrate(&[file, "--to", "slow", "--range", "1MiB-3MiB"]);
+    assert_refused(&beyond, &["file: the range ends at byte 3145728", "2097152 bytes"]);
     assert_refused(&migrate(&[text(&empty), "--to", "slow", "--range", "0-1MiB"]), &["--range is for one file"]);
     assert_refused(&migrate(&[text(&volume.path().join("gone")), "--to", "slow"]), &["gone"]);
 

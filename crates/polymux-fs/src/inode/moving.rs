@@ -152,4 +152,25 @@ mod tests {
         });
         assert!(!file.is_moving_to(TierId(1)));
     }
+
+    #[test]
+    fn the_next_move_begins_after_those_whom_the_last_one_was_stopped_for() {
+        for _ in 0..200 {
+            let file = FileState::new(Layout::default(), true);
+            let ticket = file.begin_move(TierId(1), &file.barrier.write()).unwrap();
+            let has_had_it = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _alone = file.lock_alone();
+                    has_had_it.store(true, Ordering::Release);
+                });
+                while !ticket.is_asked_to_stop() {
+                    std::thread::yield_now();
+                }
+                file.end_move(&ticket);
+                let _alone = file.lock_for_move();
+                assert!(has_had_it.load(Ordering::Acquire), "the mover was back before he woke");
+            });
+        }
+    }
 }
