@@ -15,6 +15,7 @@ use crate::attributes::{
     WriteOrigin, XattrMode,
 };
 use crate::caller::Caller;
+use crate::check::{CheckMode, OnProgress, VolumeCheck};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::report::{FileLocation, VolumeStatus};
@@ -49,6 +50,31 @@ impl FileSystem {
     /// Where a tier is missing or carries a label already, or the store holds a volume, nothing was changed.
     pub fn format(parts: &Parts, volume: &NewVolume) -> std::result::Result<(), VolumeError> {
         crate::recover::format(parts, volume)
+    }
+
+    /// Checks every record of a volume that is not mounted, and its tiers, and with [`CheckMode::Repair`] repairs what can
+    /// be repaired and recovers the volume as a mount would. With [`CheckMode::Report`] nothing changes, and store and tiers
+    /// may be open for reading only. `on_progress` is told now and then how far the check is, and ends it with `Break`.
+    ///
+    /// # Errors
+    /// The store or a tier cannot be read, a tier belongs to another volume, the volume is of a newer format; EINTR where
+    /// `on_progress` ended the check: what was repaired until then stays. What records say is a finding, never an error.
+    pub fn check(
+        parts: Parts,
+        options: MountOptions,
+        mode: CheckMode,
+        on_progress: OnProgress<'_>,
+    ) -> std::result::Result<VolumeCheck, VolumeError> {
+        crate::recover::check_unmounted(parts, options, mode, on_progress)
+    }
+
+    /// Checks the volume while it is in use, and changes nothing. What is changed by others meanwhile may look wrong for a
+    /// moment, so only what is found several times is reported.
+    ///
+    /// # Errors
+    /// As [`FileSystem::check`].
+    pub fn check_mounted(&self, on_progress: OnProgress<'_>) -> Result<VolumeCheck> {
+        self.logged("check", crate::recover::check_mounted(&self.core, on_progress))
     }
 
     /// Checks labels and epochs, raises the epoch, and recovers where the last stop was unclean.

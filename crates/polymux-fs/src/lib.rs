@@ -2,7 +2,7 @@
 //!
 //! # Direction of calls
 //!
-//! `file_system` → `ops`, `recover`, `migrate` → `namespace`, `access`, `io` → `placement` → `space`, `heat`, `sched` →
+//! `file_system` → `ops`, `recover`, `migrate` → `check`, `namespace`, `access`, `io` → `placement` → `space`, `heat`, `sched` →
 //! `inode` → `blockmap`, `store`.
 //! A test reads the imports and keeps it so.
 //!
@@ -40,6 +40,7 @@ mod access;
 mod attributes;
 mod blockmap;
 mod caller;
+mod check;
 mod core;
 mod counters;
 mod error;
@@ -53,6 +54,7 @@ mod migration_schedules;
 mod namespace;
 mod ops;
 mod placement;
+mod planted_faults;
 mod recover;
 mod report;
 mod sched;
@@ -65,10 +67,16 @@ pub use attributes::{
     SyncKind, VolumeSpace, WriteOrigin, XattrMode,
 };
 pub use caller::{Caller, Permissions, Wait};
+pub use check::{
+    CheckMode, CheckProgress, FINDING_KINDS, Finding, FindingKind, OnProgress, Outcome, PassReport, Severity,
+    VolumeCheck,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use file_system::{
     BackgroundThreads, FileSystem, HandleId, MOVERS_DEFAULT, NamedRule, Progress, SteeringError, check_rules,
 };
+#[cfg(feature = "planted-faults")]
+pub use planted_faults::PlantedFault;
 pub use polymux_policy::{PolicyKind, RuleError, RuleField, RuleMatch, RuleProblem, UnknownPolicy};
 pub use polymux_tier::SeekTarget;
 pub use report::{

@@ -4,6 +4,7 @@
 //! rise, the store logs that it is done. In between both are current. So a label that is older than recorded is a stale
 //! tier, and one that is newer means that the metadata is old.
 
+mod check;
 mod format;
 mod join;
 mod lagging_copy;
@@ -11,5 +12,6 @@ mod leave;
 mod mount;
 mod passes;
 
+pub(crate) use check::{check_mounted, check_unmounted};
 pub(crate) use format::format;
 pub(crate) use mount::mount;

@@ -10,12 +10,16 @@ mod conflicts;
 mod drain;
 #[path = "migration/failures.rs"]
 mod failures;
+#[path = "migration/planning.rs"]
+mod planning;
 #[path = "migration/policies.rs"]
 mod policies;
 #[path = "migration/regressions.rs"]
 mod regressions;
 #[path = "migration/steady.rs"]
 mod steady;
+#[path = "migration/tiers_and_pins.rs"]
+mod tiers_and_pins;
 #[path = "migration/under_fire.rs"]
 mod under_fire;
 

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 /// Each module with the modules that it may use. What stands at the root (errors, attributes, callers, volume parts,
 /// reports, counters) are words that everybody speaks.
-const EDGES: [(&str, &[&str]); 16] = [
-    ("file_system", &["ops", "recover", "migrate", "placement", "core"]),
+const EDGES: [(&str, &[&str]); 17] = [
+    ("file_system", &["ops", "recover", "migrate", "check", "placement", "core"]),
     ("ops", &["namespace", "access", "io", "placement", "space", "inode", "blockmap", "store", "core", "file_system"]),
     ("migrate", &["io", "placement", "space", "heat", "sched", "inode", "blockmap", "store", "core", "file_system"]),
-    ("recover", &["namespace", "space", "inode", "store", "core"]),
+    ("recover", &["check", "namespace", "space", "inode", "store", "core"]),
+    ("check", &["access", "placement", "blockmap", "store"]),
     ("namespace", &["access", "io", "space", "inode", "store", "core"]),
     ("access", &["inode", "core"]),
     ("io", &["placement", "space", "heat", "sched", "inode", "blockmap", "store", "core"]),
@@ -25,7 +26,7 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("counters", &[]),
 ];
 
-const WORDS: [&str; 6] = ["attributes", "caller", "error", "report", "volume", "counters"];
+const WORDS: [&str; 7] = ["attributes", "caller", "error", "report", "volume", "counters", "planted_faults"];
 
 fn source_files(directory: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).expect("the source folder can be read") {

@@ -8,11 +8,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod crash_states;
 mod faults;
 mod faulty_tier;
 mod memory_object;
 mod memory_store;
 mod memory_tier;
+pub mod recording;
 pub mod recording_file_system;
 
 pub use faults::OperationKind;

@@ -15,16 +15,70 @@ use polymux_types::limits::BLOCK_SIZE;
 const PAGE_LENGTH: usize = 4096;
 const _: () = assert!(PAGE_LENGTH as u64 == BLOCK_SIZE);
 
-#[derive(Clone)]
+#[derive(Clone, Hash)]
 enum Page {
     Written(Arc<[u8; PAGE_LENGTH]>),
     Reserved,
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Hash)]
 pub(crate) struct Image {
     size: u64,
     pages: BTreeMap<u64, Page>,
+}
+
+/// Numbers of the pages that a range touches.
+pub(crate) fn pages_of(offset: u64, length: u64) -> std::ops::Range<u64> {
+    if length == 0 { 0..0 } else { offset / BLOCK_SIZE..(offset + length).div_ceil(BLOCK_SIZE) }
+}
+
+/// The changes of an object without the question what of them is durable, for crash states.
+impl Image {
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub(crate) fn has_page(&self, page: u64) -> bool {
+        self.pages.contains_key(&page)
+    }
+
+    fn change<T>(&mut self, change: impl FnOnce(&mut MemoryObject) -> T) -> T {
+        let mut object = MemoryObject::new(Timestamp::default());
+        object.current = std::mem::take(self);
+        let result = change(&mut object);
+        *self = object.current;
+        result
+    }
+
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8], room: u64) -> usize {
+        self.change(|object| object.write(offset, data, room))
+    }
+
+    pub(crate) fn truncate(&mut self, size: u64) {
+        self.change(|object| object.truncate(size));
+    }
+
+    pub(crate) fn punch(&mut self, offset: u64, length: u64) {
+        self.change(|object| object.punch(offset, length));
+    }
+
+    pub(crate) fn reserve(&mut self, offset: u64, length: u64) {
+        self.change(|object| object.reserve(offset, length));
+    }
+
+    pub(crate) fn extend(&mut self, size: u64) {
+        self.change(|object| object.extend(size));
+    }
+
+    /// For people: the size and the pages.
+    pub(crate) fn describe(&self) -> String {
+        let page = |(number, page): (&u64, &Page)| match page {
+            Page::Written(bytes) => format!("{number}={:02x}{:02x}", bytes[0], bytes[PAGE_LENGTH - 1]),
+            Page::Reserved => format!("{number}=reserved"),
+        };
+        let pages: Vec<String> = self.pages.iter().map(page).collect();
+        format!("{} bytes, pages {}", self.size, pages.join(" "))
+    }
 }
 
 #[derive(Clone)]
@@ -55,6 +109,12 @@ fn pieces(offset: u64, length: u64) -> impl Iterator<Item = Piece> {
 impl MemoryObject {
     pub(crate) fn new(modified: Timestamp) -> Self {
         Self { current: Image::default(), durable: None, dirty: BTreeSet::new(), unsynced: false, modified }
+    }
+
+    /// An object that is durable as it is.
+    pub(crate) fn of_image(image: Image, modified: Timestamp) -> Self {
+        let durable = Some(image.clone());
+        Self { current: image, durable, dirty: BTreeSet::new(), unsynced: false, modified }
     }
 
     pub(crate) fn size(&self) -> u64 {

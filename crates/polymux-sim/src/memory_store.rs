@@ -10,7 +10,7 @@ use std::ops::Bound;
 use polymux_meta::{Batch, Entry, MetadataStore, Sequence, StoreError};
 use polymux_types::sync::RwLock;
 
-type Image = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Image = BTreeMap<Vec<u8>, Vec<u8>>;
 
 #[derive(Default)]
 struct State {
@@ -32,7 +32,7 @@ pub struct MemoryStore {
     state: RwLock<State>,
 }
 
-fn apply(image: &mut Image, batch: &Batch) {
+pub(crate) fn apply(image: &mut Image, batch: &Batch) {
     for change in batch {
         match change.value {
             Some(value) => image.insert(change.key.to_vec(), value.to_vec()),
@@ -61,6 +61,13 @@ impl MemoryStore {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A store as a crash left it: everything in it is durable.
+    pub(crate) fn of_image(image: Image) -> Self {
+        let bytes = image.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum();
+        let state = State { current: image.clone(), durable: image, bytes, ..State::default() };
+        Self { state: RwLock::new(state) }
     }
 
     /// Loses every transaction that was not made durable, as a power failure would, and ends a failure.

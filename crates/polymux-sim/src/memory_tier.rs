@@ -16,9 +16,9 @@ use polymux_tier::{
 };
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use polymux_types::sync::RwLock;
-use polymux_types::{Bucket, Clock, Errno, ObjectId, SystemClock};
+use polymux_types::{Bucket, Clock, Errno, ObjectId, SystemClock, Timestamp};
 
-use crate::memory_object::MemoryObject;
+use crate::memory_object::{Image, MemoryObject};
 
 /// Objects by directory, so that one bucket is one range.
 type Key = (Bucket, ObjectId);
@@ -77,6 +77,27 @@ impl MemoryTier {
         };
         let state = RwLock::new(State { pages_max: capacity / BLOCK_SIZE, ..State::default() });
         Self { name: name.into(), capabilities, clock, counters: Counters::default(), state }
+    }
+
+    /// A tier as a crash left it: everything on it is durable.
+    pub(crate) fn of_images(
+        name: &str,
+        capacity: u64,
+        clock: Arc<dyn Clock>,
+        label: Option<Label>,
+        objects: &BTreeMap<Key, (Image, Timestamp)>,
+    ) -> Self {
+        let tier = Self::with_clock(name, capacity, clock);
+        {
+            let mut state = tier.state.write();
+            state.label = label;
+            let left = |(key, (image, modified)): (&Key, &(Image, Timestamp))| {
+                (*key, MemoryObject::of_image(image.clone(), *modified))
+            };
+            state.objects = objects.iter().map(left).collect();
+            state.pages_used = state.objects.values().map(|object| object.allocated() / BLOCK_SIZE).sum();
+        }
+        tier
     }
 
     /// The name it was made with, for messages of tests.

@@ -151,6 +151,8 @@ pub enum Verb {
         #[command(subcommand)]
         subject: InspectSubject,
     },
+    /// Check a volume that is not mounted, and repair it; exit codes as fsck(8): 1 corrected, 4 left, 8 failed
+    Fsck(FsckArguments),
     /// Show a volume of two temporary tiers at work on real files, and check every byte
     Try(TryArguments),
 }
@@ -281,7 +283,7 @@ pub struct MigrateArguments {
     /// Tier to move to
     #[arg(long, value_name = "TIER")]
     pub to: String,
-    /// Only these bytes of the file, such as 1GiB-2GiB; whole 2 MiB pieces are moved
+    /// Only these bytes of the file, such as 1GiB-2GiB, or 1GiB- up to its end; widened to whole pieces of 2 MiB
     #[arg(long, value_name = "A-B")]
     pub range: Option<RangeArgument>,
     /// Wait until it is done
@@ -407,6 +409,25 @@ pub struct MountArguments {
     /// Tell the parent process through standard output when the volume is mounted, or why not
     #[arg(long, hide = true, requires = "foreground")]
     pub report_readiness: bool,
+}
+
+/// Arguments of `fsck`.
+#[derive(Debug, clap::Args)]
+pub struct FsckArguments {
+    /// Name of the volume, or path of its configuration
+    pub volume: String,
+    /// Change nothing: tell what is wrong
+    #[arg(short = 'n', long, conflicts_with_all = ["yes", "online"])]
+    pub no: bool,
+    /// Repair everything that can be repaired, without asking
+    #[arg(short = 'y', long, visible_short_aliases = ['a', 'p'], conflicts_with = "online")]
+    pub yes: bool,
+    /// Look at a volume while it is mounted, and change nothing
+    #[arg(long)]
+    pub online: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `try`.

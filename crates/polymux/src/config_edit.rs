@@ -11,9 +11,10 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 
-use crate::config_format::{self, TierEntry, VolumeFile};
+use crate::config::{self, VolumeConfig};
+use crate::config_format::{self, Section, TierEntry, VolumeFile};
 
 /// Lists a tier at a place in the speed order, 0 the fastest.
 pub fn insert_tier(path: &Path, position: usize, tier: &TierEntry) -> Result<()> {
@@ -33,27 +34,70 @@ pub fn insert_tier(path: &Path, position: usize, tier: &TierEntry) -> Result<()>
 
 /// Lists a tier no more.
 pub fn remove_tier(path: &Path, name: &str) -> Result<()> {
-    edit(path, |file, text| {
-        let position = file.tier.iter().position(|tier| tier.name == name);
-        let position = position.ok_or_else(|| anyhow!("{} lists no tier `{name}`", path.display()))?;
-        file.tier.remove(position);
-        let parts = Parts::of(text);
-        let (start, end) = (parts.start_of(position), parts.start_of(position + 1));
-        Ok(format!("{}{}", join(&parts.lines[..start]), join(&parts.lines[end..])))
-    })
+    edit(path, |file, text| without_tier(path, file, text, name))
+}
+
+/// Refuses to list a tier no more where what is left would be no configuration: something else names the tier. Nothing is
+/// written.
+pub fn check_removal(path: &Path, name: &str) -> Result<()> {
+    let text = read(path)?;
+    let mut wanted = config_format::parse(path, &text)?;
+    let named_at = |section: Section, key: &str| {
+        let line = config_format::line_of_key(&text, section, key);
+        format!("{}:{line}: {key} names tier `{name}`", path.display())
+    };
+    for (index, rule) in wanted.rule.iter().enumerate() {
+        if rule.tiers.iter().flatten().any(|tier| tier == name) {
+            let title =
+                rule.name.as_ref().map_or_else(|| format!("rule {}", index + 1), |name| format!("rule `{name}`"));
+            let place = named_at(Section::Rule(index), "tiers");
+            bail!("{place}, in {title}: take it out of the rule, or the rule away, first");
+        }
+    }
+    if wanted.options.metadata_copy.as_deref() == Some(name) {
+        let place = named_at(Section::Options, "metadata_copy");
+        bail!("{place}: set it to another tier or to `{}`, and mount again, first", config::NO_COPY);
+    }
+    let changed = changed_text(path, &mut wanted, &text, |file, text| without_tier(path, file, text, name))?;
+    let checked = VolumeConfig::parse(path, &changed);
+    checked.map(|_| ()).map_err(|error| anyhow!("without tier `{name}` the configuration would be wrong: {error:#}"))
+}
+
+fn without_tier(path: &Path, file: &mut VolumeFile, text: &str, name: &str) -> Result<String> {
+    let position = file.tier.iter().position(|tier| tier.name == name);
+    let position = position.ok_or_else(|| anyhow!("{} lists no tier `{name}`", path.display()))?;
+    file.tier.remove(position);
+    let parts = Parts::of(text);
+    let (start, end) = (parts.start_of(position), parts.start_of(position + 1));
+    Ok(format!("{}{}", join(&parts.lines[..start]), join(&parts.lines[end..])))
 }
 
 /// Changes what a file says and, in the same way, its text. Where `change` fails, nothing is written.
 pub fn edit(path: &Path, change: impl FnOnce(&mut VolumeFile, &str) -> Result<String>) -> Result<()> {
     // A link stays one.
     let path = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = read(&path)?;
     let mut wanted = config_format::parse(&path, &text)?;
-    let mut changed = change(&mut wanted, &text)?;
-    if config_format::parse(&path, &changed).ok().as_ref() != Some(&wanted) {
-        changed = config_format::format(&wanted)?;
-    }
+    let changed = changed_text(&path, &mut wanted, &text, change)?;
     replace(&path, &changed).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The text after a change, written anew where the change was made in a form that is not understood here.
+fn changed_text(
+    path: &Path,
+    wanted: &mut VolumeFile,
+    text: &str,
+    change: impl FnOnce(&mut VolumeFile, &str) -> Result<String>,
+) -> Result<String> {
+    let changed = change(wanted, text)?;
+    if config_format::parse(path, &changed).ok().as_ref() == Some(wanted) {
+        return Ok(changed);
+    }
+    config_format::format(wanted)
 }
 
 fn replace(path: &Path, text: &str) -> Result<()> {
@@ -201,6 +245,30 @@ noatime = true"#;
         assert_eq!(names(&file), ["a", "new", "b"]);
         let (_, file) = edited(inline, |path| remove_tier(path, "a"));
         assert_eq!(names(&file), ["b"]);
+    }
+
+    #[test]
+    fn a_tier_that_something_else_names_is_refused_with_the_line_and_one_that_nothing_names_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("media.toml");
+        let refusal = |text: &str| {
+            fs::write(&path, text).unwrap();
+            let refusal = check_removal(&path, "slow").map_err(|error| format!("{error:#}"));
+            assert_eq!(fs::read_to_string(&path).unwrap(), text, "nothing is written");
+            refusal
+        };
+        assert_eq!(refusal(HAND_WRITTEN), Ok(()));
+        let ruled =
+            format!("{HAND_WRITTEN}\n[[rule]]\nname = \"films\"\npath = \"films/**\"\ntiers = [\"fast\", \"slow\"]\n");
+        let told = refusal(&ruled).unwrap_err();
+        assert!(told.contains("media.toml:21: tiers names tier `slow`, in rule `films`"), "{told}");
+        let unnamed = format!("{HAND_WRITTEN}\n[[rule]]\npath = \"films/**\"\ntiers = [\"slow\"]\n");
+        let told = refusal(&unnamed).unwrap_err();
+        assert!(told.contains("media.toml:20: ") && told.contains("in rule 1"), "{told}");
+        let told = refusal(&format!("{HAND_WRITTEN}\nmetadata_copy = \"slow\"\n")).unwrap_err();
+        assert!(told.contains("media.toml:18: metadata_copy names tier `slow`"), "{told}");
+        let told = refusal(&HAND_WRITTEN.replace("metadata = \"fast\"", "metadata = \"slow\"")).unwrap_err();
+        assert!(told.contains("metadata tier `slow`"), "{told}");
     }
 
     #[test]

@@ -115,6 +115,7 @@ fn answer_to(request: &Request, view: &DaemonView) -> Answer {
         Request::Plan { policy } => {
             return view.plan(policy.as_deref()).map_or_else(refused, |report| Answer::Plan(Box::new(report)));
         }
+        Request::Fsck => view.check().map(|report| Answer::Fsck(Box::new(report))),
         Request::TierAdd { tier, place, volatile_for_tests } => {
             let volatile = if *volatile_for_tests { VolatileTiers::Allowed } else { VolatileTiers::Refused };
             return tier_changed(tier_events::add(view, tier, place, volatile));

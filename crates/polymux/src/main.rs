@@ -1,7 +1,7 @@
 //! The `polymux` command: command line and daemon. Called as `mount.polymux` it is the helper of mount(8).
 //!
 //! Exit codes: 0 done, 1 refused or failed (one line on standard error says why), 2 wrong usage, 32 mount failed (only
-//! as `mount.polymux`).
+//! as `mount.polymux`). `fsck` has those of fsck(8).
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ mod daemonize;
 mod drain;
 mod explain;
 mod file_map;
+mod fsck;
 mod inspect;
 mod logging;
 mod metadata;
@@ -67,7 +68,17 @@ fn main() -> ExitCode {
     if called_as.ends_with("mount.polymux") {
         return mount_helper::run(&arguments[1..]);
     }
-    match run(CommandLine::parse_from(arguments).verb) {
+    let verb = match CommandLine::try_parse_from(&arguments) {
+        Ok(CommandLine { verb: Verb::Fsck(arguments) }) => return fsck::run(&arguments),
+        Ok(line) => line.verb,
+        // fsck(8) has a code of its own for that.
+        Err(error) if error.use_stderr() && arguments.get(1).is_some_and(|verb| verb == "fsck") => {
+            eprint!("{}", error.render());
+            return ExitCode::from(fsck::bits::USAGE);
+        }
+        Err(error) => error.exit(),
+    };
+    match run(verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::error(&error);
@@ -123,6 +134,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Resume { volume, json } => pause::resume(&registry()?, &volume, output_format(json)),
         Verb::Inspect { subject: InspectSubject::Label { tier, json } } => inspect::label(&tier, output_format(json)),
         Verb::Inspect { subject: InspectSubject::Store { part } } => inspect::store::run(&registry()?, &part),
+        Verb::Fsck(_) => unreachable!("it has exit codes of its own, and was run already"),
         Verb::Try(arguments) => try_out::run(&arguments),
     }
 }

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::config_format::TierEntry;
+use crate::fsck::FsckReport;
 
 pub use moves::{
     ByteRange, DrainReport, JobPhase, JobReport, JobsReport, MigrateReport, MovesReport, MovesSummary, RefusedFile,
@@ -96,6 +97,8 @@ pub enum Request {
         /// As if this were the volume's policy.
         policy: Option<String>,
     },
+    /// Check everything, and change nothing.
+    Fsck,
     /// Take a tier into the volume.
     TierAdd {
         /// The tier as the configuration is to list it.
@@ -148,6 +151,8 @@ pub enum Answer {
     Explain(Box<ExplainReport>),
     /// To [`Request::Plan`].
     Plan(Box<PlanReport>),
+    /// To [`Request::Fsck`].
+    Fsck(Box<FsckReport>),
     /// To [`Request::TierAdd`] and [`Request::TierRemove`]: it is done.
     TierChanged(TierChange),
     /// The request could not be carried out.

@@ -10,6 +10,7 @@ use polymux_types::Ino;
 use polymux_types::sync::RwLock;
 
 use crate::config::VolumeConfig;
+use crate::fsck::{self, FsckReport};
 use crate::metadata_copy::Metadata;
 use crate::protocol::{ExtentReport, ShareReport, SpaceReport, StatusReport, TierReport, WhereReport};
 
@@ -34,6 +35,15 @@ pub struct DaemonView {
 }
 
 impl DaemonView {
+    /// Checks the volume while it is in use.
+    pub fn check(&self) -> polymux_fs::Result<FsckReport> {
+        let start = std::time::Instant::now();
+        let check = self.file_system.check_mounted(&mut |_| std::ops::ControlFlow::Continue(()))?;
+        let mut report = fsck::report_of(&self.config.read().name, "online", &check, start.elapsed());
+        report.finish();
+        Ok(report)
+    }
+
     /// Everything about the volume at this moment.
     pub fn status(&self) -> polymux_fs::Result<StatusReport> {
         let status = self.file_system.status()?;

@@ -230,12 +230,7 @@ pub fn check_options(options: &OptionsEntry) -> std::result::Result<(), (&'stati
 /// Hands everything that steers movement to a volume that was just mounted.
 pub fn apply(config: &VolumeConfig, file_system: &Arc<FileSystem>) -> Result<()> {
     file_system.set_steering(config.steering.policy(), &config.steering.rules)?;
-    for tier in &config.tiers {
-        file_system.set_mover_limits(&tier.name, tier.mover_limits())?;
-    }
-    if config.options.movers_polite == Some(false) {
-        file_system.set_politeness(MoverPoliteness::FullSpeed);
-    }
+    apply_to_movers(&config.tiers, &config.options, file_system)?;
     let windows: Vec<MoveWindow> = config.options.move_windows.iter().flatten().map(|entry| entry.window).collect();
     if !windows.is_empty() {
         let offset = utc_offset_seconds();
@@ -244,6 +239,17 @@ pub fn apply(config: &VolumeConfig, file_system: &Arc<FileSystem>) -> Result<()>
         thread::Builder::new()
             .name("local-time".to_owned())
             .spawn(move || follow_local_time(&weak, &windows, offset))?;
+    }
+    Ok(())
+}
+
+/// What movers may do on these tiers, and how they behave there.
+pub fn apply_to_movers(tiers: &[TierConfig], options: &OptionsEntry, file_system: &FileSystem) -> Result<()> {
+    for tier in tiers {
+        file_system.set_mover_limits(&tier.name, tier.mover_limits())?;
+    }
+    if options.movers_polite == Some(false) {
+        file_system.set_politeness(MoverPoliteness::FullSpeed);
     }
     Ok(())
 }

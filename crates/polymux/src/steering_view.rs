@@ -102,7 +102,8 @@ impl DaemonView {
         self.policies()
     }
 
-    /// Pins files and directories, or takes their own pins away. Nothing is changed where there is no such tier.
+    /// Pins files and directories, or takes their own pins away. Nothing is changed where the tier takes no
+    /// files.
     pub fn pin(&self, files: &[u64], tier: Option<&str>) -> Result<PinnedReport> {
         let mut report = PinnedReport::default();
         for &ino in files {
@@ -117,6 +118,7 @@ impl DaemonView {
                     let known: Vec<String> = known.iter().map(|(_, name)| format!("`{name}`")).collect();
                     bail!("the volume has no tier `{name}`; its tiers are {}", known.join(", "));
                 }
+                Err(refusal @ (MoveRefusal::Missing(_) | MoveRefusal::Draining(_))) => bail!("{refusal}"),
                 Err(refusal) => report.refused.push(RefusedFile { ino, why: refusal.to_string() }),
             }
         }
@@ -184,6 +186,9 @@ impl DaemonView {
             seconds: moves.seconds,
         });
         let moves: Vec<PlannedMoves> = moves.collect();
+        // Drains go on while no time window is open.
+        let is_drain = |moves: &PlannedMoves| moves.reason == polymux_fs::MoveReason::Drain.word();
+        let has_only_drains = !moves.is_empty() && moves.iter().all(is_drain);
         let files = plan.files.into_iter().map(|file| PlannedFile {
             path: file.path.map(text_of),
             ino: file.ino.get(),
@@ -201,7 +206,7 @@ impl DaemonView {
             moves,
             files: files.collect(),
             jobs_open: plan.jobs_open,
-            why_not_now: self.why_not_now(),
+            why_not_now: self.why_not_now().filter(|_| !has_only_drains || self.file_system.moves().is_paused),
             warnings: self.policies()?.warnings,
         })
     }

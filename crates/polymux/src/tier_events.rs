@@ -20,6 +20,7 @@ use crate::config_edit;
 use crate::config_format::TierEntry;
 use crate::protocol::{TierChange, TierPlace};
 use crate::report::DaemonView;
+use crate::steering_config;
 use crate::tiers::{self, VolatileTiers};
 
 /// One event at a time; the configuration can be read meanwhile.
@@ -40,6 +41,7 @@ pub fn add(view: &DaemonView, entry: &TierEntry, place: &TierPlace, volatile: Vo
     });
     match joined {
         Ok(id) => {
+            steering_config::apply_to_movers(std::slice::from_ref(&tier), &config.options, &view.file_system)?;
             *view.config.write() = VolumeConfig::read(&view.config_path)?;
             let done = format!("tier `{}` joined volume `{}` as number {}", tier.name, config.name, id.get());
             Ok(TierChange { done, warnings })
@@ -65,10 +67,16 @@ pub fn remove(view: &DaemonView, name: &str) -> Result<TierChange> {
             config::NO_COPY
         );
     }
+    // The others are refused by the file system, with better reasons.
+    let may_go = |(index, tier): (usize, &TierConfig)| tier.name == name && index != config.metadata;
+    if config.tiers.iter().enumerate().any(may_go) {
+        config_edit::check_removal(&view.config_path, name)?;
+    }
     let write = || config_edit::remove_tier(&view.config_path, name).map_err(|error| format!("{error:#}"));
     view.file_system.remove_tier(name, write)?;
     *view.config.write() = VolumeConfig::read(&view.config_path)?;
     let mut warnings = Vec::new();
+    warnings.extend(warning_of_pins(view, name));
     if let Some(tier) = config.tiers.iter().find(|tier| tier.name == name) {
         let private = config::private_directory(&tier.path);
         // A second copy of long ago is of no use to anybody.
@@ -79,6 +87,16 @@ pub fn remove(view: &DaemonView, name: &str) -> Result<TierChange> {
         }
     }
     Ok(TierChange { done: format!("tier `{name}` left volume `{}`", config.name), warnings })
+}
+
+/// Pins that have no effect any more. All attributes are walked for them, as all files were for the removal.
+fn warning_of_pins(view: &DaemonView, tier: &str) -> Option<String> {
+    let pins = view.file_system.pins().ok()?.iter().filter(|pin| pin.tier == tier).count();
+    match pins {
+        0 => None,
+        1 => Some(format!("1 pin still names tier `{tier}` and has no effect: `polymux pin --list` shows it")),
+        _ => Some(format!("{pins} pins still name tier `{tier}` and have no effect: `polymux pin --list` shows them")),
+    }
 }
 
 fn position_of(config: &VolumeConfig, place: &TierPlace) -> Result<usize> {

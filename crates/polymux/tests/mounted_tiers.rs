@@ -153,6 +153,42 @@ fn what_cannot_be_done_is_refused_with_one_line_and_changes_nothing() {
 }
 
 #[test]
+fn a_tier_that_the_configuration_names_elsewhere_stays_and_one_that_pins_name_leaves_with_a_warning() {
+    let Some(mut volume) = start() else { return };
+    let middle = directory(&volume, "middle");
+    assert_done(&add(&volume, "middle", &middle, &["--before", "slow"]));
+    let films = volume.path().join("films");
+    fs::create_dir(&films).unwrap();
+    assert_done(&volume.polymux(["pin", text(&films), "--tier", "middle"]));
+    let free = fs::read_to_string(volume.config_path()).unwrap();
+
+    let ruled = format!("{free}\n[[rule]]\nname = \"films\"\npath = \"films/**\"\ntiers = [\"middle\"]\n");
+    let copied = format!("{free}\n[options]\nmetadata_copy = \"middle\"\n");
+    for (config, words) in [
+        (&ruled, ["tiers names tier `middle`", "rule `films`", "take it out"]),
+        (&copied, ["metadata_copy names tier `middle`", "another tier", "`none`"]),
+    ] {
+        fs::write(volume.config_path(), config).unwrap();
+        let line = config.lines().position(|line| line.starts_with("tiers") || line.starts_with("metadata_copy"));
+        let place = format!(":{}: ", line.unwrap() + 1);
+        assert_refused(&remove(&volume, "middle"), &[&words[..], &[place.as_str()]].concat());
+        assert_eq!(&fs::read_to_string(volume.config_path()).unwrap(), config, "nothing was changed");
+        assert_eq!(names(&volume), ["fast", "middle", "slow"]);
+    }
+
+    fs::write(volume.config_path(), &free).unwrap();
+    let removed = remove(&volume, "middle");
+    assert_done(&removed);
+    assert!(removed.stderr.contains("1 pin still names tier `middle`"), "{}", removed.text());
+    volume.unmount();
+    volume.mount();
+    assert_eq!(names(&volume), ["fast", "slow"]);
+    assert_done(&volume.polymux(["tier", "drain", volume.name.as_str(), "slow", "--wait"]));
+    assert_refused(&volume.polymux(["pin", text(&films), "--tier", "slow"]), &["`slow` is being emptied"]);
+    volume.unmount();
+}
+
+#[test]
 fn a_daemon_killed_while_a_tier_joins_or_leaves_leaves_a_volume_that_mounts() {
     let Some(mut volume) = start() else { return };
     let content = Random::new(3).bytes(1 << 20);

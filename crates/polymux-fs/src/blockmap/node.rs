@@ -21,6 +21,7 @@ use smallvec::SmallVec;
 #[cfg(all(test, shuttle))]
 use super::planted::is_leaving_noted;
 use super::{BLOCKS_PER_NODE, DirtyBlocks};
+use crate::planted_faults::{PlantedFault, is_planted};
 
 /// Always, except where the model checker has to find that it is not.
 #[cfg(not(all(test, shuttle)))]
@@ -56,6 +57,9 @@ impl Pending {
     }
 
     fn note_dirty(&mut self, node: u64, blocks: (u64, u64)) {
+        if is_planted(PlantedFault::WritersBesideCopyUnnoticed) {
+            return;
+        }
         if let Some(dirty) = &mut self.dirty {
             dirty.mark(node, blocks.0..blocks.1);
         }

@@ -11,10 +11,10 @@ use crate::report::{
 
 impl FileSystem {
     /// Asks for a file, or the 2 MiB nodes that hold a range of its bytes, to be moved to a tier. Returns at once; the job
-    /// is carried out by [`FileSystem::move_step`].
+    /// is carried out by [`FileSystem::move_step`]. A range that ends at `u64::MAX` ends where the file does.
     ///
     /// # Errors
-    /// The file is not a regular one, the tier does not take it, or the range begins behind the end of the file.
+    /// The file is not a regular one, the tier does not take it, or the range begins or ends behind the end of the file.
     pub fn migrate(&self, ino: Ino, tier: &str, range: Option<Range<u64>>) -> std::result::Result<JobId, MoveRefusal> {
         self.core.migrate(ino, tier, range)
     }

@@ -94,7 +94,7 @@ impl FileSystem {
     /// are moved by and by. The pin is an extended attribute; the nearest one above a file counts.
     ///
     /// # Errors
-    /// There is no such tier, or the inode is neither a regular file nor a directory.
+    /// There is no such tier, it is missing or being emptied, or the inode is neither a regular file nor a directory.
     pub fn pin_to_tier(&self, ino: Ino, tier: Option<&str>) -> std::result::Result<(), MoveRefusal> {
         let root = Caller::root();
         let inode = self.core.inode(ino)?;
@@ -102,10 +102,8 @@ impl FileSystem {
             return Err(MoveRefusal::NotRegular(format!("{:?}", inode.kind).to_lowercase()));
         }
         match tier {
-            Some(tier) if self.core.tiers.by_name(tier).is_none() => {
-                return Err(MoveRefusal::NoSuchTier(tier.to_owned()));
-            }
             Some(tier) => {
+                self.core.tier_to_move_to(tier)?;
                 self.core.set_xattr(&root, ino, PIN_ATTRIBUTE, tier.as_bytes(), XattrMode::CreateOrReplace)?
             }
             None => match self.core.remove_xattr(&root, ino, PIN_ATTRIBUTE) {

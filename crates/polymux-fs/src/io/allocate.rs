@@ -245,9 +245,18 @@ impl Core {
             let slot = file.layout.read().slot_on(tier)?;
             // What an attempt that failed may have left there must not show through the hole.
             let length = part_end - position;
-            self.tiers.by_id(tier)?.run(|tier| tier.punch(reference_of(&entry), position, length))?;
-            self.reserve_on(file, slot, &entry, position, part_end)?;
-            self.commit_relocation(inode, file, (block_of(position), block_of(part_end)), &entry, Some(*owner))?;
+            let blocks = block_of(position)..block_of(part_end);
+            let claim = self.claim_range(inode, &entry, blocks.clone())?;
+            let placed = self
+                .tiers
+                .by_id(tier)?
+                .run(|tier| tier.punch(reference_of(&entry), position, length))
+                .and_then(|()| self.reserve_on(file, slot, &entry, position, part_end))
+                .and_then(|()| self.commit_relocation(inode, file, (blocks.start, blocks.end), &claim, Some(*owner)));
+            if let Err(error) = placed {
+                self.disowned.add(&[claim], inode.last_sequence());
+                return Err(error);
+            }
             position = part_end;
         }
         Ok(())

@@ -17,6 +17,7 @@ use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
 use crate::placement::Request;
+use crate::planted_faults::{PlantedFault, is_planted};
 use crate::space::disown_object;
 use crate::store::{ObjectEntry, keys};
 
@@ -67,7 +68,12 @@ impl Core {
         match self.commit_home(inode, file, entry, content, Durable::NotYet)? {
             Home::Given => Ok(()),
             Home::NeedsSync => {
-                let synced = self.tiers.by_id(entry.tier)?.run(|tier| tier.sync(reference_of(entry)));
+                let synced = self.tiers.by_id(entry.tier)?.run(|tier| {
+                    match is_planted(PlantedFault::ObjectNotSyncedBeforeRecord) {
+                        true => Ok(()),
+                        false => tier.sync(reference_of(entry)),
+                    }
+                });
                 synced.inspect_err(|_| self.discard_object(inode, entry))?;
                 let given = self.commit_home(inode, file, entry, content, Durable::Yes)?;
                 assert_eq!(given, Home::Given, "a synced object may replace any record");
@@ -117,6 +123,8 @@ impl Core {
             drop(layout);
             if replaces_record {
                 transaction.batch.delete(keys::inline(inode.ino));
+                // Emptied while it was inline: with the record its old bytes go, and the close waits for the new ones.
+                file.emptied.fetch_or(size == 0, Ordering::AcqRel);
             }
             if durable == Durable::NotYet && size > 0 {
                 file.note_unsynced(0, 0, size);

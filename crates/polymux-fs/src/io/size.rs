@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
+use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::ObjectEntry;
 
 impl Core {
@@ -88,6 +89,9 @@ impl Core {
 
     /// No ghost bytes: what an unclean stop left beyond the file's end must not come back when the file grows.
     fn cut_objects_to(&self, file: &FileState, objects: &[ObjectEntry], size: u64) -> Result<()> {
+        if is_planted(PlantedFault::GhostsNotCut) {
+            return Ok(());
+        }
         let runs = file.layout.read().map.runs(0, super::block_after(size));
         for (slot, entry) in (0_u8..).zip(objects) {
             let handle = self.tiers.by_id(entry.tier)?;
@@ -135,7 +139,9 @@ impl Core {
         // The size that a missing tier knows must not be settled without it.
         self.tiers.by_id(entry.tier)?.get()?;
         let size = file.size();
-        self.sync_slot(inode, file, slot, &entry)?;
+        if !is_planted(PlantedFault::SettledBeforeSync) {
+            self.sync_slot(inode, file, slot, &entry)?;
+        }
         Counters::count(&self.counters.settles);
         self.transact(&[inode], |transaction| {
             let mut layout = file.layout.write();

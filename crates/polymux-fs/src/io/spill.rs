@@ -4,8 +4,8 @@
 //! * *Tail switch*: the write begins in a block that the file never reached. The file is settled, and another tier owns
 //!   everything from that block on. Nothing is replaced, so the record needs no sync of the new tier first.
 //! * *Relocation*: the write needs room inside the file (a hole, or an overwrite on a copy-on-write tier). The whole
-//!   blocks, old bytes and new, are written to another tier and synced, and only then the mapping is replaced; the old
-//!   bytes are disowned in the same transaction.
+//!   blocks, old bytes and new, are written to another tier, where they were disowned durably, and synced, and only then
+//!   the mapping is replaced; the old bytes are disowned in the same transaction.
 
 use std::sync::atomic::Ordering;
 
@@ -22,6 +22,7 @@ use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
 use crate::placement::Request;
+use crate::planted_faults::{PlantedFault, is_planted};
 use crate::sched::Direction;
 use crate::store::{DisownedKind, DisownedRecord, ObjectEntry};
 
@@ -108,7 +109,9 @@ impl Core {
         tier: TierId,
         first: u64,
     ) -> Result<ObjectEntry> {
-        self.settle(inode, file)?;
+        if !is_planted(PlantedFault::SpreadAppendNotSettled) {
+            self.settle(inode, file)?;
+        }
         let entry = self.ensure_object(inode, file, tier)?;
         self.change_layout(inode, file, Company::Writers, |transaction, layout| {
             let slot = layout.slot_on(tier)?;
@@ -170,6 +173,31 @@ impl Core {
             self.settle(inode, file)?;
         }
         let entry = self.ensure_object(inode, file, tier)?;
+        let claim = self.claim_range(inode, &entry, first..last)?;
+        let copied = self.copy_for_relocation(inode, file, (first, last), &entry, old, (position, data));
+        let owned_end = if is_last { END } else { last };
+        let switched = copied.and_then(|()| self.commit_relocation(inode, file, (first, owned_end), &claim, old));
+        if let Err(error) = switched {
+            // Nothing maps there: what was written is a copy that nobody owns.
+            self.disowned.add(&[claim], inode.last_sequence());
+            return Err(error);
+        }
+        Counters::count(&self.counters.relocations);
+        publish_size(file, position + data.len() as u64);
+        self.heal(inode, file, position, data.len())?;
+        Ok(data.len())
+    }
+
+    /// Writes whole blocks, old bytes and new ones, and makes them durable.
+    fn copy_for_relocation(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        (first, last): (u64, u64),
+        entry: &ObjectEntry,
+        old: Option<ObjectEntry>,
+        (position, data): (u64, &[u8]),
+    ) -> Result<()> {
         let content_end = start_of(last).min(file.size().max(position + data.len() as u64));
         let mut content = vec![0; usize::try_from(content_end - start_of(first)).expect("two MiB fit")];
         if let Some(old) = &old {
@@ -177,30 +205,49 @@ impl Core {
         }
         let within = usize::try_from(position - start_of(first)).expect("less than a block");
         content[within..within + data.len()].copy_from_slice(data);
-        let count = self.write_new_bytes(file, &entry, start_of(first), &content)?;
+        let count = self.write_new_bytes(file, entry, start_of(first), &content)?;
         if count < content.len() {
-            // Nothing maps here yet: what was written is a copy that nobody owns.
-            self.disown_copy(inode, &entry, start_of(first), start_of(first) + count as u64)?;
             return Err(ErrorKind::NoSpace.into());
         }
-        let slot = file.layout.read().slot_on(tier)?;
-        if let Err(error) = self.sync_slot(inode, file, slot, &entry) {
-            self.disown_copy(inode, &entry, start_of(first), start_of(last))?;
-            return Err(error);
-        }
-        self.commit_relocation(inode, file, (first, if is_last { END } else { last }), &entry, old)?;
-        Counters::count(&self.counters.relocations);
-        publish_size(file, position + data.len() as u64);
-        self.heal(inode, file, position, data.len())?;
-        Ok(data.len())
+        let slot = file.layout.read().slot_on(entry.tier)?;
+        self.sync_slot(inode, file, slot, entry)
     }
 
+    /// Disowns blocks of an object durably before the first byte is written there: a crash before the switch leaves a copy
+    /// that nobody owns, which would show through when the file grows over it, and take up room until then. The record
+    /// goes with the switch, or is carried out.
+    pub(super) fn claim_range(
+        &self,
+        inode: &Inode,
+        entry: &ObjectEntry,
+        blocks: std::ops::Range<u64>,
+    ) -> Result<DisownedRecord> {
+        let claim = DisownedRecord {
+            tier: entry.tier,
+            object: entry.object,
+            bucket: entry.bucket,
+            start: start_of(blocks.start),
+            kind: DisownedKind::Range { end: start_of(blocks.end) },
+        };
+        self.transact(&[inode], |transaction| {
+            transaction.put_disowned(&claim);
+            Ok(())
+        })?;
+        if let Err(error) = self.flush_inode(inode) {
+            // It is in the log all the same.
+            self.disowned.add(&[claim], inode.last_sequence());
+            return Err(error);
+        }
+        Ok(claim)
+    }
+
+    /// Maps blocks to the tier of a claim that holds them now, and disowns where they were.
     pub(super) fn commit_relocation(
         &self,
         inode: &Inode,
         file: &FileState,
         blocks: (u64, u64),
-        entry: &ObjectEntry,
+        claim: &DisownedRecord,
         old: Option<ObjectEntry>,
     ) -> Result<()> {
         let (first, last) = blocks;
@@ -212,13 +259,14 @@ impl Core {
             kind: if last == END { DisownedKind::Tail } else { DisownedKind::Range { end: start_of(last) } },
         });
         self.change_layout(inode, file, Company::Writers, |transaction, layout| {
-            let slot = layout.slot_on(entry.tier)?;
+            let slot = layout.slot_on(claim.tier)?;
             file.nodes.mark_map_changed(first..last);
             let change = layout.map.assign(first, last, Owner::Slot(slot));
             if last == END {
-                layout.extenders = 1 << entry.tier.0;
+                layout.extenders = 1 << claim.tier.0;
             }
             transaction.put_map_change(inode.ino, &change);
+            transaction.delete_disowned(claim);
             if let Some(record) = &disowned {
                 transaction.put_disowned(record);
             }
@@ -227,26 +275,6 @@ impl Core {
         if let Some(record) = disowned {
             self.disowned.add(&[record], inode.last_sequence());
         }
-        Ok(())
-    }
-
-    /// A copy that was given up: its bytes on the target are nobody's.
-    fn disown_copy(&self, inode: &Inode, entry: &ObjectEntry, start: u64, end: u64) -> Result<()> {
-        if start == end {
-            return Ok(());
-        }
-        let record = DisownedRecord {
-            tier: entry.tier,
-            object: entry.object,
-            bucket: entry.bucket,
-            start,
-            kind: DisownedKind::Range { end: end.next_multiple_of(BLOCK_SIZE) },
-        };
-        self.transact(&[inode], |transaction| {
-            transaction.put_disowned(&record);
-            Ok(())
-        })?;
-        self.disowned.add(&[record], inode.last_sequence());
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
+use crate::planted_faults::{PlantedFault, is_planted};
 use crate::space::{PendingSync, SyncTarget};
 use crate::store::ObjectEntry;
 
@@ -83,6 +84,9 @@ impl Core {
         file.emptied.store(false, Ordering::Release);
         self.log_inline(inode, file)?;
         let mut dirty = self.unsynced_objects(file);
+        if is_planted(PlantedFault::FsyncWithoutData) {
+            dirty.clear();
+        }
         let flush_log = self.metadata.durable() < inode.last_sequence();
         // One sync is left to this thread where the log does not need it.
         let own = if flush_log { None } else { dirty.pop() };

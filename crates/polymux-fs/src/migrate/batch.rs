@@ -16,6 +16,7 @@ use crate::blockmap::BLOCKS_PER_NODE;
 use crate::core::Core;
 use crate::error::Result;
 use crate::io::{block_after, start_of};
+use crate::planted_faults::{PlantedFault, is_planted};
 use crate::report::Destination;
 
 /// Nodes in one batch: 32 MiB, so that the sync at its end is a small part of it.
@@ -190,6 +191,9 @@ impl Core {
     }
 
     fn sync_shares(&self, shares: &mut [Share]) {
+        if is_planted(PlantedFault::CopyNotSynced) {
+            return;
+        }
         let mut places = Vec::new();
         let mut parts = Vec::new();
         for (place, share) in shares.iter_mut().enumerate().filter(|(_, share)| share.form == Form::Optimistic) {

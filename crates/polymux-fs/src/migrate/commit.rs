@@ -22,6 +22,7 @@ use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::inode::{FileState, Layout};
 use crate::io::{Company, block_after, start_of};
+use crate::planted_faults::{PlantedFault, is_planted};
 use crate::space::disown_object;
 use crate::store::{DisownedKind, DisownedRecord};
 
@@ -109,7 +110,9 @@ impl Core {
             for run in dirty {
                 self.copy_blocks(part, &run, StopRule::Never)?;
             }
-            self.sync_part(part)?;
+            if !is_planted(PlantedFault::CopiedAgainNotSynced) {
+                self.sync_part(part)?;
+            }
         }
         self.switch(part, file, &hold)?;
         part.unmark();

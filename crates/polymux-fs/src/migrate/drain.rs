@@ -5,25 +5,33 @@
 //!   looked for anew.
 //! * The inode records are walked a page at a time, and a page is taken only while few jobs are open, so that the queue
 //!   stays short whatever the size of the volume.
-//! * The tier is empty when a whole walk that began with no job open found no file, and nothing disowned is left there.
-//!   Nothing comes to it meanwhile: placement does not name it.
+//! * The tier is empty when a whole walk that began with no job open found no file, nothing disowned is left there, no
+//!   batch brings anything to it, and then, looked at last, there is no object on it. Nothing comes to it meanwhile:
+//!   placement does not name it, and a batch that began before has made its object when it ends.
+//! * A tier that is only being looked at for its removal takes nothing new, and nothing is taken off it.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use polymux_types::sync::Mutex;
 use polymux_types::{Ino, TierId};
 
 use crate::core::Core;
 use crate::error::Result;
+use crate::inode::Inode;
+use crate::placement::Request;
 use crate::report::{Destination, DrainReport, MoveReason};
 use crate::space::TierHandle;
-use crate::store::{FileRecord, InodeBody};
+use crate::store::{FileRecord, InodeBody, TierStanding};
 
 /// Inode records looked at in a step.
 const PAGE: usize = 512;
 
 /// Open jobs of one tier above which no page is taken.
 const OPEN_JOBS_MAX: usize = 256;
+
+/// Milliseconds between two looks at the directories of a tier for objects that no file names.
+const OBJECTS_LOOK_MS: u64 = 5000;
 
 /// How far the emptying of one tier is.
 #[derive(Clone, Debug, Default)]
@@ -37,12 +45,69 @@ struct Drain {
     bytes_total: u64,
     is_counted: bool,
     is_empty: bool,
+    /// When its directories are looked at again, after a look that found something.
+    look_due_ms: u64,
 }
 
 /// All tiers that are being emptied.
 #[derive(Debug, Default)]
 pub(crate) struct Drains {
     by_tier: Mutex<BTreeMap<TierId, Drain>>,
+    /// Tiers whose removal is under way. Held while `draining` of a tier is set for that.
+    leaving: Mutex<BTreeSet<TierId>>,
+}
+
+/// What is done about a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// It is as any other.
+    InService,
+    /// Files are taken off it.
+    Emptied,
+    /// It is being removed: it takes nothing new, and files stay.
+    Leaving,
+}
+
+impl Drains {
+    fn work_on(&self, handle: &TierHandle) -> Work {
+        let leaving = self.leaving.lock();
+        match (leaving.contains(&handle.id), handle.is_draining()) {
+            (true, _) => Work::Leaving,
+            (false, true) => Work::Emptied,
+            (false, false) => Work::InService,
+        }
+    }
+
+    /// Whether files are taken off a tier.
+    pub(super) fn is_emptied(&self, handle: &TierHandle) -> bool {
+        self.work_on(handle) == Work::Emptied
+    }
+
+    /// From here on nothing new comes to a tier, so that it can be seen whether it is empty.
+    pub(crate) fn begin_removal(&self, handle: &TierHandle) {
+        let mut leaving = self.leaving.lock();
+        leaving.insert(handle.id);
+        handle.set_draining(true);
+    }
+
+    /// A tier is not removed after all, and is again what it was. Whether it is empty is found out anew.
+    pub(crate) fn take_removal_back(&self, handle: &TierHandle, before: TierStanding) {
+        let mut leaving = self.leaving.lock();
+        if leaving.contains(&handle.id) {
+            handle.set_draining(before == TierStanding::Draining);
+            leaving.remove(&handle.id);
+        }
+        drop(leaving);
+        if let Some(drain) = self.by_tier.lock().get_mut(&handle.id) {
+            drain.is_empty = false;
+        }
+    }
+
+    /// A tier has left the volume.
+    pub(crate) fn forget(&self, tier: TierId) {
+        self.by_tier.lock().remove(&tier);
+        self.leaving.lock().remove(&tier);
+    }
 }
 
 fn is_drain_of(tier: TierId) -> impl Fn(&super::queue::Job) -> bool {
@@ -54,14 +119,16 @@ impl Core {
     pub(crate) fn drain_step(&self) -> Result<bool> {
         let mut worked = false;
         for handle in self.tiers.all().iter() {
-            if handle.is_draining() && handle.present().is_some() {
-                worked |= self.drain_tier_step(handle)?;
-            } else if !handle.is_draining() && self.drains.by_tier.lock().remove(&handle.id).is_some() {
-                let now = self.clock.elapsed();
-                self.moves.cancel(
-                    |job| job.reason == MoveReason::Drain && job.destination == Destination::AwayFrom(handle.id),
-                    now,
-                );
+            match self.drains.work_on(handle) {
+                Work::Emptied if handle.present().is_some() => worked |= self.drain_tier_step(handle)?,
+                Work::InService if self.drains.by_tier.lock().remove(&handle.id).is_some() => {
+                    let now = self.clock.elapsed();
+                    let away = Destination::AwayFrom(handle.id);
+                    self.moves.cancel(|job| job.reason == MoveReason::Drain && job.destination == away, now);
+                    // What pins and rules want there was taken off it.
+                    self.want_walk();
+                }
+                Work::Emptied | Work::Leaving | Work::InService => {}
             }
         }
         Ok(worked)
@@ -93,7 +160,8 @@ impl Core {
             submitted |= self.submit_move(*ino, None, destination, MoveReason::Drain, bytes.max(1)).is_some();
         }
         if is_last {
-            let nothing_left = drain.found == 0 && open == 0 && !self.disowned.names(tier);
+            let looks_empty = drain.found == 0 && open == 0 && !self.disowned.names(tier);
+            let nothing_left = looks_empty && self.holds_no_object(handle, &mut drain)?;
             if nothing_left {
                 log::info!("volume {}: tier `{}` is empty and may be removed", self.name, handle.name);
             }
@@ -107,7 +175,49 @@ impl Core {
         Ok(worked)
     }
 
-    /// Bytes that a file has on a tier, about; `None` where it has no object there.
+    /// Whether nobody brings anything to a tier, and then, whether there is no object on it.
+    fn holds_no_object(&self, handle: &TierHandle, drain: &mut Drain) -> Result<bool> {
+        let now_ms = self.elapsed_ms();
+        if self.moves.is_busy(handle.id) || now_ms < drain.look_due_ms {
+            return Ok(false);
+        }
+        let objects = self.objects_on_tier(handle)?;
+        if objects > 0 {
+            drain.look_due_ms = now_ms.saturating_add(OBJECTS_LOOK_MS);
+            log::debug!("tier `{}` still holds {objects} objects that no file names", handle.name);
+        }
+        Ok(objects == 0)
+    }
+
+    /// Where what leaves a tier goes: to where rules and pins allow it to be, else to any other tier; there first to the
+    /// next slower tier, then to one behind it, and only then to faster ones, the nearest first. `None`: none has room.
+    ///
+    /// What a slow tier holds is cold. Where its file is used, it is promoted from its new place.
+    pub(super) fn tier_to_drain_to(&self, inode: &Inode, request: &Request, drained: TierId) -> Option<TierId> {
+        let context = self.context_of(inode);
+        let tiers = self.tiers.all();
+        let speed_order: Vec<TierId> = tiers.iter().map(|tier| tier.id).collect();
+        let preferred: Vec<TierId> = context.preferred.iter().map(|tier| TierId(*tier)).collect();
+        let rank = |tier: TierId| {
+            let order = if preferred.contains(&tier) { &preferred } else { &speed_order };
+            let place = |of: TierId| order.iter().position(|tier| *tier == of);
+            match (place(tier), place(drained)) {
+                (Some(to), Some(from)) if to > from => to - from,
+                (Some(to), Some(from)) => order.len() + from - to,
+                (Some(to), None) => to,
+                (None, _) => usize::MAX,
+            }
+        };
+        let is_allowed =
+            |tier: TierId| context.allowed.checked_shr(u32::from(tier.0)).is_some_and(|bits| bits & 1 == 1);
+        let fits = |tier: TierId| self.tiers.by_id(tier).is_ok_and(|tier| tier.headroom() >= request.length);
+        // Placement names those that can take it.
+        let candidates = self.place(inode, request).into_iter();
+        candidates.min_by_key(|tier| (Reverse(is_allowed(*tier)), Reverse(fits(*tier)), rank(*tier)))
+    }
+
+    /// Bytes that a file has on a tier, about, holes of a file with one object included; `None` where it has no object
+    /// there.
     fn bytes_on(&self, handle: &TierHandle, file: &FileRecord) -> Option<u64> {
         let entry = file.objects.iter().find(|entry| entry.tier == handle.id)?;
         if file.objects.len() == 1 && file.extenders == 0 {
@@ -117,16 +227,29 @@ impl Core {
         Some(stat.map_or(file.size_floor, |stat| stat.allocated))
     }
 
-    /// Bytes that all files together have on a tier, about: what must go elsewhere before it is empty.
-    pub(crate) fn bytes_to_drain(&self, handle: &TierHandle) -> Result<u64> {
-        let mut bytes = 0_u64;
-        self.metadata.for_each_inode(|_, record| {
-            if let InodeBody::Regular(file) = &record.body {
-                bytes = bytes.saturating_add(self.bytes_on(handle, file).unwrap_or(0));
-            }
-            Ok(())
-        })?;
-        Ok(bytes)
+    /// Bytes that a file takes up on a tier, about: holes take up none.
+    fn bytes_allocated_on(&self, handle: &TierHandle, file: &FileRecord) -> u64 {
+        let Some(entry) = file.objects.iter().find(|entry| entry.tier == handle.id) else { return 0 };
+        let stat = handle.run(|tier| tier.stat(crate::inode::reference_of(entry)));
+        // What is allocated ahead, or by the last whole block, need not go anywhere.
+        stat.map_or(file.size_floor, |stat| stat.allocated.min(stat.size))
+    }
+
+    /// Bytes that all files together take up on a tier, about: what must go elsewhere before it is empty. Where their
+    /// sizes alone are not more than `enough`, the tier is not asked about each of them, and the sizes are the answer.
+    pub(crate) fn bytes_to_drain(&self, handle: &TierHandle, enough: u64) -> Result<u64> {
+        let sum = |bytes_of: &dyn Fn(&FileRecord) -> u64| -> Result<u64> {
+            let mut bytes = 0_u64;
+            self.metadata.for_each_inode(|_, record| {
+                if let InodeBody::Regular(file) = &record.body {
+                    bytes = bytes.saturating_add(bytes_of(file));
+                }
+                Ok(())
+            })?;
+            Ok(bytes)
+        };
+        let sizes = sum(&|file| self.bytes_on(handle, file).unwrap_or(0))?;
+        if sizes <= enough { Ok(sizes) } else { sum(&|file| self.bytes_allocated_on(handle, file)) }
     }
 
     /// How far the emptying of each tier is.
@@ -148,6 +271,11 @@ impl Core {
                 is_empty: drain.is_empty,
             }
         };
-        self.tiers.all().iter().filter(|handle| handle.is_draining()).map(report).collect()
+        let is_drained = |handle: &&std::sync::Arc<TierHandle>| match self.drains.work_on(handle) {
+            Work::Emptied => true,
+            Work::Leaving => self.drains.by_tier.lock().contains_key(&handle.id),
+            Work::InService => false,
+        };
+        self.tiers.all().iter().filter(is_drained).map(report).collect()
     }
 }

@@ -11,6 +11,7 @@ use polymux_types::{Ino, TierId};
 
 use super::Interrupt;
 use super::batch::{BATCH_FILES, BATCH_NODES, Outcome, STOPS_MAX};
+use super::pace::is_unwanted;
 use super::part::Selection;
 use super::queue::{Job, Order, Scope};
 use crate::core::Core;
@@ -82,7 +83,7 @@ impl Core {
                 let request = Request { length, file_end: job.bytes_total.max(1), partial: true, except: Some(tier) };
                 // One that is gone has an end of its own.
                 let Ok(inode) = self.inode(job.ino) else { return self.any_tier_but(tier) };
-                self.place(&inode, &request).first().copied().ok_or(WaitsFor::Room(None))
+                self.tier_to_drain_to(&inode, &request, tier).ok_or(WaitsFor::Room(None))
             }
         }
     }
@@ -96,8 +97,14 @@ impl Core {
         match waits_for {
             WaitsFor::Room(Some(tier)) => self.tiers.by_id(*tier).map_or(0, |tier| tier.room_generation()),
             WaitsFor::Room(None) => self.tiers.all().iter().map(|tier| 1 + tier.room_generation()).sum(),
-            WaitsFor::Tier(tier) | WaitsFor::Repair(tier, _) => u64::from(self.is_usable(*tier)),
+            WaitsFor::Tier(tier) => u64::from(self.is_usable(*tier)),
+            WaitsFor::Repair(tier, _) => u64::from(self.is_working(*tier)),
         }
+    }
+
+    /// Whether a tier is there and does not fail. One that is being emptied works as long as it can be read.
+    fn is_working(&self, tier: TierId) -> bool {
+        self.tiers.by_id(tier).is_ok_and(|tier| tier.present().is_some() && !tier.is_failing())
     }
 
     fn is_usable(&self, tier: TierId) -> bool {
@@ -152,7 +159,7 @@ impl Core {
                 Counters::count(&self.counters.moves_parked);
                 let event = match &waits_for {
                     // The tier does not fail, so its repair will not be told: tried again, after longer and longer rests.
-                    WaitsFor::Repair(tier, _) if self.is_usable(*tier) => u64::MAX,
+                    WaitsFor::Repair(tier, _) if self.is_working(*tier) => u64::MAX,
                     waits_for => self.event_count(waits_for),
                 };
                 self.moves.park(job, waits_for, event, now);
@@ -195,7 +202,7 @@ impl Core {
         self.compact_objects(&inode, file)?;
         match job.destination {
             Destination::AwayFrom(tier) => Ok(file.layout.read().slot_of(tier).is_some()),
-            Destination::To(target) if job.is_whole && job.reruns < RERUNS_MAX => {
+            Destination::To(target) if job.is_whole && job.reruns < RERUNS_MAX && !is_unwanted(&inode) => {
                 let selection = Selection { from: job.leaves, target };
                 let all = std::slice::from_ref(&(0..crate::blockmap::END));
                 Ok(!selection.runs(&file.layout.read(), all, file.size()).is_empty())

@@ -9,8 +9,8 @@ use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{FileState, Inode};
 use crate::io::{block_after, start_of};
-use crate::placement::{Context, ContextSource};
-use crate::report::{Explanation, PolicyReport, RangeExplanation, SteeredBy};
+use crate::placement::{Context, ContextSource, Request};
+use crate::report::{Explanation, MoveReason, PolicyReport, RangeExplanation, SteeredBy};
 use crate::sched::GateState;
 
 /// Nodes of a file that are looked at; of a larger one, those in front.
@@ -30,6 +30,13 @@ impl Core {
         };
         let mut jobs = self.moves.jobs_of(ino, self.clock.elapsed());
         jobs.truncate(100);
+        let is_drained = |handle: &std::sync::Arc<crate::space::TierHandle>| {
+            self.drains.is_emptied(handle) && file.layout.read().slot_of(handle.id).is_some()
+        };
+        // What people and drains want goes on while no time window is open.
+        let is_urgent = jobs.iter().any(|job| matches!(job.reason, MoveReason::User | MoveReason::Drain))
+            || self.tiers.all().iter().any(is_drained);
+        let why_not_now = self.why_nothing_moves().filter(|_| !is_urgent || !self.waits_for_window());
         Ok(Explanation {
             ino,
             path: self.path_of(ino)?,
@@ -40,7 +47,7 @@ impl Core {
             allowed_tiers: self.names_of_allowed(&context),
             ranges: self.explain_ranges(&inode, file, &context),
             jobs,
-            why_not_now: self.why_nothing_moves(),
+            why_not_now,
         })
     }
 
@@ -84,6 +91,12 @@ impl Core {
         let decision = decide(context.policy, &facts);
         let eviction = evict(context.policy, &facts);
         let moves = decision.action == Action::Move;
+        let drained = self.tiers.by_id(piece.tier).ok().filter(|handle| self.drains.is_emptied(handle));
+        let (wanted_on, why) = match drained {
+            Some(_) => self.explain_drain(inode, file, piece),
+            None => (moves.then_some(TierId(decision.target)), decision.why.sentence()),
+        };
+        let may_leave = eviction.score > 0 && drained.is_none();
         RangeExplanation {
             offset: start_of(node * BLOCKS_PER_NODE),
             length: piece.bytes.min(file.size() - start_of(node * BLOCKS_PER_NODE)),
@@ -95,11 +108,25 @@ impl Core {
             sequential_percent: facts.sequential,
             sync_percent: facts.synchronous,
             moved_seconds_ago: (facts.moved_seconds_ago != polymux_policy::NEVER).then_some(facts.moved_seconds_ago),
-            wanted_on: moves.then(|| self.name_of_tier(TierId(decision.target))),
-            why: decision.why.sentence().to_owned(),
-            would_leave_to: (eviction.score > 0)
+            wanted_on: wanted_on.map(|tier| self.name_of_tier(tier)),
+            why: why.to_owned(),
+            would_leave_to: may_leave
                 .then(|| (self.name_of_tier(TierId(eviction.target)), eviction.why.sentence().to_owned())),
         }
+    }
+
+    /// Where a part of a file goes whose tier is being emptied, and why.
+    fn explain_drain(&self, inode: &Inode, file: &FileState, piece: Piece) -> (Option<TierId>, &'static str) {
+        let file_end = file.size().max(1);
+        let request = Request { length: piece.bytes.max(1), file_end, partial: true, except: Some(piece.tier) };
+        match self.tier_to_drain_to(inode, &request, piece.tier) {
+            Some(tier) => (Some(tier), "Its tier is being emptied."),
+            None => (None, "Its tier is being emptied, and no other tier has room for it."),
+        }
+    }
+
+    fn waits_for_window(&self) -> bool {
+        !self.is_read_only() && matches!(self.gate.state(self.minute_of_week()), GateState::Shut(_))
     }
 
     /// Why no job begins now, where that is so for all of them.

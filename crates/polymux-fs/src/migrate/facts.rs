@@ -43,6 +43,15 @@ pub(super) fn pieces_of_node(file: &FileState, node: u64) -> Vec<Piece> {
     pieces
 }
 
+/// Bytes of a file that a tier owns.
+pub(super) fn bytes_mapped_on(file: &FileState, tier: TierId) -> u64 {
+    let end = block_after(file.size());
+    let layout = file.layout.read();
+    let Some(slot) = layout.slot_of(tier) else { return 0 };
+    let runs = layout.map.runs(0, end);
+    runs.into_iter().filter(|run| run.owner == Some(Owner::Slot(slot))).map(|run| start_of(run.end - run.start)).sum()
+}
+
 impl Core {
     /// Facts about the part of a node that lies on one tier.
     pub(super) fn range_facts(

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use polymux_policy::{Action, PolicyKind, TierTable, decide};
 use polymux_types::{Ino, TierId};
 
-use super::facts::pieces_of_node;
+use super::facts::{bytes_mapped_on, pieces_of_node};
 use super::planner::note_coming;
 use super::victims::Search;
 use crate::core::Core;
 use crate::error::Result;
 use crate::heat::HeatCursor;
-use crate::placement::{Context, ContextSource};
+use crate::inode::Inode;
+use crate::placement::{Context, ContextSource, Request};
 use crate::report::{MoveReason, PlanReport, PlannedFile, PlannedMoves};
 use crate::store::InodeBody;
 
@@ -54,7 +55,7 @@ impl Core {
     }
 
     /// What holds for a file if the volume had this policy.
-    pub(super) fn context_under(&self, inode: &crate::inode::Inode, policy: PolicyKind) -> Context {
+    pub(super) fn context_under(&self, inode: &Inode, policy: PolicyKind) -> Context {
         let context = self.context_of(inode);
         if context.source == ContextSource::Volume { Context { policy, ..context } } else { context }
     }
@@ -84,7 +85,10 @@ impl Core {
     ) -> Result<()> {
         let Ok(inode) = self.inode(ino) else { return Ok(()) };
         let Some(file) = inode.file() else { return Ok(()) };
-        self.ensure_size(&inode, file)?;
+        if let Err(error) = self.ensure_size(&inode, file) {
+            self.pass_over(ino, &error);
+            return Ok(());
+        }
         let context = self.context_under(&inode, policy);
         for piece in pieces_of_node(file, node) {
             let facts = self.range_facts(&inode, file, node, piece, &context, table);
@@ -115,12 +119,33 @@ impl Core {
         for ino in files {
             let Ok(inode) = self.inode(ino) else { continue };
             let context = self.context_under(&inode, policy);
-            if let Some((from, to, bytes)) = self.wanted_by_rule(&inode, &context, table)? {
-                note_coming(table, to.0, bytes);
-                *sums.entry((MoveReason::Pin, from, to, ino)).or_default() += bytes;
+            self.plan_drains_of(&inode, table, sums);
+            match self.wanted_by_rule(&inode, &context, table) {
+                Ok(Some((from, to, bytes))) => {
+                    note_coming(table, to.0, bytes);
+                    *sums.entry((MoveReason::Pin, from, to, ino)).or_default() += bytes;
+                }
+                Ok(None) => {}
+                Err(error) => self.pass_over(ino, &error),
             }
         }
         Ok(())
+    }
+
+    /// What a file still has on tiers that are being emptied.
+    fn plan_drains_of(&self, inode: &Inode, table: &mut TierTable, sums: &mut Sums) {
+        let Some(file) = inode.file() else { return };
+        for handle in self.tiers.all().iter().filter(|handle| self.drains.is_emptied(handle)) {
+            if file.layout.read().slot_of(handle.id).is_none() {
+                continue;
+            }
+            let bytes = bytes_mapped_on(file, handle.id);
+            let request =
+                Request { length: bytes.max(1), file_end: file.size().max(1), partial: true, except: Some(handle.id) };
+            let Some(to) = self.tier_to_drain_to(inode, &request, handle.id) else { continue };
+            note_coming(table, to.0, bytes);
+            *sums.entry((MoveReason::Drain, handle.id, to, inode.ino)).or_default() += bytes;
+        }
     }
 
     fn plan_all_evictions(&self, policy: PolicyKind, table: &TierTable, sums: &mut Sums) -> Result<()> {

@@ -5,6 +5,9 @@
 //! * Each step looks at a bounded number of nodes and files, whatever the size of the volume.
 //! * Bytes that jobs on their way will bring to a tier, or take off it, count as moved already: nothing is planned twice.
 //! * A tier that rose above its high mark is evicted from until it is at its low mark, not around the high one.
+//! * A file that cannot be asked for its size (its tier is missing) is passed over, and all others are planned.
+//! * What rules and pins demand and cannot be done yet is looked for again, at intervals, by a walk over all files; where
+//!   there are neither rules about tiers nor pins, nobody walks.
 //! * What could leave a tier is found by a walk over the inode records that goes on where it stopped, like the hand of a
 //!   clock: of every window of candidates the best are taken, so no walk over everything precedes the first move.
 
@@ -18,10 +21,11 @@ use polymux_types::{Ino, TierId};
 
 use super::facts::{blocks_of_node, pieces_of_node};
 use super::victims::Search;
+use crate::blockmap::BLOCKS_PER_NODE;
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::Inode;
-use crate::placement::Context;
+use crate::placement::{Context, PIN_ATTRIBUTE};
 use crate::report::{Destination, MoveReason};
 
 /// Hot nodes looked at in a step.
@@ -30,8 +34,27 @@ const HOT_PER_STEP: usize = 128;
 /// Files looked at in a step for what rules and pins demand.
 const RULED_PER_STEP: usize = 512;
 
-/// Logical seconds between two walks for rules that depend on age.
+/// Extended attributes looked at in a step of the look for pins.
+const XATTRS_PER_STEP: usize = 1024;
+
+/// Logical seconds between two walks: rules depend on age, and what had no room may have some.
 const WALK_INTERVAL_SECONDS: u64 = 600;
+
+/// Whether the volume has any pin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pins {
+    /// The attributes up to this key were looked at, and none of them is one.
+    Unknown(Vec<u8>),
+    /// There was one when somebody looked.
+    Some,
+    None,
+}
+
+impl Default for Pins {
+    fn default() -> Self {
+        Self::Unknown(Vec::new())
+    }
+}
 
 /// What the planner remembers between steps.
 #[derive(Debug, Default)]
@@ -51,8 +74,21 @@ pub(super) struct State {
     /// The last inode of the walk for rules, while there is one.
     walk: Option<Ino>,
     walk_due: u64,
-    /// Something changed that all files are to be looked at for.
+    /// Something changed that all files are to be looked at for, where anything is demanded of them.
     pub(super) is_walk_wanted: bool,
+    pins: Pins,
+}
+
+impl Planner {
+    /// Something was pinned.
+    pub(crate) fn note_pin(&self) {
+        self.state.lock().pins = Pins::Some;
+    }
+
+    /// A pin was taken away: perhaps it was the last one.
+    pub(crate) fn look_for_pins(&self) {
+        self.state.lock().pins = Pins::default();
+    }
 }
 
 /// Moves of one file that go together.
@@ -67,6 +103,11 @@ impl Bundle {
     pub(super) fn add(&mut self, node: u64, bytes: u64) {
         self.ranges.push(blocks_of_node(node));
         self.bytes += bytes;
+    }
+
+    /// The nodes that it is about.
+    fn nodes(&self) -> Vec<u64> {
+        self.ranges.iter().map(|range| range.start / BLOCKS_PER_NODE).collect()
     }
 
     /// Its ranges in order, neighbours joined; `None` for the whole file.
@@ -125,21 +166,29 @@ impl Core {
         let mut table = self.planning_table();
         let mut bundles: BTreeMap<(Ino, TierId), Bundle> = BTreeMap::new();
         for (ino, node) in &hot {
-            let inode = match self.inode(*ino) {
-                Ok(inode) => inode,
-                Err(error) if error.errno() == polymux_types::Errno::ENOENT => continue,
-                Err(error) => return Err(error),
-            };
-            self.plan_promotion(&inode, *node, &mut table, &mut bundles)?;
+            let planned =
+                self.inode(*ino).and_then(|inode| self.plan_promotion(&inode, *node, &mut table, &mut bundles));
+            if let Err(error) = planned {
+                // The others are planned all the same; this one is looked at again when it is used again.
+                self.pass_over(*ino, &error);
+                self.heat.tell_again(*ino, *node);
+            }
         }
+        let mut has_submitted = false;
         for ((ino, tier), bundle) in bundles {
             let bytes = bundle.bytes;
+            let nodes = bundle.nodes();
             let ranges = bundle.into_ranges();
             if self.submit_move(ino, ranges, Destination::To(tier), MoveReason::Promote, bytes).is_some() {
                 self.write_budget.charge(tier, bytes, self.logical_clock.now());
+                has_submitted = true;
+            } else {
+                // Other ranges of the file are on their way there, and one job of a kind is enough at a time.
+                nodes.iter().for_each(|node| self.heat.tell_again(ino, *node));
             }
         }
-        Ok(hot.len() == HOT_PER_STEP)
+        // The movers hear of new jobs at once.
+        Ok(has_submitted || hot.len() == HOT_PER_STEP)
     }
 
     fn plan_promotion(
@@ -219,7 +268,7 @@ impl Core {
             return 0;
         }
         drop(state);
-        fill.used.saturating_sub(fill.low_mark).saturating_sub(self.moves.bytes_leaving(tier))
+        fill.used.saturating_sub(fill.low_mark).saturating_sub(self.moves.bytes_leaving_now(tier))
     }
 
     /// All files are to be looked at for what rules and pins demand.
@@ -227,13 +276,44 @@ impl Core {
         self.planner.state.lock().is_walk_wanted = true;
     }
 
+    /// A piece of the look for pins, after the mount and after one was taken away. Returns whether there is more to look
+    /// at.
+    fn pins_step(&self) -> Result<bool> {
+        let Pins::Unknown(after) = self.planner.state.lock().pins.clone() else { return Ok(false) };
+        let (is_found, last) = self.metadata.look_for_xattr(PIN_ATTRIBUTE, &after, XATTRS_PER_STEP)?;
+        let mut state = self.planner.state.lock();
+        // Somebody may have pinned something meanwhile.
+        if state.pins != Pins::Unknown(after) {
+            return Ok(true);
+        }
+        let has_more = !is_found && last.is_some();
+        state.pins = match last {
+            _ if is_found => Pins::Some,
+            Some(last) => Pins::Unknown(last),
+            None => Pins::None,
+        };
+        state.is_walk_wanted |= is_found;
+        Ok(has_more)
+    }
+
+    /// A file is passed over by whoever plans.
+    pub(super) fn pass_over(&self, ino: Ino, error: &Error) {
+        if error.errno() != polymux_types::Errno::ENOENT {
+            log::debug!("volume {}: inode {ino} is passed over: {error}", self.name);
+        }
+    }
+
     /// Plans what rules and pins demand, a piece of the walk. Returns whether something was planned.
     pub(super) fn walk_step(&self) -> Result<bool> {
+        if self.pins_step()? {
+            return Ok(true);
+        }
         let now = self.logical_clock.now();
         let has_tier_rules = self.steering.read().rules.rules().any(|rule| !rule.tiers.is_empty());
         let after = {
             let mut state = self.planner.state.lock();
-            let is_due = state.is_walk_wanted || (has_tier_rules && now >= state.walk_due);
+            let has_demands = has_tier_rules || state.pins == Pins::Some;
+            let is_due = has_demands && (state.is_walk_wanted || now >= state.walk_due);
             match state.walk {
                 Some(after) => after,
                 None if is_due => {
@@ -249,7 +329,10 @@ impl Core {
         let mut planned = false;
         for (ino, record) in &page {
             if matches!(&record.body, crate::store::InodeBody::Regular(file) if !file.objects.is_empty()) {
-                planned |= self.plan_rules(*ino, &table)?;
+                match self.plan_rules(*ino, &table) {
+                    Ok(has_planned) => planned |= has_planned,
+                    Err(error) => self.pass_over(*ino, &error),
+                }
             }
         }
         let last = page.last().filter(|_| page.len() == RULED_PER_STEP).map(|(ino, _)| *ino);

@@ -148,6 +148,12 @@ fn wanted_key(job: &Job) -> (Ino, u16, bool, MoveReason) {
     }
 }
 
+/// Bytes that some jobs still take off a tier.
+fn bytes_off<'a>(tier: TierId, jobs: impl Iterator<Item = &'a Job>) -> u64 {
+    let leaving = |job: &&Job| job.destination == Destination::AwayFrom(tier) || job.leaves == Some(tier);
+    jobs.filter(leaving).map(|job| job.bytes_total - job.bytes_done.min(job.bytes_total)).sum()
+}
+
 impl MoveQueue {
     /// Takes a job in; `None` where the same is wanted already.
     pub(crate) fn submit(&self, order: Order, now: Duration) -> Option<JobId> {
@@ -263,6 +269,11 @@ impl MoveQueue {
         self.state.lock().busy_tiers.remove(&tier);
     }
 
+    /// Whether a batch to a tier is under way.
+    pub(crate) fn is_busy(&self, tier: TierId) -> bool {
+        self.state.lock().busy_tiers.contains(&tier)
+    }
+
     fn leave_mover(state: &mut State, mut job: Job) -> Job {
         let running = state.running.remove(&job.id).expect("the mover had it");
         job.is_cancelled |= running.is_cancelled;
@@ -325,6 +336,15 @@ impl MoveQueue {
 
     /// Takes a job back, or all that `which` names. Those that a mover has end after the present part. Returns how many.
     pub(crate) fn cancel(&self, which: impl Fn(&JobReport) -> bool, now: Duration) -> usize {
+        self.end_open(which, &JobState::Cancelled, now)
+    }
+
+    /// Ends all jobs that `which` names as failed, with a reason. Those that a mover has are taken back.
+    pub(crate) fn fail(&self, which: impl Fn(&JobReport) -> bool, why: &str, now: Duration) {
+        self.end_open(which, &JobState::Failed(why.to_owned()), now);
+    }
+
+    fn end_open(&self, which: impl Fn(&JobReport) -> bool, outcome: &JobState, now: Duration) -> usize {
         let mut state = self.state.lock();
         let ready: Vec<_> = state
             .ready
@@ -341,11 +361,11 @@ impl MoveQueue {
         let mut count = ready.len() + parked.len();
         for key in ready {
             let job = state.ready.remove(&key).expect("it was there");
-            Self::end(&mut state, &job, JobState::Cancelled, now);
+            Self::end(&mut state, &job, outcome.clone(), now);
         }
         for id in parked {
             let job = state.parked.remove(&id).expect("it was there").job;
-            Self::end(&mut state, &job, JobState::Cancelled, now);
+            Self::end(&mut state, &job, outcome.clone(), now);
         }
         for job in state.running.values_mut() {
             if which(&job.report(JobState::Running, now)) {
@@ -392,13 +412,17 @@ impl MoveQueue {
             .sum()
     }
 
-    /// Bytes that jobs which have not ended still take off a tier.
+    /// Bytes that jobs which have not ended still take off a tier, those of parked ones included.
     pub(super) fn bytes_leaving(&self, tier: TierId) -> u64 {
         let state = self.state.lock();
         let parked = state.parked.values().map(|parked| &parked.job);
-        let leaving = |job: &&Job| job.destination == Destination::AwayFrom(tier) || job.leaves == Some(tier);
-        let open = state.ready.values().chain(state.running.values()).chain(parked).filter(leaving);
-        open.map(|job| job.bytes_total - job.bytes_done.min(job.bytes_total)).sum()
+        bytes_off(tier, state.ready.values().chain(state.running.values()).chain(parked))
+    }
+
+    /// The same without parked jobs: what waits for an event makes no room, so others may have to leave instead.
+    pub(super) fn bytes_leaving_now(&self, tier: TierId) -> u64 {
+        let state = self.state.lock();
+        bytes_off(tier, state.ready.values().chain(state.running.values()))
     }
 
     /// The state of one job.

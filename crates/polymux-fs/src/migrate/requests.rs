@@ -32,6 +32,9 @@ impl Core {
             Some(range) if range.start >= size || range.start >= range.end => {
                 return Err(MoveRefusal::BeyondEnd { start: range.start, size });
             }
+            Some(range) if range.end != u64::MAX && range.end > size => {
+                return Err(MoveRefusal::EndsBeyondEnd { end: range.end, size });
+            }
             Some(_) if !holds_parts => return Err(MoveRefusal::WholeFilesOnly(tier.to_owned())),
             Some(range) => {
                 let blocks = range.start / BLOCK_SIZE..range.end.min(size).div_ceil(BLOCK_SIZE);
@@ -45,7 +48,8 @@ impl Core {
         Ok(submitted.expect("what people ask for is always taken in"))
     }
 
-    fn tier_to_move_to(&self, name: &str) -> Answer<std::sync::Arc<TierHandle>> {
+    /// A tier that something can be sent to.
+    pub(crate) fn tier_to_move_to(&self, name: &str) -> Answer<std::sync::Arc<TierHandle>> {
         let handle = self.tiers.by_name(name).ok_or_else(|| MoveRefusal::NoSuchTier(name.to_owned()))?;
         if handle.present().is_none() {
             return Err(MoveRefusal::Missing(name.to_owned()));
@@ -62,8 +66,8 @@ impl Core {
         if handle.present().is_none() {
             return Err(VolumeError::TierRefused(format!("tier `{name}` is missing, so nothing can be taken off it")));
         }
-        let needed = self.bytes_to_drain(&handle)?;
         let available = self.tiers.space_of(|tier| tier.id != handle.id && !tier.is_failing()).available;
+        let needed = self.bytes_to_drain(&handle, available)?;
         if needed > available {
             let pinned = self.metadata.pins(PIN_ATTRIBUTE)?.iter().filter(|(_, tier)| *tier == handle.name).count();
             let pins = match pinned {

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::inode::{FileState, Inode};
 use crate::io::block_after;
 use crate::placement::Context;
-use crate::report::{Destination, MoveReason};
+use crate::report::{Destination, JobId, MoveReason};
 use crate::store::InodeBody;
 
 /// Inode records looked at in a step.
@@ -116,11 +116,11 @@ impl Core {
         let mut search = self.planner.state.lock().searches.remove(&tier).unwrap_or_default();
         let is_complete = self.search_piece(&mut search, tier, needed, table)?;
         if is_complete {
-            self.end_window(tier, needed, search, table);
-        } else {
-            self.planner.state.lock().searches.insert(tier, search);
+            // The movers hear of new jobs at once.
+            return Ok(self.end_window(tier, needed, search, table));
         }
-        Ok(!is_complete)
+        self.planner.state.lock().searches.insert(tier, search);
+        Ok(true)
     }
 
     /// Looks at the next files. Returns whether the window is complete.
@@ -137,7 +137,7 @@ impl Core {
         for (ino, record) in &page {
             let is_here =
                 matches!(&record.body, InodeBody::Regular(file) if file.objects.iter().any(|entry| entry.tier == tier));
-            if is_here && !self.look_for_victims(search, *ino, tier, table, &mut budget)? {
+            if is_here && !self.look_for_victims(search, *ino, tier, table, &mut budget) {
                 has_seen_page = false;
                 break;
             }
@@ -152,7 +152,8 @@ impl Core {
         Ok(search.bytes >= wanted || search.ends >= 2 || search.candidates.len() >= CANDIDATES_MAX)
     }
 
-    fn end_window(&self, tier: TierId, needed: u64, mut search: Search, table: &TierTable) {
+    /// Chooses from what was seen. Returns whether anything is to be moved.
+    fn end_window(&self, tier: TierId, needed: u64, mut search: Search, table: &TierTable) -> bool {
         {
             let mut state = self.planner.state.lock();
             state.wants_victims.remove(&tier);
@@ -163,10 +164,13 @@ impl Core {
             let next = Search { after: search.after, node: search.node, ..Search::default() };
             state.searches.insert(tier, next);
         }
+        let mut has_submitted = false;
         for ((ino, target), bundle) in self.choose_victims(tier, needed, &mut search, table) {
             let bytes = bundle.bytes;
-            self.submit_move_off(ino, bundle.into_ranges(), (tier, target), MoveReason::Demote, bytes);
+            let job = self.submit_move_off(ino, bundle.into_ranges(), (tier, target), MoveReason::Demote, bytes);
+            has_submitted |= job.is_some();
         }
+        has_submitted
     }
 
     /// Looks at the nodes of a file. Returns whether all of them were seen.
@@ -177,16 +181,19 @@ impl Core {
         tier: TierId,
         table: &TierTable,
         budget: &mut usize,
-    ) -> Result<bool> {
-        let Ok(inode) = self.inode(ino) else { return Ok(true) };
-        let Some(file) = inode.file() else { return Ok(true) };
-        self.ensure_size(&inode, file)?;
+    ) -> bool {
+        let Ok(inode) = self.inode(ino) else { return true };
+        let Some(file) = inode.file() else { return true };
+        if let Err(error) = self.ensure_size(&inode, file) {
+            self.pass_over(ino, &error);
+            return true;
+        }
         let context = self.context_for(&inode, search.policy);
         let is_whole = context.policy == polymux_policy::PolicyKind::WholeFile;
         for node in nodes_on(file, tier, search.node) {
             if *budget == 0 {
                 search.node = node;
-                return Ok(false);
+                return false;
             }
             *budget -= 1;
             let bytes = match pieces_of_node(file, node).into_iter().find(|piece| piece.tier == tier) {
@@ -211,7 +218,7 @@ impl Core {
         if !seen_all {
             search.node += NODES_PER_STEP as u64;
         }
-        Ok(seen_all)
+        seen_all
     }
 
     /// The candidates that leave first, with where they go, until as much as needed goes.
@@ -271,12 +278,12 @@ impl Core {
         (from, to): (TierId, TierId),
         reason: MoveReason,
         bytes: u64,
-    ) {
+    ) -> Option<JobId> {
         let scope = super::driver::scope_of(ranges);
         let now = self.clock.elapsed();
         self.moves.submit(
             super::queue::Order { ino, scope, destination: Destination::To(to), leaves: Some(from), reason, bytes },
             now,
-        );
+        )
     }
 }

@@ -17,6 +17,7 @@ use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::Result;
 use crate::inode::{DirectoryState, Inode};
+use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::Dirent;
 
 /// A name on one side of a rename.
@@ -79,7 +80,9 @@ impl Core {
     /// Whether the data of a file must be durable before it replaces another one (DESIGN section 6).
     fn must_sync_to_replace(&self, inode: &Inode) -> bool {
         // Inline bytes need nothing: they are logged with the rename itself.
-        self.options.sync_on_replace && inode.file().is_some_and(|file| !file.is_inline())
+        !is_planted(PlantedFault::ReplacedBeforeSync)
+            && self.options.sync_on_replace
+            && inode.file().is_some_and(|file| !file.is_inline())
     }
 
     /// Does it under the locks; or does nothing and returns the file that must be synced first, unless it was `synced`.

@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::file_system::HandleId;
 use crate::inode::{FileState, Handle, Inode};
 use crate::io::{WriteRequest, lost_bytes};
+use crate::planted_faults::{PlantedFault, is_planted};
 
 /// Bytes copied at once by `copy_range`.
 const COPY_STEP: usize = 1024 * 1024;
@@ -147,7 +148,8 @@ impl Core {
         let file = file_of(&handle)?;
         // A file that was emptied and written anew is durable before its close returns, so that a crash never leaves
         // it empty (DESIGN section 6).
-        if self.options.sync_on_replace && handle.options.write && file.emptied.load(Ordering::Acquire) {
+        let waits = self.options.sync_on_replace && !is_planted(PlantedFault::CloseAfterEmptyingWithoutSync);
+        if waits && handle.options.write && file.emptied.load(Ordering::Acquire) {
             self.check_may_wait(caller)?;
             return self.sync_and_report(&handle.inode, file, &handle.error_seen);
         }

@@ -10,6 +10,7 @@ use crate::caller::Caller;
 use crate::core::Core;
 use crate::error::Result;
 use crate::inode::Inode;
+use crate::placement::PIN_ATTRIBUTE;
 use crate::store::{keys, put_xattr};
 
 /// Name spaces of attributes (xattr(7)).
@@ -105,7 +106,11 @@ impl Core {
                 None => transaction.put_inode(&inode),
             }
             Ok(())
-        })
+        })?;
+        if name == PIN_ATTRIBUTE {
+            self.planner.note_pin();
+        }
+        Ok(())
     }
 
     pub(crate) fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
@@ -132,7 +137,11 @@ impl Core {
                 None => transaction.put_inode(&inode),
             }
             Ok(())
-        })
+        })?;
+        if name == PIN_ATTRIBUTE {
+            self.planner.look_for_pins();
+        }
+        Ok(())
     }
 
     fn check_xattr_change(&self, caller: &Caller, inode: &Inode, name: &[u8]) -> Result<NameSpace> {

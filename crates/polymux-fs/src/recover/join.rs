@@ -71,7 +71,13 @@ impl Core {
             return Err(refused(format!("the volume has {TIERS_MAX} tiers already, and cannot have more")));
         }
         let next = self.metadata.next_tier()?;
-        let id = u16::try_from(next).map(TierId).map_err(|_| refused("all numbers of tiers are used up".to_owned()))?;
+        let number = u16::try_from(next).ok().filter(|number| *number < TIERS_MAX);
+        let id = number.map(TierId).ok_or_else(|| {
+            refused(format!(
+                "the volume has used up its {TIERS_MAX} tier numbers: those of tiers that left are not used again, so no \
+                 further tier can join"
+            ))
+        })?;
         let tier = match &member.presence {
             TierPresence::Present(tier) => tier,
             TierPresence::Missing(reason) => {

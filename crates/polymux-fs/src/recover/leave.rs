@@ -1,6 +1,7 @@
 //! A tier is drained, and leaves a volume that is in use.
 //!
 //! What is true here:
+//! * What is refused changes nothing: a tier with files on it is refused before it is kept from taking new ones.
 //! * That a tier drains is durable before anybody relies on it, and stays so over mounts.
 //! * A tier leaves only when it holds nothing: no record names an object on it, nothing disowned on it is pending, and
 //!   there is no object on it. Nothing comes to it meanwhile: who makes an object looks for `draining` *after* the object
@@ -14,6 +15,7 @@ use polymux_types::TierId;
 use super::join::objects_on;
 use crate::core::Core;
 use crate::error::Result;
+use crate::report::{Destination, MoveReason};
 use crate::space::TierHandle;
 use crate::store::{InodeBody, TierRecord, TierStanding};
 use crate::volume::VolumeError;
@@ -35,6 +37,7 @@ impl Core {
         }
         self.put_standing(handle.id, TierStanding::Draining)?;
         handle.set_draining(true);
+        self.cancel_moves_to(&handle);
         Ok(handle.id)
     }
 
@@ -60,14 +63,20 @@ impl Core {
         self.check_writable()?;
         let _one_at_a_time = self.tier_event.lock();
         let handle = self.tier_that_may_go(name)?;
-        let was_draining = handle.is_draining();
-        handle.set_draining(true);
-        if let Err(error) = self.take_out(&handle, was_draining, unlist) {
-            handle.set_draining(was_draining);
+        let before = if handle.is_draining() { TierStanding::Draining } else { TierStanding::InService };
+        // Looked at before anything changes, so that asking for what must be refused has no effect.
+        let refusal = self.check_no_file_on(&handle).and_then(|()| {
+            self.drains.begin_removal(&handle);
+            self.take_out(&handle, before, unlist)
+        });
+        if let Err(error) = refusal {
+            self.drains.take_removal_back(&handle, before);
             return Err(error);
         }
         // From here on the tier has left, whatever happens: the configuration does not list it any more.
         self.tiers.remove(handle.id);
+        self.drains.forget(handle.id);
+        self.end_moves_of(&handle);
         if let Some(tier) = handle.present()
             && let Err(error) = tier.remove_label()
         {
@@ -83,7 +92,7 @@ impl Core {
     fn take_out(
         &self,
         handle: &TierHandle,
-        was_draining: bool,
+        before: TierStanding,
         unlist: impl FnOnce() -> std::result::Result<(), String>,
     ) -> EventResult<()> {
         self.check_empty(handle)?;
@@ -93,12 +102,26 @@ impl Core {
         }
         self.put_standing(handle.id, TierStanding::Leaving)?;
         unlist().map_err(|reason| {
-            let before = if was_draining { TierStanding::Draining } else { TierStanding::InService };
             if let Err(error) = self.put_standing(handle.id, before) {
                 log::warn!("volume {}: tier `{}` stays, as draining: {error}", self.name, handle.name);
             }
             refused(reason)
         })
+    }
+
+    /// Nothing goes to a tier any more; what people asked for waits, and goes on where the tier takes files again.
+    fn cancel_moves_to(&self, handle: &TierHandle) {
+        let to = Destination::To(handle.id);
+        self.moves.cancel(|job| job.destination == to && job.reason != MoveReason::User, self.clock.elapsed());
+    }
+
+    /// Nothing is moved to or off a tier that left.
+    fn end_moves_of(&self, handle: &TierHandle) {
+        self.cancel_moves_to(handle);
+        let now = self.clock.elapsed();
+        let (to, away) = (Destination::To(handle.id), Destination::AwayFrom(handle.id));
+        self.moves.fail(|job| job.destination == to, &format!("tier `{}` has left the volume", handle.name), now);
+        self.moves.cancel(|job| job.destination == away, now);
     }
 
     fn tier_named(&self, name: &str) -> EventResult<std::sync::Arc<TierHandle>> {
@@ -118,14 +141,22 @@ impl Core {
         Ok(handle)
     }
 
+    fn check_no_file_on(&self, handle: &TierHandle) -> EventResult<()> {
+        let files = self.files_on(handle.id)?;
+        if files == 0 {
+            return Ok(());
+        }
+        let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+        Err(refused(format!("tier `{}` still holds data of {files}: drain it first", handle.name)))
+    }
+
     /// Refuses a tier that holds anything. Called once nothing new comes to it.
     fn check_empty(&self, handle: &TierHandle) -> EventResult<()> {
         let (name, id) = (&handle.name, handle.id);
-        let files = self.files_on(id)?;
-        if files > 0 {
-            let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
-            return Err(refused(format!("tier `{name}` still holds data of {files}: drain it first")));
+        if self.moves.is_busy(id) {
+            return Err(refused(format!("something is just being moved to tier `{name}`: try again in a moment")));
         }
+        self.check_no_file_on(handle)?;
         // What was given up there may go at once; what a tier refuses to give up stays.
         while self.free_disowned()? > 0 {}
         let pending = self.metadata.disowned()?.iter().filter(|record| record.tier == id).count();
@@ -135,14 +166,18 @@ impl Core {
                  again in a moment"
             )));
         }
-        let Some(tier) = handle.present() else { return Ok(()) };
-        let objects = objects_on(tier).map_err(|error| handle.note_error(error))?;
+        let objects = self.objects_on_tier(handle)?;
         if objects > 0 {
             return Err(refused(format!(
                 "tier `{name}` still holds {objects} objects that no file names yet: try again in a moment"
             )));
         }
         Ok(())
+    }
+
+    /// Objects on a tier, whoever names them; none where the tier is missing.
+    pub(crate) fn objects_on_tier(&self, handle: &TierHandle) -> Result<usize> {
+        handle.present().map_or(Ok(0), |tier| objects_on(tier).map_err(|error| handle.note_error(error)))
     }
 
     /// Files of which a tier has an object, those without a name included.

@@ -1,48 +1,83 @@
-//! Recovery passes: named, in order, each with an id that never changes. Every pass is idempotent, so that a crash in
-//! the middle of recovery is a crash like any other.
+//! The table of passes, for mount, `polymux fsck` and the check of a mounted volume alike. Each has an id that never changes.
 //!
-//! Bytes first, then sizes: nobody owns a disowned range, so carrying it out again is harmless, and a file's size may be
-//! asked from an object only once nothing disowned is left in it (DESIGN section 6).
+//! What is true here:
+//! * *Recovery* passes bring back a volume that was not unmounted in order. Each is idempotent, so that a crash in the middle
+//!   of recovery is a crash like any other. Mount runs those that are due.
+//! * *Check* passes compare records with one another and with the tiers, and repair records. fsck runs them first, then
+//!   recovery: what a repair disowns is freed there, by the one mechanism that frees bytes, and what is to be freed was
+//!   compared with what files own before.
+//! * Bytes first, then sizes: nobody owns a disowned range, so carrying it out again is harmless, and a file's size may be
+//!   asked from an object only once nothing disowned is left in it (DESIGN section 6).
 
 use polymux_meta::Batch;
 use polymux_types::limits::BUCKETS;
 use polymux_types::{Bucket, ObjectId};
 
+use crate::check::{self, Examination, RECORDS_PASS};
 use crate::core::Core;
 use crate::error::Result;
 use crate::store::keys::NumberKind;
 use crate::store::put_number_range_end;
 
-/// When a pass runs.
+/// When a pass of recovery runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
+pub(super) enum When {
     /// At each read-write mount.
     Always,
     /// Only after an unclean stop.
     Unclean,
 }
 
-/// One pass.
-struct Pass {
-    /// Persistent: appears in reports and never changes its meaning.
-    id: u32,
-    name: &'static str,
-    when: When,
-    run: fn(&Core) -> Result<usize>,
+/// What a pass does.
+#[derive(Clone, Copy)]
+pub(super) enum Work {
+    /// Part of recovery. Returns how much there was to do.
+    Recover(When, fn(&Core) -> Result<usize>),
+    /// Part of a check.
+    Check(fn(&mut Examination<'_>) -> Result<()>),
 }
 
-const PASSES: [Pass; 4] = [
-    Pass { id: 4, name: "make durable what the last daemon left behind", when: When::Unclean, run: sync_tiers },
-    Pass { id: 1, name: "carry out disowned ranges", when: When::Always, run: carry_out_disowned },
-    Pass { id: 2, name: "delete files without a name", when: When::Always, run: delete_orphans },
-    Pass { id: 3, name: "remove objects that reached a tier but not the log", when: When::Unclean, run: remove_leaked },
+/// One pass.
+pub(super) struct Pass {
+    /// Persistent: appears in reports and never changes its meaning.
+    pub(super) id: u32,
+    pub(super) name: &'static str,
+    pub(super) work: Work,
+}
+
+const fn recover(id: u32, name: &'static str, when: When, run: fn(&Core) -> Result<usize>) -> Pass {
+    Pass { id, name, work: Work::Recover(when, run) }
+}
+
+const fn check(id: u32, name: &'static str, run: fn(&mut Examination<'_>) -> Result<()>) -> Pass {
+    Pass { id, name, work: Work::Check(run) }
+}
+
+/// Every pass, in order.
+pub(super) const PASSES: [Pass; 12] = [
+    check(10, "compare the tier table with the labels", check::check_volume_records),
+    check(RECORDS_PASS, "read every record", check::check_records),
+    check(12, "compare directories with lists of names", check::check_names),
+    check(13, "find directories and files without a name", check::check_tree),
+    check(14, "count links and names", check::check_counts),
+    check(15, "check extents and content", check::check_files),
+    check(16, "check extended attributes", check::check_attributes),
+    check(17, "compare files with the objects on the tiers", check::check_objects),
+    recover(4, "make durable what the last daemon left behind", When::Unclean, sync_tiers),
+    recover(1, "carry out disowned ranges", When::Always, carry_out_disowned),
+    recover(2, "delete files without a name", When::Always, delete_orphans),
+    recover(3, "remove objects that reached a tier but not the log", When::Unclean, remove_leaked),
 ];
 
 impl Core {
     /// Runs the passes that are due.
     pub(crate) fn run_passes(&self, unclean: bool) -> Result<()> {
-        for pass in PASSES.iter().filter(|pass| unclean || pass.when == When::Always) {
-            let repaired = (pass.run)(self)?;
+        for pass in &PASSES {
+            let Work::Recover(when, run) = pass.work else { continue };
+            if !unclean && when == When::Unclean {
+                continue;
+            }
+            let repaired = run(self)?;
             if repaired > 0 {
                 self.note_recovery(format!("recovery pass {} ({}): {repaired}", pass.id, pass.name));
             }
@@ -123,6 +158,7 @@ fn remove_leaked(core: &Core) -> Result<usize> {
     let mut removed = 0;
     for handle in core.tiers.all().iter() {
         let Some(tier) = handle.present() else { continue };
+        let removed_before = removed;
         for bucket in (0..BUCKETS).map(Bucket) {
             let objects: Vec<ObjectId> = tier.list(bucket).map_err(|error| handle.note_error(error))?;
             for object in objects.into_iter().filter(|object| made.contains(&object.0)) {
@@ -132,6 +168,10 @@ fn remove_leaked(core: &Core) -> Result<usize> {
                     removed += 1;
                 }
             }
+        }
+        if removed > removed_before {
+            // Durable before the mark says that they are accounted for: nobody looks for them again after that.
+            handle.run(|tier| tier.sync_all())?;
         }
     }
     Ok(removed)

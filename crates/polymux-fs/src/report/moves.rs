@@ -192,6 +192,14 @@ pub enum MoveRefusal {
         /// Size of the file.
         size: u64,
     },
+    /// The range ends behind the end of the file.
+    #[error("the range ends at byte {end} and the file has {size} bytes: leave the end out for all of it")]
+    EndsBeyondEnd {
+        /// End of the range that was asked for.
+        end: u64,
+        /// Size of the file.
+        size: u64,
+    },
     /// Only the data of regular files is on tiers.
     #[error("only regular files are moved; this is a {0}")]
     NotRegular(String),

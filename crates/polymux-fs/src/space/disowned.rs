@@ -13,6 +13,7 @@ use polymux_types::{ObjectId, TierId};
 use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::Result;
+use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::{DisownedKind, DisownedRecord, ObjectEntry};
 
 /// Records carried out in one round.
@@ -100,7 +101,8 @@ impl Core {
         let _round = self.disowned.round.lock();
         let records = self.disowned.take(wanted);
         let Some(last) = records.iter().map(|(_, sequence)| *sequence).max() else { return Ok(0) };
-        let result = self.flush_through_copy(last).and_then(|()| self.carry_out(&records));
+        let durable = if is_planted(PlantedFault::PunchBeforeCommit) { Ok(()) } else { self.flush_through_copy(last) };
+        let result = durable.and_then(|()| self.carry_out(&records));
         let done = match result {
             Ok(done) => done,
             Err(error) => {
@@ -138,7 +140,10 @@ impl Core {
         }
         let mut synced = Vec::new();
         for tier in touched {
-            match self.tiers.by_id(tier)?.run(|tier| tier.sync_all()) {
+            match self.tiers.by_id(tier)?.run(|tier| match is_planted(PlantedFault::RecordGoneBeforeTierSync) {
+                true => Ok(()),
+                false => tier.sync_all(),
+            }) {
                 Ok(()) => {
                     synced.push(tier);
                     if let Ok(handle) = self.tiers.by_id(tier) {

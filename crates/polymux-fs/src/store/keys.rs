@@ -84,6 +84,32 @@ pub(crate) fn tier(id: TierId) -> Key {
     key(b't', &[&id.0.to_be_bytes()])
 }
 
+/// The tier number in a `t` key.
+pub(crate) fn tier_of_key(key: &[u8]) -> Option<TierId> {
+    let number: [u8; 2] = key.get(5..)?.try_into().ok()?;
+    Some(TierId(u16::from_be_bytes(number)))
+}
+
+/// All records of a kind, by its letter.
+pub(crate) fn of_kind(letter: u8) -> KeyRange {
+    prefix_range(key(letter, &[]))
+}
+
+/// All names in a directory.
+pub(crate) fn dirents(parent: Ino) -> KeyRange {
+    prefix_range(numbered(b'd', parent.0, &[]))
+}
+
+/// The name in a `d` key.
+pub(crate) fn name_of_dirent_key(key: &[u8]) -> &[u8] {
+    key.get(13..).unwrap_or_default()
+}
+
+/// All disowned ranges of an object.
+pub(crate) fn disowned_of(tier: TierId, object: ObjectId) -> KeyRange {
+    prefix_range(key(b'g', &[&tier.0.to_be_bytes(), &object.0.to_be_bytes()]))
+}
+
 pub(crate) fn tiers() -> KeyRange {
     prefix_range(key(b't', &[]))
 }

@@ -42,6 +42,11 @@ impl Metadata {
         Self { store, inos: NumberRange::default(), objects: NumberRange::default() }
     }
 
+    /// The store itself, for whoever looks at all records.
+    pub(crate) fn store(&self) -> &dyn MetadataStore {
+        self.store.as_ref()
+    }
+
     pub(crate) fn commit(&self, batch: Batch) -> Result<Sequence> {
         Ok(self.store.commit(batch)?)
     }
@@ -154,6 +159,20 @@ impl Metadata {
             Ok(())
         })?;
         Ok(pins)
+    }
+
+    /// Looks for an attribute of this name among the next `limit` ones after a key, or from the first on where that is
+    /// empty. Returns whether one was found, and the last key that was looked at where there may be more.
+    pub(crate) fn look_for_xattr(&self, name: &[u8], after: &[u8], limit: usize) -> Result<(bool, Option<Vec<u8>>)> {
+        let (mut from, to) = keys::all_xattrs();
+        if !after.is_empty() {
+            from = keys::Key::from_slice(after);
+            from.push(0);
+        }
+        let entries = self.store.range(&from, &to, limit)?;
+        let is_found = entries.iter().any(|(key, _)| keys::parts_of_xattr_key(key).is_some_and(|(_, of)| of == name));
+        let is_last = entries.len() < limit;
+        Ok((is_found, entries.into_iter().last().map(|(key, _)| key).filter(|_| !is_last)))
     }
 
     pub(crate) fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {

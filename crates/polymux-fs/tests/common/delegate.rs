@@ -1,4 +1,4 @@
-//! A wrapper tier that passes everything on, but for what its hook decides before a write, a read or a sync.
+//! A wrapper tier that passes everything on, but for what its hook decides before a write, a read, a look or a sync.
 //!
 //! What is true here: a hook that lets everything pass makes the wrapper invisible.
 
@@ -30,6 +30,11 @@ pub trait Hook: Send + Sync {
 
     /// Before a read.
     fn before_read(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
+        Verdict::Pass
+    }
+
+    /// Before an object is looked at.
+    fn before_stat(&self, _object: ObjectRef) -> Verdict {
         Verdict::Pass
     }
 
@@ -75,7 +80,10 @@ impl Tier for HookedTier {
     }
 
     fn stat(&self, object: ObjectRef) -> Result<ObjectStat, TierError> {
-        self.inner.stat(object)
+        match self.hook.before_stat(object) {
+            Verdict::Fail(error) => Err(error),
+            Verdict::Pass | Verdict::Pretend => self.inner.stat(object),
+        }
     }
 
     fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {

@@ -1,0 +1,84 @@
+//! Disowned ranges: what is to be freed must not be what a file uses (DESIGN section 6).
+//!
+//! What is true here: where a record and a file claim the same bytes, the file keeps them: giving up room is harmless, giving
+//! up bytes is not. Object numbers are unique over all tiers, so a bit for each is enough to know where to look.
+
+use std::collections::BTreeMap;
+
+use polymux_meta::Batch;
+use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{Ino, TierId};
+
+use super::number_set::NumberSet;
+use super::{Examination, kinds};
+use crate::blockmap::{BlockMap, Owner};
+use crate::error::Result;
+use crate::store::{DisownedKind, DisownedRecord, FileRecord, ObjectEntry, TierRecord, keys};
+
+/// Objects that records of disowned ranges name.
+#[derive(Default)]
+pub(super) struct GivenUp {
+    objects: NumberSet,
+}
+
+/// Reads the records of disowned ranges.
+pub(super) fn gather(exam: &mut Examination<'_>, tiers: &BTreeMap<TierId, TierRecord>) -> Result<GivenUp> {
+    let mut given_up = GivenUp::default();
+    let mut cursor = exam.cursor(keys::all_disowned());
+    while let Some((key, value)) = cursor.next()? {
+        let Ok(record) = DisownedRecord::decode(&key, &value) else { continue };
+        let subject = format!("object {:016x} of tier {}", record.object, record.tier);
+        let mut repair = Batch::new();
+        repair.delete(&key);
+        if matches!(record.kind, DisownedKind::Range { end } if end <= record.start) {
+            exam.found(&kinds::DISOWNED_EMPTY, None, subject, Some(repair))?;
+        } else if !exam.knows_tier(tiers, record.tier) {
+            exam.found(&kinds::DISOWNED_TIER, None, subject, Some(repair))?;
+        } else {
+            given_up.objects.insert(record.object.0);
+        }
+    }
+    Ok(given_up)
+}
+
+/// Whether anything of an object is to be freed.
+pub(super) fn is_given_up(exam: &Examination<'_>, entry: (TierId, polymux_types::ObjectId)) -> Result<bool> {
+    let (from, to) = keys::disowned_of(entry.0, entry.1);
+    Ok(!exam.store.range(&from, &to, 1)?.is_empty())
+}
+
+/// Compares the records that name an object of a file with what the file owns there.
+pub(super) fn check_object(
+    exam: &mut Examination<'_>,
+    given_up: &GivenUp,
+    (ino, file, map): (Ino, &FileRecord, &BlockMap),
+    (slot, entry): (u8, &ObjectEntry),
+) -> Result<()> {
+    if !given_up.objects.contains(entry.object.0) {
+        return Ok(());
+    }
+    let mut cursor = exam.cursor(keys::disowned_of(entry.tier, entry.object));
+    while let Some((key, value)) = cursor.next()? {
+        let Ok(record) = DisownedRecord::decode(&key, &value) else { continue };
+        let (kind, end) = match record.kind {
+            DisownedKind::Object => (&kinds::DISOWNED_OBJECT_LIVE, u64::MAX),
+            DisownedKind::Tail => (&kinds::DISOWNED_LIVE, u64::MAX),
+            DisownedKind::Range { end } if end > record.start => (&kinds::DISOWNED_LIVE, end),
+            DisownedKind::Range { .. } => continue,
+        };
+        if record.kind != DisownedKind::Object && !owns_bytes(map, slot, record.start, end.min(file.size_floor)) {
+            continue;
+        }
+        let mut repair = Batch::new();
+        repair.delete(&key);
+        let detail = format!("object {:016x} of tier {}, from byte {}", entry.object, entry.tier, record.start);
+        exam.found(kind, Some(ino), detail, Some(repair))?;
+    }
+    Ok(())
+}
+
+/// Whether a slot owns any of these bytes.
+pub(super) fn owns_bytes(map: &BlockMap, slot: u8, start: u64, end: u64) -> bool {
+    start < end
+        && map.runs(start / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE)).iter().any(|run| run.owner == Some(Owner::Slot(slot)))
+}

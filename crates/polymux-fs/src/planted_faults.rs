@@ -1,0 +1,90 @@
+//! Orders and syncs that are left out on purpose, one at a time, to prove that the tests of crash states see it.
+//!
+//! What is true here: without the feature `planted-faults`, which no ordinary build has, nothing can be planted and every
+//! question is answered at compile time. With it, a fault holds for the thread that planted it, until it plants another one.
+
+/// What is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "planted-faults"), allow(dead_code, reason = "asked for and never planted"))]
+pub enum PlantedFault {
+    /// An fsync flushes the log and not the data that the records speak of.
+    FsyncWithoutData,
+    /// Disowned bytes are freed before the record that disowns them is durable.
+    PunchBeforeCommit,
+    /// A disowned record goes before its tier was synced.
+    RecordGoneBeforeTierSync,
+    /// An fsync of a directory does not flush the log.
+    DirectorySyncWithoutLog,
+    /// The mover does not learn of writes beside its copy.
+    WritersBesideCopyUnnoticed,
+    /// What was copied again is not synced again before the map is switched.
+    CopiedAgainNotSynced,
+    /// A copy is not synced before the map is switched.
+    CopyNotSynced,
+    /// The range on the target of a move is not disowned durably before the first byte.
+    ClaimNotFlushed,
+    /// An append goes on to the next tier, and what was appended before is not settled.
+    SpreadAppendNotSettled,
+    /// A settled size is logged before the bytes up to it are durable.
+    SettledBeforeSync,
+    /// An object replaces inline data that may be durable, before it is synced.
+    ObjectNotSyncedBeforeRecord,
+    /// An object is cut before the record allows its new size.
+    CutBeforeRecord,
+    /// A file takes the place of another one before its data is durable.
+    ReplacedBeforeSync,
+    /// After an unclean stop an object is not cut to the size of its file.
+    GhostsNotCut,
+    /// The close of a file that was emptied does not wait for what was written.
+    CloseAfterEmptyingWithoutSync,
+}
+
+#[cfg(feature = "planted-faults")]
+mod planted {
+    use std::cell::Cell;
+
+    use super::PlantedFault;
+
+    thread_local! {
+        static PLANTED: Cell<Option<PlantedFault>> = const { Cell::new(None) };
+    }
+
+    impl PlantedFault {
+        /// All of them.
+        pub const ALL: [Self; 15] = [
+            Self::FsyncWithoutData,
+            Self::PunchBeforeCommit,
+            Self::RecordGoneBeforeTierSync,
+            Self::DirectorySyncWithoutLog,
+            Self::WritersBesideCopyUnnoticed,
+            Self::CopiedAgainNotSynced,
+            Self::CopyNotSynced,
+            Self::ClaimNotFlushed,
+            Self::SpreadAppendNotSettled,
+            Self::SettledBeforeSync,
+            Self::ObjectNotSyncedBeforeRecord,
+            Self::CutBeforeRecord,
+            Self::ReplacedBeforeSync,
+            Self::GhostsNotCut,
+            Self::CloseAfterEmptyingWithoutSync,
+        ];
+
+        /// Plants a fault on this thread, or none.
+        pub fn plant(fault: Option<Self>) {
+            PLANTED.set(fault);
+        }
+    }
+
+    pub(crate) fn is_planted(fault: PlantedFault) -> bool {
+        PLANTED.get() == Some(fault)
+    }
+}
+
+#[cfg(feature = "planted-faults")]
+pub(crate) use planted::is_planted;
+
+/// Never, in an ordinary build.
+#[cfg(not(feature = "planted-faults"))]
+pub(crate) const fn is_planted(_: PlantedFault) -> bool {
+    false
+}

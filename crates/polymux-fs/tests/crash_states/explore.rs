@@ -1,0 +1,232 @@
+//! Every crash point of a workload, and at each the choices of what is left.
+//!
+//! What is true here:
+//! * A state is recovered once for each workload that leads to it; what was found is judged at every crash point that leads
+//!   there, because more and more is promised.
+//! * All numbers are drawn from the seed of the workload, so a place (workload, point, choice) finds a state again.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use polymux_fs::{Caller, SetAttributes};
+use polymux_sim::crash_states::{Choice, EntryDurability, Random, State, StateHash, World};
+use polymux_sim::recording::Journal;
+
+use super::history::History;
+use super::oracle::{Observed, SpaceRule, check_space, check_store, judge};
+use super::scene::{Mounted, Shape, TIERS};
+use super::workload::{Recorded, Workload, run};
+
+/// How much of a workload is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Products by chance at each crash point.
+    pub random_states: usize,
+    /// One of so many states has its recovery crashed too; 0: none.
+    pub again_one_of: u64,
+    /// States at each crash point of a recovery.
+    pub states_again: usize,
+    /// Whether a directory entry is durable with its object.
+    pub entries: EntryDurability,
+}
+
+/// Where something was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub point: usize,
+    pub choice: usize,
+    /// Point and choice of the recovery.
+    pub again: Option<(usize, usize)>,
+}
+
+/// A state that must not be.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    pub place: Place,
+    pub text: String,
+}
+
+/// What was looked at.
+#[derive(Default)]
+pub struct Tally {
+    pub states: HashSet<StateHash>,
+    pub judged: u64,
+    pub crashed_again: u64,
+}
+
+/// What became of one state.
+type Outcome = Result<Arc<Observed>, String>;
+
+pub struct Exploration<'a> {
+    shape: Shape,
+    history: &'a History,
+    effort: Effort,
+    space: SpaceRule,
+    seed: u64,
+    known: HashMap<StateHash, Outcome>,
+    pub tally: &'a mut Tally,
+}
+
+/// Looks at all crash states of a workload, or at the one of a place. Returns the first violation.
+pub fn explore(
+    workload: &Workload,
+    effort: Effort,
+    seed: u64,
+    only: Option<&Place>,
+    tally: &mut Tally,
+) -> Result<(), (Violation, Recorded)> {
+    let recorded = run(workload);
+    let space = if recorded.has_relocated { SpaceRule::CopiesMayBeLeft } else { SpaceRule::Exact };
+    let (shape, history, known) = (workload.shape, &recorded.history, HashMap::new());
+    let mut exploration = Exploration { shape, history, effort, space, seed, known, tally };
+    match exploration.all_points(&recorded, only) {
+        Ok(()) => Ok(()),
+        Err(violation) => Err((violation, recorded)),
+    }
+}
+
+impl Exploration<'_> {
+    fn all_points(&mut self, recorded: &Recorded, only: Option<&Place>) -> Result<(), Violation> {
+        let mut world = World::new(TIERS.len(), Vec::new()).with_entry_durability(self.effort.entries);
+        for point in 0..=recorded.journal.len() {
+            if point >= recorded.first_point && only.is_none_or(|place| place.point == point) {
+                self.one_point(&world, point, only)?;
+            }
+            if let Some(event) = recorded.journal.get(point) {
+                world.apply(event);
+            }
+        }
+        Ok(())
+    }
+
+    fn one_point(&mut self, world: &World, point: usize, only: Option<&Place>) -> Result<(), Violation> {
+        let choices = Choice::of_world(world, self.effort.random_states, self.seed ^ point as u64);
+        let mut seen = HashSet::new();
+        for (number, choice) in choices.iter().enumerate() {
+            if only.is_some_and(|place| place.choice != number) {
+                continue;
+            }
+            let state = world.crash(choice);
+            let hash = state.hash();
+            if !seen.insert(hash) {
+                continue;
+            }
+            let place = Place { point, choice: number, again: None };
+            let fail = |text| Violation { place: place.clone(), text };
+            let is_new = !self.known.contains_key(&hash);
+            let observed = self.observed(&state, hash).map_err(fail)?;
+            judge(self.history, point, &observed).map_err(fail)?;
+            self.tally.judged += 1;
+            let wants_again = self.effort.again_one_of > 0 && hash.0.is_multiple_of(self.effort.again_one_of);
+            if (is_new && wants_again) || only.is_some_and(|place| place.again.is_some()) {
+                self.crash_again(&state, &observed, &place, only)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn observed(&mut self, state: &State, hash: StateHash) -> Outcome {
+        if let Some(known) = self.known.get(&hash) {
+            return known.clone();
+        }
+        let outcome = recover(&self.shape, state, self.space).map(Arc::new);
+        self.known.insert(hash, outcome.clone());
+        self.tally.states.insert(hash);
+        outcome
+    }
+
+    /// Crashes the recovery of a state at each of its operations.
+    fn crash_again(
+        &mut self,
+        state: &State,
+        first: &Observed,
+        place: &Place,
+        only: Option<&Place>,
+    ) -> Result<(), Violation> {
+        let journal = Arc::new(Journal::new());
+        let mounted = Mounted::after_crash(&self.shape, state, Some(&journal));
+        if let Ok(mounted) = &mounted {
+            // Some of recovery is done when a file is first used.
+            drop(Observed::of(&mounted.fs));
+        }
+        drop(mounted);
+        let mut world = World::of_state(state);
+        let events = journal.events();
+        let wanted = only.and_then(|place| place.again);
+        for (point, event) in events.iter().enumerate() {
+            world.apply(event);
+            let seed = self.seed ^ point as u64;
+            let choices = Choice::of_world(&world, self.effort.states_again, seed);
+            let mut random = Random::new(seed);
+            for (number, choice) in choices.iter().enumerate() {
+                // Nothing kept, and a few of the others.
+                if number > 0 && random.below(choices.len()) >= self.effort.states_again {
+                    continue;
+                }
+                if wanted.is_some_and(|wanted| wanted != (point, number)) {
+                    continue;
+                }
+                let again = world.crash(choice);
+                let hash = again.hash();
+                let fail = |text: String| Violation {
+                    place: Place { again: Some((point, number)), ..place.clone() },
+                    text: format!("after a crash of the recovery: {text}"),
+                };
+                if !self.known.contains_key(&hash) {
+                    self.tally.crashed_again += 1;
+                }
+                let observed = self.observed(&again, hash).map_err(fail)?;
+                judge(self.history, place.point, &observed).map_err(fail)?;
+                first.agrees(&observed).map_err(fail)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Recovers a state in every way there is, and says what was found first; what is found later must be the same.
+fn recover(shape: &Shape, state: &State, space: SpaceRule) -> Result<Observed, String> {
+    check_store(&state.store()).map_err(|text| format!("before recovery: {text}"))?;
+    let mounted = Mounted::after_crash(shape, state, None).map_err(|error| format!("it does not mount: {error}"))?;
+    let first = Observed::of(&mounted.fs)?;
+    let mounted = mounted.crash().map_err(|error| format!("it does not mount a second time: {error}"))?;
+    let second = Observed::of(&mounted.fs).map_err(|text| format!("after a second recovery: {text}"))?;
+    first.agrees(&second).map_err(|text| format!("the second recovery is another one: {text}"))?;
+    mounted.settle()?;
+    let settled = Observed::of(&mounted.fs)?;
+    first.agrees(&settled).map_err(|text| format!("background work changed something: {text}"))?;
+    check_store(&*mounted.store).map_err(|text| format!("after recovery: {text}"))?;
+    check_space(&mounted, space)?;
+    grow_all(&mounted, &settled)?;
+    let mounted = mounted.remount()?;
+    if !mounted.fs.status().map_err(|error| error.to_string())?.recovery.is_empty() {
+        return Err("a clean stop was recovered".to_owned());
+    }
+    check_grown(&mounted, &settled).map_err(|text| format!("after a clean stop: {text}"))?;
+    Ok(first)
+}
+
+/// Bytes by which every file grows at the end, to see whether anything was left behind it.
+const GROWTH: usize = 3 * 4096 + 100;
+
+fn grow_all(mounted: &Mounted, found: &Observed) -> Result<(), String> {
+    for (ino, file) in &found.files {
+        let size = (file.content.len() + GROWTH) as u64;
+        let change = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        mounted
+            .fs
+            .set_attributes(&Caller::root(), *ino, &change)
+            .map_err(|error| format!("growing a file: {error}"))?;
+    }
+    check_grown(mounted, found)
+}
+
+fn check_grown(mounted: &Mounted, found: &Observed) -> Result<(), String> {
+    let mut expected = found.clone();
+    for file in expected.files.values_mut() {
+        let mut content = file.content.to_vec();
+        content.resize(content.len() + GROWTH, 0);
+        file.content = Arc::new(content);
+    }
+    expected.agrees(&Observed::of(&mounted.fs)?).map_err(|text| format!("a file that grew: {text}"))
+}

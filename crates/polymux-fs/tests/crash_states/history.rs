@@ -1,0 +1,159 @@
+//! What a workload did to a volume, and what was promised when.
+//!
+//! What is true here:
+//! * A step is one operation of a workload; step 0 is what the volume held before the first one. A step that changes a file
+//!   gives it a new version, one that changes names gives a new set of names.
+//! * A promise counts from the position of the journal at which the operation that made it returned.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use polymux_types::Ino;
+
+/// Names in the root directory.
+pub type Names = BTreeMap<String, Ino>;
+
+/// Content of a file after a step.
+#[derive(Clone, Debug)]
+pub struct Version {
+    pub step: usize,
+    pub content: Arc<Vec<u8>>,
+    /// The step cut the file here.
+    pub cut: Option<usize>,
+    /// From this position of the journal on it is not possible any more, although nothing newer need be durable: what is in
+    /// the middle of replacing a content by another one.
+    pub gone_from: usize,
+}
+
+/// Where a step stands in the journal: its entries are `start..end`.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    pub start: usize,
+    pub end: usize,
+    pub text: String,
+}
+
+/// What an operation promised.
+#[derive(Clone, Copy, Debug)]
+pub enum Promise {
+    /// The file is at least of this version (index).
+    Data { ino: Ino, version: usize },
+    /// The names are at least those of this index.
+    Names { index: usize },
+    /// Where the names are at least those of this index, the file is at least of this version.
+    DataBehindNames { index: usize, ino: Ino, version: usize },
+}
+
+/// Everything that happened.
+#[derive(Clone, Default)]
+pub struct History {
+    pub marks: Vec<Mark>,
+    pub names: Vec<(usize, Names)>,
+    pub files: BTreeMap<Ino, Vec<Version>>,
+    promises: Vec<(usize, Promise)>,
+    /// Index of the last set of names that concerns a file.
+    named: BTreeMap<Ino, usize>,
+}
+
+impl History {
+    /// Whether a step may have had effects at a crash point.
+    fn has_begun(&self, step: usize, point: usize) -> bool {
+        let mark = &self.marks[step];
+        point >= mark.end || point > mark.start
+    }
+
+    pub fn names_now(&self) -> &Names {
+        &self.names.last().expect("step 0 has names").1
+    }
+
+    pub fn content_now(&self, ino: Ino) -> Arc<Vec<u8>> {
+        self.files[&ino].last().map_or_else(Arc::default, |version| Arc::clone(&version.content))
+    }
+
+    pub fn set_content(&mut self, step: usize, ino: Ino, content: Vec<u8>, cut: Option<usize>) {
+        self.files.entry(ino).or_default().push(Version {
+            step,
+            content: Arc::new(content),
+            cut,
+            gone_from: usize::MAX,
+        });
+    }
+
+    /// A content that was replaced is gone from here on.
+    pub fn set_gone(&mut self, ino: Ino, version: usize, position: usize) {
+        if let Some(version) = self.files.get_mut(&ino).and_then(|versions| versions.get_mut(version)) {
+            version.gone_from = position;
+        }
+    }
+
+    pub fn set_names(&mut self, step: usize, names: Names, concerned: &[Ino]) {
+        self.names.push((step, names));
+        let index = self.names.len() - 1;
+        self.named.extend(concerned.iter().map(|ino| (*ino, index)));
+    }
+
+    pub fn promise(&mut self, position: usize, promise: Promise) {
+        self.promises.push((position, promise));
+    }
+
+    /// A sync of a file returned.
+    pub fn promise_file(&mut self, position: usize, ino: Ino) {
+        let version = self.files[&ino].len() - 1;
+        self.promise(position, Promise::Data { ino, version });
+        if let Some(index) = self.named.get(&ino).copied() {
+            self.promise(position, Promise::Names { index });
+        }
+    }
+
+    /// A sync of all names returned.
+    pub fn promise_names(&mut self, position: usize) {
+        self.promise(position, Promise::Names { index: self.names.len() - 1 });
+    }
+
+    /// A sync of everything returned.
+    pub fn promise_all(&mut self, position: usize) {
+        let all: Vec<Ino> = self.files.keys().copied().collect();
+        all.into_iter().for_each(|ino| self.promise_file(position, ino));
+        self.promise_names(position);
+    }
+
+    /// A file took the place of another one, whose bytes had to be durable before.
+    pub fn promise_replaced(&mut self, position: usize, ino: Ino) {
+        let (index, version) = (self.names.len() - 1, self.files[&ino].len() - 1);
+        self.promise(position, Promise::DataBehindNames { index, ino, version });
+    }
+
+    /// Sets of names that may be there at a crash point, by index.
+    pub fn names_possible(&self, point: usize) -> Vec<usize> {
+        let promised =
+            self.promises.iter().filter(|(from, _)| *from <= point).filter_map(|(_, promise)| match promise {
+                Promise::Names { index } => Some(*index),
+                _ => None,
+            });
+        let least = promised.max().unwrap_or(0);
+        (least..self.names.len()).filter(|index| self.has_begun(self.names[*index].0, point)).collect()
+    }
+
+    /// Versions of a file that may be there at a crash point, where the names are those of an index.
+    pub fn versions_possible(&self, point: usize, names: usize, ino: Ino) -> Vec<&Version> {
+        let versions = &self.files[&ino];
+        let promised = self.promises.iter().filter_map(|(from, promise)| match promise {
+            Promise::Data { ino: of, version } if *of == ino && *from <= point => Some(*version),
+            // What stands behind the names counts as soon as the names are there.
+            Promise::DataBehindNames { index, ino: of, version } if *of == ino && names >= *index => Some(*version),
+            _ => None,
+        });
+        let least = promised.max().unwrap_or(0);
+        let most = (least..versions.len()).rev().find(|index| self.has_begun(versions[*index].step, point));
+        versions[least..=most.unwrap_or(least)].iter().filter(|version| point < version.gone_from).collect()
+    }
+
+    /// The steps with a mark at the one that a crash point lies in, for people.
+    pub fn describe(&self, point: usize) -> String {
+        let line = |(step, mark): (usize, &Mark)| {
+            let here = if mark.start < point && point < mark.end { "  <== in the middle of this" } else { "" };
+            format!("  step {step}: {} (journal {}..{}){here}\n", mark.text, mark.start, mark.end)
+        };
+        self.marks.iter().enumerate().map(line).collect()
+    }
+}

@@ -1,0 +1,222 @@
+//! What may be found after a crash, and what is found.
+//!
+//! What is true here: [`Observed`] is what a program sees after recovery; [`judge`] compares it with a history at a crash
+//! point and knows nothing of how the volume works, but for the place of the tiers that an append was spread over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use polymux_fs::{FileKind, FileSystem, SeekTarget, check_records};
+use polymux_meta::MetadataStore;
+use polymux_tier::Tier;
+use polymux_types::Ino;
+
+use super::history::{History, Names, Version};
+use super::scene::Mounted;
+use crate::common::{read_only, read_whole, walk};
+
+const BLOCK: usize = 4096;
+
+/// One file as it is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub content: Arc<Vec<u8>>,
+    /// Offset and tier of each run.
+    pub places: Vec<(usize, Option<String>)>,
+}
+
+/// A volume as a program finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observed {
+    pub names: Names,
+    pub files: BTreeMap<Ino, Found>,
+}
+
+impl Observed {
+    /// Walks over everything and reads it.
+    pub fn of(fs: &FileSystem) -> Result<Self, String> {
+        let failed = |what: &str, error: &polymux_fs::Error| format!("{what}: {error}");
+        let mut names = Names::new();
+        let mut files = BTreeMap::new();
+        for (path, ino) in walk(fs).map_err(|error| failed("walking over the names", &error))? {
+            let attributes =
+                fs.attributes(&polymux_fs::Caller::root(), ino).map_err(|error| failed("an inode", &error))?;
+            if attributes.kind != FileKind::Regular {
+                continue;
+            }
+            let name = String::from_utf8_lossy(path.strip_prefix(b"/").unwrap_or(&path)).into_owned();
+            let content = read_whole(fs, ino).map_err(|error| failed(&format!("reading `{name}`"), &error))?;
+            if content.len() as u64 != attributes.size {
+                return Err(format!("`{name}` has a size of {} and {} bytes", attributes.size, content.len()));
+            }
+            let location = fs.locate(ino).map_err(|error| failed("locating", &error))?;
+            let place = |extent: &polymux_fs::ExtentReport| {
+                (usize::try_from(extent.offset).expect("files are small"), extent.tier.clone())
+            };
+            let places = location.extents.iter().map(place).collect();
+            names.insert(name, ino);
+            files.insert(ino, Found { content: Arc::new(content), places });
+        }
+        Ok(Self { names, files })
+    }
+
+    /// The same but for where it lies.
+    pub fn agrees(&self, other: &Self) -> Result<(), String> {
+        if self.names != other.names {
+            return Err(format!("the names were {:?} and are {:?}", self.names, other.names));
+        }
+        for (ino, found) in &self.files {
+            let before = &other.files[ino].content;
+            if found.content != *before {
+                return Err(format!("inode {ino}: {}", difference(&found.content, before)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn difference(was: &[u8], is: &[u8]) -> String {
+    let first = was.iter().zip(is).position(|(was, is)| was != is).unwrap_or(was.len().min(is.len()));
+    let byte = |content: &[u8]| content.get(first).map_or("nothing".to_owned(), |byte| format!("{byte:#04x}"));
+    format!("{} bytes and {} bytes differ from byte {first} on: {} and {}", was.len(), is.len(), byte(was), byte(is))
+}
+
+/// Whether what was found may be there after a crash at this point.
+pub fn judge(history: &History, point: usize, observed: &Observed) -> Result<(), String> {
+    let possible = history.names_possible(point);
+    let mut complaint = None;
+    for index in possible.iter().copied().filter(|index| history.names[*index].1 == observed.names) {
+        match judge_files(history, point, index, observed) {
+            Ok(()) => return Ok(()),
+            Err(found) => complaint = Some(found),
+        }
+    }
+    let expected = || possible.iter().map(|index| format!("\n    {:?}", history.names[*index].1)).collect::<String>();
+    Err(complaint.unwrap_or_else(|| format!("the names are {:?}, possible are{}", observed.names, expected())))
+}
+
+fn judge_files(history: &History, point: usize, names: usize, observed: &Observed) -> Result<(), String> {
+    for (ino, found) in &observed.files {
+        let name = observed.names.iter().find(|(_, of)| *of == ino).map_or("", |(name, _)| name);
+        let versions = history.versions_possible(point, names, *ino);
+        judge_file(&versions, found).map_err(|text| {
+            let versions: Vec<(usize, usize)> =
+                versions.iter().map(|version| (version.step, version.content.len())).collect();
+            format!(
+                "`{name}` (inode {ino}): {text}; possible versions (step, size): {versions:?}; places {:?}",
+                found.places
+            )
+        })?;
+    }
+    Ok(())
+}
+
+fn judge_file(versions: &[&Version], found: &Found) -> Result<(), String> {
+    let size = found.content.len();
+    if !is_size_possible(versions, size) {
+        return Err(format!("a size of {size} that it never had"));
+    }
+    for block in 0..size.div_ceil(BLOCK) {
+        judge_block(versions, found, block)?;
+    }
+    judge_spread(versions, found)
+}
+
+/// A write that made the file longer may be torn between blocks.
+fn is_size_possible(versions: &[&Version], size: usize) -> bool {
+    let grown_to = |pair: &[&Version]| {
+        let (before, after) = (pair[0].content.len(), pair[1].content.len());
+        size.is_multiple_of(BLOCK) && before < size && size < after
+    };
+    versions.iter().any(|version| version.content.len() == size) || versions.windows(2).any(grown_to)
+}
+
+/// Bytes of a block of a version, as long as the file that was found; zeros beyond the end of the version.
+fn block_of(version: &Version, block: usize, size: usize) -> Vec<u8> {
+    let (from, to) = (block * BLOCK, size.min((block + 1) * BLOCK));
+    let there = &version.content[from.min(version.content.len())..to.min(version.content.len())];
+    let mut bytes = there.to_vec();
+    bytes.resize(to - from, 0);
+    bytes
+}
+
+fn judge_block(versions: &[&Version], found: &Found, block: usize) -> Result<(), String> {
+    let size = found.content.len();
+    let bytes = &found.content[block * BLOCK..size.min((block + 1) * BLOCK)];
+    // A file that is longer than it was before a cut was cut before: what the cut took away does not come back.
+    let cut_happened = |(index, version): (usize, &&Version)| {
+        // The second of two cuts in one replacement counts only where the first is not possible any more.
+        let cut = version.cut.filter(|_| index == 0 || versions[index - 1].cut.is_none())?;
+        let longest_before = versions[..index].iter().map(|before| before.content.len()).max()?;
+        (size > longest_before && cut < (block + 1) * BLOCK).then_some(index)
+    };
+    let first = versions.iter().enumerate().skip(1).filter_map(cut_happened).max().unwrap_or(0);
+    if versions[first..].iter().any(|version| block_of(version, block, size) == bytes) {
+        return Ok(());
+    }
+    let shown = &bytes[..bytes.len().min(4)];
+    Err(format!("block {block} of {size} bytes was never like this: it begins with {shown:02x?}"))
+}
+
+/// An unsynced append that was spread over tiers is a prefix: behind a tier's end there is no hole before the next one.
+fn judge_spread(versions: &[&Version], found: &Found) -> Result<(), String> {
+    let size = found.content.len();
+    let synced = versions[0].content.len();
+    let is_append_only = versions.windows(2).all(|pair| pair[1].content.starts_with(&pair[0].content));
+    if !is_append_only {
+        return Ok(());
+    }
+    let newest = &versions[versions.len() - 1].content;
+    for (start, _) in found.places.iter().skip(1).filter(|(start, _)| *start < size) {
+        let before = synced.min(*start)..*start;
+        let is_lost = |at: usize| found.content[at] == 0 && newest[at] != 0;
+        if let Some(at) = before.clone().find(|at| is_lost(*at)) {
+            return Err(format!(
+                "an append over two tiers lost byte {at}, and what follows on the next tier at {start} is there"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The records keep to their rules.
+pub fn check_store(store: &dyn MetadataStore) -> Result<(), String> {
+    let report = check_records(store).map_err(|error| format!("the records cannot be read: {error}"))?;
+    if report.violation_count == 0 { Ok(()) } else { Err(format!("the records break rules: {:?}", report.violations)) }
+}
+
+/// How exactly room in use is what the files have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpaceRule {
+    Exact,
+    /// A write that relocated blocks may have left a copy that is nobody's in an object that has an owner.
+    CopiesMayBeLeft,
+}
+
+/// Room in use on all tiers is what the files have, no more and no less. Nothing is left to be freed.
+pub fn check_space(mounted: &Mounted, rule: SpaceRule) -> Result<(), String> {
+    let used: u64 = mounted.memory.iter().map(|tier| tier.space().map_or(0, |space| space.used)).sum();
+    let mut data = 0;
+    let failed = |error: polymux_fs::Error| format!("walking over the data: {error}");
+    for ino in walk(&mounted.fs).map_err(failed)?.into_values().collect::<std::collections::BTreeSet<_>>() {
+        let caller = polymux_fs::Caller::root();
+        let attributes = mounted.fs.attributes(&caller, ino).map_err(failed)?;
+        let location = mounted.fs.locate(ino).map_err(failed)?;
+        if attributes.kind != FileKind::Regular || location.bytes_inline > 0 || attributes.size == 0 {
+            continue;
+        }
+        let handle = mounted.fs.open(&caller, ino, read_only()).map_err(failed)?;
+        let mut at = 0;
+        while let Ok(start) = mounted.fs.seek(&caller, handle, at, SeekTarget::Data) {
+            let end = mounted.fs.seek(&caller, handle, start, SeekTarget::Hole).map_err(failed)?;
+            data += end.next_multiple_of(BLOCK as u64) - start / BLOCK as u64 * BLOCK as u64;
+            at = end.max(start + 1);
+            if at >= attributes.size {
+                break;
+            }
+        }
+        mounted.fs.release(handle).map_err(failed)?;
+    }
+    let is_right = used == data || (rule == SpaceRule::CopiesMayBeLeft && used > data);
+    if is_right { Ok(()) } else { Err(format!("the tiers hold {used} bytes, the files have {data}")) }
+}

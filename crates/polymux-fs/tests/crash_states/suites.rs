@@ -1,0 +1,198 @@
+//! The workloads: short ones in every order, in the manner of ACE, and longer ones by chance.
+//!
+//! What is true here: a suite and an index give one workload, always the same.
+
+use polymux_sim::crash_states::Random;
+use polymux_sim::recording::Pause;
+
+use super::scene::Shape;
+use super::workload::{At, Operation, Workload};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Everything fits anywhere; an append stays on the fast tier; there are no inline files.
+pub const SHAPES: [Shape; 3] = [
+    Shape { name: "tight", capacities: [20 * KIB, 16 * MIB, 16 * MIB], inline_size_max: 4096 },
+    Shape { name: "roomy", capacities: [16 * MIB; 3], inline_size_max: 4096 },
+    Shape { name: "objects", capacities: [28 * KIB, 16 * MIB, 16 * MIB], inline_size_max: 0 },
+];
+
+/// Number of symbols of the short workloads.
+pub const SYMBOLS: usize = 25;
+
+/// A symbol of the short workloads: one operation, or two that belong together.
+fn symbol(number: usize) -> Vec<Operation> {
+    let write = |name, at, length| Operation::Write { name, at, length, descriptor: 0 };
+    match number {
+        0 => vec![Operation::Create("c"), write("c", At::End, 6000)],
+        1 => vec![write("a", At::Offset(3000), 6000)],
+        2 => vec![write("a", At::End, 9000)],
+        3 => vec![write("b", At::End, 5000)],
+        4 => vec![Operation::Truncate { name: "a", size: 5000 }],
+        5 => vec![Operation::Truncate { name: "a", size: 20_000 }],
+        6 => vec![Operation::Truncate { name: "a", size: 0 }],
+        7 => vec![Operation::Punch { name: "a", offset: 3000, length: 6000 }],
+        8 => vec![Operation::Rename { from: "b", to: "a" }],
+        9 => vec![Operation::Rename { from: "a", to: "c" }],
+        10 => vec![Operation::Link { from: "a", to: "l" }],
+        11 => vec![Operation::Unlink("a")],
+        12 => vec![Operation::Fsync("a")],
+        13 => vec![Operation::Fdatasync("a")],
+        14 => vec![Operation::SyncDirectory],
+        15 => vec![Operation::Migrate { name: "a", place: 1 }],
+        16 => vec![Operation::Migrate { name: "a", place: 0 }],
+        17 => vec![Operation::Drain(0)],
+        18 => vec![Operation::AddSpare],
+        19 => vec![Operation::Replace { name: "a", length: 7000 }],
+        20 => vec![Operation::Background],
+        21 => vec![beside(1, Pause::Write, vec![write("a", At::Offset(5000), 4000), Operation::Fsync("a")])],
+        22 => vec![Operation::Close("a")],
+        23 => vec![Operation::Fsync("b")],
+        24 => vec![Operation::SyncVolume],
+        _ => unreachable!("there are {SYMBOLS} symbols"),
+    }
+}
+
+/// By symbols. What an order or a sync protects often shows only where a size was settled durably before.
+const CHOSEN: [&[usize]; 9] = [
+    // Spread over two tiers and synced, then cut: both objects are cut at once.
+    &[2, 12, 4],
+    // The same, and longer again on the object that was cut.
+    &[2, 12, 4, 2],
+    // Moved and settled, then cut, or longer.
+    &[15, 12, 4],
+    &[15, 12, 2],
+    // A copy onto an object that the file has.
+    &[2, 12, 15],
+    // Written and synced beside the copy.
+    &[21],
+    &[0, 14],
+    // A file that has left the store takes the place of another one.
+    &[3, 8],
+    // A move back and forth, with what follows in the background.
+    &[15, 20, 20, 16, 20, 20],
+];
+
+fn beside(place: usize, pause: Pause, others: Vec<Operation>) -> Operation {
+    Operation::Beside { name: "a", place, pause, index: 0, others }
+}
+
+/// A family of workloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// Sequences that show what is missing where an order or a sync is left out, each on every shape.
+    Chosen,
+    /// All sequences of so many symbols, on every shape.
+    Short(u32),
+    /// By chance.
+    Random,
+}
+
+impl Suite {
+    /// Workloads that there are.
+    pub fn count(self) -> usize {
+        match self {
+            Self::Chosen => CHOSEN.len() * SHAPES.len(),
+            Self::Short(length) => SYMBOLS.pow(length) * SHAPES.len(),
+            Self::Random => usize::MAX,
+        }
+    }
+
+    pub fn name(self) -> String {
+        match self {
+            Self::Chosen => "chosen".to_owned(),
+            Self::Short(length) => format!("short{length}"),
+            Self::Random => "random".to_owned(),
+        }
+    }
+
+    pub fn of_name(name: &str) -> Option<Self> {
+        match name.strip_prefix("short") {
+            Some(length) => length.parse().ok().map(Self::Short),
+            None if name == "chosen" => Some(Self::Chosen),
+            None => (name == "random").then_some(Self::Random),
+        }
+    }
+
+    /// A workload.
+    pub fn workload(self, index: usize, seed: u64) -> Workload {
+        match self {
+            Self::Chosen => {
+                let symbols = CHOSEN[index / SHAPES.len()];
+                let operations = symbols.iter().flat_map(|number| symbol(*number)).collect();
+                Workload { shape: SHAPES[index % SHAPES.len()], operations }
+            }
+            Self::Short(length) => {
+                let mut rest = index / SHAPES.len();
+                let mut operations = Vec::new();
+                for _ in 0..length {
+                    operations.extend(symbol(rest % SYMBOLS));
+                    rest /= SYMBOLS;
+                }
+                Workload { shape: SHAPES[index % SHAPES.len()], operations }
+            }
+            Self::Random => {
+                random_workload(&mut Random::new(seed ^ (index as u64).wrapping_mul(0x2545_f491_4f6c_dd1d)))
+            }
+        }
+    }
+}
+
+const NAMES: [&str; 5] = ["a", "b", "c", "l", "x"];
+
+/// One in so many random workloads reaches beyond the first node of 2 MiB.
+const FAR_ONE_OF: usize = 12;
+
+fn random_workload(random: &mut Random) -> Workload {
+    let shape = SHAPES[random.below(SHAPES.len())];
+    let is_far = random.below(FAR_ONE_OF) == 0;
+    let length = 5 + random.below(6);
+    let mut operations = Vec::new();
+    if is_far {
+        let at = At::Offset((2 << 20) - 1 - random.below(6000));
+        operations.push(Operation::Write { name: "a", at, length: 1 + random.below(12_000), descriptor: 0 });
+    }
+    for _ in 0..length {
+        operations.push(random_operation(random));
+    }
+    Workload { shape, operations }
+}
+
+fn random_write(random: &mut Random) -> Operation {
+    let at = if random.below(2) == 0 { At::End } else { At::Offset(random.below(24_000)) };
+    let name = NAMES[random.below(3)];
+    Operation::Write { name, at, length: 1 + random.below(11_000), descriptor: random.below(2) }
+}
+
+fn random_operation(random: &mut Random) -> Operation {
+    let name = NAMES[random.below(NAMES.len())];
+    let other = NAMES[random.below(NAMES.len())];
+    match random.below(30) {
+        0..8 => random_write(random),
+        8 | 9 => Operation::Truncate { name, size: random.below(26_000) },
+        10 => Operation::Truncate { name, size: 0 },
+        11 => Operation::Punch { name, offset: random.below(16_000), length: 1 + random.below(12_000) },
+        12 => Operation::Create(NAMES[2]),
+        13 => Operation::Rename { from: name, to: other },
+        14 => Operation::Link { from: name, to: other },
+        15 => Operation::Unlink(name),
+        16 | 17 => Operation::Fsync(name),
+        18 => Operation::Fdatasync(name),
+        19 => Operation::SyncDirectory,
+        20 => Operation::SyncVolume,
+        21 => Operation::Replace { name, length: 1 + random.below(9000) },
+        22 => Operation::Close(name),
+        23 | 24 => Operation::Migrate { name, place: random.below(3) },
+        25 | 26 => {
+            let pause = if random.below(2) == 0 { Pause::Read } else { Pause::Write };
+            let (offset, length) = (random.below(12_000), 1 + random.below(9000));
+            let other = Operation::Write { name: "a", at: At::Offset(offset), length, descriptor: 1 };
+            let others = if random.below(2) == 0 { vec![other] } else { vec![other, Operation::Fsync("a")] };
+            beside(random.below(3), pause, others)
+        }
+        27 => Operation::Drain(0),
+        28 => Operation::AddSpare,
+        _ => Operation::Background,
+    }
+}

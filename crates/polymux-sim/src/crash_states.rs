@@ -1,0 +1,26 @@
+//! The states that a power failure may leave, over all devices of a volume.
+//!
+//! What is true here:
+//! * Between two devices there is no order: what one of them kept says nothing of the others. What a sync confirmed is kept.
+//! * On a tier, an object keeps of what no sync covered: of its *own changes* (making, cutting, punching, reserving,
+//!   removing) a prefix of their order, as a file system with a log does; of each page that was written a prefix of the
+//!   writes to that page, because a page goes to the device as it is in the cache. A write that needs room or makes the
+//!   object longer needs the own changes before it. Nothing else is ordered: not pages among each other, not objects among
+//!   each other, so not data against the changes of another object.
+//! * A cut or a punch within a page is a write to that page: it goes to the device together with what was written there
+//!   before, or not at all.
+//! * A page is written whole or not at all (4 KiB, the atomic unit), so a write of several pages may be torn between them.
+//! * The store keeps a prefix of its transactions, as its trait promises (its own tests enumerate its crash states).
+//! * A [`State`] is what a mount after the crash finds: all of it is durable.
+//!
+//! ```text
+//!  journal ──► World at a crash point ──Choice──► State ──► tiers and a store
+//! ```
+
+mod choice;
+mod state;
+mod world;
+
+pub use choice::{Choice, Keep, Random};
+pub use state::{State, StateHash};
+pub use world::{EntryDurability, World};

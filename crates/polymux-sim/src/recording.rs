@@ -1,0 +1,405 @@
+//! Tiers and a metadata store that write down every change made to them, all into one journal.
+//!
+//! What is true here:
+//! * The journal holds each change that succeeded, with exactly what was done (a short write is recorded as long as it was),
+//!   in the order in which the changes were made. Nothing that only reads is recorded.
+//! * A sync is recorded when it returns: until then nothing of it is promised, and whatever it made durable before could
+//!   have become durable by itself.
+//! * Syncs of different devices that follow one another directly stand in the order of the devices: threads carry them out
+//!   side by side, and their order among themselves says nothing. So one seed gives one journal.
+//! * A pause in a change is a place where a test may do something else, on the same thread: before the tier below is touched.
+//!
+//! ```text
+//!  file system ──► RecordingTier ──► MemoryTier
+//!              ──► RecordingStore ─► MemoryStore      each change ──► Journal ──► crash states
+//! ```
+
+use std::sync::Arc;
+
+use polymux_meta::{Batch, Entry, MetadataStore, Sequence, StoreError};
+use polymux_tier::{
+    AllocateMode, Capabilities, CounterSnapshot, Label, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Tier,
+    TierError, Wait,
+};
+use polymux_types::sync::Mutex;
+use polymux_types::{Bucket, ObjectId};
+
+use crate::{MemoryStore, MemoryTier};
+
+/// A change of one tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TierChange {
+    /// An object was made.
+    Create(ObjectRef),
+    /// An object was removed.
+    Remove(ObjectRef),
+    /// Bytes were written.
+    Write {
+        /// Where to.
+        object: ObjectRef,
+        /// The first byte.
+        offset: u64,
+        /// As many as were written.
+        data: Arc<[u8]>,
+    },
+    /// The size was set.
+    Truncate {
+        /// Of which object.
+        object: ObjectRef,
+        /// In bytes.
+        size: u64,
+    },
+    /// Room was reserved.
+    Allocate {
+        /// For which object.
+        object: ObjectRef,
+        /// The first byte.
+        offset: u64,
+        /// In bytes.
+        length: u64,
+        /// Whether the size grew.
+        mode: AllocateMode,
+    },
+    /// A range was made a hole.
+    Punch {
+        /// Of which object.
+        object: ObjectRef,
+        /// The first byte.
+        offset: u64,
+        /// In bytes.
+        length: u64,
+    },
+    /// The description of an object was refreshed.
+    Stamp(ObjectRef),
+    /// The label was replaced or taken away, durably.
+    Label(Option<Box<Label>>),
+    /// An object was made durable.
+    Sync(ObjectRef),
+    /// Everything was made durable.
+    SyncAll,
+}
+
+impl TierChange {
+    fn describe(&self) -> String {
+        match self {
+            Self::Create(object) => format!("create {:x}", object.id.0),
+            Self::Remove(object) => format!("remove {:x}", object.id.0),
+            Self::Write { object, offset, data } => {
+                format!("write {:x} at {offset}, {} bytes, first {:02x?}", object.id.0, data.len(), data.first())
+            }
+            Self::Truncate { object, size } => format!("truncate {:x} to {size}", object.id.0),
+            Self::Allocate { object, offset, length, mode } => {
+                format!("allocate {:x} at {offset}, {length} bytes, {mode:?}", object.id.0)
+            }
+            Self::Punch { object, offset, length } => format!("punch {:x} at {offset}, {length} bytes", object.id.0),
+            Self::Stamp(object) => format!("stamp {:x}", object.id.0),
+            Self::Label(Some(label)) => format!("label of epoch {}, {:?}", label.epoch.0, label.clean),
+            Self::Label(None) => "no label".to_owned(),
+            Self::Sync(object) => format!("sync {:x}", object.id.0),
+            Self::SyncAll => "sync all".to_owned(),
+        }
+    }
+}
+
+/// One entry of a journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A tier was changed; the number is its place in the scene.
+    Tier(usize, TierChange),
+    /// A transaction was committed.
+    Commit(Sequence, Arc<Batch>),
+    /// The store was made durable up to a transaction.
+    SyncStore(Sequence),
+    /// The configuration lists these tiers from now on, durably.
+    Configure(Vec<usize>),
+}
+
+impl Event {
+    /// In one line, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Tier(tier, change) => format!("tier {tier}: {}", change.describe()),
+            Self::Commit(sequence, batch) => {
+                let records = batch.iter().map(|change| {
+                    let letter = change.key.get(4).map_or('?', |byte| char::from(*byte));
+                    let sign = if change.value.is_some() { '+' } else { '-' };
+                    format!("{sign}{letter}")
+                });
+                format!("store: commit {} of {}", sequence.0, records.collect::<Vec<_>>().join(" "))
+            }
+            Self::SyncStore(through) => format!("store: sync through {}", through.0),
+            Self::Configure(listed) => format!("configuration: tiers {listed:?}"),
+        }
+    }
+
+    /// The device of a sync; the store comes last.
+    fn synced_device(&self) -> Option<usize> {
+        match self {
+            Self::Tier(tier, TierChange::Sync(_) | TierChange::SyncAll) => Some(*tier),
+            Self::SyncStore(_) => Some(usize::MAX),
+            _ => None,
+        }
+    }
+}
+
+/// What was done to all devices of a volume, in order.
+#[derive(Default)]
+pub struct Journal {
+    state: Mutex<Entries>,
+}
+
+#[derive(Default)]
+struct Entries {
+    events: Vec<Event>,
+    /// Entries before this one keep their place: somebody asked for the position.
+    settled: usize,
+}
+
+impl Journal {
+    /// An empty journal.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an entry.
+    pub fn push(&self, event: Event) {
+        let mut state = self.state.lock();
+        let mut place = state.events.len();
+        if let Some(device) = event.synced_device() {
+            let is_later = |place: usize| state.events[place].synced_device().is_some_and(|other| other > device);
+            while place > state.settled && is_later(place - 1) {
+                place -= 1;
+            }
+        }
+        state.events.insert(place, event);
+    }
+
+    /// Entries so far: a position, which is a crash point. What comes before it stays before it.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        let mut state = self.state.lock();
+        state.settled = state.events.len();
+        state.settled
+    }
+
+    /// Everything so far.
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
+        self.state.lock().events.clone()
+    }
+}
+
+/// Which change of a tier is about to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// Bytes are read.
+    Read,
+    /// Bytes are written.
+    Write,
+    /// An object is synced.
+    Sync,
+}
+
+/// Called before a change is made, with the place of the tier.
+pub type PauseHook = dyn Fn(usize, Pause) + Send + Sync;
+
+/// A tier that records.
+pub struct RecordingTier {
+    inner: Arc<MemoryTier>,
+    place: usize,
+    journal: Arc<Journal>,
+    pause: Option<Arc<PauseHook>>,
+}
+
+impl RecordingTier {
+    /// Records the changes of a tier as those of the device `place`.
+    #[must_use]
+    pub fn new(inner: Arc<MemoryTier>, place: usize, journal: Arc<Journal>) -> Self {
+        Self { inner, place, journal, pause: None }
+    }
+
+    /// The same, with a hook that is called before changes.
+    #[must_use]
+    pub fn with_pause(mut self, pause: Arc<PauseHook>) -> Self {
+        self.pause = Some(pause);
+        self
+    }
+
+    fn note(&self, change: TierChange) {
+        self.journal.push(Event::Tier(self.place, change));
+    }
+
+    fn pause_before(&self, pause: Pause) {
+        if let Some(hook) = &self.pause {
+            hook(self.place, pause);
+        }
+    }
+}
+
+impl Tier for RecordingTier {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn space(&self) -> Result<Space, TierError> {
+        self.inner.space()
+    }
+
+    fn create(&self, object: ObjectRef) -> Result<(), TierError> {
+        self.inner.create(object)?;
+        self.note(TierChange::Create(object));
+        Ok(())
+    }
+
+    fn remove(&self, object: ObjectRef) -> Result<(), TierError> {
+        self.inner.remove(object)?;
+        self.note(TierChange::Remove(object));
+        Ok(())
+    }
+
+    fn stat(&self, object: ObjectRef) -> Result<ObjectStat, TierError> {
+        self.inner.stat(object)
+    }
+
+    fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
+        self.pause_before(Pause::Read);
+        self.inner.read(object, offset, buffer, wait)
+    }
+
+    fn write(&self, object: ObjectRef, offset: u64, data: &[u8], wait: Wait) -> Result<usize, TierError> {
+        self.pause_before(Pause::Write);
+        let done = self.inner.write(object, offset, data, wait)?;
+        self.note(TierChange::Write { object, offset, data: Arc::from(&data[..done]) });
+        Ok(done)
+    }
+
+    fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError> {
+        self.inner.truncate(object, size)?;
+        self.note(TierChange::Truncate { object, size });
+        Ok(())
+    }
+
+    fn allocate(&self, object: ObjectRef, offset: u64, length: u64, mode: AllocateMode) -> Result<(), TierError> {
+        self.inner.allocate(object, offset, length, mode)?;
+        self.note(TierChange::Allocate { object, offset, length, mode });
+        Ok(())
+    }
+
+    fn punch(&self, object: ObjectRef, offset: u64, length: u64) -> Result<(), TierError> {
+        self.inner.punch(object, offset, length)?;
+        self.note(TierChange::Punch { object, offset, length });
+        Ok(())
+    }
+
+    fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>, TierError> {
+        self.inner.seek(object, offset, target)
+    }
+
+    fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {
+        self.inner.stamp(object, stamp)?;
+        self.note(TierChange::Stamp(object));
+        Ok(())
+    }
+
+    fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
+        self.pause_before(Pause::Sync);
+        self.inner.sync(object)?;
+        self.note(TierChange::Sync(object));
+        Ok(())
+    }
+
+    fn sync_all(&self) -> Result<(), TierError> {
+        self.pause_before(Pause::Sync);
+        self.inner.sync_all()?;
+        self.note(TierChange::SyncAll);
+        Ok(())
+    }
+
+    fn is_unsynced(&self, object: ObjectRef) -> bool {
+        self.inner.is_unsynced(object)
+    }
+
+    fn list(&self, bucket: Bucket) -> Result<Vec<ObjectId>, TierError> {
+        self.inner.list(bucket)
+    }
+
+    fn read_label(&self) -> Result<Label, TierError> {
+        self.inner.read_label()
+    }
+
+    fn write_label(&self, label: &Label) -> Result<(), TierError> {
+        self.inner.write_label(label)?;
+        self.note(TierChange::Label(Some(Box::new(label.clone()))));
+        Ok(())
+    }
+
+    fn remove_label(&self) -> Result<(), TierError> {
+        Tier::remove_label(&*self.inner)?;
+        self.note(TierChange::Label(None));
+        Ok(())
+    }
+
+    fn counters(&self) -> CounterSnapshot {
+        self.inner.counters()
+    }
+}
+
+/// A metadata store that records.
+pub struct RecordingStore {
+    inner: Arc<MemoryStore>,
+    journal: Arc<Journal>,
+    /// Held over a commit and its entry, so that both have one order.
+    committing: Mutex<()>,
+}
+
+impl RecordingStore {
+    /// Records the transactions of a store.
+    #[must_use]
+    pub fn new(inner: Arc<MemoryStore>, journal: Arc<Journal>) -> Self {
+        Self { inner, journal, committing: Mutex::new(()) }
+    }
+}
+
+impl MetadataStore for RecordingStore {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.get(key)
+    }
+
+    fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Entry>, StoreError> {
+        self.inner.range(from, to, limit)
+    }
+
+    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
+        let _one_at_a_time = self.committing.lock();
+        let recorded = Arc::new(batch.clone());
+        let before = self.inner.committed();
+        let sequence = self.inner.commit(batch)?;
+        if sequence > before {
+            self.journal.push(Event::Commit(sequence, recorded));
+        }
+        Ok(sequence)
+    }
+
+    fn sync(&self, through: Sequence) -> Result<(), StoreError> {
+        let has_work = self.inner.durable() < through;
+        self.inner.sync(through)?;
+        if has_work {
+            self.journal.push(Event::SyncStore(through));
+        }
+        Ok(())
+    }
+
+    fn durable(&self) -> Sequence {
+        self.inner.durable()
+    }
+
+    fn committed(&self) -> Sequence {
+        self.inner.committed()
+    }
+
+    fn bytes_used(&self) -> u64 {
+        self.inner.bytes_used()
+    }
+}
