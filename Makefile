@@ -123,8 +123,12 @@ VERSION ?= 1
 fixture:
 	$(CARGO) run --locked -p polymux --example make_fixture -- $(VERSION) crates/polymux/tests/fixtures
 
-# The metadata store after power failures at any moment of SEEDS times as many runs as `make test` looks at; as root.
+# Power failures at any moment, over all devices of a volume: WORKLOADS workloads of three symbols and half as many by
+# chance beside all shorter ones; each planted fault must be found. Takes up to half an hour. Then the metadata store alone,
+# over SEEDS times as many runs as `make test` looks at; as root.
 SEEDS ?= 10
+WORKLOADS ?= 3000
 .PHONY: test-crash-states
 test-crash-states:
+	POLYMUX_CRASH_LONG=$(WORKLOADS) $(CARGO) test --locked --release -p polymux-fs --test crash_states -- --nocapture --test-threads 1
 	POLYMUX_CRASH_SEEDS=$(SEEDS) $(CARGO) test --locked -p polymux-meta --test crash_states -- --nocapture

@@ -68,6 +68,9 @@ pub(crate) struct Core {
     pub(crate) rename_lock: Mutex<()>,
     /// The last stop was unclean: objects may be longer than their files say (DESIGN section 6).
     pub(crate) after_unclean_stop: AtomicBool,
+    /// After an unclean stop: the last file whose size was asked of its objects. `None` as soon as all of them were; only
+    /// then may a stop be clean again.
+    pub(crate) sizes_asked: Mutex<Option<Ino>>,
     pub(crate) epoch: AtomicU64,
     /// Held by whoever raises the epoch, or changes the record of a tier.
     pub(crate) raising: Mutex<()>,
@@ -200,6 +203,7 @@ impl Core {
             sync_pool: SyncPool::default(),
             rename_lock: Mutex::new(()),
             after_unclean_stop: AtomicBool::new(false),
+            sizes_asked: Mutex::new(None),
             epoch: AtomicU64::new(0),
             raising: Mutex::new(()),
             tier_event: Mutex::new(()),

@@ -50,8 +50,8 @@ mod planted {
     }
 
     impl PlantedFault {
-        /// All of them.
-        pub const ALL: [Self; 15] = [
+        /// Those that the crash states show. [`Self::ClaimNotFlushed`] is not among them: it leaks room at the most.
+        pub const ALL: [Self; 14] = [
             Self::FsyncWithoutData,
             Self::PunchBeforeCommit,
             Self::RecordGoneBeforeTierSync,
@@ -59,7 +59,6 @@ mod planted {
             Self::WritersBesideCopyUnnoticed,
             Self::CopiedAgainNotSynced,
             Self::CopyNotSynced,
-            Self::ClaimNotFlushed,
             Self::SpreadAppendNotSettled,
             Self::SettledBeforeSync,
             Self::ObjectNotSyncedBeforeRecord,

@@ -7,8 +7,9 @@ use common::{
     Volume, close, create, errno, find, make_directory, pattern, read_at, read_only, read_whole, read_write, write_all,
 };
 use polymux_fs::{Caller, OpenOptions, RenameMode, SetAttributes, SetTime, SyncKind};
-use polymux_tier::Tier;
-use polymux_types::{Errno, Ino, Timestamp};
+use polymux_tier::{ObjectRef, Tier, Wait};
+use polymux_types::limits::BUCKETS;
+use polymux_types::{Bucket, Errno, Ino, Timestamp};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -284,4 +285,30 @@ fn recovering_twice_is_the_same_as_recovering_once() {
     volume.remount();
     assert!(snapshot(&volume) == once, "a clean remount changed something");
     assert_eq!(volume.fs().status().expect("answered").recovery, Vec::<String>::new(), "the last stop was clean");
+}
+
+/// A file that nobody looked at in the first mount after a crash kept an object that was longer than the file, and the stop
+/// after that was called clean: later the file grew over bytes that were cut off or never synced.
+#[test]
+fn what_a_crash_left_behind_the_end_of_a_file_is_gone_after_the_next_clean_stop() {
+    let mut volume = Volume::new(&[MIB, MIB]);
+    let (_, handle) = create(volume.fs(), "f");
+    write_all(volume.fs(), handle, 0, &[1; 40_960]).expect("written");
+    volume.fs().sync(&Caller::root(), handle, SyncKind::All).expect("synced");
+    close(volume.fs(), handle).expect("closed");
+    // A clean stop settles the size, and after it bytes come behind it that no record speaks of.
+    volume.unmount().expect("unmounted");
+    volume.mount().expect("mounted");
+    let entry = (0..BUCKETS)
+        .map(Bucket)
+        .find_map(|bucket| volume.list(0, bucket).first().map(|object| ObjectRef::new(*object, bucket)))
+        .expect("the file has an object");
+    volume.tier(0).write(entry, 40_960, &[9; 4096], Wait::Allowed).expect("written behind the back of the volume");
+    volume.tier(0).sync(entry).expect("synced");
+    volume.stop_uncleanly();
+    // Nobody looks at the file in this mount.
+    volume.mount().expect("mounted");
+    volume.unmount().expect("unmounted");
+    volume.mount().expect("mounted");
+    assert_eq!(volume.tier(0).stat(entry).expect("it is there").size, 40_960, "the ghost is gone");
 }

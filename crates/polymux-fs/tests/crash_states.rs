@@ -41,19 +41,19 @@ fn seed() -> u64 {
     from_environment("POLYMUX_CRASH_SEED").unwrap_or(1)
 }
 
-fn is_long() -> bool {
-    from_environment::<u32>("POLYMUX_CRASH_LONG").is_some()
+/// Workloads of three symbols in the long form.
+fn long_count() -> Option<usize> {
+    from_environment("POLYMUX_CRASH_LONG")
 }
 
 fn effort() -> Effort {
-    if is_long() { EFFORT_LONG } else { EFFORT }
+    if long_count().is_some() { EFFORT_LONG } else { EFFORT }
 }
 
 /// What a run looks at.
 fn shares() -> Vec<Share> {
     let share = |suite: Suite, stride: usize, count: usize| Share { suite, stride, count: count.min(suite.count()) };
-    if is_long() {
-        let long: usize = from_environment("POLYMUX_CRASH_WORKLOADS").unwrap_or(3000);
+    if let Some(long) = long_count() {
         vec![
             share(Suite::Chosen, 1, usize::MAX),
             share(Suite::Short(1), 1, usize::MAX),

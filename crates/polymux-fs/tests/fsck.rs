@@ -45,3 +45,26 @@ fn at_least_25_kinds_of_damage_are_planted() {
         planted.iter().filter(|name| !FINDING_KINDS.iter().any(|kind| kind.name == **name)).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
 }
+
+#[test]
+fn the_document_lists_every_kind_of_finding() {
+    let document = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/FSCK.md");
+    let text = std::fs::read_to_string(document).expect("the document is there");
+    for kind in FINDING_KINDS {
+        assert!(text.contains(&format!("| `{}`", kind.name)), "{}", kind.name);
+        assert!(text.contains(kind.meaning) && text.contains(kind.repair), "{}", kind.name);
+    }
+}
+
+#[test]
+fn a_check_that_is_ended_says_so_and_leaves_a_volume_that_can_be_checked_again() {
+    let world = World::new();
+    let mut seen = 0;
+    let error = world.check_until(CheckMode::Repair, &mut |_| {
+        seen += 1;
+        if seen == 5 { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
+    });
+    let polymux_fs::VolumeError::FileSystem(error) = error.expect_err("it was ended") else { panic!("it was ended") };
+    assert_eq!(error.errno(), polymux_types::Errno::EINTR);
+    assert_eq!(errors(&world.check(CheckMode::Report)), []);
+}

@@ -6,9 +6,16 @@ use std::sync::atomic::Ordering;
 use crate::core::Core;
 use crate::error::Result;
 use crate::file_system::Progress;
+use crate::store::InodeBody;
 
 /// Records of heat looked at in a step.
 const HEAT_RECORDS_PER_STEP: usize = 256;
+
+/// Files whose size is asked in a step.
+const FILES_PER_STEP: usize = 256;
+
+/// Files whose size is asked before an unmount that comes early.
+const FILES_AT_UNMOUNT: usize = 16_384;
 
 impl Core {
     /// One round of background work.
@@ -31,6 +38,11 @@ impl Core {
                 log::error!("volume {}: the periodic flush failed: {error}", self.name);
             }
         }
+        match self.ask_sizes(FILES_PER_STEP) {
+            Ok(false) => {}
+            Ok(true) => progress = Progress::Worked,
+            Err(error) => log::error!("volume {}: looking at files after an unclean stop failed: {error}", self.name),
+        }
         match self.move_idle_inline_files() {
             Ok(0) => {}
             Ok(_) => progress = Progress::Worked,
@@ -44,6 +56,35 @@ impl Core {
             }
         }
         progress
+    }
+
+    /// After an unclean stop the objects of a file are made what its record says when its size is first asked. That must have
+    /// been done for all files before a stop may be called clean: the next mount would believe objects that are longer than
+    /// their file, or not there. Returns whether something was done.
+    fn ask_sizes(&self, files_max: usize) -> Result<bool> {
+        let Some(after) = *self.sizes_asked.lock() else { return Ok(false) };
+        if self.tiers.all().iter().any(|tier| tier.present().is_none()) {
+            // Its objects will have to be looked at, too.
+            return Ok(false);
+        }
+        let page = self.metadata.inodes_after(after, files_max)?;
+        for (ino, record) in &page {
+            if !matches!(&record.body, InodeBody::Regular(file) if !file.objects.is_empty()) {
+                continue;
+            }
+            let asked = self.inode(*ino).and_then(|inode| match inode.file() {
+                Some(file) => self.ensure_size(&inode, file),
+                None => Ok(()),
+            });
+            if let Err(error) = asked
+                && error.errno() != polymux_types::Errno::ENOENT
+            {
+                // Whoever uses it is told; a check of the volume names it.
+                log::warn!("volume {}: inode {ino} after an unclean stop: {error}", self.name);
+            }
+        }
+        *self.sizes_asked.lock() = page.last().filter(|_| page.len() == files_max).map(|(ino, _)| *ino);
+        Ok(true)
     }
 
     /// Saves a piece of what is known of the use of files, and the logical clock. Returns whether there is more at once.
@@ -106,6 +147,7 @@ impl Core {
             inode.lifecycle.lock().pins = 0;
             self.delete_if_unused(&inode)?;
         }
+        self.ask_sizes(FILES_AT_UNMOUNT)?;
         self.heat.save_all(&self.metadata, self.logical_clock.now())?;
         self.save_logical_clock()?;
         self.sync_volume()?;
@@ -113,7 +155,11 @@ impl Core {
         for inode in self.inodes.all() {
             self.settle_if_known(&inode)?;
         }
-        self.stamp_clean()?;
+        if self.sizes_asked.lock().is_none() {
+            self.stamp_clean()?;
+        } else {
+            log::info!("volume {}: stopped before it was recovered wholly; the next mount goes on", self.name);
+        }
         // Last, so that the next mount replays nothing, whatever was recorded above.
         self.metadata.checkpoint()
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use polymux_meta::{Batch, CopySync, Sequence};
 use polymux_tier::{CleanStamp, Label, TierError};
-use polymux_types::{Clock, Epoch, TierId};
+use polymux_types::{Clock, Epoch, Ino, TierId};
 
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -42,6 +42,7 @@ pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<
     let mut core = Core::new((volume.id, volume.name), options, parts.clock, metadata, tiers)?;
     core.seed = parts.seed;
     core.after_unclean_stop.store(!was_clean, Ordering::Release);
+    *core.sizes_asked.lock() = (!was_clean).then_some(Ino(0));
     core.epoch.store(epoch.epoch.0, Ordering::Release);
     if options.access == Access::ReadWrite {
         core.forget_tiers(&unlisted)?;

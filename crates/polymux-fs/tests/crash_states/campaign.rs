@@ -18,6 +18,9 @@ use super::workload::Recorded;
 /// Threads that look at workloads.
 const THREADS: usize = 2;
 
+/// Workloads of a thread after which it says how far it is.
+const PROGRESS_EVERY: usize = 500;
+
 /// Violations after which a campaign ends.
 const VIOLATIONS_MAX: usize = 6;
 
@@ -108,7 +111,7 @@ pub fn look_at(
     let workload = suite.workload(index, seed);
     let seed_of_workload = seed.wrapping_add(index as u64);
     explore(&workload, effort, seed_of_workload, only, tally)
-        .map_err(|(violation, recorded)| describe(suite, index, seed, &violation, &recorded))
+        .map_err(|found| describe(suite, index, seed, &found.0, &found.1))
 }
 
 /// Looks at many workloads. `prepare` runs first on each thread.
@@ -131,6 +134,9 @@ pub fn run(shares: &[Share], seed: u64, effort: Effort, prepare: impl Fn() + Syn
                 let mut workloads = 0;
                 while let Some((suite, index)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     workloads += 1;
+                    if workloads % PROGRESS_EVERY == 0 {
+                        eprintln!("{}/{index}, {:.0} s", suite.name(), begun.elapsed().as_secs_f64());
+                    }
                     if is_traced {
                         eprintln!("{}/{index}: {:?}", suite.name(), suite.workload(*index, seed).operations);
                     }

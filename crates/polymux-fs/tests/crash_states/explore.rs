@@ -13,9 +13,12 @@ use polymux_sim::crash_states::{Choice, EntryDurability, Random, State, StateHas
 use polymux_sim::recording::Journal;
 
 use super::history::History;
-use super::oracle::{Observed, SpaceRule, check_space, check_store, judge};
+use super::oracle::{Observed, check_space, check_store, judge};
 use super::scene::{Mounted, Shape, TIERS};
 use super::workload::{Recorded, Workload, run};
+
+/// Bytes of contents that are remembered of the states of a workload; beyond that they are recovered again.
+const KNOWN_BYTES_MAX: usize = 128 << 20;
 
 /// How much of a workload is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -61,9 +64,9 @@ pub struct Exploration<'a> {
     shape: Shape,
     history: &'a History,
     effort: Effort,
-    space: SpaceRule,
     seed: u64,
     known: HashMap<StateHash, Outcome>,
+    known_bytes: usize,
     pub tally: &'a mut Tally,
 }
 
@@ -74,14 +77,13 @@ pub fn explore(
     seed: u64,
     only: Option<&Place>,
     tally: &mut Tally,
-) -> Result<(), (Violation, Recorded)> {
+) -> Result<(), Box<(Violation, Recorded)>> {
     let recorded = run(workload);
-    let space = if recorded.has_relocated { SpaceRule::CopiesMayBeLeft } else { SpaceRule::Exact };
     let (shape, history, known) = (workload.shape, &recorded.history, HashMap::new());
-    let mut exploration = Exploration { shape, history, effort, space, seed, known, tally };
+    let mut exploration = Exploration { shape, history, effort, seed, known, known_bytes: 0, tally };
     match exploration.all_points(&recorded, only) {
         Ok(()) => Ok(()),
-        Err(violation) => Err((violation, recorded)),
+        Err(violation) => Err(Box::new((violation, recorded))),
     }
 }
 
@@ -129,7 +131,14 @@ impl Exploration<'_> {
         if let Some(known) = self.known.get(&hash) {
             return known.clone();
         }
-        let outcome = recover(&self.shape, state, self.space).map(Arc::new);
+        let outcome = recover(&self.shape, state).map(Arc::new);
+        if let Ok(observed) = &outcome {
+            self.known_bytes += observed.files.values().map(|file| file.content.len()).sum::<usize>();
+        }
+        if self.known_bytes > KNOWN_BYTES_MAX {
+            self.known.clear();
+            self.known_bytes = 0;
+        }
         self.known.insert(hash, outcome.clone());
         self.tally.states.insert(hash);
         outcome
@@ -185,7 +194,7 @@ impl Exploration<'_> {
 }
 
 /// Recovers a state in every way there is, and says what was found first; what is found later must be the same.
-fn recover(shape: &Shape, state: &State, space: SpaceRule) -> Result<Observed, String> {
+fn recover(shape: &Shape, state: &State) -> Result<Observed, String> {
     check_store(&state.store()).map_err(|text| format!("before recovery: {text}"))?;
     let mounted = Mounted::after_crash(shape, state, None).map_err(|error| format!("it does not mount: {error}"))?;
     let first = Observed::of(&mounted.fs)?;
@@ -196,7 +205,7 @@ fn recover(shape: &Shape, state: &State, space: SpaceRule) -> Result<Observed, S
     let settled = Observed::of(&mounted.fs)?;
     first.agrees(&settled).map_err(|text| format!("background work changed something: {text}"))?;
     check_store(&*mounted.store).map_err(|text| format!("after recovery: {text}"))?;
-    check_space(&mounted, space)?;
+    check_space(&mounted)?;
     grow_all(&mounted, &settled)?;
     let mounted = mounted.remount()?;
     if !mounted.fs.status().map_err(|error| error.to_string())?.recovery.is_empty() {

@@ -4,10 +4,11 @@
 //! * The clock moves only when a scene moves it, so that one workload gives one journal.
 //! * A volume after a crash stands on devices of its own: nothing that is done to it is seen by the scene.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use polymux_fs::{FileSystem, MountOptions, Parts, Progress, TierMember, TierPresence, VolumeError};
+use polymux_fs::{CheckMode, FileSystem, MountOptions, Parts, Progress, TierMember, TierPresence, VolumeError};
 use polymux_meta::MetadataStore;
 use polymux_sim::crash_states::State;
 use polymux_sim::recording::{Event, Journal, PauseHook, RecordingStore, RecordingTier};
@@ -125,9 +126,19 @@ impl Mounted {
         Self::mount(options, devices, configuration, None)
     }
 
-    /// Stops cleanly and mounts again what is durable.
+    /// Stops cleanly, has what is durable checked, and mounts it again.
     pub fn remount(self) -> Result<Self, String> {
         self.fs.unmount().map_err(|error| format!("it does not unmount: {error}"))?;
+        self.memory.iter().for_each(|tier| tier.crash());
+        self.store.crash();
+        let listed = self.configuration.lock().clone();
+        let members = listed.iter().map(|place| member(*place, Arc::clone(&self.memory[*place]) as _)).collect();
+        let checked = parts(members, Arc::clone(&self.store) as _, &self.clock, 4);
+        let report = FileSystem::check(checked, self.options, CheckMode::Report, &mut |_| ControlFlow::Continue(()))
+            .map_err(|error| format!("it cannot be checked: {error}"))?;
+        if !report.findings.is_empty() {
+            return Err(format!("the check of the volume finds {:?}", report.findings));
+        }
         self.crash().map_err(|error| format!("it does not mount after a clean stop: {error}"))
     }
 

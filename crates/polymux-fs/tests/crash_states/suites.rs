@@ -55,7 +55,7 @@ fn symbol(number: usize) -> Vec<Operation> {
 }
 
 /// By symbols. What an order or a sync protects often shows only where a size was settled durably before.
-const CHOSEN: [&[usize]; 9] = [
+const CHOSEN: [&[usize]; 10] = [
     // Spread over two tiers and synced, then cut: both objects are cut at once.
     &[2, 12, 4],
     // The same, and longer again on the object that was cut.
@@ -65,6 +65,7 @@ const CHOSEN: [&[usize]; 9] = [
     &[15, 12, 2],
     // A copy onto an object that the file has.
     &[2, 12, 15],
+    &[2, 15],
     // Written and synced beside the copy.
     &[21],
     &[0, 14],

@@ -10,6 +10,7 @@ use polymux_fs::{
     AllocateKind, Caller, FileSystem, HandleId, OpenOptions, Progress, RenameMode, SeekTarget, SetAttributes, SyncKind,
     WriteOrigin,
 };
+use polymux_sim::crash_states::Random;
 use polymux_sim::recording::{Journal, Pause};
 use polymux_types::Ino;
 use polymux_types::sync::Mutex;
@@ -96,19 +97,22 @@ pub struct Recorded {
     pub history: History,
     /// Crash points are looked at from here on: the volume and its first files are durable.
     pub first_point: usize,
-    /// Blocks were relocated by a write, see [`super::oracle::check_space`].
-    pub has_relocated: bool,
 }
 
-/// Bytes that tell the write and the place. Never zero.
+/// Bytes that tell the file, the write and the place. Never zero.
 fn content(ino: Ino, write: usize, offset: usize, length: usize) -> Vec<u8> {
-    let stamp = |position: usize| {
-        let mixed =
-            (ino.0 as usize).wrapping_mul(131) ^ write.wrapping_mul(0x9e3b) ^ (position / 4096).wrapping_mul(0x51ed);
-        let part = mixed.wrapping_add(mixed >> 7).wrapping_add(position % 61);
-        u8::try_from(part % 255 + 1).expect("at most 255")
-    };
-    (offset..offset + length).map(stamp).collect()
+    let mut bytes = Vec::with_capacity(length);
+    while bytes.len() < length {
+        let position = offset + bytes.len();
+        let block = (position / 4096) as u64;
+        let stamp = Random::new(ino.0 << 48 ^ (write as u64) << 24 ^ block).next_u64();
+        let end = (position / 4096 + 1) * 4096;
+        for at in position..end.min(offset + length) {
+            let turn = u32::try_from(at / 8 % 64).expect("below 64");
+            bytes.push(stamp.rotate_left(turn).to_le_bytes()[at % 8] | 1);
+        }
+    }
+    bytes
 }
 
 struct State {
@@ -420,7 +424,5 @@ pub fn run(workload: &Workload) -> Recorded {
     workload.operations.iter().for_each(|operation| running.step(operation, &armed));
     *runner.lock() = None;
     let history = running.state.lock().history.clone();
-    let counters = running.fs().status().expect("status answers").counters;
-    let has_relocated = counters.iter().any(|(name, count)| *name == "relocations" && *count > 0);
-    Recorded { journal: journal.events(), history, first_point, has_relocated }
+    Recorded { journal: journal.events(), history, first_point }
 }

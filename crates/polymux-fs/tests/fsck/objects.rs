@@ -1,7 +1,6 @@
 //! Damage to objects on the tiers.
 
 use polymux_fs::CheckMode;
-use polymux_meta::MetadataStore as _;
 
 use super::cases::{left, repaired};
 use super::raw::{self, FILE_FLOOR};
@@ -99,7 +98,7 @@ fn what_is_beyond_the_end_of_a_file_is_cut_off() {
 
 #[test]
 fn two_files_with_one_object_are_named() {
-    left("object-shared", Some("/large"), |world| {
+    left("object-shared", Some("/guarded"), |world| {
         world.plant(|store, batch| {
             let (guarded, large) = (ino(store, "/guarded"), ino(store, "/large"));
             let record = store.get(&raw::inode(guarded)).expect("the store answers").expect("it is there");

@@ -107,9 +107,16 @@ impl World {
     }
 
     pub fn check(&self, mode: CheckMode) -> VolumeCheck {
-        let parts = self.parts(OpenMode::Existing);
-        let mut go_on = |_: &polymux_fs::CheckProgress| ControlFlow::Continue(());
-        FileSystem::check(parts, MountOptions::default(), mode, &mut go_on).expect("the check comes to its end")
+        self.check_until(mode, &mut |_| ControlFlow::Continue(())).expect("the check comes to its end")
+    }
+
+    /// A check that may be ended.
+    pub fn check_until(
+        &self,
+        mode: CheckMode,
+        on_progress: polymux_fs::OnProgress<'_>,
+    ) -> Result<VolumeCheck, polymux_fs::VolumeError> {
+        FileSystem::check(self.parts(OpenMode::Existing), MountOptions::default(), mode, on_progress)
     }
 
     /// Writes records.

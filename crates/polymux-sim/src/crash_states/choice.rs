@@ -119,8 +119,8 @@ impl Choice {
             add(corner(bits));
         }
         let all = (1 << (tiers + 1)) - 1;
-        for place in 0..tiers {
-            for way in ways[place].iter().skip(2) {
+        for (place, ways) in ways.iter().enumerate() {
+            for way in ways.iter().skip(2) {
                 for others in [0, all, random.below(all + 1)] {
                     let mut choice = corner(others);
                     choice.tiers[place] = way.clone();
