@@ -81,12 +81,15 @@ bench-append:
 # Between loop devices in memory that are throttled to the speed of three kinds of devices; as root. Every direction with
 # one large file and with a thousand small ones; what a move costs an application; how soon the hot part of a file is on the
 # fast tier; the fast tier filled at full speed.
-.PHONY: bench-move bench-move-interference bench-move-hot-set bench-move-watermarks
+.PHONY: bench-move bench-move-interference bench-move-latency bench-move-hot-set bench-move-watermarks
 bench-move:
 	$(BENCH) move $(BENCH_OPTIONS)
 
 bench-move-interference:
 	$(BENCH) move-interference $(BENCH_OPTIONS)
+
+bench-move-latency:
+	$(BENCH) move-latency $(BENCH_OPTIONS)
 
 bench-move-hot-set:
 	$(BENCH) move-hot-set $(BENCH_OPTIONS)

@@ -32,6 +32,8 @@ enum Command {
     Move(moves::rates::MoveArguments),
     /// What a move costs an application that uses half of a throttled device.
     MoveInterference(moves::interference::InterferenceArguments),
+    /// What a move adds to the latency of an application on a device that serves one request after the other.
+    MoveLatency(moves::latency::LatencyArguments),
     /// How soon the hot part of one large file is on the fast tier.
     MoveHotSet(moves::hot_set::HotSetArguments),
     /// What happens when the fast tier is filled at full speed.
@@ -48,6 +50,7 @@ fn main() -> Result<()> {
         Command::Region(arguments) => region::run(&arguments),
         Command::Move(arguments) => moves::rates::run(&arguments),
         Command::MoveInterference(arguments) => moves::interference::run(&arguments),
+        Command::MoveLatency(arguments) => moves::latency::run(&arguments),
         Command::MoveHotSet(arguments) => moves::hot_set::run(&arguments),
         Command::MoveWatermarks(arguments) => moves::watermarks::run(&arguments),
     }

@@ -1,4 +1,4 @@
-//! `polymux-bench move`, `move-interference`, `move-hot-set`, `move-watermarks`: how fast files change their tier, what it
+//! `polymux-bench move`, `move-interference`, `move-latency`, `move-hot-set`, `move-watermarks`: how fast files change their tier, what it
 //! costs those who use them, and where they end.
 //!
 //! What is true here:
@@ -9,8 +9,10 @@
 
 pub mod hot_set;
 pub mod interference;
+pub mod latency;
 pub mod native;
 pub mod open_loop;
 pub mod rates;
+pub mod single_server;
 pub mod tiered;
 pub mod watermarks;

@@ -19,7 +19,7 @@ const CRATE_EDGES: [(&str, &[&str]); 9] = [
     ("polymux-fuse", &["polymux-types", "polymux-fs"]),
     ("polymux", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs", "polymux-fuse"]),
     ("polymux-sim", &["polymux-types", "polymux-tier", "polymux-meta"]),
-    ("polymux-bench", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs"]),
+    ("polymux-bench", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs", "polymux-sim"]),
 ];
 
 fn workspace() -> PathBuf {

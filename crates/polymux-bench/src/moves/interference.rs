@@ -19,7 +19,15 @@ use crate::report::{Cell, Form, Report, Section};
 use crate::throttled::{self, DISK_LIKE, Devices, MEMORY_LIKE, NVME_LIKE, Profile};
 
 /// Longest service of two requests of a mover, in milliseconds (DESIGN section 8).
-const TWO_REQUESTS_MS: f64 = 20.0;
+pub(super) const TWO_REQUESTS_MS: f64 = 20.0;
+
+/// Least share of its throughput that an application keeps beside a move.
+pub(super) fn shares_of(politeness: MoverPoliteness) -> f64 {
+    match politeness {
+        MoverPoliteness::FullSpeed => 0.85,
+        MoverPoliteness::Polite => 0.95,
+    }
+}
 
 /// Choices of `polymux-bench move-interference`.
 #[derive(Args, Clone, Debug)]
@@ -80,7 +88,8 @@ pub fn run(arguments: &InterferenceArguments) -> Result<()> {
     let by_bytes = bytes_per_second / REQUEST_BYTES as u64;
     let per_second = by_bytes.min(profile.limits.reads.unwrap_or(u64::MAX)) as f64 / 2.0;
     let requests = usize::try_from(seconds * by_bytes / 2)?.next_power_of_two();
-    let bytes_to_move = bytes_per_second * seconds * 5 / 4;
+    // The application takes half; a mover that took all the rest would not be through.
+    let bytes_to_move = bytes_per_second * seconds * 3 / 4;
     let bytes = (requests * REQUEST_BYTES) as u64 + 2 * bytes_to_move + (1 << 30);
     let devices = Devices::make(&[MEMORY_LIKE, profile], bytes)?;
     let setting = Setting {
@@ -115,7 +124,8 @@ fn table(setting: &Setting<'_>, kind: Kind) -> Result<Section> {
         Kind::Reads => Course::From,
         Kind::Writes => Course::To,
     };
-    for (politeness, least) in [(MoverPoliteness::FullSpeed, 0.85), (politest, 0.95)] {
+    for politeness in [MoverPoliteness::FullSpeed, politest] {
+        let least = shares_of(politeness);
         let (served, moved) = measure(setting, &Case { kind, course: Some(course), politeness })?;
         let name = format!("a move {} it, {politeness:?}", if course == Course::From { "from" } else { "to" });
         row(&mut section, name.to_lowercase(), &served, Some((&without, least, politeness)), Some(moved));

@@ -20,6 +20,8 @@ pub struct Version {
     pub content: Arc<Vec<u8>>,
     /// The step cut the file here.
     pub cut: Option<usize>,
+    /// The step wrote up to here.
+    pub written_to: Option<usize>,
     /// From this position of the journal on it is not possible any more, although nothing newer need be durable: what is in
     /// the middle of replacing a content by another one.
     pub gone_from: usize,
@@ -75,8 +77,16 @@ impl History {
             step,
             content: Arc::new(content),
             cut,
+            written_to: None,
             gone_from: usize::MAX,
         });
+    }
+
+    /// The last step wrote up to `end`.
+    pub fn set_written_to(&mut self, ino: Ino, end: usize) {
+        if let Some(version) = self.files.get_mut(&ino).and_then(|versions| versions.last_mut()) {
+            version.written_to = Some(end);
+        }
     }
 
     /// A content that was replaced is gone from here on.

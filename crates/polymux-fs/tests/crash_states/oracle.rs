@@ -128,7 +128,14 @@ fn is_size_possible(versions: &[&Version], size: usize) -> bool {
         let (before, after) = (pair[0].content.len(), pair[1].content.len());
         size.is_multiple_of(BLOCK) && before < size && size < after
     };
-    versions.iter().any(|version| version.content.len() == size) || versions.windows(2).any(grown_to)
+    // A write within what another one had just made longer may be durable without it: the file ends where it did.
+    let is_end_of_write = |(index, version): (usize, &&Version)| {
+        let was_shorter = versions[..index].iter().any(|before| before.content.len() < size);
+        was_shorter && version.written_to == Some(size) && size < version.content.len()
+    };
+    versions.iter().any(|version| version.content.len() == size)
+        || versions.windows(2).any(grown_to)
+        || versions.iter().enumerate().any(is_end_of_write)
 }
 
 /// Bytes of a block of a version, as long as the file that was found; zeros beyond the end of the version.

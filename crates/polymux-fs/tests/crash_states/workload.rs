@@ -257,7 +257,11 @@ impl Runner {
             now.resize(offset + length, 0);
         }
         now[offset..offset + length].copy_from_slice(&data);
-        self.state.lock().history.set_content(step, ino, now, cut);
+        {
+            let mut state = self.state.lock();
+            state.history.set_content(step, ino, now, cut);
+            state.history.set_written_to(ino, offset + length);
+        }
         let count = self.fs().write(&root(), handle, offset as u64, &data, WriteOrigin::Call).expect("written");
         assert_eq!(count, length, "there is room for everything");
     }
@@ -329,6 +333,7 @@ impl Runner {
 
     fn replace(&self, name: &str, length: usize, step: usize) {
         let Some(ino) = self.ino(name) else { return };
+        let was_empty = self.state.lock().history.content_now(ino).is_empty();
         let emptied = {
             let mut state = self.state.lock();
             state.history.set_content(step, ino, Vec::new(), Some(0));
@@ -340,6 +345,10 @@ impl Runner {
         close(self.fs(), handle).expect("closed");
         let is_inline = self.fs().locate(ino).expect("located").bytes_inline > 0;
         let position = self.journal.position();
+        if was_empty {
+            // There was no content that could be lost on the way to the new one, so its close waits for nothing.
+            return;
+        }
         let mut state = self.state.lock();
         state.history.set_gone(ino, emptied, position);
         if !is_inline {
