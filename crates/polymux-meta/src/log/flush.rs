@@ -6,6 +6,10 @@
 //! * Where the last flush served several syncs, they are likely to come again: the last of them to arrive leads, and one
 //!   flush serves all. Those before it sleep meanwhile, at most half of what a flush takes; a thread that is alone waits
 //!   for nobody.
+//! * Each thread sleeps by itself (parked), and whoever is served returns without the lock: threads that are woken through a
+//!   condition variable pass its lock on from one to the next, which took longer than the flush.
+//! * While nobody leads and somebody waits, one of those who wait is awake or has a limit to its sleep. Hence whoever stops
+//!   leading wakes one of those it did not serve.
 //! * A durable write covers only its own bytes, so where earlier bytes were written without one, the medium is flushed.
 
 use std::time::{Duration, Instant};
@@ -15,10 +19,17 @@ use super::medium::{BLOCK, BlockBuffer};
 use super::region_spill::SpillUrgency;
 use super::ring::pieces;
 use crate::error::StoreError;
-use polymux_types::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, thread};
+use polymux_types::sync::{AtomicU64, Mutex, MutexGuard, Ordering, thread};
 
 /// Bytes written at once.
 const CHUNK_LENGTH: u64 = 1024 * 1024;
+
+/// A sync that came and was not served yet.
+struct Waiter {
+    /// How far it has to reach.
+    through: u64,
+    thread: thread::Thread,
+}
 
 /// State of the one who leads.
 struct Leader {
@@ -29,8 +40,8 @@ struct Leader {
     group: usize,
     /// What a flush takes, smoothed.
     flush_time: Duration,
-    /// How far each sync that came and was not served yet has to reach.
-    waiters: Vec<u64>,
+    /// In the order in which they came; the one who leads is among them.
+    waiters: Vec<Waiter>,
     /// End of the entries known to be filled.
     complete: u64,
     /// End of what was handed to the medium.
@@ -42,7 +53,6 @@ struct Leader {
 /// What the threads that sync share.
 pub(super) struct Flush {
     leader: Mutex<Leader>,
-    done: Condvar,
     /// Syncs that came and were not durable already.
     arrived: AtomicU64,
 }
@@ -60,17 +70,18 @@ impl Flush {
             written: position,
             unflushed: false,
         };
-        Self { leader: Mutex::new(leader), done: Condvar::new(), arrived: AtomicU64::new(0) }
+        Self { leader: Mutex::new(leader), arrived: AtomicU64::new(0) }
     }
 
     pub(super) fn syncs(&self) -> u64 {
         self.arrived.load(Ordering::Relaxed)
     }
 
+    /// Wakes everybody who waits.
     pub(super) fn wake(&self) {
-        // Under the lock, so that nobody is between its check and its wait.
-        let _leader = self.leader.lock();
-        self.done.notify_all();
+        for waiter in &self.leader.lock().waiters {
+            waiter.thread.unpark();
+        }
     }
 }
 
@@ -94,50 +105,56 @@ impl Log {
             return self.sync_in_region(region, through);
         }
         let mut leader = self.flush.leader.lock();
-        leader.waiters.push(through);
+        if self.durable() >= through {
+            // Whoever led meanwhile would not take us off the list.
+            return Ok(());
+        }
+        leader.waiters.push(Waiter { through, thread: thread::current() });
         let mut patient = !cfg!(shuttle);
-        loop {
+        while self.durable() < through {
             self.check()?;
-            if self.durable() >= through {
-                return Ok(());
-            }
             if leader.leading {
-                self.flush.done.wait(&mut leader);
+                drop(leader);
+                thread::park();
             } else if patient && leader.waiters.len() < leader.group {
                 let limit = leader.flush_time / 2;
-                patient = !self.flush.done.wait_for(&mut leader, limit).timed_out();
+                drop(leader);
+                let begun = Instant::now();
+                thread::park_timeout(limit);
+                patient = begun.elapsed() < limit;
             } else {
-                leader = self.lead(leader, through)?;
+                self.lead(leader, through)?;
             }
+            if self.durable() >= through {
+                break;
+            }
+            leader = self.flush.leader.lock();
         }
+        Ok(())
     }
 
     /// Makes the complete prefix durable for everybody who waits.
-    fn lead<'a>(
-        &'a self,
-        mut leader: MutexGuard<'a, Leader>,
-        through: u64,
-    ) -> Result<MutexGuard<'a, Leader>, StoreError> {
+    fn lead(&self, mut leader: MutexGuard<'_, Leader>, through: u64) -> Result<(), StoreError> {
         leader.leading = true;
         let mut progress = leader.take();
         drop(leader);
         let begun = Instant::now();
-        let outcome = self.flush_through(&mut progress, through);
+        // A log that failed is known as such before anybody else may lead.
+        let outcome = self.flush_through(&mut progress, through).map_err(|error| self.poison(error));
         let mut leader = self.flush.leader.lock();
         leader.put_back(progress);
         leader.flush_time = (leader.flush_time * 7 + begun.elapsed()) / 8;
-        let (waited, durable) = (leader.waiters.len(), self.durable());
-        leader.waiters.retain(|through| *through > durable);
-        leader.group = waited - leader.waiters.len();
-        leader.leading = false;
-        self.flush.done.notify_all();
-        match outcome {
-            Ok(()) => Ok(leader),
-            Err(error) => {
-                drop(leader);
-                Err(self.poison(error))
-            }
+        let durable = self.durable();
+        let served: Vec<_> = leader.waiters.extract_if(.., |waiter| waiter.through <= durable).collect();
+        leader.group = served.len();
+        let next = leader.stop_leading();
+        drop(leader);
+        let own = thread::current().id();
+        served.iter().filter(|waiter| waiter.thread.id() != own).for_each(|waiter| waiter.thread.unpark());
+        if let Some(next) = next {
+            next.unpark();
         }
+        outcome
     }
 
     /// Hands what is complete to the medium, without making it durable, so that the window has room. Returns whether
@@ -156,17 +173,16 @@ impl Log {
         drop(leader);
         let before = progress.written;
         self.walk(&mut progress);
-        let outcome = self.write(&mut progress);
+        let outcome = self.write(&mut progress).map_err(|error| self.poison(error));
         let moved = progress.written > before;
         leader = self.flush.leader.lock();
         leader.put_back(progress);
-        leader.leading = false;
-        self.flush.done.notify_all();
+        let next = leader.stop_leading();
         drop(leader);
-        match outcome {
-            Ok(()) => Ok(moved),
-            Err(error) => Err(self.poison(error)),
+        if let Some(next) = next {
+            next.unpark();
         }
+        outcome.map(|()| moved)
     }
 
     /// Bytes that are waiting in the window.
@@ -262,6 +278,12 @@ impl Leader {
             written: self.written,
             unflushed: self.unflushed,
         }
+    }
+
+    /// From here on somebody else may lead; returns whom to wake for it.
+    fn stop_leading(&mut self) -> Option<thread::Thread> {
+        self.leading = false;
+        self.waiters.first().map(|waiter| waiter.thread.clone())
     }
 
     fn put_back(&mut self, progress: Progress) {
