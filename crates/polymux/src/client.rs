@@ -9,14 +9,24 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::config::VolumeConfig;
 use crate::mount_table::MountTable;
-use crate::protocol::{Answer, Request};
+use crate::protocol::{Answer, CheckProgressReport, Request};
 use crate::registry::{Registry, VolumeReference};
 
-/// How long the daemon may take to answer: longer than a tier that wakes its disks.
+/// How long the daemon may take to say something: longer than a tier that wakes its disks.
 const DAEMON_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Asks the daemon of a volume; `None` where the volume is not mounted.
 pub fn ask(registry: &Registry, name: &str, request: &Request) -> Result<Option<Answer>> {
+    ask_with_progress(registry, name, request, &mut |_| ())
+}
+
+/// As [`ask`], for what takes long: told meanwhile how far it is.
+pub fn ask_with_progress(
+    registry: &Registry,
+    name: &str,
+    request: &Request,
+    on_progress: &mut dyn FnMut(&CheckProgressReport),
+) -> Result<Option<Answer>> {
     for path in registry.socket_paths(name) {
         let stream = match UnixStream::connect(&path) {
             Ok(stream) => stream,
@@ -26,31 +36,45 @@ pub fn ask(registry: &Registry, name: &str, request: &Request) -> Result<Option<
             }
             Err(error) => return Err(error).with_context(|| format!("cannot connect to {}", path.display())),
         };
-        return converse(&stream, request).with_context(|| format!("the daemon of volume `{name}`")).map(Some);
+        return converse(&stream, request, on_progress)
+            .with_context(|| format!("the daemon of volume `{name}`"))
+            .map(Some);
     }
     Ok(None)
 }
 
-fn converse(stream: &UnixStream, request: &Request) -> Result<Answer> {
+fn converse(
+    stream: &UnixStream,
+    request: &Request,
+    on_progress: &mut dyn FnMut(&CheckProgressReport),
+) -> Result<Answer> {
     stream.set_read_timeout(Some(DAEMON_PATIENCE))?;
     stream.set_write_timeout(Some(DAEMON_PATIENCE))?;
     let mut text = serde_json::to_string(request)?;
     text.push('\n');
     let mut target = stream;
     target.write_all(text.as_bytes())?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        match next_answer(&mut reader)? {
+            Answer::CheckProgress(progress) => on_progress(&progress),
+            Answer::Error(text) => return Err(anyhow!(text)),
+            answer => return Ok(answer),
+        }
+    }
+}
+
+fn next_answer(reader: &mut BufReader<&UnixStream>) -> Result<Answer> {
     let mut line = String::new();
-    match BufReader::new(stream).read_line(&mut line) {
+    match reader.read_line(&mut line) {
         Ok(0) => bail!("closed the connection without an answer"),
         Ok(_) => {}
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-            bail!("did not answer within {} s", DAEMON_PATIENCE.as_secs())
+            bail!("said nothing for {} s", DAEMON_PATIENCE.as_secs())
         }
         Err(error) => return Err(error.into()),
     }
-    match serde_json::from_str(&line).context("gave an answer of another version")? {
-        Answer::Error(text) => Err(anyhow!(text)),
-        answer => Ok(answer),
-    }
+    serde_json::from_str(&line).context("gave an answer of another version")
 }
 
 /// The name of the volume that a name, a mount point or a configuration file means.

@@ -1,17 +1,19 @@
-//! The daemon's end of the control socket: one request line, one answer line.
+//! The daemon's end of the control socket: one request line, one answer line; what takes long says before it how far it is.
 //!
 //! Invariants:
 //! * The socket is made in a directory that only its user may enter, and is itself 0600: whoever connects is that user
 //!   or root.
 //! * Each connection has its own thread, so that a request that waits for a tier holds up nobody else.
+//! * A check ends when nobody waits for its answer any more.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use polymux_fs::MoversState;
@@ -24,6 +26,9 @@ use crate::tiers::VolatileTiers;
 
 /// How long a client may take to send its request or to take its answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Time between two lines that say how far something is.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A socket that is served until the process ends; its name goes when this is dropped.
 pub struct ControlServer {
@@ -82,17 +87,35 @@ fn serve(stream: &UnixStream, view: &DaemonView) -> Result<()> {
     let mut line = String::new();
     BufReader::new(stream.take(REQUEST_LENGTH_MAX)).read_line(&mut line)?;
     let answer = match serde_json::from_str::<Request>(&line) {
-        Ok(request) => answer_to(&request, view),
+        Ok(request) => answer_to(&request, stream, view),
         Err(error) => Answer::Error(format!("the daemon does not understand the request: {error}")),
     };
-    let mut text = serde_json::to_string(&answer)?;
+    send(stream, &answer)
+}
+
+fn send(mut stream: &UnixStream, answer: &Answer) -> Result<()> {
+    let mut text = serde_json::to_string(answer)?;
     text.push('\n');
-    let mut target = stream;
-    target.write_all(text.as_bytes())?;
+    stream.write_all(text.as_bytes())?;
     Ok(())
 }
 
-fn answer_to(request: &Request, view: &DaemonView) -> Answer {
+fn check(stream: &UnixStream, view: &DaemonView) -> Answer {
+    let mut due = Instant::now() + PROGRESS_INTERVAL;
+    let checked = view.check(&mut |progress| {
+        if Instant::now() < due {
+            return ControlFlow::Continue(());
+        }
+        due = Instant::now() + PROGRESS_INTERVAL;
+        match send(stream, &Answer::CheckProgress(progress.into())) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    });
+    checked.map_or_else(|error| Answer::Error(error.to_string()), |report| Answer::Fsck(Box::new(report)))
+}
+
+fn answer_to(request: &Request, stream: &UnixStream, view: &DaemonView) -> Answer {
     let answered = match request {
         Request::Status => view.status().map(|report| Answer::Status(Box::new(report))),
         Request::Where { ino } => view.locate(Ino(*ino)).map(Answer::Where),
@@ -115,7 +138,7 @@ fn answer_to(request: &Request, view: &DaemonView) -> Answer {
         Request::Plan { policy } => {
             return view.plan(policy.as_deref()).map_or_else(refused, |report| Answer::Plan(Box::new(report)));
         }
-        Request::Fsck => view.check().map(|report| Answer::Fsck(Box::new(report))),
+        Request::Fsck => return check(stream, view),
         Request::TierAdd { tier, place, volatile_for_tests } => {
             let volatile = if *volatile_for_tests { VolatileTiers::Allowed } else { VolatileTiers::Refused };
             return tier_changed(tier_events::add(view, tier, place, volatile));

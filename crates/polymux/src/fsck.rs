@@ -91,7 +91,10 @@ fn check(registry: &Registry, arguments: &FsckArguments) -> Result<u8> {
 
 fn ask_daemon(registry: &Registry, volume: &str) -> Result<FsckReport> {
     let name = client::volume_name(registry, volume)?;
-    match client::ask(registry, &name, &Request::Fsck)? {
+    let mut line = CheckLine::start();
+    let answer = client::ask_with_progress(registry, &name, &Request::Fsck, &mut |progress| line.show(progress));
+    line.finish();
+    match answer? {
         Some(Answer::Fsck(report)) => Ok(*report),
         Some(_) => bail!("the daemon of volume `{name}` gave an answer to another question"),
         None => bail!("volume `{name}` is not mounted: check it without --online"),
@@ -137,7 +140,7 @@ fn pass(config: &VolumeConfig, mode: CheckMode, cancelled: &AtomicBool) -> Resul
     let start = Instant::now();
     let mut line = CheckLine::start();
     let mut on_progress = |progress: &CheckProgress| {
-        line.show(progress);
+        line.show(&progress.into());
         if cancelled.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let access = if mode == CheckMode::Repair { Access::ReadWrite } else { Access::ReadOnly };

@@ -9,6 +9,7 @@ mod steering;
 
 use std::collections::BTreeMap;
 
+use polymux_fs::CheckProgress;
 use serde::{Deserialize, Serialize};
 
 use crate::config_format::TierEntry;
@@ -151,12 +152,31 @@ pub enum Answer {
     Explain(Box<ExplainReport>),
     /// To [`Request::Plan`].
     Plan(Box<PlanReport>),
+    /// To [`Request::Fsck`], any number of times before the answer itself.
+    CheckProgress(CheckProgressReport),
     /// To [`Request::Fsck`].
     Fsck(Box<FsckReport>),
     /// To [`Request::TierAdd`] and [`Request::TierRemove`]: it is done.
     TierChanged(TierChange),
     /// The request could not be carried out.
     Error(String),
+}
+
+/// How far a check is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckProgressReport {
+    /// Persistent number of the pass.
+    pub pass: u32,
+    /// What it does.
+    pub name: String,
+    /// Records and objects that it has read.
+    pub done: u64,
+}
+
+impl From<&CheckProgress> for CheckProgressReport {
+    fn from(progress: &CheckProgress) -> Self {
+        Self { pass: progress.pass, name: progress.name.to_owned(), done: progress.done }
+    }
 }
 
 /// A tier that joined or left.

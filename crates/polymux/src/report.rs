@@ -1,10 +1,11 @@
 //! Turns what the file system tells of itself into the reports of [`crate::protocol`].
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use polymux_fs::{BackgroundThreads, FileLocation, FileSystem, TierState, TierStatus};
+use polymux_fs::{BackgroundThreads, CheckProgress, FileLocation, FileSystem, TierState, TierStatus};
 use polymux_tier::{Capabilities, Guarantee};
 use polymux_types::Ino;
 use polymux_types::sync::RwLock;
@@ -35,10 +36,16 @@ pub struct DaemonView {
 }
 
 impl DaemonView {
-    /// Checks the volume while it is in use.
-    pub fn check(&self) -> polymux_fs::Result<FsckReport> {
+    /// Checks the volume while it is in use, until `on_progress` ends it.
+    ///
+    /// # Errors
+    /// `EINTR` where it was ended; whatever fails on the way.
+    pub fn check(
+        &self,
+        on_progress: &mut dyn FnMut(&CheckProgress) -> ControlFlow<()>,
+    ) -> polymux_fs::Result<FsckReport> {
         let start = std::time::Instant::now();
-        let check = self.file_system.check_mounted(&mut |_| std::ops::ControlFlow::Continue(()))?;
+        let check = self.file_system.check_mounted(on_progress)?;
         let mut report = fsck::report_of(&self.config.read().name, "online", &check, start.elapsed());
         report.finish();
         Ok(report)

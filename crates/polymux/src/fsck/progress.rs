@@ -4,7 +4,8 @@ use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use polymux_fs::CheckProgress;
+
+use crate::protocol::CheckProgressReport;
 
 /// Time between two plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -34,7 +35,7 @@ impl CheckLine {
     }
 
     /// Shows how far the check is.
-    pub fn show(&mut self, progress: &CheckProgress) {
+    pub fn show(&mut self, progress: &CheckProgressReport) {
         let now = Instant::now();
         if progress.pass != self.pass {
             (self.pass, self.pass_start) = (progress.pass, now);
@@ -64,8 +65,8 @@ impl CheckLine {
     }
 }
 
-fn sentence(progress: &CheckProgress, elapsed: Duration) -> String {
-    let CheckProgress { pass, name, done } = progress;
+fn sentence(progress: &CheckProgressReport, elapsed: Duration) -> String {
+    let CheckProgressReport { pass, name, done } = progress;
     let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
     let rate = done.saturating_mul(1000) / milliseconds;
     format!("pass {pass} ({name}): {done} read, {rate}/s")
@@ -77,7 +78,7 @@ mod tests {
 
     #[test]
     fn progress_is_a_sentence_with_a_rate() {
-        let progress = CheckProgress { pass: 12, name: "compare names", done: 5000 };
+        let progress = CheckProgressReport { pass: 12, name: "compare names".to_owned(), done: 5000 };
         assert_eq!(sentence(&progress, Duration::from_secs(2)), "pass 12 (compare names): 5000 read, 2500/s");
     }
 }
