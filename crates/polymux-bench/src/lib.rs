@@ -28,6 +28,7 @@ pub mod parallel;
 pub mod region;
 pub mod report;
 pub mod scratch;
+pub mod served;
 pub mod side;
 pub mod statistics;
 pub mod store;

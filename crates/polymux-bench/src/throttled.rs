@@ -1,4 +1,5 @@
-//! Block devices of a known speed: loop devices over images in memory, throttled by the block I/O controller.
+//! Block devices of a known speed: loop devices over images in memory, throttled by the block I/O controller, or with service
+//! times ([`crate::served`]).
 //!
 //! What is true here:
 //! * The images lie in memory, so that no disk of the machine leaks into a figure; the limits are what is measured.
@@ -14,6 +15,8 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
+
+use crate::served::ServedDisks;
 
 /// Where limits are set.
 const CONTROLLER: &str = "/sys/fs/cgroup/blkio";
@@ -44,6 +47,16 @@ pub struct Limits {
     pub reads: Option<u64>,
     /// Writes per second.
     pub writes: Option<u64>,
+}
+
+/// How devices are made slow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Slowness {
+    /// By the kernel's throttle: bandwidth is right, latencies come in slices of 100 ms.
+    #[default]
+    Throttle,
+    /// By a server that answers one request after the other.
+    Service,
 }
 
 /// A device to make.
@@ -126,6 +139,7 @@ pub struct Device {
     /// The loop device.
     node: PathBuf,
     is_mounted: bool,
+    slowness: Slowness,
 }
 
 impl Device {
@@ -134,7 +148,7 @@ impl Device {
         Ok(format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
     }
 
-    fn limit(&self, limits: &Limits) -> Result<()> {
+    fn throttle(&self, limits: &Limits) -> Result<()> {
         let numbers = self.numbers()?;
         let set = [
             ("read_bps_device", limits.read_bytes),
@@ -171,9 +185,20 @@ impl Device {
 struct State {
     directory: PathBuf,
     devices: Vec<Device>,
+    served: Option<ServedDisks>,
 }
 
 impl State {
+    fn limit(&self, device: &Device, limits: &Limits) -> Result<()> {
+        match (&self.served, device.slowness) {
+            (Some(served), Slowness::Service) => {
+                served.limit(device.profile.name, limits);
+                Ok(())
+            }
+            _ => device.throttle(limits),
+        }
+    }
+
     /// Removes everything; goes on after failures and says what is left.
     fn remove(&mut self) {
         let warn = |result: Result<()>| {
@@ -183,12 +208,15 @@ impl State {
         };
         for device in std::mem::take(&mut self.devices) {
             // Without its limits the rest is written back at once.
-            warn(device.limit(&Limits::default()));
+            warn(self.limit(&device, &Limits::default()));
             if device.is_mounted && run("umount", &[text(&device.mount_point)]).is_err() {
                 // Files are open; the file system goes with the last of them.
                 warn(run("umount", &["--lazy", text(&device.mount_point)]).map(|_| ()));
             }
             warn(run("losetup", &["--detach", text(&device.node)]).map(|_| ()));
+        }
+        if let Some(mut served) = self.served.take() {
+            warn(served.unmount());
         }
         if self.directory.exists() {
             warn(fs::remove_dir_all(&self.directory).context(format!("{} stays behind", self.directory.display())));
@@ -221,6 +249,14 @@ impl Devices {
     /// # Errors
     /// Where one cannot be made; then none is left.
     pub fn make(profiles: &[Profile], bytes: u64) -> Result<Self> {
+        Self::make_with(&profiles.iter().map(|profile| (*profile, Slowness::Throttle)).collect::<Vec<_>>(), bytes)
+    }
+
+    /// As [`Devices::make`], each made slow in its own way.
+    ///
+    /// # Errors
+    /// As [`Devices::make`].
+    pub fn make_with(profiles: &[(Profile, Slowness)], bytes: u64) -> Result<Self> {
         for path in left_behind() {
             eprintln!(
                 "warning: {} is left of a run that was killed: unmount what is mounted below it, detach its loop devices \
@@ -229,24 +265,39 @@ impl Devices {
             );
         }
         let directory = Path::new(MEMORY).join(format!("{PREFIX}{}", std::process::id()));
-        let state = Arc::new(Mutex::new(State { directory: directory.clone(), devices: Vec::new() }));
+        let state = Arc::new(Mutex::new(State { directory: directory.clone(), devices: Vec::new(), served: None }));
         remove_on_signals(&state)?;
         let devices = Self { state };
         fs::create_dir(&directory).with_context(|| format!("{}", directory.display()))?;
-        for profile in profiles {
-            devices.add(&directory, profile, bytes)?;
+        let served: Vec<_> = profiles.iter().filter(|(_, slowness)| *slowness == Slowness::Service).collect();
+        if !served.is_empty() {
+            let path = directory.join("served");
+            fs::create_dir(&path)?;
+            let names: Vec<_> = served.iter().map(|(profile, _)| profile.name).collect();
+            locked(&devices.state).served = Some(ServedDisks::mount(&path, &directory, &names, bytes)?);
+        }
+        for (profile, slowness) in profiles {
+            devices.add(&directory, profile, *slowness, bytes)?;
         }
         Ok(devices)
     }
 
-    fn add(&self, directory: &Path, profile: &Profile, bytes: u64) -> Result<()> {
-        let image = directory.join(format!("{}.image", profile.name));
+    fn add(&self, directory: &Path, profile: &Profile, slowness: Slowness, bytes: u64) -> Result<()> {
         let mount_point = directory.join(profile.name);
         fs::create_dir(&mount_point)?;
-        fs::File::create_new(&image)?.set_len(bytes)?;
         let mut state = locked(&self.state);
-        let node = PathBuf::from(run("losetup", &["--find", "--show", text(&image)])?);
-        state.devices.push(Device { profile: *profile, mount_point, node, is_mounted: false });
+        let node = match &state.served {
+            Some(served) if slowness == Slowness::Service => {
+                run("losetup", &["--find", "--show", "--direct-io=on", text(&served.file(profile.name))])?
+            }
+            _ => {
+                let image = directory.join(format!("{}.image", profile.name));
+                fs::File::create_new(&image)?.set_len(bytes)?;
+                run("losetup", &["--find", "--show", text(&image)])?
+            }
+        };
+        let node = PathBuf::from(node);
+        state.devices.push(Device { profile: *profile, mount_point, node, is_mounted: false, slowness });
         let device = state.devices.last_mut().expect("it was just put in");
         device.format()?;
         device.mount()
@@ -274,7 +325,8 @@ impl Devices {
     /// # Errors
     /// Where a limit cannot be set.
     pub fn throttle(&self) -> Result<()> {
-        self.all().iter().try_for_each(|device| device.limit(&device.profile.limits))
+        let state = locked(&self.state);
+        state.devices.iter().try_for_each(|device| state.limit(device, &device.profile.limits))
     }
 
     /// Lets every device be as fast as it can, to prepare something.
@@ -282,7 +334,8 @@ impl Devices {
     /// # Errors
     /// Where a limit cannot be taken away.
     pub fn unthrottle(&self) -> Result<()> {
-        self.all().iter().try_for_each(|device| device.limit(&Limits::default()))
+        let state = locked(&self.state);
+        state.devices.iter().try_for_each(|device| state.limit(device, &Limits::default()))
     }
 
     /// Unmounts and mounts every file system, so that nothing of it is in memory; nobody may use them. Best without limits.

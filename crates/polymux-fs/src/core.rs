@@ -13,7 +13,7 @@ use crate::blockmap::{Extent, MapChange};
 use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::heat::{HeatOptions, HeatTable, LogicalClock, StreamTable};
-use crate::inode::{DirectoryState, HandleTable, InlineChange, Inode, InodeTable, SizeTrust};
+use crate::inode::{DirectoryState, HandleTable, InlineChange, Inode, InodeTable, LateStamps, SizeTrust, StampWalks};
 use crate::migrate::{Drains, MoveQueue, Planner};
 use crate::placement::Steering;
 use crate::sched::{Gate, Windows, WriteBudget};
@@ -71,6 +71,10 @@ pub(crate) struct Core {
     /// After an unclean stop: the last file whose size was asked of its objects. `None` as soon as all of them were; only
     /// then may a stop be clean again.
     pub(crate) sizes_asked: Mutex<Option<Ino>>,
+    /// Somebody was told a size that is a guess, because the tier that knows it is not there or does not say.
+    pub(crate) sizes_guessed: AtomicBool,
+    /// Numbers of objects that may have been made before this mount, and that nobody knows as accounted for.
+    pub(crate) made_before_mount: std::ops::Range<u64>,
     pub(crate) epoch: AtomicU64,
     /// Held by whoever raises the epoch, or changes the record of a tier.
     pub(crate) raising: Mutex<()>,
@@ -86,6 +90,12 @@ pub(crate) struct Core {
     pub(crate) inline_cursor: AtomicU64,
     /// When that begins anew.
     pub(crate) inline_pass_due_ms: AtomicU64,
+    /// Objects whose description does not follow yet.
+    pub(crate) late_stamps: LateStamps,
+    /// Held by whoever describes objects; taken before every other lock.
+    pub(crate) stamp_walks: Mutex<StampWalks>,
+    /// The last unmount left no description to be written.
+    pub(crate) stamps_were_complete: AtomicBool,
     /// What recovery did, for `status`.
     pub(crate) recovery_notes: Mutex<VecDeque<String>>,
 }
@@ -204,6 +214,8 @@ impl Core {
             rename_lock: Mutex::new(()),
             after_unclean_stop: AtomicBool::new(false),
             sizes_asked: Mutex::new(None),
+            sizes_guessed: AtomicBool::new(false),
+            made_before_mount: 0..0,
             epoch: AtomicU64::new(0),
             raising: Mutex::new(()),
             tier_event: Mutex::new(()),
@@ -213,6 +225,9 @@ impl Core {
             flush_due_ms: AtomicU64::new(0),
             inline_cursor: AtomicU64::new(0),
             inline_pass_due_ms: AtomicU64::new(0),
+            late_stamps: LateStamps::default(),
+            stamp_walks: Mutex::default(),
+            stamps_were_complete: AtomicBool::new(false),
             recovery_notes: Mutex::default(),
         })
     }

@@ -75,6 +75,10 @@ counters!(
     unlinks,
     /// Names moved.
     renames,
+    /// Descriptions written to objects.
+    stamps_written,
+    /// Descriptions that a tier did not take.
+    stamps_failed,
     /// Objects and ranges freed on tiers.
     disowned_freed,
     /// Operations that would have had to wait and were handed back.

@@ -80,6 +80,8 @@ impl Error {
         match self.kind.as_ref() {
             ErrorKind::Posix(_) | ErrorKind::WouldBlock => None,
             ErrorKind::NoSpace | ErrorKind::TierMissing(_) => Some(log::Level::Debug),
+            // The tier says it once for all of them.
+            ErrorKind::Tier { source: TierError::NotAnswering, .. } => Some(log::Level::Debug),
             ErrorKind::Tier { source, .. } if source.is_out_of_room() => Some(log::Level::Debug),
             ErrorKind::Tier { source: TierError::Unsupported(_) | TierError::FileTooLarge, .. } => None,
             ErrorKind::Tier { .. } | ErrorKind::Damaged(_) | ErrorKind::Store(StoreError::NoSpace) => {
@@ -104,6 +106,18 @@ impl Error {
         ErrorKind::Corrupted { subject: subject.into(), detail: detail.into() }.into()
     }
 
+    /// Whether a tier as a whole is what keeps the operation from being done: it is missing, fails, or does not answer.
+    #[must_use]
+    pub fn is_about_tier(&self) -> bool {
+        match self.kind.as_ref() {
+            ErrorKind::TierMissing(_) => true,
+            ErrorKind::Tier { source, .. } => {
+                matches!(source, TierError::NotAnswering | TierError::Io { .. } | TierError::ReadOnly)
+            }
+            _ => false,
+        }
+    }
+
     /// Whether room ran out.
     #[must_use]
     pub fn is_out_of_room(&self) -> bool {
@@ -120,7 +134,11 @@ fn errno_of_tier(error: &TierError) -> Errno {
         TierError::ReadOnly => Errno::EROFS,
         TierError::FileTooLarge => Errno::EFBIG,
         TierError::Io { errno, .. } => *errno,
-        TierError::NotFound(_) | TierError::AlreadyExists(_) | TierError::Label(_) | TierError::InUse(_) => Errno::EIO,
+        TierError::NotFound(_)
+        | TierError::AlreadyExists(_)
+        | TierError::Label(_)
+        | TierError::InUse(_)
+        | TierError::NotAnswering => Errno::EIO,
     }
 }
 

@@ -18,13 +18,20 @@ use crate::caller::Caller;
 use crate::check::{CheckMode, OnProgress, VolumeCheck};
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::report::{FileLocation, VolumeStatus};
+use crate::rebuild::{OnRebuildProgress, RebuildReport, RebuildSource};
+use crate::report::{FileLocation, TierFiles, VolumeStatus};
 use crate::volume::{MountOptions, NewVolume, Parts, TierMember, VolumeError};
 use polymux_tier::SeekTarget;
 
 /// An open description. Never reused within one mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleId(pub u64);
+
+/// Names the calling thread among those that live now, for [`FileSystem::stuck_threads`].
+#[must_use]
+pub fn thread_token() -> usize {
+    crate::space::thread_token()
+}
 
 /// What [`FileSystem::step`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +73,20 @@ impl FileSystem {
         on_progress: OnProgress<'_>,
     ) -> std::result::Result<VolumeCheck, VolumeError> {
         crate::recover::check_unmounted(parts, options, mode, on_progress)
+    }
+
+    /// Makes the records of a volume out of what its tiers hold, in an empty store that nobody uses; without a store it only
+    /// reports what that would come to. Nothing on a tier is changed or removed; see docs/design/0013 for what is added.
+    ///
+    /// # Errors
+    /// A tier is missing, cannot be read or belongs to another volume; the store is not empty or cannot be written; EINTR
+    /// where `on_progress` ended it.
+    pub fn rebuild(
+        source: &RebuildSource,
+        store: Option<&dyn polymux_meta::MetadataStore>,
+        on_progress: OnRebuildProgress<'_>,
+    ) -> std::result::Result<RebuildReport, VolumeError> {
+        crate::rebuild::rebuild(source, store, on_progress)
     }
 
     /// Checks the volume while it is in use, and changes nothing. What is changed by others meanwhile may look wrong for a
@@ -142,12 +163,67 @@ impl FileSystem {
         self.core.remove_tier(name, unlist)
     }
 
-    /// One round of background work: the periodic flush, the freeing of disowned bytes, and what is to be moved next.
+    /// One round of all background work but the moving of blocks: what [`BackgroundThreads`] does on several threads, one
+    /// after the other.
     pub fn step(&self) -> Progress {
-        match (self.core.step(), self.core.plan_step()) {
+        self.core.watch_step();
+        let tiers = self.core.tiers.all();
+        let steps = [self.core.volume_step(), self.core.upkeep_step()];
+        let of_tiers = tiers.iter().map(|tier| self.tier_step(tier.id));
+        let worked = steps.into_iter().chain(of_tiers.collect::<Vec<_>>()).chain([self.core.plan_step()]);
+        if worked.filter(|progress| *progress == Progress::Worked).count() > 0 {
+            Progress::Worked
+        } else {
+            Progress::Idle
+        }
+    }
+
+    /// Part of [`FileSystem::step`]: the periodic flush, and what is to be moved next. Nothing that one tier does keeps it
+    /// from coming to its end.
+    pub fn volume_step(&self) -> Progress {
+        match (self.core.volume_step(), self.core.plan_step()) {
             (Progress::Idle, Progress::Idle) => Progress::Idle,
             _ => Progress::Worked,
         }
+    }
+
+    /// Part of [`FileSystem::step`]: what goes from file to file, such as finding sizes after an unclean stop.
+    pub fn upkeep_step(&self) -> Progress {
+        self.core.upkeep_step()
+    }
+
+    /// Part of [`FileSystem::step`] that concerns one tier: freeing of disowned bytes; a tier that failed is tried, and one
+    /// that is missing is looked for. It may wait for that tier and for no other.
+    pub fn tier_step(&self, tier: TierId) -> Progress {
+        match self.core.look_for_tier(tier) {
+            Progress::Idle => self.core.tier_step(tier),
+            Progress::Worked => Progress::Worked,
+        }
+    }
+
+    /// Part of [`FileSystem::step`]: looks at the calls that are under way on the tiers, and decides which tiers do not
+    /// answer (docs/design/0014). Never waits for one. Whoever does not call it again and again has no such tiers.
+    pub fn watch_step(&self) {
+        self.core.watch_step();
+    }
+
+    /// Whether attributes that were answered stay right until they are changed here: not while a size may be a guess, because
+    /// the tier that knows it is missing or does not answer. Asked after the attributes.
+    #[must_use]
+    pub fn may_keep_attributes(&self) -> bool {
+        !self.core.sizes_guessed.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Names of the tiers that do not answer. No tier is asked.
+    #[must_use]
+    pub fn tiers_not_answering(&self) -> Vec<String> {
+        self.core.tiers_not_answering()
+    }
+
+    /// Threads whose call to a tier that does not answer has not come back, as [`thread_token`] names them.
+    #[must_use]
+    pub fn stuck_threads(&self) -> Vec<usize> {
+        self.core.stuck_threads()
     }
 
     /// Carries out one batch of moves. Several threads may call it; each takes a batch of its own.
@@ -407,6 +483,14 @@ impl FileSystem {
     /// State of the volume and its tiers.
     pub fn status(&self) -> Result<VolumeStatus> {
         Ok(self.core.status())
+    }
+
+    /// What depends on a tier: how many files have bytes there, and the first `listed_max` of them. No tier is asked.
+    ///
+    /// # Errors
+    /// ENOENT: there is no such tier.
+    pub fn files_of_tier(&self, tier: &str, listed_max: usize) -> Result<TierFiles> {
+        self.core.files_of_tier(tier, listed_max)
     }
 
     /// Where the bytes of a file are.

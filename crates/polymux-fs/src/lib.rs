@@ -2,7 +2,7 @@
 //!
 //! # Direction of calls
 //!
-//! `file_system` → `ops`, `recover`, `migrate` → `check`, `namespace`, `access`, `io` → `placement` → `space`, `heat`, `sched` →
+//! `file_system` → `ops`, `recover`, `rebuild`, `migrate` → `check`, `namespace`, `access`, `io` → `placement` → `space`, `heat`, `sched` →
 //! `inode` → `blockmap`, `store`.
 //! A test reads the imports and keeps it so.
 //!
@@ -11,6 +11,7 @@
 //! A lock is taken only while holding locks above it in this tree; two of a kind as noted.
 //!
 //! ```text
+//! Core::stamp_walks
 //! Core::rename_lock
 //!   Inode::body, state of a directory        an ancestor before its descendant, siblings by inode number
 //!     FileState::barrier                      shared by writers, alone for truncate and fallocate
@@ -55,6 +56,7 @@ mod namespace;
 mod ops;
 mod placement;
 mod planted_faults;
+mod rebuild;
 mod recover;
 mod report;
 mod sched;
@@ -74,21 +76,27 @@ pub use check::{
 pub use error::{Error, ErrorKind, Result};
 pub use file_system::{
     BackgroundThreads, FileSystem, HandleId, MOVERS_DEFAULT, NamedRule, Progress, SteeringError, check_rules,
+    thread_token,
 };
 #[cfg(feature = "planted-faults")]
 pub use planted_faults::PlantedFault;
 pub use polymux_policy::{PolicyKind, RuleError, RuleField, RuleMatch, RuleProblem, UnknownPolicy};
 pub use polymux_tier::SeekTarget;
+pub use rebuild::{
+    OnRebuildProgress, REBUILD_FINDING_KINDS, RebuildFinding, RebuildFindingKind, RebuildProgress, RebuildReport,
+    RebuildSource,
+};
 pub use report::{
     Destination, DrainReport, Explanation, ExtentReport, FileLocation, JobId, JobReport, JobState, MoveReason,
     MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness, MoversState, MovesReport, PinReport, PlanReport,
-    PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts, SteeredBy, TierLoadReport, TierShare,
-    TierState, TierStatus, VolumeStatus, WaitsFor,
+    PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts, SteeredBy, TierFile, TierFiles,
+    TierLoadReport, TierShare, TierState, TierStatus, VolumeStatus, WaitsFor,
 };
 pub use store::{
-    CheckReport, Description, Field, FieldValue, INVARIANTS, RECORD_KINDS, Violation, check_records, describe_key,
-    describe_record, for_each_record, on_disk_formats, store_boundaries,
+    CheckReport, Description, Field, FieldValue, INVARIANTS, RECORD_KINDS, Violation, check_records, describe_all_anew,
+    describe_key, describe_record, for_each_record, on_disk_formats, store_boundaries,
 };
 pub use volume::{
-    Access, AccessTimes, MissingTiers, MountOptions, NewVolume, Parts, TierMember, TierName, TierPresence, VolumeError,
+    Access, AccessTimes, MissingTiers, MountOptions, NewVolume, Parts, TierMember, TierName, TierPresence, TierSource,
+    VolumeError,
 };

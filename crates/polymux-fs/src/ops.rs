@@ -5,6 +5,7 @@
 
 mod attributes;
 mod background;
+mod dependents;
 mod directories;
 mod files;
 mod names;

@@ -37,6 +37,8 @@ pub enum PlantedFault {
     GhostsNotCut,
     /// The close of a file that was emptied does not wait for what was written.
     CloseAfterEmptyingWithoutSync,
+    /// What a failed sync may have lost is not put on record.
+    FailedSyncForgotten,
 }
 
 #[cfg(feature = "planted-faults")]
@@ -50,8 +52,8 @@ mod planted {
     }
 
     impl PlantedFault {
-        /// Those that the crash states show. [`Self::ClaimNotFlushed`] is not among them: it leaks room at the most.
-        pub const ALL: [Self; 14] = [
+        /// All of them.
+        pub const ALL: [Self; 16] = [
             Self::FsyncWithoutData,
             Self::PunchBeforeCommit,
             Self::RecordGoneBeforeTierSync,
@@ -59,6 +61,7 @@ mod planted {
             Self::WritersBesideCopyUnnoticed,
             Self::CopiedAgainNotSynced,
             Self::CopyNotSynced,
+            Self::ClaimNotFlushed,
             Self::SpreadAppendNotSettled,
             Self::SettledBeforeSync,
             Self::ObjectNotSyncedBeforeRecord,
@@ -66,6 +69,7 @@ mod planted {
             Self::ReplacedBeforeSync,
             Self::GhostsNotCut,
             Self::CloseAfterEmptyingWithoutSync,
+            Self::FailedSyncForgotten,
         ];
 
         /// Plants a fault on this thread, or none.

@@ -5,6 +5,7 @@
 //! tier, and one that is newer means that the metadata is old.
 
 mod check;
+mod come_back;
 mod format;
 mod join;
 mod lagging_copy;

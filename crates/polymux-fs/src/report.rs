@@ -22,6 +22,8 @@ pub enum TierState {
     Online,
     /// It returned errors; new data goes elsewhere. The text is the last error.
     Failing(String),
+    /// Calls to it do not return; what needs it fails. The text says which, and for how long.
+    NotAnswering(String),
     /// Not there. The text says why.
     Missing(String),
 }
@@ -51,6 +53,8 @@ pub struct TierStatus {
     pub shares_file_system_with: Vec<String>,
     /// Operations so far.
     pub counters: CounterSnapshot,
+    /// Times that it was taken out of placement because it failed.
+    pub taken_out: u64,
     /// What it does now.
     pub load: TierLoadReport,
 }
@@ -99,6 +103,8 @@ pub struct VolumeStatus {
     pub files_open: usize,
     /// Objects and ranges that no file owns any more and that are not freed yet.
     pub disowned_pending: u64,
+    /// Files and renamed directories whose description on the tiers does not follow yet.
+    pub stamps_late: u64,
     /// Transactions committed and made durable since the mount.
     pub transactions_committed: u64,
     /// Last durable transaction.
@@ -124,6 +130,32 @@ pub struct TierShare {
     pub bytes_mapped: u64,
     /// Bytes that take room there; `None` where the tier is missing.
     pub bytes_allocated: Option<u64>,
+}
+
+/// A file that has bytes on a tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierFile {
+    /// Its number.
+    pub ino: Ino,
+    /// One of its paths, without a leading slash; `None` where it has no name any more.
+    pub path: Option<Vec<u8>>,
+    /// All of its bytes are there.
+    pub is_only: bool,
+}
+
+/// What depends on a tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierFiles {
+    /// Its name.
+    pub tier: String,
+    /// How it does.
+    pub state: TierState,
+    /// Files that have bytes there, inline ones not counted.
+    pub files: u64,
+    /// How many of them have bytes nowhere else.
+    pub only: u64,
+    /// Some of them, in the order of their numbers.
+    pub listed: Vec<TierFile>,
 }
 
 /// A run of bytes on one tier.

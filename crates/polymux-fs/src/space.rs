@@ -1,4 +1,4 @@
-//! Room on the tiers, and bytes that nobody owns any more.
+//! Tiers and how they do: room on them, failures, calls that hang; and bytes that nobody owns any more.
 //!
 //! What is true here:
 //! * Room is believed from the tier itself, a moment old at the most; what this volume writes is taken off at once.
@@ -6,9 +6,12 @@
 //!   (DESIGN section 6). Recovery carries out what is left.
 
 mod disowned;
+mod failure;
 mod sync_pool;
 mod tier_set;
+mod watch;
 
 pub(crate) use disowned::{DisownedQueue, disown_object};
 pub(crate) use sync_pool::{PendingSync, SyncPool, SyncTarget};
 pub(crate) use tier_set::{Purpose, TierHandle, TierSet};
+pub(crate) use watch::thread_token;

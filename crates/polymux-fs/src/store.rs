@@ -19,6 +19,7 @@ pub(crate) mod inode_format;
 pub(crate) mod keys;
 mod metadata;
 mod number_range;
+mod stamp_mark_format;
 pub(crate) mod volume_format;
 
 pub use check::{CheckReport, INVARIANTS, Violation, check_records, for_each_record};
@@ -32,6 +33,8 @@ pub(crate) use heat_format::{ClockRecord, HeatNode, HeatRecord, NODES_PER_CHUNK}
 pub(crate) use inline_format::INLINE_SIZE_LIMIT;
 pub(crate) use inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry, ObjectRole};
 pub use keys::store_boundaries;
+pub use metadata::describe_all_anew;
 pub(crate) use metadata::{Metadata, put_number_range_end, put_xattr};
 pub(crate) use number_range::BLOCK_BITS;
+pub(crate) use stamp_mark_format::StampMark;
 pub(crate) use volume_format::{EpochRecord, Shutdown, TierRecord, TierStanding, VolumeRecord};

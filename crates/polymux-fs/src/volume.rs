@@ -18,6 +18,18 @@ pub struct TierMember {
     pub low_mark: Percent,
     /// The tier, or why it is not there.
     pub presence: TierPresence,
+    /// Looks for the tier where it is missing, or was lost while in use; `None`: it stays away until the next mount.
+    pub source: Option<Arc<dyn TierSource>>,
+}
+
+/// Where a tier that is missing may appear again.
+pub trait TierSource: Send + Sync {
+    /// Opens the tier where it is there now: the same directory of the configuration, opened in the same way as for a
+    /// mount. What its label says is checked by whoever asked. The answer's own `source` is not used.
+    ///
+    /// # Errors
+    /// Why it still is missing.
+    fn open(&self) -> std::result::Result<TierMember, String>;
 }
 
 impl TierMember {
@@ -35,6 +47,7 @@ impl TierMember {
             high_mark: Self::HIGH_MARK_DEFAULT,
             low_mark: Self::LOW_MARK_DEFAULT,
             presence,
+            source: None,
         }
     }
 }
@@ -110,6 +123,11 @@ pub struct MountOptions {
     pub inline_size_max: u32,
     /// Seconds after its last use when an inline file may move to another tier, where the metadata tier is short of room.
     pub inline_idle_seconds: u32,
+    /// Milliseconds after which a tier whose calls do not return counts as not answering: operations that need it fail
+    /// then, until it answers again. 0: never.
+    pub hang_after_ms: u32,
+    /// Milliseconds after which the description on objects follows a change of names or attributes.
+    pub stamp_delay_ms: u32,
     /// Bytes of memory for what is known of the use of files.
     pub heat_memory_bytes: u64,
     /// Seconds in which heat halves, while the volume is mounted; at least 1.
@@ -126,6 +144,8 @@ impl Default for MountOptions {
             flush_interval_ms: 5000,
             inline_size_max: 4096,
             inline_idle_seconds: 600,
+            hang_after_ms: 10_000,
+            stamp_delay_ms: 10_000,
             heat_memory_bytes: 32 << 20,
             heat_half_life_seconds: 3600,
         }

@@ -8,30 +8,48 @@ mod campaign;
 mod explore;
 #[path = "crash_states/history.rs"]
 mod history;
+#[path = "crash_states/names.rs"]
+mod names;
 #[path = "crash_states/oracle.rs"]
 mod oracle;
 #[path = "crash_states/scene.rs"]
 mod scene;
+#[path = "crash_states/store_device.rs"]
+mod store_device;
 #[path = "crash_states/suites.rs"]
 mod suites;
 #[path = "crash_states/workload.rs"]
 mod workload;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use campaign::Share;
 use explore::{Effort, Tally};
 use polymux_fs::PlantedFault;
-use polymux_sim::crash_states::EntryDurability;
+use polymux_sim::crash_states::{Choice, EntryDurability, Ignored, STORE_DIRECTORY, World};
+use polymux_sim::recording_file_system::{Change, Durability, Operation, RecordingFileSystem};
+use store_device::Backing;
 use suites::Suite;
 
 /// How much a short run looks at.
-const EFFORT: Effort =
-    Effort { random_states: 3, again_one_of: 32, states_again: 1, entries: EntryDurability::WithObject };
+const EFFORT: Effort<'static> = Effort {
+    random_states: 3,
+    again_one_of: 32,
+    states_again: 1,
+    entries: EntryDurability::WithObject,
+    backing: Backing::Model,
+    ignored: None,
+};
 
 /// How much a long run looks at.
-const EFFORT_LONG: Effort = Effort { random_states: 8, again_one_of: 16, states_again: 2, ..EFFORT };
+const EFFORT_LONG: Effort<'static> = Effort { random_states: 8, again_one_of: 16, states_again: 2, ..EFFORT };
 
 /// No crashed recoveries: the faults show without.
-const EFFORT_FOR_FAULTS: Effort = Effort { again_one_of: 0, ..EFFORT };
+const EFFORT_FOR_FAULTS: Effort<'static> = Effort { again_one_of: 0, ..EFFORT };
+
+/// Workloads that the long form looks at, at least; and distinct states.
+const WORKLOADS_MIN: usize = 2000;
+const STATES_MIN: usize = 100_000;
 
 fn from_environment<T: std::str::FromStr>(name: &str) -> Option<T> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
@@ -46,7 +64,7 @@ fn long_count() -> Option<usize> {
     from_environment("POLYMUX_CRASH_LONG")
 }
 
-fn effort() -> Effort {
+fn effort() -> Effort<'static> {
     if long_count().is_some() { EFFORT_LONG } else { EFFORT }
 }
 
@@ -58,29 +76,121 @@ fn shares() -> Vec<Share> {
             share(Suite::Chosen, 1, usize::MAX),
             share(Suite::Short(1), 1, usize::MAX),
             share(Suite::Short(2), 1, usize::MAX),
-            share(Suite::Short(3), 13, long),
+            share(Suite::Failing, 1, usize::MAX),
+            share(Suite::Short(3), 29, long),
             share(Suite::Random, 1, long / 2),
         ]
     } else {
         vec![
             share(Suite::Chosen, 1, usize::MAX),
             share(Suite::Short(1), 1, usize::MAX),
-            share(Suite::Short(2), 7, 270),
+            share(Suite::Failing, 1, usize::MAX),
+            share(Suite::Short(2), 12, 270),
             share(Suite::Random, 1, 60),
         ]
     }
 }
 
+/// Looks at the state of a name, where it belongs to a campaign with this store.
+fn look_at(name: &str, effort: Effort) {
+    let Some((suite, index, place)) = campaign::parse(effort.backing, name) else { return };
+    let found = campaign::look_at(suite, index, seed(), effort, Some(&place), &mut Tally::default());
+    found.unwrap_or_else(|text| panic!("{text}"));
+}
+
 #[test]
 fn no_crash_state_of_any_workload_loses_what_was_promised() {
     if let Some(name) = from_environment::<String>("POLYMUX_CRASH_STATE") {
-        let (suite, index, place) = campaign::parse(&name).expect("a name as a violation prints it");
-        let found = campaign::look_at(suite, index, seed(), effort(), Some(&place), &mut Tally::default());
-        found.unwrap_or_else(|text| panic!("{text}"));
-        return;
+        return look_at(&name, effort());
     }
     let report = campaign::expect_none("crash states", &shares(), seed(), effort());
     assert!(report.states.len() > 10 * report.workloads, "a workload leads to many states");
+    if long_count().is_some() {
+        assert!(report.workloads >= WORKLOADS_MIN, "the long form looks at {WORKLOADS_MIN} workloads at least");
+        assert!(report.states.len() >= STATES_MIN, "the long form looks at {STATES_MIN} distinct states at least");
+        println!("crash states: at least {WORKLOADS_MIN} workloads and {STATES_MIN} distinct states, as promised");
+    }
+}
+
+/// Workloads over the real store: few in the short form.
+fn stored_count() -> usize {
+    from_environment("POLYMUX_CRASH_STORED").unwrap_or(if long_count().is_some() { 300 } else { 12 })
+}
+
+/// A campaign over the real store, whose log and tables are devices as the tiers are.
+fn look_at_real_store(backing: Backing, count: usize) {
+    let effort = Effort { backing, random_states: 2, again_one_of: 64, ..EFFORT };
+    if let Some(name) = from_environment::<String>("POLYMUX_CRASH_STATE") {
+        return look_at(&name, effort);
+    }
+    let share = Share { suite: Suite::Stored, stride: 1, count };
+    campaign::expect_none(backing.name(), &[share], seed(), effort);
+}
+
+#[test]
+fn no_crash_state_with_the_real_store_loses_what_was_promised() {
+    let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
+    look_at_real_store(Backing::Files(&mounted), stored_count());
+}
+
+#[test]
+fn no_crash_state_that_takes_the_store_with_it_loses_what_its_second_copy_has() {
+    let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
+    // Each state is recovered twice, with the store and without.
+    look_at_real_store(Backing::FilesWithCopy(&mounted), stored_count().div_ceil(5));
+}
+
+/// Faults that must show with the real store as they do with the model.
+const FAULTS_WITH_REAL_STORE: [PlantedFault; 6] = [
+    PlantedFault::PunchBeforeCommit,
+    PlantedFault::FsyncWithoutData,
+    PlantedFault::SettledBeforeSync,
+    PlantedFault::SpreadAppendNotSettled,
+    PlantedFault::ReplacedBeforeSync,
+    PlantedFault::CopyNotSynced,
+];
+
+fn is_sync(operation: &Operation) -> bool {
+    matches!(operation.change, Change::Sync { .. })
+}
+
+/// Syncs that a store could forget.
+const FORGOTTEN_BY_STORE: [(&str, Ignored); 2] = [
+    ("durable writes of the log", |operation| {
+        matches!(operation.change, Change::Write { durability: Durability::Durable, .. })
+    }),
+    ("syncs of the directories of tables", |operation| {
+        is_sync(operation) && operation.path.parent().is_some_and(|parent| parent.ends_with(STORE_DIRECTORY))
+    }),
+];
+
+/// The harness sees with the real store, too. The short form plants one fault.
+#[test]
+fn planted_faults_are_found_with_the_real_store() {
+    let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
+    let shares = [Share { suite: Suite::Stored, stride: 1, count: 90 }];
+    let effort = Effort { backing: Backing::Files(&mounted), random_states: 2, ..EFFORT_FOR_FAULTS };
+    let mut missed = Vec::new();
+    let mut plant = |what: String, fault: Option<PlantedFault>, effort: Effort| {
+        let report = campaign::run(&shares, seed(), effort, || PlantedFault::plant(fault), 1);
+        report.print(&what);
+        match report.violations.first() {
+            Some(text) => println!("  {}", text.lines().take(2).collect::<Vec<_>>().join(": ")),
+            None => missed.push(what),
+        }
+    };
+    let is_long = long_count().is_some();
+    for fault in FAULTS_WITH_REAL_STORE.into_iter().take(if is_long { usize::MAX } else { 1 }) {
+        plant(format!("{fault:?} with the real store"), Some(fault), effort);
+    }
+    if is_long {
+        let entries = EntryDurability::WithTierOnly;
+        plant("missing directory sync of a tier with the real store".to_owned(), None, Effort { entries, ..effort });
+        for (what, ignored) in FORGOTTEN_BY_STORE {
+            plant(format!("the store without {what}"), None, Effort { ignored: Some(ignored), ..effort });
+        }
+    }
+    assert!(missed.is_empty(), "planted and not found: {missed:?}");
 }
 
 /// Workloads that a planted fault is looked for in; it must be found within them.
@@ -88,6 +198,7 @@ fn shares_for_faults() -> Vec<Share> {
     let share = |suite: Suite, count| Share { suite, stride: 1, count };
     vec![
         share(Suite::Chosen, Suite::Chosen.count()),
+        share(Suite::Failing, Suite::Failing.count()),
         share(Suite::Short(1), Suite::Short(1).count()),
         share(Suite::Random, 60),
     ]
@@ -118,17 +229,63 @@ fn a_tier_that_forgets_to_sync_the_directory_is_found() {
     assert!(!report.violations.is_empty(), "an object without an entry is noticed");
 }
 
-/// One seed, one run: the same changes in the same order.
+/// Files that are renamed when they are whole have random names before.
+fn without_random_names(line: &str) -> String {
+    const RANDOM_PREFIX: &str = ".tmp";
+    match line.split_once(RANDOM_PREFIX) {
+        Some((before, after)) => format!("{before}{RANDOM_PREFIX}{}", after.get(RANDOM_LENGTH..).unwrap_or_default()),
+        None => line.to_owned(),
+    }
+}
+
+/// Letters of a random name.
+const RANDOM_LENGTH: usize = 6;
+
+/// What a workload did to the devices, in words. The volume is made before: a store opens its tables on several threads.
+fn trace(workload: &workload::Workload, backing: Backing) -> Vec<String> {
+    let recorded = workload::run(workload, backing);
+    recorded.journal[recorded.first_point..].iter().map(|event| without_random_names(&event.describe())).collect()
+}
+
+/// Hash of everything that a workload did to the devices, and of states after each change.
+fn trace_hash(workload: &workload::Workload) -> u64 {
+    let recorded = workload::run(workload, Backing::Model);
+    let mut hasher = DefaultHasher::new();
+    let mut world = World::new(scene::TIERS.len(), Vec::new());
+    for (point, event) in recorded.journal.iter().enumerate() {
+        event.describe().hash(&mut hasher);
+        world.apply(event);
+        for choice in Choice::of_world(&world, 1, point as u64).iter().take(4) {
+            world.crash(choice).hash().hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+/// One seed reproduces a run: every byte of every state after it. Another seed makes another run.
 #[test]
-fn the_same_workload_twice_leaves_the_same_journal() {
-    for index in 0..40 {
-        let workload = Suite::Random.workload(index, seed());
-        let journal = || {
-            let run = move |workload: &workload::Workload| workload::run(workload).journal;
-            std::thread::scope(|scope| scope.spawn(|| run(&workload)).join().expect("the workload runs"))
-        };
-        let lines = |events: &[polymux_sim::recording::Event]| events.iter().map(|event| event.describe()).collect();
-        let (first, second): (Vec<String>, Vec<String>) = (lines(&journal()), lines(&journal()));
-        assert_eq!(first, second, "random/{index}");
+fn the_same_seed_twice_gives_the_same_trace_hash() {
+    // A thread of its own each: nothing that a thread keeps leads from one run to the other.
+    let hash = |index: usize, seed: u64| {
+        let run = move || trace_hash(&Suite::Random.workload(index, seed));
+        std::thread::scope(|scope| scope.spawn(run).join().expect("the workload runs"))
+    };
+    for index in 0..20 {
+        assert_eq!(hash(index, seed()), hash(index, seed()), "random/{index}");
+        assert_ne!(hash(index, seed()), hash(index, seed() + 1), "random/{index} of another seed is another one");
+    }
+}
+
+/// With the real store too; its tables hold times, so the operations are compared and not the bytes.
+#[test]
+fn the_same_seed_twice_gives_the_same_trace_with_the_real_store() {
+    let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
+    for index in (0..60).step_by(5) {
+        let workload = Suite::Stored.workload(index, seed());
+        let (first, second) =
+            (trace(&workload, Backing::FilesWithCopy(&mounted)), trace(&workload, Backing::FilesWithCopy(&mounted)));
+        let place = first.iter().zip(&second).position(|(first, second)| first != second);
+        assert_eq!(place.map(|place| (&first[place], &second[place])), None, "stored/{index}, entry {place:?}");
+        assert_eq!(first.len(), second.len(), "stored/{index}");
     }
 }

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 /// Each module with the modules that it may use. What stands at the root (errors, attributes, callers, volume parts,
 /// reports, counters) are words that everybody speaks.
-const EDGES: [(&str, &[&str]); 17] = [
-    ("file_system", &["ops", "recover", "migrate", "check", "placement", "core"]),
+const EDGES: [(&str, &[&str]); 18] = [
+    ("file_system", &["ops", "recover", "rebuild", "migrate", "check", "placement", "space", "core"]),
     ("ops", &["namespace", "access", "io", "placement", "space", "inode", "blockmap", "store", "core", "file_system"]),
     ("migrate", &["io", "placement", "space", "heat", "sched", "inode", "blockmap", "store", "core", "file_system"]),
-    ("recover", &["check", "namespace", "space", "inode", "store", "core"]),
+    ("recover", &["check", "namespace", "space", "inode", "store", "core", "file_system"]),
+    ("rebuild", &["namespace", "blockmap", "store"]),
     ("check", &["access", "placement", "blockmap", "store"]),
     ("namespace", &["access", "io", "space", "inode", "store", "core"]),
     ("access", &["inode", "core"]),

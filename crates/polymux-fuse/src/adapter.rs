@@ -9,10 +9,14 @@ use polymux_fs::{Caller, Error, FileSystem, Permissions, Wait};
 use polymux_types::{Ino, StreamId};
 
 use crate::convert;
+use crate::requests::Requests;
 
-/// Serves one mount. Shared by all threads of the transport; it keeps no state of its own.
+/// Serves one mount. Shared by all threads of the transport.
+#[derive(Clone)]
 pub(crate) struct Adapter {
     pub(crate) fs: Arc<FileSystem>,
+    /// What is under way.
+    pub(crate) requests: Arc<Requests>,
 }
 
 /// A request in words, for the log.

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::Once;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, IoctlFlags,
@@ -22,6 +22,7 @@ use crate::adapter::Adapter;
 use crate::convert::{self, KEEP};
 use crate::files::{OPENED, Place};
 use crate::names::{Change, ModeAndMask, Reply};
+use crate::requests::Debt;
 use crate::xattrs::Value;
 
 /// What is asked of the kernel where it offers it. Left out on purpose: `WRITEBACK_CACHE` (it would forbid passthrough
@@ -88,39 +89,56 @@ pub(crate) fn end_process_when_transport_panics() {
     });
 }
 
-fn answer(reply: ReplyEmpty, outcome: Reply<()>) {
-    match outcome {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(errno),
+fn answer(debt: Debt<'_, ReplyEmpty>, outcome: Reply<()>) {
+    match (debt.take(), outcome) {
+        (Some(reply), Ok(())) => reply.ok(),
+        (Some(reply), Err(errno)) => reply.error(errno),
+        (None, _) => {}
     }
 }
 
-fn answer_entry(reply: ReplyEntry, outcome: Reply<fuser::FileAttr>) {
-    match outcome {
-        Ok(attr) => reply.entry(&KEEP, &attr, convert::generation_of(attr.ino.0)),
-        Err(errno) => reply.error(errno),
+fn answer_value(debt: Debt<'_, ReplyXattr>, outcome: Reply<Value>) {
+    match (debt.take(), outcome) {
+        (Some(reply), Ok(Value::Size(size))) => reply.size(size),
+        (Some(reply), Ok(Value::Bytes(bytes))) => reply.data(&bytes),
+        (Some(reply), Err(errno)) => reply.error(errno),
+        (None, _) => {}
     }
 }
 
-fn answer_attr(reply: ReplyAttr, outcome: Reply<fuser::FileAttr>) {
-    match outcome {
-        Ok(attr) => reply.attr(&KEEP, &attr),
-        Err(errno) => reply.error(errno),
+fn answer_written(debt: Debt<'_, ReplyWrite>, outcome: Reply<u32>) {
+    match (debt.take(), outcome) {
+        (Some(reply), Ok(count)) => reply.written(count),
+        (Some(reply), Err(errno)) => reply.error(errno),
+        (None, _) => {}
     }
 }
 
-fn answer_value(reply: ReplyXattr, outcome: Reply<Value>) {
-    match outcome {
-        Ok(Value::Size(size)) => reply.size(size),
-        Ok(Value::Bytes(bytes)) => reply.data(&bytes),
-        Err(errno) => reply.error(errno),
+impl Adapter {
+    /// How long the kernel may keep attributes: no time while some may be a guess.
+    pub(crate) fn keep(&self) -> Duration {
+        if self.fs.may_keep_attributes() { KEEP } else { Duration::ZERO }
     }
-}
 
-fn answer_written(reply: ReplyWrite, outcome: Reply<u32>) {
-    match outcome {
-        Ok(count) => reply.written(count),
-        Err(errno) => reply.error(errno),
+    fn answer_attr(&self, debt: Debt<'_, ReplyAttr>, outcome: Reply<fuser::FileAttr>) {
+        match (debt.take(), outcome) {
+            (Some(reply), Ok(attr)) => reply.attr(&self.keep(), &attr),
+            (Some(reply), Err(errno)) => reply.error(errno),
+            (None, _) => {}
+        }
+    }
+
+    /// Answers with an entry, which pins its inode; where nobody takes the answer any more, that is taken back.
+    fn answer_entry(&self, debt: Debt<'_, ReplyEntry>, outcome: Reply<fuser::FileAttr>) {
+        match (debt.take(), outcome) {
+            (Some(reply), Ok(attr)) => {
+                let generation = convert::generation_of(attr.ino.0);
+                reply.entry_with_ttls(&KEEP, &self.keep(), &attr, generation);
+            }
+            (Some(reply), Err(errno)) => reply.error(errno),
+            (None, Ok(attr)) => self.forget_inode(attr.ino, 1),
+            (None, Err(_)) => {}
+        }
     }
 }
 
@@ -153,8 +171,9 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let debt = self.requests.begin(parent.0, reply);
         let found = self.lookup_name(request, parent, name);
-        answer_entry(reply, found.map(|entry| entry.unwrap_or_else(convert::negative_entry)));
+        self.answer_entry(debt, found.map(|entry| entry.unwrap_or_else(convert::negative_entry)));
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, count: u64) {
@@ -162,7 +181,8 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        answer_attr(reply, self.get_attributes(request, ino));
+        let debt = self.requests.begin(ino.0, reply);
+        self.answer_attr(debt, self.get_attributes(request, ino));
     }
 
     fn setattr(
@@ -184,7 +204,8 @@ impl Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         let change = Change { mode, uid, gid, size, accessed, modified, handle };
-        answer_attr(reply, self.set_attributes(request, ino, &change));
+        let debt = self.requests.begin(ino.0, reply);
+        self.answer_attr(debt, self.set_attributes(request, ino, &change));
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
@@ -204,23 +225,28 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        answer_entry(reply, self.make_node(request, parent, name, ModeAndMask { mode, umask }, rdev));
+        let debt = self.requests.begin(parent.0, reply);
+        self.answer_entry(debt, self.make_node(request, parent, name, ModeAndMask { mode, umask }, rdev));
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        answer_entry(reply, self.make_directory(request, parent, name, ModeAndMask { mode, umask }));
+        let debt = self.requests.begin(parent.0, reply);
+        self.answer_entry(debt, self.make_directory(request, parent, name, ModeAndMask { mode, umask }));
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer(reply, self.remove_name(request, parent, name));
+        let debt = self.requests.begin(parent.0, reply);
+        answer(debt, self.remove_name(request, parent, name));
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer(reply, self.remove_directory(request, parent, name));
+        let debt = self.requests.begin(parent.0, reply);
+        answer(debt, self.remove_directory(request, parent, name));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        answer_entry(reply, self.make_symlink(request, parent, name, target.as_os_str()));
+        let debt = self.requests.begin(parent.0, reply);
+        self.answer_entry(debt, self.make_symlink(request, parent, name, target.as_os_str()));
     }
 
     fn rename(
@@ -233,17 +259,26 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        answer(reply, self.rename_name(request, (parent, name), (new_parent, new_name), flags));
+        let debt = self.requests.begin(parent.0, reply);
+        answer(debt, self.rename_name(request, (parent, name), (new_parent, new_name), flags));
     }
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        answer_entry(reply, self.make_link(request, ino, parent, name));
+        let debt = self.requests.begin(ino.0, reply);
+        self.answer_entry(debt, self.make_link(request, ino, parent, name));
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.open_file(request, ino, flags) {
-            Ok(handle) => reply.opened(handle, OPENED),
-            Err(errno) => reply.error(errno),
+        let debt = self.requests.begin(ino.0, reply);
+        let outcome = self.open_file(request, ino, flags);
+        match (debt.take(), outcome) {
+            (Some(reply), Ok(handle)) => reply.opened(handle, OPENED),
+            (Some(reply), Err(errno)) => reply.error(errno),
+            // Nobody knows the handle.
+            (None, Ok(handle)) => {
+                let _ = self.release_file(ino, handle);
+            }
+            (None, Err(_)) => {}
         }
     }
 
@@ -257,9 +292,18 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.create_file(request, parent, name, ModeAndMask { mode, umask }, flags) {
-            Ok((attr, handle)) => reply.created(&KEEP, &attr, convert::generation_of(attr.ino.0), handle, OPENED),
-            Err(errno) => reply.error(errno),
+        let debt = self.requests.begin(parent.0, reply);
+        let outcome = self.create_file(request, parent, name, ModeAndMask { mode, umask }, flags);
+        match (debt.take(), outcome) {
+            (Some(reply), Ok((attr, handle))) => {
+                reply.created(&self.keep(), &attr, convert::generation_of(attr.ino.0), handle, OPENED);
+            }
+            (Some(reply), Err(errno)) => reply.error(errno),
+            (None, Ok((attr, handle))) => {
+                let _ = self.release_file(attr.ino, handle);
+                self.forget_inode(attr.ino, 1);
+            }
+            (None, Err(_)) => {}
         }
     }
 
@@ -274,9 +318,11 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.read_file(request, Place { ino, handle, offset }, size, |outcome| match outcome {
-            Ok(bytes) => reply.data(bytes),
-            Err(errno) => reply.error(errno),
+        let debt = self.requests.begin(ino.0, reply);
+        self.read_file(request, Place { ino, handle, offset }, size, |outcome| match (debt.take(), outcome) {
+            (Some(reply), Ok(bytes)) => reply.data(bytes),
+            (Some(reply), Err(errno)) => reply.error(errno),
+            (None, _) => {}
         });
     }
 
@@ -292,11 +338,13 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        answer_written(reply, self.write_file(request, Place { ino, handle, offset }, data, write_flags));
+        let debt = self.requests.begin(ino.0, reply);
+        answer_written(debt, self.write_file(request, Place { ino, handle, offset }, data, write_flags));
     }
 
     fn flush(&self, request: &Request, ino: INodeNo, handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        answer(reply, self.flush_file(request, ino, handle));
+        let debt = self.requests.begin(ino.0, reply);
+        answer(debt, self.flush_file(request, ino, handle));
     }
 
     fn release(
@@ -309,11 +357,13 @@ impl Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        answer(reply, self.release_file(ino, handle));
+        let debt = self.requests.begin(ino.0, reply);
+        answer(debt, self.release_file(ino, handle));
     }
 
     fn fsync(&self, request: &Request, ino: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        answer(reply, self.sync_file(request, ino, handle, sync_kind(data_only)));
+        let debt = self.requests.begin(ino.0, reply);
+        answer(debt, self.sync_file(request, ino, handle, sync_kind(data_only)));
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -336,22 +386,30 @@ impl Filesystem for Adapter {
         ino: INodeNo,
         _handle: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectoryPlus,
+        reply: ReplyDirectoryPlus,
     ) {
-        match self.list_entries(request, ino, offset, &mut reply) {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
+        let mut debt = self.requests.begin(ino.0, reply);
+        let outcome = self.list_entries(request, ino, offset, &mut debt);
+        match (debt.take(), outcome) {
+            (Some(reply), Ok(_)) => reply.ok(),
+            (Some(reply), Err(errno)) => reply.error(errno),
+            (None, Ok(pinned)) => pinned.into_iter().for_each(|ino| self.forget_inode(ino, 1)),
+            (None, Err(_)) => {}
         }
     }
 
     fn fsyncdir(&self, request: &Request, ino: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        answer(reply, self.sync_listing(request, ino));
+        let debt = self.requests.begin(ino.0, reply);
+        answer(debt, self.sync_listing(request, ino));
     }
 
     fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
         let block = u32::try_from(BLOCK_SIZE).expect("a block is small");
         let name_length = u32::try_from(NAME_LENGTH_MAX).expect("a name is short");
-        match self.run("statfs", ino.0, |fs| fs.space()) {
+        let debt = self.requests.begin(0, reply);
+        let outcome = self.run("statfs", ino.0, |fs| fs.space());
+        let Some(reply) = debt.take() else { return };
+        match outcome {
             Ok(space) => reply.statfs(
                 space.total / BLOCK_SIZE,
                 space.free / BLOCK_SIZE,
@@ -376,19 +434,23 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        answer(reply, self.set_xattr(request, ino, name, value, flags));
+        let debt = self.requests.begin(ino.0, reply);
+        answer(debt, self.set_xattr(request, ino, name, value, flags));
     }
 
     fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        answer_value(reply, self.get_xattr(request, ino, name, size));
+        let debt = self.requests.begin(ino.0, reply);
+        answer_value(debt, self.get_xattr(request, ino, name, size));
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        answer_value(reply, self.list_xattrs(request, ino, size));
+        let debt = self.requests.begin(ino.0, reply);
+        answer_value(debt, self.list_xattrs(request, ino, size));
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer(reply, self.remove_xattr(request, ino, name));
+        let debt = self.requests.begin(ino.0, reply);
+        answer(debt, self.remove_xattr(request, ino, name));
     }
 
     /// Never asked under `default_permissions`; "not implemented" tells the kernel to decide by itself.
@@ -434,13 +496,17 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        answer(reply, self.allocate_range(request, Place { ino, handle, offset }, length, mode));
+        let debt = self.requests.begin(ino.0, reply);
+        answer(debt, self.allocate_range(request, Place { ino, handle, offset }, length, mode));
     }
 
     fn lseek(&self, request: &Request, ino: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        match self.seek_file(request, ino, handle, offset, whence) {
-            Ok(found) => reply.offset(found),
-            Err(errno) => reply.error(errno),
+        let debt = self.requests.begin(ino.0, reply);
+        let outcome = self.seek_file(request, ino, handle, offset, whence);
+        match (debt.take(), outcome) {
+            (Some(reply), Ok(found)) => reply.offset(found),
+            (Some(reply), Err(errno)) => reply.error(errno),
+            (None, _) => {}
         }
     }
 
@@ -459,6 +525,7 @@ impl Filesystem for Adapter {
     ) {
         let source = Place { ino: source, handle: source_handle, offset: source_offset };
         let target = Place { ino: target, handle: target_handle, offset: target_offset };
-        answer_written(reply, self.copy_range(request, source, target, length));
+        let debt = self.requests.begin(target.ino.0, reply);
+        answer_written(debt, self.copy_range(request, source, target, length));
     }
 }

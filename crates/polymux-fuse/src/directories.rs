@@ -5,13 +5,15 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use fuser::{FileAttr, INodeNo, ReplyDirectory, ReplyDirectoryPlus, Request};
 use polymux_fs::{Attributes, Caller, DirectoryEntry, FileSystem};
 
 use crate::adapter::{Adapter, caller, ino};
-use crate::convert::{self, KEEP, OFFSET_AFTER_DOT, OFFSET_AFTER_DOT_DOT};
+use crate::convert::{self, OFFSET_AFTER_DOT, OFFSET_AFTER_DOT_DOT};
 use crate::names::Reply;
+use crate::requests::Debt;
 
 /// Entries asked for at once: about what the kernel's usual buffer of 32 KiB holds.
 const NAMES_AT_ONCE: usize = 512;
@@ -64,29 +66,35 @@ impl Adapter {
         })
     }
 
+    /// Returns the inodes of the entries, which were pinned.
     pub(crate) fn list_entries(
         &self,
         request: &Request,
         directory: INodeNo,
         offset: u64,
-        reply: &mut ReplyDirectoryPlus,
-    ) -> Reply<()> {
+        debt: &mut Debt<'_, ReplyDirectoryPlus>,
+    ) -> Reply<Vec<INodeNo>> {
         self.run("readdirplus", directory.0, |fs| {
             let caller = caller(request);
+            let mut pinned = Vec::new();
             let mut listing = Listing { fs, caller: caller.clone(), directory, offset };
-            let dots = listing
-                .dots(|attributes, offset, name| add_entry(reply, &convert::file_attr(attributes), offset, name))?;
+            let dots = listing.dots(|attributes, offset, name| {
+                add_entry(debt, self.keep(), &convert::file_attr(attributes), offset, name)
+            })?;
             if dots == Room::Full {
-                return Ok(());
+                return Ok(pinned);
             }
             listing.entries(ENTRIES_AT_ONCE, |entry, offset| {
                 let Some(attributes) = attributes_of_entry(fs, &caller, entry)? else { return Ok(Room::Left) };
-                let room = add_entry(reply, &Self::entry(fs, &attributes), offset, OsStr::from_bytes(&entry.name));
-                if room == Room::Full {
-                    fs.unpin(entry.ino, 1);
+                let attr = Self::entry(fs, &attributes);
+                let room = add_entry(debt, self.keep(), &attr, offset, OsStr::from_bytes(&entry.name));
+                match room {
+                    Room::Full => fs.unpin(entry.ino, 1),
+                    Room::Left => pinned.push(attr.ino),
                 }
                 Ok(room)
-            })
+            })?;
+            Ok(pinned)
         })
     }
 }
@@ -104,8 +112,16 @@ fn attributes_of_entry(
     }
 }
 
-fn add_entry(reply: &mut ReplyDirectoryPlus, attr: &FileAttr, offset: u64, name: &OsStr) -> Room {
-    reply.add(attr.ino, offset, name, &KEEP, attr, convert::generation_of(attr.ino.0)).into()
+/// Full, too, where nobody takes the answer any more.
+fn add_entry(
+    debt: &mut Debt<'_, ReplyDirectoryPlus>,
+    keep: Duration,
+    attr: &FileAttr,
+    offset: u64,
+    name: &OsStr,
+) -> Room {
+    let generation = convert::generation_of(attr.ino.0);
+    debt.with(|reply| reply.add(attr.ino, offset, name, &keep, attr, generation).into()).unwrap_or(Room::Full)
 }
 
 struct Listing<'a> {

@@ -7,6 +7,8 @@
 //! * All changes pass through this mount, so the kernel may keep names, attributes and pages for as long as it likes.
 //! * The kernel checks permissions (`default_permissions`), keeps locks, and computes the offset of appends. What it
 //!   leaves to the file system (default ACLs, umask, group inheritance) is done by `polymux-fs`.
+//! * A thread that hangs in a tier which does not answer is made up for by another one, and its request is answered with an
+//!   error after a while (docs/design/0014), so that the mount always answers.
 //! * No request handler holds a lock of this crate, and nothing here waits for the kernel: no notifications are sent.
 //! * A panic below a request becomes `EIO` for that request and an error in the log; the mount goes on.
 
@@ -19,8 +21,11 @@ mod directories;
 mod files;
 mod names;
 mod options;
+mod requests;
 mod session;
 mod set_id;
+mod spare;
+mod watcher;
 mod xattrs;
 
 pub use options::{FuseOptions, Sharing, SpecialFiles};

@@ -7,21 +7,34 @@
 use std::ffi::CString;
 use std::io;
 use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
+use fuser::SessionACL;
 use polymux_fs::FileSystem;
 
 use crate::adapter::Adapter;
 use crate::connection::end_process_when_transport_panics;
 use crate::options::FuseOptions;
+use crate::requests::Requests;
+use crate::watcher::Watcher;
+
+/// How often whoever waits for the end of a thread looks whether it is worth it.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A mounted volume that is served once [`Session::wait`] runs; requests made before wait for it. Dropped without
 /// that, it is unmounted.
 pub struct Session {
     session: fuser::Session<Adapter>,
+    adapter: Adapter,
+    acl: SessionACL,
     mountpoint: PathBuf,
 }
 
@@ -38,23 +51,40 @@ pub struct Unmounter {
 pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> io::Result<Session> {
     end_process_when_transport_panics();
     let mountpoint = mountpoint.canonicalize()?;
-    let session = fuser::Session::new(Adapter { fs }, &mountpoint, &options.to_config())?;
-    Ok(Session { session, mountpoint })
+    let adapter = Adapter { fs, requests: Arc::new(Requests::new()) };
+    let config = options.to_config();
+    let session = fuser::Session::new(adapter.clone(), &mountpoint, &config)?;
+    Ok(Session { session, adapter, acl: config.acl, mountpoint })
 }
 
 impl Session {
-    /// Serves requests until the volume is unmounted.
+    /// Serves requests until the volume is unmounted. Threads that hang in a tier which does not answer are left behind then.
     ///
     /// # Errors
     /// The connection to the kernel failed. The volume may then still be mounted, and answers `ENOTCONN`.
     pub fn wait(self) -> io::Result<()> {
+        let connection = self.session.as_fd().try_clone_to_owned()?;
+        let must_end = Arc::new(AtomicBool::new(false));
+        let watcher = Watcher {
+            adapter: self.adapter.clone(),
+            connection: connection.try_clone()?,
+            acl: self.acl,
+            must_end: Arc::clone(&must_end),
+        };
+        let watcher = thread::Builder::new().name("fuse-watch".to_owned()).spawn(move || watcher.run())?;
         // fuser 0.18 unmounts the path again when its session ends, although it is unmounted by then; by that time
         // another file system may be mounted there. So its handle of the mount is never dropped. What stays behind is
         // one descriptor of a connection that is closed.
         let background = ManuallyDrop::new(self.session.spawn()?);
         // SAFETY: `background` is neither used nor dropped after this, so that the thread's handle has one owner.
-        let thread = unsafe { std::ptr::read(&raw const background.guard) };
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("the FUSE transport panicked")))
+        let guard = unsafe { std::ptr::read(&raw const background.guard) };
+        let mut outcome = end_of(guard, &connection, &self.adapter);
+        must_end.store(true, Ordering::Release);
+        let spare = watcher.join().map_err(|_| io::Error::other("the watcher of the FUSE transport panicked"))?;
+        for thread in spare {
+            outcome = outcome.and(end_of(thread, &connection, &self.adapter));
+        }
+        outcome
     }
 
     /// Something that can unmount this volume while [`Session::wait`] runs.
@@ -62,6 +92,37 @@ impl Session {
     pub fn unmounter(&self) -> Unmounter {
         Unmounter { mountpoint: self.mountpoint.clone() }
     }
+}
+
+/// Waits for a thread of the transport; not for one that hangs in a tier while there is no connection any more.
+fn end_of(thread: JoinHandle<io::Result<()>>, connection: &OwnedFd, adapter: &Adapter) -> io::Result<()> {
+    let (sender, receiver) = mpsc::channel();
+    let waiting = thread::Builder::new().name("fuse-end".to_owned()).spawn(move || {
+        let outcome = thread.join().unwrap_or_else(|_| Err(io::Error::other("the FUSE transport panicked")));
+        // Whoever waited may have gone.
+        let _ = sender.send(outcome);
+    });
+    drop(waiting?);
+    loop {
+        match receiver.recv_timeout(LOOK_INTERVAL) {
+            Ok(outcome) => return outcome,
+            Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the FUSE transport ended")),
+            Err(RecvTimeoutError::Timeout) => {
+                if is_closed(connection) && !adapter.fs.tiers_not_answering().is_empty() {
+                    log::warn!("threads that serve requests are left behind in a tier that does not answer");
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// Whether the kernel has closed a connection.
+fn is_closed(connection: &OwnedFd) -> bool {
+    let mut asked = libc::pollfd { fd: connection.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: `asked` is one structure of the length given, and the descriptor is open for as long as it is borrowed.
+    let answered = unsafe { libc::poll(&raw mut asked, 1, 0) };
+    answered > 0 && asked.revents & (libc::POLLERR | libc::POLLHUP) != 0
 }
 
 impl Unmounter {

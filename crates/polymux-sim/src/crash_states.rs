@@ -10,7 +10,8 @@
 //! * A cut or a punch within a page is a write to that page: it goes to the device together with what was written there
 //!   before, or not at all.
 //! * A page is written whole or not at all (4 KiB, the atomic unit), so a write of several pages may be torn between them.
-//! * The store keeps a prefix of its transactions, as its trait promises (its own tests enumerate its crash states).
+//! * A simulated store keeps a prefix of its transactions, as the trait promises. The files of a real one, and those of its
+//!   second copy, are devices like the tiers, with the rules of [`crate::recording_file_system::CrashStates`].
 //! * A [`State`] is what a mount after the crash finds: all of it is durable.
 //!
 //! ```text
@@ -18,9 +19,11 @@
 //! ```
 
 mod choice;
+mod files;
 mod state;
 mod world;
 
 pub use choice::{Choice, Keep, Random};
+pub use files::{COPY_DIRECTORY, FilesKeep, Ignored, STORE_DIRECTORY};
 pub use state::{State, StateHash};
 pub use world::{EntryDurability, World};

@@ -1,9 +1,9 @@
 //! What is to go wrong, as a test asked for it.
 //!
-//! What is true here: a lost tier fails everything; a lasting failure comes before a counted one; a counted failure is
+//! What is true here: an operation that hangs fails, if at all, when it is released; a lost tier fails everything; a lasting failure comes before a counted one; a counted failure is
 //! used up by the operation that it fails. Without a request nothing fails.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use polymux_tier::TierError;
 use polymux_types::Errno;
@@ -45,8 +45,34 @@ pub enum OperationKind {
     WriteLabel,
 }
 
+impl OperationKind {
+    /// Every kind.
+    pub const ALL: [Self; 16] = [
+        Self::Space,
+        Self::Create,
+        Self::Remove,
+        Self::Stat,
+        Self::Read,
+        Self::Write,
+        Self::Truncate,
+        Self::Allocate,
+        Self::Punch,
+        Self::Seek,
+        Self::Stamp,
+        Self::Sync,
+        Self::SyncAll,
+        Self::List,
+        Self::ReadLabel,
+        Self::WriteLabel,
+    ];
+}
+
 #[derive(Default)]
 pub(crate) struct Faults {
+    /// Operations that do not return.
+    pub(crate) hanging: HashSet<OperationKind>,
+    /// How many are waiting for that to end.
+    pub(crate) waiting: usize,
     pub(crate) vanished: bool,
     always: HashMap<OperationKind, TierError>,
     next: HashMap<OperationKind, (u64, TierError)>,
@@ -66,9 +92,10 @@ impl Faults {
         self.always.insert(kind, error);
     }
 
-    /// Forgets everything but a lost tier.
+    /// Forgets everything but a lost tier and what hangs.
     pub(crate) fn heal(&mut self) {
-        *self = Self { vanished: self.vanished, ..Self::default() };
+        let hanging = std::mem::take(&mut self.hanging);
+        *self = Self { vanished: self.vanished, hanging, waiting: self.waiting, ..Self::default() };
     }
 
     /// The error that this operation is to end with, if any; uses up a counted one.

@@ -10,7 +10,7 @@ use polymux_tier::{
     TierError, Wait,
 };
 use polymux_types::limits::BLOCK_SIZE;
-use polymux_types::sync::{Mutex, RwLock};
+use polymux_types::sync::{Condvar, Mutex, RwLock};
 use polymux_types::{Bucket, ObjectId};
 
 use crate::faults::{Faults, OperationKind};
@@ -21,6 +21,8 @@ type SyncHook = Box<dyn Fn(ObjectRef) + Send + Sync>;
 pub struct FaultyTier {
     inner: Arc<dyn Tier>,
     faults: Mutex<Faults>,
+    /// Wakes operations that hang.
+    released: Condvar,
     on_failed_sync: RwLock<Option<SyncHook>>,
 }
 
@@ -28,7 +30,7 @@ impl FaultyTier {
     /// A wrapper that lets everything through until told otherwise.
     #[must_use]
     pub fn new(inner: Arc<dyn Tier>) -> Self {
-        Self { inner, faults: Mutex::default(), on_failed_sync: RwLock::new(None) }
+        Self { inner, faults: Mutex::default(), released: Condvar::default(), on_failed_sync: RwLock::new(None) }
     }
 
     /// The next `count` operations of this kind fail with `error`. Replaces an earlier request for the kind.
@@ -69,6 +71,28 @@ impl FaultyTier {
         self.faults.lock().vanished = false;
     }
 
+    /// Operations of these kinds do not return from now on, until [`FaultyTier::release`]; then they are carried out.
+    pub fn hang(&self, kinds: &[OperationKind]) {
+        self.faults.lock().hanging.extend(kinds);
+    }
+
+    /// No operation returns from now on, like on a server that is gone, until [`FaultyTier::release`].
+    pub fn hang_all(&self) {
+        self.hang(&OperationKind::ALL);
+    }
+
+    /// Ends [`FaultyTier::hang`]: what hangs goes on.
+    pub fn release(&self) {
+        self.faults.lock().hanging.clear();
+        self.released.notify_all();
+    }
+
+    /// Operations that hang at this moment.
+    #[must_use]
+    pub fn hanging_calls(&self) -> usize {
+        self.faults.lock().waiting
+    }
+
     /// Every `period`-th write from now on claims success and writes nothing: a planted bug, to prove that a test
     /// would find one. Panics on zero.
     pub fn drop_every_nth_write(&self, period: u64) {
@@ -79,7 +103,13 @@ impl FaultyTier {
     }
 
     fn check(&self, kind: OperationKind) -> Result<(), TierError> {
-        self.faults.lock().strike(kind).map_or(Ok(()), Err)
+        let mut faults = self.faults.lock();
+        while faults.hanging.contains(&kind) {
+            faults.waiting += 1;
+            self.released.wait(&mut faults);
+            faults.waiting -= 1;
+        }
+        faults.strike(kind).map_or(Ok(()), Err)
     }
 
     /// Runs a change of an object and takes the room that it took from the limit.
@@ -205,6 +235,11 @@ impl Tier for FaultyTier {
         self.inner.stamp(object, stamp)
     }
 
+    fn read_stamp(&self, object: ObjectRef) -> Result<Option<ObjectStamp>, TierError> {
+        self.check(OperationKind::Stamp)?;
+        self.inner.read_stamp(object)
+    }
+
     fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
         if let Err(error) = self.check(OperationKind::Sync) {
             if let Some(hook) = self.on_failed_sync.read().as_ref() {
@@ -242,6 +277,12 @@ impl Tier for FaultyTier {
     fn remove_label(&self) -> Result<(), TierError> {
         self.check(OperationKind::WriteLabel)?;
         self.inner.remove_label()
+    }
+
+    fn probe(&self) -> Result<(), TierError> {
+        self.check(OperationKind::Write)?;
+        self.check(OperationKind::Sync)?;
+        self.inner.probe()
     }
 
     fn counters(&self) -> CounterSnapshot {

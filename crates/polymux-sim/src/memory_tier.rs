@@ -327,6 +327,14 @@ impl Tier for MemoryTier {
         Ok(())
     }
 
+    fn read_stamp(&self, object: ObjectRef) -> Result<Option<ObjectStamp>, TierError> {
+        let state = self.state.read();
+        if !state.objects.contains_key(&key(object)) {
+            return Err(TierError::NotFound(object.id));
+        }
+        Ok(state.stamps.get(&key(object)).cloned())
+    }
+
     fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
         self.change(object, |object, _| {
             object.sync();

@@ -5,8 +5,11 @@
 //!   in the order in which the changes were made. Nothing that only reads is recorded.
 //! * A sync is recorded when it returns: until then nothing of it is promised, and whatever it made durable before could
 //!   have become durable by itself.
+//! * The files of a store may be recorded instead of its transactions: each of their operations is an entry, made before
+//!   the store goes on, so that both kinds of devices have one order. A durable write is two: begun, and durable.
 //! * Syncs of different devices that follow one another directly stand in the order of the devices: threads carry them out
-//!   side by side, and their order among themselves says nothing. So one seed gives one journal.
+//!   side by side, and their order among themselves says nothing. So one seed gives one journal. What a store writes into its
+//!   files stands before the syncs of tiers that no transaction separates it from: it holds nothing that waited for them.
 //! * A pause in a change is a place where a test may do something else, on the same thread: before the tier below is touched.
 //!
 //! ```text
@@ -15,15 +18,17 @@
 //! ```
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use polymux_meta::{Batch, Entry, MetadataStore, Sequence, StoreError};
+use polymux_meta::{Batch, CopySync, Entry, MetadataStore, Room, Sequence, StoreError};
 use polymux_tier::{
     AllocateMode, Capabilities, CounterSnapshot, Label, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Tier,
     TierError, Wait,
 };
 use polymux_types::sync::Mutex;
-use polymux_types::{Bucket, ObjectId};
+use polymux_types::{Bucket, Errno, ObjectId};
 
+use crate::recording_file_system::{Change, Durability, Operation, RecordedDirectory};
 use crate::{MemoryStore, MemoryTier};
 
 /// A change of one tier.
@@ -77,6 +82,10 @@ pub enum TierChange {
     Sync(ObjectRef),
     /// Everything was made durable.
     SyncAll,
+    /// A sync of an object failed, and what was written to it since the last one will not become durable any more.
+    SyncFailed(ObjectRef),
+    /// The same for all objects.
+    SyncAllFailed,
 }
 
 impl TierChange {
@@ -97,6 +106,8 @@ impl TierChange {
             Self::Label(None) => "no label".to_owned(),
             Self::Sync(object) => format!("sync {:x}", object.id.0),
             Self::SyncAll => "sync all".to_owned(),
+            Self::SyncFailed(object) => format!("sync {:x} fails", object.id.0),
+            Self::SyncAllFailed => "sync all fails".to_owned(),
         }
     }
 }
@@ -110,6 +121,10 @@ pub enum Event {
     Commit(Sequence, Arc<Batch>),
     /// The store was made durable up to a transaction.
     SyncStore(Sequence),
+    /// The files of the store were changed or synced. A write that is to be durable when it returns is not yet.
+    Files(Arc<Operation>),
+    /// A durable write of the files of the store returned: the one whose entry stands before.
+    FilesDurable(Arc<Operation>),
     /// The configuration lists these tiers from now on, durably.
     Configure(Vec<usize>),
 }
@@ -129,14 +144,20 @@ impl Event {
                 format!("store: commit {} of {}", sequence.0, records.collect::<Vec<_>>().join(" "))
             }
             Self::SyncStore(through) => format!("store: sync through {}", through.0),
+            Self::Files(operation) => format!("store: {}", operation.describe()),
+            Self::FilesDurable(operation) => format!("store: {} is durable", operation.path.display()),
             Self::Configure(listed) => format!("configuration: tiers {listed:?}"),
         }
     }
 
-    /// The device of a sync; the store comes last.
+    /// Where a sync stands among those that follow one another directly: the files of a store, the tiers, a simulated store.
     fn synced_device(&self) -> Option<usize> {
         match self {
-            Self::Tier(tier, TierChange::Sync(_) | TierChange::SyncAll) => Some(*tier),
+            Self::Files(_) | Self::FilesDurable(_) => Some(0),
+            Self::Tier(
+                tier,
+                TierChange::Sync(_) | TierChange::SyncAll | TierChange::SyncFailed(_) | TierChange::SyncAllFailed,
+            ) => Some(1 + *tier),
             Self::SyncStore(_) => Some(usize::MAX),
             _ => None,
         }
@@ -176,6 +197,18 @@ impl Journal {
         state.events.insert(place, event);
     }
 
+    /// Adds an entry for each operation on a recorded directory, which is where a store has its files.
+    pub fn observe(self: &Arc<Self>, directory: &RecordedDirectory) {
+        let journal = Arc::clone(self);
+        directory.observe(move |operation| {
+            let operation = Arc::new(operation.clone());
+            journal.push(Event::Files(Arc::clone(&operation)));
+            if matches!(operation.change, Change::Write { durability: Durability::Durable, .. }) {
+                journal.push(Event::FilesDurable(operation));
+            }
+        });
+    }
+
     /// Entries so far: a position, which is a crash point. What comes before it stays before it.
     #[must_use]
     pub fn position(&self) -> usize {
@@ -211,13 +244,15 @@ pub struct RecordingTier {
     place: usize,
     journal: Arc<Journal>,
     pause: Option<Arc<PauseHook>>,
+    /// Syncs fail while this is set.
+    failing_syncs: Arc<AtomicBool>,
 }
 
 impl RecordingTier {
     /// Records the changes of a tier as those of the device `place`.
     #[must_use]
     pub fn new(inner: Arc<MemoryTier>, place: usize, journal: Arc<Journal>) -> Self {
-        Self { inner, place, journal, pause: None }
+        Self { inner, place, journal, pause: None, failing_syncs: Arc::default() }
     }
 
     /// The same, with a hook that is called before changes.
@@ -225,6 +260,22 @@ impl RecordingTier {
     pub fn with_pause(mut self, pause: Arc<PauseHook>) -> Self {
         self.pause = Some(pause);
         self
+    }
+
+    /// While this is set every sync fails, and what it should have made durable is lost where a crash follows; until then
+    /// it can be read, as from the page cache of ext4.
+    #[must_use]
+    pub fn failing_syncs(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.failing_syncs)
+    }
+
+    /// Whether a sync may be tried; where it fails, that is noted.
+    fn try_sync(&self, failed: TierChange) -> Result<(), TierError> {
+        if self.failing_syncs.load(Ordering::Acquire) {
+            self.note(failed);
+            return Err(TierError::Io { operation: "sync", errno: Errno::EIO });
+        }
+        Ok(())
     }
 
     fn note(&self, change: TierChange) {
@@ -303,8 +354,13 @@ impl Tier for RecordingTier {
         Ok(())
     }
 
+    fn read_stamp(&self, object: ObjectRef) -> Result<Option<ObjectStamp>, TierError> {
+        self.inner.read_stamp(object)
+    }
+
     fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
         self.pause_before(Pause::Sync);
+        self.try_sync(TierChange::SyncFailed(object))?;
         self.inner.sync(object)?;
         self.note(TierChange::Sync(object));
         Ok(())
@@ -312,6 +368,7 @@ impl Tier for RecordingTier {
 
     fn sync_all(&self) -> Result<(), TierError> {
         self.pause_before(Pause::Sync);
+        self.try_sync(TierChange::SyncAllFailed)?;
         self.inner.sync_all()?;
         self.note(TierChange::SyncAll);
         Ok(())
@@ -346,19 +403,36 @@ impl Tier for RecordingTier {
     }
 }
 
-/// A metadata store that records.
+/// A metadata store that records its transactions. Those of a store whose files are recorded too are marks in the journal:
+/// until its log is written nothing of them is on any device.
 pub struct RecordingStore {
-    inner: Arc<MemoryStore>,
+    inner: Arc<dyn MetadataStore>,
     journal: Arc<Journal>,
+    syncs: StoreSyncs,
     /// Held over a commit and its entry, so that both have one order.
     committing: Mutex<()>,
 }
 
+/// What tells of a sync of a store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StoreSyncs {
+    /// An entry of its own.
+    Entry,
+    /// The operations on its files.
+    Files,
+}
+
 impl RecordingStore {
-    /// Records the transactions of a store.
+    /// Records the transactions of a simulated store.
     #[must_use]
     pub fn new(inner: Arc<MemoryStore>, journal: Arc<Journal>) -> Self {
-        Self { inner, journal, committing: Mutex::new(()) }
+        Self { inner, journal, syncs: StoreSyncs::Entry, committing: Mutex::new(()) }
+    }
+
+    /// Records the transactions of a store whose files are recorded in the same journal ([`Journal::observe`]).
+    #[must_use]
+    pub fn over_files(inner: Arc<dyn MetadataStore>, journal: Arc<Journal>) -> Self {
+        Self { inner, journal, syncs: StoreSyncs::Files, committing: Mutex::new(()) }
     }
 }
 
@@ -385,7 +459,7 @@ impl MetadataStore for RecordingStore {
     fn sync(&self, through: Sequence) -> Result<(), StoreError> {
         let has_work = self.inner.durable() < through;
         self.inner.sync(through)?;
-        if has_work {
+        if has_work && self.syncs == StoreSyncs::Entry {
             self.journal.push(Event::SyncStore(through));
         }
         Ok(())
@@ -401,5 +475,26 @@ impl MetadataStore for RecordingStore {
 
     fn bytes_used(&self) -> u64 {
         self.inner.bytes_used()
+    }
+
+    fn checkpoint(&self) -> Result<(), StoreError> {
+        self.sync(self.committed())?;
+        self.inner.checkpoint()
+    }
+
+    fn copied(&self) -> Sequence {
+        self.inner.copied()
+    }
+
+    fn sync_copy(&self, through: Sequence) -> Result<CopySync, StoreError> {
+        self.inner.sync_copy(through)
+    }
+
+    fn abandon_copy(&self, raised: Sequence) -> CopySync {
+        self.inner.abandon_copy(raised)
+    }
+
+    fn room(&self) -> Room {
+        self.inner.room()
     }
 }

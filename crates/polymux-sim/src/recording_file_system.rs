@@ -121,6 +121,12 @@ impl RecordedDirectory {
         self.tree.lock().record(self.root).clone()
     }
 
+    /// Tells each later operation to `observer`, in the order of the record and before the program goes on. It must not use
+    /// this file system.
+    pub fn observe(&self, observer: impl Fn(&Operation) + Send + Sync + 'static) {
+        self.tree.lock().observe(self.root, Arc::new(observer));
+    }
+
     /// All operations fail from this position on, as for a process that was killed.
     pub fn stop_at(&self, position: usize) {
         self.tree.lock().stop_at(self.root, position);

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::thread;
 
 use polymux_types::limits::BLOCK_SIZE;
-use polymux_types::{Bucket, Epoch, Ino, ObjectId, TierId, Timestamp, VolumeId};
+use polymux_types::{Bucket, Epoch, Ino, ObjectId, Sequence, TierId, Timestamp, VolumeId};
 
 use crate::error::TierError;
 use crate::label::{CleanStamp, Label};
-use crate::object::{AllocateMode, ObjectRef, ObjectStamp, SeekTarget, Wait};
+use crate::object::{AllocateMode, ObjectRef, ObjectStamp, SeekTarget, StampDirectory, StampOrder, StampRefresh, Wait};
 use crate::tier::Tier;
 
 /// [`BLOCK_SIZE`] as a length in memory.
@@ -255,11 +255,13 @@ pub fn labels_are_replaced_whole(tier: &dyn Tier) {
     assert!(matches!(tier.read_label(), Err(TierError::Label(_))), "a label that was removed is still read");
 }
 
-/// A stamp is best effort and leaves bytes and size alone.
+/// A stamp is best effort, leaves bytes and size alone, and is read back as it was or with less of its path.
 pub fn stamping_changes_no_bytes(tier: &dyn Tier) {
     let object = made(tier, 1);
     write(tier, object, 0, b"bytes");
-    for length in [0, 10, 4000] {
+    assert_eq!(tier.read_stamp(object), Ok(None), "an object is described that nobody described");
+    for names in [1, 5, 200] {
+        let directory = |ino| StampDirectory { ino: Ino(ino), permissions: 0o755, uid: 1, gid: 2 };
         let stamp = ObjectStamp {
             volume: VolumeId::from_random([1; 16]),
             ino: Ino(7),
@@ -268,10 +270,32 @@ pub fn stamping_changes_no_bytes(tier: &dyn Tier) {
             uid: 0,
             gid: 0,
             modified: Timestamp::new(-1, 5),
-            path: vec![b'p'; length],
+            path: vec![vec![b'p'; 200]; usize::try_from(names).expect("a small number")].join(&b'/'),
+            refresh: Some(StampRefresh {
+                order: StampOrder { epoch: Epoch(1), sequence: Sequence(names) },
+                at: Timestamp::new(5, 0),
+                size: 5,
+                links: 1,
+                may_have_xattrs: false,
+                directories: (1..=names).map(directory).collect(),
+            }),
         };
         tier.stamp(object, &stamp).expect("an object is described, or silently not");
+        if !tier.capabilities().extended_attributes {
+            continue;
+        }
+        let read = tier.read_stamp(object).expect("a description is read");
+        let mut may_be = Some(stamp);
+        while may_be.is_some() && read != may_be {
+            may_be = may_be.and_then(|stamp| stamp.without_upper_half());
+        }
+        assert!(may_be.is_some(), "a description of {names} names is read back as {read:?}");
     }
+    let missing = tier.read_stamp(self::object(2));
+    assert!(
+        matches!(missing, Err(TierError::NotFound(_))),
+        "an object that is not there has a description: {missing:?}"
+    );
     assert_eq!(read(tier, object, 0, 10), b"bytes");
 }
 

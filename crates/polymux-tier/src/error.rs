@@ -35,6 +35,9 @@ pub enum TierError {
     /// Another process holds the tier.
     #[error("{0}")]
     InUse(String),
+    /// Earlier calls of this kind have not returned for so long that no further one is made.
+    #[error("the tier does not answer")]
+    NotAnswering,
     /// Any other error of the file system below.
     #[error("{operation} failed: {errno}")]
     Io {

@@ -24,13 +24,15 @@ pub use capabilities::{Capabilities, Guarantee, OverwriteStyle};
 pub use counters::{CounterSnapshot, Counters};
 pub use error::TierError;
 pub use label::{CleanStamp, Label};
-pub use object::{AllocateMode, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait};
+pub use object::{
+    AllocateMode, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, StampDirectory, StampOrder, StampRefresh, Wait,
+};
 pub use posix::{BytesUsed, OWN_DIRECTORY, OpenAccess, PosixTier, PosixTierOptions, probe_directory, read_label_at};
 pub use tier::Tier;
 
-/// The on-disk formats of this crate, for their fuzz targets. The stamp of an object is written and not yet read.
+/// The on-disk formats of this crate, for their fuzz targets.
 #[doc(hidden)]
 #[must_use]
 pub fn on_disk_formats() -> Vec<polymux_types::on_disk_format::OnDiskFormat> {
-    vec![label_format::on_disk_format()]
+    vec![label_format::on_disk_format(), posix::stamp_on_disk_format()]
 }

@@ -1,7 +1,7 @@
 //! Words that the [`crate::Tier`] trait speaks in.
 
 use polymux_types::limits::BUCKETS;
-use polymux_types::{Bucket, Ino, ObjectId, Timestamp, VolumeId};
+use polymux_types::{Bucket, Epoch, Ino, ObjectId, Sequence, Timestamp, VolumeId};
 
 /// Where an object is: its id and the directory it was made in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,6 +94,71 @@ pub struct ObjectStamp {
     pub gid: u32,
     /// Modification time as of the last refresh.
     pub modified: Timestamp,
-    /// Path from the root of the volume as of the last refresh, without a leading slash.
+    /// Path as of the last refresh, without a leading slash: from the root of the volume, or from the first directory of
+    /// [`StampRefresh::directories`] where the tier had no room for all of it.
     pub path: Vec<u8>,
+    /// What version 2 knows beside that; `None` where an older Polymux wrote the stamp.
+    pub refresh: Option<StampRefresh>,
+}
+
+/// When an object was described, and what was true of its file then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StampRefresh {
+    /// Which of two stamps is the newer one, whatever clocks did.
+    pub order: StampOrder,
+    /// The moment, on the clock of the volume.
+    pub at: Timestamp,
+    /// Size of the file.
+    pub size: u64,
+    /// Its names.
+    pub links: u32,
+    /// It had extended attributes, which no stamp holds, or nobody knew that it had none.
+    pub may_have_xattrs: bool,
+    /// The directories on the path from the top: the first is where the first name of `path` lies, the last where the file
+    /// does. As many as `path` has names.
+    pub directories: Vec<StampDirectory>,
+}
+
+/// Place of a refresh in the order of all that happened to a volume. What a stamp says was true after that transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct StampOrder {
+    /// Epoch of the volume.
+    pub epoch: Epoch,
+    /// The last transaction before the refresh began.
+    pub sequence: Sequence,
+}
+
+/// One directory on the path of a stamped file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StampDirectory {
+    /// Its inode number.
+    pub ino: Ino,
+    /// Permission bits.
+    pub permissions: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+impl ObjectStamp {
+    /// The names of the path.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
+    }
+
+    /// The same without the upper half of the path, for a tier that has no room for all of it; `None` where the path is
+    /// one name, or nobody could tell where it begins.
+    #[must_use]
+    pub fn without_upper_half(&self) -> Option<Self> {
+        let refresh = self.refresh.as_ref()?;
+        let names: Vec<&[u8]> = self.names().collect();
+        if names.len() < 2 {
+            return None;
+        }
+        let cut = names.len().div_ceil(2);
+        let directories = refresh.directories[cut..].to_vec();
+        let path = names[cut..].join(&b'/');
+        Some(Self { path, refresh: Some(StampRefresh { directories, ..refresh.clone() }), ..self.clone() })
+    }
 }

@@ -18,6 +18,7 @@ mod objects;
 mod offload;
 mod probe;
 mod stamp_format;
+mod try_out;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -31,6 +32,8 @@ use crate::counters::Counters;
 use crate::error::TierError;
 use descriptors::DescriptorCache;
 use holder::TierLock;
+
+pub(crate) use stamp_format::on_disk_format as stamp_on_disk_format;
 
 /// Name of Polymux's own directory on a tier.
 pub const OWN_DIRECTORY: &str = ".polymux";

@@ -88,6 +88,10 @@ pub trait Tier: Send + Sync {
     /// without extended attributes on the tier this does nothing.
     fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError>;
 
+    /// The description that the object carries, perhaps with less of its path than was given; `None` where it has none, or
+    /// none that verifies.
+    fn read_stamp(&self, object: ObjectRef) -> Result<Option<ObjectStamp>, TierError>;
+
     /// Makes the object's bytes, its size and its directory entry durable. Reports a failure of any earlier sync of
     /// this object that nobody was told about yet.
     fn sync(&self, object: ObjectRef) -> Result<(), TierError>;
@@ -110,6 +114,15 @@ pub trait Tier: Send + Sync {
     /// Takes the label away, durably: the directory is no tier from then on, and whatever else was made for it goes as far
     /// as it is empty. The tier must not be used any more but to be given a new label at once.
     fn remove_label(&self) -> Result<(), TierError>;
+
+    /// Tries whether the tier takes writes and makes them durable, without changing anything that anybody reads. By default
+    /// only whether it can be asked at all.
+    ///
+    /// # Errors
+    /// What the attempt ran into; [`TierError::Label`] where the tier's path leads to something else by now.
+    fn probe(&self) -> Result<(), TierError> {
+        self.space().map(drop)
+    }
 
     /// Operations, bytes and errors so far.
     fn counters(&self) -> CounterSnapshot;

@@ -60,10 +60,16 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Show which tiers hold a file
+    /// Show which tiers hold a file, or which files depend on a tier
     Where {
-        /// The file
+        /// The file; with --tier, the name or mount point of the volume
         file: PathBuf,
+        /// Show what depends on this tier
+        #[arg(long, value_name = "TIER", conflicts_with_all = ["extents", "map"])]
+        tier: Option<String>,
+        /// With --tier: most files to list
+        #[arg(long, value_name = "COUNT", default_value_t = 1000, requires = "tier")]
+        limit: usize,
         /// List every run of bytes
         #[arg(long)]
         extents: bool,
@@ -153,6 +159,8 @@ pub enum Verb {
     },
     /// Check a volume that is not mounted, and repair it; exit codes as fsck(8): 1 corrected, 4 left, 8 failed
     Fsck(FsckArguments),
+    /// Make a new metadata store out of what lies on the tiers, where it and every copy of it are lost
+    Rebuild(RebuildArguments),
     /// Show a volume of two temporary tiers at work on real files, and check every byte
     Try(TryArguments),
 }
@@ -425,6 +433,25 @@ pub struct FsckArguments {
     /// Look at a volume while it is mounted, and change nothing
     #[arg(long)]
     pub online: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `rebuild`.
+#[derive(Debug, clap::Args)]
+pub struct RebuildArguments {
+    /// Name of the volume, or path of its configuration
+    pub volume: String,
+    /// Change nothing: tell what would come back, and what not
+    #[arg(short = 'n', long, conflicts_with = "yes")]
+    pub no: bool,
+    /// Do it without asking
+    #[arg(short = 'y', long)]
+    pub yes: bool,
+    /// Rebuild although there is a second copy of the metadata store
+    #[arg(long)]
+    pub ignore_copy: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -89,6 +89,12 @@ pub struct OptionsEntry {
     /// Seconds between flushes of the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flush_interval: Option<u32>,
+    /// Seconds after which a tier whose calls do not return counts as not answering; 0: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hang_after: Option<u32>,
+    /// Seconds that a mount waits for tiers that are missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier_wait: Option<u32>,
     /// Threads that serve requests of the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<std::num::NonZeroU16>,
@@ -108,6 +114,9 @@ pub struct OptionsEntry {
     /// Seconds between two rounds of shipping to the second copy; 0: what is synced is in the copy too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_copy_interval: Option<u32>,
+    /// Seconds after which the description on objects, for `rebuild`, follows a change of names or attributes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stamp_delay: Option<u32>,
     /// Largest file that lives in the metadata store; 0 for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline_size_max: Option<Size>,

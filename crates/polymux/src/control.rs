@@ -119,6 +119,7 @@ fn answer_to(request: &Request, stream: &UnixStream, view: &DaemonView) -> Answe
     let answered = match request {
         Request::Status => view.status().map(|report| Answer::Status(Box::new(report))),
         Request::Where { ino } => view.locate(Ino(*ino)).map(Answer::Where),
+        Request::WhereTier { tier, listed_max } => view.files_of_tier(tier, *listed_max).map(Answer::WhereTier),
         Request::Migrate { files, tier, range } => {
             return view.migrate(files, tier, *range).map_or_else(refused, Answer::Migrate);
         }

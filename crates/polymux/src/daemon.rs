@@ -46,6 +46,12 @@ use crate::tiers;
 /// How long files may stay open after a signal before the daemon ends all the same.
 const OPEN_FILES_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long the last of the work may hang in a tier that does not answer.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the lock of a volume says that did not end cleanly, before the reason.
+pub const UNCLEAN_END: &str = "ended uncleanly: ";
+
 /// Who is told that the volume is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadinessReport {
@@ -106,7 +112,7 @@ struct Mounted {
     warnings: Vec<String>,
     name: String,
     mount_point: PathBuf,
-    _lock: VolumeLock,
+    lock: VolumeLock,
 }
 
 impl Mounted {
@@ -152,7 +158,7 @@ impl Mounted {
             warnings,
             name: config.name,
             mount_point: mount_point.to_owned(),
-            _lock: lock,
+            lock,
         })
     }
 
@@ -166,12 +172,60 @@ impl Mounted {
         if let Err(error) = self.background.stop() {
             log::error!("{error}");
         }
-        let drained = self.file_system.unmount();
+        let Some(drained) = self.drain_within(DRAIN_PATIENCE) else { self.leave_behind() };
         self.store.finish_copy();
         drop(self.control);
         log::info!("volume `{}` is unmounted", self.name);
-        drained.map_err(|error| anyhow!("volume `{}` did not end cleanly: {error}", self.name))?;
+        if let Err(error) = drained {
+            let silent = self.file_system.tiers_not_answering();
+            let reason = if silent.is_empty() { error.to_string() } else { reason_of_silence(&silent) };
+            self.lock.note_unclean(&reason);
+            if !silent.is_empty() {
+                self.lock.release();
+            }
+            bail!("volume `{}` did not end cleanly: {reason}", self.name);
+        }
         ended
+    }
+
+    /// Writes everything back. `None`: that is stuck in a tier that does not answer, for longer than anybody should wait.
+    fn drain_within(&self, patience: Duration) -> Option<polymux_fs::Result<()>> {
+        let (sender, receiver) = mpsc::channel();
+        let file_system = Arc::clone(&self.file_system);
+        let spawned = thread::Builder::new().name("unmount".to_owned()).spawn(move || {
+            // The receiver is gone only when this was given up.
+            let _ = sender.send(file_system.unmount());
+        });
+        if let Err(error) = spawned {
+            log::warn!("no thread for the unmount: {error}");
+            return Some(self.file_system.unmount());
+        }
+        let mut silent_since: Option<Instant> = None;
+        loop {
+            match receiver.recv_timeout(Duration::from_millis(100)) {
+                Ok(outcome) => return Some(outcome),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) if self.file_system.tiers_not_answering().is_empty() => {
+                    silent_since = None;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if silent_since.get_or_insert_with(Instant::now).elapsed() >= patience {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the process although a thread of it is stuck in a tier. What was synced is durable, as after a crash. The lock of
+    /// the volume is let go by hand, because the process is not quite gone before the tier lets that thread go.
+    fn leave_behind(self) -> ! {
+        let reason = reason_of_silence(&self.file_system.tiers_not_answering());
+        log::error!("volume `{}` did not end cleanly: {reason}", self.name);
+        drop(self.control);
+        self.lock.note_unclean(&reason);
+        self.lock.release();
+        std::process::exit(1)
     }
 
     fn wait_for_end(&self) -> Result<()> {
@@ -208,6 +262,13 @@ impl Mounted {
         }
         true
     }
+}
+
+fn reason_of_silence(tiers: &[String]) -> String {
+    format!(
+        "tier {} does not answer; what was not synced there is lost, and the next mount recovers the rest",
+        tiers.iter().map(|tier| format!("`{tier}`")).collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// Ends a file system that is not served.
@@ -254,7 +315,7 @@ fn watch_signals(sender: Sender<Event>) -> Result<()> {
 
 /// The lock that keeps a second daemon of the same volume away; the file says who holds it.
 struct VolumeLock {
-    _file: File,
+    file: File,
 }
 
 impl VolumeLock {
@@ -282,7 +343,23 @@ impl VolumeLock {
         file.set_len(0)?;
         file.rewind()?;
         writeln!(file, "on {} by process {}", mount_point.display(), std::process::id())?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
+    }
+
+    /// Leaves word for whoever waits for the end of this daemon.
+    fn note_unclean(&self, reason: &str) {
+        let mut file = &self.file;
+        let written = file.set_len(0).and_then(|()| file.rewind());
+        if let Err(error) = written.and_then(|()| writeln!(file, "{UNCLEAN_END}{reason}")) {
+            log::debug!("nobody is told how the volume ended: {error}");
+        }
+    }
+
+    /// Lets go of it before the process ends.
+    fn release(&self) {
+        if let Err(error) = self.file.unlock() {
+            log::error!("the lock of the volume stays until the process is gone: {error}");
+        }
     }
 }
 
@@ -337,7 +414,8 @@ fn open_file_system(
     warnings: &mut Vec<String>,
 ) -> Result<(FileSystem, Metadata)> {
     let mount_options = options.for_file_system(config);
-    let members = tiers::open_all(config, mount_options.access)?;
+    let patience = Duration::from_secs(u64::from(config.options.tier_wait.unwrap_or(0)));
+    let members = tiers::open_all_within(config, mount_options.access, patience)?;
     tiers::check_members(config, &members, mount_options.missing)?;
     let mut devices = Vec::new();
     for member in &members {

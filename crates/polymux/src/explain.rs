@@ -59,6 +59,7 @@ fn render(file: &Path, report: &ExplainReport) -> String {
     if report.ranges.len() > RANGES_SHOWN_MAX {
         lines.push(format!("  {} more ranges: --json has them all", report.ranges.len() - RANGES_SHOWN_MAX));
     }
+    lines.extend(report.tiers_out.iter().map(|(tier, why)| format!("  Tier `{tier}` takes no new data: {why}.")));
     lines.extend(report.jobs.iter().map(|job| format!("  {}", job_line(job))));
     lines.join("\n")
 }

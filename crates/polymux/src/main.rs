@@ -38,6 +38,7 @@ mod policy_edit;
 mod progress;
 mod protocol;
 mod rate;
+mod rebuild;
 mod registry;
 mod report;
 mod status;
@@ -97,7 +98,10 @@ fn run(verb: Verb) -> Result<()> {
             umount::run(&registry()?, &volume, if lazy { UnmountMode::Lazy } else { UnmountMode::WhenIdle })
         }
         Verb::Status { volume, json } => status::run(&registry()?, volume.as_deref(), output_format(json)),
-        Verb::Where { file, extents, map, json } => {
+        Verb::Where { file, tier: Some(tier), limit, json, .. } => {
+            where_is::tier(&registry()?, &file, &tier, limit, output_format(json))
+        }
+        Verb::Where { file, extents, map, json, .. } => {
             let detail = match (extents, map) {
                 (_, true) => ExtentDetail::Map,
                 (true, false) => ExtentDetail::Shown,
@@ -134,6 +138,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Resume { volume, json } => pause::resume(&registry()?, &volume, output_format(json)),
         Verb::Inspect { subject: InspectSubject::Label { tier, json } } => inspect::label(&tier, output_format(json)),
         Verb::Inspect { subject: InspectSubject::Store { part } } => inspect::store::run(&registry()?, &part),
+        Verb::Rebuild(arguments) => rebuild::run(&registry()?, &arguments),
         Verb::Fsck(_) => unreachable!("it has exit codes of its own, and was run already"),
         Verb::Try(arguments) => try_out::run(&arguments),
     }

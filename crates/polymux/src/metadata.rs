@@ -28,9 +28,23 @@ pub fn open(config: &VolumeConfig, mode: OpenMode, copy: Option<usize>) -> Resul
         if let Some(seconds) = config.options.metadata_copy_interval {
             copying.interval = Duration::from_secs(u64::from(seconds));
         }
+        if let Some(seconds) = config.options.hang_after.filter(|seconds| *seconds > 0) {
+            copying.wait_max = copying.wait_max.min(Duration::from_secs(u64::from(seconds)));
+        }
         options.copy = Some(copying);
     }
     Ok(LogStore::open(&config.metadata_directory(), &options)?)
+}
+
+/// Makes a store for a volume in a directory beside its place, to be renamed there. Its log is in a file.
+///
+/// # Errors
+///
+/// As [`LogStore::open`].
+pub fn create_beside(config: &VolumeConfig, directory: &std::path::Path) -> Result<LogStore> {
+    let mut options = options(config, OpenMode::CreateNew)?;
+    options.log_placement = LogPlacement::Block;
+    Ok(LogStore::open(directory, &options)?)
 }
 
 /// How the store of a volume is opened, or made.

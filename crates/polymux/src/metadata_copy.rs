@@ -54,6 +54,9 @@ impl Metadata {
         };
         let opened = metadata::open(config, OpenMode::Existing, copy.as_ref().ok().copied());
         let store = opened.map_err(|error| with_hint(config, error))?;
+        if restored {
+            polymux_fs::describe_all_anew(&store)?;
+        }
         let copy = copy.map(|tier| config.tiers[tier].name.clone());
         Ok(Self { store: Arc::new(store), recovery, copy, restored })
     }
@@ -165,13 +168,13 @@ fn start_from_copy(config: &VolumeConfig) -> Result<String> {
     let store = config.metadata_directory();
     let options = metadata::options(config, OpenMode::Existing)?;
     let lost = match state_of(&store, &options)? {
-        State::Healthy => bail!(
+        StoreState::Healthy => bail!(
             "the metadata store in {} is whole, and its second copy may lack what was written last: mount without \
              --from-copy. To start from the copy all the same, move that directory away first",
             store.display()
         ),
-        State::Gone => "the metadata store is gone".to_owned(),
-        State::Damaged(reason) => format!("the metadata store is damaged ({reason})"),
+        StoreState::Gone => "the metadata store is gone".to_owned(),
+        StoreState::Damaged(reason) => format!("the metadata store is damaged ({reason})"),
     };
     let (tier, described) = newest_copy(config)?;
     let aside = move_aside(&store)?;
@@ -184,26 +187,37 @@ fn start_from_copy(config: &VolumeConfig) -> Result<String> {
     ))
 }
 
-enum State {
+/// How a metadata store is found.
+pub enum StoreState {
+    /// It can be opened.
     Healthy,
+    /// There is none.
     Gone,
+    /// There is one, and it cannot be opened.
     Damaged(String),
 }
 
-fn state_of(store: &Path, options: &polymux_meta::LogStoreOptions) -> Result<State> {
+/// Looks whether a store can be opened, and changes nothing.
+///
+/// # Errors
+/// It cannot be found out.
+pub fn state_of(store: &Path, options: &polymux_meta::LogStoreOptions) -> Result<StoreState> {
     let has_log = ["log", "log-backing"].iter().any(|name| store.join(name).exists());
     if !has_log {
-        return Ok(State::Gone);
+        return Ok(StoreState::Gone);
     }
     match LogStore::check(store, options) {
-        Ok(()) => Ok(State::Healthy),
-        Err(error @ (StoreError::Corrupted(_) | StoreError::Io(_))) => Ok(State::Damaged(error.to_string())),
+        Ok(()) => Ok(StoreState::Healthy),
+        Err(error @ (StoreError::Corrupted(_) | StoreError::Io(_))) => Ok(StoreState::Damaged(error.to_string())),
         Err(error) => Err(error.into()),
     }
 }
 
 /// The copy that holds most, of all tiers.
-fn newest_copy(config: &VolumeConfig) -> Result<(usize, CopyDescription)> {
+///
+/// # Errors
+/// There is none that can be used.
+pub fn newest_copy(config: &VolumeConfig) -> Result<(usize, CopyDescription)> {
     let mut newest: Option<(usize, CopyDescription)> = None;
     let mut found = Vec::new();
     for (index, tier) in config.tiers.iter().enumerate() {
@@ -227,7 +241,10 @@ fn newest_copy(config: &VolumeConfig) -> Result<(usize, CopyDescription)> {
 }
 
 /// Moves what is left of a store out of the way. Returns what to say about that.
-fn move_aside(store: &Path) -> Result<String> {
+///
+/// # Errors
+/// It cannot be renamed.
+pub fn move_aside(store: &Path) -> Result<String> {
     if store.symlink_metadata().is_err() {
         return Ok(String::new());
     }
@@ -238,7 +255,7 @@ fn move_aside(store: &Path) -> Result<String> {
 }
 
 /// What a copy may lack, in words.
-fn lag_of(copy: &CopyDescription) -> String {
+pub fn lag_of(copy: &CopyDescription) -> String {
     let transaction = copy.arrived.get();
     if copy.worth == CopyWorth::Closed {
         return format!("which has everything up to the last unmount (transaction {transaction}): nothing is lost");

@@ -90,6 +90,12 @@ impl RequestedOptions {
         if let Some(seconds) = config.options.flush_interval {
             options.flush_interval_ms = seconds.saturating_mul(1000);
         }
+        if let Some(seconds) = config.options.hang_after {
+            options.hang_after_ms = seconds.saturating_mul(1000);
+        }
+        if let Some(seconds) = config.options.stamp_delay {
+            options.stamp_delay_ms = seconds.saturating_mul(1000);
+        }
         if let Some(size) = config.options.inline_size_max {
             options.inline_size_max = u32::try_from(size.0.0).unwrap_or(u32::MAX);
         }

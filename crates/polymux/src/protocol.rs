@@ -41,6 +41,13 @@ pub enum Request {
         /// Inode number.
         ino: u64,
     },
+    /// What depends on a tier.
+    WhereTier {
+        /// Name of the tier.
+        tier: String,
+        /// Most files to list.
+        listed_max: usize,
+    },
     /// Move files, or a range of each, to a tier. Not more than [`FILES_PER_REQUEST_MAX`] at once.
     Migrate {
         /// Inode numbers.
@@ -136,6 +143,8 @@ pub enum Answer {
     Status(Box<StatusReport>),
     /// To [`Request::Where`].
     Where(WhereReport),
+    /// To [`Request::WhereTier`].
+    WhereTier(TierFilesReport),
     /// To [`Request::Migrate`].
     Migrate(MigrateReport),
     /// To [`Request::Jobs`].
@@ -229,6 +238,9 @@ pub struct StatusReport {
     pub files_open: usize,
     /// Objects and ranges that wait to be freed.
     pub disowned_pending: u64,
+    /// Files and renamed directories whose description on the tiers does not follow yet.
+    #[serde(default)]
+    pub stamps_late: u64,
     /// Last committed transaction of this mount.
     pub transactions_committed: u64,
     /// Last durable transaction of this mount.
@@ -355,6 +367,34 @@ pub struct TierReport {
     pub capabilities: BTreeMap<String, String>,
     /// Counters of operations.
     pub counters: BTreeMap<String, u64>,
+}
+
+/// Everything `where --tier` tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierFilesReport {
+    /// Name of the tier.
+    pub tier: String,
+    /// `online`, `failing`, `not answering` or `missing`.
+    pub state: String,
+    /// Why it is not online.
+    pub reason: Option<String>,
+    /// Files that have bytes there.
+    pub files: u64,
+    /// How many of them have bytes nowhere else.
+    pub only: u64,
+    /// Some of them.
+    pub listed: Vec<TierFileReport>,
+}
+
+/// A file that depends on a tier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierFileReport {
+    /// Inode number.
+    pub ino: u64,
+    /// A path from the root of the volume; `None` where the file has no name any more.
+    pub path: Option<String>,
+    /// All of its bytes are there.
+    pub only: bool,
 }
 
 /// Everything `where` tells of a file.

@@ -13,7 +13,9 @@ use polymux_types::sync::RwLock;
 use crate::config::VolumeConfig;
 use crate::fsck::{self, FsckReport};
 use crate::metadata_copy::Metadata;
-use crate::protocol::{ExtentReport, ShareReport, SpaceReport, StatusReport, TierReport, WhereReport};
+use crate::protocol::{
+    ExtentReport, ShareReport, SpaceReport, StatusReport, TierFileReport, TierFilesReport, TierReport, WhereReport,
+};
 
 /// What a daemon knows beside its file system.
 pub struct DaemonView {
@@ -76,12 +78,33 @@ impl DaemonView {
             inodes_cached: status.inodes_cached,
             files_open: status.files_open,
             disowned_pending: status.disowned_pending,
+            stamps_late: status.stamps_late,
             transactions_committed: status.transactions_committed,
             transactions_durable: status.transactions_durable,
             recovery: self.metadata.recovery.iter().cloned().chain(status.recovery).collect(),
             warnings: self.warnings.clone(),
             counters: to_map(status.counters),
             moves: self.moves_summary(),
+        })
+    }
+
+    /// What depends on a tier.
+    pub fn files_of_tier(&self, tier: &str, listed_max: usize) -> polymux_fs::Result<TierFilesReport> {
+        let found = self.file_system.files_of_tier(tier, listed_max)?;
+        let (state, reason) = state_and_reason(&found.state);
+        let path = |path: Option<Vec<u8>>| path.map(|path| String::from_utf8_lossy(&path).into_owned());
+        let listed = found.listed.into_iter().map(|file| TierFileReport {
+            ino: file.ino.get(),
+            path: path(file.path),
+            only: file.is_only,
+        });
+        Ok(TierFilesReport {
+            tier: found.tier,
+            state: state.to_owned(),
+            reason,
+            files: found.files,
+            only: found.only,
+            listed: listed.collect(),
         })
     }
 
@@ -93,11 +116,7 @@ impl DaemonView {
 
 fn tier_report(config: &VolumeConfig, tier: &TierStatus) -> TierReport {
     let configured = config.tiers.iter().find(|configured| configured.name == tier.name);
-    let (state, reason) = match &tier.state {
-        TierState::Online => ("online", None),
-        TierState::Failing(reason) => ("failing", Some(reason.clone())),
-        TierState::Missing(reason) => ("missing", Some(reason.clone())),
-    };
+    let (state, reason) = state_and_reason(&tier.state);
     TierReport {
         id: tier.id.get(),
         name: tier.name.clone(),
@@ -116,7 +135,17 @@ fn tier_report(config: &VolumeConfig, tier: &TierStatus) -> TierReport {
         low_mark: tier.low_mark_bytes,
         shares_file_system_with: tier.shares_file_system_with.clone(),
         capabilities: tier.capabilities.as_ref().map(capability_map).unwrap_or_default(),
-        counters: to_map(tier.counters.entries()),
+        counters: to_map(tier.counters.entries().into_iter().chain([("taken_out", tier.taken_out)]).collect()),
+    }
+}
+
+/// The state of a tier in a word, and why it is not online.
+fn state_and_reason(state: &TierState) -> (&'static str, Option<String>) {
+    match state {
+        TierState::Online => ("online", None),
+        TierState::Failing(reason) => ("failing", Some(reason.clone())),
+        TierState::NotAnswering(reason) => ("not answering", Some(reason.clone())),
+        TierState::Missing(reason) => ("missing", Some(reason.clone())),
     }
 }
 

@@ -84,8 +84,8 @@ fn render(report: &StatusReport) -> String {
     lines.push(store_line(&report.metadata_store));
     lines.push(copy_line(&report.metadata_copy));
     lines.push(format!(
-        "  in use: {} inodes in memory, {} open files, {} ranges waiting to be freed",
-        report.inodes_cached, report.files_open, report.disowned_pending
+        "  in use: {} inodes in memory, {} open files, {} ranges waiting to be freed, {} files waiting to be described",
+        report.inodes_cached, report.files_open, report.disowned_pending, report.stamps_late
     ));
     lines.extend(moves_lines(&report.name, &report.moves));
     lines.push(format!("  transport: {}, {} threads", report.transport, report.threads));

@@ -168,6 +168,7 @@ impl DaemonView {
             ranges: explained.ranges.into_iter().map(explained_range).collect(),
             jobs: explained.jobs.into_iter().map(|job| self.job_report(job)).collect(),
             why_not_now: explained.why_not_now,
+            tiers_out: explained.tiers_out,
         })
     }
 

@@ -4,16 +4,21 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_fs::{Access, MissingTiers, TierMember, TierPresence, VolumeError};
+use polymux_fs::{Access, MissingTiers, TierMember, TierPresence, TierSource, VolumeError};
 use polymux_tier::posix::{OWN_DIRECTORY, OpenAccess, probe_directory, read_label_at};
-use polymux_tier::{Capabilities, Guarantee, Label, PosixTier, PosixTierOptions, Tier, TierError};
+use polymux_tier::{BytesUsed, Capabilities, Guarantee, Label, PosixTier, PosixTierOptions, Tier, TierError};
 use polymux_types::ByteSize;
 use rustix::fs::StatVfsMountFlags;
 
 use crate::config::{TierConfig, VolumeConfig};
 use crate::mount_table::is_within;
+
+/// How often missing tiers are looked for while a mount waits.
+const WAIT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Whether tiers in memory are let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,14 +138,57 @@ pub fn open_options(tier: &TierConfig, access: Access) -> PosixTierOptions {
 /// # Errors
 /// A tier that somebody else holds, or one that cannot be read.
 pub fn open_all(config: &VolumeConfig, access: Access) -> Result<Vec<TierMember>> {
-    config.tiers.iter().enumerate().map(|(index, tier)| open_one(config, index, tier, access)).collect()
+    config.tiers.iter().map(|tier| open_one(tier, access)).collect()
 }
 
-fn open_one(config: &VolumeConfig, index: usize, tier: &TierConfig, access: Access) -> Result<TierMember> {
-    match PosixTier::open(&tier.path, open_options(tier, access)) {
-        Ok(open) => member(&config.tiers[index], Arc::new(open)),
-        Err(TierError::Label(reason)) => Ok(TierMember::new(tier.name.clone(), TierPresence::Missing(reason))),
-        Err(error) => Err(anyhow!("tier `{}`: {}: {error}", tier.name, tier.path.display())),
+/// The same; tiers that are missing are waited for.
+///
+/// # Errors
+/// As [`open_all`].
+pub fn open_all_within(config: &VolumeConfig, access: Access, patience: Duration) -> Result<Vec<TierMember>> {
+    let began = Instant::now();
+    loop {
+        let members = open_all(config, access)?;
+        let is_missing = |member: &&TierMember| matches!(member.presence, TierPresence::Missing(_));
+        let missing: Vec<&str> = members.iter().filter(is_missing).map(|member| member.name.as_str()).collect();
+        if missing.is_empty() || began.elapsed() >= patience {
+            return Ok(members);
+        }
+        log::info!("waiting for missing tiers: {}", missing.join(", "));
+        thread::sleep(WAIT_INTERVAL);
+    }
+}
+
+fn open_one(tier: &TierConfig, access: Access) -> Result<TierMember> {
+    let source = DirectoryOfTier { tier: tier.clone(), access };
+    let opened = match PosixTier::open(&tier.path, open_options(tier, access)) {
+        Ok(open) => member(tier, Arc::new(open))?,
+        Err(TierError::Label(reason)) => source.member_without(reason),
+        Err(error) => bail!("tier `{}`: {}: {error}", tier.name, tier.path.display()),
+    };
+    Ok(TierMember { source: Some(Arc::new(source)), ..opened })
+}
+
+/// The directory in which a tier appears again.
+struct DirectoryOfTier {
+    tier: TierConfig,
+    access: Access,
+}
+
+impl DirectoryOfTier {
+    fn member_without(&self, reason: String) -> TierMember {
+        TierMember::new(self.tier.name.clone(), TierPresence::Missing(reason))
+    }
+}
+
+impl TierSource for DirectoryOfTier {
+    fn open(&self) -> std::result::Result<TierMember, String> {
+        let options = PosixTierOptions { bytes_used: BytesUsed::Scan, ..open_options(&self.tier, self.access) };
+        let open = PosixTier::open(&self.tier.path, options).map_err(|error| match error {
+            TierError::Label(reason) => reason,
+            error => format!("{}: {error}", self.tier.path.display()),
+        })?;
+        member(&self.tier, Arc::new(open)).map_err(|error| format!("{error:#}"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! `polymux umount`: takes a volume out of the tree and waits until its daemon has written everything back.
 
 use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::client;
+use crate::daemon::UNCLEAN_END;
 use crate::mount_table::MountTable;
 use crate::registry::Registry;
 
@@ -112,5 +114,13 @@ fn wait_for_daemon(registry: &Registry, name: &str) -> Result<()> {
         }
         thread::sleep(Duration::from_millis(20));
     }
-    Ok(())
+    let mut said = String::new();
+    // Nobody writes there any more, and a daemon that ended in order left its place and number.
+    match (&lock).read_to_string(&mut said) {
+        Ok(_) => match said.trim().strip_prefix(UNCLEAN_END) {
+            Some(reason) => bail!("{name} is unmounted, but did not end cleanly: {reason}"),
+            None => Ok(()),
+        },
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", registry.lock_path(name).display())),
+    }
 }

@@ -15,7 +15,7 @@ use crate::client;
 use crate::file_map::{self, FileMap};
 use crate::mount_table::MountTable;
 use crate::output::{self, Table};
-use crate::protocol::{Answer, Request, WhereReport};
+use crate::protocol::{Answer, Request, TierFilesReport, WhereReport};
 use crate::registry::Registry;
 
 /// What `where --json` prints: the report, and with `--map` the picture.
@@ -38,6 +38,40 @@ pub fn run(registry: &Registry, file: &Path, detail: ExtentDetail, format: Outpu
             map.map_or(Ok(()), |map| output::line(&map.render(file_map::colours())))
         }
     }
+}
+
+/// Shows which files have bytes on a tier of a volume.
+pub fn tier(registry: &Registry, volume: &Path, tier: &str, limit: usize, format: OutputFormat) -> Result<()> {
+    let volume = volume.to_str().ok_or_else(|| anyhow!("{} is not the name of a volume", volume.display()))?;
+    let name = client::volume_name(registry, volume)?;
+    let request = Request::WhereTier { tier: tier.to_owned(), listed_max: limit };
+    let report = match client::ask(registry, &name, &request)? {
+        Some(Answer::WhereTier(report)) => report,
+        Some(_) => bail!("the daemon of volume `{name}` answered something else"),
+        None => bail!("volume `{name}` is not mounted: mount it first"),
+    };
+    match format {
+        OutputFormat::Json => output::json(&report),
+        OutputFormat::Text => output::line(&render_tier(&report)),
+    }
+}
+
+fn render_tier(report: &TierFilesReport) -> String {
+    let reason = report.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+    let mut lines = vec![
+        format!("tier {} is {}{reason}", report.tier, report.state),
+        format!("{} have bytes there, {} of them nowhere else", output::files(report.files), report.only),
+    ];
+    for file in &report.listed {
+        let path =
+            file.path.as_ref().map_or_else(|| format!("inode {} (no name)", file.ino), |path| format!("/{path}"));
+        lines.push(if file.only { format!("  {path}") } else { format!("  {path} (in part)") });
+    }
+    let left = report.files.saturating_sub(report.listed.len() as u64);
+    if left > 0 {
+        lines.push(format!("  and {left} more (--limit shows them)"));
+    }
+    lines.join("\n")
 }
 
 /// Asks the daemon of the volume that a file lies on.

@@ -16,7 +16,7 @@ use polymux_types::Ino;
 use super::open_loop::{self, Kind, Load, REQUEST_BYTES, Served};
 use super::tiered::{OPEN, Tiered};
 use crate::report::{Cell, Form, Report, Section};
-use crate::throttled::{self, DISK_LIKE, Devices, MEMORY_LIKE, NVME_LIKE, Profile};
+use crate::throttled::{self, DISK_LIKE, Devices, MEMORY_LIKE, NVME_LIKE, Profile, Slowness};
 
 /// Longest service of two requests of a mover, in milliseconds (DESIGN section 8).
 pub(super) const TWO_REQUESTS_MS: f64 = 20.0;
@@ -44,6 +44,9 @@ pub struct InterferenceArguments {
     /// The device that the application uses: nvme or hdd.
     #[arg(long, default_value = "nvme")]
     pub device: String,
+    /// How that device is made slow.
+    #[arg(long, value_enum, default_value_t)]
+    pub slowness: Slowness,
 }
 
 /// Where the move goes, seen from the application's device.
@@ -91,7 +94,7 @@ pub fn run(arguments: &InterferenceArguments) -> Result<()> {
     // The application takes half; a mover that took all the rest would not be through.
     let bytes_to_move = bytes_per_second * seconds * 3 / 4;
     let bytes = (requests * REQUEST_BYTES) as u64 + 2 * bytes_to_move + (1 << 30);
-    let devices = Devices::make(&[MEMORY_LIKE, profile], bytes)?;
+    let devices = Devices::make_with(&[(MEMORY_LIKE, Slowness::Throttle), (profile, arguments.slowness)], bytes)?;
     let setting = Setting {
         devices: &devices,
         profile,

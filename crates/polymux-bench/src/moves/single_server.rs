@@ -116,6 +116,10 @@ impl Tier for SingleServerTier {
         self.inner.stamp(object, stamp)
     }
 
+    fn read_stamp(&self, object: ObjectRef) -> Result<Option<ObjectStamp>, TierError> {
+        self.inner.read_stamp(object)
+    }
+
     fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
         self.inner.sync(object)
     }

@@ -17,7 +17,7 @@ use crate::store::{EntryCount, InodeBody, InodeRecord, put_number_range_end};
 const COOKIE_FIRST: u64 = 16;
 
 /// Kinds of which a record that cannot be read is removed.
-const REPLACEABLE: [char; 8] = ['d', 'c', 'p', 'g', 'h', 'x', 'o', 'L'];
+const REPLACEABLE: [char; 10] = ['d', 'c', 'p', 'g', 'h', 'x', 'o', 'L', 'S', 's'];
 
 /// Kinds of the volume as a whole, which other passes look after.
 const OF_THE_VOLUME: [char; 4] = ['V', 'E', 't', 'n'];

@@ -1,23 +1,27 @@
 //! The threads that do a file system's background work.
 //!
 //! What is true here:
-//! * One thread calls [`FileSystem::step`] and the movers call [`FileSystem::move_step`], again and again until they are
-//!   stopped.
+//! * [`FileSystem::volume_step`], [`FileSystem::upkeep_step`] and, for each tier, [`FileSystem::tier_step`] have a thread
+//!   each, so that a tier that does not answer keeps nothing from being done for the others. [`FileSystem::watch_step`] has
+//!   one that never waits for anything. The movers call [`FileSystem::move_step`].
+//! * A mover that is stuck in a tier which does not answer is replaced by another one, as long as it is stuck.
 //! * A thread that found nothing to do sleeps until it is woken, at most [`IDLE_PAUSE`]; work that only waits for a moment
 //!   returns at once, and its thread pauses too. So nothing spins.
-//! * The thread of `step` wakes the movers after each round that did something, because it is `step` that plans moves and
+//! * The thread of `volume_step` wakes the movers after each round that did something, because it plans moves and
 //!   wakes parked ones. Whoever else submits a move calls [`BackgroundThreads::wake`].
-//! * After [`BackgroundThreads::stop`] none of the threads is left. It comes before [`FileSystem::unmount`].
+//! * After [`BackgroundThreads::stop`] none of the threads is left, but those that are stuck in such a tier, and the one
+//!   that watches: the unmount that follows needs it. That one ends with the file system.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use polymux_types::TierId;
 use polymux_types::sync::Mutex;
 
-use super::{FileSystem, Progress};
+use super::{FileSystem, Progress, thread_token};
 
 /// Longest sleep of a thread that found nothing to do.
 const IDLE_PAUSE: Duration = Duration::from_millis(200);
@@ -28,87 +32,119 @@ const WAITING_PAUSE: Duration = Duration::from_millis(5);
 /// A round that took less than this only waited for a moment.
 const WAITING_ROUND_MAX: Duration = Duration::from_millis(1);
 
+/// Time between two looks at the tiers.
+const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How long a stop waits for a thread before it asks whether that is stuck,
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+/// and how often it looks.
+const STOP_LOOK_INTERVAL: Duration = Duration::from_millis(2);
+
 /// Mover threads where nobody says how many: moves between two pairs of devices at the same time.
 pub const MOVERS_DEFAULT: u16 = 2;
 
-/// Background work of one file system, on threads of its own. Dropping it stops them.
-#[derive(Debug)]
-pub struct BackgroundThreads {
-    must_stop: Arc<AtomicBool>,
+/// One thread.
+struct Worker {
+    thread: JoinHandle<()>,
+    /// As [`thread_token`] names it; 0 until it runs.
+    token: Arc<AtomicUsize>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Mover,
+    OfTier(TierId),
+    OfVolume,
+}
+
+/// What all threads share.
+struct Shared {
+    must_stop: AtomicBool,
+    workers: Mutex<Vec<Worker>>,
     movers: u16,
-    handles: Vec<Thread>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Background work of one file system, on threads of its own. Dropping it stops them.
+pub struct BackgroundThreads {
+    shared: Arc<Shared>,
+    watched: Weak<FileSystem>,
+}
+
+impl std::fmt::Debug for BackgroundThreads {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("BackgroundThreads").field("movers", &self.shared.movers).finish_non_exhaustive()
+    }
 }
 
 impl BackgroundThreads {
-    /// Starts one thread for [`FileSystem::step`] and `movers` for [`FileSystem::move_step`]. Without movers nothing is
-    /// moved.
+    /// Starts the threads, `movers` of them for [`FileSystem::move_step`]. Without movers nothing is moved.
     ///
     /// # Errors
     /// A thread cannot be started; then none is left.
     pub fn start(file_system: &Arc<FileSystem>, movers: u16) -> io::Result<Self> {
-        let mut started = Self {
-            must_stop: Arc::new(AtomicBool::new(false)),
-            movers,
-            handles: Vec::new(),
-            threads: Mutex::new(Vec::new()),
-        };
-        for index in 0..movers {
-            let file_system = Arc::clone(file_system);
-            started.spawn(format!("mover-{index}"), move || file_system.move_step())?;
+        let shared = Arc::new(Shared { must_stop: AtomicBool::new(false), workers: Mutex::default(), movers });
+        let started = Self { shared: Arc::clone(&shared), watched: Arc::downgrade(file_system) };
+        for _ in 0..movers {
+            shared.start_mover(file_system)?;
         }
-        let movers = started.handles.clone();
-        let file_system = Arc::clone(file_system);
-        started.spawn("background".to_owned(), move || {
-            let progress = file_system.step();
-            if progress == Progress::Worked {
-                movers.iter().for_each(Thread::unpark);
+        let (of_volume, wakes) = (Arc::clone(file_system), Arc::downgrade(&shared));
+        shared.spawn("background".to_owned(), Kind::OfVolume, move || {
+            let progress = of_volume.volume_step();
+            if progress == Progress::Worked
+                && let Some(shared) = wakes.upgrade()
+            {
+                shared.wake(|kind| kind == Kind::Mover);
             }
             progress
         })?;
+        let upkeep = Arc::clone(file_system);
+        shared.spawn("upkeep".to_owned(), Kind::OfVolume, move || upkeep.upkeep_step())?;
+        shared.attend_tiers(file_system)?;
+        watch(&shared, file_system)?;
         Ok(started)
-    }
-
-    fn spawn(&mut self, name: String, mut round: impl FnMut() -> Progress + Send + 'static) -> io::Result<()> {
-        let must_stop = Arc::clone(&self.must_stop);
-        let thread = thread::Builder::new().name(name).spawn(move || {
-            while !must_stop.load(Ordering::Acquire) {
-                let start = Instant::now();
-                let pause = match round() {
-                    Progress::Idle => IDLE_PAUSE,
-                    Progress::Worked if start.elapsed() < WAITING_ROUND_MAX => WAITING_PAUSE,
-                    Progress::Worked => continue,
-                };
-                thread::park_timeout(pause);
-            }
-        })?;
-        self.handles.push(thread.thread().clone());
-        self.threads.lock().push(thread);
-        Ok(())
     }
 
     /// Number of movers.
     #[must_use]
     pub fn movers(&self) -> u16 {
-        self.movers
+        self.shared.movers
     }
 
     /// Lets all threads look for work now.
     pub fn wake(&self) {
-        self.handles.iter().for_each(Thread::unpark);
+        self.shared.wake(|_| true);
     }
 
-    /// Ends all threads and waits for them; what a mover has begun comes to the end of its batch. A second call does
-    /// nothing.
+    /// Ends all threads and waits for them; what a mover has begun comes to the end of its batch. One that is stuck in a
+    /// tier that does not answer is left behind, and ends when the tier lets it go. A second call does nothing.
     ///
     /// # Errors
     /// A thread had panicked.
     pub fn stop(&self) -> io::Result<()> {
-        self.must_stop.store(true, Ordering::Release);
+        self.shared.must_stop.store(true, Ordering::Release);
         self.wake();
-        let threads = std::mem::take(&mut *self.threads.lock());
-        let panicked = threads.into_iter().filter_map(|thread| thread.join().err()).count();
+        let workers = std::mem::take(&mut *self.shared.workers.lock());
+        let began = Instant::now();
+        let mut panicked = 0;
+        for worker in workers {
+            while !worker.thread.is_finished() {
+                thread::sleep(STOP_LOOK_INTERVAL);
+                if began.elapsed() > STOP_PATIENCE && self.may_be_stuck() {
+                    break;
+                }
+            }
+            if worker.thread.is_finished() {
+                panicked += usize::from(worker.thread.join().is_err());
+            } else {
+                log::warn!("a background thread is left behind in a tier that does not answer");
+            }
+        }
         if panicked == 0 { Ok(()) } else { Err(io::Error::other("a background thread had panicked")) }
+    }
+
+    fn may_be_stuck(&self) -> bool {
+        self.watched.upgrade().is_some_and(|file_system| !file_system.tiers_not_answering().is_empty())
     }
 }
 
@@ -118,4 +154,95 @@ impl Drop for BackgroundThreads {
             log::error!("{error}");
         }
     }
+}
+
+impl Shared {
+    fn spawn(
+        self: &Arc<Self>,
+        name: String,
+        kind: Kind,
+        mut round: impl FnMut() -> Progress + Send + 'static,
+    ) -> io::Result<()> {
+        let token = Arc::new(AtomicUsize::new(0));
+        let (shared, own_token) = (Arc::downgrade(self), Arc::clone(&token));
+        let must_stop = move || shared.upgrade().is_none_or(|shared| shared.must_stop.load(Ordering::Acquire));
+        let thread = thread::Builder::new().name(name).spawn(move || {
+            own_token.store(thread_token(), Ordering::Release);
+            while !must_stop() {
+                let start = Instant::now();
+                let pause = match round() {
+                    Progress::Idle => IDLE_PAUSE,
+                    Progress::Worked if start.elapsed() < WAITING_ROUND_MAX => WAITING_PAUSE,
+                    Progress::Worked => continue,
+                };
+                thread::park_timeout(pause);
+            }
+        })?;
+        self.workers.lock().push(Worker { thread, token, kind });
+        Ok(())
+    }
+
+    fn start_mover(self: &Arc<Self>, file_system: &Arc<FileSystem>) -> io::Result<()> {
+        let file_system = Arc::clone(file_system);
+        self.spawn("mover".to_owned(), Kind::Mover, move || file_system.move_step())
+    }
+
+    fn wake(&self, which: impl Fn(Kind) -> bool) {
+        let workers = self.workers.lock();
+        workers
+            .iter()
+            .filter(|worker| which(worker.kind))
+            .map(|worker| worker.thread.thread())
+            .for_each(Thread::unpark);
+    }
+
+    /// Gives each tier a thread that has none yet.
+    fn attend_tiers(self: &Arc<Self>, file_system: &Arc<FileSystem>) -> io::Result<()> {
+        for (tier, _) in file_system.tier_names() {
+            let is_attended = self.workers.lock().iter().any(|worker| worker.kind == Kind::OfTier(tier));
+            if !is_attended {
+                let file_system = Arc::clone(file_system);
+                self.spawn(format!("tier-{tier}"), Kind::OfTier(tier), move || file_system.tier_step(tier))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a mover for each one that is stuck and was not replaced yet.
+    fn replace_stuck_movers(self: &Arc<Self>, file_system: &Arc<FileSystem>) -> io::Result<()> {
+        let stuck = file_system.stuck_threads();
+        if stuck.is_empty() {
+            return Ok(());
+        }
+        let free = {
+            let workers = self.workers.lock();
+            let is_free =
+                |worker: &&Worker| worker.kind == Kind::Mover && !stuck.contains(&worker.token.load(Ordering::Acquire));
+            workers.iter().filter(is_free).count()
+        };
+        for _ in free..usize::from(self.movers) {
+            log::warn!("a mover is stuck in a tier that does not answer; another one takes its place");
+            self.start_mover(file_system)?;
+        }
+        Ok(())
+    }
+}
+
+/// Watches for as long as there is the file system.
+fn watch(shared: &Arc<Shared>, file_system: &Arc<FileSystem>) -> io::Result<()> {
+    let (shared, file_system) = (Arc::downgrade(shared), Arc::downgrade(file_system));
+    thread::Builder::new().name("watch".to_owned()).spawn(move || {
+        while let Some(file_system) = file_system.upgrade() {
+            file_system.watch_step();
+            if let Some(shared) = shared.upgrade().filter(|shared| !shared.must_stop.load(Ordering::Acquire)) {
+                let attended = shared.attend_tiers(&file_system);
+                if let Err(error) = attended.and_then(|()| shared.replace_stuck_movers(&file_system)) {
+                    log::warn!("a background thread cannot be started: {error}");
+                }
+            }
+            drop(file_system);
+            thread::sleep(WATCH_INTERVAL);
+        }
+    })?;
+    Ok(())
 }

@@ -59,7 +59,7 @@ pub(crate) struct FileState {
     pub(crate) sync_gate: RwLock<()>,
     /// The file was emptied and not synced since: its close syncs it.
     pub(crate) emptied: AtomicBool,
-    /// An object was made since the objects were last stamped.
+    /// The objects are to be described anew, and that is noted in `LateStamps`.
     pub(crate) stamp_due: AtomicBool,
     /// Highest error sequence of the layout, readable without its lock.
     pub(crate) error_sequence: AtomicU32,

@@ -87,6 +87,10 @@ impl Core {
     /// Carries out what is disowned on an object before its ranges are used again: later it would free what is written
     /// there now. The removal of the records becomes an unflushed record of the inode.
     pub(crate) fn reclaim_object(&self, inode: &Inode, entry: &ObjectEntry) -> Result<()> {
+        if !self.disowned.holds(entry.tier, entry.object) {
+            // Whoever frees something else there may be waiting for another tier.
+            return Ok(());
+        }
         while self.free_disowned_of(entry.tier, entry.object)? > 0 {
             inode.note_sequence(self.metadata.committed());
         }
@@ -119,9 +123,7 @@ impl Core {
                 Err(ErrorKind::NoSpace.into())
             }
             Ok(()) => {
-                if let Some(file) = inode.file() {
-                    file.stamp_due.store(true, Ordering::Release);
-                }
+                self.note_late(inode);
                 Ok(entry)
             }
             Err(error) => {

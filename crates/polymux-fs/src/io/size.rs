@@ -39,7 +39,10 @@ impl Core {
                     size = size.max(stat.size);
                     self.adopt_modification_time(inode, &stat);
                 }
-                Err(error) => self.size_without_object(inode, &entry, &error)?,
+                Err(error) => {
+                    file.size.store(floor, Ordering::Release);
+                    self.size_without_object(inode, &entry, &error)?;
+                }
             }
         }
         file.size.store(size, Ordering::Release);
@@ -50,11 +53,21 @@ impl Core {
         Ok(())
     }
 
+    /// The same for whoever only shows the size: where the tier that knows it is missing, fails or does not answer, the floor
+    /// is what can be said. Nobody may keep that, and nobody reads or writes such a file: it could look shorter than it is.
+    pub(crate) fn ensure_size_or_guess(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        match self.ensure_size(inode, file) {
+            Err(error) if error.is_about_tier() => {
+                self.sizes_guessed.store(true, Ordering::Release);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
     /// The object that should know the size is not there.
     fn size_without_object(&self, inode: &Inode, entry: &ObjectEntry, error: &crate::Error) -> Result<()> {
         match error.kind() {
-            // A missing tier hides nothing but the size: the floor is what can be said.
-            ErrorKind::TierMissing(_) => Ok(()),
             // Its record reached the log and its directory entry on the tier did not: no fsync of the file returned since
             // this tier began to extend it, so nothing beyond the floor is what was promised.
             ErrorKind::Tier { source: TierError::NotFound(_), .. }

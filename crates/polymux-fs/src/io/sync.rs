@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_tier::TierError;
+use polymux_tier::{Tier, TierError};
 use smallvec::SmallVec;
 
 use crate::core::Core;
@@ -39,14 +39,25 @@ impl Core {
     ) -> Result<()> {
         match (outcome, written) {
             (None, None) | (Some(Ok(())), _) => Ok(()),
-            (None, Some(_)) => Err(ErrorKind::TierMissing(entry.tier).into()),
+            (None, Some((start, end))) => {
+                file.note_unsynced(slot, start, end);
+                Err(ErrorKind::TierMissing(entry.tier).into())
+            }
             // Emptied meanwhile: the object belongs to the file no more.
             (Some(Err(TierError::NotFound(_))), _) if file.layout.read().slot_of(entry.tier) != Some(slot) => Ok(()),
             (Some(Err(error)), written) => {
+                let not_made = error == TierError::NotAnswering;
                 let error = self.tiers.by_id(entry.tier)?.note_error(error);
                 // Nothing of the file itself waited for this sync: what is lost is the copy of a move.
                 if written.is_none() && file.note_copy_lost(entry.tier) {
                     return Ok(());
+                }
+                if not_made {
+                    // Nothing is lost yet: what was written waits for the next sync, as before.
+                    if let Some((start, end)) = written {
+                        file.note_unsynced(slot, start, end);
+                    }
+                    return Err(error);
                 }
                 self.note_lost_bytes(inode, file, slot, written)?;
                 Err(error)
@@ -54,8 +65,17 @@ impl Core {
         }
     }
 
-    fn note_lost_bytes(&self, inode: &Inode, file: &FileState, slot: u8, written: Option<(u64, u64)>) -> Result<()> {
+    pub(crate) fn note_lost_bytes(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        slot: u8,
+        written: Option<(u64, u64)>,
+    ) -> Result<()> {
         Counters::count(&self.counters.file_sync_failures);
+        if is_planted(PlantedFault::FailedSyncForgotten) {
+            return Ok(());
+        }
         let (start, end) = written.unwrap_or((0, file.size()));
         self.transact(&[inode], |transaction| {
             if inode.lifecycle.lock().gone {

@@ -197,6 +197,7 @@ impl Core {
         };
         let disowned = self.change_layout(inode, file, company, change)?;
         file.blocks_stale.store(true, Ordering::Release);
+        self.stamp_later(inode);
         self.note_parts_moved(part, size);
         self.disowned.add(&disowned, inode.last_sequence());
         Ok(())

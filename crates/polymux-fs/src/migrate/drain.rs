@@ -13,16 +13,17 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use polymux_tier::ObjectStat;
 use polymux_types::sync::Mutex;
 use polymux_types::{Ino, TierId};
 
 use crate::core::Core;
 use crate::error::Result;
-use crate::inode::Inode;
+use crate::inode::{Inode, reference_of};
 use crate::placement::Request;
 use crate::report::{Destination, DrainReport, MoveReason};
 use crate::space::TierHandle;
-use crate::store::{FileRecord, InodeBody, TierStanding};
+use crate::store::{FileRecord, InodeBody, ObjectEntry, TierStanding};
 
 /// Inode records looked at in a step.
 const PAGE: usize = 512;
@@ -223,16 +224,14 @@ impl Core {
         if file.objects.len() == 1 && file.extenders == 0 {
             return Some(file.size_floor);
         }
-        let stat = handle.run(|tier| tier.stat(crate::inode::reference_of(entry)));
-        Some(stat.map_or(file.size_floor, |stat| stat.allocated))
+        Some(stat_of(handle, entry).map_or(file.size_floor, |stat| stat.allocated))
     }
 
     /// Bytes that a file takes up on a tier, about: holes take up none.
     fn bytes_allocated_on(&self, handle: &TierHandle, file: &FileRecord) -> u64 {
         let Some(entry) = file.objects.iter().find(|entry| entry.tier == handle.id) else { return 0 };
-        let stat = handle.run(|tier| tier.stat(crate::inode::reference_of(entry)));
         // What is allocated ahead, or by the last whole block, need not go anywhere.
-        stat.map_or(file.size_floor, |stat| stat.allocated.min(stat.size))
+        stat_of(handle, entry).map_or(file.size_floor, |stat| stat.allocated.min(stat.size))
     }
 
     /// Bytes that all files together take up on a tier, about: what must go elsewhere before it is empty. Where their
@@ -278,4 +277,10 @@ impl Core {
         };
         self.tiers.all().iter().filter(is_drained).map(report).collect()
     }
+}
+
+/// What a tier says of an object, where it answers.
+fn stat_of(handle: &TierHandle, entry: &ObjectEntry) -> Option<ObjectStat> {
+    let object = reference_of(entry);
+    handle.shared()?.ask_often(move |tier| tier.stat(object)).ok()
 }

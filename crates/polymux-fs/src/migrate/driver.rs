@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::{Ino, TierId};
@@ -33,6 +34,11 @@ const BATCH_BYTES: u64 = BATCH_NODES * RANGE_NODE_SIZE;
 
 /// Milliseconds between two looks for room that somebody else made.
 const ROOM_LOOK_MS: u64 = 5000;
+
+/// How often the end of moves is looked for when the volume stops,
+const STOP_LOOK_INTERVAL: Duration = Duration::from_millis(1);
+/// and for how long, where a tier does not answer.
+const STOP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Room that counts as having appeared.
 const ROOM_APPEARED_BYTES: u64 = 64 * 1024 * 1024;
@@ -249,9 +255,18 @@ impl Core {
 
     /// Ends all moves for good; called before the volume is unmounted. Those under way are given up.
     pub(crate) fn stop_movers(&self) {
+        let began = self.clock.elapsed();
         self.moves.stop_for_good();
         while self.moves.running_count() > 0 {
-            self.clock.sleep(std::time::Duration::from_millis(1));
+            self.clock.sleep(STOP_LOOK_INTERVAL);
+            for handle in self.tiers.all().iter() {
+                handle.look(self.clock.elapsed(), u64::from(self.options.hang_after_ms));
+            }
+            let stuck = self.tiers.all().iter().any(|tier| tier.is_silent());
+            if stuck && self.clock.elapsed().saturating_sub(began) > STOP_PATIENCE {
+                // A move that hangs changes nothing any more: its commit would find the volume stopped.
+                return;
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::inode::{FileState, Inode};
 use crate::io::{block_after, start_of};
 use crate::placement::{Context, ContextSource, Request};
-use crate::report::{Explanation, MoveReason, PolicyReport, RangeExplanation, SteeredBy};
+use crate::report::{Explanation, MoveReason, PolicyReport, RangeExplanation, SteeredBy, TierState};
 use crate::sched::GateState;
 
 /// Nodes of a file that are looked at; of a larger one, those in front.
@@ -21,7 +21,7 @@ impl Core {
     pub(crate) fn explain(&self, ino: Ino) -> Result<Explanation> {
         let inode = self.inode(ino)?;
         let file = inode.file().ok_or(polymux_types::Errno::EINVAL)?;
-        self.ensure_size(&inode, file)?;
+        self.ensure_size_or_guess(&inode, file)?;
         let context = self.context_of(&inode);
         let steered_by = match &context.source {
             ContextSource::Volume => SteeredBy::Volume,
@@ -48,7 +48,18 @@ impl Core {
             ranges: self.explain_ranges(&inode, file, &context),
             jobs,
             why_not_now,
+            tiers_out: self.tiers_out(),
         })
+    }
+
+    fn tiers_out(&self) -> Vec<(String, String)> {
+        let reason = |handle: &std::sync::Arc<crate::space::TierHandle>| match handle.state() {
+            TierState::Online => None,
+            TierState::Failing(why) | TierState::NotAnswering(why) | TierState::Missing(why) => {
+                Some((handle.name.clone(), why))
+            }
+        };
+        self.tiers.all().iter().filter_map(reason).collect()
     }
 
     fn names_of_allowed(&self, context: &Context) -> Vec<String> {

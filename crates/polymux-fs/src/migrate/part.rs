@@ -198,7 +198,9 @@ impl Core {
             layout.slot_of(target).map(|slot| layout.object(slot))
         };
         let Some(entry) = known else {
-            return Ok((self.make_object(inode, target)?, TargetObject::New, Vec::new()));
+            let made = self.make_object(inode, target)?;
+            self.stamp_new_object(inode, &made)?;
+            return Ok((made, TargetObject::New, Vec::new()));
         };
         // The last run may reach to the end of all blocks, and nothing is copied behind the last node.
         let end = ranges.last().expect("a part has a range").end;

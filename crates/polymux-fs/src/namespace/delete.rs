@@ -104,7 +104,10 @@ impl Core {
 
     /// What follows the transaction of [`Core::drop_name`].
     pub(crate) fn finish_loss(&self, inode: &Inode, loss: Loss) {
-        let Loss::Deleted(disowned) = loss else { return };
+        let Loss::Deleted(disowned) = loss else {
+            // It may have been described by the name that it lost.
+            return self.stamp_later(inode);
+        };
         if !disowned.is_empty() {
             self.disowned.add(&disowned, inode.last_sequence());
         }

@@ -58,6 +58,8 @@ impl Core {
             transaction.put_inode(&inode);
             self.put_names_changed(transaction, &directory, &mut state, LinkChange::Same);
             Ok(())
-        })
+        })?;
+        self.stamp_later(&inode);
+        Ok(())
     }
 }

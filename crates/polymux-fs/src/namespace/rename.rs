@@ -18,7 +18,7 @@ use crate::counters::Counters;
 use crate::error::Result;
 use crate::inode::{DirectoryState, Inode};
 use crate::planted_faults::{PlantedFault, is_planted};
-use crate::store::Dirent;
+use crate::store::{Dirent, keys};
 
 /// A name on one side of a rename.
 struct Side<'a> {
@@ -235,11 +235,13 @@ impl Core {
                 note_entry_change(target.directory, -1, now);
             }
             put_moved(transaction, target.directory.ino, (&found.inode, moved.as_deref()), now);
+            self.put_renamed(transaction, &found.inode);
             let changes_links = emptied.is_some() || moves_directory != 0 && crosses;
             let links = if changes_links { LinkChange::Changed } else { LinkChange::Same };
             self.put_directories(transaction, source, target, locked, links);
             Ok(loss)
         })?;
+        self.stamp_later(&found.inode);
         if let (Some(replaced), Some(loss)) = (replaced, loss) {
             self.finish_loss(&replaced.inode, loss);
         }
@@ -276,10 +278,24 @@ impl Core {
             note_entry_change(target.directory, if crosses { gain } else { 0 }, now);
             put_moved(transaction, target_ino, (&found.inode, found_state.as_deref()), now);
             put_moved(transaction, source_ino, (&other.inode, other_state.as_deref()), now);
+            self.put_renamed(transaction, &found.inode);
+            self.put_renamed(transaction, &other.inode);
             let links = if crosses && gain != 0 { LinkChange::Changed } else { LinkChange::Same };
             self.put_directories(transaction, source, target, locked, links);
             Ok(())
-        })
+        })?;
+        self.stamp_later(&found.inode);
+        self.stamp_later(&other.inode);
+        Ok(())
+    }
+
+    /// Puts on record that the path of everything below a directory changed: its own objects are on no tier, and those below
+    /// it tell no more by themselves that they are described wrongly (docs/design/0013).
+    fn put_renamed(&self, transaction: &mut Transaction, inode: &Inode) {
+        if inode.is_directory() {
+            transaction.batch.put(keys::renamed_directory(inode.ino), []);
+            self.late_stamps.add_directory(inode.ino);
+        }
     }
 
     fn put_directories(

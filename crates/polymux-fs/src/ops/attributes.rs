@@ -20,7 +20,7 @@ impl Core {
     pub(crate) fn attributes_of(&self, inode: &Inode) -> Result<Attributes> {
         let (size, blocks, device) = match &inode.body {
             Body::Regular(file) => {
-                self.ensure_size(inode, file)?;
+                self.ensure_size_or_guess(inode, file)?;
                 (file.size(), self.allocated_blocks(file), 0)
             }
             Body::Directory(_) => (DIRECTORY_SIZE, 0, 0),
@@ -70,6 +70,7 @@ impl Core {
                 Ok(())
             })?;
         }
+        self.stamp_later(&inode);
         self.attributes_of(&inode)
     }
 

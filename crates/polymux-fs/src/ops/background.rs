@@ -2,10 +2,15 @@
 //! inline files from a metadata tier that is short of room.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use polymux_tier::{Tier, TierError};
+use polymux_types::{Ino, TierId};
 
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::file_system::Progress;
+use crate::space::TierHandle;
 use crate::store::InodeBody;
 
 /// Records of heat looked at in a step.
@@ -14,13 +19,21 @@ const HEAT_RECORDS_PER_STEP: usize = 256;
 /// Files whose size is asked in a step.
 const FILES_PER_STEP: usize = 256;
 
+/// How often an unmount looks whether a tier answers.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
 /// Files whose size is asked before an unmount that comes early.
 const FILES_AT_UNMOUNT: usize = 16_384;
 
 impl Core {
-    /// One round of background work.
-    pub(crate) fn step(&self) -> Progress {
-        if self.is_read_only() || self.unmounted.load(Ordering::Acquire) {
+    /// Whether there is background work at all.
+    fn works_in_background(&self) -> bool {
+        !self.is_read_only() && !self.unmounted.load(Ordering::Acquire)
+    }
+
+    /// The part of a round of background work that needs no tier: nothing that a tier does keeps it from going on.
+    pub(crate) fn volume_step(&self) -> Progress {
+        if !self.works_in_background() {
             return Progress::Idle;
         }
         let mut progress = Progress::Idle;
@@ -38,6 +51,20 @@ impl Core {
                 log::error!("volume {}: the periodic flush failed: {error}", self.name);
             }
         }
+        progress
+    }
+
+    /// The part that goes from file to file, on whatever tiers they are.
+    pub(crate) fn upkeep_step(&self) -> Progress {
+        if !self.works_in_background() {
+            return Progress::Idle;
+        }
+        let mut progress = Progress::Idle;
+        match self.refresh_stamps() {
+            Ok(false) => {}
+            Ok(true) => progress = Progress::Worked,
+            Err(error) => log::error!("volume {}: describing objects failed: {error}", self.name),
+        }
         match self.ask_sizes(FILES_PER_STEP) {
             Ok(false) => {}
             Ok(true) => progress = Progress::Worked,
@@ -48,8 +75,21 @@ impl Core {
             Ok(_) => progress = Progress::Worked,
             Err(error) => log::error!("volume {}: moving idle inline files failed: {error}", self.name),
         }
-        if !self.disowned.is_empty() {
-            match self.free_disowned() {
+        progress
+    }
+
+    /// The part that concerns one tier: what is disowned there is freed, and one that fails is tried again.
+    pub(crate) fn tier_step(&self, tier: TierId) -> Progress {
+        let Ok(handle) = self.tiers.by_id(tier) else { return Progress::Idle };
+        if !self.works_in_background() || handle.is_silent() {
+            return Progress::Idle;
+        }
+        if handle.try_again() {
+            return Progress::Worked;
+        }
+        let mut progress = Progress::Idle;
+        if self.disowned.names(tier) && handle.present().is_some() {
+            match self.free_disowned_on(tier) {
                 Ok(0) => {}
                 Ok(_) => progress = Progress::Worked,
                 Err(error) => log::error!("volume {}: freeing disowned bytes failed: {error}", self.name),
@@ -58,12 +98,25 @@ impl Core {
         progress
     }
 
+    /// Looks at the calls that are under way on the tiers, and never waits for one.
+    pub(crate) fn watch_step(&self) {
+        let now = self.clock.elapsed();
+        for handle in self.tiers.all().iter() {
+            handle.look(now, u64::from(self.options.hang_after_ms));
+        }
+        let all_work = |tier: &TierHandle| tier.present().is_some() && !tier.is_failing();
+        if self.sizes_guessed.load(Ordering::Acquire) && self.tiers.all().iter().all(|tier| all_work(tier)) {
+            // Whoever guesses from now on says so again.
+            self.sizes_guessed.store(false, Ordering::Release);
+        }
+    }
+
     /// After an unclean stop the objects of a file are made what its record says when its size is first asked. That must have
     /// been done for all files before a stop may be called clean: the next mount would believe objects that are longer than
     /// their file, or not there. Returns whether something was done.
     fn ask_sizes(&self, files_max: usize) -> Result<bool> {
         let Some(after) = *self.sizes_asked.lock() else { return Ok(false) };
-        if self.tiers.all().iter().any(|tier| tier.present().is_none()) {
+        if self.tiers.all().iter().any(|tier| tier.present().is_none() || tier.is_silent()) {
             // Its objects will have to be looked at, too.
             return Ok(false);
         }
@@ -76,6 +129,12 @@ impl Core {
                 Some(file) => self.ensure_size(&inode, file),
                 None => Ok(()),
             });
+            if let Err(error) = &asked
+                && matches!(error.kind(), ErrorKind::Tier { source: TierError::NotAnswering, .. })
+            {
+                *self.sizes_asked.lock() = Some(Ino(ino.0.saturating_sub(1)));
+                return Ok(false);
+            }
             if let Err(error) = asked
                 && error.errno() != polymux_types::Errno::ENOENT
             {
@@ -109,7 +168,6 @@ impl Core {
     fn put_all_records(&self) -> Result<()> {
         for inode in self.inodes.all() {
             self.flush_times(&inode)?;
-            self.stamp_if_due(&inode)?;
         }
         Ok(())
     }
@@ -132,29 +190,49 @@ impl Core {
         outcome.and(self.flush_through(self.metadata.committed()))
     }
 
-    /// Drains everything and leaves the volume clean.
+    /// Drains everything and leaves the volume clean. What one tier refuses keeps nothing else from being done; the first
+    /// error is returned, and then the stop is not a clean one.
     pub(crate) fn unmount(&self) -> Result<()> {
         if self.unmounted.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        if !self.is_read_only() {
+            self.wait_for_answers();
+        }
+        let mut outcome = Ok(());
         for handle in self.handles.ids() {
-            self.release(handle)?;
+            outcome = outcome.and(self.release(handle));
         }
         if self.is_read_only() {
-            return Ok(());
+            return outcome;
         }
         for inode in self.inodes.all() {
             inode.lifecycle.lock().pins = 0;
-            self.delete_if_unused(&inode)?;
+            outcome = outcome.and(self.delete_if_unused(&inode));
         }
-        self.ask_sizes(FILES_AT_UNMOUNT)?;
-        self.heat.save_all(&self.metadata, self.logical_clock.now())?;
-        self.save_logical_clock()?;
-        self.sync_volume()?;
-        while self.free_disowned()? > 0 {}
+        outcome = outcome.and(self.ask_sizes(FILES_AT_UNMOUNT).map(drop));
+        outcome = outcome.and(self.heat.save_all(&self.metadata, self.logical_clock.now()).map(drop));
+        outcome = outcome.and(self.save_logical_clock());
+        outcome = outcome.and(self.stamp_before_unmount());
+        outcome = outcome.and(self.sync_volume());
+        outcome = outcome.and(self.free_all_disowned());
         for inode in self.inodes.all() {
-            self.settle_if_known(&inode)?;
+            outcome = outcome.and(self.settle_if_known(&inode));
         }
+        let silent = self.tiers.all().iter().find(|tier| tier.is_silent()).cloned();
+        if let Some(tier) = silent {
+            // Nobody knows what of it reached the tier, whatever the rest said.
+            outcome = outcome.and(Err(ErrorKind::Tier { tier: tier.id, source: TierError::NotAnswering }.into()));
+            self.note_recovery(format!("tier `{}` did not answer when the volume was stopped", tier.name));
+        }
+        if let Err(error) = outcome {
+            let kept = self.flush_through(self.metadata.committed()).and_then(|()| self.metadata.checkpoint());
+            if let Err(error) = kept {
+                log::error!("volume {}: {error}", self.name);
+            }
+            return Err(error);
+        }
+        self.close_stamp_mark()?;
         if self.sizes_asked.lock().is_none() {
             self.stamp_clean()?;
         } else {
@@ -162,6 +240,51 @@ impl Core {
         }
         // Last, so that the next mount replays nothing, whatever was recorded above.
         self.metadata.checkpoint()
+    }
+
+    fn free_all_disowned(&self) -> Result<()> {
+        while self.free_disowned()? > 0 {}
+        Ok(())
+    }
+
+    /// Finds out which tiers do not answer, so that nothing of what follows waits for one: each is tried on a thread of its
+    /// own.
+    fn wait_for_answers(&self) {
+        // The checker of schedules knows no such threads.
+        if cfg!(shuttle) {
+            return;
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let mut waited_for = Vec::new();
+        for handle in self.tiers.all().iter().filter(|handle| !handle.is_silent()) {
+            let Some(tier) = handle.shared() else { continue };
+            let (sender, id) = (sender.clone(), handle.id);
+            let attempt = std::thread::Builder::new().name("polymux-try".to_owned()).spawn(move || {
+                // What came of it shows when the tier is used; here only that it answered matters.
+                let _ = tier.probe();
+                let _ = sender.send(id);
+            });
+            if attempt.is_ok() {
+                waited_for.push(handle.clone());
+            }
+        }
+        while waited_for.iter().any(|handle| !handle.is_silent()) {
+            match receiver.recv_timeout(LOOK_INTERVAL) {
+                Ok(id) => waited_for.retain(|handle| handle.id != id),
+                Err(_) => self.watch_step(),
+            }
+        }
+    }
+
+    /// Names of the tiers that do not answer.
+    pub(crate) fn tiers_not_answering(&self) -> Vec<String> {
+        self.tiers.all().iter().filter(|tier| tier.is_silent()).map(|tier| tier.name.clone()).collect()
+    }
+
+    /// Threads that wait for a tier which does not answer.
+    pub(crate) fn stuck_threads(&self) -> Vec<usize> {
+        let tiers = self.tiers.all();
+        tiers.iter().filter_map(|tier| tier.watched()).flat_map(|tier| tier.stuck_threads()).collect()
     }
 
     /// Whether nothing of a file is lost and the tier that extends it is there.

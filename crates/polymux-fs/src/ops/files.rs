@@ -51,6 +51,10 @@ impl Core {
         if options.truncate {
             self.check_may_wait(caller)?;
         }
+        if let Some(file) = inode.file() {
+            // A file that looks shorter than it is would be copied short, and nobody would notice.
+            self.ensure_size(&inode, file)?;
+        }
         // Open before it is emptied: what becomes of an inline file then waits for what is written, until it is closed.
         let handle = self.add_handle(&inode, options)?;
         if options.truncate

@@ -57,6 +57,7 @@ impl Core {
                     low_mark_bytes: space.map_or(0, |space| tier.low_mark_bytes(&space)),
                     shares_file_system_with: self.tiers.sharing_with(tier),
                     counters: tier.present().map(polymux_tier::Tier::counters).unwrap_or_default(),
+                    taken_out: tier.times_taken_out(),
                     load: self.load_of(tier),
                 }
             })
@@ -77,6 +78,7 @@ impl Core {
             inodes_cached: self.inodes.len(),
             files_open: self.handles.len(),
             disowned_pending: self.disowned.len() as u64,
+            stamps_late: self.late_stamps.len() as u64,
             transactions_committed: self.metadata.committed().0,
             transactions_durable: self.metadata.durable().0,
             metadata_bytes: self.metadata.bytes_used(),
@@ -130,7 +132,7 @@ impl Core {
                 open_handles,
             });
         };
-        self.ensure_size(&inode, file)?;
+        self.ensure_size_or_guess(&inode, file)?;
         self.locate_file(&inode, file, path, open_handles)
     }
 
@@ -168,7 +170,9 @@ impl Core {
         for handle in self.tiers.all().iter() {
             let Some(place) = objects.iter().position(|entry| entry.tier == handle.id) else { continue };
             let entry = objects[place];
-            let stat = handle.present().and_then(|tier| tier.stat(reference_of(&entry)).ok());
+            // Whoever asks where a file is never waits for a tier that does not say.
+            let object = reference_of(&entry);
+            let stat = handle.shared().and_then(|tier| tier.ask(move |tier| tier.stat(object)).ok());
             shares.push(TierShare {
                 tier: handle.id,
                 name: handle.name.clone(),

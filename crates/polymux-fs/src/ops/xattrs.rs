@@ -107,6 +107,7 @@ impl Core {
             }
             Ok(())
         })?;
+        self.stamp_later(&inode);
         if name == PIN_ATTRIBUTE {
             self.planner.note_pin();
         }

@@ -41,6 +41,10 @@ pub(crate) fn check_unmounted(
     run_checks(&mut exam)?;
     let may_write = exam.mode() == CheckMode::Repair;
     let mut report = exam.into_report();
+    if report.corrected > 0 {
+        // Names may have changed without a time that tells: everything is described anew.
+        crate::store::describe_all_anew(store.as_ref())?;
+    }
     let is_due = report.unclean || report.corrected > 0;
     let tiers_fit = !["tier-name", "tier-unlisted", "tier-stale"].iter().any(|kind| report.counts.contains_key(kind));
     if may_write && is_due && tiers_fit {

@@ -10,8 +10,8 @@ use crate::inode::{Inode, SizeTrust};
 use crate::store::keys::{self, NumberKind};
 use crate::store::volume_format::FORMAT_VERSION;
 use crate::store::{
-    EntryCount, EpochRecord, InodeBody, InodeRecord, Metadata, Shutdown, TierRecord, TierStanding, VolumeRecord,
-    put_number_range_end,
+    EntryCount, EpochRecord, InodeBody, InodeRecord, Metadata, Shutdown, StampMark, TierRecord, TierStanding,
+    VolumeRecord, put_number_range_end,
 };
 use crate::volume::{NewVolume, Parts, TierPresence, VolumeError};
 
@@ -48,6 +48,9 @@ pub(crate) fn format(parts: &Parts, volume: &NewVolume) -> Result<(), VolumeErro
     put_number_range_end(&mut transaction.batch, NumberKind::Ino, FIRST_INO);
     put_number_range_end(&mut transaction.batch, NumberKind::Object, FIRST_OBJECT);
     put_number_range_end(&mut transaction.batch, NumberKind::ObjectMark, FIRST_OBJECT);
+    // There is nothing yet that could be described.
+    let mark = StampMark { through: parts.clock.now(), is_complete: true };
+    transaction.batch.put(keys::stamp_mark(), mark.encode());
     put_root(&mut transaction, parts, volume)?;
     let sequence = metadata.commit(transaction.batch)?;
     metadata.sync(sequence)?;

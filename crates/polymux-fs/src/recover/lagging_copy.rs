@@ -9,11 +9,12 @@
 use std::sync::atomic::Ordering;
 
 use polymux_meta::{CopySync, Sequence};
-use polymux_tier::Label;
+use polymux_tier::{Label, Tier, TierError};
 use polymux_types::Epoch;
 
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::space::TierHandle;
 use crate::store::{EpochRecord, Shutdown, TierRecord};
 
 impl Core {
@@ -57,35 +58,59 @@ impl Core {
     /// Writes the labels of the tiers that are there, and then what they say now. That labels are being raised from
     /// `epoch` is durable.
     fn raise_labels(&self, epoch: Epoch) -> Result<()> {
+        self.raise_labels_and(epoch, None)
+    }
+
+    /// The same with a tier that is about to take its place in the set.
+    pub(super) fn raise_labels_and(&self, epoch: Epoch, newcomer: Option<&TierHandle>) -> Result<()> {
         let mut recorded = Vec::new();
-        let mut raised = false;
+        let (mut raised, mut doubtful) = (false, false);
         for (id, record) in self.metadata.tiers()? {
             // One that is joining or leaving is in nobody's hands but its own event's.
-            let Ok(handle) = self.tiers.by_id(id) else { continue };
-            if handle.present().is_none() {
+            let Ok(member) = self.tiers.by_id(id) else { continue };
+            let handle = newcomer.filter(|newcomer| newcomer.id == id).unwrap_or(&member);
+            let Some(tier) = handle.shared() else { continue };
+            if handle.is_silent() {
+                // What was asked of it before may be carried out when it answers again.
+                doubtful |= tier.is_asked();
                 continue;
             }
-            let written = handle.run(|tier| {
-                let label = tier.read_label()?;
-                let next = Label { epoch: Epoch(record.epoch.0 + 1).max(label.epoch), ..label };
-                tier.write_label(&next).map(|()| next.epoch)
-            });
-            raised |= written.is_ok();
-            // A write that failed may have reached the label or not; what it says now is what the next mount finds.
-            let found = written.or_else(|error| {
-                log::error!("volume {}: the epoch of tier {id} stays: {error}", self.name);
-                handle.run(|tier| tier.read_label()).map(|label| label.epoch)
-            });
-            if let Ok(epoch) = found {
-                recorded.push((id, TierRecord { epoch, ..record }));
+            let least = Epoch(record.epoch.0 + 1);
+            match tier.ask_often(move |tier| raise_label(tier, least)) {
+                Ok((epoch, error)) => {
+                    raised |= error.is_none();
+                    if let Some(error) = error {
+                        log::error!("volume {}: the epoch of tier {id} stays: {error}", self.name);
+                        handle.note_error(error);
+                    }
+                    recorded.push((id, TierRecord { epoch, ..record }));
+                }
+                Err(error) => {
+                    doubtful |= error == TierError::NotAnswering;
+                    log::error!("volume {}: the epoch of tier {id} stays: {error}", self.name);
+                    handle.note_error(error);
+                }
             }
         }
         if !raised {
             return Err(Error::corrupted("the epoch of the volume", "it stays: no label can be written"));
         }
         let next = Epoch(epoch.0 + 1);
-        self.put_epoch(EpochRecord { epoch: next, raising: false, shutdown: Shutdown::Unclean }, &recorded)?;
+        // A label that may be written later is one that is being raised.
+        let record = EpochRecord { epoch: next, raising: doubtful, shutdown: Shutdown::Unclean };
+        self.put_epoch(record, &recorded)?;
         self.epoch.store(next.0, Ordering::Release);
         Ok(())
+    }
+}
+
+/// Raises the epoch of a label, to `least` at least. Returns what it says now, and why that may be what it said before: a
+/// write that failed may have reached the label or not, and what it says now is what the next mount finds.
+fn raise_label(tier: &dyn Tier, least: Epoch) -> std::result::Result<(Epoch, Option<TierError>), TierError> {
+    let label = tier.read_label()?;
+    let next = Label { epoch: least.max(label.epoch), ..label };
+    match tier.write_label(&next) {
+        Ok(()) => Ok((next.epoch, None)),
+        Err(error) => Ok((tier.read_label()?.epoch, Some(error))),
     }
 }

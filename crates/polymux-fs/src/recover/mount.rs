@@ -9,16 +9,17 @@ use polymux_types::{Clock, Epoch, Ino, TierId};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::space::{Purpose, TierHandle, TierSet};
+use crate::store::keys::NumberKind;
 use crate::store::volume_format::FORMAT_VERSION;
 use crate::store::{EpochRecord, Metadata, Shutdown, TierRecord, TierStanding, VolumeRecord, keys};
 use crate::volume::{Access, MissingTiers, MountOptions, Parts, TierMember, TierPresence, VolumeError};
 
 /// A tier of the volume, matched with its member of the configuration and its label.
-struct Matched {
-    id: TierId,
-    record: TierRecord,
-    member: TierMember,
-    label: Option<Label>,
+pub(super) struct Matched {
+    pub(super) id: TierId,
+    pub(super) record: TierRecord,
+    pub(super) member: TierMember,
+    pub(super) label: Option<Label>,
 }
 
 /// Checks labels and epochs, raises the epoch, and recovers where the last stop was unclean.
@@ -41,6 +42,8 @@ pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<
     let tiers = TierSet::new(tiers);
     let mut core = Core::new((volume.id, volume.name), options, parts.clock, metadata, tiers)?;
     core.seed = parts.seed;
+    core.made_before_mount =
+        core.metadata.number_range_end(NumberKind::ObjectMark)?..core.metadata.number_range_end(NumberKind::Object)?;
     core.after_unclean_stop.store(!was_clean, Ordering::Release);
     *core.sizes_asked.lock() = (!was_clean).then_some(Ino(0));
     core.epoch.store(epoch.epoch.0, Ordering::Release);
@@ -52,7 +55,7 @@ pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<
     Ok(core)
 }
 
-fn read_volume(metadata: &Metadata, name: &str) -> std::result::Result<VolumeRecord, VolumeError> {
+pub(super) fn read_volume(metadata: &Metadata, name: &str) -> std::result::Result<VolumeRecord, VolumeError> {
     let volume = metadata
         .volume()?
         .ok_or_else(|| VolumeError::Store(format!("the metadata store of `{name}` holds no volume")))?;
@@ -99,7 +102,7 @@ fn match_tiers(
 }
 
 /// Reads the label of a tier and compares it with what is recorded.
-fn check_label(
+pub(super) fn check_label(
     tier: &mut Matched,
     volume: &VolumeRecord,
     epoch: EpochRecord,

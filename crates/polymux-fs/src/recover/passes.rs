@@ -9,15 +9,20 @@
 //! * Bytes first, then sizes: nobody owns a disowned range, so carrying it out again is harmless, and a file's size may be
 //!   asked from an object only once nothing disowned is left in it (DESIGN section 6).
 
+use std::collections::HashSet;
+
+use std::sync::atomic::Ordering;
+
 use polymux_meta::Batch;
 use polymux_types::limits::BUCKETS;
-use polymux_types::{Bucket, ObjectId};
+use polymux_types::{Bucket, ObjectId, TierId};
 
 use crate::check::{self, Examination, RECORDS_PASS};
 use crate::core::Core;
 use crate::error::Result;
-use crate::store::keys::NumberKind;
-use crate::store::put_number_range_end;
+use crate::space::TierHandle;
+use crate::store::keys::{self, NumberKind};
+use crate::store::{StampMark, put_number_range_end};
 
 /// When a pass of recovery runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +87,10 @@ impl Core {
                 self.note_recovery(format!("recovery pass {} ({}): {repaired}", pass.id, pass.name));
             }
         }
-        self.put_object_mark()?;
+        // Objects of a tier that is missing were not looked at: they stay to be looked for.
+        if self.tiers.all().iter().all(|tier| tier.present().is_some()) {
+            self.put_object_mark()?;
+        }
         if unclean {
             self.note_recovery("the last stop was unclean; the volume was recovered".to_owned());
         }
@@ -105,6 +113,11 @@ impl Core {
         let next = self.metadata.number_range_end(NumberKind::Object)?;
         let mut batch = Batch::new();
         put_number_range_end(&mut batch, NumberKind::ObjectMark, next);
+        // What changes from now on is described later.
+        if let Some(mark) = self.metadata.stamp_mark()? {
+            self.stamps_were_complete.store(mark.is_complete, Ordering::Release);
+            batch.put(keys::stamp_mark(), StampMark { is_complete: false, ..mark }.encode());
+        }
         let sequence = self.metadata.commit(batch)?;
         self.metadata.sync(sequence)
     }
@@ -140,28 +153,40 @@ fn delete_orphans(core: &Core) -> Result<usize> {
 /// that the crashed mount could have handed out are looked at: older objects are accounted for, and those of this mount
 /// have higher numbers, because an unclean stop skips the rest of a range.
 fn remove_leaked(core: &Core) -> Result<usize> {
-    let made =
-        core.metadata.number_range_end(NumberKind::ObjectMark)?..core.metadata.number_range_end(NumberKind::Object)?;
-    if made.is_empty() {
-        return Ok(0);
-    }
-    let mut known = std::collections::HashSet::new();
-    core.metadata.for_each_inode(|_, record| {
-        if let crate::store::InodeBody::Regular(file) = record.body {
-            known.extend(file.objects.iter().map(|entry| (entry.tier, entry.object)));
+    let known = core.known_objects()?;
+    let tiers = core.tiers.all();
+    tiers.iter().map(|handle| core.remove_leaked_from(handle, &known)).sum()
+}
+
+/// Objects that records name.
+pub(super) type KnownObjects = HashSet<(TierId, ObjectId)>;
+
+impl Core {
+    pub(super) fn known_objects(&self) -> Result<KnownObjects> {
+        let mut known = HashSet::new();
+        if self.made_before_mount.is_empty() {
+            return Ok(known);
         }
-        Ok(())
-    })?;
-    for record in core.metadata.disowned()? {
-        known.insert((record.tier, record.object));
+        self.metadata.for_each_inode(|_, record| {
+            if let crate::store::InodeBody::Regular(file) = record.body {
+                known.extend(file.objects.iter().map(|entry| (entry.tier, entry.object)));
+            }
+            Ok(())
+        })?;
+        known.extend(self.metadata.disowned()?.iter().map(|record| (record.tier, record.object)));
+        Ok(known)
     }
-    let mut removed = 0;
-    for handle in core.tiers.all().iter() {
-        let Some(tier) = handle.present() else { continue };
-        let removed_before = removed;
+
+    /// Removes the objects of one tier that nobody knows; returns how many.
+    pub(super) fn remove_leaked_from(&self, handle: &TierHandle, known: &KnownObjects) -> Result<usize> {
+        let Some(tier) = handle.present() else { return Ok(0) };
+        if self.made_before_mount.is_empty() {
+            return Ok(0);
+        }
+        let mut removed = 0;
         for bucket in (0..BUCKETS).map(Bucket) {
             let objects: Vec<ObjectId> = tier.list(bucket).map_err(|error| handle.note_error(error))?;
-            for object in objects.into_iter().filter(|object| made.contains(&object.0)) {
+            for object in objects.into_iter().filter(|object| self.made_before_mount.contains(&object.0)) {
                 if !known.contains(&(handle.id, object)) {
                     let reference = polymux_tier::ObjectRef::new(object, bucket);
                     handle.run(|tier| tier.remove(reference))?;
@@ -169,10 +194,10 @@ fn remove_leaked(core: &Core) -> Result<usize> {
                 }
             }
         }
-        if removed > removed_before {
+        if removed > 0 {
             // Durable before the mark says that they are accounted for: nobody looks for them again after that.
             handle.run(|tier| tier.sync_all())?;
         }
+        Ok(removed)
     }
-    Ok(removed)
 }

@@ -79,6 +79,8 @@ pub struct Explanation {
     pub jobs: Vec<JobReport>,
     /// Why nothing moves at the moment, whatever is wanted: a sentence.
     pub why_not_now: Option<String>,
+    /// Tiers that take no new data at the moment because they are missing, fail or do not answer, with the reason.
+    pub tiers_out: Vec<(String, String)>,
 }
 
 /// Moves of one kind in a [`PlanReport`].

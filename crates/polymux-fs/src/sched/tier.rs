@@ -115,6 +115,16 @@ impl TierSchedule {
         control.governor.forget_ceiling();
     }
 
+    /// Takes over limits and politeness of the schedule of the same tier as it was before.
+    pub(crate) fn follow(&self, before: &Self) {
+        let (limits, politeness) = {
+            let control = before.control.lock();
+            (control.limits, control.politeness)
+        };
+        self.set_limits(limits);
+        self.set_politeness(politeness);
+    }
+
     /// A foreground operation goes to the tier. Each is ended by [`TierSchedule::foreground_ended`], also one that
     /// fails.
     pub(crate) fn foreground_began(&self) -> Timing {

@@ -1,15 +1,20 @@
 //! The queue of disowned ranges and how they are carried out.
 //!
 //! Order, and why: the record must be durable, in the second copy of the store too, before the tier is touched, or a crash
-//! could bring back the old owner with its bytes gone; the tier must be synced before the record goes, or a crash could leave bytes that nobody knows of.
+//! could bring back the old owner with its bytes gone; the tier must be synced before the record goes, or a crash could
+//! leave bytes that nobody knows of.
+//!
+//! Each tier has rounds of its own, so that one that does not answer keeps nothing from being freed elsewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use polymux_meta::Sequence;
 use polymux_tier::{ObjectRef, TierError};
 use polymux_types::sync::Mutex;
 use polymux_types::{ObjectId, TierId};
 
+use super::tier_set::TierHandle;
 use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::Result;
@@ -26,8 +31,10 @@ type Pending = BTreeMap<(TierId, ObjectId, u64), (DisownedRecord, Sequence)>;
 #[derive(Debug, Default)]
 pub(crate) struct DisownedQueue {
     pending: Mutex<Pending>,
-    /// One thread carries out at a time.
-    round: Mutex<()>,
+    /// Objects of which a round that is under way has taken records. Changes with `pending` held.
+    carried: Mutex<BTreeSet<(TierId, ObjectId)>>,
+    /// By tier: one thread carries out at a time.
+    rounds: Mutex<BTreeMap<TierId, Arc<Mutex<()>>>>,
 }
 
 impl DisownedQueue {
@@ -39,10 +46,16 @@ impl DisownedQueue {
         }
     }
 
-    /// Whether bytes of an object are still to be freed.
+    fn round_of(&self, tier: TierId) -> Arc<Mutex<()>> {
+        self.rounds.lock().entry(tier).or_default().clone()
+    }
+
+    /// Whether bytes of an object are still to be freed, or are being freed.
     pub(crate) fn holds(&self, tier: TierId, object: ObjectId) -> bool {
         let first = (tier, object, 0);
-        self.pending.lock().range(first..=(tier, object, u64::MAX)).next().is_some()
+        let pending = self.pending.lock();
+        pending.range(first..=(tier, object, u64::MAX)).next().is_some()
+            || self.carried.lock().contains(&(tier, object))
     }
 
     /// Whether anything on a tier is still to be freed.
@@ -67,7 +80,14 @@ impl DisownedQueue {
         let mut pending = self.pending.lock();
         let keys: Vec<_> =
             pending.iter().filter(|(_, (record, _))| wanted(record)).map(|(key, _)| *key).take(ROUND_MAX).collect();
+        self.carried.lock().extend(keys.iter().map(|(tier, object, _)| (*tier, *object)));
         keys.iter().filter_map(|key| pending.remove(key)).collect()
+    }
+
+    /// A round of a tier is over: what it could not free is pending again.
+    fn end_round(&self, tier: TierId) {
+        let _pending = self.pending.lock();
+        self.carried.lock().retain(|(of, _)| *of != tier);
     }
 }
 
@@ -83,33 +103,51 @@ pub(crate) fn disown_object(entry: &ObjectEntry) -> DisownedRecord {
 }
 
 impl Core {
-    /// Carries out disowned records; returns how many were done. Those of a tier that is missing or fails stay.
+    /// Carries out disowned records; returns how many were done. Those of a tier that is missing, fails or does not answer
+    /// stay.
     pub(crate) fn free_disowned(&self) -> Result<usize> {
-        self.free_disowned_where(|record| self.tiers.by_id(record.tier).is_ok_and(|tier| tier.present().is_some()))
+        let mut done = 0;
+        for tier in self.tiers.all().iter() {
+            if tier.present().is_some() && !tier.is_slow() && self.disowned.names(tier.id) {
+                done += self.free_disowned_on(tier.id)?;
+            }
+        }
+        Ok(done)
+    }
+
+    /// The same for one tier.
+    pub(crate) fn free_disowned_on(&self, tier: TierId) -> Result<usize> {
+        self.free_disowned_where(&*self.tiers.by_id(tier)?, |_| true)
+    }
+
+    /// The same through a handle that is not in the set of tiers yet.
+    pub(crate) fn free_disowned_through(&self, handle: &TierHandle) -> Result<()> {
+        while self.free_disowned_where(handle, |_| true)? > 0 {}
+        Ok(())
     }
 
     /// Carries out the disowned records of one object now, so that its ranges may be used again.
     pub(crate) fn free_disowned_of(&self, tier: TierId, object: ObjectId) -> Result<usize> {
-        self.free_disowned_where(|record| record.tier == tier && record.object == object)
+        self.free_disowned_where(&*self.tiers.by_id(tier)?, |record| record.object == object)
     }
 
-    fn free_disowned_where(&self, wanted: impl Fn(&DisownedRecord) -> bool) -> Result<usize> {
+    fn free_disowned_where(&self, handle: &TierHandle, wanted: impl Fn(&DisownedRecord) -> bool) -> Result<usize> {
         if self.is_read_only() {
             return Ok(0);
         }
+        let tier = handle.id;
         // A round that is under way may hold what is wanted here.
-        let _round = self.disowned.round.lock();
-        let records = self.disowned.take(wanted);
+        let round = self.disowned.round_of(tier);
+        let _round = round.lock();
+        let records = self.disowned.take(|record| record.tier == tier && wanted(record));
         let Some(last) = records.iter().map(|(_, sequence)| *sequence).max() else { return Ok(0) };
         let durable = if is_planted(PlantedFault::PunchBeforeCommit) { Ok(()) } else { self.flush_through_copy(last) };
-        let result = durable.and_then(|()| self.carry_out(&records));
-        let done = match result {
-            Ok(done) => done,
-            Err(error) => {
-                self.put_back(&records);
-                return Err(error);
-            }
-        };
+        let result = durable.and_then(|()| self.carry_out(handle, &records));
+        if result.is_err() {
+            self.put_back(&records);
+        }
+        self.disowned.end_round(tier);
+        let done = result?;
         Counters::add(&self.counters.disowned_freed, done);
         Ok(done)
     }
@@ -120,41 +158,33 @@ impl Core {
         }
     }
 
-    /// Touches the tiers, syncs them, and removes the records. What a tier refuses goes back into the queue.
-    fn carry_out(&self, records: &[(DisownedRecord, Sequence)]) -> Result<usize> {
-        let mut touched: Vec<TierId> = Vec::new();
+    /// Touches the tier, syncs it, and removes the records. What the tier refuses goes back into the queue.
+    fn carry_out(&self, handle: &TierHandle, records: &[(DisownedRecord, Sequence)]) -> Result<usize> {
         let mut done = Vec::new();
         for (record, sequence) in records {
-            match self.tiers.by_id(record.tier)?.run(|tier| free_bytes(tier, record)) {
-                Ok(()) => {
-                    if !touched.contains(&record.tier) {
-                        touched.push(record.tier);
-                    }
-                    done.push((*record, *sequence));
-                }
+            match handle.run(|tier| free_bytes(tier, record)) {
+                Ok(()) => done.push((*record, *sequence)),
                 Err(error) => {
-                    log::warn!("tier {}: bytes of object {:016x} stay for now: {error}", record.tier, record.object);
+                    let level = error.log_level().unwrap_or(log::Level::Debug);
+                    log::log!(level, "tier {}: bytes of object {:016x} stay: {error}", record.tier, record.object);
                     self.disowned.put_back(*record, *sequence);
                 }
             }
         }
-        let mut synced = Vec::new();
-        for tier in touched {
-            match self.tiers.by_id(tier)?.run(|tier| match is_planted(PlantedFault::RecordGoneBeforeTierSync) {
-                true => Ok(()),
-                false => tier.sync_all(),
-            }) {
-                Ok(()) => {
-                    synced.push(tier);
-                    if let Ok(handle) = self.tiers.by_id(tier) {
-                        handle.note_room_freed();
-                    }
-                }
-                Err(error) => log::warn!("tier {tier}: freed bytes are not durable yet: {error}"),
-            }
+        if done.is_empty() {
+            return Ok(0);
         }
-        let (done, again): (Vec<_>, Vec<_>) = done.into_iter().partition(|(record, _)| synced.contains(&record.tier));
-        self.put_back(&again);
+        let synced = handle.run(|tier| match is_planted(PlantedFault::RecordGoneBeforeTierSync) {
+            true => Ok(()),
+            false => tier.sync_all(),
+        });
+        if let Err(error) = synced {
+            let level = error.log_level().unwrap_or(log::Level::Debug);
+            log::log!(level, "tier {}: freed bytes are not durable yet: {error}", handle.id);
+            self.put_back(&done);
+            return Ok(0);
+        }
+        handle.note_room_freed();
         let mut transaction = Transaction { batch: polymux_meta::Batch::new() };
         for (record, _) in &done {
             transaction.delete_disowned(record);

@@ -4,18 +4,26 @@
 //! * A thread is started only when every other one is busy, so that an fsync in the usual case starts none.
 //! * Whoever waits for a sync that no thread has taken up carries it out itself: nobody waits for the pool, and a tier
 //!   that hangs keeps the threads that it has and nobody else's syncs.
+//! * Nobody waits for a sync of a tier that does not answer any more: whoever asked is told so and goes, and a failure that
+//!   comes to light later is kept for whoever syncs that object next.
 //! * The threads know tiers and objects. What a failure means for a file is the requesting thread's business.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use polymux_tier::{ObjectRef, Tier, TierError};
 use polymux_types::Errno;
 use polymux_types::sync::{Condvar, Mutex};
 
+use super::watch::WatchedTier;
+
 /// Most threads at once. More than this many syncs are under way only where their callers carry them out.
 const THREADS_MAX: usize = 16;
+
+/// How often whoever waits looks whether the tier still answers.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 type Outcome = std::result::Result<(), TierError>;
 
@@ -28,15 +36,38 @@ pub(crate) enum SyncTarget {
 }
 
 struct Job {
-    tier: Arc<dyn Tier>,
+    tier: Arc<WatchedTier>,
     target: SyncTarget,
     ticket: Arc<Ticket>,
 }
 
 #[derive(Default)]
 struct Ticket {
-    outcome: Mutex<Option<Outcome>>,
+    state: Mutex<TicketState>,
     done: Condvar,
+}
+
+#[derive(Default)]
+enum TicketState {
+    #[default]
+    Waiting,
+    Done(Outcome),
+    /// Whoever asked has gone.
+    Abandoned,
+}
+
+impl Ticket {
+    /// Hands the outcome over, or keeps a failure that nobody waits for any more.
+    fn complete(&self, job: &Job, outcome: Outcome) {
+        let mut state = self.state.lock();
+        match (&*state, outcome, job.target) {
+            (TicketState::Abandoned, Err(error), SyncTarget::Object(object)) => job.tier.keep_untold(object, error),
+            (TicketState::Abandoned, ..) => {}
+            (_, outcome, _) => *state = TicketState::Done(outcome),
+        }
+        drop(state);
+        self.done.notify_all();
+    }
 }
 
 #[derive(Default)]
@@ -64,6 +95,7 @@ pub(crate) struct SyncPool {
 #[must_use]
 pub(crate) struct PendingSync {
     shared: Arc<Shared>,
+    tier: Arc<WatchedTier>,
     ticket: Arc<Ticket>,
 }
 
@@ -90,17 +122,16 @@ fn serve(shared: &Shared) {
         state = shared.state.lock();
         // Free before the caller hears of it, whose next sync would start another thread.
         state.busy -= 1;
-        *job.ticket.outcome.lock() = Some(outcome);
-        job.ticket.done.notify_all();
+        job.ticket.complete(&job, outcome);
     }
 }
 
 impl SyncPool {
     /// Hands a sync over.
-    pub(crate) fn begin(&self, tier: Arc<dyn Tier>, target: SyncTarget) -> PendingSync {
+    pub(crate) fn begin(&self, tier: Arc<WatchedTier>, target: SyncTarget) -> PendingSync {
         let ticket = Arc::new(Ticket::default());
         let mut state = self.shared.state.lock();
-        state.waiting.push_back(Job { tier, target, ticket: ticket.clone() });
+        state.waiting.push_back(Job { tier: tier.clone(), target, ticket: ticket.clone() });
         let free = state.threads.len() - state.busy;
         // The checker of schedules knows no such thread; there whoever waits carries the sync out.
         if cfg!(not(shuttle)) && state.waiting.len() > free && state.threads.len() < THREADS_MAX {
@@ -113,7 +144,7 @@ impl SyncPool {
         }
         drop(state);
         self.shared.wake.notify_one();
-        PendingSync { shared: self.shared.clone(), ticket }
+        PendingSync { shared: self.shared.clone(), tier, ticket }
     }
 
     /// Threads started so far.
@@ -124,12 +155,16 @@ impl SyncPool {
 
 impl Drop for SyncPool {
     fn drop(&mut self) {
-        let threads = {
+        let (threads, busy) = {
             let mut state = self.shared.state.lock();
             state.closed = true;
-            std::mem::take(&mut state.threads)
+            (std::mem::take(&mut state.threads), state.busy)
         };
         self.shared.wake.notify_all();
+        if busy > 0 {
+            // A sync that nobody waits for any more hangs in its tier: its thread ends when the tier lets it go.
+            return;
+        }
         for thread in threads {
             if thread.join().is_err() {
                 log::error!("a thread that syncs tiers ended abnormally");
@@ -149,24 +184,34 @@ impl PendingSync {
         if let Some(job) = own {
             return carry_out(&job);
         }
-        let mut outcome = self.ticket.outcome.lock();
+        let mut state = self.ticket.state.lock();
         loop {
-            if let Some(outcome) = outcome.take() {
-                return outcome;
+            if let TicketState::Done(outcome) = &*state {
+                return outcome.clone();
             }
-            self.ticket.done.wait(&mut outcome);
+            if self.tier.refuses_syncs() {
+                *state = TicketState::Abandoned;
+                return Err(TierError::NotAnswering);
+            }
+            // The checker of schedules has no time, and no thread of the pool.
+            if cfg!(shuttle) {
+                self.ticket.done.wait(&mut state);
+            } else {
+                self.ticket.done.wait_for(&mut state, LOOK_INTERVAL);
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::watch::Change;
     use super::*;
-    use polymux_sim::MemoryTier;
+    use polymux_sim::{FaultyTier, MemoryTier, OperationKind};
     use polymux_types::{Bucket, ObjectId};
 
-    fn tier_with_objects(count: u64) -> Arc<MemoryTier> {
-        let tier = Arc::new(MemoryTier::new("t", 1 << 20));
+    fn tier_with_objects(count: u64) -> Arc<WatchedTier> {
+        let tier = Arc::new(WatchedTier::new(Arc::new(MemoryTier::new("t", 1 << 20)), Duration::ZERO));
         for id in 0..count {
             let object = ObjectRef::new(ObjectId(id), Bucket(0));
             tier.create(object).unwrap();
@@ -205,5 +250,33 @@ mod tests {
         let object = ObjectRef::new(ObjectId(7), Bucket(0));
         let outcome = pool.begin(tier_with_objects(1), SyncTarget::Object(object)).wait();
         assert!(matches!(outcome, Err(TierError::NotFound(_))), "{outcome:?}");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_tier_that_does_not_answer_and_its_failure_is_told_to_the_next() {
+        let faulty = Arc::new(FaultyTier::new(tier_with_objects(1)));
+        let tier = Arc::new(WatchedTier::new(faulty.clone(), Duration::ZERO));
+        let object = ObjectRef::new(ObjectId(0), Bucket(0));
+        let pool = SyncPool::default();
+        faulty.hang(&[OperationKind::Sync]);
+        faulty.fail_next(OperationKind::Sync, 1, TierError::Io { operation: "syncing", errno: Errno::EIO });
+        let pending = pool.begin(tier.clone(), SyncTarget::Object(object));
+        while faulty.hanging_calls() == 0 {
+            std::thread::yield_now();
+        }
+        for moment in [1, 100] {
+            tier.look(Duration::from_secs(moment), 1000);
+        }
+        assert_eq!(pending.wait(), Err(TierError::NotAnswering));
+        assert_eq!(tier.sync(object), Err(TierError::NotAnswering), "not made at all");
+        faulty.release();
+        while !matches!(tier.look(Duration::from_secs(101), 1000), Change::AnswersAgain) {
+            std::thread::yield_now();
+        }
+        while !tier.has_untold(object) {
+            std::thread::yield_now();
+        }
+        assert!(matches!(tier.sync(object), Err(TierError::Io { .. })));
+        assert_eq!(tier.sync(object), Ok(()));
     }
 }

@@ -13,13 +13,15 @@ use std::time::Duration;
 
 use polymux_tier::{Space, Tier, TierError};
 use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
-use polymux_types::{Clock, Errno, Percent, TierId};
+use polymux_types::{Clock, Percent, TierId};
 
+use super::failure::{Failures, means_failure};
+use super::watch::{Change, WatchedTier};
 use crate::attributes::VolumeSpace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::report::TierState;
 use crate::sched::{Direction, Finished, MoverLimits, TierSchedule, Timing};
-use crate::volume::{TierMember, TierPresence};
+use crate::volume::{TierMember, TierPresence, TierSource};
 
 /// Room is asked for anew after this time,
 const ROOM_AGE_MAX: Duration = Duration::from_millis(100);
@@ -30,28 +32,6 @@ const ROOM_LOW_BYTES: u64 = 256 * 1024 * 1024;
 const METADATA_RESERVE_MAX: u64 = 64 * 1024 * 1024;
 /// and on a small tier this part of it.
 const METADATA_RESERVE_DIVISOR: u64 = 32;
-
-/// After this time without a new failure a tier gets new data again.
-const FAILURE_AGE_MAX: Duration = Duration::from_secs(30);
-
-/// The last failure of a tier.
-struct Failure {
-    text: String,
-    /// On the volume's clock.
-    when: Duration,
-}
-
-/// Whether an error is about the tier as a whole and not about the call.
-fn means_failure(error: &TierError) -> bool {
-    match error {
-        TierError::ReadOnly => true,
-        TierError::Io { errno, .. } => matches!(
-            *errno,
-            Errno::EIO | Errno::ENODEV | Errno::ENXIO | Errno::ESTALE | Errno::ENOTCONN | Errno::ETIMEDOUT
-        ),
-        _ => false,
-    }
-}
 
 /// What a tier is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +52,13 @@ pub(crate) struct TierHandle {
     clock: Arc<dyn Clock>,
     /// What foreground and movers do here.
     pub(crate) schedule: TierSchedule,
-    tier: Option<Arc<dyn Tier>>,
-    missing_reason: String,
-    failure: RwLock<Option<Failure>>,
+    tier: Option<Arc<WatchedTier>>,
+    missing_reason: Mutex<String>,
+    /// Looks for the tier where it is missing or was lost.
+    source: Option<Arc<dyn TierSource>>,
+    /// When that was last done, or the tier tried.
+    looked_for: Mutex<Option<Duration>>,
+    failures: RwLock<Failures>,
     room: Mutex<Option<(Duration, Space)>>,
     /// Bytes written here since `room` was asked for.
     written_since: AtomicI64,
@@ -87,7 +71,7 @@ pub(crate) struct TierHandle {
 impl TierHandle {
     pub(crate) fn new(id: TierId, member: TierMember, purpose: Purpose, clock: Arc<dyn Clock>) -> Self {
         let (tier, missing_reason) = match member.presence {
-            TierPresence::Present(tier) => (Some(tier), String::new()),
+            TierPresence::Present(tier) => (Some(Arc::new(WatchedTier::new(tier, clock.elapsed()))), String::new()),
             TierPresence::Missing(reason) => (None, reason),
         };
         Self {
@@ -100,8 +84,10 @@ impl TierHandle {
             clock,
             schedule: TierSchedule::new(MoverLimits::default()),
             tier,
-            missing_reason,
-            failure: RwLock::new(None),
+            missing_reason: Mutex::new(missing_reason),
+            source: member.source,
+            looked_for: Mutex::new(None),
+            failures: RwLock::default(),
             room: Mutex::new(None),
             written_since: AtomicI64::new(0),
             draining: AtomicBool::new(false),
@@ -146,16 +132,21 @@ impl TierHandle {
 
     /// The tier, or the error that its absence is.
     pub(crate) fn get(&self) -> Result<&dyn Tier> {
-        self.tier.as_deref().ok_or_else(|| ErrorKind::TierMissing(self.id).into())
+        self.present().ok_or_else(|| ErrorKind::TierMissing(self.id).into())
     }
 
     pub(crate) fn present(&self) -> Option<&dyn Tier> {
-        self.tier.as_deref()
+        self.tier.as_deref().map(|tier| tier as &dyn Tier)
     }
 
     /// The tier where it is there, to be shared with a thread that outlives the call.
-    pub(crate) fn shared(&self) -> Option<Arc<dyn Tier>> {
+    pub(crate) fn shared(&self) -> Option<Arc<WatchedTier>> {
         self.tier.clone()
+    }
+
+    /// The same without another count, to look at what it answers.
+    pub(crate) fn watched(&self) -> Option<&WatchedTier> {
+        self.tier.as_deref()
     }
 
     /// Bytes of a tier with this room that data must leave free.
@@ -215,37 +206,131 @@ impl TierHandle {
 
     /// Turns an error of the tier into one of the file system, and remembers it where it means that the tier fails.
     pub(crate) fn note_error(&self, error: TierError) -> Error {
-        if means_failure(&error) {
-            let failed = Failure { text: error.to_string(), when: self.clock.elapsed() };
-            let first = self.failure.write().replace(failed).is_none();
-            if first {
-                log::error!("tier `{}` fails: {error}; new data goes to other tiers for a while", self.name);
-            }
+        if means_failure(&error) && self.failures.write().note(&error, self.clock.elapsed()) {
+            log::error!("tier `{}` fails: {error}; new data goes to other tiers until it works again", self.name);
         }
         Error::tier(self.id, error)
     }
 
-    fn is_recent(&self, failure: &Failure) -> bool {
-        self.clock.elapsed().saturating_sub(failure.when) < FAILURE_AGE_MAX
+    /// Whether new data should go elsewhere: the tier fails, or does not answer.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.is_silent() || self.failures.read().is_failing()
     }
 
-    pub(crate) fn is_failing(&self) -> bool {
-        self.failure.read().as_ref().is_some_and(|failure| self.is_recent(failure))
+    /// Whether the tier does not answer.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.watched().is_some_and(WatchedTier::is_silent)
+    }
+
+    /// Whether a thread that many wait for should keep away from the tier.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.watched().is_some_and(WatchedTier::is_slow)
     }
 
     pub(crate) fn state(&self) -> TierState {
-        match (&self.tier, self.failure.read().as_ref()) {
-            (None, _) => TierState::Missing(self.missing_reason.clone()),
-            (Some(_), Some(failure)) if self.is_recent(failure) => TierState::Failing(failure.text.clone()),
-            (Some(_), _) => TierState::Online,
+        let Some(tier) = self.watched() else { return TierState::Missing(self.missing_reason.lock().clone()) };
+        if let Some(silence) = tier.silence() {
+            return TierState::NotAnswering(WatchedTier::words_of(silence, self.clock.elapsed()));
+        }
+        self.failures.read().words().map_or(TierState::Online, TierState::Failing)
+    }
+
+    /// Times that the tier was taken out of placement because it failed.
+    pub(crate) fn times_taken_out(&self) -> u64 {
+        self.failures.read().taken_out
+    }
+
+    /// Looks at the calls under way, and says once when the tier stops answering or answers again.
+    pub(crate) fn look(&self, now: Duration, hang_after_ms: u64) {
+        let Some(tier) = self.watched() else { return };
+        match tier.look(now, hang_after_ms) {
+            Change::None => {}
+            Change::FellSilent(silence) => {
+                log::error!("tier `{}`: {}", self.name, WatchedTier::words_of(silence, now));
+            }
+            Change::AnswersAgain => {
+                log::warn!("tier `{}` answers again", self.name);
+                self.note_room_freed();
+            }
         }
     }
 
+    /// Tries a tier that failed and was quiet since. Returns whether it works again.
+    pub(crate) fn try_again(&self) -> bool {
+        let now = self.clock.elapsed();
+        if self.is_silent() || !self.failures.read().is_due(now) {
+            return false;
+        }
+        match self.run(|tier| tier.probe()) {
+            Ok(()) => {}
+            Err(error) => {
+                // Also where the error is none that means failure: the next attempt is after a quiet time.
+                self.failures.write().note(&TierError::Label(error.to_string()), now);
+                return false;
+            }
+        }
+        if self.failures.write().end(now) {
+            log::warn!("tier `{}` works again", self.name);
+            self.note_room_freed();
+        }
+        true
+    }
+
+    /// What looks for the tier, where that was not done within the last `interval`.
+    pub(crate) fn source_when_due(&self, interval: Duration) -> Option<Arc<dyn TierSource>> {
+        let source = self.source.as_ref()?;
+        let now = self.clock.elapsed();
+        let mut looked_for = self.looked_for.lock();
+        if looked_for.is_some_and(|when| now.saturating_sub(when) < interval) {
+            return None;
+        }
+        *looked_for = Some(now);
+        Some(Arc::clone(source))
+    }
+
+    /// Replaces the reason why the tier is missing. Returns whether it is another one.
+    pub(crate) fn set_missing_reason(&self, reason: &str) -> bool {
+        let mut known = self.missing_reason.lock();
+        let is_new = *known != reason;
+        reason.clone_into(&mut known);
+        is_new
+    }
+
+    /// What looks for the tier.
+    pub(crate) fn source(&self) -> Option<Arc<dyn TierSource>> {
+        self.source.clone()
+    }
+
+    /// Takes over what the handle of the same tier knew that the tier itself does not.
+    pub(crate) fn follow(&self, before: &Self) {
+        self.schedule.follow(&before.schedule);
+        self.room_generation.store(before.room_generation() + 1, Ordering::Release);
+        self.failures.write().taken_out = before.times_taken_out();
+    }
+
+    /// Whether the tier fails in such a way that it may have gone altogether.
+    pub(crate) fn may_have_gone(&self) -> bool {
+        self.tier.is_some() && self.source.is_some() && self.failures.read().is_failing()
+    }
+
     /// Room as the tier says right now.
+    ///
+    /// Nobody waits here for a tier that does not answer: then it is what was last known, if anything.
     pub(crate) fn space_now(&self) -> Option<Space> {
-        let tier = self.present()?;
+        let tier = self.tier.as_ref()?;
         self.written_since.store(0, Ordering::Relaxed);
-        let space = tier.space().map_err(|error| self.note_error(error)).ok()?;
+        self.note_space(tier.ask(|tier| tier.space()))
+    }
+
+    fn note_space(&self, answer: std::result::Result<Space, TierError>) -> Option<Space> {
+        let space = match answer {
+            Ok(space) => space,
+            Err(TierError::NotAnswering) => return self.room.lock().map(|(_, space)| space),
+            Err(error) => {
+                self.note_error(error);
+                return None;
+            }
+        };
         *self.room.lock() = Some((self.clock.elapsed(), space));
         Some(space)
     }
@@ -261,7 +346,9 @@ impl TierHandle {
                 return Some(space);
             }
         }
-        self.space_now()
+        let tier = self.tier.as_ref()?;
+        self.written_since.store(0, Ordering::Relaxed);
+        self.note_space(tier.ask_often(|tier| tier.space()))
     }
 
     /// Bytes that new data may still take here.
@@ -366,6 +453,13 @@ impl TierSet {
         let mut changed = tiers.to_vec();
         changed.insert(position.min(changed.len()), Arc::new(handle));
         *tiers = changed.into();
+    }
+
+    /// Puts the handle of a tier that came back in the place of the one of the tier that was missing.
+    pub(crate) fn replace(&self, handle: TierHandle) {
+        let mut tiers = self.tiers.write();
+        let handle = Arc::new(handle);
+        *tiers = tiers.iter().map(|tier| if tier.id == handle.id { handle.clone() } else { tier.clone() }).collect();
     }
 
     /// Takes a tier out of the set.

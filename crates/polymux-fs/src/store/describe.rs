@@ -14,6 +14,7 @@ use super::frame::Reader;
 use super::heat_format::{ClockRecord, HeatNode, HeatRecord};
 use super::inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry};
 use super::keys;
+use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, Shutdown, TierRecord, TierStanding, VolumeRecord};
 use crate::attributes::FileKind;
 use crate::blockmap::{END, Owner};
@@ -54,9 +55,10 @@ pub struct Description {
 }
 
 /// All kinds of records: letter and name, in the order of their keys.
-pub const RECORD_KINDS: [(char, &str); 15] = [
+pub const RECORD_KINDS: [(char, &str); 17] = [
     ('E', "epoch"),
     ('L', "logical clock"),
+    ('S', "mark of descriptions"),
     ('V', "volume"),
     ('b', "inline data"),
     ('c', "directory position"),
@@ -68,6 +70,7 @@ pub const RECORD_KINDS: [(char, &str); 15] = [
     ('n', "number range"),
     ('o', "orphan"),
     ('p', "name of an inode"),
+    ('s', "renamed directory"),
     ('t', "tier"),
     ('x', "extended attribute"),
 ];
@@ -121,7 +124,7 @@ fn fields_of_key(letter: char, key: &[u8], rest: &[u8]) -> Option<(Option<Ino>, 
     let ino = || rest.first_chunk::<8>().map(|bytes| Ino(u64::from_be_bytes(*bytes)));
     let exactly = |length: usize| (rest.len() == length).then_some(());
     match letter {
-        'V' | 'E' | 'L' => exactly(0).map(|()| (None, Vec::new())),
+        'V' | 'E' | 'L' | 'S' => exactly(0).map(|()| (None, Vec::new())),
         't' => exactly(2).map(|()| (None, vec![("tier", number(u64::from(u16::from_be_bytes([rest[0], rest[1]]))))])),
         'n' => {
             let of = match rest {
@@ -133,7 +136,7 @@ fn fields_of_key(letter: char, key: &[u8], rest: &[u8]) -> Option<(Option<Ino>, 
             };
             Some((None, vec![("of", text(of))]))
         }
-        'i' | 'o' | 'b' => exactly(8).map(|()| (ino(), Vec::new())),
+        'i' | 'o' | 'b' | 's' => exactly(8).map(|()| (ino(), Vec::new())),
         'd' | 'x' => Some((Some(ino()?), vec![("name", bytes(&rest[8..]))])),
         'c' => {
             exactly(16)?;
@@ -172,8 +175,8 @@ fn fields_of_value(letter: char, ino: Option<Ino>, key: &[u8], value: &[u8]) -> 
         'i' => inode(&InodeRecord::decode(ino, value)?),
         'd' => dirent(Dirent::decode(value)?),
         'c' => position(&PositionEntry::decode(value)?),
-        'p' | 'o' if value.is_empty() => Vec::new(),
-        'p' | 'o' => return Err(Error::corrupted("a record that is only a key", "it has a value")),
+        'p' | 'o' | 's' if value.is_empty() => Vec::new(),
+        'p' | 'o' | 's' => return Err(Error::corrupted("a record that is only a key", "it has a value")),
         'x' => vec![("value", bytes(&decode_bytes("an extended attribute", value)?))],
         'b' => {
             let content = decode_bytes("inline data", value)?;
@@ -183,6 +186,7 @@ fn fields_of_value(letter: char, ino: Option<Ino>, key: &[u8], value: &[u8]) -> 
         'g' => disowned(DisownedRecord::decode(key, value)?),
         'h' => heat(&HeatRecord::decode(value)?),
         'L' => clock(&ClockRecord::decode(value)?),
+        'S' => stamp_mark(StampMark::decode(value)?),
         other => unreachable!("a key of the kind {other} is not described"),
     })
 }
@@ -201,6 +205,10 @@ pub(crate) fn decode_bytes(subject: &str, value: &[u8]) -> Result<Vec<u8>> {
     let content = reader.bytes()?;
     reader.finish()?;
     Ok(content)
+}
+
+fn stamp_mark(mark: StampMark) -> Vec<Field> {
+    vec![("through", time(mark.through)), ("complete", number(u64::from(mark.is_complete)))]
 }
 
 fn number(value: u64) -> FieldValue {
@@ -430,6 +438,8 @@ mod tests {
             keys::inline(Ino(2)),
             keys::heat(Ino(2), 1),
             keys::logical_clock(),
+            keys::stamp_mark(),
+            keys::renamed_directory(Ino(2)),
         ];
         let mut letters: Vec<char> = made
             .iter()

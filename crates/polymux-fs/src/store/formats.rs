@@ -12,6 +12,7 @@ use super::heat_format::{ClockRecord, HeatNode, HeatRecord};
 use super::inline_format;
 use super::inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry, ObjectRole};
 use super::keys::{self, NumberKind};
+use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, FORMAT_VERSION, Shutdown, TierRecord, TierStanding, VolumeRecord};
 use crate::attributes::FileKind;
 use crate::blockmap::{END, Owner};
@@ -68,6 +69,7 @@ pub fn on_disk_formats() -> Vec<OnDiskFormat> {
             (length <= super::INLINE_SIZE_LIMIT).then(|| appended(|bytes| inline_format::encode_into(bytes, &content)))
         }),
         framed("record-heat", heats, |bytes| Some(HeatRecord::decode(bytes).ok()?.encode())),
+        framed("record-stamp-mark", marks, |bytes| Some(StampMark::decode(bytes).ok()?.encode())),
         framed("record-clock", clocks, |bytes| Some(ClockRecord::decode(bytes).ok()?.encode())),
         framed("record-xattr", xattrs, |bytes| {
             let value = decode_bytes("an extended attribute", bytes).ok()?;
@@ -230,6 +232,11 @@ fn heats() -> Vec<Vec<u8>> {
     vec![HeatRecord { nodes: vec![node, HeatNode { index: 63, ..node }] }.encode()]
 }
 
+fn marks() -> Vec<Vec<u8>> {
+    let through = Timestamp::new(1_700_000_000, 999_999_999);
+    vec![StampMark::UNKNOWN.encode(), StampMark { through, is_complete: true }.encode()]
+}
+
 fn clocks() -> Vec<Vec<u8>> {
     vec![ClockRecord { seconds: 90_000, promoted: vec![(TierId(0), 1 << 40), (TierId(2), 7)] }.encode()]
 }
@@ -254,6 +261,8 @@ fn all_keys() -> Vec<keys::Key> {
         keys::inline(INO),
         keys::heat(INO, 1),
         keys::logical_clock(),
+        keys::stamp_mark(),
+        keys::renamed_directory(INO),
     ]
 }
 
@@ -295,6 +304,8 @@ fn read_and_write_key(key: &[u8]) -> Option<Vec<u8>> {
             keys::heat(ino, chunk)
         }
         'L' => keys::logical_clock(),
+        'S' => keys::stamp_mark(),
+        's' => keys::renamed_directory(ino),
         _ => return None,
     };
     Some(made.to_vec())

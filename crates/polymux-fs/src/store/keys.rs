@@ -3,7 +3,7 @@
 //! Every key begins with a snapshot id (0 until there are snapshots) and a letter for the kind of record
 //! (DESIGN section 5): `V` volume, `E` epoch, `t` tier, `n` number range, `i` inode, `d` name, `c` directory position,
 //! `p` names of an inode, `x` extended attribute, `e` extent, `g` disowned range, `o` orphan, `b` inline data, `h` heat,
-//! `L` logical clock.
+//! `L` logical clock, `S` mark of descriptions, `s` renamed directory.
 
 use polymux_types::{Ino, ObjectId, TierId};
 use smallvec::SmallVec;
@@ -268,6 +268,20 @@ pub(crate) fn heat_from(from: Option<(Ino, u32)>) -> KeyRange {
 pub(crate) fn parts_of_heat_key(key: &[u8]) -> Option<(Ino, u32)> {
     let chunk = key.get(13..17)?.try_into().ok().map(u32::from_be_bytes)?;
     Some((ino_of_inode_key(key)?, chunk))
+}
+
+/// How far descriptions of objects follow.
+pub(crate) fn stamp_mark() -> Key {
+    key(b'S', &[])
+}
+
+/// A directory below which objects are to be described anew.
+pub(crate) fn renamed_directory(ino: Ino) -> Key {
+    numbered(b's', ino.0, &[])
+}
+
+pub(crate) fn renamed_directories() -> KeyRange {
+    prefix_range(key(b's', &[]))
 }
 
 pub(crate) fn logical_clock() -> Key {

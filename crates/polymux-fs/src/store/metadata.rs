@@ -17,6 +17,7 @@ use super::inline_format;
 use super::inode_format::InodeRecord;
 use super::keys::{self, NumberKind};
 use super::number_range::{AheadRange, NumberRange, RangeSource};
+use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, TierRecord, VolumeRecord};
 use crate::attributes::DirectoryEntry;
 use crate::error::{Error, Result};
@@ -248,6 +249,21 @@ impl Metadata {
         self.store.get(&keys::logical_clock())?.map(|record| ClockRecord::decode(&record)).transpose()
     }
 
+    /// How far descriptions follow; `None` where nothing is known of them. One that does not verify says nothing.
+    pub(crate) fn stamp_mark(&self) -> Result<Option<StampMark>> {
+        Ok(self.store.get(&keys::stamp_mark())?.and_then(|record| StampMark::decode(&record).ok()))
+    }
+
+    /// Directories that were renamed and below which not everything is described yet.
+    pub(crate) fn renamed_directories(&self) -> Result<Vec<Ino>> {
+        let mut inos = Vec::new();
+        self.walk(keys::renamed_directories(), |key, _| {
+            inos.extend(keys::ino_of_inode_key(key));
+            Ok(())
+        })?;
+        Ok(inos)
+    }
+
     /// Commits the logical clock.
     pub(crate) fn put_logical_clock(&self, record: &ClockRecord) -> Result<()> {
         let mut batch = Batch::new();
@@ -340,6 +356,19 @@ impl<W: Fn(Sequence) -> Result<()>> RangeSource for StoredRange<'_, W> {
         (self.wait)(range.sequence)?;
         Ok((range.start, range.end))
     }
+}
+
+/// Has all objects described anew at the next mount: for a store that may be older than what they say, because it was made
+/// from its second copy. Durable when it returns.
+///
+/// # Errors
+///
+/// The store cannot be written.
+pub fn describe_all_anew(store: &dyn MetadataStore) -> Result<()> {
+    let mut batch = Batch::new();
+    batch.delete(keys::stamp_mark());
+    let sequence = store.commit(batch)?;
+    Ok(store.sync(sequence)?)
 }
 
 /// Adds the reservation of all numbers below `end`.

@@ -122,6 +122,10 @@ impl Tier for HookedTier {
         self.inner.stamp(object, stamp)
     }
 
+    fn read_stamp(&self, object: ObjectRef) -> Result<Option<ObjectStamp>, TierError> {
+        self.inner.read_stamp(object)
+    }
+
     fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
         match self.hook.before_sync() {
             Verdict::Pass => self.inner.sync(object),

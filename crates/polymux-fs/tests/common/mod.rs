@@ -12,6 +12,7 @@ mod hooked_store;
 mod posix;
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ pub use delegate::{Hook, HookedTier, Verdict};
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub use hooked_store::{HookedStore, StoreHook};
 use polymux_fs::{
-    Attributes, Caller, FileKind, FileSystem, HandleId, MountOptions, NewVolume, OpenOptions, Parts, Progress,
-    TierMember, TierPresence, VolumeError, WriteOrigin,
+    Attributes, Caller, CheckMode, FileKind, FileSystem, HandleId, MountOptions, NewVolume, OpenOptions, Parts,
+    Progress, RebuildReport, RebuildSource, TierMember, TierPresence, VolumeError, WriteOrigin,
 };
 use polymux_meta::MetadataStore;
 use polymux_sim::{MemoryStore, MemoryTier};
@@ -218,6 +219,34 @@ impl Volume {
         self.unmount().expect("the volume unmounts");
         self.store_in_front = Some(Arc::new(HookedStore::new(Arc::clone(&self.store), hook)));
         self.mount().expect("the volume mounts again");
+    }
+
+    /// Makes a new store out of what lies on the tiers. The volume is not mounted.
+    pub fn rebuild(&mut self) -> Result<RebuildReport, VolumeError> {
+        assert!(self.mounted.is_none(), "a volume in use is not rebuilt");
+        let store = Arc::new(MemoryStore::new());
+        let report = FileSystem::rebuild(&self.rebuild_source(), Some(&*store), &mut |_| ControlFlow::Continue(()))?;
+        self.store = store;
+        Ok(report)
+    }
+
+    /// What a rebuild would come to.
+    pub fn try_rebuild(&self) -> Result<RebuildReport, VolumeError> {
+        FileSystem::rebuild(&self.rebuild_source(), None, &mut |_| ControlFlow::Continue(()))
+    }
+
+    fn rebuild_source(&self) -> RebuildSource {
+        let parts = self.parts();
+        RebuildSource { name: parts.name, volume: new_volume(), tiers: parts.tiers, clock: parts.clock }
+    }
+
+    /// Everything that a check of the unmounted volume finds, notes included.
+    pub fn findings(&self) -> Vec<String> {
+        let options = MountOptions::default();
+        let check = FileSystem::check(self.parts(), options, CheckMode::Report, &mut |_| ControlFlow::Continue(()));
+        let told =
+            |finding: polymux_fs::Finding| format!("{}: {:?}: {}", finding.kind.name, finding.path, finding.detail);
+        check.expect("a volume can be checked").findings.into_iter().map(told).collect()
     }
 
     /// The metadata store below what stands in front of it.

@@ -1,7 +1,7 @@
 //! Many workloads on two threads, and one state by its name.
 //!
-//! What is true here: a violation is told with a name, `suite/index@point.choice`, or `suite/index@point.choice+point.choice`
-//! where the recovery was crashed too; the variable `POLYMUX_CRASH_STATE` set to that name looks at that state alone.
+//! What is true here: a violation is told with a name, `store/suite/index@point.choice`, with `+point.choice` where the
+//! recovery was crashed too, and with `!` where the second copy took over; the variable `POLYMUX_CRASH_STATE` set to that name looks at that state alone.
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use polymux_sim::crash_states::StateHash;
 
-use super::explore::{Effort, Place, Tally, Violation, explore};
+use super::explore::{Effort, Place, TRACE, Tally, Violation, explore};
+use super::store_device::Backing;
 use super::suites::Suite;
 use super::workload::Recorded;
 
@@ -40,6 +41,7 @@ pub struct Report {
     pub states: HashSet<StateHash>,
     pub judged: u64,
     pub crashed_again: u64,
+    pub copies: u64,
     pub seconds: f64,
     pub violations: Vec<String>,
 }
@@ -47,11 +49,12 @@ pub struct Report {
 impl Report {
     pub fn print(&self, name: &str) {
         println!(
-            "{name}: {} workloads, {} distinct states, {} judgements, {} states of crashed recoveries, {} violations, {:.1} s",
+            "{name}: {} workloads, {} distinct states, {} judgements, {} states of crashed recoveries, {} of the second copy, {} violations, {:.1} s",
             self.workloads,
             self.states.len(),
             self.judged,
             self.crashed_again,
+            self.copies,
             self.violations.len(),
             self.seconds
         );
@@ -59,9 +62,10 @@ impl Report {
 }
 
 /// Name of a state.
-fn name_of(suite: Suite, index: usize, place: &Place) -> String {
+fn name_of(backing: Backing, suite: Suite, index: usize, place: &Place) -> String {
     let again = place.again.map_or(String::new(), |(point, choice)| format!("+{point}.{choice}"));
-    format!("{}/{index}@{}.{}{again}", suite.name(), place.point, place.choice)
+    let copy = if place.is_copy { "!" } else { "" };
+    format!("{}/{}/{index}@{}.{}{again}{copy}", backing.name(), suite.name(), place.point, place.choice)
 }
 
 fn pair(text: &str) -> Option<(usize, usize)> {
@@ -69,21 +73,29 @@ fn pair(text: &str) -> Option<(usize, usize)> {
     Some((point.parse().ok()?, choice.parse().ok()?))
 }
 
-/// The state of a name.
-pub fn parse(name: &str) -> Option<(Suite, usize, Place)> {
+/// The state of a name, in a campaign with this store; `None` where the name is not of such a campaign.
+pub fn parse(backing: Backing, name: &str) -> Option<(Suite, usize, Place)> {
     let (workload, place) = name.split_once('@')?;
-    let (suite, index) = workload.split_once('/')?;
+    let (suite, index) = workload.strip_prefix(backing.name())?.strip_prefix('/')?.split_once('/')?;
+    let (place, is_copy) = place.strip_suffix('!').map_or((place, false), |place| (place, true));
     let (first, again) = place.split_once('+').map_or((place, None), |(first, again)| (first, Some(again)));
     let (point, choice) = pair(first)?;
     let again = match again {
         Some(again) => Some(pair(again)?),
         None => None,
     };
-    Some((Suite::of_name(suite)?, index.parse().ok()?, Place { point, choice, again }))
+    Some((Suite::of_name(suite)?, index.parse().ok()?, Place { point, choice, is_copy, again }))
 }
 
 /// A violation with everything that is needed to understand it.
-fn describe(suite: Suite, index: usize, seed: u64, violation: &Violation, recorded: &Recorded) -> String {
+fn describe(
+    backing: Backing,
+    suite: Suite,
+    index: usize,
+    seed: u64,
+    violation: &Violation,
+    recorded: &Recorded,
+) -> String {
     let point = violation.place.point;
     let line = |(at, event): (usize, &polymux_sim::recording::Event)| {
         let here = if at == point { "  <== the crash is before this" } else { "" };
@@ -92,7 +104,7 @@ fn describe(suite: Suite, index: usize, seed: u64, violation: &Violation, record
     let events: String = recorded.journal.iter().enumerate().skip(recorded.first_point).map(line).collect();
     format!(
         "POLYMUX_CRASH_STATE={} POLYMUX_CRASH_SEED={seed}\n{}\nshape {:?}\n{}journal:\n{events}",
-        name_of(suite, index, &violation.place),
+        name_of(backing, suite, index, &violation.place),
         violation.text,
         suite.workload(index, seed).shape.name,
         recorded.history.describe(point),
@@ -104,21 +116,21 @@ pub fn look_at(
     suite: Suite,
     index: usize,
     seed: u64,
-    effort: Effort,
+    effort: Effort<'_>,
     only: Option<&Place>,
     tally: &mut Tally,
 ) -> Result<(), String> {
     let workload = suite.workload(index, seed);
     let seed_of_workload = seed.wrapping_add(index as u64);
     explore(&workload, effort, seed_of_workload, only, tally)
-        .map_err(|found| describe(suite, index, seed, &found.0, &found.1))
+        .map_err(|found| describe(effort.backing, suite, index, seed, &found.0, &found.1))
 }
 
 /// Looks at many workloads. `prepare` runs first on each thread.
-pub fn run(shares: &[Share], seed: u64, effort: Effort, prepare: impl Fn() + Sync, stop_at: usize) -> Report {
+pub fn run(shares: &[Share], seed: u64, effort: Effort<'_>, prepare: impl Fn() + Sync, stop_at: usize) -> Report {
     let begun = Instant::now();
     // To find a workload that does not come to an end.
-    let is_traced = std::env::var_os("POLYMUX_CRASH_TRACE").is_some();
+    let is_traced = std::env::var_os(TRACE).is_some();
     let jobs: Vec<(Suite, usize)> = shares
         .iter()
         .flat_map(|share| (0..share.count).map(move |number| (share.suite, number * share.stride)))
@@ -156,6 +168,7 @@ pub fn run(shares: &[Share], seed: u64, effort: Effort, prepare: impl Fn() + Syn
                 report.workloads += workloads;
                 report.judged += tally.judged;
                 report.crashed_again += tally.crashed_again;
+                report.copies += tally.copies;
                 report.states.extend(tally.states);
             });
         }
@@ -166,7 +179,7 @@ pub fn run(shares: &[Share], seed: u64, effort: Effort, prepare: impl Fn() + Syn
 }
 
 /// Runs a campaign in which there must be no violation.
-pub fn expect_none(name: &str, shares: &[Share], seed: u64, effort: Effort) -> Report {
+pub fn expect_none(name: &str, shares: &[Share], seed: u64, effort: Effort<'_>) -> Report {
     let report = run(shares, seed, effort, || {}, VIOLATIONS_MAX);
     report.print(name);
     assert!(report.violations.is_empty(), "{}", report.violations.join("\n--------\n"));

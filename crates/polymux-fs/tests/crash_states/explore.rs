@@ -9,20 +9,24 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use polymux_fs::{Caller, SetAttributes};
-use polymux_sim::crash_states::{Choice, EntryDurability, Random, State, StateHash, World};
+use polymux_sim::crash_states::{Choice, EntryDurability, Ignored, Random, State, StateHash, World};
 use polymux_sim::recording::Journal;
 
 use super::history::History;
-use super::oracle::{Observed, check_space, check_store, judge};
+use super::oracle::{Observed, check_space, check_store, judge, judge_copy};
 use super::scene::{Mounted, Shape, TIERS};
+use super::store_device::Backing;
 use super::workload::{Recorded, Workload, run};
 
 /// Bytes of contents that are remembered of the states of a workload; beyond that they are recovered again.
 const KNOWN_BYTES_MAX: usize = 128 << 20;
 
+/// With this variable set workloads and their journals are printed.
+pub const TRACE: &str = "POLYMUX_CRASH_TRACE";
+
 /// How much of a workload is looked at.
-#[derive(Clone, Copy, Debug)]
-pub struct Effort {
+#[derive(Clone, Copy)]
+pub struct Effort<'a> {
     /// Products by chance at each crash point.
     pub random_states: usize,
     /// One of so many states has its recovery crashed too; 0: none.
@@ -31,6 +35,10 @@ pub struct Effort {
     pub states_again: usize,
     /// Whether a directory entry is durable with its object.
     pub entries: EntryDurability,
+    /// What the store is.
+    pub backing: Backing<'a>,
+    /// Syncs of the files of the store that do nothing.
+    pub ignored: Option<Ignored>,
 }
 
 /// Where something was found.
@@ -38,6 +46,8 @@ pub struct Effort {
 pub struct Place {
     pub point: usize,
     pub choice: usize,
+    /// The device of the store is lost, and the second copy takes over.
+    pub is_copy: bool,
     /// Point and choice of the recovery.
     pub again: Option<(usize, usize)>,
 }
@@ -55,6 +65,22 @@ pub struct Tally {
     pub states: HashSet<StateHash>,
     pub judged: u64,
     pub crashed_again: u64,
+    /// States that were begun from the second copy.
+    pub copies: u64,
+}
+
+/// Which records a state is recovered from.
+#[derive(Clone, Copy)]
+enum Origin {
+    Store,
+    Copy,
+}
+
+/// Whether bytes may be lost, because a sync failed and said so.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    Never,
+    Told,
 }
 
 /// What became of one state.
@@ -63,7 +89,7 @@ type Outcome = Result<Arc<Observed>, String>;
 pub struct Exploration<'a> {
     shape: Shape,
     history: &'a History,
-    effort: Effort,
+    effort: Effort<'a>,
     seed: u64,
     known: HashMap<StateHash, Outcome>,
     known_bytes: usize,
@@ -73,12 +99,16 @@ pub struct Exploration<'a> {
 /// Looks at all crash states of a workload, or at the one of a place. Returns the first violation.
 pub fn explore(
     workload: &Workload,
-    effort: Effort,
+    effort: Effort<'_>,
     seed: u64,
     only: Option<&Place>,
     tally: &mut Tally,
 ) -> Result<(), Box<(Violation, Recorded)>> {
-    let recorded = run(workload);
+    let recorded = run(workload, effort.backing);
+    if std::env::var_os(TRACE).is_some() {
+        let lines = recorded.journal.iter().skip(recorded.first_point).map(|event| format!("  {}\n", event.describe()));
+        eprint!("{}", lines.collect::<String>());
+    }
     let (shape, history, known) = (workload.shape, &recorded.history, HashMap::new());
     let mut exploration = Exploration { shape, history, effort, seed, known, known_bytes: 0, tally };
     match exploration.all_points(&recorded, only) {
@@ -90,6 +120,9 @@ pub fn explore(
 impl Exploration<'_> {
     fn all_points(&mut self, recorded: &Recorded, only: Option<&Place>) -> Result<(), Violation> {
         let mut world = World::new(TIERS.len(), Vec::new()).with_entry_durability(self.effort.entries);
+        if let Some(beginning) = &recorded.beginning {
+            world = world.with_files(beginning, self.effort.ignored);
+        }
         for point in 0..=recorded.journal.len() {
             if point >= recorded.first_point && only.is_none_or(|place| place.point == point) {
                 self.one_point(&world, point, only)?;
@@ -109,14 +142,15 @@ impl Exploration<'_> {
                 continue;
             }
             let state = world.crash(choice);
+            self.one_copy(&state, point, number, &mut seen, only)?;
             let hash = state.hash();
-            if !seen.insert(hash) {
+            if !seen.insert(hash) || only.is_some_and(|place| place.is_copy) {
                 continue;
             }
-            let place = Place { point, choice: number, again: None };
+            let place = Place { point, choice: number, is_copy: false, again: None };
             let fail = |text| Violation { place: place.clone(), text };
             let is_new = !self.known.contains_key(&hash);
-            let observed = self.observed(&state, hash).map_err(fail)?;
+            let observed = self.observed(&state, hash, Origin::Store).map_err(fail)?;
             judge(self.history, point, &observed).map_err(fail)?;
             self.tally.judged += 1;
             let wants_again = self.effort.again_one_of > 0 && hash.0.is_multiple_of(self.effort.again_one_of);
@@ -127,11 +161,39 @@ impl Exploration<'_> {
         Ok(())
     }
 
-    fn observed(&mut self, state: &State, hash: StateHash) -> Outcome {
+    /// The same crash, which took the device of the store with it.
+    fn one_copy(
+        &mut self,
+        state: &State,
+        point: usize,
+        choice: usize,
+        seen: &mut HashSet<StateHash>,
+        only: Option<&Place>,
+    ) -> Result<(), Violation> {
+        if !matches!(self.effort.backing, Backing::FilesWithCopy(_)) || only.is_some_and(|place| !place.is_copy) {
+            return Ok(());
+        }
+        let state = state.without_store().expect("a store with a copy has files");
+        let hash = state.hash();
+        if !seen.insert(hash) {
+            return Ok(());
+        }
+        let fail = |text: String| Violation {
+            place: Place { point, choice, is_copy: true, again: None },
+            text: format!("from the second copy: {text}"),
+        };
+        let observed = self.observed(&state, hash, Origin::Copy).map_err(fail)?;
+        self.tally.judged += 1;
+        self.tally.copies += 1;
+        judge_copy(self.history, point, &observed).map_err(fail)
+    }
+
+    fn observed(&mut self, state: &State, hash: StateHash, origin: Origin) -> Outcome {
         if let Some(known) = self.known.get(&hash) {
             return known.clone();
         }
-        let outcome = recover(&self.shape, state).map(Arc::new);
+        let loss = if self.history.has_failed_syncs { Loss::Told } else { Loss::Never };
+        let outcome = recover(&self.shape, self.effort.backing, state, origin, loss).map(Arc::new);
         if let Ok(observed) = &outcome {
             self.known_bytes += observed.files.values().map(|file| file.content.len()).sum::<usize>();
         }
@@ -153,13 +215,16 @@ impl Exploration<'_> {
         only: Option<&Place>,
     ) -> Result<(), Violation> {
         let journal = Arc::new(Journal::new());
-        let mounted = Mounted::after_crash(&self.shape, state, Some(&journal));
+        let mounted = Mounted::after_crash(&self.shape, self.effort.backing, state, Some(&journal));
         if let Ok(mounted) = &mounted {
             // Some of recovery is done when a file is first used.
             drop(Observed::of(&mounted.fs));
         }
-        drop(mounted);
         let mut world = World::of_state(state);
+        if let Some(beginning) = mounted.as_ref().ok().and_then(|mounted| mounted.store.beginning()) {
+            world = world.with_files(beginning, self.effort.ignored);
+        }
+        drop(mounted);
         let events = journal.events();
         let wanted = only.and_then(|place| place.again);
         for (point, event) in events.iter().enumerate() {
@@ -184,7 +249,7 @@ impl Exploration<'_> {
                 if !self.known.contains_key(&hash) {
                     self.tally.crashed_again += 1;
                 }
-                let observed = self.observed(&again, hash).map_err(fail)?;
+                let observed = self.observed(&again, hash, Origin::Store).map_err(fail)?;
                 judge(self.history, place.point, &observed).map_err(fail)?;
                 first.agrees(&observed).map_err(fail)?;
             }
@@ -194,18 +259,28 @@ impl Exploration<'_> {
 }
 
 /// Recovers a state in every way there is, and says what was found first; what is found later must be the same.
-fn recover(shape: &Shape, state: &State) -> Result<Observed, String> {
-    check_store(&state.store()).map_err(|text| format!("before recovery: {text}"))?;
-    let mounted = Mounted::after_crash(shape, state, None).map_err(|error| format!("it does not mount: {error}"))?;
+fn recover(shape: &Shape, backing: Backing, state: &State, origin: Origin, loss: Loss) -> Result<Observed, String> {
+    let mounted = match origin {
+        Origin::Store => Mounted::after_crash(shape, backing, state, None),
+        Origin::Copy => Mounted::from_copy(shape, state),
+    };
+    let mounted = mounted.map_err(|error| format!("it does not mount: {error}"))?;
     let first = Observed::of(&mounted.fs)?;
     let mounted = mounted.crash().map_err(|error| format!("it does not mount a second time: {error}"))?;
     let second = Observed::of(&mounted.fs).map_err(|text| format!("after a second recovery: {text}"))?;
     first.agrees(&second).map_err(|text| format!("the second recovery is another one: {text}"))?;
+    // Looked at before anything moves: a move of the file would free what recovery should have.
+    mounted.free();
+    check_space(&mounted).map_err(|text| format!("before anything moves: {text}"))?;
     mounted.settle()?;
     let settled = Observed::of(&mounted.fs)?;
     first.agrees(&settled).map_err(|text| format!("background work changed something: {text}"))?;
-    check_store(&*mounted.store).map_err(|text| format!("after recovery: {text}"))?;
+    check_store(&*mounted.records()?).map_err(|text| format!("after recovery: {text}"))?;
     check_space(&mounted)?;
+    if loss == Loss::Told {
+        // A file with a loss need not grow, and a check of the volume names it.
+        return Ok(first);
+    }
     grow_all(&mounted, &settled)?;
     let mounted = mounted.remount()?;
     if !mounted.fs.status().map_err(|error| error.to_string())?.recovery.is_empty() {

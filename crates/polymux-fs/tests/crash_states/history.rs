@@ -5,12 +5,12 @@
 //!   gives it a new version, one that changes names gives a new set of names.
 //! * A promise counts from the position of the journal at which the operation that made it returned.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use polymux_types::Ino;
+use polymux_types::{Ino, Timestamp};
 
-/// Names in the root directory.
+/// Paths of files and directories below the root.
 pub type Names = BTreeMap<String, Ino>;
 
 /// Content of a file after a step.
@@ -27,6 +27,19 @@ pub struct Version {
     pub gone_from: usize,
 }
 
+/// What is known of the attributes of a file after a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    pub permissions: u32,
+    /// The modification time, where it was set by hand and nothing was written since.
+    pub modified: Option<Timestamp>,
+    /// Value of [`XATTR`].
+    pub xattr: Option<Vec<u8>>,
+}
+
+/// The extended attribute that workloads set.
+pub const XATTR: &[u8] = b"user.workload";
+
 /// Where a step stands in the journal: its entries are `start..end`.
 #[derive(Clone, Debug)]
 pub struct Mark {
@@ -40,6 +53,8 @@ pub struct Mark {
 pub enum Promise {
     /// The file is at least of this version (index).
     Data { ino: Ino, version: usize },
+    /// The attributes of a file are at least those of this index.
+    Facts { ino: Ino, index: usize },
     /// The names are at least those of this index.
     Names { index: usize },
     /// Where the names are at least those of this index, the file is at least of this version.
@@ -52,7 +67,13 @@ pub struct History {
     pub marks: Vec<Mark>,
     pub names: Vec<(usize, Names)>,
     pub files: BTreeMap<Ino, Vec<Version>>,
+    /// What is known of attributes, by step.
+    facts: BTreeMap<Ino, Vec<(usize, Facts)>>,
+    /// Syncs failed: what was lost shows as an error when it is read.
+    pub has_failed_syncs: bool,
     promises: Vec<(usize, Promise)>,
+    /// Positions at which the second copy held everything that was durable, ascending.
+    shipped: Vec<usize>,
     /// Index of the last set of names that concerns a file.
     named: BTreeMap<Ino, usize>,
 }
@@ -80,6 +101,38 @@ impl History {
             written_to: None,
             gone_from: usize::MAX,
         });
+        let facts = Facts { modified: None, ..self.facts_now(ino) };
+        self.set_facts(step, ino, facts);
+    }
+
+    /// What is known of the attributes of a file now.
+    pub fn facts_now(&self, ino: Ino) -> Facts {
+        let made = Facts { permissions: 0o644, modified: None, xattr: None };
+        self.facts.get(&ino).and_then(|facts| facts.last()).map_or(made, |(_, facts)| facts.clone())
+    }
+
+    pub fn set_facts(&mut self, step: usize, ino: Ino, facts: Facts) {
+        self.facts.entry(ino).or_default().push((step, facts));
+    }
+
+    /// Attributes that a file may have at a crash point.
+    pub fn facts_possible(&self, point: usize, ino: Ino) -> Vec<&Facts> {
+        let facts = &self.facts[&ino];
+        let promised =
+            self.promises.iter().filter(|(from, _)| *from <= point).filter_map(|(_, promise)| match promise {
+                Promise::Facts { ino: of, index } if *of == ino => Some(*index),
+                _ => None,
+            });
+        let least = promised.max().unwrap_or(0);
+        let is_possible =
+            |(index, (step, _)): &(usize, &(usize, Facts))| *index <= least || self.has_begun(*step, point);
+        facts.iter().enumerate().skip(least).filter(is_possible).map(|(_, (_, facts))| facts).collect()
+    }
+
+    /// A sync of all attributes of a file returned.
+    pub fn promise_facts(&mut self, position: usize, ino: Ino) {
+        let index = self.facts[&ino].len() - 1;
+        self.promise(position, Promise::Facts { ino, index });
     }
 
     /// The last step wrote up to `end`.
@@ -115,22 +168,45 @@ impl History {
         }
     }
 
-    /// A sync of all names returned.
-    pub fn promise_names(&mut self, position: usize) {
-        self.promise(position, Promise::Names { index: self.names.len() - 1 });
+    /// A sync of a directory returned.
+    pub fn promise_directory(&mut self, position: usize, ino: Ino) {
+        if let Some(index) = self.named.get(&ino).copied() {
+            self.promise(position, Promise::Names { index });
+        }
     }
 
-    /// A sync of everything returned.
-    pub fn promise_all(&mut self, position: usize) {
-        let all: Vec<Ino> = self.files.keys().copied().collect();
-        all.into_iter().for_each(|ino| self.promise_file(position, ino));
-        self.promise_names(position);
+    /// A sync of everything returned; of these files it says nothing.
+    pub fn promise_all(&mut self, position: usize, but: &BTreeSet<Ino>) {
+        let all: Vec<Ino> = self.files.keys().copied().filter(|ino| !but.contains(ino)).collect();
+        for ino in all {
+            self.promise_file(position, ino);
+            self.promise_facts(position, ino);
+        }
+        self.promise(position, Promise::Names { index: self.names.len() - 1 });
     }
 
     /// A file took the place of another one, whose bytes had to be durable before.
     pub fn promise_replaced(&mut self, position: usize, ino: Ino) {
         let (index, version) = (self.names.len() - 1, self.files[&ino].len() - 1);
         self.promise(position, Promise::DataBehindNames { index, ino, version });
+    }
+
+    /// The second copy holds everything that is durable.
+    pub fn note_shipped(&mut self, position: usize) {
+        self.shipped.push(position);
+    }
+
+    /// The same history with nothing promised that the second copy may not have at a crash point.
+    pub fn of_copy(&self, point: usize) -> Self {
+        let shipped = self.shipped.iter().rev().find(|position| **position <= point).copied().unwrap_or(0);
+        let mut history = self.clone();
+        history.promises.retain(|(from, _)| *from <= shipped);
+        for version in history.files.values_mut().flatten() {
+            if version.gone_from > shipped {
+                version.gone_from = usize::MAX;
+            }
+        }
+        history
     }
 
     /// Sets of names that may be there at a crash point, by index.

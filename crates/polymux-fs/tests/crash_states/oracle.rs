@@ -3,17 +3,17 @@
 //! What is true here: [`Observed`] is what a program sees after recovery; [`judge`] compares it with a history at a crash
 //! point and knows nothing of how the volume works, but for the place of the tiers that an append was spread over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use polymux_fs::{FileKind, FileSystem, SeekTarget, check_records};
 use polymux_meta::MetadataStore;
 use polymux_tier::Tier;
-use polymux_types::Ino;
+use polymux_types::{Errno, Ino, Timestamp};
 
-use super::history::{History, Names, Version};
+use super::history::{Facts, History, Names, Version, XATTR};
 use super::scene::Mounted;
-use crate::common::{read_only, read_whole, walk};
+use crate::common::{read_at, read_only, read_whole, walk};
 
 const BLOCK: usize = 4096;
 
@@ -23,6 +23,11 @@ pub struct Found {
     pub content: Arc<Vec<u8>>,
     /// Offset and tier of each run.
     pub places: Vec<(usize, Option<String>)>,
+    /// Blocks that cannot be read, because a sync of them failed.
+    pub lost: BTreeSet<usize>,
+    pub permissions: u32,
+    pub modified: Timestamp,
+    pub xattr: Option<Vec<u8>>,
 }
 
 /// A volume as a program finds it.
@@ -41,11 +46,15 @@ impl Observed {
         for (path, ino) in walk(fs).map_err(|error| failed("walking over the names", &error))? {
             let attributes =
                 fs.attributes(&polymux_fs::Caller::root(), ino).map_err(|error| failed("an inode", &error))?;
-            if attributes.kind != FileKind::Regular {
+            if path.is_empty() {
                 continue;
             }
             let name = String::from_utf8_lossy(path.strip_prefix(b"/").unwrap_or(&path)).into_owned();
-            let content = read_whole(fs, ino).map_err(|error| failed(&format!("reading `{name}`"), &error))?;
+            if attributes.kind == FileKind::Directory {
+                names.insert(name, ino);
+                continue;
+            }
+            let (content, lost) = read_all(fs, ino).map_err(|error| failed(&format!("reading `{name}`"), &error))?;
             if content.len() as u64 != attributes.size {
                 return Err(format!("`{name}` has a size of {} and {} bytes", attributes.size, content.len()));
             }
@@ -55,7 +64,9 @@ impl Observed {
             };
             let places = location.extents.iter().map(place).collect();
             names.insert(name, ino);
-            files.insert(ino, Found { content: Arc::new(content), places });
+            let xattr = fs.xattr(&polymux_fs::Caller::root(), ino, XATTR).ok();
+            let (permissions, modified) = (attributes.permissions, attributes.modified);
+            files.insert(ino, Found { content: Arc::new(content), places, lost, permissions, modified, xattr });
         }
         Ok(Self { names, files })
     }
@@ -66,13 +77,37 @@ impl Observed {
             return Err(format!("the names were {:?} and are {:?}", self.names, other.names));
         }
         for (ino, found) in &self.files {
-            let before = &other.files[ino].content;
-            if found.content != *before {
-                return Err(format!("inode {ino}: {}", difference(&found.content, before)));
+            let before = &other.files[ino];
+            if found.content != before.content {
+                return Err(format!("inode {ino}: {}", difference(&found.content, &before.content)));
+            }
+            if (found.permissions, &found.xattr, &found.lost) != (before.permissions, &before.xattr, &before.lost) {
+                return Err(format!("inode {ino}: the attributes were {found:?} and are {before:?}"));
             }
         }
         Ok(())
     }
+}
+
+/// The content of a file, with zeros for the blocks that cannot be read, and those blocks.
+fn read_all(fs: &FileSystem, ino: Ino) -> polymux_fs::Result<(Vec<u8>, BTreeSet<usize>)> {
+    match read_whole(fs, ino) {
+        Ok(content) => return Ok((content, BTreeSet::new())),
+        Err(error) if error.errno() != Errno::EIO => return Err(error),
+        Err(_) => {}
+    }
+    let size = usize::try_from(fs.attributes(&polymux_fs::Caller::root(), ino)?.size).expect("files are small");
+    let handle = fs.open(&polymux_fs::Caller::root(), ino, read_only())?;
+    let (mut content, mut lost) = (vec![0; size], BTreeSet::new());
+    for block in 0..size.div_ceil(BLOCK) {
+        let (from, to) = (block * BLOCK, size.min((block + 1) * BLOCK));
+        match read_at(fs, handle, from as u64, to - from) {
+            Ok(bytes) => content[from..from + bytes.len()].copy_from_slice(&bytes),
+            Err(_) => drop(lost.insert(block)),
+        }
+    }
+    fs.release(handle)?;
+    Ok((content, lost))
 }
 
 fn difference(was: &[u8], is: &[u8]) -> String {
@@ -83,10 +118,22 @@ fn difference(was: &[u8], is: &[u8]) -> String {
 
 /// Whether what was found may be there after a crash at this point.
 pub fn judge(history: &History, point: usize, observed: &Observed) -> Result<(), String> {
+    judge_by(history, point, observed, judge_file)
+}
+
+/// Whether what was found from the second copy may be there. It may lag, but for what its map would miss: each block is one
+/// that the file had since the copy was brought up to date, or a hole that a cut left.
+pub fn judge_copy(history: &History, point: usize, observed: &Observed) -> Result<(), String> {
+    judge_by(&history.of_copy(point), point, observed, judge_file_of_copy)
+}
+
+type JudgeFile = fn(&[&Version], &Found) -> Result<(), String>;
+
+fn judge_by(history: &History, point: usize, observed: &Observed, judge_file: JudgeFile) -> Result<(), String> {
     let possible = history.names_possible(point);
     let mut complaint = None;
     for index in possible.iter().copied().filter(|index| history.names[*index].1 == observed.names) {
-        match judge_files(history, point, index, observed) {
+        match judge_files(history, point, index, observed, judge_file) {
             Ok(()) => return Ok(()),
             Err(found) => complaint = Some(found),
         }
@@ -95,10 +142,21 @@ pub fn judge(history: &History, point: usize, observed: &Observed) -> Result<(),
     Err(complaint.unwrap_or_else(|| format!("the names are {:?}, possible are{}", observed.names, expected())))
 }
 
-fn judge_files(history: &History, point: usize, names: usize, observed: &Observed) -> Result<(), String> {
+fn judge_files(
+    history: &History,
+    point: usize,
+    names: usize,
+    observed: &Observed,
+    judge_file: JudgeFile,
+) -> Result<(), String> {
     for (ino, found) in &observed.files {
         let name = observed.names.iter().find(|(_, of)| *of == ino).map_or("", |(name, _)| name);
         let versions = history.versions_possible(point, names, *ino);
+        judge_facts(&history.facts_possible(point, *ino), found)
+            .map_err(|text| format!("`{name}` (inode {ino}): {text}"))?;
+        if !found.lost.is_empty() && !history.has_failed_syncs {
+            return Err(format!("`{name}` (inode {ino}): blocks {:?} cannot be read", found.lost));
+        }
         judge_file(&versions, found).map_err(|text| {
             let versions: Vec<(usize, usize)> =
                 versions.iter().map(|version| (version.step, version.content.len())).collect();
@@ -111,15 +169,44 @@ fn judge_files(history: &History, point: usize, names: usize, observed: &Observe
     Ok(())
 }
 
+fn judge_facts(possible: &[&Facts], found: &Found) -> Result<(), String> {
+    let is_like = |facts: &&&Facts| {
+        facts.permissions == found.permissions
+            && facts.modified.is_none_or(|modified| modified == found.modified)
+            && facts.xattr == found.xattr
+    };
+    if possible.iter().any(|facts| is_like(&facts)) {
+        return Ok(());
+    }
+    let Found { permissions, modified, xattr, .. } = found;
+    Err(format!("permissions {permissions:o}, modified {modified:?}, xattr {xattr:?}; possible are {possible:?}"))
+}
+
 fn judge_file(versions: &[&Version], found: &Found) -> Result<(), String> {
     let size = found.content.len();
     if !is_size_possible(versions, size) {
         return Err(format!("a size of {size} that it never had"));
     }
-    for block in 0..size.div_ceil(BLOCK) {
+    for block in (0..size.div_ceil(BLOCK)).filter(|block| !found.lost.contains(block)) {
         judge_block(versions, found, block)?;
     }
     judge_spread(versions, found)
+}
+
+fn judge_file_of_copy(versions: &[&Version], found: &Found) -> Result<(), String> {
+    let size = found.content.len();
+    let longest = versions.iter().map(|version| version.content.len()).max().unwrap_or(0);
+    if size > longest {
+        return Err(format!("a size of {size} that it never had"));
+    }
+    for block in 0..size.div_ceil(BLOCK) {
+        let bytes = &found.content[block * BLOCK..size.min((block + 1) * BLOCK)];
+        if !versions.iter().any(|version| block_of(version, block, size) == bytes) {
+            let shown = &bytes[..bytes.len().min(4)];
+            return Err(format!("block {block} of {size} bytes was never like this: it begins with {shown:02x?}"));
+        }
+    }
+    Ok(())
 }
 
 /// A write that made the file longer may be torn between blocks.

@@ -6,17 +6,20 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use polymux_fs::{CheckMode, FileSystem, MountOptions, Parts, Progress, TierMember, TierPresence, VolumeError};
 use polymux_meta::MetadataStore;
+use polymux_sim::MemoryTier;
 use polymux_sim::crash_states::State;
-use polymux_sim::recording::{Event, Journal, PauseHook, RecordingStore, RecordingTier};
-use polymux_sim::{MemoryStore, MemoryTier};
+use polymux_sim::recording::{Event, Journal, PauseHook, RecordingTier};
 use polymux_tier::Tier;
 use polymux_types::ManualClock;
 use polymux_types::sync::Mutex;
 
+use super::oracle::check_store;
+use super::store_device::{Backing, StoreDevice};
 use crate::common::new_volume;
 
 /// Names of the tiers in the order of their places; the last one belongs to no volume at first.
@@ -55,91 +58,129 @@ pub struct Mounted {
     pub fs: FileSystem,
     pub clock: Arc<ManualClock>,
     pub memory: Vec<Arc<MemoryTier>>,
-    pub store: Arc<MemoryStore>,
+    pub store: StoreDevice,
     pub configuration: Arc<Mutex<Vec<usize>>>,
     tiers: Vec<Arc<dyn Tier>>,
     options: MountOptions,
     journal: Option<Arc<Journal>>,
+    /// By the place of the tier, where it is recorded: its syncs fail while this is set.
+    failing: Vec<Arc<AtomicBool>>,
 }
 
 impl Mounted {
     /// Makes a volume on the first two tiers, and records everything from the first byte on.
-    pub fn new(shape: &Shape, journal: &Arc<Journal>, pause: Option<Arc<PauseHook>>) -> Self {
+    pub fn new(shape: &Shape, backing: Backing, journal: &Arc<Journal>, pause: Option<Arc<PauseHook>>) -> Self {
         let clock = Arc::new(ManualClock::new(Duration::from_secs(1_000_000_000)));
         let memory: Vec<Arc<MemoryTier>> = (TIERS.iter().zip(shape.capacities))
             .map(|(name, capacity)| Arc::new(MemoryTier::with_clock(*name, capacity, Arc::clone(&clock) as _)))
             .collect();
-        let store = Arc::new(MemoryStore::new());
-        let tiers = recording(&memory, journal, pause);
-        let recorded = Arc::new(RecordingStore::new(Arc::clone(&store), Arc::clone(journal)));
+        let store = StoreDevice::new(backing, journal);
+        let (tiers, failing) = recording(&memory, journal, pause);
+        let recorded = store.front(Some(journal)).expect("a new store opens");
         let configuration = vec![0, 1];
         journal.push(Event::Configure(configuration.clone()));
         let members = || configuration.iter().map(|place| member(*place, Arc::clone(&tiers[*place]))).collect();
-        FileSystem::format(&parts(members(), recorded.clone(), &clock, 1), &new_volume())
+        FileSystem::format(&parts(members(), Arc::clone(&recorded), &clock, 1), &new_volume())
             .expect("a new volume is made");
         let fs =
             FileSystem::mount(parts(members(), recorded, &clock, 2), shape.options()).expect("a new volume mounts");
         let configuration = Arc::new(Mutex::new(configuration));
         let options = shape.options();
-        Self { fs, clock, memory, store, configuration, tiers, options, journal: Some(Arc::clone(journal)) }
+        Self { fs, clock, memory, store, configuration, tiers, options, journal: Some(Arc::clone(journal)), failing }
     }
 
     /// Mounts what a crash left; with a journal, what recovery does is recorded.
-    pub fn after_crash(shape: &Shape, state: &State, journal: Option<&Arc<Journal>>) -> Result<Self, VolumeError> {
+    pub fn after_crash(
+        shape: &Shape,
+        backing: Backing,
+        state: &State,
+        journal: Option<&Arc<Journal>>,
+    ) -> Result<Self, String> {
+        let store = StoreDevice::of_state(backing, state, journal)?;
+        Self::of_state(shape, state, store, journal)
+    }
+
+    /// Mounts what a crash left that took the device of the store with it: from the second copy.
+    pub fn from_copy(shape: &Shape, state: &State) -> Result<Self, String> {
+        Self::of_state(shape, state, StoreDevice::of_copy(state)?, None)
+    }
+
+    fn of_state(
+        shape: &Shape,
+        state: &State,
+        store: StoreDevice,
+        journal: Option<&Arc<Journal>>,
+    ) -> Result<Self, String> {
+        check_store(&*store.front(None)?).map_err(|text| format!("before recovery: {text}"))?;
         // Later than everything that was recorded.
         let clock = Arc::new(ManualClock::new(Duration::from_secs(1_000_100_000)));
         let memory: Vec<Arc<MemoryTier>> = (TIERS.iter().zip(shape.capacities).enumerate())
             .map(|(place, (name, capacity))| Arc::new(state.tier(place, name, capacity, Arc::clone(&clock) as _)))
             .collect();
-        let store = Arc::new(state.store());
         Self::mount(shape.options(), (memory, store, clock), state.configuration().to_vec(), journal)
     }
 
     fn mount(
         options: MountOptions,
-        (memory, store, clock): (Vec<Arc<MemoryTier>>, Arc<MemoryStore>, Arc<ManualClock>),
+        (memory, store, clock): (Vec<Arc<MemoryTier>>, StoreDevice, Arc<ManualClock>),
         configuration: Vec<usize>,
         journal: Option<&Arc<Journal>>,
-    ) -> Result<Self, VolumeError> {
+    ) -> Result<Self, String> {
         let tiers = match journal {
-            Some(journal) => recording(&memory, journal, None),
+            Some(journal) => recording(&memory, journal, None).0,
             None => memory.iter().map(|tier| Arc::clone(tier) as Arc<dyn Tier>).collect(),
         };
-        let front: Arc<dyn MetadataStore> = match journal {
-            Some(journal) => Arc::new(RecordingStore::new(Arc::clone(&store), Arc::clone(journal))),
-            None => Arc::clone(&store) as _,
-        };
+        let front = store.front(journal)?;
         let members = configuration.iter().map(|place| member(*place, Arc::clone(&tiers[*place]))).collect();
-        let fs = FileSystem::mount(parts(members, front, &clock, 3), options)?;
+        let fs = FileSystem::mount(parts(members, front, &clock, 3), options).map_err(|error| error.to_string())?;
         let configuration = Arc::new(Mutex::new(configuration));
-        Ok(Self { fs, clock, memory, store, configuration, tiers, options, journal: journal.cloned() })
+        Ok(Self {
+            fs,
+            clock,
+            memory,
+            store,
+            configuration,
+            tiers,
+            options,
+            journal: journal.cloned(),
+            failing: Vec::new(),
+        })
     }
 
     /// Stops without warning, keeps what is durable, and mounts again.
-    pub fn crash(self) -> Result<Self, VolumeError> {
-        let configuration = self.configuration.lock().clone();
-        let devices = (self.memory.clone(), Arc::clone(&self.store), Arc::clone(&self.clock));
-        let options = self.options;
-        drop(self);
-        devices.0.iter().for_each(|tier| tier.crash());
-        devices.1.crash();
-        Self::mount(options, devices, configuration, None)
+    pub fn crash(self) -> Result<Self, String> {
+        let Self { fs, clock, memory, store, configuration, options, .. } = self;
+        drop(fs);
+        memory.iter().for_each(|tier| tier.crash());
+        store.lose_unsynced();
+        let configuration = configuration.lock().clone();
+        Self::mount(options, (memory, store, clock), configuration, None)
     }
 
     /// Stops cleanly, has what is durable checked, and mounts it again.
     pub fn remount(self) -> Result<Self, String> {
         self.fs.unmount().map_err(|error| format!("it does not unmount: {error}"))?;
-        self.memory.iter().for_each(|tier| tier.crash());
-        self.store.crash();
-        let listed = self.configuration.lock().clone();
-        let members = listed.iter().map(|place| member(*place, Arc::clone(&self.memory[*place]) as _)).collect();
-        let checked = parts(members, Arc::clone(&self.store) as _, &self.clock, 4);
-        let report = FileSystem::check(checked, self.options, CheckMode::Report, &mut |_| ControlFlow::Continue(()))
+        let Self { fs, clock, memory, store, configuration, options, .. } = self;
+        drop(fs);
+        memory.iter().for_each(|tier| tier.crash());
+        store.lose_unsynced();
+        let configuration = configuration.lock().clone();
+        let members = configuration.iter().map(|place| member(*place, Arc::clone(&memory[*place]) as _)).collect();
+        let checked = parts(members, store.front(None)?, &clock, 4);
+        let report = FileSystem::check(checked, options, CheckMode::Report, &mut |_| ControlFlow::Continue(()))
             .map_err(|error| format!("it cannot be checked: {error}"))?;
         if !report.findings.is_empty() {
             return Err(format!("the check of the volume finds {:?}", report.findings));
         }
-        self.crash().map_err(|error| format!("it does not mount after a clean stop: {error}"))
+        memory.iter().for_each(|tier| tier.crash());
+        store.lose_unsynced();
+        Self::mount(options, (memory, store, clock), configuration, None)
+            .map_err(|error| format!("it does not mount after a clean stop: {error}"))
+    }
+
+    /// The records, for whoever checks them.
+    pub fn records(&self) -> Result<Arc<dyn MetadataStore>, String> {
+        self.store.front(None)
     }
 
     /// Takes the spare tier into the volume, as the fastest but one.
@@ -156,11 +197,43 @@ impl Mounted {
         added.map(drop)
     }
 
+    /// Takes the spare tier out of the volume, where it holds nothing.
+    pub fn remove_spare(&self) -> Result<(), VolumeError> {
+        let place = 2;
+        self.fs.remove_tier(TIERS[place], || {
+            let mut listed = self.configuration.lock();
+            listed.retain(|other| *other != place);
+            if let Some(journal) = &self.journal {
+                journal.push(Event::Configure(listed.clone()));
+            }
+            Ok(())
+        })
+    }
+
+    /// Syncs of the tier at a place fail from now on, and what they should have made durable is lost.
+    pub fn fail_syncs(&self, place: usize) {
+        self.failing[place].store(true, Ordering::Release);
+    }
+
+    /// Syncs succeed again.
+    pub fn heal_syncs(&self) {
+        self.failing.iter().for_each(|failing| failing.store(false, Ordering::Release));
+    }
+
     /// One piece of background work, after which time passes.
     pub fn step(&self) -> Progress {
         let progress = self.fs.step();
         self.clock.advance(Duration::from_secs(1));
         progress
+    }
+
+    /// Background work until nothing is left but moves.
+    pub fn free(&self) {
+        for _ in 0..STEPS_MAX {
+            if self.step() == Progress::Idle {
+                return;
+            }
+        }
     }
 
     /// Moves and background work until nothing is left.
@@ -175,13 +248,20 @@ impl Mounted {
     }
 }
 
-fn recording(memory: &[Arc<MemoryTier>], journal: &Arc<Journal>, pause: Option<Arc<PauseHook>>) -> Vec<Arc<dyn Tier>> {
-    let wrap = |(place, tier): (usize, &Arc<MemoryTier>)| -> Arc<dyn Tier> {
+/// Recorded tiers, and what makes their syncs fail.
+fn recording(
+    memory: &[Arc<MemoryTier>],
+    journal: &Arc<Journal>,
+    pause: Option<Arc<PauseHook>>,
+) -> (Vec<Arc<dyn Tier>>, Vec<Arc<AtomicBool>>) {
+    let wrap = |(place, tier): (usize, &Arc<MemoryTier>)| -> (Arc<dyn Tier>, Arc<AtomicBool>) {
         let recorded = RecordingTier::new(Arc::clone(tier), place, Arc::clone(journal));
-        match &pause {
-            Some(pause) => Arc::new(recorded.with_pause(Arc::clone(pause))),
-            None => Arc::new(recorded),
-        }
+        let recorded = match &pause {
+            Some(pause) => recorded.with_pause(Arc::clone(pause)),
+            None => recorded,
+        };
+        let failing = recorded.failing_syncs();
+        (Arc::new(recorded), failing)
     };
-    memory.iter().enumerate().map(wrap).collect()
+    memory.iter().enumerate().map(wrap).unzip()
 }

@@ -19,7 +19,7 @@ pub const SHAPES: [Shape; 3] = [
 ];
 
 /// Number of symbols of the short workloads.
-pub const SYMBOLS: usize = 25;
+pub const SYMBOLS: usize = 33;
 
 /// A symbol of the short workloads: one operation, or two that belong together.
 fn symbol(number: usize) -> Vec<Operation> {
@@ -39,7 +39,7 @@ fn symbol(number: usize) -> Vec<Operation> {
         11 => vec![Operation::Unlink("a")],
         12 => vec![Operation::Fsync("a")],
         13 => vec![Operation::Fdatasync("a")],
-        14 => vec![Operation::SyncDirectory],
+        14 => vec![Operation::SyncDirectory("")],
         15 => vec![Operation::Migrate { name: "a", place: 1 }],
         16 => vec![Operation::Migrate { name: "a", place: 0 }],
         17 => vec![Operation::Drain(0)],
@@ -50,6 +50,14 @@ fn symbol(number: usize) -> Vec<Operation> {
         22 => vec![Operation::Close("a")],
         23 => vec![Operation::Fsync("b")],
         24 => vec![Operation::SyncVolume],
+        25 => vec![Operation::MakeDirectory("d"), Operation::Create("d/c"), write("d/c", At::End, 5000)],
+        26 => vec![Operation::MakeDirectory("d"), Operation::Rename { from: "a", to: "d/a" }],
+        27 => vec![Operation::MakeDirectory("d"), Operation::Rename { from: "d", to: "e" }],
+        28 => vec![Operation::MakeDirectory("d"), Operation::RemoveDirectory("d"), Operation::RemoveDirectory("e")],
+        29 => vec![Operation::SetAttributes("a")],
+        30 => vec![Operation::SetXattr("a")],
+        31 => vec![Operation::SyncDirectory("d"), Operation::Fsync("d/c")],
+        32 => vec![Operation::AddSpare, Operation::RemoveSpare],
         _ => unreachable!("there are {SYMBOLS} symbols"),
     }
 }
@@ -75,6 +83,40 @@ const CHOSEN: [&[usize]; 10] = [
     &[15, 20, 20, 16, 20, 20],
 ];
 
+/// Syncs that fail, of the tier at a place, while these operations are carried out.
+fn failing(place: usize, operations: Vec<Operation>) -> Vec<Operation> {
+    [vec![Operation::FailSyncs(place)], operations, vec![Operation::HealSyncs]].concat()
+}
+
+/// What is done before, while and after syncs fail: nothing that was lost is reported clean afterwards.
+fn failing_workload(number: usize) -> Vec<Operation> {
+    let write = |at, length| Operation::Write { name: "a", at, length, descriptor: 0 };
+    let (fsync, place) = (Operation::Fsync("a"), |place| Operation::Migrate { name: "a", place });
+    let overwritten = vec![write(At::Offset(3000), 6000)];
+    let appended = vec![write(At::End, 9000)];
+    let lost = failing(0, vec![fsync.clone()]);
+    match number {
+        0 => [overwritten, lost, vec![fsync]].concat(),
+        // Written again as a whole, the loss is healed.
+        1 => [overwritten, lost, vec![write(At::Offset(0), 14_000), fsync]].concat(),
+        // In part it is not.
+        2 => [overwritten, lost, vec![write(At::Offset(4096), 100), fsync]].concat(),
+        3 => [overwritten, lost, vec![place(1), fsync]].concat(),
+        4 => [appended, failing(0, vec![Operation::SyncVolume]), vec![fsync, Operation::SyncVolume]].concat(),
+        5 => [overwritten, failing(1, vec![place(1)]), vec![fsync.clone(), place(1), fsync]].concat(),
+        6 => [appended, failing(1, vec![fsync.clone()]), vec![fsync.clone(), write(At::End, 5000), fsync]].concat(),
+        7 => [overwritten, lost, vec![Operation::Close("a"), fsync]].concat(),
+        8 => [overwritten, failing(0, vec![Operation::Background; 8]), vec![fsync]].concat(),
+        9 => [appended, lost, vec![Operation::Truncate { name: "a", size: 5000 }, fsync]].concat(),
+        10 => [appended.clone(), failing(0, [appended, vec![fsync.clone()]].concat()), vec![fsync]].concat(),
+        _ => [overwritten, failing(0, vec![place(1)]), vec![fsync, Operation::Background, Operation::Fsync("b")]]
+            .concat(),
+    }
+}
+
+/// Number of workloads with failing syncs.
+const FAILING: usize = 12;
+
 fn beside(place: usize, pause: Pause, others: Vec<Operation>) -> Operation {
     Operation::Beside { name: "a", place, pause, index: 0, others }
 }
@@ -86,8 +128,12 @@ pub enum Suite {
     Chosen,
     /// All sequences of so many symbols, on every shape.
     Short(u32),
+    /// Syncs fail in their middle; each on every shape.
+    Failing,
     /// By chance.
     Random,
+    /// The chosen ones, then short ones by chance with work of the store among them: for the real store.
+    Stored,
 }
 
 impl Suite {
@@ -96,7 +142,8 @@ impl Suite {
         match self {
             Self::Chosen => CHOSEN.len() * SHAPES.len(),
             Self::Short(length) => SYMBOLS.pow(length) * SHAPES.len(),
-            Self::Random => usize::MAX,
+            Self::Failing => FAILING * SHAPES.len(),
+            Self::Random | Self::Stored => usize::MAX,
         }
     }
 
@@ -104,7 +151,9 @@ impl Suite {
         match self {
             Self::Chosen => "chosen".to_owned(),
             Self::Short(length) => format!("short{length}"),
+            Self::Failing => "failing".to_owned(),
             Self::Random => "random".to_owned(),
+            Self::Stored => "stored".to_owned(),
         }
     }
 
@@ -112,6 +161,8 @@ impl Suite {
         match name.strip_prefix("short") {
             Some(length) => length.parse().ok().map(Self::Short),
             None if name == "chosen" => Some(Self::Chosen),
+            None if name == "stored" => Some(Self::Stored),
+            None if name == "failing" => Some(Self::Failing),
             None => (name == "random").then_some(Self::Random),
         }
     }
@@ -133,14 +184,21 @@ impl Suite {
                 }
                 Workload { shape: SHAPES[index % SHAPES.len()], operations }
             }
-            Self::Random => {
-                random_workload(&mut Random::new(seed ^ (index as u64).wrapping_mul(0x2545_f491_4f6c_dd1d)))
+            Self::Failing => {
+                Workload { shape: SHAPES[index % SHAPES.len()], operations: failing_workload(index / SHAPES.len()) }
             }
+            Self::Stored if index < Self::Chosen.count() => {
+                let mut workload = Self::Chosen.workload(index, seed);
+                workload.operations.push(Operation::FlushLog);
+                workload
+            }
+            Self::Stored => stored_workload(&mut generator(index, seed ^ 0x5703)),
+            Self::Random => random_workload(&mut generator(index, seed)),
         }
     }
 }
 
-const NAMES: [&str; 5] = ["a", "b", "c", "l", "x"];
+const NAMES: [&str; 7] = ["a", "b", "c", "l", "x", "d/c", "e/c"];
 
 /// One in so many random workloads reaches beyond the first node of 2 MiB.
 const FAR_ONE_OF: usize = 12;
@@ -160,6 +218,20 @@ fn random_workload(random: &mut Random) -> Workload {
     Workload { shape, operations }
 }
 
+fn generator(index: usize, seed: u64) -> Random {
+    Random::new(seed ^ (index as u64).wrapping_mul(0x2545_f491_4f6c_dd1d))
+}
+
+/// Few operations, and at two places among them the store writes tables or ships to its copy.
+fn stored_workload(random: &mut Random) -> Workload {
+    let shape = SHAPES[random.below(SHAPES.len())];
+    let mut operations: Vec<Operation> = (0..2 + random.below(4)).map(|_| random_operation(random)).collect();
+    operations.insert(random.below(operations.len() + 1), Operation::Checkpoint);
+    operations.insert(random.below(operations.len() + 1), Operation::Ship);
+    operations.insert(random.below(operations.len() + 1), Operation::FlushLog);
+    Workload { shape, operations }
+}
+
 fn random_write(random: &mut Random) -> Operation {
     let at = if random.below(2) == 0 { At::End } else { At::Offset(random.below(24_000)) };
     let name = NAMES[random.below(3)];
@@ -169,7 +241,7 @@ fn random_write(random: &mut Random) -> Operation {
 fn random_operation(random: &mut Random) -> Operation {
     let name = NAMES[random.below(NAMES.len())];
     let other = NAMES[random.below(NAMES.len())];
-    match random.below(30) {
+    match random.below(38) {
         0..8 => random_write(random),
         8 | 9 => Operation::Truncate { name, size: random.below(26_000) },
         10 => Operation::Truncate { name, size: 0 },
@@ -180,7 +252,7 @@ fn random_operation(random: &mut Random) -> Operation {
         15 => Operation::Unlink(name),
         16 | 17 => Operation::Fsync(name),
         18 => Operation::Fdatasync(name),
-        19 => Operation::SyncDirectory,
+        19 => Operation::SyncDirectory(["", "d"][random.below(2)]),
         20 => Operation::SyncVolume,
         21 => Operation::Replace { name, length: 1 + random.below(9000) },
         22 => Operation::Close(name),
@@ -194,6 +266,13 @@ fn random_operation(random: &mut Random) -> Operation {
         }
         27 => Operation::Drain(0),
         28 => Operation::AddSpare,
+        29 => Operation::RemoveSpare,
+        30 => Operation::MakeDirectory("d"),
+        31 => Operation::RemoveDirectory("d"),
+        32 => Operation::Rename { from: "d", to: "e" },
+        33 => Operation::Create("d/c"),
+        34 => Operation::SetAttributes(name),
+        35 => Operation::SetXattr(name),
         _ => Operation::Background,
     }
 }

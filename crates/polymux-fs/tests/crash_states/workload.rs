@@ -1,22 +1,23 @@
 //! Operations of a workload, and carrying them out.
 //!
-//! What is true here: a workload is a list of operations on names in the root directory; where a name is missing the
-//! operation does nothing. Every write has content of its own: each byte tells the write and its place.
+//! What is true here: a workload is a list of operations on paths; where a name is missing the operation does nothing. Once a
+//! sync was made to fail, operations may fail; what they did not do is taken back in the history. Every write has content of its own: each byte tells the write and its place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use polymux_fs::{
-    AllocateKind, Caller, FileSystem, HandleId, OpenOptions, Progress, RenameMode, SeekTarget, SetAttributes, SyncKind,
-    WriteOrigin,
+    AllocateKind, Caller, FileSystem, HandleId, OpenOptions, Progress, SeekTarget, SetAttributes, SyncKind, WriteOrigin,
 };
 use polymux_sim::crash_states::Random;
 use polymux_sim::recording::{Journal, Pause};
+use polymux_sim::recording_file_system::Record;
 use polymux_types::Ino;
 use polymux_types::sync::Mutex;
 
 use super::history::{History, Mark};
 use super::scene::{Mounted, Shape, TIERS};
+use super::store_device::Backing;
 use crate::common::{close, read_write};
 
 /// Where a write goes.
@@ -57,7 +58,14 @@ pub enum Operation {
     Unlink(&'static str),
     Fsync(&'static str),
     Fdatasync(&'static str),
-    SyncDirectory,
+    /// By its path; the root is the empty one.
+    SyncDirectory(&'static str),
+    MakeDirectory(&'static str),
+    RemoveDirectory(&'static str),
+    /// Permissions and the time of modification.
+    SetAttributes(&'static str),
+    /// An extended attribute comes or goes.
+    SetXattr(&'static str),
     SyncVolume,
     /// Opened and emptied, written anew, closed.
     Replace {
@@ -81,7 +89,18 @@ pub enum Operation {
     },
     Drain(usize),
     AddSpare,
+    RemoveSpare,
+    /// Syncs of the tier at a place fail from now on.
+    FailSyncs(usize),
+    /// No syncs fail any more.
+    HealSyncs,
     Background,
+    /// The store writes tables, and brings its second copy up to date. Nothing where it is a model.
+    Checkpoint,
+    /// The second copy is brought up to date.
+    Ship,
+    /// The log of a real store is flushed, as anybody may at any time. A model may keep what was committed anyway.
+    FlushLog,
 }
 
 /// A workload on a volume of some shape.
@@ -95,6 +114,8 @@ pub struct Workload {
 pub struct Recorded {
     pub journal: Vec<polymux_sim::recording::Event>,
     pub history: History,
+    /// Files of the store before anything happened, where it has files.
+    pub beginning: Option<Record>,
     /// Crash points are looked at from here on: the volume and its first files are durable.
     pub first_point: usize,
 }
@@ -115,9 +136,12 @@ fn content(ino: Ino, write: usize, offset: usize, length: usize) -> Vec<u8> {
     bytes
 }
 
-struct State {
-    history: History,
-    handles: BTreeMap<Ino, Vec<HandleId>>,
+pub struct State {
+    pub history: History,
+    pub handles: BTreeMap<Ino, Vec<HandleId>>,
+    pub directories: BTreeSet<Ino>,
+    /// The last sync of these files failed. A sync of the volume tells of that once, as `syncfs` does.
+    broken: BTreeSet<Ino>,
     writes: usize,
 }
 
@@ -128,22 +152,22 @@ struct Armed {
     operations: Vec<Operation>,
 }
 
-struct Runner {
+pub struct Runner {
     mounted: Mounted,
-    journal: Arc<Journal>,
-    state: Mutex<State>,
+    pub journal: Arc<Journal>,
+    pub state: Mutex<State>,
 }
 
-fn root() -> Caller {
+pub fn root() -> Caller {
     Caller::root()
 }
 
 impl Runner {
-    fn fs(&self) -> &FileSystem {
+    pub fn fs(&self) -> &FileSystem {
         &self.mounted.fs
     }
 
-    fn ino(&self, name: &str) -> Option<Ino> {
+    pub fn ino(&self, name: &str) -> Option<Ino> {
         self.state.lock().history.names_now().get(name).copied()
     }
 
@@ -172,6 +196,21 @@ impl Runner {
         let is_data = seek(SeekTarget::Data) == Some(offset as u64)
             && seek(SeekTarget::Hole).is_some_and(|hole| hole >= (offset + length) as u64);
         (length > 0 && is_data).then_some(Operation::Write { name, at: At::Offset(offset), length, descriptor })
+    }
+
+    /// Whether an operation succeeded, which it has to as long as no sync was made to fail.
+    fn succeeds<T>(&self, outcome: polymux_fs::Result<T>) -> bool {
+        let may_fail = self.state.lock().history.has_failed_syncs;
+        match outcome {
+            Ok(_) => true,
+            Err(_) if may_fail => false,
+            Err(error) => panic!("it fails: {error}"),
+        }
+    }
+
+    /// The last change of a content failed: it may have happened in part, and the file goes on from what was before.
+    fn take_back(&self, ino: Ino, before: &[u8], step: usize) {
+        self.state.lock().history.set_content(step, ino, before.to_vec(), None);
     }
 
     /// Carries an operation out as a step of its own.
@@ -203,13 +242,20 @@ impl Runner {
             Operation::Unlink(name) => self.unlink(name, step),
             Operation::Fsync(name) => self.sync(name, SyncKind::All),
             Operation::Fdatasync(name) => self.sync(name, SyncKind::Data),
-            Operation::SyncDirectory => {
-                self.fs().sync_directory(&root(), Ino::ROOT).expect("synced");
-                self.state.lock().history.promise_names(self.journal.position());
-            }
+            Operation::SyncDirectory(path) => self.sync_directory(path),
+            Operation::MakeDirectory(path) => self.make_directory(path, step),
+            Operation::RemoveDirectory(path) => self.remove_directory(path, step),
+            Operation::SetAttributes(path) => self.set_attributes(path, step),
+            Operation::SetXattr(path) => self.set_xattr(path, step),
             Operation::SyncVolume => {
-                self.fs().sync_volume().expect("synced");
-                self.state.lock().history.promise_all(self.journal.position());
+                let succeeds = self.succeeds(self.fs().sync_volume());
+                let (position, mut state) = (self.journal.position(), self.state.lock());
+                if succeeds {
+                    let State { history, broken, .. } = &mut *state;
+                    history.promise_all(position, broken);
+                } else {
+                    state.broken = state.history.files.keys().copied().collect();
+                }
             }
             Operation::Replace { name, length } => self.replace(name, *length, step),
             Operation::Close(name) => self.close(name),
@@ -225,20 +271,24 @@ impl Runner {
                 }
             }
             Operation::AddSpare => drop(self.mounted.add_spare()),
+            // It may hold something.
+            Operation::RemoveSpare => drop(self.mounted.remove_spare()),
+            Operation::FailSyncs(place) => {
+                self.state.lock().history.has_failed_syncs = true;
+                self.mounted.fail_syncs(*place);
+            }
+            Operation::HealSyncs => self.mounted.heal_syncs(),
             Operation::Background => drop(self.mounted.step()),
+            Operation::Checkpoint => self.note_shipped(self.mounted.store.checkpoint()),
+            Operation::FlushLog => self.mounted.store.flush_log().expect("the store works"),
+            Operation::Ship => self.note_shipped(self.mounted.store.ship()),
             Operation::Create(_) => {}
         }
     }
 
-    fn create(&self, name: &str, step: usize) {
-        let made = self.fs().create(&root(), Ino::ROOT, name.as_bytes(), 0o644, read_write()).expect("made");
-        let mut state = self.state.lock();
-        let ino = made.0.ino;
-        state.handles.entry(ino).or_default().push(made.1);
-        let mut names = state.history.names_now().clone();
-        names.insert(name.to_owned(), ino);
-        state.history.set_content(step, ino, Vec::new(), None);
-        state.history.set_names(step, names, &[ino]);
+    fn note_shipped(&self, done: Result<(), String>) {
+        done.expect("the store works");
+        self.state.lock().history.note_shipped(self.journal.position());
     }
 
     fn write(&self, ino: Ino, handle: HandleId, at: At, length: usize, step: usize, cut: Option<usize>) {
@@ -252,6 +302,7 @@ impl Runner {
             At::End => now.len(),
         };
         let data = content(ino, number, offset, length);
+        let before = now.clone();
         // A version of its own before the write: what is in the middle of it may survive.
         if now.len() < offset + length {
             now.resize(offset + length, 0);
@@ -262,18 +313,36 @@ impl Runner {
             state.history.set_content(step, ino, now, cut);
             state.history.set_written_to(ino, offset + length);
         }
-        let count = self.fs().write(&root(), handle, offset as u64, &data, WriteOrigin::Call).expect("written");
-        assert_eq!(count, length, "there is room for everything");
+        let written = self.fs().write(&root(), handle, offset as u64, &data, WriteOrigin::Call);
+        if let Ok(count) = written {
+            let may_be_short = self.state.lock().history.has_failed_syncs;
+            assert!(
+                count == length || may_be_short,
+                "there is room for everything, and {count} of {length} are written"
+            );
+            if count < length {
+                let mut before = before.clone();
+                before.resize(before.len().max(offset + count), 0);
+                before[offset..offset + count].copy_from_slice(&data[..count]);
+                self.take_back(ino, &before, step);
+            }
+        }
+        if !self.succeeds(written) {
+            self.take_back(ino, &before, step);
+        }
     }
 
     fn truncate(&self, name: &str, size: usize, step: usize) {
         let Some(ino) = self.ino(name) else { return };
         let mut now = self.state.lock().history.content_now(ino).to_vec();
+        let before = now.clone();
         let cut = (size < now.len()).then_some(size);
         now.resize(size, 0);
         self.state.lock().history.set_content(step, ino, now, cut);
         let change = SetAttributes { size: Some(size as u64), ..SetAttributes::default() };
-        self.fs().set_attributes(&root(), ino, &change).expect("the size is set");
+        if !self.succeeds(self.fs().set_attributes(&root(), ino, &change)) {
+            self.take_back(ino, &before, step);
+        }
     }
 
     fn punch(&self, name: &str, offset: usize, length: usize, step: usize) {
@@ -287,48 +356,20 @@ impl Runner {
         self.fs().allocate(&root(), handle, offset, length, AllocateKind::PunchHole).expect("punched");
     }
 
-    fn rename(&self, from: &str, to: &str, step: usize) {
-        let Some(ino) = self.ino(from) else { return };
-        let replaced = self.ino(to);
-        if replaced == Some(ino) {
-            return;
-        }
-        {
-            let mut state = self.state.lock();
-            let mut names = state.history.names_now().clone();
-            names.remove(from);
-            names.insert(to.to_owned(), ino);
-            let concerned: Vec<Ino> = [Some(ino), replaced].into_iter().flatten().collect();
-            state.history.set_names(step, names, &concerned);
-            if replaced.is_some() {
-                state.history.promise_replaced(0, ino);
-            }
-        }
-        let (from, to) = (from.as_bytes(), to.as_bytes());
-        self.fs().rename(&root(), Ino::ROOT, from, Ino::ROOT, to, RenameMode::Replace).expect("renamed");
-    }
-
-    fn link(&self, from: &str, to: &str, step: usize) {
-        let (Some(ino), None) = (self.ino(from), self.ino(to)) else { return };
-        let mut names = self.state.lock().history.names_now().clone();
-        names.insert(to.to_owned(), ino);
-        self.state.lock().history.set_names(step, names, &[ino]);
-        self.fs().link(&root(), ino, Ino::ROOT, to.as_bytes()).expect("linked");
-    }
-
-    fn unlink(&self, name: &str, step: usize) {
-        let Some(ino) = self.ino(name) else { return };
-        let mut names = self.state.lock().history.names_now().clone();
-        names.remove(name);
-        self.state.lock().history.set_names(step, names, &[ino]);
-        self.fs().unlink(&root(), Ino::ROOT, name.as_bytes()).expect("unlinked");
-    }
-
     fn sync(&self, name: &str, kind: SyncKind) {
         let Some(ino) = self.ino(name) else { return };
         let handle = self.handle(ino, 0);
-        self.fs().sync(&root(), handle, kind).expect("synced");
-        self.state.lock().history.promise_file(self.journal.position(), ino);
+        if !self.succeeds(self.fs().sync(&root(), handle, kind)) {
+            self.state.lock().broken.insert(ino);
+            return;
+        }
+        let position = self.journal.position();
+        let mut state = self.state.lock();
+        state.broken.remove(&ino);
+        state.history.promise_file(position, ino);
+        if kind == SyncKind::All {
+            state.history.promise_facts(position, ino);
+        }
     }
 
     fn replace(&self, name: &str, length: usize, step: usize) {
@@ -361,7 +402,7 @@ impl Runner {
         let Some(ino) = self.ino(name) else { return };
         let handles = self.state.lock().handles.remove(&ino).unwrap_or_default();
         for handle in handles {
-            close(self.fs(), handle).expect("closed");
+            self.succeeds(close(self.fs(), handle));
         }
     }
 
@@ -387,11 +428,12 @@ fn base() -> Vec<Operation> {
         Operation::Create("b"),
         Operation::Write { name: "b", at: At::End, length: 1000, descriptor: 0 },
         Operation::SyncVolume,
+        Operation::Ship,
     ]
 }
 
 /// Carries a workload out.
-pub fn run(workload: &Workload) -> Recorded {
+pub fn run(workload: &Workload, backing: Backing) -> Recorded {
     let journal = Arc::new(Journal::new());
     let armed: Arc<Mutex<Option<Armed>>> = Arc::default();
     let runner: Arc<Mutex<Option<Arc<Runner>>>> = Arc::default();
@@ -420,12 +462,18 @@ pub fn run(workload: &Workload) -> Recorded {
             }
         }
     };
-    let mounted = Mounted::new(&workload.shape, &journal, Some(Arc::new(pause)));
+    let mounted = Mounted::new(&workload.shape, backing, &journal, Some(Arc::new(pause)));
     let mut history = History::default();
     let end = journal.position();
     history.marks.push(Mark { start: 0, end, text: "make the volume".to_owned() });
     history.names.push((0, BTreeMap::new()));
-    let state = Mutex::new(State { history, handles: BTreeMap::new(), writes: 0 });
+    let state = Mutex::new(State {
+        history,
+        handles: BTreeMap::new(),
+        directories: BTreeSet::new(),
+        broken: BTreeSet::new(),
+        writes: 0,
+    });
     let running = Arc::new(Runner { mounted, journal: Arc::clone(&journal), state });
     *runner.lock() = Some(Arc::clone(&running));
     base().iter().for_each(|operation| running.step(operation, &armed));
@@ -433,5 +481,6 @@ pub fn run(workload: &Workload) -> Recorded {
     workload.operations.iter().for_each(|operation| running.step(operation, &armed));
     *runner.lock() = None;
     let history = running.state.lock().history.clone();
-    Recorded { journal: journal.events(), history, first_point }
+    let beginning = running.mounted.store.beginning().cloned();
+    Recorded { journal: journal.events(), history, beginning, first_point }
 }

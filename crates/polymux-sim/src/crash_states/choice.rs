@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::files::FilesKeep;
 use super::world::{Piece, World};
 
 /// A generator of its own, so that a number repeats a run (splitmix64).
@@ -62,6 +63,8 @@ pub struct Choice {
     pub tiers: Vec<Keep>,
     /// How many of the transactions that no sync covered.
     pub transactions: usize,
+    /// Where a store has files: those of the store, those of its second copy.
+    pub files: Vec<FilesKeep>,
 }
 
 /// The ways in which one tier may be left: nothing and everything first; then every prefix, every piece missing, every
@@ -93,49 +96,80 @@ fn ways_of_tier(world: &World, place: usize, random_subsets: usize, random: &mut
     ways
 }
 
+/// The ways in which each device may be left. Each has one, or nothing, everything and others.
+struct Ways {
+    tiers: Vec<Vec<Keep>>,
+    transactions: Vec<usize>,
+    files: Vec<Vec<FilesKeep>>,
+}
+
+impl Ways {
+    fn of_world(world: &World, random_states: usize, random: &mut Random) -> Self {
+        let tiers = (0..world.tiers()).map(|place| ways_of_tier(world, place, random_states.div_ceil(2), random));
+        let tiers = tiers.collect();
+        let pending = world.transactions_pending();
+        let transactions = match pending {
+            0 => vec![0],
+            _ => [0, pending].into_iter().chain(1..pending).collect(),
+        };
+        Self { tiers, transactions, files: world.ways_of_files(random) }
+    }
+
+    /// Number of ways of each device.
+    fn counts(&self) -> Vec<usize> {
+        let tiers = self.tiers.iter().map(Vec::len);
+        tiers.chain([self.transactions.len()]).chain(self.files.iter().map(Vec::len)).collect()
+    }
+
+    /// The choice that is told by one way of each device; a device with fewer keeps its only one.
+    fn choice(&self, numbers: &[usize]) -> Choice {
+        let tiers = self.tiers.len();
+        let way = |device: usize, count: usize| numbers[device].min(count - 1);
+        let of_tier = |(place, ways): (usize, &Vec<Keep>)| ways[way(place, ways.len())].clone();
+        let of_files = |(place, ways): (usize, &Vec<FilesKeep>)| ways[way(tiers + 1 + place, ways.len())].clone();
+        Choice {
+            tiers: self.tiers.iter().enumerate().map(of_tier).collect(),
+            transactions: self.transactions[way(tiers, self.transactions.len())],
+            files: self.files.iter().enumerate().map(of_files).collect(),
+        }
+    }
+}
+
 impl Choice {
     /// Choices for a crash point, without repetition: every device for itself through all of its ways, the others keeping
     /// nothing and everything by turns; all corners; and `random_states` products by chance.
     #[must_use]
     pub fn of_world(world: &World, random_states: usize, seed: u64) -> Vec<Self> {
         let mut random = Random::new(seed);
-        let tiers = world.devices() - 1;
-        let ways: Vec<Vec<Keep>> =
-            (0..tiers).map(|place| ways_of_tier(world, place, random_states.div_ceil(2), &mut random)).collect();
-        let transactions = world.transactions_pending();
+        let ways = Ways::of_world(world, random_states, &mut random);
+        let counts = ways.counts();
+        let mut seen = BTreeSet::new();
         let mut choices: Vec<Self> = Vec::new();
-        let mut add = |choice: Self| {
-            if !choices.contains(&choice) {
-                choices.push(choice);
+        let mut add = |mut numbers: Vec<usize>| {
+            numbers.iter_mut().zip(&counts).for_each(|(number, count)| *number = (*number).min(count - 1));
+            if seen.insert(numbers.clone()) {
+                let choice = ways.choice(&numbers);
+                if !choices.contains(&choice) {
+                    choices.push(choice);
+                }
             }
         };
-        let corner = |bits: usize| Self {
-            tiers: (0..tiers)
-                .map(|place| ways[place][(bits >> place & 1).min(ways[place].len() - 1)].clone())
-                .collect(),
-            transactions: if bits >> tiers & 1 == 1 { transactions } else { 0 },
-        };
-        for bits in 0..1 << (tiers + 1) {
+        let corner = |bits: usize| -> Vec<usize> { (0..counts.len()).map(|device| bits >> device & 1).collect() };
+        let all = (1 << counts.len()) - 1;
+        for bits in 0..=all {
             add(corner(bits));
         }
-        let all = (1 << (tiers + 1)) - 1;
-        for (place, ways) in ways.iter().enumerate() {
-            for way in ways.iter().skip(2) {
+        for (device, count) in counts.iter().enumerate() {
+            for way in 2..*count {
                 for others in [0, all, random.below(all + 1)] {
-                    let mut choice = corner(others);
-                    choice.tiers[place] = way.clone();
-                    add(choice);
+                    let mut numbers = corner(others);
+                    numbers[device] = way;
+                    add(numbers);
                 }
             }
         }
-        for kept in 1..transactions {
-            for others in [0, all, random.below(all + 1)] {
-                add(Self { transactions: kept, ..corner(others) });
-            }
-        }
         for _ in 0..random_states {
-            let tiers = ways.iter().map(|ways| ways[random.below(ways.len())].clone()).collect();
-            add(Self { tiers, transactions: random.below(transactions + 1) });
+            add(counts.iter().map(|count| random.below(*count)).collect());
         }
         choices
     }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use polymux_tier::Label;
 use polymux_types::{Bucket, Clock, ObjectId, Timestamp};
 
+use super::files;
 use crate::memory_object::Image;
+use crate::recording_file_system;
 use crate::{MemoryStore, MemoryTier};
 
 /// Number of a state.
@@ -29,6 +31,8 @@ pub(crate) struct TierState {
 pub struct State {
     pub(crate) tiers: Vec<TierState>,
     pub(crate) store: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Where the store has files: what is in them, instead of `store`.
+    pub(crate) files: Option<recording_file_system::Image>,
     pub(crate) configuration: Vec<usize>,
 }
 
@@ -52,6 +56,7 @@ impl State {
             }
         }
         self.store.hash(&mut hasher);
+        self.files.hash(&mut hasher);
         self.configuration.hash(&mut hasher);
         StateHash(hasher.finish())
     }
@@ -66,6 +71,19 @@ impl State {
     #[must_use]
     pub fn store(&self) -> MemoryStore {
         MemoryStore::of_image(self.store.clone())
+    }
+
+    /// The files of the store and of its second copy, where they were recorded.
+    #[must_use]
+    pub fn files(&self) -> Option<&recording_file_system::Image> {
+        self.files.as_ref()
+    }
+
+    /// The same where the device of the store is lost; `None` where the store had no files.
+    #[must_use]
+    pub fn without_store(&self) -> Option<Self> {
+        let files = Some(files::without_store(self.files.as_ref()?));
+        Some(Self { files, ..self.clone() })
     }
 
     /// The tier at a place, with this name and capacity in bytes.

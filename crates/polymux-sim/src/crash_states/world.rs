@@ -7,11 +7,13 @@ use polymux_meta::{Batch, Sequence};
 use polymux_tier::{AllocateMode, Label, ObjectRef};
 use polymux_types::{Bucket, Clock, ObjectId, Timestamp};
 
-use super::choice::{Choice, Keep};
+use super::choice::{Choice, Keep, Random};
+use super::files::{DEVICES, FilesKeep, FilesWorld, Ignored};
 use super::state::{State, TierState};
 use crate::memory_object::{Image, pages_of};
 use crate::memory_store::apply;
 use crate::recording::{Event, TierChange};
+use crate::recording_file_system::Record;
 
 type Key = (Bucket, ObjectId);
 
@@ -45,8 +47,13 @@ struct ObjectWorld {
     /// A sync covered the bytes and not the directory entry.
     entry_missing: bool,
     pending: Vec<(usize, Timestamp, TierChange)>,
+    /// Pages that a failed sync dropped, with what was written to them: in the cache, and clean for the kernel.
+    dropped: BTreeMap<u64, Vec<Dropped>>,
     modified: Timestamp,
 }
+
+/// A part of a write that lies in one page: when, and where it begins.
+type Dropped = (usize, Timestamp, u64, Arc<[u8]>);
 
 #[derive(Clone, Default)]
 struct TierWorld {
@@ -60,6 +67,8 @@ pub struct World {
     tiers: Vec<TierWorld>,
     store: BTreeMap<Vec<u8>, Vec<u8>>,
     pending: VecDeque<(Sequence, Arc<Batch>)>,
+    /// Where the store has files.
+    files: Option<FilesWorld>,
     configuration: Vec<usize>,
     entry_durability: EntryDurability,
     position: usize,
@@ -227,6 +236,49 @@ impl ObjectWorld {
         }
     }
 
+    /// A sync failed: what was written is in no danger of becoming durable any more, unless its page is written again. What
+    /// the file system logs (sizes that were set, holes, the object itself) is as it was.
+    fn fail_sync(&mut self) {
+        for (order, at, change) in std::mem::take(&mut self.pending) {
+            let TierChange::Write { offset, data, .. } = &change else {
+                self.pending.push((order, at, change));
+                continue;
+            };
+            let end = offset + data.len() as u64;
+            for page in pages_of(*offset, data.len() as u64) {
+                let (from, to) = ((*offset).max(page * PAGE), end.min((page + 1) * PAGE));
+                let within = |at: u64| usize::try_from(at - offset).expect("within the data");
+                let part = Arc::from(&data[within(from)..within(to)]);
+                self.dropped.entry(page).or_default().push((order, at, from, part));
+            }
+        }
+    }
+
+    /// A change to pages that were dropped: a write takes the whole page of the cache to the device with it, a cut or a
+    /// punch leaves nothing of it.
+    fn touch_dropped(&mut self, change: &TierChange) {
+        if self.dropped.is_empty() {
+            return;
+        }
+        let (object, dirtied): (ObjectRef, Vec<u64>) = match change {
+            TierChange::Write { object, offset, data } => (*object, pages_of(*offset, data.len() as u64).collect()),
+            TierChange::Truncate { object, size } => {
+                drop(self.dropped.split_off(&size.div_ceil(PAGE)));
+                (*object, partial_pages(*size, PAGE - size % PAGE).collect())
+            }
+            TierChange::Punch { object, offset, length } => {
+                let pages = whole_pages(*offset, *length);
+                self.dropped.retain(|page, _| !pages.contains(page));
+                (*object, partial_pages(*offset, *length).collect())
+            }
+            TierChange::Remove(_) => return self.dropped.clear(),
+            _ => return,
+        };
+        for (order, at, offset, data) in dirtied.iter().filter_map(|page| self.dropped.remove(page)).flatten() {
+            self.pending.push((order, at, TierChange::Write { object, offset, data }));
+        }
+    }
+
     fn pieces(&self, key: Key, pieces: &mut Vec<Piece>) {
         for (order, _, change) in &self.pending {
             match change {
@@ -254,6 +306,7 @@ impl World {
             tiers: vec![TierWorld::default(); tiers],
             store: BTreeMap::new(),
             pending: VecDeque::new(),
+            files: None,
             configuration,
             entry_durability: EntryDurability::WithObject,
             position: 0,
@@ -291,6 +344,13 @@ impl World {
         self
     }
 
+    /// The store has files, which are these at the beginning; some of their syncs may do nothing.
+    #[must_use]
+    pub fn with_files(mut self, beginning: &Record, ignored: Option<Ignored>) -> Self {
+        self.files = Some(FilesWorld::new(beginning, ignored));
+        self
+    }
+
     /// Modification times that are recorded from here on.
     pub fn set_time(&mut self, clock: &dyn Clock) {
         self.now = clock.now();
@@ -302,14 +362,22 @@ impl World {
         self.position += 1;
         match event {
             Event::Tier(place, change) => self.apply_to_tier(*place, order, change),
+            // Nothing of it is on a device before the log is written.
+            Event::Commit(..) if self.files.is_some() => {}
             Event::Commit(sequence, batch) => self.pending.push_back((*sequence, Arc::clone(batch))),
             Event::SyncStore(through) => {
                 while let Some((_, batch)) = self.pending.pop_front_if(|(sequence, _)| *sequence <= *through) {
                     apply(&mut self.store, &batch);
                 }
             }
+            Event::Files(operation) => self.files_recorded().apply(operation),
+            Event::FilesDurable(operation) => self.files_recorded().complete(operation),
             Event::Configure(listed) => self.configuration.clone_from(listed),
         }
+    }
+
+    fn files_recorded(&mut self) -> &mut FilesWorld {
+        self.files.as_mut().expect("a world that is told of files has some")
     }
 
     fn apply_to_tier(&mut self, place: usize, order: usize, change: &TierChange) {
@@ -332,6 +400,16 @@ impl World {
                 }
                 return;
             }
+            TierChange::SyncFailed(object) => {
+                if let Some(found) = tier.objects.get_mut(&key(*object)) {
+                    found.fail_sync();
+                }
+                return;
+            }
+            TierChange::SyncAllFailed => {
+                tier.objects.values_mut().for_each(ObjectWorld::fail_sync);
+                return;
+            }
             TierChange::SyncAll => {
                 for (key, object) in &mut tier.objects {
                     object.sync(*key, EntryDurability::WithObject);
@@ -341,13 +419,19 @@ impl World {
             }
         };
         let found = tier.objects.entry(key(object)).or_default();
+        found.touch_dropped(change);
         found.pending.push((order, now, change.clone()));
     }
 
-    /// Number of devices: the tiers, and the store as the last one.
-    #[must_use]
-    pub fn devices(&self) -> usize {
-        self.tiers.len() + 1
+    /// Number of tiers.
+    pub(super) fn tiers(&self) -> usize {
+        self.tiers.len()
+    }
+
+    /// Ways in which the files of the store and of its copy may be left.
+    pub(super) fn ways_of_files(&self, random: &mut Random) -> Vec<Vec<FilesKeep>> {
+        let Some(files) = &self.files else { return Vec::new() };
+        (0..DEVICES).map(|device| files.ways(device, random)).collect()
     }
 
     /// What may be lost on a tier, in the order of the tier.
@@ -384,6 +468,7 @@ impl World {
         State {
             tiers: self.tiers.iter().enumerate().map(tier).collect(),
             store,
+            files: self.files.as_ref().map(|files| files.crash(&choice.files)),
             configuration: self.configuration.clone(),
         }
     }

@@ -7,7 +7,7 @@
 //!   for nor the name of the directory itself.
 //! * Of what is not durable, each operation is kept, lost or torn, whatever happens to others: of a torn write, any of its
 //!   sectors of 512 bytes are there, and the file may be as long as if all of them were (the rest is zero then).
-//! * Changes of names are never torn; a rename is one change. With [`NameOrder::Ordered`] those of one directory get lost
+//! * Changes of names are never torn; a rename is one change in each of its directories, independent of one another. With [`NameOrder::Ordered`] those of one directory get lost
 //!   from any one of them on, so what is kept is a prefix; with [`NameOrder::Any`] each may be lost, which is more than the
 //!   usual file systems permit themselves. Directories are independent of one another in both.
 //! * The operation in whose middle the crash happens is one of those that are not durable, also where it is a durable write.
@@ -99,7 +99,11 @@ impl CrashStates {
                 }
                 self.directory(*directory).pending.push((position, change));
             }
-            Change::Remove { directory, .. } | Change::Rename { directory, .. } => {
+            Change::Remove { directory, .. } => self.directory(*directory).pending.push((position, change)),
+            Change::Rename { directory, target, .. } => {
+                if target != directory {
+                    self.directory(*target).pending.push((position, change.clone()));
+                }
                 self.directory(*directory).pending.push((position, change));
             }
             Change::Write { node, .. } | Change::Resize { node, .. } => {
@@ -128,7 +132,7 @@ impl CrashStates {
                     }
                 } else if let Some(directory) = self.directories.get_mut(node) {
                     for (_, change) in directory.pending.drain(..) {
-                        apply_to_names(&mut directory.durable, &change);
+                        apply_to_names(&mut directory.durable, *node, &change);
                     }
                 }
             }
@@ -144,6 +148,7 @@ impl CrashStates {
         let names = self.directories.values().flat_map(|directory| &directory.pending).map(|(position, _)| *position);
         let mut positions: Vec<usize> = writes.chain(names).collect();
         positions.sort_unstable();
+        positions.dedup();
         positions
     }
 
@@ -163,7 +168,7 @@ impl CrashStates {
                 Fate::Torn(random) => random & 1 == 0,
             };
             match (kept, order) {
-                (true, _) => apply_to_names(&mut names, change),
+                (true, _) => apply_to_names(&mut names, node, change),
                 (false, NameOrder::Any) => {}
                 (false, NameOrder::Ordered) => break,
             }
@@ -228,13 +233,18 @@ fn tear(content: &mut Content, offset: u64, bytes: &[u8], mut random: u64) {
     }
 }
 
-fn apply_to_names(names: &mut BTreeMap<OsString, NodeId>, change: &Change) {
+/// A change to the names of one directory. A rename from one into another concerns both.
+fn apply_to_names(names: &mut BTreeMap<OsString, NodeId>, of: NodeId, change: &Change) {
     match change {
         Change::Create { name, node, .. } => drop(names.insert(name.clone(), *node)),
         Change::Remove { name, .. } => drop(names.remove(name)),
-        Change::Rename { from, to, node, .. } => {
-            names.remove(from);
-            names.insert(to.clone(), *node);
+        Change::Rename { directory, from, target, to, node } => {
+            if of == *directory {
+                names.remove(from);
+            }
+            if of == *target {
+                names.insert(to.clone(), *node);
+            }
         }
         Change::Write { .. } | Change::Resize { .. } | Change::Sync { .. } => {}
     }

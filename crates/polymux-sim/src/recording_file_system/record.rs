@@ -108,12 +108,14 @@ pub enum Change {
         /// The name.
         name: OsString,
     },
-    /// A node got another name in its directory, and whatever had that name lost it.
+    /// A file got another name, perhaps in another directory, and whatever had that name lost it.
     Rename {
-        /// Where.
+        /// Where it was.
         directory: NodeId,
         /// Old name.
         from: OsString,
+        /// Where it is.
+        target: NodeId,
         /// New name.
         to: OsString,
         /// What is renamed.
@@ -162,6 +164,24 @@ pub struct Record {
     pub(super) directories: BTreeMap<NodeId, BTreeMap<OsString, NodeId>>,
     /// Operations in the order in which they were carried out.
     pub operations: Vec<Operation>,
+}
+
+impl Operation {
+    /// In one line, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let path = self.path.display();
+        match &self.change {
+            Change::Write { offset, bytes, durability, .. } => {
+                format!("write {path} at {offset}, {} bytes, {durability:?}", bytes.len())
+            }
+            Change::Create { kind, .. } => format!("create {kind:?} {path}"),
+            Change::Remove { name, .. } => format!("remove {} (was {path})", name.display()),
+            Change::Rename { from, .. } => format!("rename {} to {path}", from.display()),
+            Change::Resize { length, .. } => format!("resize {path} to {length}"),
+            Change::Sync { .. } => format!("sync {path}"),
+        }
+    }
 }
 
 impl Record {

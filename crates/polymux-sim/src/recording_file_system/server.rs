@@ -3,8 +3,7 @@
 //! What is true here:
 //! * Files are opened for direct I/O, so every read and write of a program arrives, as one request up to a megabyte and in
 //!   the order of the program. Names and attributes are cached by the kernel: they change only through it.
-//! * What a store does not use is refused (links, renames between directories): a crash state would have to have a rule
-//!   for it.
+//! * What a store does not use is refused (links, renames of directories): a crash state would have to have a rule for it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -162,10 +161,10 @@ impl Filesystem for Server {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let outcome = match (parent == new_parent, flags.is_empty()) {
-            (true, true) => self.tree.lock().rename(NodeId(parent.0), name, new_name),
-            (false, _) => Err(Errno::EXDEV),
-            (_, false) => Err(Errno::EINVAL),
+        let outcome = if flags.is_empty() {
+            self.tree.lock().rename(NodeId(parent.0), name, NodeId(new_parent.0), new_name)
+        } else {
+            Err(Errno::EINVAL)
         };
         answer(reply, outcome);
     }

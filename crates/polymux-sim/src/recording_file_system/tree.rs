@@ -31,8 +31,12 @@ enum Body {
     Directory(BTreeMap<OsString, NodeId>),
 }
 
+/// Told of each operation at the moment when it is made visible.
+pub(super) type Observer = dyn Fn(&Operation) + Send + Sync;
+
 struct Recording {
     record: Record,
+    observer: Option<Arc<Observer>>,
     /// Operations from this position on fail.
     stop: usize,
 }
@@ -52,7 +56,7 @@ impl Tree {
     pub(super) fn load(&mut self, image: &Image) -> NodeId {
         let root = NodeId(self.next);
         let record = Record { root, files: BTreeMap::new(), directories: BTreeMap::new(), operations: Vec::new() };
-        self.recordings.insert(root, Recording { record, stop: usize::MAX });
+        self.recordings.insert(root, Recording { record, observer: None, stop: usize::MAX });
         self.load_directory(root, &image.entries, PathBuf::new());
         root
     }
@@ -91,6 +95,11 @@ impl Tree {
     /// Lets operations from a position of the record on fail.
     pub(super) fn stop_at(&mut self, root: NodeId, position: usize) {
         self.recording(root).stop = position;
+    }
+
+    /// From now on operations are told to this observer.
+    pub(super) fn observe(&mut self, root: NodeId, observer: Arc<Observer>) {
+        self.recording(root).observer = Some(observer);
     }
 
     fn take_id(&mut self) -> NodeId {
@@ -187,21 +196,25 @@ impl Tree {
         Ok(())
     }
 
-    /// Renames a file within its directory.
-    pub(super) fn rename(&mut self, parent: NodeId, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
+    /// Renames a file, within one recorded directory.
+    pub(super) fn rename(&mut self, parent: NodeId, from: &OsStr, target: NodeId, to: &OsStr) -> Result<(), Errno> {
         let node = self.lookup(parent, from)?;
         if matches!(self.check(node)?.body, Body::Directory(_)) {
             return Err(Errno::EOPNOTSUPP);
         }
-        match self.names(parent)?.get(to) {
+        self.check(target)?;
+        if self.nodes[&target].recording != self.nodes[&parent].recording {
+            return Err(Errno::EXDEV);
+        }
+        match self.names(target)?.get(to) {
             Some(other) if matches!(self.nodes[other].body, Body::Directory(_)) => return Err(Errno::EISDIR),
             _ => {}
         }
-        let path = self.nodes[&parent].path.join(to);
+        let path = self.nodes[&target].path.join(to);
         self.names_mut(parent).remove(from);
-        self.names_mut(parent).insert(to.to_owned(), node);
+        self.names_mut(target).insert(to.to_owned(), node);
         self.nodes.get_mut(&node).expect("it was looked up").path = path;
-        self.note(node, Change::Rename { directory: parent, from: from.to_owned(), to: to.to_owned(), node });
+        self.note(node, Change::Rename { directory: parent, from: from.to_owned(), target, to: to.to_owned(), node });
         Ok(())
     }
 
@@ -252,6 +265,11 @@ impl Tree {
     fn note(&mut self, id: NodeId, change: Change) {
         let node = &self.nodes[&id];
         let (recording, path) = (node.recording, node.path.clone());
-        self.recording(recording).record.operations.push(Operation { change, path });
+        let recording = self.recording(recording);
+        let operation = Operation { change, path };
+        if let Some(observer) = &recording.observer {
+            observer(&operation);
+        }
+        recording.record.operations.push(operation);
     }
 }

@@ -23,6 +23,8 @@ use crate::tier::Tier;
 
 /// A write that must not wait is let through on file systems without `RWF_NOWAIT` while less than this is unsynced.
 const NOWAIT_UNSYNCED_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Where the description of an object is.
+const STAMP_ATTRIBUTE: &str = "user.polymux";
 /// Directory entries that may be waiting to become durable.
 const CREATED_MAX: usize = 65_536;
 
@@ -463,11 +465,31 @@ impl Tier for PosixTier {
             return Ok(());
         }
         let open = self.object(object)?;
-        let value = super::stamp_format::encode(stamp);
-        match rustix::fs::fsetxattr(&open.descriptor, "user.polymux", &value, rustix::fs::XattrFlags::empty()) {
-            // Best effort: many file systems keep attributes in one block, which a long path does not fit into.
-            Ok(()) | Err(rustix::io::Errno::NOSPC | rustix::io::Errno::TOOBIG | rustix::io::Errno::RANGE) => Ok(()),
-            Err(errno) => Err(self.error("describing an object", object, errno)),
+        let mut stamp = std::borrow::Cow::Borrowed(stamp);
+        loop {
+            let value = super::stamp_format::encode(&stamp);
+            match rustix::fs::fsetxattr(&open.descriptor, STAMP_ATTRIBUTE, &value, rustix::fs::XattrFlags::empty()) {
+                Ok(()) => return Ok(()),
+                // Many file systems keep attributes in one block: the names next to the file matter most.
+                Err(rustix::io::Errno::NOSPC | rustix::io::Errno::TOOBIG | rustix::io::Errno::RANGE) => {
+                    match stamp.without_upper_half() {
+                        Some(shorter) => stamp = std::borrow::Cow::Owned(shorter),
+                        None => return Ok(()),
+                    }
+                }
+                Err(errno) => return Err(self.error("describing an object", object, errno)),
+            }
+        }
+    }
+
+    fn read_stamp(&self, object: ObjectRef) -> Result<Option<ObjectStamp>, TierError> {
+        let open = self.object(object)?;
+        // As much as Linux lets any attribute have.
+        let mut value = vec![0; 65_536];
+        match rustix::fs::fgetxattr(&open.descriptor, STAMP_ATTRIBUTE, &mut value[..]) {
+            Ok(length) => Ok(super::stamp_format::decode(&value[..length]).ok()),
+            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::RANGE) => Ok(None),
+            Err(errno) => Err(self.error("reading the description of an object", object, errno)),
         }
     }
 
@@ -558,6 +580,10 @@ impl Tier for PosixTier {
         // What is not empty stays; a directory without a label is nobody's tier, so that failing here does no harm.
         super::directory::remove_empty(&self.path);
         Ok(())
+    }
+
+    fn probe(&self) -> Result<(), TierError> {
+        self.try_out()
     }
 
     fn counters(&self) -> CounterSnapshot {

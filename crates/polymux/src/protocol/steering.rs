@@ -182,6 +182,8 @@ pub struct ExplainReport {
     pub jobs: Vec<JobReport>,
     /// Why nothing that nobody asked for moves at the moment.
     pub why_not_now: Option<String>,
+    /// Tiers that take no new data at the moment, with the reason.
+    pub tiers_out: Vec<(String, String)>,
 }
 
 /// Everything `plan` tells.

@@ -44,7 +44,7 @@ impl Plan {
     }
 
     /// Why it cannot be carried out here.
-    fn obstacle(&self) -> Option<&'static str> {
+    pub fn obstacle(&self) -> Option<&'static str> {
         let needs_loop = matches!(self.ground, Ground::LoopDevices { .. });
         if !have_fuse() {
             Some("/dev/fuse cannot be opened")
@@ -89,26 +89,38 @@ impl TestVolume {
             skip(why);
             return None;
         }
+        let mut volume = Self::bare();
+        volume.lay_ground(plan.ground);
+        volume.format(plan.fast_capacity);
+        Some(volume)
+    }
+
+    /// A volume of tiers (names and directories in speed order) that the caller has brought up and takes down after it. It
+    /// is not made yet: `format` makes it, or a configuration of one that is there already is written.
+    pub fn on_tiers(tiers: Vec<(String, PathBuf)>) -> Self {
+        let mut volume = Self::bare();
+        volume.tiers = tiers;
+        volume
+    }
+
+    fn bare() -> Self {
         let base = tempfile::Builder::new().prefix("polymux-mounted-").tempdir().expect("a directory can be made");
         // Other users take part in some tests.
         std::fs::set_permissions(base.path(), PermissionsExt::from_mode(0o755)).expect("its mode can be set");
-        let mut volume = Self {
+        for directory in ["mount", "config", "runtime"] {
+            std::fs::create_dir(base.path().join(directory)).expect("a directory can be made");
+        }
+        Self {
             name: "tested".to_owned(),
             daemon: None,
             mountpoint: base.path().join("mount"),
             tiers: Vec::new(),
             grounds: Vec::new(),
             base,
-        };
-        volume.lay_ground(plan.ground);
-        volume.format(plan.fast_capacity);
-        Some(volume)
+        }
     }
 
     fn lay_ground(&mut self, ground: Ground) {
-        for directory in ["mount", "config", "runtime"] {
-            std::fs::create_dir(self.base.path().join(directory)).expect("a directory can be made");
-        }
         let base = self.base.path().to_path_buf();
         if let Ground::LoopDevices { fast, slow } = ground {
             self.grounds.push(NativeMount::new(&base, "fast-device", FileSystemKind::Ext4, fast));
@@ -121,7 +133,8 @@ impl TestVolume {
         }
     }
 
-    fn format(&self, fast_capacity: Option<&str>) {
+    /// Runs `polymux create`.
+    pub fn format(&self, fast_capacity: Option<&str>) {
         let tiers = self.tiers.iter().map(|(name, path)| format!("--tier={name}={}", path.display()));
         let capacity = fast_capacity.map(|capacity| format!("--capacity=fast={capacity}"));
         let arguments: Vec<String> =
@@ -144,6 +157,11 @@ impl TestVolume {
         let config = std::fs::read_to_string(self.config_path()).expect("the configuration can be read");
         assert!(config.contains(from), "{from:?} does not stand in the configuration:\n{config}");
         std::fs::write(self.config_path(), config.replace(from, to)).expect("the configuration can be written");
+    }
+
+    /// Runs the program under test as [`TestVolume::polymux`] does, with another deadline.
+    pub fn polymux_within<'a>(&self, arguments: impl IntoIterator<Item = &'a str>, deadline: Duration) -> Finished {
+        run_within(&mut self.command(arguments), deadline)
     }
 
     /// Runs the program under test with a registry of its own.
@@ -237,6 +255,23 @@ impl TestVolume {
             panic!("the daemon does not end within {STOP_DEADLINE:?}: {}", self.log());
         };
         assert!(status.success(), "the daemon ended with {status}: {}", self.log());
+    }
+
+    /// Unmounts where the end is expected not to be a clean one; returns what the command said.
+    pub fn unmount_uncleanly(&mut self) -> Finished {
+        self.polymux(["umount", text(&self.mountpoint)])
+    }
+
+    /// Waits until a daemon that ended uncleanly is gone.
+    pub fn wait_for_unclean_end(&mut self) {
+        let mut daemon = self.daemon.take().expect("it was mounted");
+        let status = wait_within(&mut daemon, STOP_DEADLINE).expect("the daemon ends");
+        assert!(!status.success(), "the daemon ended with {status}: {}", self.log());
+    }
+
+    /// The process that serves the volume, while it is mounted.
+    pub fn daemon_id(&self) -> Option<rustix::process::Pid> {
+        self.daemon.as_ref().map(rustix::process::Pid::from_child)
     }
 
     /// Kills the daemon as `kill -9` does. What is mounted answers with errors from then on.

@@ -128,7 +128,7 @@ fn names_get_lost_in_order_or_each_for_itself() {
     let record = record(vec![
         create("a", FILE),
         create("b", other),
-        Change::Rename { directory: ROOT, from: "a".into(), to: "b".into(), node: FILE },
+        Change::Rename { directory: ROOT, from: "a".into(), target: ROOT, to: "b".into(), node: FILE },
         Change::Remove { directory: ROOT, name: "b".into() },
     ]);
     let states = after(&record);

@@ -1,0 +1,299 @@
+//! Block devices with service times: each is a loop device over a file of a small FUSE file system, which serves one request
+//! after the other, each in the time that its bytes take.
+//!
+//! What is true here:
+//! * The kernel's throttle lets requests pass at once until the share of a slice of 100 ms is used up; bandwidth is right then,
+//!   and latencies mean nothing. Here a request waits for those before it, as at a device with one head.
+//! * Bytes lie in a file in memory. A request is answered when its time is over; order is that of arrival; a flush waits for
+//!   what came before it.
+//! * Each device has a thread that serves it; the thread that takes requests from the kernel never sleeps.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use fuser::{
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyWrite, Request, WriteFlags,
+};
+
+use crate::throttled::Limits;
+
+/// How long the kernel may keep names and attributes, which never change.
+const KEEP: Duration = Duration::from_secs(3600);
+
+/// Longest request.
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
+
+/// Requests that the kernel may have under way.
+const REQUESTS_MAX: u16 = 256;
+
+/// Inode numbers of the files follow that of the root.
+const FIRST_FILE: u64 = 2;
+
+/// What is asked of a device, and how it is answered.
+enum Asked {
+    Read { offset: u64, length: usize, reply: ReplyData },
+    Write { offset: u64, data: Vec<u8>, reply: ReplyWrite },
+    Zero { offset: u64, length: u64, reply: ReplyEmpty },
+    Flush { reply: ReplyEmpty },
+}
+
+struct Disk {
+    name: &'static str,
+    length: u64,
+    limits: Arc<Mutex<Limits>>,
+    requests: Sender<Asked>,
+}
+
+/// A mounted file system with a file for each device; unmounted when dropped.
+pub struct ServedDisks {
+    path: PathBuf,
+    limits: Vec<(&'static str, Arc<Mutex<Limits>>)>,
+    session: Option<BackgroundSession>,
+}
+
+impl ServedDisks {
+    /// Mounts at `path`, which must be there, a file for each name. Bytes are kept in files in `memory`.
+    ///
+    /// # Errors
+    /// Where it cannot be mounted.
+    pub fn mount(path: &Path, memory: &Path, names: &[&'static str], length: u64) -> Result<Self> {
+        let mut disks = Vec::new();
+        for name in names {
+            let bytes = File::create_new(memory.join(format!("{name}.bytes")))?;
+            bytes.set_len(length)?;
+            let bytes = File::options().read(true).write(true).open(memory.join(format!("{name}.bytes")))?;
+            let limits = Arc::new(Mutex::new(Limits::default()));
+            let (requests, asked) = channel();
+            let device = Device { bytes, limits: Arc::clone(&limits), free_at: Instant::now() };
+            thread::Builder::new()
+                .name(format!("device-{name}"))
+                .spawn(move || without_writeback(|| device.serve(&asked)))?;
+            disks.push(Disk { name, length, limits, requests });
+        }
+        let limits = disks.iter().map(|disk| (disk.name, Arc::clone(&disk.limits))).collect();
+        let mut config = Config::default();
+        config.mount_options = vec![MountOption::FSName("polymux-served".to_owned()), MountOption::RW];
+        config.n_threads = Some(1);
+        let place = path.to_owned();
+        let spawned =
+            thread::spawn(move || without_writeback(|| fuser::spawn_mount(Server { disks }, &place, &config)));
+        let session =
+            spawned.join().expect("mounting does not panic").context("cannot mount devices with service times")?;
+        Ok(Self { path: path.to_owned(), limits, session: Some(session) })
+    }
+
+    /// The file of a device.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Lets a device be as fast as `limits` say from the next request on.
+    pub fn limit(&self, name: &str, limits: &Limits) {
+        let found = self.limits.iter().find(|(known, _)| *known == name);
+        let (_, place) = found.expect("the device was made here");
+        *place.lock().unwrap_or_else(PoisonError::into_inner) = *limits;
+    }
+
+    /// Unmounts; nothing may use the files any more.
+    ///
+    /// # Errors
+    /// Where it is in use.
+    pub fn unmount(&mut self) -> Result<()> {
+        match self.session.take() {
+            Some(session) => Ok(session.umount_and_join()?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Runs `work` on a thread whose children and own memory are never got by writing to the file systems that wait for it.
+fn without_writeback<R>(work: impl FnOnce() -> R) -> R {
+    // Without the right to say so there is no root, and then there are no loop devices either.
+    let _ = rustix::process::configure_io_flusher_behavior(true);
+    work()
+}
+
+/// The end of a device that takes time.
+struct Device {
+    bytes: File,
+    limits: Arc<Mutex<Limits>>,
+    free_at: Instant,
+}
+
+impl Device {
+    fn serve(mut self, asked: &Receiver<Asked>) {
+        for request in asked {
+            let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+            self.wait(service_time(&limits, &request));
+            self.answer(request);
+        }
+    }
+
+    /// A device that was idle begins now; one that was not goes on where it was, however late this thread woke.
+    fn wait(&mut self, own: Duration) {
+        let now = Instant::now();
+        self.free_at = self.free_at.max(now) + own;
+        thread::sleep(self.free_at.saturating_duration_since(now));
+    }
+
+    fn answer(&self, request: Asked) {
+        match request {
+            Asked::Read { offset, length, reply } => {
+                let mut buffer = vec![0; length];
+                match self.bytes.read_exact_at(&mut buffer, offset) {
+                    Ok(()) => reply.data(&buffer),
+                    Err(_) => reply.error(Errno::EIO),
+                }
+            }
+            Asked::Write { offset, data, reply } => match self.bytes.write_all_at(&data, offset) {
+                Ok(()) => reply.written(u32::try_from(data.len()).expect("a request is short")),
+                Err(_) => reply.error(Errno::ENOSPC),
+            },
+            Asked::Zero { offset, length, reply } => {
+                let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+                match rustix::fs::fallocate(&self.bytes, flags, offset, length) {
+                    Ok(()) => reply.ok(),
+                    Err(_) => reply.error(Errno::EIO),
+                }
+            }
+            Asked::Flush { reply } => reply.ok(),
+        }
+    }
+}
+
+/// What a request takes by itself.
+fn service_time(limits: &Limits, request: &Asked) -> Duration {
+    let (length, bytes_per_second, per_second) = match request {
+        Asked::Read { length, .. } => (*length, limits.read_bytes, limits.reads),
+        Asked::Write { data, .. } => (data.len(), limits.written_bytes, limits.writes),
+        Asked::Zero { .. } | Asked::Flush { .. } => return Duration::ZERO,
+    };
+    let by_bytes = bytes_per_second.map_or(0.0, |rate| length as f64 / rate as f64);
+    let by_number = per_second.map_or(0.0, |rate| 1.0 / rate as f64);
+    Duration::from_secs_f64(by_bytes.max(by_number))
+}
+
+struct Server {
+    disks: Vec<Disk>,
+}
+
+impl Server {
+    fn disk(&self, ino: INodeNo) -> Result<&Disk, Errno> {
+        let index = ino.0.checked_sub(FIRST_FILE).and_then(|index| usize::try_from(index).ok());
+        index.and_then(|index| self.disks.get(index)).ok_or(Errno::ENOENT)
+    }
+
+    fn ask(&self, ino: INodeNo, asked: Asked) {
+        let disk = self.disk(ino).expect("the kernel asks for a file that it has opened");
+        disk.requests.send(asked).expect("a device serves as long as its file system is mounted");
+    }
+
+    fn attr(&self, ino: INodeNo) -> Result<FileAttr, Errno> {
+        let (kind, size) = match ino {
+            INodeNo::ROOT => (FileType::Directory, 0),
+            ino => (FileType::RegularFile, self.disk(ino)?.length),
+        };
+        Ok(FileAttr {
+            ino,
+            size,
+            blocks: size.div_ceil(512),
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
+            kind,
+            perm: 0o700,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        })
+    }
+}
+
+impl Filesystem for Server {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let refused = |nearest: String| io::Error::other(format!("the kernel allows {nearest} at most"));
+        config.set_max_write(REQUEST_BYTES_MAX).map_err(|nearest| refused(format!("{nearest} bytes")))?;
+        config.set_max_background(REQUESTS_MAX).map_err(|nearest| refused(format!("{nearest} requests")))?;
+        config.set_congestion_threshold(REQUESTS_MAX).map_err(|nearest| refused(format!("{nearest} requests")))?;
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let index = self.disks.iter().position(|disk| OsStr::new(disk.name) == name).ok_or(Errno::ENOENT);
+        match index.and_then(|index| self.attr(INodeNo(FIRST_FILE + index as u64))) {
+            Ok(attr) => reply.entry(&KEEP, &attr, Generation(0)),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.attr(ino) {
+            Ok(attr) => reply.attr(&KEEP, &attr),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let rest = self.disk(ino).map_or(0, |disk| disk.length.saturating_sub(offset));
+        let length = usize::try_from(u64::from(size).min(rest)).expect("a request fits into memory");
+        self.ask(ino, Asked::Read { offset, length, reply });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        self.ask(ino, Asked::Write { offset, data: data.to_vec(), reply });
+    }
+
+    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.ask(ino, Asked::Flush { reply });
+    }
+
+    /// Not wanted: the kernel asks once and never again.
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fallocate(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, length: u64, _: i32, reply: ReplyEmpty) {
+        // Of a device, which has its length and its room, only discards and zeroing are asked.
+        self.ask(ino, Asked::Zero { offset, length, reply });
+    }
+}

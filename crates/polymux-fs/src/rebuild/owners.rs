@@ -1,0 +1,266 @@
+//! Which object owns which blocks of a file.
+//!
+//! What is true here:
+//! * Every block in which any object of the file has data is owned by one that has data there. Of several with the same
+//!   bytes any will do; of several with different ones it is the one that was written last.
+//! * Bytes that are in no other object and do not become the file's own are a *version*: a file of their own in `lost+found`.
+//! * The size is at least what every object holds, so that nothing is cut when the volume is mounted.
+
+use polymux_tier::ObjectRef;
+use polymux_types::{Ino, Timestamp};
+
+use super::SourceTier;
+use super::findings::{self, Findings, RebuildFindingKind};
+use super::ranges::{self, BlockRange};
+use super::scan::{Group, Lost, Place, Scanned, Told};
+use crate::blockmap::{END, Extent, Owner};
+use crate::error::Result;
+use crate::store::{ObjectEntry, ObjectRole};
+
+/// A file as its record will be, without a name.
+#[derive(Clone, Debug)]
+pub(super) struct RebuiltFile {
+    pub(super) ino: Ino,
+    pub(super) generation: u32,
+    pub(super) permissions: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) modified: Timestamp,
+    pub(super) size: u64,
+    pub(super) home: u8,
+    pub(super) objects: Vec<ObjectEntry>,
+    pub(super) extents: Vec<Extent>,
+    pub(super) told: Option<Box<Told>>,
+}
+
+/// An object that becomes a file in `lost+found`.
+#[derive(Clone, Debug)]
+pub(super) struct LostFile {
+    pub(super) file: RebuiltFile,
+    pub(super) why: RebuildFindingKind,
+    /// Name of its tier.
+    pub(super) tier: String,
+    /// The inode that the object belonged to, where one is known.
+    pub(super) of: Option<Ino>,
+    pub(super) detail: String,
+}
+
+/// Bytes of a file that are not its newest ones.
+#[derive(Clone, Debug)]
+pub(super) enum Version {
+    /// All that the object has.
+    Whole(LostFile),
+    /// Some blocks of an object that the file needs: they are copied.
+    Copied {
+        lost: LostFile,
+        /// Place of the tier in the speed order.
+        tier: usize,
+        source: ObjectRef,
+        ranges: Vec<BlockRange>,
+    },
+}
+
+/// What became of a group of objects.
+pub(super) struct Owned {
+    pub(super) file: RebuiltFile,
+    pub(super) versions: Vec<Version>,
+}
+
+/// Decides over the blocks of one file.
+pub(super) fn decide(
+    tiers: &[SourceTier<'_>],
+    objects: &[Scanned],
+    group: &Group,
+    findings: &mut Findings,
+) -> Result<Owned> {
+    let members: Vec<&Scanned> = group.objects.iter().map(|place| &objects[*place]).collect();
+    let told = members[0].told.as_deref().expect("a group has a stamp");
+    if members.len() == 1 {
+        return Ok(Owned { file: file_of(tiers, told, &members, 0, Vec::new(), findings), versions: Vec::new() });
+    }
+    let split = split(tiers, told.ino, &members, findings)?;
+    let owned_blocks = |member: usize| -> u64 {
+        split.owners.iter().filter(|(_, owner)| *owner == member).map(|((start, end), _)| end - start).sum()
+    };
+    let mut versions = Vec::new();
+    let mut kept = Vec::new();
+    for (member, differing) in split.differing.iter().enumerate() {
+        if differing.is_empty() {
+            kept.push(member);
+            continue;
+        }
+        let is_needed = owned_blocks(member) > 0;
+        let version = version_of(tiers, members[member], differing, is_needed);
+        if is_needed {
+            kept.push(member);
+        }
+        versions.push(version);
+    }
+    let home = kept.iter().copied().max_by_key(|member| (owned_blocks(*member), std::cmp::Reverse(*member)));
+    let home = home.expect("the object that was written last is kept");
+    let slot = |member: usize| {
+        let slot = kept.iter().position(|other| *other == member).expect("an owner is kept");
+        u8::try_from(slot).expect("a file has one object a tier")
+    };
+    let exceptions = exceptions(&split.owners, home, slot);
+    let kept_members: Vec<&Scanned> = kept.iter().map(|member| members[*member]).collect();
+    let file = file_of(tiers, told, &kept_members, slot(home), exceptions, findings);
+    Ok(Owned { file, versions })
+}
+
+/// Owners of all pieces, and what each object has that the owner has differently.
+struct Split {
+    owners: Vec<(BlockRange, usize)>,
+    differing: Vec<Vec<BlockRange>>,
+}
+
+fn split(tiers: &[SourceTier<'_>], ino: Ino, members: &[&Scanned], findings: &mut Findings) -> Result<Split> {
+    let tier_of = |member: usize| &tiers[members[member].tier];
+    let at = |member: usize| (tier_of(member).tier, members[member].reference);
+    let mut data = Vec::with_capacity(members.len());
+    for (member, scanned) in members.iter().enumerate() {
+        let (tier, reference) = at(member);
+        let found = ranges::data_of(tier, reference, scanned.size);
+        data.push(found.map_err(|error| crate::Error::tier(tier_of(member).label.tier, error))?);
+    }
+    let mut split = Split { owners: Vec::new(), differing: vec![Vec::new(); members.len()] };
+    for (range, holders) in ranges::pieces(&data) {
+        // The first of those that were written last: it has the newest stamp, too.
+        let newest = |member: &usize| (members[*member].modified, std::cmp::Reverse(*member));
+        let owner = holders.iter().copied().max_by_key(newest).expect("a piece has a holder");
+        split.owners.push((range, owner));
+        for other in holders.into_iter().filter(|other| *other != owner) {
+            match ranges::differences(at(owner), at(other), range) {
+                Ok(found) => found.into_iter().for_each(|found| ranges::append(&mut split.differing[other], found)),
+                Err(error) => {
+                    let place = (tier_of(other).name, members[other].reference.id);
+                    let bytes = (range.1 - range.0) * polymux_types::limits::BLOCK_SIZE;
+                    let detail = format!("{bytes} bytes from block {}: {error}", range.0);
+                    findings.add_sized(findings::BYTES_UNREADABLE, (ino, bytes), place, detail);
+                }
+            }
+        }
+    }
+    Ok(split)
+}
+
+/// Extents of what is not owned by home. Who owns the last bytes owns what the file will grow to.
+fn exceptions(owners: &[(BlockRange, usize)], home: usize, slot: impl Fn(usize) -> u8) -> Vec<Extent> {
+    let mut extents: Vec<Extent> = Vec::new();
+    for ((start, end), owner) in owners.iter().filter(|(_, owner)| *owner != home) {
+        let owner = Owner::Slot(slot(*owner));
+        match extents.last_mut() {
+            Some(last) if last.end == *start && last.owner == owner => last.end = *end,
+            _ => extents.push(Extent { start: *start, end: *end, owner }),
+        }
+    }
+    if let (Some((_, last)), Some(extent)) = (owners.last(), extents.last_mut())
+        && *last != home
+    {
+        extent.end = END;
+    }
+    extents
+}
+
+fn version_of(tiers: &[SourceTier<'_>], member: &Scanned, differing: &[BlockRange], is_needed: bool) -> Version {
+    let tier = &tiers[member.tier];
+    let of = member.told.as_ref().map(|told| told.ino);
+    let shown: Vec<String> = differing.iter().map(|(start, end)| format!("{start}-{}", end - 1)).collect();
+    let detail = format!("blocks {} of object {:016x}", shown.join(", "), member.reference.id);
+    let mut file = alone(tiers, member);
+    if !is_needed {
+        let lost = LostFile { file, why: findings::TWO_VERSIONS, tier: tier.name.to_owned(), of, detail };
+        return Version::Whole(lost);
+    }
+    // Made when the copy is.
+    file.objects.clear();
+    let end = differing.last().map_or(0, |(_, end)| end * polymux_types::limits::BLOCK_SIZE);
+    file.size = end.min(member.size);
+    let lost = LostFile { file, why: findings::TWO_VERSIONS, tier: tier.name.to_owned(), of, detail };
+    Version::Copied { lost, tier: member.tier, source: member.reference, ranges: differing.to_vec() }
+}
+
+/// An object as a file of its own. It gets its number with its name.
+fn alone(tiers: &[SourceTier<'_>], object: &Scanned) -> RebuiltFile {
+    let told = object.told.as_deref();
+    RebuiltFile {
+        ino: Ino(0),
+        generation: 1,
+        permissions: told.map_or(0o600, |told| told.permissions & 0o777),
+        uid: told.map_or(0, |told| told.uid),
+        gid: told.map_or(0, |told| told.gid),
+        modified: object.modified,
+        size: object.size,
+        home: 0,
+        objects: vec![entry_of(tiers, object)],
+        extents: Vec::new(),
+        told: None,
+    }
+}
+
+/// The file that an object becomes which belongs to none.
+pub(super) fn lost_file(tiers: &[SourceTier<'_>], objects: &[Scanned], lost: &Lost) -> LostFile {
+    let object = &objects[lost.object];
+    LostFile {
+        file: alone(tiers, object),
+        why: lost.why,
+        tier: tiers[object.tier].name.to_owned(),
+        of: object.told.as_ref().map(|told| told.ino),
+        detail: format!("object {:016x}", object.reference.id),
+    }
+}
+
+fn entry_of(tiers: &[SourceTier<'_>], object: &Scanned) -> ObjectEntry {
+    ObjectEntry {
+        tier: tiers[object.tier].label.tier,
+        object: object.reference.id,
+        role: ObjectRole::Owner,
+        generation: 1,
+        bucket: object.reference.bucket,
+    }
+}
+
+fn file_of(
+    tiers: &[SourceTier<'_>],
+    told: &Told,
+    members: &[&Scanned],
+    home: u8,
+    extents: Vec<Extent>,
+    findings: &mut Findings,
+) -> RebuiltFile {
+    let held = members.iter().map(|object| object.size).max().unwrap_or(0);
+    let written = members.iter().map(|object| object.modified).max().unwrap_or_default();
+    let (size, modified) = match told.refreshed {
+        Some((at, size)) if written > at => {
+            if size > held {
+                let tier = &tiers[members[0].tier];
+                let detail = format!("its objects hold {held} bytes, and it had {size} when it was described");
+                let place = (tier.name, members[0].reference.id);
+                findings.add_sized(findings::SIZE_UNCERTAIN, (told.ino, size), place, detail);
+            }
+            (size.max(held), written)
+        }
+        Some((_, size)) => (size.max(held), told.modified),
+        None => (held, told.modified.max(written)),
+    };
+    RebuiltFile {
+        ino: told.ino,
+        generation: told.generation.max(1),
+        permissions: told.permissions,
+        uid: told.uid,
+        gid: told.gid,
+        modified,
+        size,
+        home,
+        objects: members.iter().map(|object| entry_of(tiers, object)).collect(),
+        extents,
+        told: Some(Box::new(told.clone())),
+    }
+}
+
+impl RebuiltFile {
+    /// Where it was when it was described.
+    pub(super) fn place(&self) -> Option<&Place> {
+        self.told.as_ref().map(|told| &told.place)
+    }
+}

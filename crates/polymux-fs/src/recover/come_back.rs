@@ -1,0 +1,154 @@
+//! A tier that was missing, or was lost while in use, is there again and is taken up without another mount
+//! (docs/design/0014).
+//!
+//! What is true here:
+//! * It is checked exactly as a mount checks it: the right volume, the right tier, and the epoch that was last written to
+//!   it. One that was restored from an older copy or cloned stays missing.
+//! * Nobody sees it before its epoch was raised, what is disowned there was carried out, and objects that nobody knows were
+//!   removed: its part of the passes of recovery. A size is asked of it only after that.
+//! * Bytes that were written to a tier before it was lost, and not synced, count as lost.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use polymux_tier::{CleanStamp, Tier, TierError};
+use polymux_types::{Epoch, Ino, TierId};
+
+use super::mount::{Matched, check_label, read_volume};
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::file_system::Progress;
+use crate::inode::{FileState, Inode};
+use crate::space::{Purpose, TierHandle};
+use crate::store::{EpochRecord, Shutdown, TierStanding};
+use crate::volume::{MissingTiers, TierMember, TierPresence, VolumeError};
+
+/// How often a tier that is not there is looked for.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+type TakeUp<T> = std::result::Result<T, VolumeError>;
+
+impl Core {
+    /// Looks for a tier that is not there, now and then, and takes it up. Returns whether it did.
+    pub(crate) fn look_for_tier(&self, tier: TierId) -> Progress {
+        let Ok(handle) = self.tiers.by_id(tier) else { return Progress::Idle };
+        let is_wanted = handle.present().is_none() || handle.may_have_gone();
+        if self.is_read_only() || self.unmounted.load(Ordering::Acquire) || !is_wanted || handle.is_silent() {
+            return Progress::Idle;
+        }
+        let Some(source) = handle.source_when_due(LOOK_INTERVAL) else { return Progress::Idle };
+        // One that fails, and is still where it was, is tried again elsewhere.
+        if handle.present().is_some() && !matches!(handle.get().map(Tier::probe), Ok(Err(TierError::Label(_)))) {
+            return Progress::Idle;
+        }
+        let found = source.open().and_then(|member| {
+            let taken = self.take_up(&handle, member);
+            taken.map_err(|error| error.to_string())
+        });
+        match found {
+            Ok(()) => Progress::Worked,
+            Err(reason) => {
+                if handle.set_missing_reason(&reason) {
+                    log::warn!("volume {}: tier `{}` stays away: {reason}", self.name, handle.name);
+                }
+                Progress::Idle
+            }
+        }
+    }
+
+    fn take_up(&self, away: &Arc<TierHandle>, member: TierMember) -> TakeUp<()> {
+        let _one_at_a_time = self.tier_event.lock();
+        let _raising = self.raising.lock();
+        let TierPresence::Present(present) = &member.presence else {
+            let TierPresence::Missing(reason) = member.presence else { unreachable!("it is one of the two") };
+            return Err(VolumeError::TierMissing { name: away.name.clone(), reason });
+        };
+        let present = Arc::clone(present);
+        let found = self.metadata.tiers()?.into_iter().find(|(id, _)| *id == away.id);
+        let (id, record) = found.ok_or_else(|| Error::corrupted("the tier table", "a tier has no record"))?;
+        let standing = record.standing;
+        let volume = read_volume(&self.metadata, &self.name)?;
+        let epoch = self.metadata.epoch()?.ok_or_else(|| Error::corrupted("the epoch record", "it is missing"))?;
+        let source = away.source();
+        let mut matched = Matched { id, record, member: TierMember { source, ..member }, label: None };
+        check_label(&mut matched, &volume, epoch, MissingTiers::Refuse)?;
+        let label = matched.label.take().ok_or_else(|| Error::corrupted("the label", "it was not read"))?;
+        let was_lost = away.present().is_some();
+        if was_lost && label.clean != CleanStamp::InUse {
+            let reason =
+                "its label says that it was stopped, and this volume did not stop it: it was cloned".to_owned();
+            return Err(VolumeError::TierMissing { name: away.name.clone(), reason });
+        }
+        let purpose = if away.holds_metadata() { Purpose::DataAndMetadata } else { Purpose::Data };
+        let handle = TierHandle::new(id, matched.member, purpose, self.clock.clone());
+        handle.set_draining(standing == TierStanding::Draining);
+        handle.follow(away);
+        self.recover_tier(&handle, label.clean)?;
+        if !was_lost {
+            self.remove_unknown_objects(&handle)?;
+        }
+        drop(present);
+        self.tiers.replace(handle);
+        let handle = self.tiers.by_id(id)?;
+        for inode in self.inodes.all() {
+            if let Some(file) = inode.file() {
+                self.see_again(&inode, file, &handle, was_lost)?;
+            }
+        }
+        handle.note_room_freed();
+        self.note_recovery(format!("tier `{}` is there again and was taken up", handle.name));
+        Ok(())
+    }
+
+    /// The part of recovery that concerns one tier. Called before anybody sees it.
+    fn recover_tier(&self, handle: &TierHandle, clean: CleanStamp) -> Result<()> {
+        let epoch = Epoch(self.epoch.load(Ordering::Acquire));
+        self.put_epoch(EpochRecord { epoch, raising: true, shutdown: Shutdown::Unclean }, &[])?;
+        self.raise_labels_and(epoch, Some(handle))?;
+        if clean == CleanStamp::InUse {
+            handle.run(|tier| tier.sync_all())?;
+            // Its objects may be longer than their files say, or shorter.
+            self.after_unclean_stop.store(true, Ordering::Release);
+        }
+        if self.after_unclean_stop.load(Ordering::Acquire) {
+            *self.sizes_asked.lock() = Some(Ino(0));
+        }
+        self.free_disowned_through(handle)
+    }
+
+    /// Objects that the last mount made and no record names. One that was lost while in use may hold some whose record is
+    /// just being made.
+    fn remove_unknown_objects(&self, handle: &TierHandle) -> Result<()> {
+        let known = self.known_objects()?;
+        let removed = self.remove_leaked_from(handle, &known)?;
+        if removed > 0 {
+            self.note_recovery(format!(
+                "{removed} objects that no file knows were removed from tier `{}`",
+                handle.name
+            ));
+        }
+        Ok(())
+    }
+
+    /// What is in memory of a file that has bytes on a tier which is there again.
+    fn see_again(&self, inode: &Inode, file: &FileState, handle: &TierHandle, was_lost: bool) -> Result<()> {
+        let (slot, extends) = {
+            let layout = file.layout.read();
+            let Some(slot) = layout.slot_of(handle.id) else { return Ok(()) };
+            (slot, layout.extenders & (1 << handle.id.0) != 0)
+        };
+        file.blocks_stale.store(true, Ordering::Release);
+        if was_lost {
+            return match file.take_unsynced(slot) {
+                Some(written) => self.note_lost_bytes(inode, file, slot, Some(written)),
+                None => Ok(()),
+            };
+        }
+        // Found out while the tier was missing: no more than what the record says.
+        if extends || self.after_unclean_stop.load(Ordering::Acquire) {
+            file.size_known.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+}

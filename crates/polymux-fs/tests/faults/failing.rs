@@ -1,0 +1,88 @@
+//! Tiers that answer with errors, or turned read-only.
+
+use std::time::Duration;
+
+use polymux_fs::TierState;
+use polymux_sim::OperationKind;
+use polymux_tier::TierError;
+
+use crate::world::{EIO, World, assert_eio, create, read, write};
+
+const BEFORE: &[u8] = &[1; 10_000];
+
+fn reason(state: &TierState) -> &str {
+    match state {
+        TierState::Failing(reason) => reason,
+        other => panic!("it does not fail: {other:?}"),
+    }
+}
+
+#[test]
+fn a_tier_that_fails_takes_no_new_data_and_is_still_read() {
+    let (world, clock) = World::with_manual_clock();
+    let (old, handle) = world.file_on(0, "old", BEFORE);
+    world.tiers[0].fail_next(OperationKind::Write, 1, EIO);
+    assert_eio(write(world.fs(), handle, 0, b"x"));
+    assert!(reason(&world.state(0)).contains("new data goes to other tiers"));
+    let (new, other) = create(world.fs(), "new");
+    write(world.fs(), other, 0, BEFORE).expect("written");
+    assert_eq!(world.home(new).as_deref(), Some("middle"));
+    assert_eq!(read(world.fs(), handle, 0, 10_000).expect("read"), BEFORE);
+    let told = world.fs().explain(old).expect("explained").tiers_out;
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].0, "fast");
+    clock.advance(Duration::from_secs(20));
+    world.fs().step();
+    assert!(matches!(world.state(0), TierState::Failing(_)), "not before a quiet time");
+}
+
+#[test]
+fn it_comes_back_after_a_quiet_time_and_an_attempt_that_succeeds() {
+    let (world, clock) = World::with_manual_clock();
+    let (_, handle) = world.file_on(0, "old", BEFORE);
+    world.tiers[0].fail_always(OperationKind::Write, EIO);
+    assert_eio(write(world.fs(), handle, 0, b"x"));
+    clock.advance(Duration::from_secs(31));
+    world.fs().step();
+    assert!(matches!(world.state(0), TierState::Failing(_)), "the attempt failed: time alone does not help");
+    world.tiers[0].heal();
+    world.fs().step();
+    assert!(matches!(world.state(0), TierState::Failing(_)), "another quiet time first");
+    clock.advance(Duration::from_secs(31));
+    world.fs().step();
+    assert_eq!(world.state(0), TierState::Online);
+    assert_eq!(world.fs().status().expect("told").tiers[0].taken_out, 1);
+    let (new, other) = create(world.fs(), "new");
+    write(world.fs(), other, 0, BEFORE).expect("written");
+    assert_eq!(world.home(new).as_deref(), Some("fast"));
+}
+
+#[test]
+fn a_tier_that_turned_read_only_takes_no_new_data_and_is_still_read() {
+    let (world, clock) = World::with_manual_clock();
+    let (_, handle) = world.file_on(0, "old", BEFORE);
+    for kind in [OperationKind::Write, OperationKind::Create, OperationKind::Sync, OperationKind::Truncate] {
+        world.tiers[0].fail_always(kind, TierError::ReadOnly);
+    }
+    let (new, other) = create(world.fs(), "new");
+    write(world.fs(), other, 0, BEFORE).expect("another tier takes it at once");
+    assert_eq!(world.home(new).as_deref(), Some("middle"));
+    assert!(reason(&world.state(0)).contains("read-only"));
+    assert_eq!(read(world.fs(), handle, 0, 10_000).expect("read"), BEFORE);
+    world.tiers[0].heal();
+    clock.advance(Duration::from_secs(31));
+    world.fs().step();
+    assert_eq!(world.state(0), TierState::Online);
+}
+
+#[test]
+fn many_errors_are_one_event() {
+    let (world, _clock) = World::with_manual_clock();
+    let (_, handle) = world.file_on(0, "old", BEFORE);
+    world.tiers[0].fail_always(OperationKind::Write, EIO);
+    for _ in 0..100 {
+        assert_eio(write(world.fs(), handle, 0, b"x"));
+    }
+    assert!(reason(&world.state(0)).contains("(100 errors)"), "{:?}", world.state(0));
+    assert_eq!(world.fs().status().expect("told").tiers[0].taken_out, 1);
+}

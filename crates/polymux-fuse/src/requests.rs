@@ -1,0 +1,193 @@
+//! Requests of the kernel that are under way, and who answers one whose thread is stuck (docs/design/0014).
+//!
+//! What is true here:
+//! * A request is answered exactly once: whoever takes its reply out of its slot answers it.
+//! * A request is answered with `EIO` by the watcher only where its thread hangs in a tier that does not answer, or where it
+//!   is about the same inode as such a request, behind which it waits. What the thread brings back later is undone.
+//! * Noting a request costs a few stores to memory that no other thread uses at the moment, and no look at a clock.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use fuser::{
+    Errno, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+};
+
+/// Requests that can be noted at once; more are served all the same, and wait for their tier however long it takes.
+const SLOTS: usize = 1024;
+/// Slots that a request looks at for a free one.
+const ATTEMPTS: usize = SLOTS;
+/// A request that takes longer than this may be stuck.
+pub(crate) const STALLED_MS: u64 = 100;
+
+macro_rules! replies {
+    ($($name:ident($reply:ty)),* $(,)?) => {
+        /// The reply that a request is still owed.
+        pub(crate) enum Owed {
+            $($name($reply),)*
+        }
+
+        impl Owed {
+            fn fail(self) {
+                match self {
+                    $(Self::$name(reply) => reply.error(Errno::EIO),)*
+                }
+            }
+        }
+
+        $(impl Answer for $reply {
+            fn into_owed(self) -> Owed {
+                Owed::$name(self)
+            }
+
+            fn from_owed(owed: Owed) -> Option<Self> {
+                if let Owed::$name(reply) = owed { Some(reply) } else { None }
+            }
+
+            fn in_owed(owed: &mut Owed) -> Option<&mut Self> {
+                if let Owed::$name(reply) = owed { Some(reply) } else { None }
+            }
+        })*
+    };
+}
+
+/// A kind of reply.
+pub(crate) trait Answer: Sized {
+    fn into_owed(self) -> Owed;
+    fn from_owed(owed: Owed) -> Option<Self>;
+    fn in_owed(owed: &mut Owed) -> Option<&mut Self>;
+}
+
+replies!(
+    Attr(ReplyAttr),
+    Create(ReplyCreate),
+    Data(ReplyData),
+    Directory(ReplyDirectory),
+    DirectoryPlus(ReplyDirectoryPlus),
+    Empty(ReplyEmpty),
+    Entry(ReplyEntry),
+    Lseek(ReplyLseek),
+    Open(ReplyOpen),
+    Statfs(ReplyStatfs),
+    Write(ReplyWrite),
+    Xattr(ReplyXattr),
+);
+
+/// A request under way. Two cache lines are fetched together, so that is what slots are kept apart by.
+#[derive(Default)]
+#[repr(align(128))]
+struct Slot {
+    /// The moment of its beginning in milliseconds plus one; 0: free.
+    began: AtomicU64,
+    token: AtomicUsize,
+    ino: AtomicU64,
+    owed: Mutex<Option<Owed>>,
+}
+
+/// All requests under way on one mount.
+pub(crate) struct Requests {
+    slots: Box<[Slot]>,
+    /// The moment of the last look.
+    now_ms: AtomicU64,
+}
+
+/// A request that is being served. Its slot is free again when this is dropped.
+pub(crate) struct Debt<'a, R: Answer> {
+    slot: Option<&'a Slot>,
+    /// Where no slot was free.
+    own: Option<R>,
+}
+
+impl<R: Answer> Debt<'_, R> {
+    /// Works on the reply while it is owed; `None` where the watcher has answered the request.
+    pub(crate) fn with<T>(&mut self, work: impl FnOnce(&mut R) -> T) -> Option<T> {
+        match self.slot {
+            Some(slot) => lock(&slot.owed).as_mut().and_then(R::in_owed).map(work),
+            None => self.own.as_mut().map(work),
+        }
+    }
+
+    /// The reply, to be answered now; `None` where the watcher has answered the request.
+    pub(crate) fn take(mut self) -> Option<R> {
+        match self.slot {
+            Some(slot) => lock(&slot.owed).take().and_then(R::from_owed),
+            None => self.own.take(),
+        }
+    }
+}
+
+impl<R: Answer> Drop for Debt<'_, R> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            slot.began.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Nothing that can panic runs under these locks.
+fn lock(owed: &Mutex<Option<Owed>>) -> std::sync::MutexGuard<'_, Option<Owed>> {
+    owed.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Requests {
+    pub(crate) fn new() -> Self {
+        Self { slots: (0..SLOTS).map(|_| Slot::default()).collect(), now_ms: AtomicU64::new(0) }
+    }
+
+    /// Notes a request about an inode on the calling thread.
+    pub(crate) fn begin<R: Answer>(&self, ino: u64, reply: R) -> Debt<'_, R> {
+        let token = polymux_fs::thread_token();
+        let began = self.now_ms.load(Ordering::Relaxed) + 1;
+        // Threads are far apart in memory, and mostly by a power of two.
+        let first = token.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let slot = (0..ATTEMPTS).map(|attempt| &self.slots[(first + attempt) % SLOTS]).find(|slot| {
+            slot.began.load(Ordering::Relaxed) == 0
+                && slot.began.compare_exchange(0, began, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        });
+        let Some(slot) = slot else { return Debt { slot: None, own: Some(reply) } };
+        slot.token.store(token, Ordering::Relaxed);
+        slot.ino.store(ino, Ordering::Relaxed);
+        *lock(&slot.owed) = Some(reply.into_owed());
+        Debt { slot: Some(slot), own: None }
+    }
+
+    /// Notes the time; returns how many requests have been under way for longer than [`STALLED_MS`].
+    pub(crate) fn look(&self, now_ms: u64) -> usize {
+        self.now_ms.store(now_ms, Ordering::Relaxed);
+        self.stalled(now_ms).count()
+    }
+
+    fn stalled(&self, now_ms: u64) -> impl Iterator<Item = (&Slot, u64)> {
+        self.slots.iter().filter_map(move |slot| {
+            let began = slot.began.load(Ordering::Acquire);
+            (began != 0 && now_ms.saturating_sub(began - 1) >= STALLED_MS).then_some((slot, began))
+        })
+    }
+
+    /// Answers the requests of these threads, and what waits behind them, with `EIO`. Returns how many.
+    pub(crate) fn fail_stuck(&self, stuck: &[usize], now_ms: u64) -> usize {
+        let is_stuck = |slot: &Slot| stuck.contains(&slot.token.load(Ordering::Relaxed));
+        let inos: Vec<u64> = self
+            .stalled(now_ms)
+            .filter(|(slot, _)| is_stuck(slot))
+            .map(|(slot, _)| slot.ino.load(Ordering::Relaxed))
+            .collect();
+        let mut failed = 0;
+        for (slot, began) in self.stalled(now_ms) {
+            if !is_stuck(slot) && !inos.contains(&slot.ino.load(Ordering::Relaxed)) {
+                continue;
+            }
+            let mut owed = lock(&slot.owed);
+            // The same request still: another one would have begun later.
+            if slot.began.load(Ordering::Acquire) != began {
+                continue;
+            }
+            if let Some(owed) = owed.take() {
+                owed.fail();
+                failed += 1;
+            }
+        }
+        failed
+    }
+}

@@ -1,0 +1,73 @@
+//! Keeps the mount answering while threads hang in a tier (docs/design/0014).
+//!
+//! What is true here:
+//! * The watcher serves no requests, holds no lock while it waits, and asks no tier.
+//! * For each request that takes long there is one thread more than the mount began with, and some ahead, up to
+//!   [`SPARE_MAX`]: whoever waits for a device holds up nobody else. Threads that were added stay, and cost nothing while they are idle.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fuser::SessionACL;
+
+use crate::adapter::Adapter;
+use crate::spare;
+
+/// Most threads that are added to those of the mount.
+const SPARE_MAX: usize = 256;
+/// Time between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// Threads that are added beyond those that are needed now, because those that hang come in crowds.
+const AHEAD: usize = 16;
+
+/// What the watcher needs of a connection.
+pub(crate) struct Watcher {
+    pub(crate) adapter: Adapter,
+    pub(crate) connection: OwnedFd,
+    pub(crate) acl: SessionACL,
+    pub(crate) must_end: Arc<AtomicBool>,
+}
+
+impl Watcher {
+    /// Watches until it is told to end; returns the threads that were added.
+    pub(crate) fn run(self) -> Vec<JoinHandle<std::io::Result<()>>> {
+        let began = Instant::now();
+        let mut spare = Vec::new();
+        let mut said = false;
+        while !self.must_end.load(Ordering::Acquire) {
+            let now_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let stalled = self.adapter.requests.look(now_ms);
+            if stalled > 0 {
+                self.fail_stuck(now_ms);
+            }
+            let wanted = if stalled == 0 { 0 } else { (stalled + AHEAD).min(SPARE_MAX) };
+            for _ in spare.len()..wanted {
+                match spare::start(self.adapter.clone(), self.connection.as_fd(), self.acl) {
+                    Ok(thread) => spare.push(thread),
+                    Err(error) => {
+                        if !std::mem::replace(&mut said, true) {
+                            log::error!("no further thread to serve requests: {error}");
+                        }
+                        break;
+                    }
+                }
+            }
+            thread::sleep(LOOK_INTERVAL);
+        }
+        spare
+    }
+
+    fn fail_stuck(&self, now_ms: u64) {
+        let stuck = self.adapter.fs.stuck_threads();
+        if stuck.is_empty() {
+            return;
+        }
+        let failed = self.adapter.requests.fail_stuck(&stuck, now_ms);
+        if failed > 0 {
+            log::warn!("{failed} requests that wait for a tier which does not answer were answered with an error");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Whether a tier that failed works again: a file of its own is written, synced and removed.
+//!
+//! Invariant: nothing that anybody reads is touched, and nothing is left behind where the attempt succeeds.
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+
+use super::{OWN_DIRECTORY, PosixTier, io_error};
+use crate::error::TierError;
+
+const NAME: &str = "probe";
+
+impl PosixTier {
+    /// See [`crate::Tier::probe`].
+    pub(super) fn try_out(&self) -> Result<(), TierError> {
+        self.require_same_directory()?;
+        self.require_writable()?;
+        let failed = io_error("trying the tier out");
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let file: OwnedFd =
+            rustix::fs::openat(&self.own_directory, NAME, flags, Mode::RUSR | Mode::WUSR).map_err(&failed)?;
+        rustix::io::write(&file, b"probe").map_err(&failed)?;
+        rustix::fs::fsync(&file).map_err(&failed)?;
+        rustix::fs::unlinkat(&self.own_directory, NAME, AtFlags::empty()).map_err(&failed)
+    }
+
+    /// The path of the tier may lead elsewhere by now: its file system was unmounted, or another one mounted over it.
+    /// What is open goes on working then, and says nothing about what the next mount will find.
+    fn require_same_directory(&self) -> Result<(), TierError> {
+        let open = rustix::fs::fstat(&self.own_directory).map_err(io_error("looking at the tier"))?;
+        let by_path = rustix::fs::statat(CWD, self.path.join(OWN_DIRECTORY), AtFlags::empty());
+        match by_path {
+            Ok(found) if (found.st_dev, found.st_ino) == (open.st_dev, open.st_ino) => Ok(()),
+            Ok(_) => Err(TierError::Label(format!("{}: leads to another file system by now", self.path.display()))),
+            Err(errno) => {
+                let reason = std::io::Error::from(errno);
+                Err(TierError::Label(format!("{}: {reason}: its file system is not there", self.path.display())))
+            }
+        }
+    }
+}
