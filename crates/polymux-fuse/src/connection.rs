@@ -171,7 +171,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let debt = self.requests.begin(parent.0, reply);
+        let Some(debt) = self.requests.begin(parent.0, reply) else { return };
         let found = self.lookup_name(request, parent, name);
         self.answer_entry(debt, found.map(|entry| entry.unwrap_or_else(convert::negative_entry)));
     }
@@ -181,7 +181,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         self.answer_attr(debt, self.get_attributes(request, ino));
     }
 
@@ -204,7 +204,7 @@ impl Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         let change = Change { mode, uid, gid, size, accessed, modified, handle };
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         self.answer_attr(debt, self.set_attributes(request, ino, &change));
     }
 
@@ -225,27 +225,27 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let debt = self.requests.begin(parent.0, reply);
+        let Some(debt) = self.requests.begin(parent.0, reply) else { return };
         self.answer_entry(debt, self.make_node(request, parent, name, ModeAndMask { mode, umask }, rdev));
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let debt = self.requests.begin(parent.0, reply);
+        let Some(debt) = self.requests.begin(parent.0, reply) else { return };
         self.answer_entry(debt, self.make_directory(request, parent, name, ModeAndMask { mode, umask }));
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let debt = self.requests.begin(parent.0, reply);
+        let Some(debt) = self.requests.begin(parent.0, reply) else { return };
         answer(debt, self.remove_name(request, parent, name));
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let debt = self.requests.begin(parent.0, reply);
+        let Some(debt) = self.requests.begin(parent.0, reply) else { return };
         answer(debt, self.remove_directory(request, parent, name));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let debt = self.requests.begin(parent.0, reply);
+        let Some(debt) = self.requests.begin(parent.0, reply) else { return };
         self.answer_entry(debt, self.make_symlink(request, parent, name, target.as_os_str()));
     }
 
@@ -259,17 +259,17 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let debt = self.requests.begin(parent.0, reply);
+        let Some(debt) = self.requests.begin(parent.0, reply) else { return };
         answer(debt, self.rename_name(request, (parent, name), (new_parent, new_name), flags));
     }
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         self.answer_entry(debt, self.make_link(request, ino, parent, name));
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         let outcome = self.open_file(request, ino, flags);
         match (debt.take(), outcome) {
             (Some(reply), Ok(handle)) => reply.opened(handle, OPENED),
@@ -292,7 +292,7 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let debt = self.requests.begin(parent.0, reply);
+        let Some(debt) = self.requests.begin(parent.0, reply) else { return };
         let outcome = self.create_file(request, parent, name, ModeAndMask { mode, umask }, flags);
         match (debt.take(), outcome) {
             (Some(reply), Ok((attr, handle))) => {
@@ -318,7 +318,7 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         self.read_file(request, Place { ino, handle, offset }, size, |outcome| match (debt.take(), outcome) {
             (Some(reply), Ok(bytes)) => reply.data(bytes),
             (Some(reply), Err(errno)) => reply.error(errno),
@@ -338,12 +338,12 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         answer_written(debt, self.write_file(request, Place { ino, handle, offset }, data, write_flags));
     }
 
     fn flush(&self, request: &Request, ino: INodeNo, handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         answer(debt, self.flush_file(request, ino, handle));
     }
 
@@ -357,12 +357,12 @@ impl Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let debt = self.requests.begin(ino.0, reply);
+        let debt = self.requests.begin_always(ino.0, reply);
         answer(debt, self.release_file(ino, handle));
     }
 
     fn fsync(&self, request: &Request, ino: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         answer(debt, self.sync_file(request, ino, handle, sync_kind(data_only)));
     }
 
@@ -388,7 +388,7 @@ impl Filesystem for Adapter {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        let mut debt = self.requests.begin(ino.0, reply);
+        let Some(mut debt) = self.requests.begin(ino.0, reply) else { return };
         let outcome = self.list_entries(request, ino, offset, &mut debt);
         match (debt.take(), outcome) {
             (Some(reply), Ok(_)) => reply.ok(),
@@ -399,14 +399,14 @@ impl Filesystem for Adapter {
     }
 
     fn fsyncdir(&self, request: &Request, ino: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         answer(debt, self.sync_listing(request, ino));
     }
 
     fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
         let block = u32::try_from(BLOCK_SIZE).expect("a block is small");
         let name_length = u32::try_from(NAME_LENGTH_MAX).expect("a name is short");
-        let debt = self.requests.begin(0, reply);
+        let Some(debt) = self.requests.begin(0, reply) else { return };
         let outcome = self.run("statfs", ino.0, |fs| fs.space());
         let Some(reply) = debt.take() else { return };
         match outcome {
@@ -434,22 +434,22 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         answer(debt, self.set_xattr(request, ino, name, value, flags));
     }
 
     fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         answer_value(debt, self.get_xattr(request, ino, name, size));
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         answer_value(debt, self.list_xattrs(request, ino, size));
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         answer(debt, self.remove_xattr(request, ino, name));
     }
 
@@ -496,12 +496,12 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         answer(debt, self.allocate_range(request, Place { ino, handle, offset }, length, mode));
     }
 
     fn lseek(&self, request: &Request, ino: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        let debt = self.requests.begin(ino.0, reply);
+        let Some(debt) = self.requests.begin(ino.0, reply) else { return };
         let outcome = self.seek_file(request, ino, handle, offset, whence);
         match (debt.take(), outcome) {
             (Some(reply), Ok(found)) => reply.offset(found),
@@ -525,7 +525,7 @@ impl Filesystem for Adapter {
     ) {
         let source = Place { ino: source, handle: source_handle, offset: source_offset };
         let target = Place { ino: target, handle: target_handle, offset: target_offset };
-        let debt = self.requests.begin(target.ino.0, reply);
+        let Some(debt) = self.requests.begin(target.ino.0, reply) else { return };
         answer_written(debt, self.copy_range(request, source, target, length));
     }
 }

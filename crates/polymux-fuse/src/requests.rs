@@ -4,10 +4,12 @@
 //! * A request is answered exactly once: whoever takes its reply out of its slot answers it.
 //! * A request is answered with `EIO` by the watcher only where its thread hangs in a tier that does not answer, or where it
 //!   is about the same inode as such a request, behind which it waits. What the thread brings back later is undone.
+//! * An inode behind which [`CROWD`] requests hang already takes no more: they are answered with `EIO` at once. A program that tries
+//!   again and again would otherwise take one thread after the other, until nobody serves the mount.
 //! * Noting a request costs a few stores to memory that no other thread uses at the moment, and no look at a clock.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use fuser::{
     Errno, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
@@ -20,6 +22,9 @@ const SLOTS: usize = 1024;
 const ATTEMPTS: usize = SLOTS;
 /// A request that takes longer than this may be stuck.
 pub(crate) const STALLED_MS: u64 = 100;
+
+/// Requests that may hang behind one inode.
+const CROWD: usize = 3;
 
 macro_rules! replies {
     ($($name:ident($reply:ty)),* $(,)?) => {
@@ -90,6 +95,9 @@ pub(crate) struct Requests {
     slots: Box<[Slot]>,
     /// The moment of the last look.
     now_ms: AtomicU64,
+    /// Inodes that take no more requests, and whether there are any.
+    crowded: Mutex<Vec<u64>>,
+    has_crowds: AtomicBool,
 }
 
 /// A request that is being served. Its slot is free again when this is dropped.
@@ -126,17 +134,32 @@ impl<R: Answer> Drop for Debt<'_, R> {
 }
 
 /// Nothing that can panic runs under these locks.
-fn lock(owed: &Mutex<Option<Owed>>) -> std::sync::MutexGuard<'_, Option<Owed>> {
+fn lock<T>(owed: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     owed.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 impl Requests {
     pub(crate) fn new() -> Self {
-        Self { slots: (0..SLOTS).map(|_| Slot::default()).collect(), now_ms: AtomicU64::new(0) }
+        Self {
+            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            now_ms: AtomicU64::new(0),
+            crowded: Mutex::new(Vec::new()),
+            has_crowds: AtomicBool::new(false),
+        }
     }
 
-    /// Notes a request about an inode on the calling thread.
-    pub(crate) fn begin<R: Answer>(&self, ino: u64, reply: R) -> Debt<'_, R> {
+    /// Notes a request about an inode on the calling thread; `None` where it was answered, because too many hang behind that
+    /// inode.
+    pub(crate) fn begin<R: Answer>(&self, ino: u64, reply: R) -> Option<Debt<'_, R>> {
+        if self.has_crowds.load(Ordering::Relaxed) && lock(&self.crowded).contains(&ino) {
+            reply.into_owed().fail();
+            return None;
+        }
+        Some(self.begin_always(ino, reply))
+    }
+
+    /// The same for what must be carried out in any case.
+    pub(crate) fn begin_always<R: Answer>(&self, ino: u64, reply: R) -> Debt<'_, R> {
         let token = polymux_fs::thread_token();
         let began = self.now_ms.load(Ordering::Relaxed) + 1;
         // Threads are far apart in memory, and mostly by a power of two.
@@ -173,6 +196,7 @@ impl Requests {
             .filter(|(slot, _)| is_stuck(slot))
             .map(|(slot, _)| slot.ino.load(Ordering::Relaxed))
             .collect();
+        self.note_crowds(&inos, now_ms);
         let mut failed = 0;
         for (slot, began) in self.stalled(now_ms) {
             if !is_stuck(slot) && !inos.contains(&slot.ino.load(Ordering::Relaxed)) {
@@ -189,5 +213,23 @@ impl Requests {
             }
         }
         failed
+    }
+
+    /// Nothing hangs any more.
+    pub(crate) fn forget_crowds(&self) {
+        if self.has_crowds.swap(false, Ordering::Relaxed) {
+            lock(&self.crowded).clear();
+        }
+    }
+
+    /// Notes which of these inodes take no more requests.
+    fn note_crowds(&self, inos: &[u64], now_ms: u64) {
+        let hanging: Vec<u64> = self.stalled(now_ms).map(|(slot, _)| slot.ino.load(Ordering::Relaxed)).collect();
+        let mut crowded = inos.to_vec();
+        crowded.sort_unstable();
+        crowded.dedup();
+        crowded.retain(|ino| hanging.iter().filter(|other| *other == ino).count() >= CROWD);
+        self.has_crowds.store(!crowded.is_empty(), Ordering::Relaxed);
+        *lock(&self.crowded) = crowded;
     }
 }

@@ -42,6 +42,8 @@ impl Watcher {
             let stalled = self.adapter.requests.look(now_ms);
             if stalled > 0 {
                 self.fail_stuck(now_ms);
+            } else {
+                self.adapter.requests.forget_crowds();
             }
             let wanted = if stalled == 0 { 0 } else { (stalled + AHEAD).min(SPARE_MAX) };
             for _ in spare.len()..wanted {
@@ -63,6 +65,7 @@ impl Watcher {
     fn fail_stuck(&self, now_ms: u64) {
         let stuck = self.adapter.fs.stuck_threads();
         if stuck.is_empty() {
+            self.adapter.requests.forget_crowds();
             return;
         }
         let failed = self.adapter.requests.fail_stuck(&stuck, now_ms);

@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -89,20 +90,37 @@ impl Tested {
     }
 }
 
-/// A file system that takes no writes until this is dropped.
+/// Longest time for which a file system is frozen: a test that hangs fails instead, and leaves nothing that cannot be killed.
+const FROZEN_MAX: Duration = Duration::from_secs(90);
+
+/// A file system that takes no writes until this is dropped, or the time is over.
 struct Frozen {
     path: PathBuf,
+    is_over: Arc<AtomicBool>,
 }
 
 impl Frozen {
     fn new(mount: &NativeMount) -> Self {
         succeed("fsfreeze", ["-f", text(mount.path())]);
-        Self { path: mount.path().to_owned() }
+        let (path, is_over) = (mount.path().to_owned(), Arc::new(AtomicBool::new(false)));
+        let (frozen, over) = (path.clone(), Arc::clone(&is_over));
+        thread::spawn(move || {
+            let began = Instant::now();
+            while !over.load(Ordering::Relaxed) && began.elapsed() < FROZEN_MAX {
+                thread::sleep(Duration::from_millis(100));
+            }
+            if !over.load(Ordering::Relaxed) {
+                eprintln!("{} was frozen for {FROZEN_MAX:?} and is not any more", frozen.display());
+                run(Command::new("fsfreeze").arg("-u").arg(&frozen));
+            }
+        });
+        Self { path, is_over }
     }
 }
 
 impl Drop for Frozen {
     fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
         run(Command::new("fsfreeze").arg("-u").arg(&self.path));
     }
 }
@@ -147,7 +165,8 @@ fn hung_writer(tested: &Tested, number: usize, stop: &AtomicBool, failed: &Atomi
         if written.is_err() {
             failed.fetch_add(1, Ordering::Relaxed);
         }
-        thread::sleep(Duration::from_millis(20));
+        // Not so often that the processors it takes are what is measured.
+        thread::sleep(Duration::from_millis(250));
     }
 }
 
