@@ -39,9 +39,9 @@ fn no_power_failure_breaks_a_promise_of_a_volume_on_ext4_and_xfs() {
     let long = number("POLYMUX_DISK_CRASH_IMAGES");
     let _turn = long.is_none().then(one_at_a_time);
     let seed = number("POLYMUX_DISK_CRASH_SEED").unwrap_or(1);
-    let images = long.unwrap_or(20);
+    let images = long.unwrap_or(10);
     let only = number("POLYMUX_DISK_CRASH_IMAGE");
-    let each = if long.is_some() { IMAGES_EACH } else { 10 };
+    let each = if long.is_some() { IMAGES_EACH } else { 5 };
     let (start, mut summary) = (Instant::now(), Summary::default());
     for index in 0..images.div_ceil(each) {
         let numbers = index * each..((index + 1) * each).min(images);
