@@ -77,7 +77,9 @@ fn a_file_goes_to_another_tier_and_a_range_of_it_back() {
     assert_done(&finished);
     let told = json(&finished);
     assert_eq!((&told["files"], &told["outcome"]["done"]), (&1.into(), &1.into()), "{told}");
-    assert_eq!(bytes_on(&volume, &path, "fast"), 2 * MIB as u64);
+    // The description of an object may take a block of its own beside the bytes.
+    let moved = bytes_on(&volume, &path, "fast");
+    assert!((2 * MIB as u64..=2 * MIB as u64 + 4096).contains(&moved), "{moved}");
 
     let map = json(&volume.polymux(["where", text(&path), "--map", "--json"]));
     let cell = map["map"]["cell_bytes"].as_u64().expect("a cell has a size");
