@@ -10,13 +10,14 @@ use mounted::command::shell;
 use mounted::tree::{difference, snapshot};
 use mounted::{Plan, Random, TestVolume, have_program, one_at_a_time, skip};
 
-/// A volume whose fast tier has little room left, so that what follows lies on both.
+/// A volume whose fast tier has little room left, so that what follows lies on both. Nothing moves on it, because a mover
+/// would make room by taking the ballast away; programs beside moves have tests of their own (`mounted_migration`).
 fn start(programs: &[&str], room_mebibytes: usize) -> Option<TestVolume> {
     if let Some(missing) = programs.iter().find(|program| !have_program(program)) {
         skip(&format!("{missing} is not installed"));
         return None;
     }
-    let volume = TestVolume::start(&Plan::anywhere().with_fast_capacity("16 MiB"))?;
+    let volume = TestVolume::start_without_movers(&Plan::anywhere().with_fast_capacity("16 MiB"))?;
     fs::write(volume.path().join("ballast"), Random::new(1).bytes((16 - room_mebibytes) << 20)).unwrap();
     Some(volume)
 }
