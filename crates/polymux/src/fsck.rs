@@ -32,11 +32,11 @@ use crate::create::random_bytes;
 use crate::metadata_copy::Metadata;
 use crate::mount_options::RequestedOptions;
 use crate::output;
+use crate::progress::StepLine;
 use crate::protocol::{Answer, Request};
 use crate::registry::{Registry, VolumeReference};
 use crate::tiers;
 
-use self::progress::CheckLine;
 pub use self::report::{FsckReport, report_of};
 
 /// Bits of the exit code, as fsck(8) gives them.
@@ -91,8 +91,9 @@ fn check(registry: &Registry, arguments: &FsckArguments) -> Result<u8> {
 
 fn ask_daemon(registry: &Registry, volume: &str) -> Result<FsckReport> {
     let name = client::volume_name(registry, volume)?;
-    let mut line = CheckLine::start();
-    let answer = client::ask_with_progress(registry, &name, &Request::Fsck, &mut |progress| line.show(progress));
+    let mut line = StepLine::start("fsck");
+    let answer =
+        client::ask_with_progress(registry, &name, &Request::Fsck, &mut |progress| progress::show(&mut line, progress));
     line.finish();
     match answer? {
         Some(Answer::Fsck(report)) => Ok(*report),
@@ -138,9 +139,9 @@ fn agrees(question: &str) -> Result<bool> {
 /// Checks once.
 fn pass(config: &VolumeConfig, mode: CheckMode, cancelled: &AtomicBool) -> Result<Ended> {
     let start = Instant::now();
-    let mut line = CheckLine::start();
+    let mut line = StepLine::start("fsck");
     let mut on_progress = |progress: &CheckProgress| {
-        line.show(&progress.into());
+        progress::show(&mut line, &progress.into());
         if cancelled.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let access = if mode == CheckMode::Repair { Access::ReadWrite } else { Access::ReadOnly };

@@ -14,6 +14,9 @@ use crate::rate::{self, Rate};
 /// Time between two plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Time between two looks of a line on a terminal.
+const DRAW_INTERVAL: Duration = Duration::from_millis(100);
+
 /// How far something is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
@@ -80,6 +83,59 @@ impl Progress {
     }
 
     /// Takes the bar off the terminal.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Shows how far something is that goes step by step and has no bytes to count. `Step` tells its steps apart.
+pub struct StepLine<Step> {
+    what: &'static str,
+    bar: Option<ProgressBar>,
+    step: Option<Step>,
+    step_start: Instant,
+    due: Instant,
+}
+
+impl<Step: PartialEq> StepLine<Step> {
+    /// Begins. `what` is what is being done, in one word.
+    pub fn start(what: &'static str) -> Self {
+        let bar = stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner();
+            bar.set_style(ProgressStyle::with_template("{spinner} {wide_msg}").expect("the template is well formed"));
+            bar
+        });
+        let now = Instant::now();
+        let due = if bar.is_some() { now } else { now + LINE_INTERVAL };
+        Self { what, bar, step: None, step_start: now, due }
+    }
+
+    /// Shows a sentence about a step, which is asked for where it is time; it is told how long the step has taken.
+    pub fn show(&mut self, step: Step, sentence: impl FnOnce(Duration) -> String) {
+        let now = Instant::now();
+        if self.step.as_ref() != Some(&step) {
+            (self.step, self.step_start) = (Some(step), now);
+        }
+        if now < self.due {
+            return;
+        }
+        let text = sentence(now - self.step_start);
+        match &self.bar {
+            Some(bar) => {
+                self.due = now + DRAW_INTERVAL;
+                bar.set_message(text);
+                bar.tick();
+            }
+            None => {
+                self.due = now + LINE_INTERVAL;
+                eprintln!("{}: {text}", self.what);
+            }
+        }
+    }
+
+    /// Takes the line off the terminal.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

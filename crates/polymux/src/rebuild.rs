@@ -31,11 +31,11 @@ use crate::client;
 use crate::config::VolumeConfig;
 use crate::metadata;
 use crate::metadata_copy::{self, StoreState};
+use crate::progress::StepLine;
 use crate::protocol::Request;
 use crate::registry::{Registry, VolumeReference};
 use crate::tiers;
 
-use self::progress::RebuildLine;
 use self::report::RebuildOutput;
 
 /// Whether a store is made.
@@ -148,9 +148,9 @@ fn rebuild(
     store: Option<&dyn MetadataStore>,
     cancelled: &AtomicBool,
 ) -> Result<polymux_fs::RebuildReport> {
-    let mut line = RebuildLine::start();
+    let mut line = StepLine::start("rebuild");
     let mut on_progress = |progress: &RebuildProgress| {
-        line.show(progress);
+        progress::show(&mut line, progress);
         if cancelled.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let rebuilt = FileSystem::rebuild(source, store, &mut on_progress);

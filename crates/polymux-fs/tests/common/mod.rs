@@ -235,7 +235,7 @@ impl Volume {
         FileSystem::rebuild(&self.rebuild_source(), None, &mut |_| ControlFlow::Continue(()))
     }
 
-    fn rebuild_source(&self) -> RebuildSource {
+    pub fn rebuild_source(&self) -> RebuildSource {
         let parts = self.parts();
         RebuildSource { name: parts.name, volume: new_volume(), tiers: parts.tiers, clock: parts.clock }
     }

@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use polymux_fs::{FileSystem, RebuildSource, TierMember, TierPresence, VolumeError};
+use polymux_fs::{FileSystem, VolumeError};
 use polymux_meta::MetadataStore;
 use polymux_sim::MemoryStore;
 use polymux_types::{Errno, Ino};
 
-use crate::common::{Volume, new_volume, pattern};
+use crate::common::{Volume, pattern};
 use crate::truth::{MEBIBYTE, files, settle, write_file};
 
 /// A volume with a file, stopped in a crash.
@@ -47,13 +47,7 @@ fn a_tier_of_another_volume_or_in_the_place_of_another_is_refused() {
 #[test]
 fn a_store_that_holds_a_volume_is_left_alone() {
     let volume = stopped();
-    let member = |name: &str, index| TierMember::new(name, TierPresence::Present(volume.tier(index)));
-    let source = RebuildSource {
-        name: "test".to_owned(),
-        volume: new_volume(),
-        tiers: vec![member("fast", 0), member("slow", 1)],
-        clock: volume.clock.clone(),
-    };
+    let source = volume.rebuild_source();
     let store = volume.store();
     let before = store.committed();
     let refused = FileSystem::rebuild(&source, Some(&*store), &mut |_| ControlFlow::Continue(()));
@@ -64,13 +58,7 @@ fn a_store_that_holds_a_volume_is_left_alone() {
 #[test]
 fn a_rebuild_that_is_ended_leaves_a_store_that_holds_no_volume() {
     let volume = stopped();
-    let member = |name: &str, index| TierMember::new(name, TierPresence::Present(volume.tier(index)));
-    let source = RebuildSource {
-        name: "test".to_owned(),
-        volume: new_volume(),
-        tiers: vec![member("fast", 0), member("slow", 1)],
-        clock: volume.clock.clone(),
-    };
+    let source = volume.rebuild_source();
     for phase in ["reading objects", "comparing", "writing records"] {
         let store = MemoryStore::new();
         let ended = FileSystem::rebuild(&source, Some(&store), &mut |progress| {
