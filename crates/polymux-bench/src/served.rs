@@ -8,22 +8,18 @@
 //!   what came before it.
 //! * Each device has a thread that serves it; the thread that takes requests from the kernel never sleeps.
 
-use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyWrite, Request, WriteFlags,
-};
+use polymux_transport::wire::{Attr, AttrReply, EntryReply, OpenFlags, OpenReply, Operation, Request, written};
+use polymux_transport::{Reply, Served, Service, Wishes};
+use polymux_types::Errno;
 
 use crate::throttled::Limits;
 
@@ -36,15 +32,17 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel may have under way.
 const REQUESTS_MAX: u16 = 256;
 
+/// Inode number of the root.
+const ROOT: u64 = 1;
 /// Inode numbers of the files follow that of the root.
 const FIRST_FILE: u64 = 2;
 
 /// What is asked of a device, and how it is answered.
 enum Asked {
-    Read { offset: u64, length: usize, reply: ReplyData },
-    Write { offset: u64, data: Vec<u8>, reply: ReplyWrite },
-    Zero { offset: u64, length: u64, reply: ReplyEmpty },
-    Flush { reply: ReplyEmpty },
+    Read { offset: u64, length: usize, reply: Reply },
+    Write { offset: u64, data: Vec<u8>, reply: Reply },
+    Zero { offset: u64, length: u64, reply: Reply },
+    Flush { reply: Reply },
 }
 
 struct Disk {
@@ -58,7 +56,7 @@ struct Disk {
 pub struct ServedDisks {
     path: PathBuf,
     limits: Vec<(&'static str, Arc<Mutex<Limits>>)>,
-    session: Option<BackgroundSession>,
+    session: Option<Served>,
 }
 
 impl ServedDisks {
@@ -81,12 +79,16 @@ impl ServedDisks {
             disks.push(Disk { name, length, limits, requests });
         }
         let limits = disks.iter().map(|disk| (disk.name, Arc::clone(&disk.limits))).collect();
-        let mut config = Config::default();
-        config.mount_options = vec![MountOption::FSName("polymux-served".to_owned()), MountOption::RW];
-        config.n_threads = Some(1);
         let place = path.to_owned();
-        let spawned =
-            thread::spawn(move || without_writeback(|| fuser::spawn_mount(Server { disks }, &place, &config)));
+        let wishes = Wishes {
+            write_max: REQUEST_BYTES_MAX,
+            background_max: REQUESTS_MAX,
+            congestion_threshold: REQUESTS_MAX,
+            ..Wishes::default()
+        };
+        let spawned = thread::spawn(move || {
+            without_writeback(|| Served::mount(Server { disks }, &place, "polymux-served", wishes, 1))
+        });
         let session =
             spawned.join().expect("mounting does not panic").context("cannot mount devices with service times")?;
         Ok(Self { path: path.to_owned(), limits, session: Some(session) })
@@ -111,7 +113,7 @@ impl ServedDisks {
     /// Where it is in use.
     pub fn unmount(&mut self) -> Result<()> {
         match self.session.take() {
-            Some(session) => Ok(session.umount_and_join()?),
+            Some(session) => Ok(session.unmount()?),
             None => Ok(()),
         }
     }
@@ -152,12 +154,12 @@ impl Device {
             Asked::Read { offset, length, reply } => {
                 let mut buffer = vec![0; length];
                 match self.bytes.read_exact_at(&mut buffer, offset) {
-                    Ok(()) => reply.data(&buffer),
+                    Ok(()) => reply.body(&buffer),
                     Err(_) => reply.error(Errno::EIO),
                 }
             }
             Asked::Write { offset, data, reply } => match self.bytes.write_all_at(&data, offset) {
-                Ok(()) => reply.written(u32::try_from(data.len()).expect("a request is short")),
+                Ok(()) => reply.body(&written(u32::try_from(data.len()).expect("a request is short"))),
                 Err(_) => reply.error(Errno::ENOSPC),
             },
             Asked::Zero { offset, length, reply } => {
@@ -189,111 +191,63 @@ struct Server {
 }
 
 impl Server {
-    fn disk(&self, ino: INodeNo) -> Result<&Disk, Errno> {
-        let index = ino.0.checked_sub(FIRST_FILE).and_then(|index| usize::try_from(index).ok());
+    fn disk(&self, ino: u64) -> std::result::Result<&Disk, Errno> {
+        let index = ino.checked_sub(FIRST_FILE).and_then(|index| usize::try_from(index).ok());
         index.and_then(|index| self.disks.get(index)).ok_or(Errno::ENOENT)
     }
 
-    fn ask(&self, ino: INodeNo, asked: Asked) {
+    fn ask(&self, ino: u64, asked: Asked) {
         let disk = self.disk(ino).expect("the kernel asks for a file that it has opened");
         disk.requests.send(asked).expect("a device serves as long as its file system is mounted");
     }
 
-    fn attr(&self, ino: INodeNo) -> Result<FileAttr, Errno> {
+    fn attr(&self, ino: u64) -> std::result::Result<Attr, Errno> {
         let (kind, size) = match ino {
-            INodeNo::ROOT => (FileType::Directory, 0),
-            ino => (FileType::RegularFile, self.disk(ino)?.length),
+            ROOT => (libc::S_IFDIR, 0),
+            ino => (libc::S_IFREG, self.disk(ino)?.length),
         };
-        Ok(FileAttr {
-            ino,
-            size,
-            blocks: size.div_ceil(512),
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind,
-            perm: 0o700,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        })
+        let blocks = size.div_ceil(512);
+        Ok(Attr { ino, size, blocks, mode: kind | 0o700, links: 1, block_size: 4096, ..Attr::default() })
+    }
+
+    fn lookup(&self, name: &[u8]) -> std::result::Result<Attr, Errno> {
+        let index = self.disks.iter().position(|disk| disk.name.as_bytes() == name).ok_or(Errno::ENOENT)?;
+        self.attr(FIRST_FILE + index as u64)
     }
 }
 
-impl Filesystem for Server {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let refused = |nearest: String| io::Error::other(format!("the kernel allows {nearest} at most"));
-        config.set_max_write(REQUEST_BYTES_MAX).map_err(|nearest| refused(format!("{nearest} bytes")))?;
-        config.set_max_background(REQUESTS_MAX).map_err(|nearest| refused(format!("{nearest} requests")))?;
-        config.set_congestion_threshold(REQUESTS_MAX).map_err(|nearest| refused(format!("{nearest} requests")))?;
-        Ok(())
-    }
-
-    fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let index = self.disks.iter().position(|disk| OsStr::new(disk.name) == name).ok_or(Errno::ENOENT);
-        match index.and_then(|index| self.attr(INodeNo(FIRST_FILE + index as u64))) {
-            Ok(attr) => reply.entry(&KEEP, &attr, Generation(0)),
-            Err(errno) => reply.error(errno),
+impl Service for Server {
+    fn serve(&self, request: &Request<'_>, reply: Reply) {
+        let ino = request.header.node;
+        match request.operation {
+            Operation::Lookup { name } => match self.lookup(name) {
+                Ok(attr) => {
+                    reply.body(&EntryReply { generation: 0, keep_name: KEEP, keep_attr: KEEP, attr }.encode());
+                }
+                Err(errno) => reply.error(errno),
+            },
+            Operation::GetAttr => match self.attr(ino) {
+                Ok(attr) => reply.body(&AttrReply { keep_attr: KEEP, attr }.encode()),
+                Err(errno) => reply.error(errno),
+            },
+            Operation::Open { .. } => reply.body(&OpenReply { handle: 0, flags: OpenFlags::DIRECT_IO }.encode()),
+            Operation::Read { offset, size, .. } => {
+                let rest = self.disk(ino).map_or(0, |disk| disk.length.saturating_sub(offset));
+                let length = usize::try_from(u64::from(size).min(rest)).expect("a request fits into memory");
+                self.ask(ino, Asked::Read { offset, length, reply });
+            }
+            Operation::Write { offset, data, .. } => {
+                self.ask(ino, Asked::Write { offset, data: data.to_vec(), reply });
+            }
+            Operation::Sync { .. } => self.ask(ino, Asked::Flush { reply }),
+            // Of a device, which has its length and its room, only discards and zeroing are asked.
+            Operation::Allocate { offset, length, .. } => self.ask(ino, Asked::Zero { offset, length, reply }),
+            Operation::Release { .. } | Operation::ReleaseDirectory => reply.ok(),
+            Operation::OpenDirectory => reply.body(&OpenReply { handle: 0, flags: OpenFlags::default() }.encode()),
+            // Flushing at close is among them: the kernel asks once and never again.
+            _ => reply.error(Errno::ENOSYS),
         }
     }
 
-    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attr(ino) {
-            Ok(attr) => reply.attr(&KEEP, &attr),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
-    }
-
-    fn read(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let rest = self.disk(ino).map_or(0, |disk| disk.length.saturating_sub(offset));
-        let length = usize::try_from(u64::from(size).min(rest)).expect("a request fits into memory");
-        self.ask(ino, Asked::Read { offset, length, reply });
-    }
-
-    fn write(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _: WriteFlags,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        self.ask(ino, Asked::Write { offset, data: data.to_vec(), reply });
-    }
-
-    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.ask(ino, Asked::Flush { reply });
-    }
-
-    /// Not wanted: the kernel asks once and never again.
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn fallocate(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, length: u64, _: i32, reply: ReplyEmpty) {
-        // Of a device, which has its length and its room, only discards and zeroing are asked.
-        self.ask(ino, Asked::Zero { offset, length, reply });
-    }
+    fn forget(&self, _: u64, _: u64) {}
 }

@@ -4,9 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use fuser::{FileAttr, Request};
 use polymux_fs::{Caller, Error, FileSystem, Permissions, Wait};
-use polymux_types::{Ino, StreamId};
+use polymux_transport::wire::{Attr, Header};
+use polymux_types::{Errno, Ino, StreamId};
 
 use crate::convert;
 use crate::requests::Requests;
@@ -19,70 +19,74 @@ pub(crate) struct Adapter {
     pub(crate) requests: Arc<Requests>,
 }
 
+/// What came of a request.
+pub(crate) type Outcome<T> = Result<T, Errno>;
+
 /// A request in words, for the log.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Subject {
-    pub(crate) operation: &'static str,
-    pub(crate) ino: u64,
+struct Subject {
+    operation: &'static str,
+    ino: Ino,
 }
 
 impl Adapter {
     /// Runs one operation. Its error is logged as loudly as it deserves, and a panic is answered with `EIO`: the
-    /// transport would otherwise lose the thread, and the program that asked would wait for ever.
+    /// program that asked would otherwise wait for ever.
     pub(crate) fn run<T>(
         &self,
         operation: &'static str,
-        ino: u64,
+        ino: Ino,
         body: impl FnOnce(&FileSystem) -> polymux_fs::Result<T>,
-    ) -> Result<T, fuser::Errno> {
-        let subject = Subject { operation, ino };
-        let guard = crate::connection::RequestGuard::enter();
-        let outcome = catch_unwind(AssertUnwindSafe(|| body(&self.fs)));
-        drop(guard);
-        match outcome {
+    ) -> Outcome<T> {
+        match catch_unwind(AssertUnwindSafe(|| body(&self.fs))) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => {
-                log_error(subject, &error);
-                Err(fuser::Errno::from_i32(error.errno().raw()))
+                log_error(Subject { operation, ino }, &error);
+                Err(error.errno())
             }
             Err(panic) => {
-                log::error!("{operation} of inode {ino}: internal error: {}", panic_text(panic.as_ref()));
-                Err(fuser::Errno::EIO)
+                log::error!("{operation} of inode {}: internal error: {}", ino.get(), panic_text(panic.as_ref()));
+                Err(Errno::EIO)
             }
         }
     }
 
     /// Makes an inode's attributes an entry that the kernel keeps: pinned before the answer is sent, so that the
     /// forget that follows can never come first.
-    pub(crate) fn entry(fs: &FileSystem, attributes: &polymux_fs::Attributes) -> FileAttr {
+    pub(crate) fn entry(fs: &FileSystem, attributes: &polymux_fs::Attributes) -> Attr {
         fs.pin(attributes.ino);
-        convert::file_attr(attributes)
+        convert::attr(attributes)
     }
 }
 
+/// The inode that a request is about.
+pub(crate) fn ino(header: &Header) -> Ino {
+    Ino(header.node)
+}
+
 /// The subject of an operation. The kernel has checked permissions, and it sends no supplementary groups.
-pub(crate) fn caller(request: &Request) -> Caller {
+pub(crate) fn caller(header: &Header) -> Caller {
     Caller {
-        uid: request.uid(),
-        gid: request.gid(),
+        uid: header.uid,
+        gid: header.gid,
         groups: Vec::new(),
         umask: 0,
-        stream: StreamId(u64::from(request.pid())),
+        stream: StreamId(u64::from(header.pid)),
         wait: Wait::Allowed,
         permissions: Permissions::CheckedByKernel,
     }
 }
 
 /// The same with the mask that creation clears from modes.
-pub(crate) fn caller_with_umask(request: &Request, umask: u32) -> Caller {
-    Caller { umask, ..caller(request) }
+pub(crate) fn caller_with_umask(header: &Header, umask: u32) -> Caller {
+    Caller { umask, ..caller(header) }
 }
 
 /// The same with supplementary groups, read from the process that asks. Only the few rules that clear the set-group-id
 /// bit need them; a process that cannot be read (another pid namespace, or gone) has none.
-pub(crate) fn caller_with_groups(request: &Request) -> Caller {
-    let groups = if request.uid() == 0 { Vec::new() } else { groups_of_process(request.pid()).unwrap_or_default() };
-    Caller { groups, ..caller(request) }
+pub(crate) fn caller_with_groups(header: &Header) -> Caller {
+    let groups = if header.uid == 0 { Vec::new() } else { groups_of_process(header.pid).unwrap_or_default() };
+    Caller { groups, ..caller(header) }
 }
 
 fn groups_of_process(pid: u32) -> Option<Vec<u32>> {
@@ -95,13 +99,9 @@ fn parse_groups(status: &str) -> Option<Vec<u32>> {
     line.split_whitespace().map(|group| group.parse().ok()).collect()
 }
 
-pub(crate) fn ino(number: fuser::INodeNo) -> Ino {
-    Ino(number.0)
-}
-
 fn log_error(subject: Subject, error: &Error) {
     if let Some(level) = error.log_level() {
-        log::log!(level, "{} of inode {}: {error}", subject.operation, subject.ino);
+        log::log!(level, "{} of inode {}: {error}", subject.operation, subject.ino.get());
     }
 }
 

@@ -1,12 +1,12 @@
 //! Values of the kernel's protocol and what they are in `polymux-fs`. Everything here is pure.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use fuser::{FileAttr, FileType, Generation, INodeNo, RenameFlags, TimeOrNow};
 use polymux_fs::{
-    AllocateKind, Attributes, FileKind, NodeKind, OpenOptions, RenameMode, SeekTarget, SetTime, XattrMode,
+    AllocateKind, Attributes, FileKind, NodeKind, OpenOptions, RenameMode, SeekTarget, SetTime, VolumeSpace, XattrMode,
 };
-use polymux_types::limits::BLOCK_SIZE;
+use polymux_transport::wire::{Attr, Space};
+use polymux_types::limits::{BLOCK_SIZE, NAME_LENGTH_MAX};
 use polymux_types::{Errno, Ino, Timestamp};
 
 /// The flag by which the kernel says that a file is opened to be executed (`__FMODE_EXEC`).
@@ -24,8 +24,8 @@ pub(crate) const OFFSET_AFTER_DOT: u64 = 1;
 pub(crate) const OFFSET_AFTER_DOT_DOT: u64 = 2;
 
 /// The generation of an inode. Constant, because inode numbers are never reused; the kernel insists on 0 for the root.
-pub(crate) fn generation_of(ino: u64) -> Generation {
-    Generation(u64::from(ino != Ino::ROOT.get()))
+pub(crate) fn generation_of(ino: u64) -> u64 {
+    u64::from(ino != Ino::ROOT.get())
 }
 
 /// Where a listing goes on after the entry with this cookie. Offsets are signed in `lseek(2)`, so a cookie that does
@@ -54,82 +54,39 @@ pub(crate) fn decode_device(encoded: u32) -> u64 {
     libc::makedev(major, minor)
 }
 
-pub(crate) fn file_type(kind: FileKind) -> FileType {
-    match kind {
-        FileKind::Regular => FileType::RegularFile,
-        FileKind::Directory => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::Socket => FileType::Socket,
-        FileKind::CharacterDevice => FileType::CharDevice,
-        FileKind::BlockDevice => FileType::BlockDevice,
-    }
+/// The time that the kernel sent; none is the present moment.
+pub(crate) fn set_time(time: Option<Timestamp>) -> SetTime {
+    time.map_or(SetTime::Now, SetTime::To)
 }
 
-/// A moment that the standard library cannot hold is answered as 1970, as the kernel does for file systems that
-/// cannot store it; none is known on Linux, where both sides have 64 bits of seconds.
-fn system_time(time: Timestamp) -> SystemTime {
-    time.to_system_time().unwrap_or(UNIX_EPOCH)
+fn block_size() -> u32 {
+    u32::try_from(BLOCK_SIZE).expect("a block is small")
 }
 
-/// The moment that the kernel sent. fuser 0.18 subtracts the nanoseconds of moments before 1970 although they count
-/// forward from the second: the second and the nanoseconds come back out of it unharmed.
-pub(crate) fn timestamp_from_fuser(time: SystemTime) -> Timestamp {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(_) => Timestamp::from_system_time(time),
-        Err(before) => {
-            let before = before.duration();
-            let seconds = i64::try_from(before.as_secs()).map_or(i64::MIN, |seconds| -seconds);
-            Timestamp::new(seconds, before.subsec_nanos())
-        }
-    }
-}
-
-pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
-    match time {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(time) => SetTime::To(timestamp_from_fuser(time)),
-    }
-}
-
-pub(crate) fn file_attr(attributes: &Attributes) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(attributes.ino.get()),
+pub(crate) fn attr(attributes: &Attributes) -> Attr {
+    Attr {
+        ino: attributes.ino.get(),
         size: attributes.size,
         blocks: attributes.blocks,
-        atime: system_time(attributes.accessed),
-        mtime: system_time(attributes.modified),
-        ctime: system_time(attributes.changed),
-        crtime: system_time(attributes.born),
-        kind: file_type(attributes.kind),
-        perm: u16::try_from(attributes.permissions & PERMISSION_BITS).expect("twelve bits fit"),
-        nlink: attributes.links,
+        accessed: attributes.accessed,
+        modified: attributes.modified,
+        changed: attributes.changed,
+        born: attributes.born,
+        mode: attributes.kind.type_bits() | (attributes.permissions & PERMISSION_BITS),
+        links: attributes.links,
         uid: attributes.uid,
         gid: attributes.gid,
-        rdev: encode_device(attributes.device),
-        blksize: u32::try_from(BLOCK_SIZE).expect("a block is small"),
-        flags: 0,
+        device: encode_device(attributes.device),
+        block_size: block_size(),
     }
 }
 
-/// Attributes of a name that does not exist: inode 0 tells the kernel to remember just that.
-pub(crate) fn negative_entry() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
+pub(crate) fn space(space: &VolumeSpace) -> Space {
+    Space {
+        blocks: [space.total / BLOCK_SIZE, space.free / BLOCK_SIZE, space.available / BLOCK_SIZE],
+        files: [space.files_total, space.files_free],
+        block_size: block_size(),
+        name_length_max: u32::try_from(NAME_LENGTH_MAX).expect("a name is short"),
     }
 }
 
@@ -160,15 +117,12 @@ pub(crate) fn open_options(flags: i32) -> OpenOptions {
     }
 }
 
-pub(crate) fn rename_mode(flags: RenameFlags) -> Result<RenameMode, Errno> {
-    if flags.is_empty() {
-        Ok(RenameMode::Replace)
-    } else if flags == RenameFlags::RENAME_NOREPLACE {
-        Ok(RenameMode::NoReplace)
-    } else if flags == RenameFlags::RENAME_EXCHANGE {
-        Ok(RenameMode::Exchange)
-    } else {
-        Err(Errno::EINVAL)
+pub(crate) fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+        libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        _ => Err(Errno::EINVAL),
     }
 }
 
@@ -224,15 +178,6 @@ mod tests {
     }
 
     #[test]
-    fn moments_before_1970_are_what_the_program_asked_for() {
-        // What fuser 0.18 makes of -1.5 s, which the kernel writes as second -2 and 500,000,000 ns after it.
-        let garbled = UNIX_EPOCH - Duration::new(2, 500_000_000);
-        assert_eq!(timestamp_from_fuser(garbled), Timestamp::new(-2, 500_000_000));
-        assert_eq!(timestamp_from_fuser(UNIX_EPOCH - Duration::new(1, 0)), Timestamp::new(-1, 0));
-        assert_eq!(timestamp_from_fuser(UNIX_EPOCH + Duration::new(7, 9)), Timestamp::new(7, 9));
-    }
-
-    #[test]
     fn directory_positions_are_unique_and_go_back_to_their_cookies() {
         for cookie in [1, 2, 3, 1 << 40] {
             let offset = offset_after(cookie).unwrap();
@@ -265,14 +210,13 @@ mod tests {
 
     #[test]
     fn a_rename_that_leaves_a_whiteout_is_refused() {
-        assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT), Err(Errno::EINVAL));
-        assert_eq!(rename_mode(RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE), Err(Errno::EINVAL));
-        assert_eq!(rename_mode(RenameFlags::empty()), Ok(RenameMode::Replace));
+        assert_eq!(rename_mode(libc::RENAME_WHITEOUT), Err(Errno::EINVAL));
+        assert_eq!(rename_mode(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE), Err(Errno::EINVAL));
+        assert_eq!(rename_mode(0), Ok(RenameMode::Replace));
     }
 
     #[test]
     fn the_root_has_generation_zero_and_everything_else_one() {
-        assert_eq!(generation_of(1), Generation(0));
-        assert_eq!(generation_of(2), Generation(1));
+        assert_eq!((generation_of(1), generation_of(2)), (0, 1));
     }
 }

@@ -3,65 +3,38 @@
 //!
 //! `.` and `..` are made here; they are never pinned, because the kernel does not count them.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
-
-use fuser::{FileAttr, INodeNo, ReplyDirectory, ReplyDirectoryPlus, Request};
 use polymux_fs::{Attributes, Caller, DirectoryEntry, FileSystem};
+use polymux_transport::wire::{Attr, EntryReply, Header, Listing, Room};
+use polymux_types::Ino;
 
-use crate::adapter::{Adapter, caller, ino};
+use crate::adapter::{Adapter, Outcome, caller, ino};
 use crate::convert::{self, OFFSET_AFTER_DOT, OFFSET_AFTER_DOT_DOT};
-use crate::names::Reply;
-use crate::requests::Debt;
 
 /// Entries asked for at once: about what the kernel's usual buffer of 32 KiB holds.
 const NAMES_AT_ONCE: usize = 512;
 /// The same with attributes, which take more room.
 const ENTRIES_AT_ONCE: usize = 128;
 
-/// Whether the buffer of an answer has room left.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Room {
-    Left,
-    Full,
-}
-
-impl From<bool> for Room {
-    /// From fuser's answer to adding an entry: true means that it did not fit.
-    fn from(full: bool) -> Self {
-        if full { Self::Full } else { Self::Left }
-    }
-}
-
 impl Adapter {
-    pub(crate) fn open_listing(&self, request: &Request, directory: INodeNo) -> Reply<()> {
-        self.run("opendir", directory.0, |fs| fs.open_directory(&caller(request), ino(directory)))
+    pub(crate) fn open_listing(&self, header: &Header) -> Outcome<()> {
+        self.run("opendir", ino(header), |fs| fs.open_directory(&caller(header), ino(header)))
     }
 
-    pub(crate) fn sync_listing(&self, request: &Request, directory: INodeNo) -> Reply<()> {
-        self.run("fsyncdir", directory.0, |fs| fs.sync_directory(&caller(request), ino(directory)))
+    pub(crate) fn sync_listing(&self, header: &Header) -> Outcome<()> {
+        self.run("fsyncdir", ino(header), |fs| fs.sync_directory(&caller(header), ino(header)))
     }
 
-    pub(crate) fn list_names(
-        &self,
-        request: &Request,
-        directory: INodeNo,
-        offset: u64,
-        reply: &mut ReplyDirectory,
-    ) -> Reply<()> {
-        self.run("readdir", directory.0, |fs| {
-            let mut listing = Listing { fs, caller: caller(request), directory, offset };
-            let dots = listing.dots(|attributes, offset, name| {
-                let number = INodeNo(attributes.ino.get());
-                reply.add(number, offset, convert::file_type(attributes.kind), name).into()
+    pub(crate) fn list_names(&self, header: &Header, offset: u64, listing: &mut Listing) -> Outcome<()> {
+        self.run("readdir", ino(header), |fs| {
+            let mut walk = Walk { fs, caller: caller(header), directory: ino(header), offset };
+            let dots = walk.dots(|attributes, offset, name| {
+                listing.add(attributes.ino.get(), offset, attributes.kind.type_bits(), name)
             })?;
             if dots == Room::Full {
                 return Ok(());
             }
-            listing.entries(NAMES_AT_ONCE, |entry, offset| {
-                let name = OsStr::from_bytes(&entry.name);
-                Ok(reply.add(INodeNo(entry.ino.get()), offset, convert::file_type(entry.kind), name).into())
+            walk.entries(NAMES_AT_ONCE, |entry, offset| {
+                Ok(listing.add(entry.ino.get(), offset, entry.kind.type_bits(), &entry.name))
             })
         })
     }
@@ -69,28 +42,28 @@ impl Adapter {
     /// Returns the inodes of the entries, which were pinned.
     pub(crate) fn list_entries(
         &self,
-        request: &Request,
-        directory: INodeNo,
+        header: &Header,
         offset: u64,
-        debt: &mut Debt<'_, ReplyDirectoryPlus>,
-    ) -> Reply<Vec<INodeNo>> {
-        self.run("readdirplus", directory.0, |fs| {
-            let caller = caller(request);
+        listing: &mut Listing,
+        reply: impl Fn(Attr) -> EntryReply,
+    ) -> Outcome<Vec<Ino>> {
+        self.run("readdirplus", ino(header), |fs| {
+            let caller = caller(header);
             let mut pinned = Vec::new();
-            let mut listing = Listing { fs, caller: caller.clone(), directory, offset };
-            let dots = listing.dots(|attributes, offset, name| {
-                add_entry(debt, self.keep(), &convert::file_attr(attributes), offset, name)
+            let mut walk = Walk { fs, caller: caller.clone(), directory: ino(header), offset };
+            let dots = walk.dots(|attributes, offset, name| {
+                listing.add_with_attr(&reply(convert::attr(attributes)), offset, name)
             })?;
             if dots == Room::Full {
                 return Ok(pinned);
             }
-            listing.entries(ENTRIES_AT_ONCE, |entry, offset| {
+            walk.entries(ENTRIES_AT_ONCE, |entry, offset| {
                 let Some(attributes) = attributes_of_entry(fs, &caller, entry)? else { return Ok(Room::Left) };
                 let attr = Self::entry(fs, &attributes);
-                let room = add_entry(debt, self.keep(), &attr, offset, OsStr::from_bytes(&entry.name));
+                let room = listing.add_with_attr(&reply(attr), offset, &entry.name);
                 match room {
                     Room::Full => fs.unpin(entry.ino, 1),
-                    Room::Left => pinned.push(attr.ino),
+                    Room::Left => pinned.push(entry.ino),
                 }
                 Ok(room)
             })?;
@@ -112,37 +85,25 @@ fn attributes_of_entry(
     }
 }
 
-/// Full, too, where nobody takes the answer any more.
-fn add_entry(
-    debt: &mut Debt<'_, ReplyDirectoryPlus>,
-    keep: Duration,
-    attr: &FileAttr,
-    offset: u64,
-    name: &OsStr,
-) -> Room {
-    let generation = convert::generation_of(attr.ino.0);
-    debt.with(|reply| reply.add(attr.ino, offset, name, &keep, attr, generation).into()).unwrap_or(Room::Full)
-}
-
-struct Listing<'a> {
+struct Walk<'a> {
     fs: &'a FileSystem,
     caller: Caller,
-    directory: INodeNo,
+    directory: Ino,
     offset: u64,
 }
 
-impl Listing<'_> {
-    fn dots(&mut self, mut add: impl FnMut(&Attributes, u64, &OsStr) -> Room) -> polymux_fs::Result<Room> {
+impl Walk<'_> {
+    fn dots(&mut self, mut add: impl FnMut(&Attributes, u64, &[u8]) -> Room) -> polymux_fs::Result<Room> {
         if self.offset < OFFSET_AFTER_DOT {
-            let own = self.fs.attributes(&self.caller, ino(self.directory))?;
-            if add(&own, OFFSET_AFTER_DOT, OsStr::new(".")) == Room::Full {
+            let own = self.fs.attributes(&self.caller, self.directory)?;
+            if add(&own, OFFSET_AFTER_DOT, b".") == Room::Full {
                 return Ok(Room::Full);
             }
             self.offset = OFFSET_AFTER_DOT;
         }
         if self.offset < OFFSET_AFTER_DOT_DOT {
-            let parent = self.fs.parent_of(&self.caller, ino(self.directory))?;
-            if add(&parent, OFFSET_AFTER_DOT_DOT, OsStr::new("..")) == Room::Full {
+            let parent = self.fs.parent_of(&self.caller, self.directory)?;
+            if add(&parent, OFFSET_AFTER_DOT_DOT, b"..") == Room::Full {
                 return Ok(Room::Full);
             }
             self.offset = OFFSET_AFTER_DOT_DOT;
@@ -157,7 +118,7 @@ impl Listing<'_> {
     ) -> polymux_fs::Result<()> {
         let mut after = convert::cookie_before(self.offset);
         loop {
-            let entries = self.fs.read_directory(&self.caller, ino(self.directory), after, at_once)?;
+            let entries = self.fs.read_directory(&self.caller, self.directory, after, at_once)?;
             for entry in &entries {
                 assert!(entry.cookie > after, "positions of a directory rise");
                 if add(entry, convert::offset_after(entry.cookie)?)? == Room::Full {

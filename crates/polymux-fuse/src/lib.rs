@@ -1,4 +1,8 @@
-//! FUSE front end of Polymux: a [`polymux_fs::FileSystem`] served to the kernel over `/dev/fuse`.
+//! FUSE front end of Polymux: a [`polymux_fs::FileSystem`] served to the kernel.
+//!
+//! ```text
+//!  kernel ──► polymux-transport ──► dispatch ──► names, files, directories, xattrs ──► FileSystem
+//! ```
 //!
 //! What is true here:
 //! * The node id that the kernel sees is the inode number; the root is 1. Numbers are never reused, so the generation
@@ -12,21 +16,20 @@
 //! * No request handler holds a lock of this crate, and nothing here waits for the kernel: no notifications are sent.
 //! * A panic below a request becomes `EIO` for that request and an error in the log; the mount goes on.
 
-#![deny(unsafe_op_in_unsafe_fn)]
-
 mod adapter;
-mod connection;
 mod convert;
 mod directories;
+mod dispatch;
 mod files;
 mod names;
 mod options;
 mod requests;
 mod session;
 mod set_id;
-mod spare;
 mod watcher;
+mod wishes;
 mod xattrs;
 
 pub use options::{FuseOptions, Sharing, SpecialFiles};
+pub use polymux_transport::MessageCounters;
 pub use session::{Session, Unmounter, mount};

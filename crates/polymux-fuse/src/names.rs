@@ -2,51 +2,36 @@
 //!
 //! An entry that does not exist is answered as inode 0 rather than as an error, so that the kernel remembers that too.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-
-use fuser::{Errno, FileAttr, INodeNo, RenameFlags, Request, TimeOrNow};
-use polymux_fs::{FileSystem, HandleId, SetAttributes};
+use polymux_fs::{HandleId, SetAttributes};
+use polymux_transport::wire::{Attr, AttrChange, Header};
 use polymux_types::Ino;
 
-use crate::adapter::{Adapter, caller, caller_with_groups, caller_with_umask, ino};
+use crate::adapter::{Adapter, Outcome, caller, caller_with_groups, caller_with_umask, ino};
 use crate::convert::{self, PERMISSION_BITS};
-use crate::set_id::{takes_set_id, without_set_id};
+use crate::set_id::without_set_id;
 
-/// What a `SETATTR` request changes, in the form of the transport.
-pub(crate) struct Change {
-    pub(crate) mode: Option<u32>,
-    pub(crate) uid: Option<u32>,
-    pub(crate) gid: Option<u32>,
-    pub(crate) size: Option<u64>,
-    pub(crate) accessed: Option<TimeOrNow>,
-    pub(crate) modified: Option<TimeOrNow>,
-    pub(crate) handle: Option<fuser::FileHandle>,
-}
-
-impl Change {
-    fn to_set_attributes(&self) -> SetAttributes {
-        SetAttributes {
-            permissions: self.mode.map(|mode| mode & PERMISSION_BITS),
-            uid: self.uid,
-            gid: self.gid,
-            size: self.size,
-            accessed: self.accessed.map(convert::set_time),
-            modified: self.modified.map(convert::set_time),
-            handle: self.handle.map(|handle| HandleId(handle.0)),
-        }
+fn to_set_attributes(change: &AttrChange) -> SetAttributes {
+    SetAttributes {
+        permissions: change.mode.map(|mode| mode & PERMISSION_BITS),
+        uid: change.uid,
+        gid: change.gid,
+        size: change.size,
+        accessed: change.accessed.map(convert::set_time),
+        modified: change.modified.map(convert::set_time),
+        handle: change.handle.map(HandleId),
     }
 }
 
 impl Adapter {
     /// `None`: there is no such name. `.` and `..` are asked for by NFS export.
-    pub(crate) fn lookup_name(&self, request: &Request, parent: INodeNo, name: &OsStr) -> Reply<Option<FileAttr>> {
-        self.run("lookup", parent.0, |fs| {
-            let caller = caller(request);
-            let found = match name.as_bytes() {
-                b"." => fs.attributes(&caller, ino(parent)),
-                b".." => fs.parent_of(&caller, ino(parent)),
-                name => fs.lookup(&caller, ino(parent), name),
+    pub(crate) fn lookup_name(&self, header: &Header, name: &[u8]) -> Outcome<Option<Attr>> {
+        let parent = ino(header);
+        self.run("lookup", parent, |fs| {
+            let caller = caller(header);
+            let found = match name {
+                b"." => fs.attributes(&caller, parent),
+                b".." => fs.parent_of(&caller, parent),
+                name => fs.lookup(&caller, parent, name),
             };
             match found {
                 Ok(attributes) => Ok(Some(Self::entry(fs, &attributes))),
@@ -56,118 +41,95 @@ impl Adapter {
         })
     }
 
-    pub(crate) fn forget_inode(&self, number: INodeNo, count: u64) {
-        let _ = self.run("forget", number.0, |fs| {
-            fs.unpin(ino(number), count);
+    pub(crate) fn forget_inode(&self, number: Ino, count: u64) {
+        let _ = self.run("forget", number, |fs| {
+            fs.unpin(number, count);
             Ok(())
         });
     }
 
-    pub(crate) fn get_attributes(&self, request: &Request, number: INodeNo) -> Reply<FileAttr> {
-        self.run("getattr", number.0, |fs| {
-            fs.attributes(&caller(request), ino(number)).map(|attributes| convert::file_attr(&attributes))
+    pub(crate) fn get_attributes(&self, header: &Header) -> Outcome<Attr> {
+        self.run("getattr", ino(header), |fs| {
+            fs.attributes(&caller(header), ino(header)).map(|attributes| convert::attr(&attributes))
         })
     }
 
-    pub(crate) fn set_attributes(&self, request: &Request, number: INodeNo, change: &Change) -> Reply<FileAttr> {
-        self.run("setattr", number.0, |fs| {
+    pub(crate) fn set_attributes(&self, header: &Header, change: &AttrChange) -> Outcome<Attr> {
+        self.run("setattr", ino(header), |fs| {
             let sets_group_id = change.mode.is_some_and(|mode| mode & libc::S_ISGID != 0);
-            let caller = if sets_group_id { caller_with_groups(request) } else { caller(request) };
-            let mut set = change.to_set_attributes();
-            let changes_owner = set.uid.is_some() || set.gid.is_some();
-            if set.permissions.is_none() && (changes_owner || set.size.is_some() && takes_set_id(request)) {
-                set.permissions = without_set_id(&fs.attributes(&caller, ino(number))?);
+            let caller = if sets_group_id { caller_with_groups(header) } else { caller(header) };
+            let mut set = to_set_attributes(change);
+            if set.permissions.is_none() && change.kills_set_id {
+                set.permissions = without_set_id(&fs.attributes(&caller, ino(header))?);
             }
-            let attributes = fs.set_attributes(&caller, ino(number), &set)?;
-            Ok(convert::file_attr(&attributes))
+            let attributes = fs.set_attributes(&caller, ino(header), &set)?;
+            Ok(convert::attr(&attributes))
         })
     }
 
-    pub(crate) fn read_link(&self, request: &Request, number: INodeNo) -> Reply<Vec<u8>> {
-        self.run("readlink", number.0, |fs| fs.read_symlink(&caller(request), ino(number)))
+    pub(crate) fn read_link(&self, header: &Header) -> Outcome<Vec<u8>> {
+        self.run("readlink", ino(header), |fs| fs.read_symlink(&caller(header), ino(header)))
     }
 
-    pub(crate) fn make_node(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: ModeAndMask,
-        rdev: u32,
-    ) -> Reply<FileAttr> {
-        self.run("mknod", parent.0, |fs| {
-            let kind = convert::node_kind(mode.mode, rdev)?;
-            let caller = caller_with_umask(request, mode.umask);
-            let made = fs.make_node(&caller, ino(parent), name.as_bytes(), kind, mode.permissions())?;
+    pub(crate) fn make_node(&self, header: &Header, new: NewName<'_>, device: u32) -> Outcome<Attr> {
+        self.run("mknod", ino(header), |fs| {
+            let kind = convert::node_kind(new.mode.mode, device)?;
+            let caller = caller_with_umask(header, new.mode.umask);
+            let made = fs.make_node(&caller, ino(header), new.name, kind, new.mode.permissions())?;
             Ok(Self::entry(fs, &made))
         })
     }
 
-    pub(crate) fn make_directory(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: ModeAndMask,
-    ) -> Reply<FileAttr> {
-        self.run("mkdir", parent.0, |fs| {
-            let caller = caller_with_umask(request, mode.umask);
-            let made = fs.make_directory(&caller, ino(parent), name.as_bytes(), mode.permissions())?;
+    pub(crate) fn make_directory(&self, header: &Header, new: NewName<'_>) -> Outcome<Attr> {
+        self.run("mkdir", ino(header), |fs| {
+            let caller = caller_with_umask(header, new.mode.umask);
+            let made = fs.make_directory(&caller, ino(header), new.name, new.mode.permissions())?;
             Ok(Self::entry(fs, &made))
         })
     }
 
-    pub(crate) fn make_symlink(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        target: &OsStr,
-    ) -> Reply<FileAttr> {
-        self.run("symlink", parent.0, |fs| {
-            let made = fs.make_symlink(&caller(request), ino(parent), name.as_bytes(), target.as_bytes())?;
+    pub(crate) fn make_symlink(&self, header: &Header, name: &[u8], target: &[u8]) -> Outcome<Attr> {
+        self.run("symlink", ino(header), |fs| {
+            let made = fs.make_symlink(&caller(header), ino(header), name, target)?;
             Ok(Self::entry(fs, &made))
         })
     }
 
-    pub(crate) fn make_link(
-        &self,
-        request: &Request,
-        number: INodeNo,
-        parent: INodeNo,
-        name: &OsStr,
-    ) -> Reply<FileAttr> {
-        self.run("link", number.0, |fs| {
-            let linked = fs.link(&caller(request), ino(number), ino(parent), name.as_bytes())?;
+    pub(crate) fn make_link(&self, header: &Header, file: Ino, name: &[u8]) -> Outcome<Attr> {
+        self.run("link", file, |fs| {
+            let linked = fs.link(&caller(header), file, ino(header), name)?;
             Ok(Self::entry(fs, &linked))
         })
     }
 
-    pub(crate) fn remove_name(&self, request: &Request, parent: INodeNo, name: &OsStr) -> Reply<()> {
-        self.run("unlink", parent.0, |fs| fs.unlink(&caller(request), ino(parent), name.as_bytes()))
+    pub(crate) fn remove_name(&self, header: &Header, name: &[u8]) -> Outcome<()> {
+        self.run("unlink", ino(header), |fs| fs.unlink(&caller(header), ino(header), name))
     }
 
-    pub(crate) fn remove_directory(&self, request: &Request, parent: INodeNo, name: &OsStr) -> Reply<()> {
-        self.run("rmdir", parent.0, |fs| fs.remove_directory(&caller(request), ino(parent), name.as_bytes()))
+    pub(crate) fn remove_directory(&self, header: &Header, name: &[u8]) -> Outcome<()> {
+        self.run("rmdir", ino(header), |fs| fs.remove_directory(&caller(header), ino(header), name))
     }
 
     pub(crate) fn rename_name(
         &self,
-        request: &Request,
-        from: (INodeNo, &OsStr),
-        to: (INodeNo, &OsStr),
-        flags: RenameFlags,
-    ) -> Reply<()> {
-        self.run("rename", from.0.0, |fs: &FileSystem| {
+        header: &Header,
+        name: &[u8],
+        (new_parent, new_name): (Ino, &[u8]),
+        flags: u32,
+    ) -> Outcome<()> {
+        self.run("rename", ino(header), |fs| {
             let mode = convert::rename_mode(flags)?;
-            let (parent, new_parent): (Ino, Ino) = (ino(from.0), ino(to.0));
-            fs.rename(&caller(request), parent, from.1.as_bytes(), new_parent, to.1.as_bytes(), mode)
+            fs.rename(&caller(header), ino(header), name, new_parent, new_name, mode)
         })
     }
 }
 
-/// Result of a request as the transport sends it.
-pub(crate) type Reply<T> = Result<T, Errno>;
+/// A name to be made, with the mode of its file.
+#[derive(Clone, Copy)]
+pub(crate) struct NewName<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) mode: ModeAndMask,
+}
 
 /// Mode of a new file and the mask of the process that makes it. The kernel leaves applying the mask to the file
 /// system, because a default ACL replaces it.

@@ -2,8 +2,8 @@
 //!
 //! The kernel always checks permissions: there is no way to switch `default_permissions` off.
 
-use fuser::{Config, MountOption, SessionACL};
 use polymux_fs::Access;
+use polymux_transport::{MountAudience, MountFlags, MountSettings};
 
 /// Who may use the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,30 +58,20 @@ impl FuseOptions {
         Self { volume_name: volume_name.into(), sharing, access, special_files, threads: default_threads() }
     }
 
-    pub(crate) fn to_config(&self) -> Config {
-        let mut options = vec![
-            MountOption::FSName(self.volume_name.clone()),
-            // Not `MountOption::Subtype`, which fuser withholds from the kernel when it mounts without a helper.
-            MountOption::CUSTOM("subtype=polymux".to_owned()),
-            MountOption::DefaultPermissions,
-        ];
-        options.push(match self.access {
-            Access::ReadWrite => MountOption::RW,
-            Access::ReadOnly => MountOption::RO,
-        });
-        options.extend(match self.special_files {
-            SpecialFiles::Honoured => [MountOption::Suid, MountOption::Dev],
-            SpecialFiles::Ignored => [MountOption::NoSuid, MountOption::NoDev],
-        });
-        let mut config = Config::default();
-        config.mount_options = options;
-        config.acl = match self.sharing {
-            Sharing::OwnerOnly => SessionACL::Owner,
-            Sharing::Everybody => SessionACL::All,
+    /// What the mount looks like.
+    pub(crate) fn to_settings(&self) -> MountSettings {
+        let mut flags = MountFlags::empty();
+        if self.access == Access::ReadOnly {
+            flags |= MountFlags::RDONLY;
+        }
+        if self.special_files == SpecialFiles::Ignored {
+            flags |= MountFlags::NOSUID | MountFlags::NODEV;
+        }
+        let audience = match self.sharing {
+            Sharing::OwnerOnly => MountAudience::Owner,
+            Sharing::Everybody => MountAudience::Everybody,
         };
-        config.n_threads = Some(self.threads.max(1));
-        config.clone_fd = true;
-        config
+        MountSettings { source: self.volume_name.clone(), subtype: "polymux", audience, flags }
     }
 }
 
@@ -91,8 +81,7 @@ fn default_threads() -> usize {
 }
 
 fn is_root() -> bool {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    rustix::process::geteuid().is_root()
 }
 
 #[cfg(test)]
@@ -100,25 +89,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_always_checks_permissions() {
-        for access in [Access::ReadOnly, Access::ReadWrite] {
-            let config = FuseOptions::new("media", access).to_config();
-            assert!(config.mount_options.contains(&MountOption::DefaultPermissions));
+    fn a_read_only_volume_is_mounted_read_only() {
+        for (access, is_read_only) in [(Access::ReadOnly, true), (Access::ReadWrite, false)] {
+            let settings = FuseOptions::new("media", access).to_settings();
+            assert_eq!(settings.flags.contains(MountFlags::RDONLY), is_read_only);
         }
     }
 
     #[test]
-    fn a_read_only_volume_is_mounted_read_only() {
-        let config = FuseOptions::new("media", Access::ReadOnly).to_config();
-        assert!(config.mount_options.contains(&MountOption::RO));
-        assert!(!config.mount_options.contains(&MountOption::RW));
+    fn set_id_bits_and_devices_are_ignored_when_that_is_wanted() {
+        let mut options = FuseOptions::new("media", Access::ReadWrite);
+        options.special_files = SpecialFiles::Ignored;
+        assert!(options.to_settings().flags.contains(MountFlags::NOSUID | MountFlags::NODEV));
+        options.special_files = SpecialFiles::Honoured;
+        assert!(!options.to_settings().flags.intersects(MountFlags::NOSUID | MountFlags::NODEV));
     }
 
     #[test]
-    fn at_least_two_threads_serve_by_default_and_never_none() {
+    fn several_threads_serve_by_default() {
         assert!(FuseOptions::new("media", Access::ReadWrite).threads >= 2);
-        let mut options = FuseOptions::new("media", Access::ReadWrite);
-        options.threads = 0;
-        assert_eq!(options.to_config().n_threads, Some(1));
     }
 }

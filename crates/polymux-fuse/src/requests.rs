@@ -11,10 +11,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use fuser::{
-    Errno, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-};
+use polymux_transport::Reply;
+use polymux_types::Errno;
 
 /// Requests that can be noted at once; more are served all the same, and wait for their tier however long it takes.
 const SLOTS: usize = 1024;
@@ -26,59 +24,6 @@ pub(crate) const STALLED_MS: u64 = 100;
 /// Requests that may hang behind one inode.
 const CROWD: usize = 3;
 
-macro_rules! replies {
-    ($($name:ident($reply:ty)),* $(,)?) => {
-        /// The reply that a request is still owed.
-        pub(crate) enum Owed {
-            $($name($reply),)*
-        }
-
-        impl Owed {
-            fn fail(self) {
-                match self {
-                    $(Self::$name(reply) => reply.error(Errno::EIO),)*
-                }
-            }
-        }
-
-        $(impl Answer for $reply {
-            fn into_owed(self) -> Owed {
-                Owed::$name(self)
-            }
-
-            fn from_owed(owed: Owed) -> Option<Self> {
-                if let Owed::$name(reply) = owed { Some(reply) } else { None }
-            }
-
-            fn in_owed(owed: &mut Owed) -> Option<&mut Self> {
-                if let Owed::$name(reply) = owed { Some(reply) } else { None }
-            }
-        })*
-    };
-}
-
-/// A kind of reply.
-pub(crate) trait Answer: Sized {
-    fn into_owed(self) -> Owed;
-    fn from_owed(owed: Owed) -> Option<Self>;
-    fn in_owed(owed: &mut Owed) -> Option<&mut Self>;
-}
-
-replies!(
-    Attr(ReplyAttr),
-    Create(ReplyCreate),
-    Data(ReplyData),
-    Directory(ReplyDirectory),
-    DirectoryPlus(ReplyDirectoryPlus),
-    Empty(ReplyEmpty),
-    Entry(ReplyEntry),
-    Lseek(ReplyLseek),
-    Open(ReplyOpen),
-    Statfs(ReplyStatfs),
-    Write(ReplyWrite),
-    Xattr(ReplyXattr),
-);
-
 /// A request under way. Two cache lines are fetched together, so that is what slots are kept apart by.
 #[derive(Default)]
 #[repr(align(128))]
@@ -87,7 +32,7 @@ struct Slot {
     began: AtomicU64,
     token: AtomicUsize,
     ino: AtomicU64,
-    owed: Mutex<Option<Owed>>,
+    owed: Mutex<Option<Reply>>,
 }
 
 /// All requests under way on one mount.
@@ -101,33 +46,27 @@ pub(crate) struct Requests {
 }
 
 /// A request that is being served. Its slot is free again when this is dropped.
-pub(crate) struct Debt<'a, R: Answer> {
+pub(crate) struct Debt<'a> {
     slot: Option<&'a Slot>,
     /// Where no slot was free.
-    own: Option<R>,
+    own: Option<Reply>,
 }
 
-impl<R: Answer> Debt<'_, R> {
-    /// Works on the reply while it is owed; `None` where the watcher has answered the request.
-    pub(crate) fn with<T>(&mut self, work: impl FnOnce(&mut R) -> T) -> Option<T> {
-        match self.slot {
-            Some(slot) => lock(&slot.owed).as_mut().and_then(R::in_owed).map(work),
-            None => self.own.as_mut().map(work),
-        }
-    }
-
+impl Debt<'_> {
     /// The reply, to be answered now; `None` where the watcher has answered the request.
-    pub(crate) fn take(mut self) -> Option<R> {
+    pub(crate) fn take(mut self) -> Option<Reply> {
         match self.slot {
-            Some(slot) => lock(&slot.owed).take().and_then(R::from_owed),
+            Some(slot) => lock(&slot.owed).take(),
             None => self.own.take(),
         }
     }
 }
 
-impl<R: Answer> Drop for Debt<'_, R> {
+impl Drop for Debt<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
+            // Only after a panic there is still something owed: it fails, before anybody else has the slot.
+            drop(lock(&slot.owed).take());
             slot.began.store(0, Ordering::Release);
         }
     }
@@ -150,16 +89,16 @@ impl Requests {
 
     /// Notes a request about an inode on the calling thread; `None` where it was answered, because too many hang behind that
     /// inode.
-    pub(crate) fn begin<R: Answer>(&self, ino: u64, reply: R) -> Option<Debt<'_, R>> {
+    pub(crate) fn begin(&self, ino: u64, reply: Reply) -> Option<Debt<'_>> {
         if self.has_crowds.load(Ordering::Relaxed) && lock(&self.crowded).contains(&ino) {
-            reply.into_owed().fail();
+            reply.error(Errno::EIO);
             return None;
         }
         Some(self.begin_always(ino, reply))
     }
 
     /// The same for what must be carried out in any case.
-    pub(crate) fn begin_always<R: Answer>(&self, ino: u64, reply: R) -> Debt<'_, R> {
+    pub(crate) fn begin_always(&self, ino: u64, reply: Reply) -> Debt<'_> {
         let token = polymux_fs::thread_token();
         let began = self.now_ms.load(Ordering::Relaxed) + 1;
         // Threads are far apart in memory, and mostly by a power of two.
@@ -171,7 +110,7 @@ impl Requests {
         let Some(slot) = slot else { return Debt { slot: None, own: Some(reply) } };
         slot.token.store(token, Ordering::Relaxed);
         slot.ino.store(ino, Ordering::Relaxed);
-        *lock(&slot.owed) = Some(reply.into_owed());
+        *lock(&slot.owed) = Some(reply);
         Debt { slot: Some(slot), own: None }
     }
 
@@ -208,7 +147,7 @@ impl Requests {
                 continue;
             }
             if let Some(owed) = owed.take() {
-                owed.fail();
+                owed.error(Errno::EIO);
                 failed += 1;
             }
         }

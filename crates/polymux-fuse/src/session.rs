@@ -4,27 +4,22 @@
 //! kernel has closed the connection, whoever asked for it. A mount that somebody else made at the same path afterwards
 //! is never touched.
 
-use std::ffi::CString;
 use std::io;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
-use fuser::SessionACL;
 use polymux_fs::FileSystem;
+use polymux_transport::{Connection, Device, MessageCounters, Unmount, Worker, negotiate, start_worker, unmount};
 
 use crate::adapter::Adapter;
-use crate::connection::end_process_when_transport_panics;
 use crate::options::FuseOptions;
 use crate::requests::Requests;
 use crate::watcher::Watcher;
+use crate::wishes::wishes;
 
 /// How often whoever waits for the end of a thread looks whether it is worth it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
@@ -32,10 +27,11 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// A mounted volume that is served once [`Session::wait`] runs; requests made before wait for it. Dropped without
 /// that, it is unmounted.
 pub struct Session {
-    session: fuser::Session<Adapter>,
+    connection: Arc<Connection>,
     adapter: Adapter,
-    acl: SessionACL,
+    threads: usize,
     mountpoint: PathBuf,
+    is_served: bool,
 }
 
 /// Asks the kernel to unmount, from any thread and any number of times.
@@ -49,12 +45,19 @@ pub struct Unmounter {
 /// # Errors
 /// The mount point does not exist, `/dev/fuse` cannot be opened, or the kernel or `fusermount3` refuses.
 pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> io::Result<Session> {
-    end_process_when_transport_panics();
     let mountpoint = mountpoint.canonicalize()?;
     let adapter = Adapter { fs, requests: Arc::new(Requests::new()) };
-    let config = options.to_config();
-    let session = fuser::Session::new(adapter.clone(), &mountpoint, &config)?;
-    Ok(Session { session, adapter, acl: config.acl, mountpoint })
+    let device = polymux_transport::mount(&mountpoint, &options.to_settings())?;
+    let agreement = negotiate(&device, wishes).inspect_err(|_| take_down(&mountpoint))?;
+    let connection = Arc::new(Connection::new(Arc::new(device), agreement, adapter.clone()));
+    Ok(Session { connection, adapter, threads: options.threads.max(1), mountpoint, is_served: false })
+}
+
+/// Unmounts what nobody serves.
+fn take_down(mountpoint: &Path) {
+    if let Err(error) = unmount(mountpoint, Unmount::Detach) {
+        log::error!("{} stays mounted: {error}", mountpoint.display());
+    }
 }
 
 impl Session {
@@ -62,29 +65,27 @@ impl Session {
     ///
     /// # Errors
     /// The connection to the kernel failed. The volume may then still be mounted, and answers `ENOTCONN`.
-    pub fn wait(self) -> io::Result<()> {
-        let connection = self.session.as_fd().try_clone_to_owned()?;
+    pub fn wait(mut self) -> io::Result<()> {
+        self.is_served = true;
         let must_end = Arc::new(AtomicBool::new(false));
         let watcher = Watcher {
             adapter: self.adapter.clone(),
-            connection: connection.try_clone()?,
-            acl: self.acl,
+            connection: self.connection.clone(),
             must_end: Arc::clone(&must_end),
         };
         let watcher = thread::Builder::new().name("fuse-watch".to_owned()).spawn(move || watcher.run())?;
-        // fuser 0.18 unmounts the path again when its session ends, although it is unmounted by then; by that time
-        // another file system may be mounted there. So its handle of the mount is never dropped. What stays behind is
-        // one descriptor of a connection that is closed.
-        let background = ManuallyDrop::new(self.session.spawn()?);
-        // SAFETY: `background` is neither used nor dropped after this, so that the thread's handle has one owner.
-        let guard = unsafe { std::ptr::read(&raw const background.guard) };
-        let mut outcome = end_of(guard, &connection, &self.adapter);
+        let workers: io::Result<Vec<Worker>> = (0..self.threads).map(|_| start_worker(&self.connection)).collect();
+        let mut outcome = self.end_of_all(workers?);
         must_end.store(true, Ordering::Release);
         let spare = watcher.join().map_err(|_| io::Error::other("the watcher of the FUSE transport panicked"))?;
-        for thread in spare {
-            outcome = outcome.and(end_of(thread, &connection, &self.adapter));
-        }
+        outcome = outcome.and(self.end_of_all(spare));
         outcome
+    }
+
+    /// Waits for the end of all of these, and returns the first error.
+    fn end_of_all(&self, workers: Vec<Worker>) -> io::Result<()> {
+        let end = |worker| end_of(worker, &self.connection.device, &self.adapter);
+        workers.into_iter().map(end).fold(Ok(()), io::Result::and)
     }
 
     /// Something that can unmount this volume while [`Session::wait`] runs.
@@ -92,10 +93,24 @@ impl Session {
     pub fn unmounter(&self) -> Unmounter {
         Unmounter { mountpoint: self.mountpoint.clone() }
     }
+
+    /// How many requests of each kind came; it goes on counting.
+    #[must_use]
+    pub fn message_counters(&self) -> Arc<MessageCounters> {
+        self.connection.counters.clone()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.is_served && !self.connection.device.is_closed() {
+            take_down(&self.mountpoint);
+        }
+    }
 }
 
 /// Waits for a thread of the transport; not for one that hangs in a tier while there is no connection any more.
-fn end_of(thread: JoinHandle<io::Result<()>>, connection: &OwnedFd, adapter: &Adapter) -> io::Result<()> {
+fn end_of(thread: Worker, device: &Device, adapter: &Adapter) -> io::Result<()> {
     let (sender, receiver) = mpsc::channel();
     let waiting = thread::Builder::new().name("fuse-end".to_owned()).spawn(move || {
         let outcome = thread.join().unwrap_or_else(|_| Err(io::Error::other("the FUSE transport panicked")));
@@ -108,7 +123,7 @@ fn end_of(thread: JoinHandle<io::Result<()>>, connection: &OwnedFd, adapter: &Ad
             Ok(outcome) => return outcome,
             Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the FUSE transport ended")),
             Err(RecvTimeoutError::Timeout) => {
-                if is_closed(connection) && !adapter.fs.tiers_not_answering().is_empty() {
+                if device.is_closed() && !adapter.fs.tiers_not_answering().is_empty() {
                     log::warn!("threads that serve requests are left behind in a tier that does not answer");
                     return Ok(());
                 }
@@ -117,21 +132,13 @@ fn end_of(thread: JoinHandle<io::Result<()>>, connection: &OwnedFd, adapter: &Ad
     }
 }
 
-/// Whether the kernel has closed a connection.
-fn is_closed(connection: &OwnedFd) -> bool {
-    let mut asked = libc::pollfd { fd: connection.as_raw_fd(), events: 0, revents: 0 };
-    // SAFETY: `asked` is one structure of the length given, and the descriptor is open for as long as it is borrowed.
-    let answered = unsafe { libc::poll(&raw mut asked, 1, 0) };
-    answered > 0 && asked.revents & (libc::POLLERR | libc::POLLHUP) != 0
-}
-
 impl Unmounter {
     /// Unmounts. Fails with `EBUSY` while files are open or somebody's working directory lies within.
     ///
     /// # Errors
     /// As `umount(2)`; a mount point that is not mounted any more is no error.
     pub fn unmount(&self) -> io::Result<()> {
-        unmount_path(&self.mountpoint, 0)
+        unmount(&self.mountpoint, Unmount::Idle)
     }
 
     /// Takes the volume out of the tree at once; what is open goes on until it is closed.
@@ -139,62 +146,12 @@ impl Unmounter {
     /// # Errors
     /// As `umount(2)`; a mount point that is not mounted any more is no error.
     pub fn detach(&self) -> io::Result<()> {
-        unmount_path(&self.mountpoint, libc::MNT_DETACH)
+        unmount(&self.mountpoint, Unmount::Detach)
     }
 
     /// The directory that the volume is mounted on.
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
-    }
-}
-
-fn unmount_path(path: &Path, flags: i32) -> io::Result<()> {
-    let name = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: `name` is a string that ends with a zero byte and lives beyond the call.
-    if unsafe { libc::umount2(name.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EINVAL | libc::ENOENT) => Ok(()),
-        Some(libc::EPERM) => unmount_by_helper(path, flags),
-        _ => Err(error),
-    }
-}
-
-/// Users other than root may unmount only through the set-id helper of the system.
-fn unmount_by_helper(path: &Path, flags: i32) -> io::Result<()> {
-    let how = if flags & libc::MNT_DETACH == 0 { "-u" } else { "-uz" };
-    let mut last = io::Error::from_raw_os_error(libc::EPERM);
-    for helper in ["fusermount3", "fusermount"] {
-        match Command::new(helper).arg(how).arg("--").arg(path).stdin(Stdio::null()).output() {
-            Ok(output) if output.status.success() => return Ok(()),
-            Ok(output) => {
-                let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unmounting_what_is_not_mounted_is_no_error() {
-        let directory = std::env::temp_dir().join(format!("polymux-fuse-not-mounted-{}", std::process::id()));
-        std::fs::create_dir(&directory).unwrap();
-        let unmounter = Unmounter { mountpoint: directory.clone() };
-        let outcome = unmounter.unmount();
-        std::fs::remove_dir(&directory).unwrap();
-        // Only root is told so by the kernel; others by the helper, in words.
-        // SAFETY: geteuid has no arguments and cannot fail.
-        if unsafe { libc::geteuid() } == 0 {
-            outcome.unwrap();
-        }
     }
 }

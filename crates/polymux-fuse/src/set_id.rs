@@ -4,8 +4,8 @@
 //! Without that agreement the kernel asks for the file's capabilities before each single `write(2)`, so that every
 //! write costs two requests. Capabilities themselves (`security.capability`) the kernel removes.
 
-use fuser::Request;
 use polymux_fs::{Attributes, Caller, FileKind, FileSystem, SetAttributes};
+use polymux_transport::wire::Header;
 use polymux_types::Ino;
 
 /// What is left of the permission bits once the set-id bits are taken away; `None` where there is nothing to take.
@@ -22,10 +22,10 @@ pub(crate) fn without_set_id(attributes: &Attributes) -> Option<u32> {
     (new != old).then_some(new)
 }
 
-/// Whether what the process of this request writes takes set-id bits away. The kernel says so itself with a write; for
-/// other requests it does not, and privilege is taken from the user id.
-pub(crate) fn takes_set_id(request: &Request) -> bool {
-    request.uid() != 0
+/// Whether what the process of this request changes takes set-id bits away. The kernel says so itself with a write, a
+/// truncation and a change of owner; for other requests it does not, and privilege is taken from the user id.
+pub(crate) fn takes_set_id(header: &Header) -> bool {
+    header.uid != 0
 }
 
 /// Takes the set-id bits of a file away, before its data is changed.

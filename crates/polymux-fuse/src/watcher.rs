@@ -5,16 +5,14 @@
 //! * For each request that takes long there is one thread more than the mount began with, and some ahead, up to
 //!   [`SPARE_MAX`]: whoever waits for a device holds up nobody else. Threads that were added stay, and cost nothing while they are idle.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use fuser::SessionACL;
+use polymux_transport::{Connection, Worker, start_worker};
 
 use crate::adapter::Adapter;
-use crate::spare;
 
 /// Most threads that are added to those of the mount.
 const SPARE_MAX: usize = 256;
@@ -26,14 +24,13 @@ const AHEAD: usize = 16;
 /// What the watcher needs of a connection.
 pub(crate) struct Watcher {
     pub(crate) adapter: Adapter,
-    pub(crate) connection: OwnedFd,
-    pub(crate) acl: SessionACL,
+    pub(crate) connection: Arc<Connection>,
     pub(crate) must_end: Arc<AtomicBool>,
 }
 
 impl Watcher {
     /// Watches until it is told to end; returns the threads that were added.
-    pub(crate) fn run(self) -> Vec<JoinHandle<std::io::Result<()>>> {
+    pub(crate) fn run(self) -> Vec<Worker> {
         let began = Instant::now();
         let mut spare = Vec::new();
         let mut said = false;
@@ -47,7 +44,7 @@ impl Watcher {
             }
             let wanted = if stalled == 0 { 0 } else { (stalled + AHEAD).min(SPARE_MAX) };
             for _ in spare.len()..wanted {
-                match spare::start(self.adapter.clone(), self.connection.as_fd(), self.acl) {
+                match start_worker(&self.connection) {
                     Ok(thread) => spare.push(thread),
                     Err(error) => {
                         if !std::mem::replace(&mut said, true) {

@@ -1,15 +1,12 @@
 //! Extended attributes, POSIX ACLs among them. A question of size 0 asks for the size alone.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-
-use fuser::{INodeNo, Request};
+use polymux_fs::{Caller, FileSystem};
+use polymux_transport::wire::Header;
 use polymux_types::Errno;
 use polymux_types::limits::XATTR_LIST_LENGTH_MAX;
 
-use crate::adapter::{Adapter, caller, caller_with_groups, ino};
+use crate::adapter::{Adapter, Outcome, caller, caller_with_groups, ino};
 use crate::convert;
-use crate::names::Reply;
 
 /// The ACL whose change may clear the set-group-id bit of a file whose group the caller is not in.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -22,17 +19,17 @@ pub(crate) enum Value {
 }
 
 impl Adapter {
-    pub(crate) fn get_xattr(&self, request: &Request, number: INodeNo, name: &OsStr, size: u32) -> Reply<Value> {
-        self.run("getxattr", number.0, |fs| {
-            let value = fs.xattr(&caller(request), ino(number), name.as_bytes())?;
+    pub(crate) fn get_xattr(&self, header: &Header, name: &[u8], size: u32) -> Outcome<Value> {
+        self.run("getxattr", ino(header), |fs| {
+            let value = fs.xattr(&caller(header), ino(header), name)?;
             Ok(fit(value, size)?)
         })
     }
 
-    pub(crate) fn list_xattrs(&self, request: &Request, number: INodeNo, size: u32) -> Reply<Value> {
-        self.run("listxattr", number.0, |fs| {
+    pub(crate) fn list_xattrs(&self, header: &Header, size: u32) -> Outcome<Value> {
+        self.run("listxattr", ino(header), |fs| {
             let mut list = Vec::new();
-            for name in fs.list_xattrs(&caller(request), ino(number))? {
+            for name in fs.list_xattrs(&caller(header), ino(header))? {
                 list.extend_from_slice(&name);
                 list.push(0);
             }
@@ -45,23 +42,38 @@ impl Adapter {
 
     pub(crate) fn set_xattr(
         &self,
-        request: &Request,
-        number: INodeNo,
-        name: &OsStr,
+        header: &Header,
+        name: &[u8],
         value: &[u8],
         flags: i32,
-    ) -> Reply<()> {
-        self.run("setxattr", number.0, |fs| {
+        kills_set_group_id: Option<bool>,
+    ) -> Outcome<()> {
+        self.run("setxattr", ino(header), |fs| {
             let mode = convert::xattr_mode(flags)?;
-            let name = name.as_bytes();
-            let caller = if name == ACCESS_ACL { caller_with_groups(request) } else { caller(request) };
-            fs.set_xattr(&caller, ino(number), name, value, mode)
+            let caller = if name == ACCESS_ACL { acl_caller(fs, header, kills_set_group_id)? } else { caller(header) };
+            fs.set_xattr(&caller, ino(header), name, value, mode)
         })
     }
 
-    pub(crate) fn remove_xattr(&self, request: &Request, number: INodeNo, name: &OsStr) -> Reply<()> {
-        self.run("removexattr", number.0, |fs| fs.remove_xattr(&caller(request), ino(number), name.as_bytes()))
+    pub(crate) fn remove_xattr(&self, header: &Header, name: &[u8]) -> Outcome<()> {
+        self.run("removexattr", ino(header), |fs| fs.remove_xattr(&caller(header), ino(header), name))
     }
+}
+
+/// Who changes an ACL, as far as the set-group-id bit is concerned: the kernel says whether that goes, since the protocol
+/// can (`SETXATTR_EXT`); else the groups of the process decide.
+fn acl_caller(fs: &FileSystem, header: &Header, kills_set_group_id: Option<bool>) -> polymux_fs::Result<Caller> {
+    /// No user and no group.
+    const NOBODY: u32 = u32::MAX;
+    Ok(match kills_set_group_id {
+        Some(true) => Caller { uid: NOBODY, gid: NOBODY, ..caller(header) },
+        Some(false) => {
+            let caller = caller(header);
+            let group = fs.attributes(&caller, ino(header))?.gid;
+            Caller { groups: vec![group], ..caller }
+        }
+        None => caller_with_groups(header),
+    })
 }
 
 fn fit(value: Vec<u8>, size: u32) -> Result<Value, Errno> {

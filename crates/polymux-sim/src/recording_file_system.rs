@@ -23,8 +23,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fuser::{BackgroundSession, Config, MountOption};
 use parking_lot::Mutex;
+use polymux_transport::{Served, Wishes};
 use tempfile::TempDir;
 
 use self::server::Server;
@@ -37,7 +37,7 @@ pub use record::{Change, Durability, Image, Node, NodeId, NodeKind, Operation, R
 /// A mounted file system; unmounted when it is dropped.
 pub struct RecordingFileSystem {
     tree: Arc<Mutex<Tree>>,
-    session: Option<BackgroundSession>,
+    session: Option<Served>,
     mountpoint: TempDir,
 }
 
@@ -50,10 +50,8 @@ impl RecordingFileSystem {
     pub fn mount() -> io::Result<Self> {
         let mountpoint = tempfile::tempdir()?;
         let tree = Arc::new(Mutex::new(Tree::new()));
-        let mut config = Config::default();
-        config.mount_options = vec![MountOption::FSName("polymux-recording".to_owned()), MountOption::RW];
-        config.n_threads = Some(1);
-        let session = fuser::spawn_mount(Server { tree: tree.clone() }, mountpoint.path(), &config)?;
+        let server = Server { tree: tree.clone() };
+        let session = Served::mount(server, mountpoint.path(), "polymux-recording", Wishes::default(), 1)?;
         Ok(Self { tree, session: Some(session), mountpoint })
     }
 
@@ -88,7 +86,7 @@ impl RecordingFileSystem {
 impl Drop for RecordingFileSystem {
     fn drop(&mut self) {
         if let Some(session) = self.session.take()
-            && let Err(error) = session.umount_and_join()
+            && let Err(error) = session.unmount()
         {
             eprintln!("{} stays mounted: {error}", self.mountpoint.path().display());
         }

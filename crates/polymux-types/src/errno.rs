@@ -52,6 +52,7 @@ error_numbers!(
     EOPNOTSUPP,
     EOVERFLOW,
     EPERM,
+    EPROTO,
     ERANGE,
     EROFS,
     ESTALE,

@@ -220,6 +220,9 @@ pub struct StatusReport {
     pub transport: String,
     /// Threads that serve them.
     pub threads: usize,
+    /// How many requests of each kind came since the mount, by the names of the protocol.
+    #[serde(default)]
+    pub messages: BTreeMap<String, u64>,
     /// Tier that holds the metadata store.
     pub metadata_tier: String,
     /// Bytes that the metadata store takes.

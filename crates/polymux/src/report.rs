@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use polymux_fs::{BackgroundThreads, CheckProgress, FileLocation, FileSystem, TierState, TierStatus};
+use polymux_fuse::MessageCounters;
 use polymux_tier::{Capabilities, Guarantee};
 use polymux_types::Ino;
 use polymux_types::sync::RwLock;
@@ -31,6 +32,8 @@ pub struct DaemonView {
     pub mount_point: PathBuf,
     /// Threads that serve requests of the kernel.
     pub threads: usize,
+    /// How many of these came.
+    pub messages: Arc<MessageCounters>,
     /// What was noticed while mounting.
     pub warnings: Vec<String>,
     /// Its metadata store.
@@ -69,6 +72,7 @@ impl DaemonView {
             guarantee_meaning: meaning_of(status.guarantee).to_owned(),
             transport: "classic /dev/fuse".to_owned(),
             threads: self.threads,
+            messages: to_map(self.messages.totals()),
             metadata_tier: config.tiers[config.metadata].name.clone(),
             metadata_bytes: status.metadata_bytes,
             metadata_store: self.metadata.store_report(),
@@ -135,7 +139,7 @@ fn tier_report(config: &VolumeConfig, tier: &TierStatus) -> TierReport {
         low_mark: tier.low_mark_bytes,
         shares_file_system_with: tier.shares_file_system_with.clone(),
         capabilities: tier.capabilities.as_ref().map(capability_map).unwrap_or_default(),
-        counters: to_map(tier.counters.entries().into_iter().chain([("taken_out", tier.taken_out)]).collect()),
+        counters: to_map(tier.counters.entries().into_iter().chain([("taken_out", tier.taken_out)])),
     }
 }
 
@@ -149,7 +153,7 @@ fn state_and_reason(state: &TierState) -> (&'static str, Option<String>) {
     }
 }
 
-fn to_map(entries: Vec<(&'static str, u64)>) -> BTreeMap<String, u64> {
+fn to_map(entries: impl IntoIterator<Item = (&'static str, u64)>) -> BTreeMap<String, u64> {
     entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 

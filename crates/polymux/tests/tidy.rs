@@ -7,19 +7,23 @@ use std::path::{Path, PathBuf};
 const FILE_LINES_MAX: usize = 1000;
 const FUNCTION_LINES_MAX: usize = 70;
 const BANNED_NAMES: [&str; 4] = ["utils", "util", "helpers", "misc"];
-const CRATES_WITH_UNSAFE: [&str; 2] = ["polymux-tier", "polymux-fuse"];
+const CRATES_WITH_UNSAFE: [&str; 2] = ["polymux-tier", "polymux-transport"];
 
 /// Each crate with the crates of this workspace that it may depend on (DESIGN section 3).
-const CRATE_EDGES: [(&str, &[&str]); 9] = [
+const CRATE_EDGES: [(&str, &[&str]); 10] = [
     ("polymux-types", &[]),
     ("polymux-tier", &["polymux-types"]),
     ("polymux-meta", &["polymux-types", "polymux-tier"]),
     ("polymux-policy", &["polymux-types"]),
     ("polymux-fs", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-policy"]),
-    ("polymux-fuse", &["polymux-types", "polymux-fs"]),
+    ("polymux-transport", &["polymux-types"]),
+    ("polymux-fuse", &["polymux-types", "polymux-fs", "polymux-transport"]),
     ("polymux", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs", "polymux-fuse"]),
-    ("polymux-sim", &["polymux-types", "polymux-tier", "polymux-meta"]),
-    ("polymux-bench", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs", "polymux-sim"]),
+    ("polymux-sim", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-transport"]),
+    (
+        "polymux-bench",
+        &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs", "polymux-sim", "polymux-transport"],
+    ),
 ];
 
 fn workspace() -> PathBuf {

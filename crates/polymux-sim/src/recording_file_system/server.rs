@@ -6,16 +6,16 @@
 //! * What a store does not use is refused (links, renames of directories): a crash state would have to have a rule for it.
 
 use std::ffi::OsStr;
-use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
-};
 use parking_lot::Mutex;
+use polymux_transport::wire::{
+    Attr, AttrReply, EntryReply, Listing, OpenFlags, OpenReply, Operation, Request, Room, Space, created, written,
+};
+use polymux_transport::{Reply, Service};
+use polymux_types::Errno;
 use rustix::fs::OFlags;
 
 use super::record::{Durability, NodeId, NodeKind};
@@ -23,8 +23,6 @@ use super::tree::Tree;
 
 /// How long the kernel may keep names and attributes.
 const KEEP: Duration = Duration::from_secs(3600);
-
-const REQUEST_LENGTH_MAX: u32 = 1024 * 1024;
 
 /// Blocks of 4 KiB that are always free: 16 GiB.
 const BLOCKS_FREE: u64 = 4 * 1024 * 1024;
@@ -35,54 +33,59 @@ pub(super) struct Server {
     pub(super) tree: Arc<Mutex<Tree>>,
 }
 
-fn attr(id: NodeId, (kind, length): (NodeKind, u64)) -> FileAttr {
-    let (kind, perm) = match kind {
-        NodeKind::File => (FileType::RegularFile, 0o600),
-        NodeKind::Directory => (FileType::Directory, 0o700),
-    };
-    FileAttr {
-        ino: INodeNo(id.0),
-        size: length,
-        blocks: length.div_ceil(512),
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind,
-        perm,
-        nlink: 1,
-        uid: rustix::process::getuid().as_raw(),
-        gid: rustix::process::getgid().as_raw(),
-        rdev: 0,
-        blksize: BLOCK_LENGTH,
-        flags: 0,
+/// Every file is opened in the same way.
+const OPENED: OpenReply = OpenReply { handle: 0, flags: OpenFlags::DIRECT_IO };
+
+fn mode_of(kind: NodeKind) -> u32 {
+    match kind {
+        NodeKind::File => 0o100_600,
+        NodeKind::Directory => 0o40_700,
     }
 }
 
-fn answer(reply: ReplyEmpty, outcome: Result<(), Errno>) {
+fn attr(id: NodeId, (kind, length): (NodeKind, u64)) -> Attr {
+    Attr {
+        ino: id.0,
+        size: length,
+        blocks: length.div_ceil(512),
+        mode: mode_of(kind),
+        links: 1,
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        block_size: BLOCK_LENGTH,
+        ..Attr::default()
+    }
+}
+
+fn answer(reply: Reply, outcome: Result<Vec<u8>, Errno>) {
     match outcome {
-        Ok(()) => reply.ok(),
+        Ok(body) => reply.body(&body),
         Err(errno) => reply.error(errno),
     }
 }
 
 impl Server {
-    fn attr(&self, id: NodeId) -> Result<FileAttr, Errno> {
+    fn attr(&self, id: NodeId) -> Result<Attr, Errno> {
         Ok(attr(id, self.tree.lock().attributes(id)?))
     }
 
-    fn answer_entry(&self, reply: ReplyEntry, found: Result<NodeId, Errno>) {
-        match found.and_then(|id| self.attr(id)) {
-            Ok(attr) => reply.entry(&KEEP, &attr, Generation(0)),
-            Err(errno) => reply.error(errno),
-        }
+    fn attr_reply(&self, id: NodeId) -> Result<Vec<u8>, Errno> {
+        Ok(AttrReply { keep_attr: KEEP, attr: self.attr(id)? }.encode().to_vec())
     }
 
-    fn set_length(&self, id: NodeId, length: Option<u64>) -> Result<FileAttr, Errno> {
+    fn entry(&self, found: Result<NodeId, Errno>) -> Result<EntryReply, Errno> {
+        Ok(EntryReply { generation: 0, keep_name: KEEP, keep_attr: KEEP, attr: self.attr(found?)? })
+    }
+
+    fn entry_reply(&self, found: Result<NodeId, Errno>) -> Result<Vec<u8>, Errno> {
+        Ok(self.entry(found)?.encode().to_vec())
+    }
+
+    fn set_length(&self, id: NodeId, length: Option<u64>) -> Result<Vec<u8>, Errno> {
         if let Some(length) = length {
             self.tree.lock().resize(id, length)?;
         }
-        self.attr(id)
+        self.attr_reply(id)
     }
 
     /// Reserving room past the end makes a file longer; other forms are refused.
@@ -92,184 +95,90 @@ impl Server {
         let (_, length) = tree.attributes(id)?;
         if end > length { tree.resize(id, end) } else { Ok(()) }
     }
-}
 
-impl Filesystem for Server {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        config
-            .set_max_write(REQUEST_LENGTH_MAX)
-            .map(drop)
-            .map_err(|nearest| io::Error::other(format!("requests have at most {nearest} bytes")))
-    }
-
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.tree.lock().lookup(NodeId(parent.0), name);
-        self.answer_entry(reply, found);
-    }
-
-    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attr(NodeId(ino.0)) {
-            Ok(attr) => reply.attr(&KEEP, &attr),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn setattr(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        _: Option<u32>,
-        _: Option<u32>,
-        _: Option<u32>,
-        size: Option<u64>,
-        _: Option<TimeOrNow>,
-        _: Option<TimeOrNow>,
-        _: Option<SystemTime>,
-        _: Option<FileHandle>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        match self.set_length(NodeId(ino.0), size) {
-            Ok(attr) => reply.attr(&KEEP, &attr),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
-        let made = self.tree.lock().create(NodeId(parent.0), name, NodeKind::Directory);
-        self.answer_entry(reply, made);
-    }
-
-    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer(reply, self.tree.lock().remove(NodeId(parent.0), name, NodeKind::File));
-    }
-
-    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer(reply, self.tree.lock().remove(NodeId(parent.0), name, NodeKind::Directory));
-    }
-
-    fn rename(
-        &self,
-        _: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let outcome = if flags.is_empty() {
-            self.tree.lock().rename(NodeId(parent.0), name, NodeId(new_parent.0), new_name)
-        } else {
-            Err(Errno::EINVAL)
-        };
-        answer(reply, outcome);
-    }
-
-    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
-    }
-
-    fn create(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
-        let made = self.tree.lock().create(NodeId(parent.0), name, NodeKind::File);
-        match made.and_then(|id| self.attr(id)) {
-            Ok(attr) => reply.created(&KEEP, &attr, Generation(0), FileHandle(0), FopenFlags::FOPEN_DIRECT_IO),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn read(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let length = usize::try_from(size).expect("a request fits into memory");
-        let read = self.tree.lock().read(NodeId(ino.0), offset, length);
-        match read {
-            Ok(bytes) => reply.data(&bytes),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn write(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _: WriteFlags,
-        flags: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
+    fn write(&self, id: NodeId, offset: u64, data: &[u8], open_flags: i32) -> Result<Vec<u8>, Errno> {
+        let flags = OFlags::from_bits_retain(open_flags.cast_unsigned());
         // O_SYNC contains the bit of O_DSYNC.
         let durability = if flags.intersects(OFlags::DSYNC) { Durability::Durable } else { Durability::Cached };
-        let written = self.tree.lock().write(NodeId(ino.0), offset, data, durability);
-        match written {
-            Ok(()) => reply.written(u32::try_from(data.len()).expect("a request is short")),
-            Err(errno) => reply.error(errno),
+        self.tree.lock().write(id, offset, data, durability)?;
+        Ok(written(u32::try_from(data.len()).expect("a request is short")).to_vec())
+    }
+
+    fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), flags: u32) -> Result<(), Errno> {
+        if flags != 0 {
+            return Err(Errno::EINVAL);
         }
+        self.tree.lock().rename(from.0, OsStr::from_bytes(from.1), to.0, OsStr::from_bytes(to.1))
     }
 
-    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        answer(reply, self.tree.lock().sync(NodeId(ino.0)));
-    }
-
-    fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        answer(reply, self.tree.lock().sync(NodeId(ino.0)));
-    }
-
-    /// Not wanted: the kernel asks once and never again. A process that is killed while it has files of its own mount open
-    /// would wait for an answer of itself.
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let names = match self.tree.lock().list(NodeId(ino.0)) {
-            Ok(names) => names,
-            Err(errno) => return reply.error(errno),
-        };
+    fn list(&self, id: NodeId, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
+        let mut names = self.tree.lock().list(id)?;
+        let mut listing = Listing::new(size);
         // The number of a name is never used again, and so a listing goes on where it stopped whatever was removed.
-        let mut names = names;
         names.sort_unstable_by_key(|(_, id, _)| *id);
         for (name, id, kind) in names.into_iter().filter(|(_, id, _)| id.0 > offset) {
-            let kind = match kind {
-                NodeKind::File => FileType::RegularFile,
-                NodeKind::Directory => FileType::Directory,
-            };
-            if reply.add(INodeNo(id.0), id.0, kind, &name) {
+            if listing.add(id.0, id.0, mode_of(kind), name.as_bytes()) == Room::Full {
                 break;
             }
         }
-        reply.ok();
+        Ok(listing.bytes().to_vec())
+    }
+}
+
+impl Service for Server {
+    fn serve(&self, request: &Request<'_>, reply: Reply) {
+        let id = NodeId(request.header.node);
+        let create = |name, kind| self.tree.lock().create(id, OsStr::from_bytes(name), kind);
+        let remove = |name, kind| self.tree.lock().remove(id, OsStr::from_bytes(name), kind);
+        match request.operation {
+            Operation::Lookup { name } => {
+                let found = self.tree.lock().lookup(id, OsStr::from_bytes(name));
+                answer(reply, self.entry_reply(found));
+            }
+            Operation::GetAttr => answer(reply, self.attr_reply(id)),
+            Operation::SetAttr { change } => answer(reply, self.set_length(id, change.size)),
+            Operation::MakeDirectory { name, .. } => {
+                let made = create(name, NodeKind::Directory);
+                answer(reply, self.entry_reply(made));
+            }
+            Operation::Unlink { name } => reply.outcome(remove(name, NodeKind::File)),
+            Operation::RemoveDirectory { name } => reply.outcome(remove(name, NodeKind::Directory)),
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                reply.outcome(self.rename((id, name), (NodeId(new_parent), new_name), flags));
+            }
+            Operation::Open { .. } => reply.body(&OPENED.encode()),
+            Operation::Create { name, .. } => {
+                let made = create(name, NodeKind::File);
+                answer(reply, self.entry(made).map(|entry| created(&entry, &OPENED).to_vec()));
+            }
+            Operation::Read { offset, size, .. } => {
+                let length = usize::try_from(size).expect("a request fits into memory");
+                let read = self.tree.lock().read(id, offset, length);
+                answer(reply, read);
+            }
+            Operation::Write { offset, data, open_flags, .. } => {
+                answer(reply, self.write(id, offset, data, open_flags));
+            }
+            Operation::Sync { .. } | Operation::SyncDirectory => {
+                let synced = self.tree.lock().sync(id);
+                reply.outcome(synced);
+            }
+            Operation::OpenDirectory => reply.body(&OpenReply { handle: 0, flags: OpenFlags::default() }.encode()),
+            Operation::ReadDirectory { offset, size } => answer(reply, self.list(id, offset, size)),
+            Operation::Release { .. } | Operation::ReleaseDirectory => reply.ok(),
+            Operation::StatFs => {
+                let blocks = [BLOCKS_FREE; 3];
+                let space = Space { blocks, files: [BLOCKS_FREE; 2], block_size: BLOCK_LENGTH, name_length_max: 255 };
+                reply.body(&space.encode());
+            }
+            Operation::Allocate { offset, length, mode, .. } => {
+                reply.outcome(self.allocate(id, offset.checked_add(length), mode));
+            }
+            // Flushing at close is among them: the kernel asks once and never again. A process that is killed while it has
+            // files of its own mount open would wait for an answer of itself.
+            _ => reply.error(Errno::ENOSYS),
+        }
     }
 
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        reply.statfs(BLOCKS_FREE, BLOCKS_FREE, BLOCKS_FREE, BLOCKS_FREE, BLOCKS_FREE, BLOCK_LENGTH, 255, BLOCK_LENGTH);
-    }
-
-    fn fallocate(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        answer(reply, self.allocate(NodeId(ino.0), offset.checked_add(length), mode));
-    }
+    fn forget(&self, _: u64, _: u64) {}
 }

@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fuser::Errno;
+use polymux_types::Errno;
 
 use super::content::Content;
 use super::record::{Change, Durability, Image, Node, NodeId, NodeKind, Operation, Record};

@@ -8,17 +8,14 @@
 //! * Discarded ranges and ranges to be zeroed are writes of zeros.
 //! * The serving thread takes one lock, which nobody holds while waiting for anything.
 
-use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
-use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyWrite, Request, WriteFlags,
-};
+use polymux_transport::wire::{Attr, AttrReply, EntryReply, OpenFlags, OpenReply, Operation, Request, written};
+use polymux_transport::{Reply, Served, Service, Wishes};
+use polymux_types::Errno;
 
 use super::disk::Disk;
 use super::image::{Record, Recording};
@@ -28,7 +25,8 @@ use crate::promises::history::Position;
 
 /// How long the kernel may keep names and attributes, which never change.
 const KEEP: Duration = Duration::from_secs(3600);
-const REQUEST_LENGTH_MAX: u32 = 1 << 20;
+/// Inode number of the root.
+const ROOT: u64 = 1;
 /// Inode numbers of the files follow that of the root.
 const FIRST_FILE: u64 = 2;
 
@@ -58,7 +56,7 @@ pub struct RecordedDisks {
     state: Arc<Mutex<State>>,
     names: Vec<&'static str>,
     path: PathBuf,
-    session: Option<BackgroundSession>,
+    session: Option<Served>,
 }
 
 impl RecordedDisks {
@@ -67,15 +65,12 @@ impl RecordedDisks {
         let (names, disks): (Vec<_>, Vec<_>) = disks.into_iter().unzip();
         let state = Arc::new(Mutex::new(State { disks, recording: None }));
         let server = Server { state: Arc::clone(&state), names: names.clone() };
-        let mut config = Config::default();
-        config.mount_options = vec![MountOption::FSName("polymux-disks".to_owned()), MountOption::RW];
-        config.n_threads = Some(1);
         let place = path.to_owned();
         // The serving thread inherits the mark: memory that it needs is never got by writing to the file systems that wait
         // for it.
         let spawned = std::thread::spawn(move || {
             let _ = rustix::process::configure_io_flusher_behavior(true);
-            fuser::spawn_mount(server, &place, &config)
+            Served::mount(server, &place, "polymux-disks", Wishes::default(), 1)
         });
         let session = spawned.join().expect("mounting does not panic")?;
         Ok(Self { state, names, path: path.to_owned(), session: Some(session) })
@@ -107,7 +102,7 @@ impl RecordedDisks {
 
 impl Drop for RecordedDisks {
     fn drop(&mut self) {
-        let ended = self.session.take().map(BackgroundSession::umount_and_join);
+        let ended = self.session.take().map(Served::unmount);
         if let Some(Err(error)) = ended {
             eprintln!("{}: {error}", self.path.display());
         }
@@ -127,35 +122,43 @@ impl Server {
         work(&mut self.state.lock().expect("nobody panics with the lock held"))
     }
 
-    fn disk(&self, ino: INodeNo) -> Result<usize, Errno> {
-        let index = ino.0.checked_sub(FIRST_FILE).and_then(|index| usize::try_from(index).ok());
+    fn disk(&self, ino: u64) -> Result<usize, Errno> {
+        let index = ino.checked_sub(FIRST_FILE).and_then(|index| usize::try_from(index).ok());
         index.filter(|index| *index < self.names.len()).ok_or(Errno::ENOENT)
     }
 
-    fn attr(&self, ino: INodeNo) -> Result<FileAttr, Errno> {
+    fn attr(&self, ino: u64) -> Result<Attr, Errno> {
         let (kind, size) = match ino {
-            INodeNo::ROOT => (FileType::Directory, 0),
+            ROOT => (libc::S_IFDIR, 0),
             ino => {
                 let disk = self.disk(ino)?;
-                (FileType::RegularFile, self.with(|state| state.disks[disk].length()))
+                (libc::S_IFREG, self.with(|state| state.disks[disk].length()))
             }
         };
-        Ok(FileAttr {
-            ino,
-            size,
-            blocks: size.div_ceil(512),
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind,
-            perm: 0o700,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
+        let blocks = size.div_ceil(512);
+        Ok(Attr { ino, size, blocks, mode: kind | 0o700, links: 1, block_size: 4096, ..Attr::default() })
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<EntryReply, Errno> {
+        let index = self.names.iter().position(|known| known.as_bytes() == name).ok_or(Errno::ENOENT)?;
+        let attr = self.attr(FIRST_FILE + index as u64)?;
+        Ok(EntryReply { generation: 0, keep_name: KEEP, keep_attr: KEEP, attr })
+    }
+
+    fn read(&self, ino: u64, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
+        let length = usize::try_from(size).expect("a request fits into memory");
+        let disk = self.disk(ino)?;
+        Ok(self.with(|state| state.disks[disk].read(offset, length)))
+    }
+
+    fn write(&self, ino: u64, offset: u64, data: &[u8]) -> Result<u32, Errno> {
+        let disk = self.disk(ino)?;
+        self.with(|state| {
+            if offset + data.len() as u64 > state.disks[disk].length() {
+                return Err(Errno::ENOSPC);
+            }
+            state.write(disk, offset, data);
+            Ok(u32::try_from(data.len()).expect("a request is short"))
         })
     }
 
@@ -168,94 +171,43 @@ impl Server {
     }
 }
 
-impl Filesystem for Server {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let set = config.set_max_write(REQUEST_LENGTH_MAX).map(drop);
-        set.map_err(|nearest| io::Error::other(format!("requests have at most {nearest} bytes")))
+fn answer<T>(reply: Reply, outcome: Result<T, Errno>, body: impl FnOnce(Reply, T)) {
+    match outcome {
+        Ok(value) => body(reply, value),
+        Err(errno) => reply.error(errno),
     }
+}
 
-    fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let index = self.names.iter().position(|known| OsStr::new(known) == name).ok_or(Errno::ENOENT);
-        match index.and_then(|index| self.attr(INodeNo(FIRST_FILE + index as u64))) {
-            Ok(attr) => reply.entry(&KEEP, &attr, Generation(0)),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attr(ino) {
-            Ok(attr) => reply.attr(&KEEP, &attr),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
-    }
-
-    fn read(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let length = usize::try_from(size).expect("a request fits into memory");
-        match self.disk(ino) {
-            Ok(disk) => reply.data(&self.with(|state| state.disks[disk].read(offset, length))),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn write(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _: WriteFlags,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let fits = |disk: &usize| self.with(|state| offset + data.len() as u64 <= state.disks[*disk].length());
-        match self.disk(ino).and_then(|disk| Some(disk).filter(fits).ok_or(Errno::ENOSPC)) {
-            Ok(disk) => {
-                self.with(|state| state.write(disk, offset, data));
-                reply.written(u32::try_from(data.len()).expect("a request is short"));
+impl Service for Server {
+    fn serve(&self, request: &Request<'_>, reply: Reply) {
+        let ino = request.header.node;
+        match request.operation {
+            Operation::Lookup { name } => {
+                answer(reply, self.lookup(name), |reply, entry| reply.body(&entry.encode()));
             }
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        match self.disk(ino) {
-            Ok(disk) => {
-                self.with(|state| state.flush(disk));
-                reply.ok();
+            Operation::GetAttr => answer(reply, self.attr(ino), |reply, attr| {
+                reply.body(&AttrReply { keep_attr: KEEP, attr }.encode());
+            }),
+            Operation::Open { .. } => reply.body(&OpenReply { handle: 0, flags: OpenFlags::DIRECT_IO }.encode()),
+            Operation::Read { offset, size, .. } => {
+                answer(reply, self.read(ino, offset, size), |reply, bytes| reply.body(&bytes));
             }
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    /// Not wanted: the kernel asks once and never again.
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn fallocate(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, length: u64, _: i32, reply: ReplyEmpty) {
-        // Of a disk, which has its length and its room, only discards and zeroing are asked.
-        match self.disk(ino) {
-            Ok(disk) => {
-                self.zero(disk, offset, length);
-                reply.ok();
+            Operation::Write { offset, data, .. } => {
+                answer(reply, self.write(ino, offset, data), |reply, count| reply.body(&written(count)));
             }
-            Err(errno) => reply.error(errno),
+            Operation::Sync { .. } => {
+                reply.outcome(self.disk(ino).map(|disk| self.with(|state| state.flush(disk))));
+            }
+            // Of a disk, which has its length and its room, only discards and zeroing are asked.
+            Operation::Allocate { offset, length, .. } => {
+                reply.outcome(self.disk(ino).map(|disk| self.zero(disk, offset, length)));
+            }
+            Operation::Release { .. } | Operation::ReleaseDirectory => reply.ok(),
+            Operation::OpenDirectory => reply.body(&OpenReply { handle: 0, flags: OpenFlags::default() }.encode()),
+            // Flushing at close is among them: the kernel asks once and never again.
+            _ => reply.error(Errno::ENOSYS),
         }
     }
+
+    fn forget(&self, _: u64, _: u64) {}
 }

@@ -1,0 +1,107 @@
+//! `/dev/fuse`: one descriptor of a connection.
+//!
+//! What is true here:
+//! * An answer is written to the descriptor that its request was read from: the kernel looks for it nowhere else.
+//! * A connection that is closed is no error for whoever answers: nobody waits for that answer any more.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use polymux_types::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
+use rustix::ioctl::{Setter, opcode};
+
+use crate::wire::answer_header;
+
+const PATH: &str = "/dev/fuse";
+
+/// `FUSE_DEV_IOC_CLONE`.
+const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
+
+/// A descriptor of a connection to the kernel.
+#[derive(Debug)]
+pub struct Device(OwnedFd);
+
+impl From<OwnedFd> for Device {
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Device {
+    /// A descriptor that belongs to no connection yet.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Self(rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// A further descriptor of the same connection, with a queue of answers of its own.
+    ///
+    /// # Errors
+    /// As `open(2)` and `ioctl(2)`.
+    pub(crate) fn clone_queue(&self) -> io::Result<Self> {
+        let clone = Self::open()?;
+        let number = u32::try_from(self.0.as_raw_fd()).expect("an open descriptor is not negative");
+        // SAFETY: the kernel reads one 32-bit number, the descriptor to clone, through the pointer that it is given.
+        let request = unsafe { Setter::<CLONE, u32>::new(number) };
+        // SAFETY: `clone` is a descriptor of /dev/fuse, whose driver knows this request.
+        unsafe { rustix::ioctl::ioctl(&clone.0, request) }?;
+        Ok(clone)
+    }
+
+    /// Waits for a request and reads it; returns its length, or `None` when the connection is closed.
+    ///
+    /// # Errors
+    /// As `read(2)`.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        use rustix::io::Errno as Number;
+        loop {
+            match rustix::io::read(&self.0, &mut *buffer) {
+                Ok(length) => return Ok(Some(length)),
+                // Taken back before it was read, or nothing about the request at all.
+                Err(Number::NOENT | Number::INTR | Number::AGAIN) => {}
+                Err(Number::NODEV) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Answers a request.
+    pub(crate) fn answer(&self, unique: u64, outcome: Result<(), Errno>, body: &[u8]) {
+        use rustix::io::Errno as Number;
+        let header = answer_header(unique, outcome, body.len());
+        loop {
+            match rustix::io::writev(&self.0, &[IoSlice::new(&header), IoSlice::new(body)]) {
+                // The program was killed, or the connection closed.
+                Ok(_) | Err(Number::NOENT | Number::NODEV) => return,
+                Err(Number::INTR | Number::AGAIN) => {}
+                Err(error) if body.is_empty() => {
+                    log::error!("the kernel takes no answer to request {unique}: {error}");
+                    return;
+                }
+                Err(error) => {
+                    log::error!("the kernel takes no answer of {} bytes to request {unique}: {error}", body.len());
+                    return self.answer(unique, Err(Errno::EIO), &[]);
+                }
+            }
+        }
+    }
+
+    /// Whether the kernel has closed the connection.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        let mut asked = [PollFd::new(&self.0, PollFlags::empty())];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut asked, Some(&at_once))
+            .is_ok_and(|answered| answered > 0 && asked[0].revents().intersects(PollFlags::ERR | PollFlags::HUP))
+    }
+}

@@ -1,0 +1,34 @@
+//! The kernel's FUSE protocol and the ways its requests come and go. Nothing here knows a file system.
+//!
+//! ```text
+//!  kernel ──/dev/fuse──► classic ──► wire ──► connection ──► a Service
+//!     ▲                                                          │
+//!     └──────────── device ◄──────────── Reply ◄─────────────────┘
+//! ```
+//!
+//! What is true here:
+//! * A request is answered exactly once, by whoever holds its [`Reply`], on any thread.
+//! * Nothing here holds a lock while it waits for the kernel or for a [`Service`].
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod buffer;
+mod classic;
+mod connection;
+mod counters;
+mod device;
+mod mounting;
+mod negotiation;
+mod reply;
+mod served;
+pub mod wire;
+
+pub use classic::{Worker, start_worker};
+pub use connection::{Connection, Service};
+pub use counters::MessageCounters;
+pub use device::Device;
+pub use mounting::{MountAudience, MountSettings, Unmount, mount, unmount};
+pub use negotiation::{Agreement, Wishes, negotiate};
+pub use reply::Reply;
+pub use rustix::mount::MountFlags;
+pub use served::Served;

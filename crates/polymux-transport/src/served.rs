@@ -1,0 +1,67 @@
+//! A small file system that serves itself from mounting to unmounting, as tests and measurements need it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::mount::MountFlags;
+
+use crate::classic::{Worker, start_worker};
+use crate::connection::{Connection, Service};
+use crate::mounting::{MountAudience, MountSettings, Unmount, mount, unmount};
+use crate::negotiation::{Wishes, negotiate};
+
+/// A mounted file system that is served by threads of its own; [`Served::unmount`] ends it.
+pub struct Served {
+    mountpoint: PathBuf,
+    workers: Vec<Worker>,
+}
+
+/// What the mount of such a file system looks like: for its owner only, without set-id bits and devices.
+fn settings_of_served(source: &str) -> MountSettings {
+    MountSettings {
+        source: source.to_owned(),
+        subtype: "served",
+        audience: MountAudience::Owner,
+        flags: MountFlags::NOSUID | MountFlags::NODEV,
+    }
+}
+
+impl Served {
+    /// Mounts and serves a file system; `source` is shown as what is mounted. The threads inherit what is set for the calling one.
+    ///
+    /// # Errors
+    /// It cannot be mounted, or there are no threads.
+    pub fn mount(
+        service: impl Service,
+        mountpoint: &Path,
+        source: &str,
+        wishes: Wishes,
+        workers: usize,
+    ) -> io::Result<Self> {
+        let mountpoint = mountpoint.canonicalize()?;
+        let device = mount(&mountpoint, &settings_of_served(source))?;
+        let served = negotiate(&device, |_| wishes).and_then(|agreement| {
+            let connection = Arc::new(Connection::new(Arc::new(device), agreement, service));
+            (0..workers).map(|_| start_worker(&connection)).collect()
+        });
+        match served {
+            Ok(workers) => Ok(Self { mountpoint, workers }),
+            Err(error) => {
+                unmount(&mountpoint, Unmount::Detach)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Unmounts it and waits for its threads.
+    ///
+    /// # Errors
+    /// It is in use, or the connection failed.
+    pub fn unmount(self) -> io::Result<()> {
+        unmount(&self.mountpoint, Unmount::Idle)?;
+        self.workers.into_iter().try_for_each(|worker| {
+            worker.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the transport panicked")))
+        })
+    }
+}
