@@ -10,7 +10,7 @@ use common::{
     Hook, HookedTier, PosixVolume, Verdict, Volume, close, create, errno, find, pattern, read_at, read_only,
     read_whole, write_all,
 };
-use polymux_fs::{AllocateKind, Caller, FileSystem, HandleId, SetAttributes, SyncKind, WriteOrigin};
+use polymux_fs::{AllocateKind, Caller, FileSystem, HandleId, SetAttributes, SyncKind, Wait, WriteOrigin};
 use polymux_tier::{ObjectRef, Tier, TierError};
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::{Errno, Ino};
@@ -83,6 +83,33 @@ fn a_growing_file_moves_on_through_all_tiers() {
     sync(volume.fs(), handle);
     volume.crash();
     assert_eq!(read_whole(volume.fs(), ino).expect("read"), data);
+}
+
+#[test]
+fn a_write_that_may_not_wait_is_done_as_a_whole_or_not_at_all() {
+    let volume = Volume::new(&[64 * KIB, 128 * KIB, 16 * MIB]);
+    let (ino, handle) = create(volume.fs(), "f");
+    let mut expected = pattern(5, 400_000);
+    write_all(volume.fs(), handle, 0, &expected).expect("written");
+    let hasty = Caller { wait: Wait::Never, ..Caller::root() };
+    let (mut done, mut refused) = (0, 0);
+    for index in 0..87_u8 {
+        let (offset, data) = (u64::from(index) * 4096, pattern(index, 40_960));
+        match volume.fs().write(&hasty, handle, offset, &data, WriteOrigin::Call) {
+            Ok(count) => {
+                assert_eq!(count, data.len(), "at {offset}");
+                let start = usize::try_from(offset).expect("small");
+                expected[start..start + count].copy_from_slice(&data);
+                done += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.errno(), Errno::EAGAIN);
+                refused += 1;
+            }
+        }
+        assert!(read_whole(volume.fs(), ino).expect("read") == expected, "at {offset}");
+    }
+    assert!(done > 0 && refused > 0, "{done} writes were done, {refused} refused");
 }
 
 #[test]

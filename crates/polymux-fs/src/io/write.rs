@@ -75,17 +75,18 @@ impl Core {
         let mut wants_append_lock = request.append || grows || file.is_inline();
         let mut turn = None;
         loop {
-            let shared = lock_shared(file, request.wait)?;
+            let wait = patience(request.wait, written);
+            let shared = lock_shared(file, wait)?;
             drop(turn.take());
             wants_append_lock |= file.is_inline();
-            let append = wants_append_lock.then(|| lock_append(file, request.wait)).transpose()?;
+            let append = wants_append_lock.then(|| lock_append(file, wait)).transpose()?;
             if request.append && written == 0 {
                 offset = file.size();
             }
             let end = end_of_write(offset, request.data.len())?;
             let data = &request.data[..usize::try_from(end - offset).expect("no longer than the data")];
             let held = Held { inode, file, has_append_lock: append.is_some() };
-            match self.write_pass(&held, offset, data, &mut written, request.wait) {
+            match self.write_pass(&held, offset, data, &mut written, wait) {
                 Ok(Pass::Done) => {
                     if !file.is_inline() {
                         self.note_access(inode, AccessKind::Write, offset, written);
@@ -130,10 +131,14 @@ impl Core {
             let length = data.len() as u64;
             self.ensure_home(inode, file, &Request { length, file_end: end, partial: false, except: None })?;
         }
+        if wait == Wait::Never && file.layout.read().map.run_at(block_of(offset)).end < block_after(end) {
+            // A write over several runs may need room on another tier in the middle.
+            return Err(ErrorKind::WouldBlock.into());
+        }
         while *written < data.len() {
             let position = offset + *written as u64;
             let rest = &data[*written..];
-            let count = match self.write_run(held, position, rest, wait)? {
+            let count = match self.write_run(held, position, rest, patience(wait, *written))? {
                 Step::Wrote(count) => count,
                 Step::Blocked(obstacle) => return Ok(Pass::Again(obstacle)),
             };
@@ -237,6 +242,11 @@ impl Core {
             Ok(())
         })
     }
+}
+
+/// Once some was written, the rest follows in the ordinary way: nobody is told that half of a write would wait.
+fn patience(wait: Wait, written: usize) -> Wait {
+    if written > 0 { Wait::Allowed } else { wait }
 }
 
 /// The size becomes visible after the bytes are there.
