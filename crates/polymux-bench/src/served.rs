@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use polymux_transport::wire::{Attr, AttrReply, EntryReply, OpenFlags, OpenReply, Operation, Request, written};
-use polymux_transport::{Reply, Served, Service, Wishes};
+use polymux_transport::{Patience, Reply, Served, Service, Wishes};
 use polymux_types::Errno;
 
 use crate::throttled::Limits;
@@ -217,7 +217,7 @@ impl Server {
 }
 
 impl Service for Server {
-    fn serve(&self, request: &Request<'_>, reply: Reply) {
+    fn serve(&self, request: &Request<'_>, reply: Reply, _: Patience) -> Option<Reply> {
         let ino = request.header.node;
         match request.operation {
             Operation::Lookup { name } => match self.lookup(name) {
@@ -247,6 +247,7 @@ impl Service for Server {
             // Flushing at close is among them: the kernel asks once and never again.
             _ => reply.error(Errno::ENOSYS),
         }
+        None
     }
 
     fn forget(&self, _: u64, _: u64) {}

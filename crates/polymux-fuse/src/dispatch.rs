@@ -3,16 +3,19 @@
 //! What is true here:
 //! * Every request is answered exactly once. Where the watcher answered it first, what the operation brought (a pinned
 //!   inode, an open file) is taken back.
-//! * Nothing is decided here.
+//! * Whoever may not wait is never held up by a tier: what might wait there comes back untouched, and is served again by
+//!   somebody who may. Reads, writes and flushes are tried first, because the file system can say that they would wait
+//!   (`Wait::Never`).
+//! * Nothing else is decided here.
 
 use std::time::Duration;
 
-use polymux_fs::SyncKind;
+use polymux_fs::{SyncKind, Wait};
 use polymux_transport::wire::{
     Attr, AttrReply, CopyWidth, EntryReply, Header, Listing, OpenFlags, OpenReply, Operation, Request, StatxReply,
     copied, created, seek_result, written, xattr_size,
 };
-use polymux_transport::{Reply, Service};
+use polymux_transport::{Patience, Reply, Service};
 use polymux_types::{Errno, Ino};
 
 use crate::adapter::{Adapter, Outcome, ino};
@@ -22,15 +25,73 @@ use crate::names::{ModeAndMask, NewName};
 use crate::xattrs::Value;
 
 impl Service for Adapter {
-    fn serve(&self, request: &Request<'_>, reply: Reply) {
+    fn serve(&self, request: &Request<'_>, reply: Reply, patience: Patience) -> Option<Reply> {
         use Operation as Op;
         let header = &request.header;
-        let place = |(handle, offset)| Place { ino: ino(header), handle, offset };
+        let place = |handle, offset| Place { ino: ino(header), handle, offset };
+        let wait = match patience {
+            Patience::MayWait => Wait::Allowed,
+            Patience::AtOnce if self.may_wait_for_a_tier(&request.operation) => return Some(reply),
+            Patience::AtOnce => Wait::Never,
+        };
         match request.operation {
+            Op::Read { handle, offset, size } => return self.read(header, place(handle, offset), size, reply, wait),
+            Op::Write { handle, offset, flags, data, .. } => {
+                let work = || self.write_file(header, place(handle, offset), data, flags, wait);
+                return self.answer_unless_it_waits(header, reply, wait, work, |reply, count| {
+                    reply.body(&written(count));
+                });
+            }
+            Op::Flush { handle } => {
+                let work = || self.flush_file(header, handle, wait);
+                return self.answer_unless_it_waits(header, reply, wait, work, |reply, ()| reply.ok());
+            }
             Op::Lookup { name } => self.lookup(header, name, reply),
             Op::GetAttr => self.answer_attr(header, reply, || self.get_attributes(header)),
-            Op::Statx { .. } => self.statx(header, reply),
             Op::SetAttr { change } => self.answer_attr(header, reply, || self.set_attributes(header, &change)),
+            Op::Open { flags } => self.open(header, flags, reply),
+            Op::Release { handle } => self.release(header, handle, reply),
+            Op::Unlink { name } => self.answer(header, reply, || self.remove_name(header, name)),
+            Op::RemoveDirectory { name } => self.answer(header, reply, || self.remove_directory(header, name)),
+            Op::Rename { name, new_parent, new_name, flags } => {
+                self.answer(header, reply, || self.rename_name(header, name, (Ino(new_parent), new_name), flags));
+            }
+            Op::Link { node, name } => self.link(header, Ino(node), name, reply),
+            Op::Allocate { handle, offset, length, mode } => {
+                self.answer(header, reply, || self.allocate_range(header, place(handle, offset), length, mode));
+            }
+            Op::CopyRange { source, target_node, target: (handle, offset), length, width } => {
+                let target = Place { ino: Ino(target_node), handle, offset };
+                self.copy(header, place(source.0, source.1), target, (length, width), reply);
+            }
+            _ => self.serve_others(request, reply),
+        }
+        None
+    }
+
+    fn forget(&self, node: u64, count: u64) {
+        self.forget_inode(Ino(node), count);
+    }
+}
+
+impl Adapter {
+    /// Whether an operation may have to wait for a tier or a flush, and cannot say so before it does. While sizes are
+    /// guesses (after a crash), everything may.
+    fn may_wait_for_a_tier(&self, operation: &Operation<'_>) -> bool {
+        use Operation as Op;
+        match operation {
+            Op::Sync { .. } | Op::SyncDirectory | Op::SyncVolume | Op::StatFs => true,
+            Op::Allocate { .. } | Op::CopyRange { .. } | Op::Seek { .. } | Op::Rename { .. } => true,
+            Op::SetAttr { change } => change.size.is_some(),
+            _ => !self.fs.may_keep_attributes(),
+        }
+    }
+
+    fn serve_others(&self, request: &Request<'_>, reply: Reply) {
+        use Operation as Op;
+        let header = &request.header;
+        match request.operation {
+            Op::Statx { .. } => self.statx(header, reply),
             Op::ReadLink => answer_bytes(reply, self.read_link(header)),
             Op::Symlink { name, target } => {
                 self.answer_entry(header, reply, || self.make_symlink(header, name, target));
@@ -43,13 +104,6 @@ impl Service for Adapter {
                 let new = NewName { name, mode: ModeAndMask { mode, umask } };
                 self.answer_entry(header, reply, || self.make_directory(header, new));
             }
-            Op::Unlink { name } => self.answer(header, reply, || self.remove_name(header, name)),
-            Op::RemoveDirectory { name } => self.answer(header, reply, || self.remove_directory(header, name)),
-            Op::Rename { name, new_parent, new_name, flags } => {
-                self.answer(header, reply, || self.rename_name(header, name, (Ino(new_parent), new_name), flags));
-            }
-            Op::Link { node, name } => self.link(header, Ino(node), name, reply),
-            Op::Open { flags } => self.open(header, flags, reply),
             Op::Create { name, mode, umask, flags } => {
                 let new = NewName { name, mode: ModeAndMask { mode, umask } };
                 self.answer_created(header, reply, || self.create_file(header, new, flags));
@@ -57,36 +111,6 @@ impl Service for Adapter {
             Op::CreateUnnamed { mode, umask, flags } => {
                 self.answer_created(header, reply, || self.create_unnamed(header, ModeAndMask { mode, umask }, flags));
             }
-            Op::Read { handle, offset, size } => self.read(header, place((handle, offset)), size, reply),
-            Op::Write { handle, offset, flags, data, .. } => self.answer_with(
-                header,
-                reply,
-                || self.write_file(header, place((handle, offset)), data, flags),
-                |reply, count| reply.body(&written(count)),
-            ),
-            Op::Release { handle } => self.release(header, handle, reply),
-            Op::Allocate { handle, offset, length, mode } => {
-                self.answer(header, reply, || self.allocate_range(header, place((handle, offset)), length, mode));
-            }
-            Op::CopyRange { source, target_node, target: (handle, offset), length, width } => {
-                let target = Place { ino: Ino(target_node), handle, offset };
-                self.copy(header, place(source), target, (length, width), reply);
-            }
-            _ => self.serve_others(request, reply),
-        }
-    }
-
-    fn forget(&self, node: u64, count: u64) {
-        self.forget_inode(Ino(node), count);
-    }
-}
-
-impl Adapter {
-    fn serve_others(&self, request: &Request<'_>, reply: Reply) {
-        use Operation as Op;
-        let header = &request.header;
-        match request.operation {
-            Op::Flush { handle } => self.answer(header, reply, || self.flush_file(header, handle)),
             Op::Sync { handle, data_only } => {
                 let kind = if data_only { SyncKind::Data } else { SyncKind::All };
                 self.answer(header, reply, || self.sync_file(header, handle, kind));
@@ -113,6 +137,20 @@ impl Adapter {
             Op::SyncDirectory => self.answer(header, reply, || self.sync_listing(header)),
             Op::StatFs => self.statfs(header, reply),
             Op::SyncVolume => self.answer(header, reply, || self.sync_volume(header)),
+            Op::SetXattr { .. } | Op::GetXattr { .. } | Op::ListXattr { .. } | Op::RemoveXattr { .. } => {
+                self.serve_xattrs(request, reply);
+            }
+            Op::Ioctl => reply.error(Errno::ENOTTY),
+            // "Not implemented" makes the kernel do it by itself and not ask again: `access` is checked under
+            // `default_permissions`, regular files are always ready, locks stay with the kernel.
+            _ => reply.error(Errno::ENOSYS),
+        }
+    }
+
+    fn serve_xattrs(&self, request: &Request<'_>, reply: Reply) {
+        use Operation as Op;
+        let header = &request.header;
+        match request.operation {
             Op::SetXattr { name, value, flags, kills_set_group_id } => {
                 self.answer(header, reply, || self.set_xattr(header, name, value, flags, kills_set_group_id));
             }
@@ -123,9 +161,6 @@ impl Adapter {
                 self.answer_with(header, reply, || self.list_xattrs(header, size), answer_value);
             }
             Op::RemoveXattr { name } => self.answer(header, reply, || self.remove_xattr(header, name)),
-            Op::Ioctl => reply.error(Errno::ENOTTY),
-            // "Not implemented" makes the kernel do it by itself and not ask again: `access` is checked under
-            // `default_permissions`, regular files are always ready, locks stay with the kernel.
             _ => reply.error(Errno::ENOSYS),
         }
     }
@@ -163,6 +198,25 @@ impl Adapter {
         answer: impl FnOnce(Reply, T),
     ) {
         self.answer_or_undo(header, reply, work, answer, drop);
+    }
+
+    /// The same for what can say that it would wait; then nothing was done, and the reply comes back.
+    fn answer_unless_it_waits<T>(
+        &self,
+        header: &Header,
+        reply: Reply,
+        wait: Wait,
+        work: impl FnOnce() -> Outcome<T>,
+        answer: impl FnOnce(Reply, T),
+    ) -> Option<Reply> {
+        let debt = self.requests.begin(header.node, reply)?;
+        let outcome = work();
+        match (debt.take()?, outcome) {
+            (reply, Err(Errno::EAGAIN)) if wait == Wait::Never => return Some(reply),
+            (reply, Ok(value)) => answer(reply, value),
+            (reply, Err(errno)) => reply.error(errno),
+        }
+        None
     }
 
     fn answer(&self, header: &Header, reply: Reply, work: impl FnOnce() -> Outcome<()>) {
@@ -230,13 +284,16 @@ impl Adapter {
         self.answer_or_undo(header, reply, || self.open_file(header, flags), answer, undo);
     }
 
-    fn read(&self, header: &Header, place: Place, size: u32, reply: Reply) {
-        let Some(debt) = self.requests.begin(header.node, reply) else { return };
-        self.read_file(header, place, size, |outcome| match (debt.take(), outcome) {
-            (Some(reply), Ok(bytes)) => reply.body(bytes),
-            (Some(reply), Err(errno)) => reply.error(errno),
-            (None, _) => {}
-        });
+    fn read(&self, header: &Header, place: Place, size: u32, reply: Reply, wait: Wait) -> Option<Reply> {
+        let debt = self.requests.begin(header.node, reply)?;
+        self.read_file(header, place, size, wait, |outcome| {
+            match (debt.take()?, outcome) {
+                (reply, Err(Errno::EAGAIN)) if wait == Wait::Never => return Some(reply),
+                (reply, Ok(bytes)) => reply.body(bytes),
+                (reply, Err(errno)) => reply.error(errno),
+            }
+            None
+        })
     }
 
     /// Carried out in any case: nobody asks again.

@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 
-use polymux_fs::{HandleId, OpenOptions, SyncKind, WriteOrigin};
+use polymux_fs::{Caller, HandleId, OpenOptions, SyncKind, Wait, WriteOrigin};
 use polymux_transport::wire::{Attr, Header, OpenFlags, WriteFlags};
 use polymux_types::{Errno, Ino};
 
@@ -67,32 +67,49 @@ impl Adapter {
     }
 
     /// Reads and hands the bytes to `answer` while they are in the buffer of this thread.
-    pub(crate) fn read_file(&self, header: &Header, place: Place, length: u32, answer: impl FnOnce(Outcome<&[u8]>)) {
+    pub(crate) fn read_file<T>(
+        &self,
+        header: &Header,
+        place: Place,
+        length: u32,
+        wait: Wait,
+        answer: impl FnOnce(Outcome<&[u8]>) -> T,
+    ) -> T {
         READ_BUFFER.with_borrow_mut(|buffer| {
             let length = usize::try_from(length).expect("a request is far smaller than memory");
             if buffer.len() < length {
                 buffer.resize(length, 0);
             }
             let target = &mut buffer[..length];
-            let read = self.run("read", place.ino, |fs| fs.read(&caller(header), place.handle(), place.offset, target));
-            answer(read.map(|count| &buffer[..count]));
-        });
+            let caller = Caller { wait, ..caller(header) };
+            let read = self.run("read", place.ino, |fs| fs.read(&caller, place.handle(), place.offset, target));
+            answer(read.map(|count| &buffer[..count]))
+        })
     }
 
-    pub(crate) fn write_file(&self, header: &Header, place: Place, data: &[u8], flags: WriteFlags) -> Outcome<u32> {
+    pub(crate) fn write_file(
+        &self,
+        header: &Header,
+        place: Place,
+        data: &[u8],
+        flags: WriteFlags,
+        wait: Wait,
+    ) -> Outcome<u32> {
         let origin = if flags.is_from_cache() { WriteOrigin::PageCache } else { WriteOrigin::Call };
         self.run("write", place.ino, |fs| {
             let caller = caller(header);
             if flags.kills_set_id() {
                 take_set_id(fs, &caller, place.ino)?;
             }
+            let caller = Caller { wait, ..caller };
             let written = fs.write(&caller, place.handle(), place.offset, data, origin)?;
             Ok(u32::try_from(written).expect("no more is written than the request holds"))
         })
     }
 
-    pub(crate) fn flush_file(&self, header: &Header, handle: u64) -> Outcome<()> {
-        self.run("flush", ino(header), |fs| fs.flush(&caller(header), HandleId(handle)))
+    pub(crate) fn flush_file(&self, header: &Header, handle: u64, wait: Wait) -> Outcome<()> {
+        let caller = Caller { wait, ..caller(header) };
+        self.run("flush", ino(header), |fs| fs.flush(&caller, HandleId(handle)))
     }
 
     pub(crate) fn release_file(&self, number: Ino, handle: u64) -> Outcome<()> {

@@ -30,6 +30,6 @@ mod watcher;
 mod wishes;
 mod xattrs;
 
-pub use options::{FuseOptions, Sharing, SpecialFiles};
-pub use polymux_transport::MessageCounters;
+pub use options::{FuseOptions, Sharing, SpecialFiles, Transport};
+pub use polymux_transport::ConnectionState;
 pub use session::{Session, Unmounter, mount};

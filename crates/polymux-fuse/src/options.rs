@@ -24,6 +24,18 @@ pub enum SpecialFiles {
     Ignored,
 }
 
+/// How requests of the kernel come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Through `io_uring` where the kernel offers it, else as ever.
+    #[default]
+    Auto,
+    /// As ever: threads read them from `/dev/fuse`.
+    Classic,
+    /// Through `io_uring`. Where the kernel does not offer it, the volume is mounted all the same, with a warning.
+    IoUring,
+}
+
 /// Choices of one mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FuseOptions {
@@ -37,6 +49,8 @@ pub struct FuseOptions {
     pub special_files: SpecialFiles,
     /// Threads that serve requests, at least 1.
     pub threads: usize,
+    /// How requests come.
+    pub transport: Transport,
 }
 
 /// Fewest and most threads that are chosen by default: several wait for devices while others serve; no more than sixteen,
@@ -55,7 +69,9 @@ impl FuseOptions {
         } else {
             (Sharing::OwnerOnly, SpecialFiles::Ignored)
         };
-        Self { volume_name: volume_name.into(), sharing, access, special_files, threads: default_threads() }
+        let volume_name = volume_name.into();
+        let transport = Transport::default();
+        Self { volume_name, sharing, access, special_files, threads: default_threads(), transport }
     }
 
     /// What the mount looks like.

@@ -13,13 +13,14 @@ use std::thread;
 use std::time::Duration;
 
 use polymux_fs::FileSystem;
-use polymux_transport::{Connection, Device, MessageCounters, Unmount, Worker, negotiate, start_worker, unmount};
+use polymux_transport::wire::Capabilities;
+use polymux_transport::{Connection, ConnectionState, Device, Unmount, Worker, negotiate, unmount, uring};
 
 use crate::adapter::Adapter;
-use crate::options::FuseOptions;
+use crate::options::{FuseOptions, Transport};
 use crate::requests::Requests;
 use crate::watcher::Watcher;
-use crate::wishes::wishes;
+use crate::wishes::{Rings, wishes};
 
 /// How often whoever waits for the end of a thread looks whether it is worth it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
@@ -48,8 +49,14 @@ pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> i
     let mountpoint = mountpoint.canonicalize()?;
     let adapter = Adapter { fs, requests: Arc::new(Requests::new()) };
     let device = polymux_transport::mount(&mountpoint, &options.to_settings())?;
-    let agreement = negotiate(&device, wishes).inspect_err(|_| take_down(&mountpoint))?;
+    let rings = if options.transport == Transport::Classic { Rings::NotWished } else { Rings::Wished };
+    let agreement = negotiate(&device, |offered| wishes(offered, rings)).inspect_err(|_| take_down(&mountpoint))?;
     let connection = Arc::new(Connection::new(Arc::new(device), agreement, adapter.clone()));
+    if options.transport == Transport::IoUring && !agreement.capabilities.contains(Capabilities::OVER_IO_URING) {
+        let why = uring::obstacle().unwrap_or_else(|| "the kernel does not offer io_uring".to_owned());
+        log::warn!("no FUSE over io_uring: {why}");
+        connection.note_obstacle(&why);
+    }
     Ok(Session { connection, adapter, threads: options.threads.max(1), mountpoint, is_served: false })
 }
 
@@ -74,8 +81,7 @@ impl Session {
             must_end: Arc::clone(&must_end),
         };
         let watcher = thread::Builder::new().name("fuse-watch".to_owned()).spawn(move || watcher.run())?;
-        let workers: io::Result<Vec<Worker>> = (0..self.threads).map(|_| start_worker(&self.connection)).collect();
-        let mut outcome = self.end_of_all(workers?);
+        let mut outcome = self.end_of_all(self.connection.start(self.threads)?);
         must_end.store(true, Ordering::Release);
         let spare = watcher.join().map_err(|_| io::Error::other("the watcher of the FUSE transport panicked"))?;
         outcome = outcome.and(self.end_of_all(spare));
@@ -94,10 +100,10 @@ impl Session {
         Unmounter { mountpoint: self.mountpoint.clone() }
     }
 
-    /// How many requests of each kind came; it goes on counting.
+    /// How requests come, and how many of each kind came; it goes on counting.
     #[must_use]
-    pub fn message_counters(&self) -> Arc<MessageCounters> {
-        self.connection.counters.clone()
+    pub fn state(&self) -> Arc<ConnectionState> {
+        self.connection.state.clone()
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polymux_transport::{Connection, Worker, start_worker};
+use polymux_transport::{Connection, Worker};
 
 use crate::adapter::Adapter;
 
@@ -44,7 +44,7 @@ impl Watcher {
             }
             let wanted = if stalled == 0 { 0 } else { (stalled + AHEAD).min(SPARE_MAX) };
             for _ in spare.len()..wanted {
-                match start_worker(&self.connection) {
+                match self.connection.start_worker() {
                     Ok(thread) => spare.push(thread),
                     Err(error) => {
                         if !std::mem::replace(&mut said, true) {

@@ -1,7 +1,7 @@
 //! What is asked of the kernel when a connection begins.
 
-use polymux_transport::Wishes;
 use polymux_transport::wire::Capabilities;
+use polymux_transport::{Wishes, uring};
 use polymux_types::limits::ATOMIC_WRITE_SIZE_MAX;
 
 /// What is asked for where the kernel offers it. Left out on purpose: `WRITEBACK_CACHE` (it would forbid passthrough
@@ -27,16 +27,28 @@ const CAPABILITIES: [Capabilities; 14] = [
 /// Requests that the kernel may send ahead (read-ahead, write-back) before it waits for answers.
 const BACKGROUND_REQUESTS_MAX: u16 = 64;
 
+/// Whether requests may come through `io_uring`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rings {
+    Wished,
+    NotWished,
+}
+
 /// The wishes of a volume to a kernel that offers this.
-pub(crate) fn wishes(offered: Capabilities) -> Wishes {
+pub(crate) fn wishes(offered: Capabilities, rings: Rings) -> Wishes {
     let mut capabilities = CAPABILITIES.into_iter().fold(Capabilities::NONE, |all, one| all | one);
     // Only with ACLs: then the mask is applied here, because a default ACL replaces it.
     if offered.contains(Capabilities::POSIX_ACL) {
         capabilities = capabilities | Capabilities::DONT_MASK;
     }
+    let mut write_max = u32::try_from(ATOMIC_WRITE_SIZE_MAX).expect("one MiB");
+    if rings == Rings::Wished && offered.contains(Capabilities::OVER_IO_URING) {
+        capabilities = capabilities | Capabilities::OVER_IO_URING;
+        write_max = uring::write_max(write_max);
+    }
     Wishes {
         capabilities,
-        write_max: u32::try_from(ATOMIC_WRITE_SIZE_MAX).expect("one MiB"),
+        write_max,
         background_max: BACKGROUND_REQUESTS_MAX,
         congestion_threshold: BACKGROUND_REQUESTS_MAX / 4 * 3,
     }
@@ -46,14 +58,26 @@ pub(crate) fn wishes(offered: Capabilities) -> Wishes {
 mod tests {
     use super::*;
 
+    fn of(offered: Capabilities, rings: Rings) -> Capabilities {
+        wishes(offered, rings).capabilities
+    }
+
     #[test]
     fn the_umask_is_taken_from_the_kernel_only_together_with_acls() {
-        assert!(!wishes(Capabilities::DONT_MASK).capabilities.contains(Capabilities::DONT_MASK));
-        assert!(wishes(Capabilities::POSIX_ACL).capabilities.contains(Capabilities::DONT_MASK));
+        assert!(!of(Capabilities::DONT_MASK, Rings::NotWished).contains(Capabilities::DONT_MASK));
+        assert!(of(Capabilities::POSIX_ACL, Rings::NotWished).contains(Capabilities::DONT_MASK));
     }
 
     #[test]
     fn writes_are_never_collected_in_the_kernel() {
-        assert_eq!(wishes(Capabilities(u64::MAX)).capabilities & Capabilities::WRITEBACK_CACHE, Capabilities::NONE);
+        let all = Capabilities(u64::MAX);
+        assert_eq!(of(all, Rings::Wished) & Capabilities::WRITEBACK_CACHE, Capabilities::NONE);
+    }
+
+    #[test]
+    fn rings_are_asked_for_only_where_they_are_wished() {
+        let all = Capabilities(u64::MAX);
+        assert!(of(all, Rings::Wished).contains(Capabilities::OVER_IO_URING));
+        assert!(!of(all, Rings::NotWished).contains(Capabilities::OVER_IO_URING));
     }
 }

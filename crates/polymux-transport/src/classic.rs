@@ -15,21 +15,28 @@ use std::thread::{self, JoinHandle};
 use polymux_types::Errno;
 
 use crate::buffer::RequestBuffer;
-use crate::connection::Connection;
+use crate::connection::{Connection, Patience};
 use crate::device::Device;
-use crate::wire::{Header, Request};
+use crate::reply::Reply;
+use crate::wire::{Header, Malformed, Request};
 
 /// A thread that serves requests.
 pub type Worker = JoinHandle<io::Result<()>>;
 
-/// Starts one more thread for a connection.
-///
-/// # Errors
-/// As [`thread::Builder::spawn`].
-pub fn start_worker(connection: &Arc<Connection>) -> io::Result<Worker> {
+/// Starts a thread that serves requests of a connection.
+pub(crate) fn start(connection: &Arc<Connection>) -> io::Result<Worker> {
+    spawn_worker("fuse", connection, serve)
+}
+
+/// Starts a thread of the transport. A panic on it ends the process.
+pub(crate) fn spawn_worker(
+    name: &str,
+    connection: &Arc<Connection>,
+    work: impl FnOnce(&Connection) -> io::Result<()> + Send + 'static,
+) -> io::Result<Worker> {
     let connection = connection.clone();
-    thread::Builder::new().name("fuse".to_owned()).spawn(move || {
-        catch_unwind(AssertUnwindSafe(|| serve(&connection))).unwrap_or_else(|_| {
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        catch_unwind(AssertUnwindSafe(|| work(&connection))).unwrap_or_else(|_| {
             log::error!("the FUSE transport failed; ending the process so that the mount does not hang");
             std::process::abort()
         })
@@ -44,23 +51,26 @@ fn serve(connection: &Connection) -> io::Result<()> {
         },
         Arc::new,
     );
-    let counters = connection.counters.for_thread();
+    let counters = connection.state.messages.for_thread();
     let mut buffer = RequestBuffer::new(connection.agreement.write_max);
     while let Some(length) = device.receive(buffer.room())? {
         let bytes = buffer.filled(length);
         match Request::parse(bytes, connection.agreement.form()) {
             Ok(request) => {
                 counters.count(request.header.opcode);
-                connection.dispatch(&request, &device);
+                let reply = Reply::to_device(request.header.unique, device.clone());
+                let left = connection.dispatch(&request, reply, Patience::MayWait);
+                assert!(left.is_none(), "whoever may wait answers");
             }
             Err(malformed) => refuse(&device, bytes, malformed)?,
         }
     }
+    connection.pool.close();
     Ok(())
 }
 
 /// Answers what cannot be understood. Without a header nobody knows whom to answer.
-fn refuse(device: &Device, bytes: &[u8], malformed: crate::wire::Malformed) -> io::Result<()> {
+fn refuse(device: &Device, bytes: &[u8], malformed: Malformed) -> io::Result<()> {
     let header = Header::parse(bytes)?;
     log::error!("{malformed} (kind {}, {} bytes)", header.opcode, bytes.len());
     device.answer(header.unique, Err(Errno::EIO), &[]);

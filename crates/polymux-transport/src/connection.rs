@@ -1,23 +1,60 @@
 //! A connection to the kernel and whoever serves it.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use polymux_types::Errno;
 
+use crate::classic::{self, Worker};
 use crate::counters::MessageCounters;
 use crate::device::Device;
 use crate::negotiation::Agreement;
+use crate::pool::{self, Pool};
 use crate::reply::Reply;
-use crate::wire::{Header, Operation, Request};
+use crate::uring;
+use crate::wire::{Capabilities, Header, Operation, Request};
+
+/// Whether the thread that serves a request may be held up by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// It may.
+    MayWait,
+    /// It may not: others wait for it.
+    AtOnce,
+}
 
 /// A file system that answers requests.
 pub trait Service: Send + Sync + 'static {
-    /// Answers one request, now or later, on any thread.
-    fn serve(&self, request: &Request<'_>, reply: Reply);
+    /// Answers one request, now or later, on any thread. Where that would wait although it must not
+    /// ([`Patience::AtOnce`]), nothing is done and the reply comes back; the request is served again by a thread that may.
+    fn serve(&self, request: &Request<'_>, reply: Reply, patience: Patience) -> Option<Reply>;
 
     /// The kernel gives back so many references to an inode. There is no answer.
     fn forget(&self, node: u64, count: u64);
 }
+
+/// What is to be known about a connection from outside; it changes while the connection is served.
+#[derive(Debug)]
+pub struct ConnectionState {
+    /// What came so far.
+    pub messages: MessageCounters,
+    transport: Mutex<String>,
+}
+
+impl ConnectionState {
+    /// How requests come, in words, with the reason where it is not as it was wished.
+    #[must_use]
+    pub fn transport(&self) -> String {
+        self.transport.lock().clone()
+    }
+}
+
+/// What the classic transport is called.
+const CLASSIC: &str = "classic /dev/fuse";
+/// The other one.
+const IO_URING: &str = "io_uring";
 
 /// What all threads that serve one mount share.
 pub struct Connection {
@@ -25,8 +62,10 @@ pub struct Connection {
     pub device: Arc<Device>,
     /// What was agreed on.
     pub agreement: Agreement,
-    /// What came so far.
-    pub counters: Arc<MessageCounters>,
+    /// What is told of it.
+    pub state: Arc<ConnectionState>,
+    pub(crate) pool: Pool,
+    has_rings: AtomicBool,
     service: Box<dyn Service>,
 }
 
@@ -34,23 +73,80 @@ impl Connection {
     /// One that was negotiated.
     #[must_use]
     pub fn new(device: Arc<Device>, agreement: Agreement, service: impl Service) -> Self {
-        Self { device, agreement, counters: Arc::default(), service: Box::new(service) }
+        let state = ConnectionState { messages: MessageCounters::default(), transport: Mutex::new(CLASSIC.to_owned()) };
+        Self {
+            device,
+            agreement,
+            state: Arc::new(state),
+            pool: Pool::default(),
+            has_rings: AtomicBool::new(false),
+            service: Box::new(service),
+        }
     }
 
-    /// Sees to one request that was read from `device`.
-    pub(crate) fn dispatch(&self, request: &Request<'_>, device: &Arc<Device>) {
-        let Header { unique, node, .. } = request.header;
+    /// Says why requests do not come as it was wished.
+    pub fn note_obstacle(&self, why: &str) {
+        *self.state.transport.lock() = format!("{CLASSIC} ({why})");
+    }
+
+    /// Starts the threads that serve it: so many that may wait, and with `io_uring` a worker for each processor.
+    ///
+    /// # Errors
+    /// As [`std::thread::Builder::spawn`].
+    pub fn start(self: &Arc<Self>, threads: usize) -> io::Result<Vec<Worker>> {
+        // It sees to what never comes through a ring, and to everything where rings do not come up.
+        let mut workers = vec![classic::start(self)?];
+        if self.agreement.capabilities.contains(Capabilities::OVER_IO_URING) {
+            match uring::start(self) {
+                Ok(rings) => {
+                    workers.extend(rings);
+                    self.has_rings.store(true, Ordering::Release);
+                    IO_URING.clone_into(&mut self.state.transport.lock());
+                }
+                Err(error) => {
+                    log::warn!("FUSE over io_uring does not come up, going on without: {error}");
+                    self.note_obstacle(&format!("io_uring did not come up: {error}"));
+                }
+            }
+        }
+        for _ in 1..threads.max(1) {
+            workers.push(self.start_worker()?);
+        }
+        if self.has_rings.load(Ordering::Acquire) && threads <= 1 {
+            workers.push(self.start_worker()?);
+        }
+        Ok(workers)
+    }
+
+    /// Starts one more thread that may wait.
+    ///
+    /// # Errors
+    /// As [`std::thread::Builder::spawn`].
+    pub fn start_worker(self: &Arc<Self>) -> io::Result<Worker> {
+        if self.has_rings.load(Ordering::Acquire) { pool::start(self) } else { classic::start(self) }
+    }
+
+    /// Sees to one request; its reply comes back where it has to be served by somebody who may wait.
+    pub(crate) fn dispatch(&self, request: &Request<'_>, reply: Reply, patience: Patience) -> Option<Reply> {
+        let Header { node, .. } = request.header;
         match request.operation {
-            Operation::Forget { count } => self.service.forget(node, count),
-            Operation::BatchForget { inodes } => inodes.for_each(|(node, count)| self.service.forget(node, count)),
+            Operation::Forget { count } => {
+                reply.not_owed();
+                self.service.forget(node, count);
+            }
+            Operation::BatchForget { inodes } => {
+                reply.not_owed();
+                inodes.for_each(|(node, count)| self.service.forget(node, count));
+            }
             // Operations end by themselves; one that hangs in a tier is answered by whoever watches. There is no answer, and
             // the program goes on waiting for that of the request itself.
-            Operation::Interrupt { .. } => {}
+            Operation::Interrupt { .. } => reply.not_owed(),
             // The connection closes next.
-            Operation::Destroy => Reply::new(unique, device.clone()).ok(),
+            Operation::Destroy => reply.ok(),
             // A connection begins only once.
-            Operation::Init { .. } => Reply::new(unique, device.clone()).error(Errno::EIO),
-            _ => self.service.serve(request, Reply::new(unique, device.clone())),
+            Operation::Init { .. } => reply.error(Errno::EIO),
+            _ => return self.service.serve(request, reply, patience),
         }
+        None
     }
 }

@@ -1,9 +1,8 @@
 //! The kernel's FUSE protocol and the ways its requests come and go. Nothing here knows a file system.
 //!
 //! ```text
-//!  kernel ──/dev/fuse──► classic ──► wire ──► connection ──► a Service
-//!     ▲                                                          │
-//!     └──────────── device ◄──────────── Reply ◄─────────────────┘
+//!  kernel ──/dev/fuse──► classic ──► wire ──► connection ──► a Service ──► Reply ──► /dev/fuse ──► kernel
+//!         ──io_uring───► uring ────► wire ──►                         ──► Reply ──► mailbox of the queue ──► kernel
 //! ```
 //!
 //! What is true here:
@@ -19,12 +18,14 @@ mod counters;
 mod device;
 mod mounting;
 mod negotiation;
+mod pool;
 mod reply;
 mod served;
+pub mod uring;
 pub mod wire;
 
-pub use classic::{Worker, start_worker};
-pub use connection::{Connection, Service};
+pub use classic::Worker;
+pub use connection::{Connection, ConnectionState, Patience, Service};
 pub use counters::MessageCounters;
 pub use device::Device;
 pub use mounting::{MountAudience, MountSettings, Unmount, mount, unmount};

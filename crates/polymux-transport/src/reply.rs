@@ -8,17 +8,29 @@ use std::sync::Arc;
 use polymux_types::Errno;
 
 use crate::device::Device;
+use crate::uring::RingReply;
+
+/// Where an answer goes.
+#[derive(Debug)]
+enum Target {
+    Device(Arc<Device>),
+    Ring(RingReply),
+}
 
 /// The answer that a request is still owed. Small, and may be given by any thread.
 #[derive(Debug)]
 pub struct Reply {
     unique: u64,
-    target: Option<Arc<Device>>,
+    target: Option<Target>,
 }
 
 impl Reply {
-    pub(crate) fn new(unique: u64, device: Arc<Device>) -> Self {
-        Self { unique, target: Some(device) }
+    pub(crate) fn to_device(unique: u64, device: Arc<Device>) -> Self {
+        Self { unique, target: Some(Target::Device(device)) }
+    }
+
+    pub(crate) fn through_ring(unique: u64, ring: RingReply) -> Self {
+        Self { unique, target: Some(Target::Ring(ring)) }
     }
 
     /// The operation failed.
@@ -44,9 +56,16 @@ impl Reply {
         }
     }
 
+    /// It was a request that has no answer.
+    pub(crate) fn not_owed(mut self) {
+        self.target = None;
+    }
+
     fn send(&mut self, outcome: Result<(), Errno>, body: &[u8]) {
-        if let Some(device) = self.target.take() {
-            device.answer(self.unique, outcome, body);
+        match self.target.take() {
+            Some(Target::Device(device)) => device.answer(self.unique, outcome, body),
+            Some(Target::Ring(ring)) => ring.send(self.unique, outcome, body),
+            None => {}
         }
     }
 }

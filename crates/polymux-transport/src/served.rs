@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::mount::MountFlags;
 
-use crate::classic::{Worker, start_worker};
+use crate::classic::Worker;
 use crate::connection::{Connection, Service};
 use crate::mounting::{MountAudience, MountSettings, Unmount, mount, unmount};
 use crate::negotiation::{Wishes, negotiate};
@@ -41,10 +41,8 @@ impl Served {
     ) -> io::Result<Self> {
         let mountpoint = mountpoint.canonicalize()?;
         let device = mount(&mountpoint, &settings_of_served(source))?;
-        let served = negotiate(&device, |_| wishes).and_then(|agreement| {
-            let connection = Arc::new(Connection::new(Arc::new(device), agreement, service));
-            (0..workers).map(|_| start_worker(&connection)).collect()
-        });
+        let served = negotiate(&device, |_| wishes)
+            .and_then(|agreement| Arc::new(Connection::new(Arc::new(device), agreement, service)).start(workers));
         match served {
             Ok(workers) => Ok(Self { mountpoint, workers }),
             Err(error) => {

@@ -16,6 +16,7 @@ mod opcode;
 mod operation;
 mod reply;
 mod request;
+mod ring;
 
 pub use self::bytes::Malformed;
 pub use self::init::{Capabilities, InitReply, InitRequest};
@@ -27,3 +28,4 @@ pub use self::reply::{copied, created, seek_result, written, xattr_size};
 pub use self::request::{HEADER_LENGTH, Header, Request, RequestForm};
 
 pub(crate) use self::reply::answer_header;
+pub(crate) use self::ring::{RING_HEADERS_LENGTH, RingHeaders, one_ring, ring_command};

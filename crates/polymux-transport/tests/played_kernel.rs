@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polymux_transport::wire::{Capabilities, HEADER_LENGTH, Opcode, Operation, Request};
-use polymux_transport::{Connection, Device, Reply, Service, Wishes, negotiate, start_worker};
+use polymux_transport::{Connection, Device, Patience, Reply, Service, Wishes, negotiate};
 use polymux_types::Errno;
 
 /// Answers `STATFS` with nothing, keeps `GETATTR` to itself, and forgets to answer the rest.
 struct Forgetful;
 
 impl Service for Forgetful {
-    fn serve(&self, request: &Request<'_>, reply: Reply) {
+    fn serve(&self, request: &Request<'_>, reply: Reply, _: Patience) -> Option<Reply> {
         match request.operation {
             Operation::StatFs => reply.ok(),
             Operation::GetAttr => {
@@ -23,6 +23,7 @@ impl Service for Forgetful {
             }
             _ => drop(reply),
         }
+        None
     }
 
     fn forget(&self, _: u64, _: u64) {}
@@ -113,8 +114,8 @@ fn every_request_is_answered_once_also_a_broken_and_a_forgotten_one() {
     let agreement = negotiate(&device, wishes).unwrap();
     kernel.answer();
     let connection = Arc::new(Connection::new(Arc::new(device), agreement, Forgetful));
-    let counters = connection.counters.clone();
-    drop(start_worker(&connection).unwrap());
+    let state = connection.state.clone();
+    drop(connection.start(1).unwrap());
     kernel.ask(Opcode::StatFs, 10, &[]);
     assert_eq!(kernel.answer(), (10, 0, Vec::new()));
     kernel.ask(Opcode::GetAttr, 12, &[0; 16]);
@@ -128,6 +129,6 @@ fn every_request_is_answered_once_also_a_broken_and_a_forgotten_one() {
     kernel.ask(Opcode::Interrupt, 20, &12_u64.to_ne_bytes());
     kernel.ask(Opcode::Destroy, 22, &[]);
     assert_eq!(kernel.answer(), (22, 0, Vec::new()));
-    let counted = counters.totals();
+    let counted = state.messages.totals();
     assert_eq!((counted["unlink"], counted["forget"], counted["interrupt"]), (1, 1, 1));
 }

@@ -98,6 +98,9 @@ pub struct OptionsEntry {
     /// Threads that serve requests of the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<std::num::NonZeroU16>,
+    /// How requests of the kernel come; default: `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<TransportEntry>,
     /// Threads that move blocks between tiers, 0 to 16; with 0 nothing is moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub movers: Option<Movers>,
@@ -185,6 +188,18 @@ impl From<Movers> for u16 {
     fn from(movers: Movers) -> Self {
         movers.0
     }
+}
+
+/// How requests of the kernel come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TransportEntry {
+    /// Through `io_uring` where the kernel offers it.
+    Auto,
+    /// From `/dev/fuse`.
+    Classic,
+    /// Through `io_uring`; where the kernel does not offer it, with a warning from `/dev/fuse`.
+    IoUring,
 }
 
 /// A share such as `90 %`.

@@ -143,7 +143,7 @@ impl Mounted {
             config_path: config_path.to_owned(),
             mount_point: mount_point.to_owned(),
             threads: kernel_options.threads,
-            messages: session.message_counters(),
+            connection: session.state(),
             warnings: warnings.clone(),
             metadata,
         };

@@ -5,9 +5,10 @@
 
 use anyhow::{Result, bail};
 use polymux_fs::{Access, AccessTimes, MissingTiers, MountOptions};
-use polymux_fuse::{FuseOptions, Sharing, SpecialFiles};
+use polymux_fuse::{FuseOptions, Sharing, SpecialFiles, Transport};
 
 use crate::config::VolumeConfig;
+use crate::config_format::TransportEntry;
 
 /// What the command line asks for; `None` leaves it to the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,6 +121,11 @@ impl RequestedOptions {
         if let Some(threads) = config.options.threads {
             options.threads = usize::from(threads.get());
         }
+        options.transport = match config.options.transport {
+            None | Some(TransportEntry::Auto) => Transport::Auto,
+            Some(TransportEntry::Classic) => Transport::Classic,
+            Some(TransportEntry::IoUring) => Transport::IoUring,
+        };
         options
     }
 }

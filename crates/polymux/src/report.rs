@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use polymux_fs::{BackgroundThreads, CheckProgress, FileLocation, FileSystem, TierState, TierStatus};
-use polymux_fuse::MessageCounters;
+use polymux_fuse::ConnectionState;
 use polymux_tier::{Capabilities, Guarantee};
 use polymux_types::Ino;
 use polymux_types::sync::RwLock;
@@ -32,8 +32,8 @@ pub struct DaemonView {
     pub mount_point: PathBuf,
     /// Threads that serve requests of the kernel.
     pub threads: usize,
-    /// How many of these came.
-    pub messages: Arc<MessageCounters>,
+    /// How these come, and how many of them.
+    pub connection: Arc<ConnectionState>,
     /// What was noticed while mounting.
     pub warnings: Vec<String>,
     /// Its metadata store.
@@ -70,9 +70,9 @@ impl DaemonView {
             read_only: status.read_only,
             guarantee: status.guarantee.to_string(),
             guarantee_meaning: meaning_of(status.guarantee).to_owned(),
-            transport: "classic /dev/fuse".to_owned(),
+            transport: self.connection.transport(),
             threads: self.threads,
-            messages: to_map(self.messages.totals()),
+            messages: to_map(self.connection.messages.totals()),
             metadata_tier: config.tiers[config.metadata].name.clone(),
             metadata_bytes: status.metadata_bytes,
             metadata_store: self.metadata.store_report(),

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use polymux_transport::wire::{
     Attr, AttrReply, EntryReply, Listing, OpenFlags, OpenReply, Operation, Request, Room, Space, created, written,
 };
-use polymux_transport::{Reply, Service};
+use polymux_transport::{Patience, Reply, Service};
 use polymux_types::Errno;
 use rustix::fs::OFlags;
 
@@ -126,7 +126,7 @@ impl Server {
 }
 
 impl Service for Server {
-    fn serve(&self, request: &Request<'_>, reply: Reply) {
+    fn serve(&self, request: &Request<'_>, reply: Reply, _: Patience) -> Option<Reply> {
         let id = NodeId(request.header.node);
         let create = |name, kind| self.tree.lock().create(id, OsStr::from_bytes(name), kind);
         let remove = |name, kind| self.tree.lock().remove(id, OsStr::from_bytes(name), kind);
@@ -178,6 +178,7 @@ impl Service for Server {
             // files of its own mount open would wait for an answer of itself.
             _ => reply.error(Errno::ENOSYS),
         }
+        None
     }
 
     fn forget(&self, _: u64, _: u64) {}

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use polymux_transport::wire::{Attr, AttrReply, EntryReply, OpenFlags, OpenReply, Operation, Request, written};
-use polymux_transport::{Reply, Served, Service, Wishes};
+use polymux_transport::{Patience, Reply, Served, Service, Wishes};
 use polymux_types::Errno;
 
 use super::disk::Disk;
@@ -179,7 +179,7 @@ fn answer<T>(reply: Reply, outcome: Result<T, Errno>, body: impl FnOnce(Reply, T
 }
 
 impl Service for Server {
-    fn serve(&self, request: &Request<'_>, reply: Reply) {
+    fn serve(&self, request: &Request<'_>, reply: Reply, _: Patience) -> Option<Reply> {
         let ino = request.header.node;
         match request.operation {
             Operation::Lookup { name } => {
@@ -207,6 +207,7 @@ impl Service for Server {
             // Flushing at close is among them: the kernel asks once and never again.
             _ => reply.error(Errno::ENOSYS),
         }
+        None
     }
 
     fn forget(&self, _: u64, _: u64) {}

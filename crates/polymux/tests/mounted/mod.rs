@@ -13,6 +13,7 @@ pub mod environment;
 pub mod native;
 pub mod operations;
 pub mod random;
+pub mod rings;
 pub mod tool;
 pub mod tree;
 pub mod volume;

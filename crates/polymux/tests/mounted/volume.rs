@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::command::{Finished, run, run_within, wait_within};
 use super::environment::{have_fuse, have_loop_devices, have_program, is_root, skip};
 use super::native::{FileSystemKind, NativeMount, is_mounted, kind_of_mount, text};
+use super::rings;
 
 /// What the tiers of a volume stand on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,8 @@ impl Plan {
 /// A volume and everything it stands on, taken down when dropped.
 pub struct TestVolume {
     pub name: String,
+    /// Whether the kernel is made to offer `io_uring` while it is mounted.
+    pub wants_rings: bool,
     daemon: Option<Child>,
     mountpoint: PathBuf,
     /// Paths of the tiers, in speed order.
@@ -112,6 +115,7 @@ impl TestVolume {
         }
         Self {
             name: "tested".to_owned(),
+            wants_rings: rings::are_wanted_everywhere(),
             daemon: None,
             mountpoint: base.path().join("mount"),
             tiers: Vec::new(),
@@ -145,10 +149,21 @@ impl TestVolume {
 
     /// The same, and no block leaves the tier that it was written to.
     pub fn start_without_movers(plan: &Plan) -> Option<Self> {
-        let mut volume = Self::create(plan)?;
-        let config = std::fs::read_to_string(volume.config_path()).expect("the configuration can be read");
-        std::fs::write(volume.config_path(), format!("{config}\n[options]\nmovers = 0\n")).expect("it can be written");
+        Self::start_with_options(plan, "movers = 0")
+    }
+
+    /// The same with lines of the table `[options]`.
+    pub fn start_with_options(plan: &Plan, options: &str) -> Option<Self> {
+        let mut volume = Self::create_with_options(plan, options)?;
         volume.mount();
+        Some(volume)
+    }
+
+    /// The same without mounting it.
+    pub fn create_with_options(plan: &Plan, options: &str) -> Option<Self> {
+        let volume = Self::create(plan)?;
+        let config = std::fs::read_to_string(volume.config_path()).expect("the configuration can be read");
+        std::fs::write(volume.config_path(), format!("{config}\n[options]\n{options}\n")).expect("it can be written");
         Some(volume)
     }
 
@@ -206,6 +221,8 @@ impl TestVolume {
         arguments.extend(options);
         let mut command = self.command(arguments);
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a descriptor can be copied")).stderr(log);
+        let _offered =
+            self.wants_rings.then(|| rings::Offered::try_new().expect("rings are there where they are wanted"));
         let mut daemon = command.spawn().expect("the daemon starts");
         let start = Instant::now();
         while !self.answers() {
