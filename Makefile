@@ -11,7 +11,7 @@ SOURCE ?= /usr/share
 TMPDIR ?= /var/tmp
 export TMPDIR
 
-.PHONY: all build try test test-heavy fmt clippy install uninstall dependencies dependencies-test
+.PHONY: all build try test test-heavy test-io-uring fmt clippy install uninstall dependencies dependencies-test
 
 all: build
 
@@ -34,6 +34,11 @@ test: dependencies-test fmt clippy
 # The long form of the suites that have one: 200,000 operations of fsx for each seed, a directory of a million entries.
 test-heavy: dependencies-test
 	POLYMUX_HEAVY=1 $(CARGO) test --locked -p polymux --test mounted_fsx --test mounted_million
+
+# The suites on mounted volumes, with requests through io_uring (root; the kernel's switch for it is on while a volume is
+# being mounted).
+test-io-uring: dependencies-test
+	POLYMUX_TEST_TRANSPORT=io-uring $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
 
 fmt:
 	$(CARGO) fmt --all --check

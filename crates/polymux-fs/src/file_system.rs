@@ -264,8 +264,7 @@ impl FileSystem {
 
     /// The attributes of an inode.
     pub fn attributes(&self, caller: &Caller, ino: Ino) -> Result<Attributes> {
-        let _ = caller;
-        self.logged("getattr", self.core.inode(ino).and_then(|inode| self.core.attributes_of(&inode)))
+        self.logged("getattr", self.core.attributes(caller, ino))
     }
 
     /// Changes attributes, the size among them; returns them all.
@@ -383,6 +382,11 @@ impl FileSystem {
     /// Opens a regular file.
     pub fn open(&self, caller: &Caller, ino: Ino, options: OpenOptions) -> Result<HandleId> {
         self.logged("open", self.core.open(caller, ino, options))
+    }
+
+    /// Whether no tier holds bytes of an open file: they are in the metadata store, or there are none yet.
+    pub fn is_inline(&self, handle: HandleId) -> Result<bool> {
+        self.core.is_inline(handle)
     }
 
     /// Reads at an offset; returns the number of bytes, which is less than asked for only at the end of the file.

@@ -57,7 +57,7 @@ impl Adapter {
             if dots == Room::Full {
                 return Ok(pinned);
             }
-            walk.entries(ENTRIES_AT_ONCE, |entry, offset| {
+            let listed = walk.entries(ENTRIES_AT_ONCE, |entry, offset| {
                 let Some(attributes) = attributes_of_entry(fs, &caller, entry)? else { return Ok(Room::Left) };
                 let attr = Self::entry(fs, &attributes);
                 let room = listing.add_with_attr(&reply(attr), offset, &entry.name);
@@ -66,7 +66,12 @@ impl Adapter {
                     Room::Left => pinned.push(entry.ino),
                 }
                 Ok(room)
-            })?;
+            });
+            if let Err(error) = listed {
+                // The kernel hears of none of them.
+                pinned.into_iter().for_each(|ino| fs.unpin(ino, 1));
+                return Err(error);
+            }
             Ok(pinned)
         })
     }

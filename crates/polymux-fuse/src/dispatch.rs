@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use polymux_fs::{SyncKind, Wait};
+use polymux_fs::{HandleId, SyncKind, Wait};
 use polymux_transport::wire::{
     Attr, AttrReply, CopyWidth, EntryReply, Header, Listing, OpenFlags, OpenReply, Operation, Request, StatxReply,
     copied, created, seek_result, written, xattr_size,
@@ -35,6 +35,17 @@ impl Service for Adapter {
             Patience::AtOnce => Wait::Never,
         };
         match request.operation {
+            Op::Lookup { name } => return self.lookup(header, name, reply, wait),
+            Op::GetAttr => {
+                let work = || self.get_attributes(header, wait);
+                return self.answer_unless_it_waits(header, reply, wait, work, |reply, attr| self.attr(reply, attr));
+            }
+            Op::Statx { .. } => return self.statx(header, reply, wait),
+            Op::SetAttr { change } => {
+                let work = || self.set_attributes(header, &change, wait);
+                return self.answer_unless_it_waits(header, reply, wait, work, |reply, attr| self.attr(reply, attr));
+            }
+            Op::Open { flags } => return self.open(header, flags, reply, wait),
             Op::Read { handle, offset, size } => return self.read(header, place(handle, offset), size, reply, wait),
             Op::Write { handle, offset, flags, data, .. } => {
                 let work = || self.write_file(header, place(handle, offset), data, flags, wait);
@@ -46,10 +57,6 @@ impl Service for Adapter {
                 let work = || self.flush_file(header, handle, wait);
                 return self.answer_unless_it_waits(header, reply, wait, work, |reply, ()| reply.ok());
             }
-            Op::Lookup { name } => self.lookup(header, name, reply),
-            Op::GetAttr => self.answer_attr(header, reply, || self.get_attributes(header)),
-            Op::SetAttr { change } => self.answer_attr(header, reply, || self.set_attributes(header, &change)),
-            Op::Open { flags } => self.open(header, flags, reply),
             Op::Release { handle } => self.release(header, handle, reply),
             Op::Unlink { name } => self.answer(header, reply, || self.remove_name(header, name)),
             Op::RemoveDirectory { name } => self.answer(header, reply, || self.remove_directory(header, name)),
@@ -75,14 +82,15 @@ impl Service for Adapter {
 }
 
 impl Adapter {
-    /// Whether an operation may have to wait for a tier or a flush, and cannot say so before it does. While sizes are
-    /// guesses (after a crash), everything may.
+    /// Whether an operation may have to wait for a tier or a flush, and cannot say so before it does. Among these are writes to
+    /// a tier: a file system that is frozen holds up even those that ask not to be (`RWF_NOWAIT`).
     fn may_wait_for_a_tier(&self, operation: &Operation<'_>) -> bool {
         use Operation as Op;
         match operation {
-            Op::Sync { .. } | Op::SyncDirectory | Op::SyncVolume | Op::StatFs => true,
-            Op::Allocate { .. } | Op::CopyRange { .. } | Op::Seek { .. } | Op::Rename { .. } => true,
+            Op::Sync { .. } | Op::SyncDirectory | Op::SyncVolume | Op::StatFs | Op::ReadDirectoryPlus { .. } => true,
+            Op::Allocate { .. } | Op::CopyRange { .. } | Op::Seek { .. } | Op::Rename { .. } | Op::Link { .. } => true,
             Op::SetAttr { change } => change.size.is_some(),
+            Op::Write { handle, .. } => !self.fs.is_inline(HandleId(*handle)).unwrap_or(false),
             _ => !self.fs.may_keep_attributes(),
         }
     }
@@ -91,7 +99,6 @@ impl Adapter {
         use Operation as Op;
         let header = &request.header;
         match request.operation {
-            Op::Statx { .. } => self.statx(header, reply),
             Op::ReadLink => answer_bytes(reply, self.read_link(header)),
             Op::Symlink { name, target } => {
                 self.answer_entry(header, reply, || self.make_symlink(header, name, target));
@@ -170,37 +177,29 @@ impl Adapter {
         if self.fs.may_keep_attributes() { KEEP } else { Duration::ZERO }
     }
 
-    /// Carries an operation out, and answers or, where somebody else did so meanwhile, undoes it.
+    /// Carries an operation out, and answers or, where somebody else did so meanwhile, undoes it. Where whoever asks may not
+    /// wait and the operation says that it would, nothing was done, and the reply comes back.
     fn answer_or_undo<T>(
         &self,
         header: &Header,
-        reply: Reply,
+        (reply, wait): (Reply, Wait),
         work: impl FnOnce() -> Outcome<T>,
         answer: impl FnOnce(Reply, T),
         undo: impl FnOnce(T),
-    ) {
-        let Some(debt) = self.requests.begin(header.node, reply) else { return };
+    ) -> Option<Reply> {
+        let debt = self.requests.begin(header.node, reply)?;
         let outcome = work();
         match (debt.take(), outcome) {
+            (Some(reply), Err(Errno::EAGAIN)) if wait == Wait::Never => return Some(reply),
             (Some(reply), Ok(value)) => answer(reply, value),
             (Some(reply), Err(errno)) => reply.error(errno),
             (None, Ok(value)) => undo(value),
             (None, Err(_)) => {}
         }
+        None
     }
 
     /// The same for what needs no undoing.
-    fn answer_with<T>(
-        &self,
-        header: &Header,
-        reply: Reply,
-        work: impl FnOnce() -> Outcome<T>,
-        answer: impl FnOnce(Reply, T),
-    ) {
-        self.answer_or_undo(header, reply, work, answer, drop);
-    }
-
-    /// The same for what can say that it would wait; then nothing was done, and the reply comes back.
     fn answer_unless_it_waits<T>(
         &self,
         header: &Header,
@@ -209,24 +208,27 @@ impl Adapter {
         work: impl FnOnce() -> Outcome<T>,
         answer: impl FnOnce(Reply, T),
     ) -> Option<Reply> {
-        let debt = self.requests.begin(header.node, reply)?;
-        let outcome = work();
-        match (debt.take()?, outcome) {
-            (reply, Err(Errno::EAGAIN)) if wait == Wait::Never => return Some(reply),
-            (reply, Ok(value)) => answer(reply, value),
-            (reply, Err(errno)) => reply.error(errno),
-        }
-        None
+        self.answer_or_undo(header, (reply, wait), work, answer, drop)
+    }
+
+    /// The same for what never says that it would wait.
+    fn answer_with<T>(
+        &self,
+        header: &Header,
+        reply: Reply,
+        work: impl FnOnce() -> Outcome<T>,
+        answer: impl FnOnce(Reply, T),
+    ) {
+        let left = self.answer_unless_it_waits(header, reply, Wait::Allowed, work, answer);
+        assert!(left.is_none(), "whoever may wait answers");
     }
 
     fn answer(&self, header: &Header, reply: Reply, work: impl FnOnce() -> Outcome<()>) {
         self.answer_with(header, reply, work, |reply, ()| reply.ok());
     }
 
-    fn answer_attr(&self, header: &Header, reply: Reply, work: impl FnOnce() -> Outcome<Attr>) {
-        self.answer_with(header, reply, work, |reply, attr| {
-            reply.body(&AttrReply { keep_attr: self.keep(), attr }.encode());
-        });
+    fn attr(&self, reply: Reply, attr: Attr) {
+        reply.body(&AttrReply { keep_attr: self.keep(), attr }.encode());
     }
 
     fn entry_reply(&self, attr: Attr) -> EntryReply {
@@ -236,7 +238,9 @@ impl Adapter {
     /// Answers with an entry, which pins its inode.
     fn answer_entry(&self, header: &Header, reply: Reply, work: impl FnOnce() -> Outcome<Attr>) {
         let answer = |reply: Reply, attr| reply.body(&self.entry_reply(attr).encode());
-        self.answer_or_undo(header, reply, work, answer, |attr| self.forget_inode(Ino(attr.ino), 1));
+        let undo = |attr: Attr| self.forget_inode(Ino(attr.ino), 1);
+        let left = self.answer_or_undo(header, (reply, Wait::Allowed), work, answer, undo);
+        assert!(left.is_none(), "whoever may wait answers");
     }
 
     /// Answers with an entry that is open, too.
@@ -244,13 +248,15 @@ impl Adapter {
         let answer = |reply: Reply, (attr, handle)| {
             reply.body(&created(&self.entry_reply(attr), &OpenReply { handle, flags: OPENED }));
         };
-        self.answer_or_undo(header, reply, work, answer, |(attr, handle)| {
+        let undo = |(attr, handle): (Attr, u64)| {
             let _ = self.release_file(Ino(attr.ino), handle);
             self.forget_inode(Ino(attr.ino), 1);
-        });
+        };
+        let left = self.answer_or_undo(header, (reply, Wait::Allowed), work, answer, undo);
+        assert!(left.is_none(), "whoever may wait answers");
     }
 
-    fn lookup(&self, header: &Header, name: &[u8], reply: Reply) {
+    fn lookup(&self, header: &Header, name: &[u8], reply: Reply, wait: Wait) -> Option<Reply> {
         let answer = |reply: Reply, found: Option<Attr>| {
             // Inode 0 tells the kernel to remember that there is no such name.
             let missing = EntryReply { keep_name: KEEP, keep_attr: self.keep(), ..EntryReply::default() };
@@ -261,12 +267,12 @@ impl Adapter {
                 self.forget_inode(Ino(attr.ino), 1);
             }
         };
-        self.answer_or_undo(header, reply, || self.lookup_name(header, name), answer, undo);
+        self.answer_or_undo(header, (reply, wait), || self.lookup_name(header, name, wait), answer, undo)
     }
 
-    fn statx(&self, header: &Header, reply: Reply) {
+    fn statx(&self, header: &Header, reply: Reply, wait: Wait) -> Option<Reply> {
         let answer = |reply: Reply, attr| reply.body(&StatxReply { keep_attr: self.keep(), attr }.encode());
-        self.answer_with(header, reply, || self.get_attributes(header), answer);
+        self.answer_unless_it_waits(header, reply, wait, || self.get_attributes(header, wait), answer)
     }
 
     /// The request is about the directory of the new name; what it waits for is the file.
@@ -275,13 +281,13 @@ impl Adapter {
         self.answer_entry(&of_file, reply, || self.make_link(header, node, name));
     }
 
-    fn open(&self, header: &Header, flags: i32, reply: Reply) {
+    fn open(&self, header: &Header, flags: i32, reply: Reply, wait: Wait) -> Option<Reply> {
         let answer = |reply: Reply, handle| reply.body(&OpenReply { handle, flags: OPENED }.encode());
         // Nobody knows the handle.
         let undo = |handle| {
             let _ = self.release_file(ino(header), handle);
         };
-        self.answer_or_undo(header, reply, || self.open_file(header, flags), answer, undo);
+        self.answer_or_undo(header, (reply, wait), || self.open_file(header, flags, wait), answer, undo)
     }
 
     fn read(&self, header: &Header, place: Place, size: u32, reply: Reply, wait: Wait) -> Option<Reply> {
@@ -322,9 +328,9 @@ impl Adapter {
             Ok((listing, pinned))
         };
         let answer = |reply: Reply, (listing, _): (Listing, Vec<Ino>)| reply.body(listing.bytes());
-        self.answer_or_undo(header, reply, list, answer, |(_, pinned)| {
-            pinned.into_iter().for_each(|ino| self.forget_inode(ino, 1));
-        });
+        let undo = |(_, pinned): (Listing, Vec<Ino>)| pinned.into_iter().for_each(|ino| self.forget_inode(ino, 1));
+        let left = self.answer_or_undo(header, (reply, Wait::Allowed), list, answer, undo);
+        assert!(left.is_none(), "whoever may wait answers");
     }
 
     /// About the volume, not about the inode that was named.

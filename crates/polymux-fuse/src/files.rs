@@ -39,11 +39,12 @@ impl Place {
 }
 
 impl Adapter {
-    pub(crate) fn open_file(&self, header: &Header, flags: i32) -> Outcome<u64> {
+    pub(crate) fn open_file(&self, header: &Header, flags: i32, wait: Wait) -> Outcome<u64> {
+        let caller = Caller { wait, ..caller(header) };
         self.run("open", ino(header), |fs| {
             // Emptying follows as a request of its own, because `ATOMIC_O_TRUNC` is not agreed on.
             let options = OpenOptions { truncate: false, exclusive: false, ..convert::open_options(flags) };
-            fs.open(&caller(header), ino(header), options).map(|handle| handle.0)
+            fs.open(&caller, ino(header), options).map(|handle| handle.0)
         })
     }
 

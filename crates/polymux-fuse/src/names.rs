@@ -2,7 +2,7 @@
 //!
 //! An entry that does not exist is answered as inode 0 rather than as an error, so that the kernel remembers that too.
 
-use polymux_fs::{HandleId, SetAttributes};
+use polymux_fs::{Caller, HandleId, SetAttributes, Wait};
 use polymux_transport::wire::{Attr, AttrChange, Header};
 use polymux_types::Ino;
 
@@ -24,10 +24,10 @@ fn to_set_attributes(change: &AttrChange) -> SetAttributes {
 
 impl Adapter {
     /// `None`: there is no such name. `.` and `..` are asked for by NFS export.
-    pub(crate) fn lookup_name(&self, header: &Header, name: &[u8]) -> Outcome<Option<Attr>> {
+    pub(crate) fn lookup_name(&self, header: &Header, name: &[u8], wait: Wait) -> Outcome<Option<Attr>> {
         let parent = ino(header);
         self.run("lookup", parent, |fs| {
-            let caller = caller(header);
+            let caller = Caller { wait, ..caller(header) };
             let found = match name {
                 b"." => fs.attributes(&caller, parent),
                 b".." => fs.parent_of(&caller, parent),
@@ -48,16 +48,18 @@ impl Adapter {
         });
     }
 
-    pub(crate) fn get_attributes(&self, header: &Header) -> Outcome<Attr> {
+    pub(crate) fn get_attributes(&self, header: &Header, wait: Wait) -> Outcome<Attr> {
+        let caller = Caller { wait, ..caller(header) };
         self.run("getattr", ino(header), |fs| {
-            fs.attributes(&caller(header), ino(header)).map(|attributes| convert::attr(&attributes))
+            fs.attributes(&caller, ino(header)).map(|attributes| convert::attr(&attributes))
         })
     }
 
-    pub(crate) fn set_attributes(&self, header: &Header, change: &AttrChange) -> Outcome<Attr> {
+    pub(crate) fn set_attributes(&self, header: &Header, change: &AttrChange, wait: Wait) -> Outcome<Attr> {
         self.run("setattr", ino(header), |fs| {
             let sets_group_id = change.mode.is_some_and(|mode| mode & libc::S_ISGID != 0);
             let caller = if sets_group_id { caller_with_groups(header) } else { caller(header) };
+            let caller = Caller { wait, ..caller };
             let mut set = to_set_attributes(change);
             if set.permissions.is_none() && change.kills_set_id {
                 set.permissions = without_set_id(&fs.attributes(&caller, ino(header))?);

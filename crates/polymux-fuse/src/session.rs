@@ -49,11 +49,13 @@ pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> i
     let mountpoint = mountpoint.canonicalize()?;
     let adapter = Adapter { fs, requests: Arc::new(Requests::new()) };
     let device = polymux_transport::mount(&mountpoint, &options.to_settings())?;
-    let rings = if options.transport == Transport::Classic { Rings::NotWished } else { Rings::Wished };
+    let obstacle = if options.transport == Transport::Classic { None } else { uring::obstacle() };
+    let may_have_rings = options.transport != Transport::Classic && obstacle.is_none();
+    let rings = if may_have_rings { Rings::Wished } else { Rings::NotWished };
     let agreement = negotiate(&device, |offered| wishes(offered, rings)).inspect_err(|_| take_down(&mountpoint))?;
     let connection = Arc::new(Connection::new(Arc::new(device), agreement, adapter.clone()));
     if options.transport == Transport::IoUring && !agreement.capabilities.contains(Capabilities::OVER_IO_URING) {
-        let why = uring::obstacle().unwrap_or_else(|| "the kernel does not offer io_uring".to_owned());
+        let why = obstacle.unwrap_or_else(|| "the kernel does not offer io_uring".to_owned());
         log::warn!("no FUSE over io_uring: {why}");
         connection.note_obstacle(&why);
     }
@@ -74,6 +76,7 @@ impl Session {
     /// The connection to the kernel failed. The volume may then still be mounted, and answers `ENOTCONN`.
     pub fn wait(mut self) -> io::Result<()> {
         self.is_served = true;
+        let workers = self.connection.start(self.threads)?;
         let must_end = Arc::new(AtomicBool::new(false));
         let watcher = Watcher {
             adapter: self.adapter.clone(),
@@ -81,7 +84,7 @@ impl Session {
             must_end: Arc::clone(&must_end),
         };
         let watcher = thread::Builder::new().name("fuse-watch".to_owned()).spawn(move || watcher.run())?;
-        let mut outcome = self.end_of_all(self.connection.start(self.threads)?);
+        let mut outcome = self.end_of_all(workers);
         must_end.store(true, Ordering::Release);
         let spare = watcher.join().map_err(|_| io::Error::other("the watcher of the FUSE transport panicked"))?;
         outcome = outcome.and(self.end_of_all(spare));

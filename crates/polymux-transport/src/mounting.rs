@@ -56,7 +56,10 @@ impl MountSettings {
 /// `/dev/fuse` cannot be opened, or the kernel or the helper refuses.
 pub fn mount(mountpoint: &Path, settings: &MountSettings) -> io::Result<Device> {
     match mount_directly(mountpoint, settings) {
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => helper::mount(mountpoint, settings),
+        // The device may be closed to this user, and the mount forbidden; the helper has the right to both.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
+            helper::mount(mountpoint, settings)
+        }
         outcome => outcome,
     }
 }

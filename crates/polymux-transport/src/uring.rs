@@ -45,14 +45,16 @@ const MANY_PROCESSORS: usize = 16;
 /// Most bytes of a write with many processors.
 const SHORT_WRITE_MAX: u32 = 256 * 1024;
 
-/// Why the kernel would not offer it; `None` where it may.
+/// Why it cannot be asked for; `None` where it can. A kernel that was asked for it waits for the queues, and without a ring
+/// it cannot even be told not to.
 #[must_use]
 pub fn obstacle() -> Option<String> {
     match std::fs::read_to_string(SWITCH) {
-        Ok(text) if text.trim_start().starts_with(['Y', 'y', '1']) => None,
-        Ok(_) => Some(format!("{SWITCH} is off")),
-        Err(_) => Some("the kernel has no FUSE over io_uring".to_owned()),
+        Ok(text) if text.trim_start().starts_with(['Y', 'y', '1']) => {}
+        Ok(_) => return Some(format!("{SWITCH} is off")),
+        Err(_) => return Some("the kernel has no FUSE over io_uring".to_owned()),
     }
+    queue::try_ring().err().map(|error| format!("io_uring is not allowed here: {error}"))
 }
 
 /// Most bytes of a write that suit a machine with this many processors.

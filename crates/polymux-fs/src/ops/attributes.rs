@@ -16,6 +16,21 @@ use crate::store::put_xattr;
 const DIRECTORY_SIZE: u64 = 4096;
 
 impl Core {
+    /// Refuses to somebody who must not wait what may need an answer of a tier: a size that is not known yet, or the room that
+    /// a file takes which nobody has open, so that its tier may have to read it from its device.
+    pub(crate) fn check_answers_at_once(&self, caller: &Caller, inode: &Inode) -> Result<()> {
+        let Some(file) = inode.file().filter(|_| caller.wait == Wait::Never) else { return Ok(()) };
+        let asks_for_size =
+            || self.after_unclean_stop.load(Ordering::Acquire) || file.layout.read().extender().is_some();
+        let asks_for_room = || !file.is_inline() && inode.lifecycle.lock().handles == 0;
+        if !file.size_known.load(Ordering::Acquire) && asks_for_size()
+            || file.blocks_stale.load(Ordering::Acquire) && asks_for_room()
+        {
+            return self.check_may_wait(caller);
+        }
+        Ok(())
+    }
+
     /// The attributes of an inode, answered for all tiers (M9).
     pub(crate) fn attributes_of(&self, inode: &Inode) -> Result<Attributes> {
         let (size, blocks, device) = match &inode.body {
@@ -45,9 +60,16 @@ impl Core {
         })
     }
 
+    pub(crate) fn attributes(&self, caller: &Caller, ino: Ino) -> Result<Attributes> {
+        let inode = self.inode(ino)?;
+        self.check_answers_at_once(caller, &inode)?;
+        self.attributes_of(&inode)
+    }
+
     pub(crate) fn set_attributes(&self, caller: &Caller, ino: Ino, change: &SetAttributes) -> Result<Attributes> {
         self.check_writable()?;
         let inode = self.inode(ino)?;
+        self.check_answers_at_once(caller, &inode)?;
         self.check_change(caller, &inode, change)?;
         if let Some(size) = change.size {
             self.set_size(caller, &inode, size, change)?;

@@ -51,6 +51,7 @@ impl Core {
         if options.truncate {
             self.check_may_wait(caller)?;
         }
+        self.check_answers_at_once(caller, &inode)?;
         if let Some(file) = inode.file() {
             // A file that looks shorter than it is would be copied short, and nobody would notice.
             self.ensure_size(&inode, file)?;
@@ -82,6 +83,10 @@ impl Core {
         drop(lifecycle);
         let seen = inode.file().map_or(0, |file| file.error_sequence.load(Ordering::Acquire));
         Ok(self.handles.insert(Handle { inode: inode.clone(), options, error_seen: AtomicU32::new(seen) }))
+    }
+
+    pub(crate) fn is_inline(&self, handle: HandleId) -> Result<bool> {
+        Ok(file_of(&*self.handles.get(handle)?)?.is_inline())
     }
 
     pub(crate) fn read(&self, caller: &Caller, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Result<usize> {

@@ -25,6 +25,7 @@ impl Core {
         let directory = self.directory_inode(parent)?;
         self.check_access(caller, &directory, EXECUTE)?;
         let inode = self.lookup_inode(&directory, name)?;
+        self.check_answers_at_once(caller, &inode)?;
         self.attributes_of(&inode)
     }
 

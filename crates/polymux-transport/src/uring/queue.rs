@@ -52,9 +52,18 @@ pub(super) fn start(connection: &Arc<Connection>, plan: Plan, ready: Sender<io::
     })
 }
 
+fn build_ring(size: u32) -> io::Result<IoUring<Entry128>> {
+    IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(size)
+}
+
+/// Whether there can be rings at all.
+pub(super) fn try_ring() -> io::Result<()> {
+    build_ring(1).map(drop)
+}
+
 /// Makes the kernel do without `io_uring`: it does when a registration is refused.
 pub(super) fn give_up(connection: &Connection) -> io::Result<()> {
-    let mut ring = IoUring::<Entry128>::builder().build(1)?;
+    let mut ring = build_ring(1)?;
     let command = command::broken_registration(connection.device.as_fd());
     // SAFETY: the command refers to no memory, and the descriptor is open until it completed.
     unsafe { ring.submission().push(&command) }.map_err(io::Error::other)?;
@@ -91,7 +100,7 @@ impl<'a> Queue<'a> {
             log::debug!("the worker of queue {} runs anywhere: {error}", plan.number);
         }
         let size = u32::try_from(plan.depth + 1).expect("a queue is short").next_power_of_two();
-        let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(size)?;
+        let ring = build_ring(size)?;
         let memory = |_| EntryMemory::new(plan.payload_length).map(Arc::new);
         let entries = (0..plan.depth).map(memory).collect::<io::Result<_>>()?;
         let mut queue = Self {
