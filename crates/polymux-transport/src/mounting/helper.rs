@@ -120,6 +120,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_helper_hands_over_a_descriptor_that_is_mounted() {
+        if rustix::fs::access("/dev/fuse", rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK).is_err() {
+            return eprintln!("skipped: /dev/fuse cannot be opened");
+        }
+        if Command::new(PROGRAMS[0]).arg("-V").output().is_err() {
+            return eprintln!("skipped: {} is not installed", PROGRAMS[0]);
+        }
+        let settings = MountSettings {
+            source: "by-helper".to_owned(),
+            subtype: "polymux",
+            audience: MountAudience::Owner,
+            flags: MountFlags::NOSUID | MountFlags::NODEV,
+        };
+        let place = tempfile::tempdir().unwrap();
+        let is_mounted = || {
+            let table = std::fs::read_to_string("/proc/self/mounts").unwrap();
+            table.lines().any(|line| line.starts_with("by-helper ") && line.contains(place.path().to_str().unwrap()))
+        };
+        let device = mount(place.path(), &settings).unwrap();
+        assert!(is_mounted() && !device.is_closed());
+        unmount(place.path(), Unmount::Detach).unwrap();
+        assert!(!is_mounted());
+    }
+
+    #[test]
     fn a_source_with_a_comma_stays_one_option() {
         let settings = MountSettings {
             source: "a,b\\c".to_owned(),
