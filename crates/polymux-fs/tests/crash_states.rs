@@ -193,6 +193,18 @@ fn planted_faults_are_found_with_the_real_store() {
     assert!(missed.is_empty(), "planted and not found: {missed:?}");
 }
 
+/// The second copy is looked at, too: bytes that are freed before it knows of that are missed.
+#[test]
+fn a_planted_fault_that_only_the_second_copy_shows_is_found() {
+    let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
+    let effort = Effort { backing: Backing::FilesWithCopy(&mounted), random_states: 2, ..EFFORT_FOR_FAULTS };
+    let share = Share { suite: Suite::Stored, stride: 1, count: 90 };
+    let plant = || PlantedFault::plant(Some(PlantedFault::FreedBeforeCopy));
+    let report = campaign::run(&[share], seed(), effort, plant, 1);
+    report.print("FreedBeforeCopy with the second copy");
+    assert!(!report.violations.is_empty(), "planted and not found");
+}
+
 /// Workloads that a planted fault is looked for in; it must be found within them.
 fn shares_for_faults() -> Vec<Share> {
     let share = |suite: Suite, count| Share { suite, stride: 1, count };

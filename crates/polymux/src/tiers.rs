@@ -2,6 +2,8 @@
 //!
 //! Invariant: the checks here change nothing on disk, so that everything can be refused before anything is made.
 
+mod answering;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -17,8 +19,17 @@ use rustix::fs::StatVfsMountFlags;
 use crate::config::{TierConfig, VolumeConfig};
 use crate::mount_table::is_within;
 
+use self::answering::Answering;
+pub use self::answering::touch;
+
 /// How often missing tiers are looked for while a mount waits.
 const WAIT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Where `hang_after` is not configured.
+const HANG_AFTER_SECONDS: u64 = 10;
+
+/// A tier that is opened has as long to answer as this many times `hang_after`: a disk that sleeps has to spin up first.
+const PATIENCE_TO_OPEN: u32 = 6;
 
 /// Whether tiers in memory are let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,12 +144,20 @@ pub fn open_options(tier: &TierConfig, access: Access) -> PosixTierOptions {
     options
 }
 
-/// Opens the tiers of a volume. One that is not there becomes a missing member with the reason.
+/// Opens the tiers of a volume. One that is not there, or does not answer, becomes a missing member with the reason.
 ///
 /// # Errors
 /// A tier that somebody else holds, or one that cannot be read.
 pub fn open_all(config: &VolumeConfig, access: Access) -> Result<Vec<TierMember>> {
-    config.tiers.iter().map(|tier| open_one(tier, access)).collect()
+    let patience = patience_to_open(config);
+    let sources: Vec<DirectoryOfTier> =
+        config.tiers.iter().map(|tier| DirectoryOfTier::new(tier, access, patience)).collect();
+    // Side by side: several that do not answer take no longer than one.
+    let answers: Vec<std::result::Result<(), String>> = thread::scope(|scope| {
+        let asked: Vec<_> = sources.iter().map(|source| scope.spawn(|| source.answering.ask(patience))).collect();
+        asked.into_iter().map(|thread| thread.join().expect("asking a tier does not panic")).collect()
+    });
+    sources.into_iter().zip(answers).map(|(source, answer)| open_one(source, answer)).collect()
 }
 
 /// The same; tiers that are missing are waited for.
@@ -159,12 +178,18 @@ pub fn open_all_within(config: &VolumeConfig, access: Access, patience: Duration
     }
 }
 
-fn open_one(tier: &TierConfig, access: Access) -> Result<TierMember> {
-    let source = DirectoryOfTier { tier: tier.clone(), access };
-    let opened = match PosixTier::open(&tier.path, open_options(tier, access)) {
-        Ok(open) => member(tier, Arc::new(open))?,
-        Err(TierError::Label(reason)) => source.member_without(reason),
-        Err(error) => bail!("tier `{}`: {}: {error}", tier.name, tier.path.display()),
+/// How long a tier may take to answer; `None`: for ever.
+fn patience_to_open(config: &VolumeConfig) -> Option<Duration> {
+    let seconds = config.options.hang_after.map_or(HANG_AFTER_SECONDS, u64::from);
+    (seconds > 0).then(|| Duration::from_secs(seconds.saturating_mul(u64::from(PATIENCE_TO_OPEN))))
+}
+
+fn open_one(source: DirectoryOfTier, answer: std::result::Result<(), String>) -> Result<TierMember> {
+    let tier = &source.tier;
+    let opened = match answer.map(|()| PosixTier::open(&tier.path, open_options(tier, source.access))) {
+        Ok(Ok(open)) => member(tier, Arc::new(open))?,
+        Ok(Err(TierError::Label(reason))) | Err(reason) => source.member_without(reason),
+        Ok(Err(error)) => bail!("tier `{}`: {}: {error}", tier.name, tier.path.display()),
     };
     Ok(TierMember { source: Some(Arc::new(source)), ..opened })
 }
@@ -173,9 +198,16 @@ fn open_one(tier: &TierConfig, access: Access) -> Result<TierMember> {
 struct DirectoryOfTier {
     tier: TierConfig,
     access: Access,
+    answering: Answering,
+    patience: Option<Duration>,
 }
 
 impl DirectoryOfTier {
+    fn new(tier: &TierConfig, access: Access, patience: Option<Duration>) -> Self {
+        let answering = Answering::new(&tier.path, access);
+        Self { tier: tier.clone(), access, answering, patience }
+    }
+
     fn member_without(&self, reason: String) -> TierMember {
         TierMember::new(self.tier.name.clone(), TierPresence::Missing(reason))
     }
@@ -183,6 +215,7 @@ impl DirectoryOfTier {
 
 impl TierSource for DirectoryOfTier {
     fn open(&self) -> std::result::Result<TierMember, String> {
+        self.answering.ask(self.patience)?;
         let options = PosixTierOptions { bytes_used: BytesUsed::Scan, ..open_options(&self.tier, self.access) };
         let open = PosixTier::open(&self.tier.path, options).map_err(|error| match error {
             TierError::Label(reason) => reason,

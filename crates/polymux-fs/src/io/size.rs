@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use polymux_tier::TierError;
 
+use super::truncate::cut_damage;
 use crate::blockmap::Owner;
 use crate::core::Core;
 use crate::counters::Counters;
@@ -48,6 +49,7 @@ impl Core {
         file.size.store(size, Ordering::Release);
         if self.after_unclean_stop.load(Ordering::Acquire) && !self.is_read_only() {
             self.cut_objects_to(file, &objects, size)?;
+            self.forget_damage_beyond(inode, file, size);
         }
         file.size_known.store(true, Ordering::Release);
         Ok(())
@@ -123,6 +125,25 @@ impl Core {
             })?;
         }
         Ok(())
+    }
+
+    /// Bytes that a failed sync lost beyond what is now the end of the file are not part of it any more; where it grows again,
+    /// they are as good as any others. What cannot be logged stays damaged: an error where zeros are is no lost byte.
+    fn forget_damage_beyond(&self, inode: &Inode, file: &FileState, size: u64) {
+        let end = super::start_of(super::block_after(size));
+        let damaged = file.layout.read().damaged.clone();
+        if damaged.iter().all(|(_, to)| *to <= end) {
+            return;
+        }
+        let logged = self.transact(&[inode], |transaction| {
+            cut_damage(&mut file.layout.write().damaged, size);
+            transaction.put_inode(inode);
+            Ok(())
+        });
+        if let Err(error) = logged {
+            log::warn!("inode {}: lost bytes beyond its end stay noted: {error}", inode.ino);
+            file.layout.write().damaged = damaged;
+        }
     }
 
     /// Logs that the tier of a slot may extend the file from now on. Called with the append lock (or the barrier) held.
