@@ -198,7 +198,7 @@ fn planted_faults_are_found_with_the_real_store() {
 fn a_planted_fault_that_only_the_second_copy_shows_is_found() {
     let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
     let effort = Effort { backing: Backing::FilesWithCopy(&mounted), random_states: 2, ..EFFORT_FOR_FAULTS };
-    let share = Share { suite: Suite::Stored, stride: 1, count: 90 };
+    let share = Share { suite: Suite::Stored, stride: 27, count: 2 };
     let plant = || PlantedFault::plant(Some(PlantedFault::FreedBeforeCopy));
     let report = campaign::run(&[share], seed(), effort, plant, 1);
     report.print("FreedBeforeCopy with the second copy");
