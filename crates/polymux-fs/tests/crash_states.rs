@@ -136,8 +136,9 @@ fn no_crash_state_with_the_real_store_loses_what_was_promised() {
 #[test]
 fn no_crash_state_that_takes_the_store_with_it_loses_what_its_second_copy_has() {
     let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
-    // Each state is recovered twice, with the store and without.
-    look_at_real_store(Backing::FilesWithCopy(&mounted), stored_count().div_ceil(5));
+    // Each state is recovered twice, with the store and without, and making a store of the copy takes long.
+    let count = if long_count().is_some() { stored_count().div_ceil(15) } else { stored_count().div_ceil(5) };
+    look_at_real_store(Backing::FilesWithCopy(&mounted), count);
 }
 
 /// Faults that must show with the real store as they do with the model.
