@@ -133,7 +133,7 @@ fixture:
 # times as many runs as `make test` looks at. As root, for the recording file system.
 SEEDS ?= 10
 WORKLOADS ?= 2400
-STORED ?= 60
+STORED ?= 36
 .PHONY: test-crash-states
 test-crash-states:
 	POLYMUX_CRASH_LONG=$(WORKLOADS) POLYMUX_CRASH_STORED=$(STORED) $(CARGO) test --locked --release -p polymux-fs \
