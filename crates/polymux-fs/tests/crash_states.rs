@@ -34,7 +34,7 @@ use suites::Suite;
 /// How much a short run looks at.
 const EFFORT: Effort<'static> = Effort {
     random_states: 3,
-    again_one_of: 32,
+    again_one_of: 64,
     states_again: 1,
     entries: EntryDurability::WithObject,
     backing: Backing::Model,
@@ -85,8 +85,8 @@ fn shares() -> Vec<Share> {
             share(Suite::Chosen, 1, usize::MAX),
             share(Suite::Short(1), 1, usize::MAX),
             share(Suite::Failing, 1, usize::MAX),
-            share(Suite::Short(2), 12, 270),
-            share(Suite::Random, 1, 60),
+            share(Suite::Short(2), 27, 120),
+            share(Suite::Random, 1, 30),
         ]
     }
 }
@@ -199,7 +199,7 @@ fn planted_faults_are_found_with_the_real_store() {
 fn a_planted_fault_that_only_the_second_copy_shows_is_found() {
     let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
     let effort = Effort { backing: Backing::FilesWithCopy(&mounted), random_states: 2, ..EFFORT_FOR_FAULTS };
-    let share = Share { suite: Suite::Stored, stride: 27, count: 2 };
+    let share = Share { suite: Suite::Stored, stride: 1, count: 1 };
     let plant = || PlantedFault::plant(Some(PlantedFault::FreedBeforeCopy));
     let report = campaign::run(&[share], seed(), effort, plant, 1);
     report.print("FreedBeforeCopy with the second copy");
