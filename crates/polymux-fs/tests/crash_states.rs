@@ -199,6 +199,7 @@ fn planted_faults_are_found_with_the_real_store() {
 fn a_planted_fault_that_only_the_second_copy_shows_is_found() {
     let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
     let effort = Effort { backing: Backing::FilesWithCopy(&mounted), random_states: 2, ..EFFORT_FOR_FAULTS };
+    // The first one moves a file and frees what it left, which is what the fault is about.
     let share = Share { suite: Suite::Stored, stride: 1, count: 1 };
     let plant = || PlantedFault::plant(Some(PlantedFault::FreedBeforeCopy));
     let report = campaign::run(&[share], seed(), effort, plant, 1);

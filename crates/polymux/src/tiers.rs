@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_fs::{Access, MissingTiers, TierMember, TierPresence, TierSource, VolumeError};
+use polymux_fs::{Access, MissingTiers, MountOptions, TierMember, TierPresence, TierSource, VolumeError};
 use polymux_tier::posix::{OWN_DIRECTORY, OpenAccess, probe_directory, read_label_at};
 use polymux_tier::{BytesUsed, Capabilities, Guarantee, Label, PosixTier, PosixTierOptions, Tier, TierError};
 use polymux_types::ByteSize;
@@ -24,9 +24,6 @@ pub use self::answering::touch;
 
 /// How often missing tiers are looked for while a mount waits.
 const WAIT_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Where `hang_after` is not configured.
-const HANG_AFTER_SECONDS: u64 = 10;
 
 /// A tier that is opened has as long to answer as this many times `hang_after`: a disk that sleeps has to spin up first.
 const PATIENCE_TO_OPEN: u32 = 6;
@@ -149,15 +146,7 @@ pub fn open_options(tier: &TierConfig, access: Access) -> PosixTierOptions {
 /// # Errors
 /// A tier that somebody else holds, or one that cannot be read.
 pub fn open_all(config: &VolumeConfig, access: Access) -> Result<Vec<TierMember>> {
-    let patience = patience_to_open(config);
-    let sources: Vec<DirectoryOfTier> =
-        config.tiers.iter().map(|tier| DirectoryOfTier::new(tier, access, patience)).collect();
-    // Side by side: several that do not answer take no longer than one.
-    let answers: Vec<std::result::Result<(), String>> = thread::scope(|scope| {
-        let asked: Vec<_> = sources.iter().map(|source| scope.spawn(|| source.answering.ask(patience))).collect();
-        asked.into_iter().map(|thread| thread.join().expect("asking a tier does not panic")).collect()
-    });
-    sources.into_iter().zip(answers).map(|(source, answer)| open_one(source, answer)).collect()
+    open_each(&directories_of(config, access))
 }
 
 /// The same; tiers that are missing are waited for.
@@ -166,8 +155,9 @@ pub fn open_all(config: &VolumeConfig, access: Access) -> Result<Vec<TierMember>
 /// As [`open_all`].
 pub fn open_all_within(config: &VolumeConfig, access: Access, patience: Duration) -> Result<Vec<TierMember>> {
     let began = Instant::now();
+    let directories = directories_of(config, access);
     loop {
-        let members = open_all(config, access)?;
+        let members = open_each(&directories)?;
         let is_missing = |member: &&TierMember| matches!(member.presence, TierPresence::Missing(_));
         let missing: Vec<&str> = members.iter().filter(is_missing).map(|member| member.name.as_str()).collect();
         if missing.is_empty() || began.elapsed() >= patience {
@@ -178,20 +168,35 @@ pub fn open_all_within(config: &VolumeConfig, access: Access, patience: Duration
     }
 }
 
-/// How long a tier may take to answer; `None`: for ever.
-fn patience_to_open(config: &VolumeConfig) -> Option<Duration> {
-    let seconds = config.options.hang_after.map_or(HANG_AFTER_SECONDS, u64::from);
-    (seconds > 0).then(|| Duration::from_secs(seconds.saturating_mul(u64::from(PATIENCE_TO_OPEN))))
+/// Where the tiers of a volume are. One for each volume that is opened: it remembers which of them was asked and hangs.
+fn directories_of(config: &VolumeConfig, access: Access) -> Vec<Arc<DirectoryOfTier>> {
+    let hang_after = config.options.hang_after.map_or_else(
+        || Duration::from_millis(u64::from(MountOptions::default().hang_after_ms)),
+        |seconds| Duration::from_secs(u64::from(seconds)),
+    );
+    let patience = (!hang_after.is_zero()).then(|| hang_after.saturating_mul(PATIENCE_TO_OPEN));
+    let directory =
+        |tier: &TierConfig| DirectoryOfTier { tier: tier.clone(), access, answering: Answering::new(patience) };
+    config.tiers.iter().map(|tier| Arc::new(directory(tier))).collect()
 }
 
-fn open_one(source: DirectoryOfTier, answer: std::result::Result<(), String>) -> Result<TierMember> {
-    let tier = &source.tier;
-    let opened = match answer.map(|()| PosixTier::open(&tier.path, open_options(tier, source.access))) {
+fn open_each(directories: &[Arc<DirectoryOfTier>]) -> Result<Vec<TierMember>> {
+    // Side by side: several that do not answer take no longer than one.
+    let answers: Vec<std::result::Result<(), String>> = thread::scope(|scope| {
+        let asked: Vec<_> = directories.iter().map(|directory| scope.spawn(|| directory.ask())).collect();
+        asked.into_iter().map(|thread| thread.join().expect("asking a tier does not panic")).collect()
+    });
+    directories.iter().zip(answers).map(|(directory, answer)| open_one(directory, answer)).collect()
+}
+
+fn open_one(directory: &Arc<DirectoryOfTier>, answer: std::result::Result<(), String>) -> Result<TierMember> {
+    let tier = &directory.tier;
+    let opened = match answer.map(|()| PosixTier::open(&tier.path, open_options(tier, directory.access))) {
         Ok(Ok(open)) => member(tier, Arc::new(open))?,
-        Ok(Err(TierError::Label(reason))) | Err(reason) => source.member_without(reason),
+        Ok(Err(TierError::Label(reason))) | Err(reason) => directory.member_without(reason),
         Ok(Err(error)) => bail!("tier `{}`: {}: {error}", tier.name, tier.path.display()),
     };
-    Ok(TierMember { source: Some(Arc::new(source)), ..opened })
+    Ok(TierMember { source: Some(Arc::clone(directory) as _), ..opened })
 }
 
 /// The directory in which a tier appears again.
@@ -199,13 +204,11 @@ struct DirectoryOfTier {
     tier: TierConfig,
     access: Access,
     answering: Answering,
-    patience: Option<Duration>,
 }
 
 impl DirectoryOfTier {
-    fn new(tier: &TierConfig, access: Access, patience: Option<Duration>) -> Self {
-        let answering = Answering::new(&tier.path, access);
-        Self { tier: tier.clone(), access, answering, patience }
+    fn ask(&self) -> std::result::Result<(), String> {
+        self.answering.ask(&self.tier.path, self.access)
     }
 
     fn member_without(&self, reason: String) -> TierMember {
@@ -215,7 +218,7 @@ impl DirectoryOfTier {
 
 impl TierSource for DirectoryOfTier {
     fn open(&self) -> std::result::Result<TierMember, String> {
-        self.answering.ask(self.patience)?;
+        self.ask()?;
         let options = PosixTierOptions { bytes_used: BytesUsed::Scan, ..open_options(&self.tier, self.access) };
         let open = PosixTier::open(&self.tier.path, options).map_err(|error| match error {
             TierError::Label(reason) => reason,

@@ -12,7 +12,7 @@ use polymux_tier::TierError;
 
 use super::truncate::cut_damage;
 use crate::blockmap::Owner;
-use crate::core::Core;
+use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::{ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
@@ -130,19 +130,19 @@ impl Core {
     /// Bytes that a failed sync lost beyond what is now the end of the file are not part of it any more; where it grows again,
     /// they are as good as any others. What cannot be logged stays damaged: an error where zeros are is no lost byte.
     fn forget_damage_beyond(&self, inode: &Inode, file: &FileState, size: u64) {
-        let end = super::start_of(super::block_after(size));
-        let damaged = file.layout.read().damaged.clone();
-        if damaged.iter().all(|(_, to)| *to <= end) {
+        let before = file.layout.read().damaged.clone();
+        let mut left = before.clone();
+        cut_damage(&mut left, size);
+        if left == before {
             return;
         }
-        let logged = self.transact(&[inode], |transaction| {
-            cut_damage(&mut file.layout.write().damaged, size);
+        let cut = |transaction: &mut Transaction| {
+            file.layout.write().damaged = left;
             transaction.put_inode(inode);
             Ok(())
-        });
-        if let Err(error) = logged {
+        };
+        if let Err(error) = self.transact_or_undo(&[inode], cut, || file.layout.write().damaged = before) {
             log::warn!("inode {}: lost bytes beyond its end stay noted: {error}", inode.ino);
-            file.layout.write().damaged = damaged;
         }
     }
 

@@ -6,7 +6,7 @@
 //! * One question at a time: while one hangs, no other process is sent after it.
 //! * Answers are all that counts. What is wrong with the tier, whoever opens it is told.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,32 +24,32 @@ const CHANGES: &str = "--changes";
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(50);
 
-/// One tier that is asked.
+/// Whether one tier answers.
 pub struct Answering {
-    path: PathBuf,
-    access: Access,
+    /// How long it may take; `None`: it is not asked, because somebody will wait for as long as it takes.
+    patience: Option<Duration>,
     /// The process that was not answered in time.
     hanging: Mutex<Option<Child>>,
 }
 
 impl Answering {
-    /// The tier in a directory, asked for what somebody will do with it.
-    pub fn new(path: &Path, access: Access) -> Self {
-        Self { path: path.to_owned(), access, hanging: Mutex::new(None) }
+    /// A tier that was not asked yet.
+    pub fn new(patience: Option<Duration>) -> Self {
+        Self { patience, hanging: Mutex::new(None) }
     }
 
-    /// Asks; `None`: not at all, because somebody will wait for as long as it takes.
+    /// Asks the tier in a directory for what somebody will do with it.
     ///
     /// # Errors
     /// The reason, in words, where there is no answer in time.
-    pub fn ask(&self, patience: Option<Duration>) -> Result<(), String> {
-        let Some(patience) = patience else { return Ok(()) };
+    pub fn ask(&self, path: &Path, access: Access) -> Result<(), String> {
+        let Some(patience) = self.patience else { return Ok(()) };
         let mut hanging = self.hanging.lock();
         if hanging.as_mut().is_some_and(|process| matches!(process.try_wait(), Ok(None))) {
             return Err(no_answer(patience));
         }
         *hanging = None;
-        let mut process = self.begin().map_err(|error| format!("nobody can ask whether it answers: {error}"))?;
+        let mut process = begin(path, access).map_err(|error| format!("nobody can ask whether it answers: {error}"))?;
         let began = Instant::now();
         let mut interval = LOOK_INTERVAL;
         while matches!(process.try_wait(), Ok(None)) {
@@ -62,12 +62,12 @@ impl Answering {
         }
         Ok(())
     }
+}
 
-    fn begin(&self) -> std::io::Result<Child> {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg(VERB).args((self.access == Access::ReadWrite).then_some(CHANGES)).arg("--").arg(&self.path);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
-    }
+fn begin(path: &Path, access: Access) -> std::io::Result<Child> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(VERB).args((access == Access::ReadWrite).then_some(CHANGES)).arg("--").arg(path);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
 fn no_answer(patience: Duration) -> String {
