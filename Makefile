@@ -132,13 +132,13 @@ fixture:
 	$(CARGO) run --locked -p polymux --example make_fixture -- $(VERSION) crates/polymux/tests/fixtures
 
 # Power failures at any moment, over all devices of a volume: WORKLOADS workloads of three symbols and half as many by
-# chance beside all shorter ones, over a model of the metadata store; STORED workloads over the real one, and a fifth as
+# chance beside all shorter ones, over a model of the metadata store; STORED workloads over the real one, and a fifteenth as
 # many that lose it and go on from its second copy. Each planted fault must be found, and it fails where it saw fewer than 2,000
 # workloads or 100,000 distinct states. Takes less than half an hour on two cores. Then the metadata store alone, over SEEDS
 # times as many runs as `make test` looks at. As root, for the recording file system.
 SEEDS ?= 10
 WORKLOADS ?= 2400
-STORED ?= 200
+STORED ?= 36
 .PHONY: test-crash-states
 test-crash-states:
 	POLYMUX_CRASH_LONG=$(WORKLOADS) POLYMUX_CRASH_STORED=$(STORED) $(CARGO) test --locked --release -p polymux-fs \

@@ -39,6 +39,9 @@ pub enum PlantedFault {
     CloseAfterEmptyingWithoutSync,
     /// What a failed sync may have lost is not put on record.
     FailedSyncForgotten,
+    /// Disowned bytes are freed before the second copy of the store knows that they are disowned. Shows only where there
+    /// is a second copy.
+    FreedBeforeCopy,
 }
 
 #[cfg(feature = "planted-faults")]
@@ -52,7 +55,7 @@ mod planted {
     }
 
     impl PlantedFault {
-        /// All of them.
+        /// All that show without a second copy of the store.
         pub const ALL: [Self; 16] = [
             Self::FsyncWithoutData,
             Self::PunchBeforeCommit,

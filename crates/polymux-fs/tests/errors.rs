@@ -96,6 +96,32 @@ fn a_loss_is_remembered_across_a_remount_and_a_crash() {
     assert_eq!(damaged(&volume, ino), []);
 }
 
+/// The append was lost twice: by the sync that failed, and by the crash that left the file as long as before.
+#[test]
+fn a_file_that_grows_over_an_append_lost_before_a_crash_has_zeros_there() {
+    let (mut volume, broken) = volume();
+    let (ino, handle) = create(volume.fs(), "f");
+    write_all(volume.fs(), handle, 0, &pattern(1, 40_960)).expect("written");
+    sync(&volume, handle).expect("synced");
+    write_all(volume.fs(), handle, 40_960, &pattern(3, 8192)).expect("written");
+    broken.syncs.store(true, Ordering::Relaxed);
+    assert_eq!(errno(sync(&volume, handle)), Errno::EIO);
+    broken.syncs.store(false, Ordering::Relaxed);
+    assert_eq!(damaged(&volume, ino), [(40_960, 8192)]);
+    volume.crash();
+    for round in 0..2 {
+        assert_eq!(damaged(&volume, ino), [], "round {round}");
+        let handle = volume.fs().open(&Caller::root(), ino, read_write()).expect("opened");
+        write_all(volume.fs(), handle, 60_000, b"x").expect("written");
+        sync(&volume, handle).expect("nothing of the file is lost");
+        let content = read_at(volume.fs(), handle, 0, 60_001).expect("read");
+        assert_eq!(content[..40_960], pattern(1, 40_960));
+        assert!(content[40_960..60_000].iter().all(|byte| *byte == 0));
+        close(volume.fs(), handle).expect("closed");
+        volume.crash();
+    }
+}
+
 #[test]
 fn a_sync_of_the_volume_that_fails_is_told_to_the_files_concerned() {
     let (volume, broken) = volume();

@@ -34,6 +34,24 @@ fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     std::fs::write(path, bytes).expect("a copy is written");
 }
 
+/// Seen with a tier that was swapped for an older copy at the moment it was taken up again: the label was that of the one, the
+/// objects were those of the other.
+#[test]
+fn an_open_tier_has_its_own_label_whatever_stands_at_its_path() {
+    let base = tempfile::tempdir().expect("a temporary directory is made");
+    let [place, aside, other] = ["place", "aside", "other"].map(|name| base.path().join(name));
+    for directory in [&place, &other] {
+        std::fs::create_dir(directory).expect("a directory is made");
+        labelled(directory);
+    }
+    let open = PosixTier::open(&place, PosixTierOptions::new("fast")).expect("opened");
+    PosixTier::open(&other, PosixTierOptions::new("fast")).expect("opened").write_label(&label(4)).expect("written");
+    std::fs::rename(&place, &aside).expect("renamed");
+    std::fs::rename(&other, &place).expect("renamed");
+    assert_eq!(open.read_label(), Ok(label(3)));
+    assert_eq!(read_label_at(&place), Ok(label(4)));
+}
+
 #[test]
 fn one_damaged_or_missing_copy_is_made_up_for_by_the_other() {
     for name in COPIES {

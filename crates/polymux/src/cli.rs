@@ -60,6 +60,15 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Ask whether a tier answers: run by the other verbs, because whoever asks may hang
+    #[command(hide = true)]
+    AskTier {
+        /// Directory of the tier
+        tier: PathBuf,
+        /// Whether it takes changes
+        #[arg(long)]
+        changes: bool,
+    },
     /// Show which tiers hold a file, or which files depend on a tier
     Where {
         /// The file; with --tier, the name or mount point of the volume

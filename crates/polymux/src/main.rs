@@ -57,6 +57,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
+use polymux_fs::Access;
 
 use crate::cli::{CommandLine, ExtentDetail, InspectSubject, PolicyAction, TierAction, Verb, output_format};
 use crate::registry::Registry;
@@ -98,6 +99,10 @@ fn run(verb: Verb) -> Result<()> {
             umount::run(&registry()?, &volume, if lazy { UnmountMode::Lazy } else { UnmountMode::WhenIdle })
         }
         Verb::Status { volume, json } => status::run(&registry()?, volume.as_deref(), output_format(json)),
+        Verb::AskTier { tier, changes } => {
+            tiers::touch(&tier, if changes { Access::ReadWrite } else { Access::ReadOnly });
+            Ok(())
+        }
         Verb::Where { file, tier: Some(tier), limit, json, .. } => {
             where_is::tier(&registry()?, &file, &tier, limit, output_format(json))
         }

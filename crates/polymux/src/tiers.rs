@@ -2,13 +2,15 @@
 //!
 //! Invariant: the checks here change nothing on disk, so that everything can be refused before anything is made.
 
+mod answering;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_fs::{Access, MissingTiers, TierMember, TierPresence, TierSource, VolumeError};
+use polymux_fs::{Access, MissingTiers, MountOptions, TierMember, TierPresence, TierSource, VolumeError};
 use polymux_tier::posix::{OWN_DIRECTORY, OpenAccess, probe_directory, read_label_at};
 use polymux_tier::{BytesUsed, Capabilities, Guarantee, Label, PosixTier, PosixTierOptions, Tier, TierError};
 use polymux_types::ByteSize;
@@ -17,8 +19,14 @@ use rustix::fs::StatVfsMountFlags;
 use crate::config::{TierConfig, VolumeConfig};
 use crate::mount_table::is_within;
 
+use self::answering::Answering;
+pub use self::answering::touch;
+
 /// How often missing tiers are looked for while a mount waits.
 const WAIT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A tier that is opened has as long to answer as this many times `hang_after`: a disk that sleeps has to spin up first.
+const PATIENCE_TO_OPEN: u32 = 6;
 
 /// Whether tiers in memory are let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,12 +141,12 @@ pub fn open_options(tier: &TierConfig, access: Access) -> PosixTierOptions {
     options
 }
 
-/// Opens the tiers of a volume. One that is not there becomes a missing member with the reason.
+/// Opens the tiers of a volume. One that is not there, or does not answer, becomes a missing member with the reason.
 ///
 /// # Errors
 /// A tier that somebody else holds, or one that cannot be read.
 pub fn open_all(config: &VolumeConfig, access: Access) -> Result<Vec<TierMember>> {
-    config.tiers.iter().map(|tier| open_one(tier, access)).collect()
+    open_each(&directories_of(config, access))
 }
 
 /// The same; tiers that are missing are waited for.
@@ -147,8 +155,9 @@ pub fn open_all(config: &VolumeConfig, access: Access) -> Result<Vec<TierMember>
 /// As [`open_all`].
 pub fn open_all_within(config: &VolumeConfig, access: Access, patience: Duration) -> Result<Vec<TierMember>> {
     let began = Instant::now();
+    let directories = directories_of(config, access);
     loop {
-        let members = open_all(config, access)?;
+        let members = open_each(&directories)?;
         let is_missing = |member: &&TierMember| matches!(member.presence, TierPresence::Missing(_));
         let missing: Vec<&str> = members.iter().filter(is_missing).map(|member| member.name.as_str()).collect();
         if missing.is_empty() || began.elapsed() >= patience {
@@ -159,23 +168,49 @@ pub fn open_all_within(config: &VolumeConfig, access: Access, patience: Duration
     }
 }
 
-fn open_one(tier: &TierConfig, access: Access) -> Result<TierMember> {
-    let source = DirectoryOfTier { tier: tier.clone(), access };
-    let opened = match PosixTier::open(&tier.path, open_options(tier, access)) {
-        Ok(open) => member(tier, Arc::new(open))?,
-        Err(TierError::Label(reason)) => source.member_without(reason),
-        Err(error) => bail!("tier `{}`: {}: {error}", tier.name, tier.path.display()),
+/// Where the tiers of a volume are. One for each volume that is opened: it remembers which of them was asked and hangs.
+fn directories_of(config: &VolumeConfig, access: Access) -> Vec<Arc<DirectoryOfTier>> {
+    let hang_after = config.options.hang_after.map_or_else(
+        || Duration::from_millis(u64::from(MountOptions::default().hang_after_ms)),
+        |seconds| Duration::from_secs(u64::from(seconds)),
+    );
+    let patience = (!hang_after.is_zero()).then(|| hang_after.saturating_mul(PATIENCE_TO_OPEN));
+    let directory =
+        |tier: &TierConfig| DirectoryOfTier { tier: tier.clone(), access, answering: Answering::new(patience) };
+    config.tiers.iter().map(|tier| Arc::new(directory(tier))).collect()
+}
+
+fn open_each(directories: &[Arc<DirectoryOfTier>]) -> Result<Vec<TierMember>> {
+    // Side by side: several that do not answer take no longer than one.
+    let answers: Vec<std::result::Result<(), String>> = thread::scope(|scope| {
+        let asked: Vec<_> = directories.iter().map(|directory| scope.spawn(|| directory.ask())).collect();
+        asked.into_iter().map(|thread| thread.join().expect("asking a tier does not panic")).collect()
+    });
+    directories.iter().zip(answers).map(|(directory, answer)| open_one(directory, answer)).collect()
+}
+
+fn open_one(directory: &Arc<DirectoryOfTier>, answer: std::result::Result<(), String>) -> Result<TierMember> {
+    let tier = &directory.tier;
+    let opened = match answer.map(|()| PosixTier::open(&tier.path, open_options(tier, directory.access))) {
+        Ok(Ok(open)) => member(tier, Arc::new(open))?,
+        Ok(Err(TierError::Label(reason))) | Err(reason) => directory.member_without(reason),
+        Ok(Err(error)) => bail!("tier `{}`: {}: {error}", tier.name, tier.path.display()),
     };
-    Ok(TierMember { source: Some(Arc::new(source)), ..opened })
+    Ok(TierMember { source: Some(Arc::clone(directory) as _), ..opened })
 }
 
 /// The directory in which a tier appears again.
 struct DirectoryOfTier {
     tier: TierConfig,
     access: Access,
+    answering: Answering,
 }
 
 impl DirectoryOfTier {
+    fn ask(&self) -> std::result::Result<(), String> {
+        self.answering.ask(&self.tier.path, self.access)
+    }
+
     fn member_without(&self, reason: String) -> TierMember {
         TierMember::new(self.tier.name.clone(), TierPresence::Missing(reason))
     }
@@ -183,6 +218,7 @@ impl DirectoryOfTier {
 
 impl TierSource for DirectoryOfTier {
     fn open(&self) -> std::result::Result<TierMember, String> {
+        self.ask()?;
         let options = PosixTierOptions { bytes_used: BytesUsed::Scan, ..open_options(&self.tier, self.access) };
         let open = PosixTier::open(&self.tier.path, options).map_err(|error| match error {
             TierError::Label(reason) => reason,

@@ -45,7 +45,8 @@ impl Decay {
         let place = (u128::from(seconds) * u128::from(self.per_second)) >> 32;
         let place = u64::try_from(place).expect("32 bits times 64, less 32");
         let whole = place >> 32;
-        if whole >= 32 {
+        // Up to 33 half-lives half a unit can be left of the greatest number, and half a unit counts as one.
+        if whole > 32 {
             return [0; N];
         }
         let step = usize::try_from((place >> 24) & 255).expect("eight bits fit");
@@ -89,7 +90,13 @@ mod tests {
         let decay = Decay::new(60);
         assert_eq!(decay.after([u32::MAX, 1], 0), [u32::MAX, 1]);
         assert_eq!(decay.after([1000], 60), [500]);
-        assert_eq!(decay.after([u32::MAX], 33 * 60), [0]);
+        assert_eq!(decay.after([u32::MAX], 34 * 60), [0]);
         assert_eq!(Decay::new(1).after([u32::MAX], u32::MAX), [0]);
+    }
+
+    #[test]
+    fn a_great_number_is_rounded_also_after_more_than_32_half_lives() {
+        // 32.008 half-lives: 0.5103 of a unit is left, which is one.
+        assert_eq!(Decay::new(26_805).after([2_204_355_462, u32::MAX, 1], 857_985), [1, 1, 0]);
     }
 }

@@ -10,8 +10,9 @@ use std::sync::atomic::Ordering;
 
 use polymux_tier::TierError;
 
+use super::truncate::cut_damage;
 use crate::blockmap::Owner;
-use crate::core::Core;
+use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::{ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
@@ -48,6 +49,7 @@ impl Core {
         file.size.store(size, Ordering::Release);
         if self.after_unclean_stop.load(Ordering::Acquire) && !self.is_read_only() {
             self.cut_objects_to(file, &objects, size)?;
+            self.forget_damage_beyond(inode, file, size);
         }
         file.size_known.store(true, Ordering::Release);
         Ok(())
@@ -123,6 +125,25 @@ impl Core {
             })?;
         }
         Ok(())
+    }
+
+    /// Bytes that a failed sync lost beyond what is now the end of the file are not part of it any more; where it grows again,
+    /// they are as good as any others. What cannot be logged stays damaged: an error where zeros are is no lost byte.
+    fn forget_damage_beyond(&self, inode: &Inode, file: &FileState, size: u64) {
+        let before = file.layout.read().damaged.clone();
+        let mut left = before.clone();
+        cut_damage(&mut left, size);
+        if left == before {
+            return;
+        }
+        let cut = |transaction: &mut Transaction| {
+            file.layout.write().damaged = left;
+            transaction.put_inode(inode);
+            Ok(())
+        };
+        if let Err(error) = self.transact_or_undo(&[inode], cut, || file.layout.write().damaged = before) {
+            log::warn!("inode {}: lost bytes beyond its end stay noted: {error}", inode.ino);
+        }
     }
 
     /// Logs that the tier of a slot may extend the file from now on. Called with the append lock (or the barrier) held.

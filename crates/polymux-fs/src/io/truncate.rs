@@ -181,7 +181,8 @@ impl Core {
     }
 }
 
-fn cut_damage(damaged: &mut Vec<(u64, u64)>, size: u64) {
+/// Takes what lies behind the block of the end out of damaged ranges.
+pub(super) fn cut_damage(damaged: &mut Vec<(u64, u64)>, size: u64) {
     let end = start_of(block_after(size));
     damaged.retain(|(from, _)| *from < end);
     for (_, to) in damaged {

@@ -141,7 +141,13 @@ impl Core {
         let _round = round.lock();
         let records = self.disowned.take(|record| record.tier == tier && wanted(record));
         let Some(last) = records.iter().map(|(_, sequence)| *sequence).max() else { return Ok(0) };
-        let durable = if is_planted(PlantedFault::PunchBeforeCommit) { Ok(()) } else { self.flush_through_copy(last) };
+        let durable = if is_planted(PlantedFault::PunchBeforeCommit) {
+            Ok(())
+        } else if is_planted(PlantedFault::FreedBeforeCopy) {
+            self.flush_through(last)
+        } else {
+            self.flush_through_copy(last)
+        };
         let result = durable.and_then(|()| self.carry_out(handle, &records));
         if result.is_err() {
             self.put_back(&records);

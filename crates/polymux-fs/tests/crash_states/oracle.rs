@@ -195,9 +195,8 @@ fn judge_file(versions: &[&Version], found: &Found) -> Result<(), String> {
 
 fn judge_file_of_copy(versions: &[&Version], found: &Found) -> Result<(), String> {
     let size = found.content.len();
-    let longest = versions.iter().map(|version| version.content.len()).max().unwrap_or(0);
-    if size > longest {
-        return Err(format!("a size of {size} that it never had"));
+    if !is_size_possible(versions, size) {
+        return Err(format!("a size of {size} that it had neither then nor later"));
     }
     for block in 0..size.div_ceil(BLOCK) {
         let bytes = &found.content[block * BLOCK..size.min((block + 1) * BLOCK)];

@@ -64,6 +64,8 @@ fn symbol(number: usize) -> Vec<Operation> {
 
 /// By symbols. What an order or a sync protects often shows only where a size was settled durably before.
 const CHOSEN: [&[usize]; 10] = [
+    // A move back and forth, with what follows in the background.
+    &[15, 20, 20, 16, 20, 20],
     // Spread over two tiers and synced, then cut: both objects are cut at once.
     &[2, 12, 4],
     // The same, and longer again on the object that was cut.
@@ -79,8 +81,6 @@ const CHOSEN: [&[usize]; 10] = [
     &[0, 14],
     // A file that has left the store takes the place of another one.
     &[3, 8],
-    // A move back and forth, with what follows in the background.
-    &[15, 20, 20, 16, 20, 20],
 ];
 
 /// Syncs that fail, of the tier at a place, while these operations are carried out.

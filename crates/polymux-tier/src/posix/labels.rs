@@ -4,7 +4,7 @@
 //! valid copy. Reading takes the valid one of the higher epoch; of two with the same epoch the first, which is written
 //! first.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
 use rustix::fd::OwnedFd;
@@ -17,9 +17,23 @@ use crate::label_format;
 
 const NAMES: [&str; 2] = ["label", "label.copy"];
 
-/// The label of a tier; an error that names the path where there is none.
+/// The label of the tier that is in a directory now; an error that names the path where there is none.
 pub(super) fn require(path: &Path) -> Result<Label, TierError> {
-    let copies = NAMES.map(|name| std::fs::read(path.join(OWN_DIRECTORY).join(name)));
+    judge(NAMES.map(|name| std::fs::read(path.join(OWN_DIRECTORY).join(name))), path)
+}
+
+/// The label of a tier that is open. Another directory may stand at its path by now, whose label says nothing of this one.
+pub(super) fn require_in(own_directory: &OwnedFd, path: &Path) -> Result<Label, TierError> {
+    let read = |name| {
+        let opened = rustix::fs::openat(own_directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut bytes = Vec::new();
+        std::fs::File::from(opened).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    judge(NAMES.map(read), path)
+}
+
+fn judge(copies: [std::io::Result<Vec<u8>>; 2], path: &Path) -> Result<Label, TierError> {
     if let [Err(error), Err(_)] = &copies {
         let detail = match error.kind() {
             std::io::ErrorKind::NotFound => {

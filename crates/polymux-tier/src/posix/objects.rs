@@ -566,7 +566,7 @@ impl Tier for PosixTier {
     }
 
     fn read_label(&self) -> Result<Label, TierError> {
-        labels::require(&self.path)
+        labels::require_in(&self.own_directory, &self.path)
     }
 
     fn write_label(&self, label: &Label) -> Result<(), TierError> {
