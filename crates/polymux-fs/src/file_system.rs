@@ -417,6 +417,14 @@ impl FileSystem {
         self.logged("release", self.core.release(handle))
     }
 
+    /// The same for whoever must not wait for a tier.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::WouldBlock`]: nothing was done, and somebody who may wait has to release it.
+    pub fn release_at_once(&self, handle: HandleId) -> Result<()> {
+        self.logged("release", self.core.release_at_once(handle))
+    }
+
     /// Makes a file durable on all its tiers (`fsync`, `fdatasync`).
     pub fn sync(&self, caller: &Caller, handle: HandleId, kind: SyncKind) -> Result<()> {
         self.logged("fsync", self.core.sync(caller, handle, kind))

@@ -113,6 +113,17 @@ fn a_write_that_may_not_wait_is_done_as_a_whole_or_not_at_all() {
 }
 
 #[test]
+fn whoever_must_not_wait_is_not_told_the_room_of_an_open_file_that_a_tier_would_have_to_be_asked_for() {
+    let volume = Volume::new(&[64 * KIB, 128 * KIB, 16 * MIB]);
+    let (ino, handle) = create(volume.fs(), "f");
+    write_all(volume.fs(), handle, 0, &pattern(5, 100_000)).expect("written");
+    let hasty = Caller { wait: Wait::Never, ..Caller::root() };
+    assert_eq!(errno(volume.fs().attributes(&hasty, ino)), Errno::EAGAIN);
+    let blocks = volume.fs().attributes(&Caller::root(), ino).expect("answered").blocks;
+    assert_eq!(volume.fs().attributes(&hasty, ino).expect("it is known now").blocks, blocks);
+}
+
+#[test]
 fn writing_goes_on_until_every_tier_is_full_and_deleting_brings_all_room_back() {
     let volume = Volume::new(&[256 * KIB, 512 * KIB, MIB]);
     let before = volume.fs().space().expect("answered");

@@ -4,7 +4,7 @@
 //! * Every request is answered exactly once. Where the watcher answered it first, what the operation brought (a pinned
 //!   inode, an open file) is taken back.
 //! * Whoever may not wait is never held up by a tier: what might wait there comes back untouched, and is served again by
-//!   somebody who may. Reads, writes and flushes are tried first, because the file system can say that they would wait
+//!   somebody who may. Reads, writes, flushes and releases are tried first, because the file system can say that they would wait
 //!   (`Wait::Never`).
 //! * Nothing else is decided here.
 
@@ -57,7 +57,7 @@ impl Service for Adapter {
                 let work = || self.flush_file(header, handle, wait);
                 return self.answer_unless_it_waits(header, reply, wait, work, |reply, ()| reply.ok());
             }
-            Op::Release { handle } => self.release(header, handle, reply),
+            Op::Release { handle } => return self.release(header, handle, reply, wait),
             Op::Unlink { name } => self.answer(header, reply, || self.remove_name(header, name)),
             Op::RemoveDirectory { name } => self.answer(header, reply, || self.remove_directory(header, name)),
             Op::Rename { name, new_parent, new_name, flags } => {
@@ -83,7 +83,7 @@ impl Service for Adapter {
 
 impl Adapter {
     /// Whether an operation may have to wait for a tier or a flush, and cannot say so before it does. Among these are writes to
-    /// a tier: a file system that is frozen holds up even those that ask not to be (`RWF_NOWAIT`).
+    /// a tier: of a frozen XFS it was seen that it holds up even those that ask not to be (`RWF_NOWAIT`).
     fn may_wait_for_a_tier(&self, operation: &Operation<'_>) -> bool {
         use Operation as Op;
         match operation {
@@ -249,7 +249,7 @@ impl Adapter {
             reply.body(&created(&self.entry_reply(attr), &OpenReply { handle, flags: OPENED }));
         };
         let undo = |(attr, handle): (Attr, u64)| {
-            let _ = self.release_file(Ino(attr.ino), handle);
+            let _ = self.release_file(Ino(attr.ino), handle, Wait::Allowed);
             self.forget_inode(Ino(attr.ino), 1);
         };
         let left = self.answer_or_undo(header, (reply, Wait::Allowed), work, answer, undo);
@@ -283,9 +283,9 @@ impl Adapter {
 
     fn open(&self, header: &Header, flags: i32, reply: Reply, wait: Wait) -> Option<Reply> {
         let answer = |reply: Reply, handle| reply.body(&OpenReply { handle, flags: OPENED }.encode());
-        // Nobody knows the handle.
+        // Nobody knows the handle. Undone in any case, also where that waits: the thread hung already.
         let undo = |handle| {
-            let _ = self.release_file(ino(header), handle);
+            let _ = self.release_file(ino(header), handle, Wait::Allowed);
         };
         self.answer_or_undo(header, (reply, wait), || self.open_file(header, flags, wait), answer, undo)
     }
@@ -302,13 +302,15 @@ impl Adapter {
         })
     }
 
-    /// Carried out in any case: nobody asks again.
-    fn release(&self, header: &Header, handle: u64, reply: Reply) {
+    /// Carried out in any case, here or by somebody who may wait: nobody asks again.
+    fn release(&self, header: &Header, handle: u64, reply: Reply, wait: Wait) -> Option<Reply> {
         let debt = self.requests.begin_always(header.node, reply);
-        let outcome = self.release_file(ino(header), handle);
-        if let Some(reply) = debt.take() {
-            reply.outcome(outcome);
+        let outcome = self.release_file(ino(header), handle, wait);
+        match (debt.take()?, outcome) {
+            (reply, Err(Errno::EAGAIN)) if wait == Wait::Never => return Some(reply),
+            (reply, outcome) => reply.outcome(outcome),
         }
+        None
     }
 
     fn copy(&self, header: &Header, source: Place, target: Place, (length, width): (u64, CopyWidth), reply: Reply) {

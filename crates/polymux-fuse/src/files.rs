@@ -113,8 +113,11 @@ impl Adapter {
         self.run("flush", ino(header), |fs| fs.flush(&caller, HandleId(handle)))
     }
 
-    pub(crate) fn release_file(&self, number: Ino, handle: u64) -> Outcome<()> {
-        self.run("release", number, |fs| fs.release(HandleId(handle)))
+    pub(crate) fn release_file(&self, number: Ino, handle: u64, wait: Wait) -> Outcome<()> {
+        self.run("release", number, |fs| match wait {
+            Wait::Allowed => fs.release(HandleId(handle)),
+            Wait::Never => fs.release_at_once(HandleId(handle)),
+        })
     }
 
     pub(crate) fn sync_file(&self, header: &Header, handle: u64, kind: SyncKind) -> Outcome<()> {

@@ -32,7 +32,8 @@ pub trait Tier: Send + Sync {
     fn stat(&self, object: ObjectRef) -> Result<ObjectStat, TierError>;
 
     /// Reads into the whole buffer as far as the object's size allows; returns the number of bytes read. Holes read as
-    /// zeros. With [`Wait::Never`], [`TierError::WouldBlock`] where bytes would have to come from the device.
+    /// zeros. With [`Wait::Never`], [`TierError::WouldBlock`] where bytes would have to come from the device, or the object
+    /// would first have to be opened.
     fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError>;
 
     /// Writes at an offset, extending the object as needed; returns how much was written, which is less than asked for

@@ -149,3 +149,27 @@ fn few_descriptors_lose_nothing_of_many_objects() {
     let held = held.count();
     assert!(held <= 4, "{held} descriptors are held with a limit of 4");
 }
+
+#[test]
+fn an_object_that_is_not_open_is_not_opened_for_a_read_that_may_not_wait() {
+    let directory = tempfile::tempdir().expect("a temporary directory is made");
+    let options = PosixTierOptions { descriptors_max: 4, ..PosixTierOptions::new("tier") };
+    let tier = PosixTier::prepare(directory.path(), options).expect("a tier is made");
+    tier.create(object(1)).expect("an object is made");
+    write(&tier, 1, 0, b"bytes").expect("a write succeeds");
+    // Far more than there is room for, so that it is closed.
+    for id in 2..=100 {
+        tier.create(object(id)).expect("an object is made");
+    }
+    let opened = tier.counters().descriptors_opened;
+    let mut buffer = [0; 5];
+    assert_eq!(tier.read(object(1), 0, &mut buffer, Wait::Never), Err(TierError::WouldBlock));
+    assert_eq!(tier.counters().descriptors_opened, opened, "the object was opened");
+    assert_eq!(tier.read(object(1), 0, &mut buffer, Wait::Allowed), Ok(5));
+    assert_eq!(tier.counters().descriptors_opened, opened + 1);
+    // It is open and in memory now; only a file system that cannot say so may still refuse.
+    match tier.read(object(1), 0, &mut buffer, Wait::Never) {
+        Ok(count) => assert_eq!(&buffer[..count], b"bytes"),
+        Err(error) => assert_eq!(error, TierError::WouldBlock),
+    }
+}

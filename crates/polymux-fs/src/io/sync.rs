@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_tier::{Tier, TierError};
+use polymux_tier::{Tier, TierError, Wait};
 use smallvec::SmallVec;
 
 use crate::core::Core;
@@ -102,7 +102,7 @@ impl Core {
     pub(crate) fn sync_file(&self, inode: &Inode, file: &FileState) -> Result<()> {
         Counters::count(&self.counters.file_syncs);
         file.emptied.store(false, Ordering::Release);
-        self.log_inline(inode, file)?;
+        self.log_inline(inode, file, Wait::Allowed)?;
         let mut dirty = self.unsynced_objects(file);
         if is_planted(PlantedFault::FsyncWithoutData) {
             dirty.clear();

@@ -17,15 +17,13 @@ const DIRECTORY_SIZE: u64 = 4096;
 
 impl Core {
     /// Refuses to somebody who must not wait what may need an answer of a tier: a size that is not known yet, or the room that
-    /// a file takes which nobody has open, so that its tier may have to read it from its device.
+    /// a file takes. That the file is open does not help: its object need not be, and a tier that hangs answers nothing.
     pub(crate) fn check_answers_at_once(&self, caller: &Caller, inode: &Inode) -> Result<()> {
         let Some(file) = inode.file().filter(|_| caller.wait == Wait::Never) else { return Ok(()) };
         let asks_for_size =
             || self.after_unclean_stop.load(Ordering::Acquire) || file.layout.read().extender().is_some();
-        let asks_for_room = || !file.is_inline() && inode.lifecycle.lock().handles == 0;
-        if !file.size_known.load(Ordering::Acquire) && asks_for_size()
-            || file.blocks_stale.load(Ordering::Acquire) && asks_for_room()
-        {
+        let asks_for_room = file.blocks_stale.load(Ordering::Acquire) && !file.is_inline();
+        if !file.size_known.load(Ordering::Acquire) && asks_for_size() || asks_for_room {
             return self.check_may_wait(caller);
         }
         Ok(())

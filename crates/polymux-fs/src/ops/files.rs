@@ -163,13 +163,37 @@ impl Core {
             return self.sync_and_report(&handle.inode, file, &handle.error_seen);
         }
         if handle.options.write && !self.is_read_only() {
-            self.log_inline(&handle.inode, file)?;
+            self.log_inline(&handle.inode, file, caller.wait)?;
         }
         let sequence = file.error_sequence.load(Ordering::Acquire);
         if handle.error_seen.swap(sequence, Ordering::AcqRel) != sequence {
             return Err(lost_bytes(&handle.inode));
         }
         Ok(())
+    }
+
+    /// The same as [`Core::release`] for whoever must not wait: what would wait is refused while the handle is still there,
+    /// so that somebody else can release it.
+    pub(crate) fn release_at_once(&self, handle: HandleId) -> Result<()> {
+        match self.log_before_release(handle) {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => Err(error),
+            // Any other error comes again, and is no reason to keep the handle.
+            _ => self.release(handle),
+        }
+    }
+
+    /// Puts into the log what [`Core::release`] would, where that could have to go to a tier.
+    fn log_before_release(&self, handle: HandleId) -> Result<()> {
+        let handle = self.handles.get(handle)?;
+        let inode = &handle.inode;
+        let is_last = inode.lifecycle.lock().handles == 1;
+        // What has no name any more is deleted, and never logged.
+        let has_name = inode.common.read().links > 0;
+        let is_due = is_last && has_name && !self.is_read_only() && inode.times_dirty.load(Ordering::Acquire);
+        match inode.file() {
+            Some(file) if is_due => self.log_inline(inode, file, Wait::Never),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn release(&self, handle: HandleId) -> Result<()> {
@@ -210,7 +234,7 @@ impl Core {
             return Ok(());
         }
         if let Some(file) = inode.file() {
-            self.log_inline(inode, file)?;
+            self.log_inline(inode, file, Wait::Allowed)?;
             if !inode.times_dirty.load(Ordering::Acquire) {
                 return Ok(());
             }

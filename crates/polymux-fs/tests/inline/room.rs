@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use polymux_fs::{Caller, Progress};
+use polymux_fs::{Caller, Progress, Wait};
 use polymux_meta::{Batch, ChangeRef, StoreError};
+use polymux_types::Errno;
 
-use super::common::{StoreHook, Volume, close, create, find, pattern, read_whole, read_write, write_all};
+use super::common::{StoreHook, Volume, close, create, errno, find, pattern, read_whole, read_write, write_all};
 use super::{KIB, MIB, is_inline, sync};
 
 /// A volume whose fast tier also holds the metadata; data leaves 20 MiB free there.
@@ -86,6 +87,29 @@ fn bytes_that_the_log_has_no_room_for_go_to_an_object() {
         let expected = [&pattern(1, 2000)[..1000], &pattern(3, 2000)].concat();
         assert_eq!(read_whole(volume.fs(), ino).expect("read"), expected);
     }
+}
+
+#[test]
+fn whoever_must_not_wait_moves_no_bytes_to_a_tier_and_what_was_refused_can_be_done_again() {
+    let mut volume = Volume::new(&[64 * KIB, 16 * MIB]);
+    let hook = Arc::new(NoRoomForContent::default());
+    volume.hook_store(Arc::clone(&hook) as _);
+    let hasty = Caller { wait: Wait::Never, ..Caller::root() };
+    let (ino, handle) = create(volume.fs(), "f");
+    write_all(volume.fs(), handle, 0, &pattern(1, 2000)).expect("written");
+    hook.0.store(true, Ordering::Relaxed);
+    assert_eq!(errno(volume.fs().flush(&hasty, handle)), Errno::EAGAIN);
+    assert_eq!(errno(volume.fs().release_at_once(handle)), Errno::EAGAIN);
+    assert!(is_inline(&volume, ino), "its bytes went to a tier");
+    // The handle is still there, and whoever may wait moves them.
+    volume.fs().release(handle).expect("released");
+    assert!(!is_inline(&volume, ino));
+    hook.0.store(false, Ordering::Relaxed);
+    let (_, handle) = create(volume.fs(), "g");
+    write_all(volume.fs(), handle, 0, &pattern(2, 2000)).expect("written");
+    volume.fs().release_at_once(handle).expect("released with room");
+    assert_eq!(errno(volume.fs().release(handle)), Errno::EBADF, "the handle is still there");
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), pattern(1, 2000));
 }
 
 #[test]

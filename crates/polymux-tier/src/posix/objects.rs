@@ -103,6 +103,17 @@ impl PosixTier {
         Ok(open)
     }
 
+    /// An object that can be read without waiting. One that is not open cannot: opening it asks the device, and may have to
+    /// sync another object before that one is closed.
+    fn open_without_waiting(&self, object: ObjectRef) -> Result<Arc<OpenObject>, TierError> {
+        let in_memory = self.capabilities.guarantee == Guarantee::Volatile;
+        let may_read = self.capabilities.nowait_read || in_memory;
+        self.descriptors.get(object).filter(|_| may_read).ok_or_else(|| {
+            self.count_error(&TierError::WouldBlock);
+            TierError::WouldBlock
+        })
+    }
+
     /// Closes the least recently used objects where too many are open. One with unsynced bytes is synced first, and a
     /// failure stays recorded for it.
     fn close_surplus(&self, newest: ObjectRef) {
@@ -327,12 +338,10 @@ impl Tier for PosixTier {
 
     fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
         offset_of(offset)?;
-        let open = self.object(object)?;
-        let in_memory = self.capabilities.guarantee == Guarantee::Volatile;
-        if wait == Wait::Never && !self.capabilities.nowait_read && !in_memory {
-            self.count_error(&TierError::WouldBlock);
-            return Err(TierError::WouldBlock);
-        }
+        let open = match wait {
+            Wait::Allowed => self.object(object)?,
+            Wait::Never => self.open_without_waiting(object)?,
+        };
         let mut filled = 0;
         while filled < buffer.len() {
             let (rest, position) = (&mut buffer[filled..], offset + filled as u64);
