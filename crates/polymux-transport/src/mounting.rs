@@ -123,10 +123,10 @@ mod tests {
     #[test]
     fn unmounting_what_is_not_mounted_is_no_error() {
         let directory = tempfile::tempdir().unwrap();
-        let outcome = unmount(directory.path(), Unmount::Idle);
-        // Only root is told so by the kernel; others by the helper, in words.
-        if rustix::process::geteuid().is_root() {
-            outcome.unwrap();
+        match unmount(directory.path(), Unmount::Idle) {
+            // Whoever may not unmount asks the helper.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => eprintln!("skipped: there is no helper"),
+            outcome => outcome.unwrap(),
         }
     }
 }

@@ -17,9 +17,8 @@ const VERSION: (u32, u32) = (7, 45);
 /// The oldest minor version that is understood.
 const MINOR_MIN: u32 = 31;
 
-const PAGE_SIZE: u32 = 4096;
-/// Most bytes of a request where the kernel does not let itself be told.
-const UNNEGOTIATED_REQUEST_MAX: u32 = 32 * PAGE_SIZE;
+/// Most pages of a request where the kernel does not let itself be told.
+const UNNEGOTIATED_PAGES_MAX: u32 = 32;
 
 /// File systems that may lie on one another below this one when files are passed through. With one, the tiers may not be
 /// such file systems themselves, and this one can still be the lower layer of another.
@@ -71,6 +70,11 @@ impl Agreement {
     }
 }
 
+/// Bytes of a page, which is not the same on all processors.
+fn page_size() -> u32 {
+    u32::try_from(rustix::param::page_size()).expect("a page is far smaller than memory")
+}
+
 /// Settles what is asked of a kernel that offers this.
 fn settle(offer: &InitRequest, wishes: &Wishes) -> (Agreement, InitReply) {
     let mut wanted = wishes.capabilities;
@@ -80,9 +84,9 @@ fn settle(offer: &InitRequest, wishes: &Wishes) -> (Agreement, InitReply) {
     let capabilities = wanted & offer.capabilities;
     let write_max = match capabilities.contains(Capabilities::MAX_PAGES) {
         true => wishes.write_max,
-        false => wishes.write_max.min(UNNEGOTIATED_REQUEST_MAX),
+        false => wishes.write_max.min(UNNEGOTIATED_PAGES_MAX * page_size()),
     };
-    let pages = write_max.max(offer.read_ahead_max).div_ceil(PAGE_SIZE);
+    let pages = write_max.max(offer.read_ahead_max).div_ceil(page_size());
     let pages_max = u16::try_from(pages).unwrap_or(u16::MAX);
     let passthrough = capabilities.contains(Capabilities::PASSTHROUGH);
     let reply = InitReply {
@@ -103,7 +107,7 @@ fn settle(offer: &InitRequest, wishes: &Wishes) -> (Agreement, InitReply) {
 /// # Errors
 /// The connection was closed, the kernel is too old, or it begins with something else.
 pub fn negotiate(device: &Device, wishes: impl Fn(Capabilities) -> Wishes) -> io::Result<Agreement> {
-    let mut buffer = RequestBuffer::new(PAGE_SIZE);
+    let mut buffer = RequestBuffer::new(page_size());
     loop {
         let Some(length) = device.receive(buffer.room())? else {
             return Err(io::Error::new(io::ErrorKind::NotConnected, "the kernel closed the connection at once"));
@@ -158,7 +162,8 @@ mod tests {
         );
         assert_eq!(agreement.capabilities, Capabilities::ASYNC_READ | Capabilities::MAX_PAGES);
         assert_eq!(reply.stack_depth_max, 0);
-        assert_eq!((reply.write_max, reply.pages_max), (1024 * 1024, 256));
+        assert_eq!(reply.write_max, 1024 * 1024);
+        assert_eq!(u32::from(reply.pages_max) * page_size(), 1024 * 1024);
     }
 
     #[test]
@@ -171,6 +176,6 @@ mod tests {
     #[test]
     fn without_a_say_in_their_size_requests_stay_short() {
         let (agreement, _) = settle(&offer(Capabilities::BIG_WRITES), &wishes(Capabilities::MAX_PAGES));
-        assert_eq!(agreement.write_max, 128 * 1024);
+        assert_eq!(agreement.write_max, 32 * page_size());
     }
 }

@@ -10,19 +10,19 @@ use std::io;
 use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::param::page_size;
 
 use crate::negotiation::Agreement;
 use crate::wire::{RING_HEADERS_LENGTH, RingHeaders};
 
-const PAGE_SIZE: usize = 4096;
 /// Fewest bytes of payload that the kernel accepts.
 const PAYLOAD_MIN: usize = 8192;
 
 /// Bytes of payload that an entry must have room for.
 pub(super) fn payload_length(agreement: &Agreement) -> usize {
     let write = usize::try_from(agreement.write_max).expect("a request is far smaller than memory");
-    let pages = usize::from(agreement.pages_max) * PAGE_SIZE;
-    write.max(pages).max(PAYLOAD_MIN).next_multiple_of(PAGE_SIZE)
+    let pages = usize::from(agreement.pages_max) * page_size();
+    write.max(pages).max(PAYLOAD_MIN).next_multiple_of(page_size())
 }
 
 /// Memory of one entry: a page for the headers, then the payload.
@@ -35,7 +35,7 @@ pub(super) struct EntryMemory {
 
 impl EntryMemory {
     pub(super) fn new(payload_length: usize) -> io::Result<Self> {
-        let length = PAGE_SIZE + payload_length;
+        let length = page_size() + payload_length;
         // SAFETY: nothing is mapped over: the kernel chooses the place.
         let memory = unsafe {
             rustix::mm::mmap_anonymous(
@@ -48,7 +48,7 @@ impl EntryMemory {
         let memory = NonNull::new(memory.cast::<u8>()).expect("memory is not mapped at nothing");
         let headers = libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: RING_HEADERS_LENGTH };
         // SAFETY: the payload begins a page into the mapping, which is longer than that.
-        let payload = unsafe { memory.add(PAGE_SIZE) };
+        let payload = unsafe { memory.add(page_size()) };
         let payload = libc::iovec { iov_base: payload.as_ptr().cast(), iov_len: payload_length };
         Ok(Self { memory, payload_length, parts: Box::new([headers, payload]) })
     }
@@ -76,7 +76,7 @@ impl EntryMemory {
         let length = length.min(self.payload_length);
         // SAFETY: the payload begins a page into the mapping and has this length at least; by what the caller promises nobody
         // writes to it.
-        unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(PAGE_SIZE), length) }
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(page_size()), length) }
     }
 
     /// Puts the body of an answer where it belongs; `None` where it is too long.
@@ -90,7 +90,7 @@ impl EntryMemory {
         }
         // SAFETY: the payload lies in the mapping with at least this length, `body` lies elsewhere, and by what the caller
         // promises nobody else looks.
-        unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), self.memory.as_ptr().add(PAGE_SIZE), body.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), self.memory.as_ptr().add(page_size()), body.len()) };
         Some(body.len())
     }
 
@@ -114,7 +114,7 @@ unsafe impl Sync for EntryMemory {}
 impl Drop for EntryMemory {
     fn drop(&mut self) {
         // SAFETY: this is the mapping that `new` made, and whoever owned the entry has let go of it.
-        let unmapped = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), PAGE_SIZE + self.payload_length) };
+        let unmapped = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), page_size() + self.payload_length) };
         if let Err(error) = unmapped {
             log::error!("memory of a request stays: {error}");
         }
@@ -132,9 +132,9 @@ mod tests {
 
     #[test]
     fn the_payload_has_room_for_the_longest_write_and_the_longest_read() {
-        assert_eq!(payload_length(&agreement(4096, 1)), 8192);
+        assert_eq!(payload_length(&agreement(4096, 1)), 8192.max(page_size()));
         assert_eq!(payload_length(&agreement(1 << 20, 32)), 1 << 20);
-        assert_eq!(payload_length(&agreement(4096, 256)), 1 << 20);
+        assert_eq!(payload_length(&agreement(4096, 256)), 256 * page_size());
     }
 
     #[test]
