@@ -4,19 +4,21 @@
 //! * Each thread has a descriptor with a queue of answers of its own, where the kernel can clone them, and a buffer for one
 //!   request. Threads can be added at any time.
 //! * A thread ends when the kernel closes the connection, and not before.
-//! * A panic that reaches a thread ends the process: the request would never be answered, and the mount would hang once all
-//!   threads were gone. A process that ends makes every request fail at once, and the next mount recovers.
+//! * A panic or an error that reaches a thread ends the process: requests would never be answered, and the mount would hang
+//!   once all threads were gone. A process that ends makes every request fail at once, and the next mount recovers.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use polymux_types::Errno;
 
 use crate::buffer::RequestBuffer;
 use crate::connection::{Connection, Patience};
 use crate::device::Device;
+use crate::pool::ClosesPool;
 use crate::reply::Reply;
 use crate::wire::{Header, Malformed, Request};
 
@@ -28,7 +30,12 @@ pub(crate) fn start(connection: &Arc<Connection>) -> io::Result<Worker> {
     spawn_worker("fuse", connection, serve)
 }
 
-/// Starts a thread of the transport. A panic on it ends the process.
+/// Longest time for which a connection that is being closed does not show it yet.
+const CLOSING_MAX: Duration = Duration::from_secs(1);
+/// Time between two looks whether it shows.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Starts a thread of the transport. A panic on it ends the process, and so does an error while there is a connection.
 pub(crate) fn spawn_worker(
     name: &str,
     connection: &Arc<Connection>,
@@ -36,14 +43,32 @@ pub(crate) fn spawn_worker(
 ) -> io::Result<Worker> {
     let connection = connection.clone();
     thread::Builder::new().name(name.to_owned()).spawn(move || {
-        catch_unwind(AssertUnwindSafe(|| work(&connection))).unwrap_or_else(|_| {
-            log::error!("the FUSE transport failed; ending the process so that the mount does not hang");
-            std::process::abort()
-        })
+        let failure = match catch_unwind(AssertUnwindSafe(|| work(&connection))) {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) if closes(&connection.device) => return Err(error),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "a thread panicked".to_owned(),
+        };
+        log::error!("the FUSE transport failed, ending the process so that the mount does not hang: {failure}");
+        std::process::abort()
     })
 }
 
+/// Whether the connection is closed. The kernel refuses requests a moment before it says so.
+pub(crate) fn closes(device: &Device) -> bool {
+    let began = Instant::now();
+    while !device.is_closed() {
+        if began.elapsed() >= CLOSING_MAX {
+            return false;
+        }
+        thread::sleep(LOOK_INTERVAL);
+    }
+    true
+}
+
 fn serve(connection: &Connection) -> io::Result<()> {
+    // The connection is closed when this thread ends, and nobody else is told so.
+    let _closes_pool = ClosesPool(&connection.pool);
     let device = connection.device.clone_queue().map_or_else(
         |error| {
             log::debug!("threads share a descriptor of /dev/fuse: {error}");
@@ -65,7 +90,6 @@ fn serve(connection: &Connection) -> io::Result<()> {
             Err(malformed) => refuse(&device, bytes, malformed)?,
         }
     }
-    connection.pool.close();
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 //! * A job has a copy of its request: the memory it came in may be given back to the kernel before the job ends, where
 //!   somebody else answers.
 //! * Jobs wait for a thread in the order in which they came; threads can be added at any time, and end with the pool.
+//! * A pool that is closed takes no jobs: its threads may be gone, and nobody would ever carry them out.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,7 +30,7 @@ impl Job {
         Self { header: *header, structure: structure.to_vec(), payload: payload.to_vec(), reply }
     }
 
-    fn carry_out(self, connection: &Connection) {
+    pub(crate) fn carry_out(self, connection: &Connection) {
         let form = connection.agreement.form();
         let request = Request::from_parts(&self.header, &self.structure, &self.payload, form);
         let request = request.expect("it was read before it was handed over");
@@ -52,9 +53,16 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn hand_over(&self, job: Job) {
-        self.waiting.lock().jobs.push_back(job);
+    /// Gives a job to the pool. One that is closed gives it back, and the calling thread has to carry it out.
+    pub(crate) fn hand_over(&self, job: Job) -> Result<(), Box<Job>> {
+        let mut waiting = self.waiting.lock();
+        if waiting.is_closed {
+            return Err(Box::new(job));
+        }
+        waiting.jobs.push_back(job);
+        drop(waiting);
         self.changed.notify_one();
+        Ok(())
     }
 
     /// Lets all threads end once nothing waits any more.
@@ -77,6 +85,15 @@ impl Pool {
     }
 }
 
+/// Closes the pool when the thread that holds it ends, in whichever way.
+pub(crate) struct ClosesPool<'a>(pub(crate) &'a Pool);
+
+impl Drop for ClosesPool<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// Starts one more thread of a connection's pool.
 pub(crate) fn start(connection: &Arc<Connection>) -> io::Result<Worker> {
     spawn_worker("fuse-pool", connection, |connection| {
@@ -85,4 +102,71 @@ pub(crate) fn start(connection: &Arc<Connection>) -> io::Result<Worker> {
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+    use std::time::Duration;
+
+    use polymux_types::Errno;
+
+    use super::*;
+    use crate::connection::Service;
+    use crate::device::Device;
+    use crate::negotiation::Agreement;
+    use crate::wire::{Capabilities, Opcode};
+
+    /// Answers everything with an error that nothing else here answers with.
+    struct Refusing;
+
+    impl Service for Refusing {
+        fn serve(&self, _: &Request<'_>, reply: Reply, patience: Patience) -> Option<Reply> {
+            assert_eq!(patience, Patience::MayWait, "a job is carried out by somebody who may wait");
+            reply.error(Errno::ESTALE);
+            None
+        }
+
+        fn forget(&self, _: u64, _: u64) {}
+    }
+
+    /// A connection whose kernel is a socket.
+    pub(crate) fn connection() -> (UnixDatagram, Connection) {
+        let (kernel, program) = UnixDatagram::pair().unwrap();
+        kernel.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let agreement =
+            Agreement { kernel_version: (7, 45), capabilities: Capabilities::NONE, write_max: 4096, pages_max: 1 };
+        (kernel, Connection::new(Arc::new(Device::from(OwnedFd::from(program))), agreement, Refusing))
+    }
+
+    #[expect(clippy::host_endian_bytes, reason = "the interface of the kernel has the byte order of the machine")]
+    fn statfs(connection: &Connection, unique: u64) -> Job {
+        let mut header = [0; HEADER_LENGTH];
+        header[..4].copy_from_slice(&u32::try_from(HEADER_LENGTH).unwrap().to_ne_bytes());
+        header[4..8].copy_from_slice(&Opcode::StatFs.number().to_ne_bytes());
+        header[8..16].copy_from_slice(&unique.to_ne_bytes());
+        Job::copy(&header, &[], &[], Reply::to_device(unique, connection.device.clone()))
+    }
+
+    #[expect(clippy::host_endian_bytes, reason = "the interface of the kernel has the byte order of the machine")]
+    fn answered(kernel: &UnixDatagram) -> (i32, u64) {
+        let mut answer = [0; 64];
+        assert_eq!(kernel.recv(&mut answer).unwrap(), 16);
+        (i32::from_ne_bytes(answer[4..8].try_into().unwrap()), u64::from_ne_bytes(answer[8..16].try_into().unwrap()))
+    }
+
+    #[test]
+    fn a_job_for_a_pool_that_is_closed_is_carried_out_by_whoever_has_it() {
+        let (kernel, connection) = connection();
+        assert!(connection.pool.hand_over(statfs(&connection, 7)).is_ok());
+        drop(ClosesPool(&connection.pool));
+        let given_back = connection.pool.hand_over(statfs(&connection, 9)).expect_err("it takes no more");
+        given_back.carry_out(&connection);
+        assert_eq!(answered(&kernel), (-libc::ESTALE, 9));
+        // What came before is still carried out, and then threads end.
+        connection.pool.next().expect("it waits").carry_out(&connection);
+        assert_eq!(answered(&kernel), (-libc::ESTALE, 7));
+        assert!(connection.pool.next().is_none());
+    }
 }

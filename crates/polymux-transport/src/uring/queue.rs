@@ -177,7 +177,8 @@ impl<'a> Queue<'a> {
     fn complete(&mut self, entry: usize, result: i32) {
         if result < 0 {
             self.living -= 1;
-            if !matches!(-result, libc::ENOTCONN | libc::ECANCELED | libc::ENODEV) {
+            // All of these say that the connection is being closed.
+            if !matches!(-result, libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV) {
                 log::error!("queue {} lost an entry: {}", self.number, io::Error::from_raw_os_error(-result));
             }
             return;
@@ -203,7 +204,9 @@ impl<'a> Queue<'a> {
         let reply = Reply::through_ring(request.header.unique, ring);
         if let Some(reply) = self.connection.dispatch(&request, reply, Patience::AtOnce) {
             let job = Job::copy(&headers.header, &headers.structure, payload, reply);
-            self.connection.pool.hand_over(job);
+            if let Err(job) = self.connection.pool.hand_over(job) {
+                job.carry_out(self.connection);
+            }
         }
     }
 
