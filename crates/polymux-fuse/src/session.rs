@@ -76,7 +76,8 @@ impl Session {
     /// The connection to the kernel failed. The volume may then still be mounted, and answers `ENOTCONN`.
     pub fn wait(mut self) -> io::Result<()> {
         self.is_served = true;
-        let workers = self.connection.start(self.threads)?;
+        // A mount that was not served as a whole from the beginning may hang whoever uses it.
+        let workers = self.connection.start(self.threads).inspect_err(|_| take_down(&self.mountpoint))?;
         let must_end = Arc::new(AtomicBool::new(false));
         let watcher = Watcher {
             adapter: self.adapter.clone(),

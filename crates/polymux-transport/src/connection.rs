@@ -92,18 +92,19 @@ impl Connection {
     /// Starts the threads that serve it: so many that may wait, and with `io_uring` a worker for each processor.
     ///
     /// # Errors
-    /// As [`std::thread::Builder::spawn`].
+    /// As [`std::thread::Builder::spawn`]; or the kernel waits for queues that do not come up. In either case nobody can use
+    /// the mount, and it has to be taken down.
     pub fn start(self: &Arc<Self>, threads: usize) -> io::Result<Vec<Worker>> {
         // It sees to what never comes through a ring, and to everything where rings do not come up.
         let mut workers = vec![classic::start(self)?];
         if self.agreement.capabilities.contains(Capabilities::OVER_IO_URING) {
-            match uring::start(self) {
-                Ok(rings) => {
+            match uring::start(self)? {
+                uring::Start::Up(rings) => {
                     workers.extend(rings);
                     self.has_rings.store(true, Ordering::Release);
                     IO_URING.clone_into(&mut self.state.transport.lock());
                 }
-                Err(error) => {
+                uring::Start::GivenUp(error) => {
                     log::warn!("FUSE over io_uring does not come up, going on without: {error}");
                     self.note_obstacle(&format!("io_uring did not come up: {error}"));
                 }

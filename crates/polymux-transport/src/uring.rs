@@ -3,10 +3,14 @@
 //! What is true here:
 //! * There is one queue for each processor that there can be, served by a worker of its own on that processor: the kernel
 //!   never sends a request to another queue, and sends none at all before each queue has an entry.
+//! * The kernel switches to the queues with the first entry of the last of them, and never back. That entry is registered only
+//!   when everything that can fail is done, and all other queues have theirs; until then the start can be given up.
+//! * Either the last queue registers or the start is given up ([`Decision`]), whichever is decided first: a worker that comes
+//!   late registers nothing.
 //! * A worker never waits for a tier: what would wait is copied out and handed to a pool (`pool.rs`), and its answer comes
 //!   back over the mailbox of the queue, because only the thread that gave an entry to the kernel may give it back.
 //! * Forgets, interrupts and the negotiation still come over `/dev/fuse`, so that a classic worker runs beside the queues.
-//! * Where a queue cannot be brought up in time, the kernel is told to do without (`give_up`), and everything is classic.
+//! * Where a queue cannot be brought up in time, the kernel is told to do without (`WayBack`), and everything is classic.
 //!
 //! ```text
 //!  kernel ──► entry ──► worker ──► Service ──at once──► entry ──► kernel
@@ -17,12 +21,18 @@ mod command;
 mod entry;
 mod mailbox;
 mod queue;
+mod standing;
+mod way_back;
 
 use std::io;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use self::queue::{Plan, Starting};
+use self::way_back::WayBack;
 use crate::classic::Worker;
 use crate::connection::Connection;
 
@@ -36,14 +46,32 @@ const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// Longest time in which all queues must be there.
 const START_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Memory of all entries together, of which only what is used becomes real.
+/// Memory that the entries take with which queues begin, of which only what is used becomes real. With very many processors
+/// it is more, because each has a few.
 const MEMORY_MAX: usize = 512 << 20;
-const DEPTHS: std::ops::RangeInclusive<usize> = 8..=64;
+const DEPTHS: std::ops::RangeInclusive<usize> = 16..=64;
 
 /// From how many processors on requests are shorter, because each has memory for several.
 const MANY_PROCESSORS: usize = 16;
 /// Most bytes of a write with many processors.
 const SHORT_WRITE_MAX: u32 = 256 * 1024;
+
+/// What becomes of a connection that was agreed on with queues. It is decided once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decision {
+    /// The last queue registers: the kernel switches to them.
+    Rings,
+    /// They do not all come up.
+    Classic,
+}
+
+/// What became of an attempt to bring up the queues.
+pub(crate) enum Start {
+    /// Requests come through them, and these serve them.
+    Up(Vec<Worker>),
+    /// The kernel was told to do without, and goes on with `/dev/fuse`.
+    GivenUp(io::Error),
+}
 
 /// Why it cannot be asked for; `None` where it can. A kernel that was asked for it waits for the queues, and without a ring
 /// it cannot even be told not to.
@@ -53,6 +81,9 @@ pub fn obstacle() -> Option<String> {
         Ok(text) if text.trim_start().starts_with(['Y', 'y', '1']) => {}
         Ok(_) => return Some(format!("{SWITCH} is off")),
         Err(_) => return Some("the kernel has no FUSE over io_uring".to_owned()),
+    }
+    if let Err(error) = possible_processors() {
+        return Some(format!("it is not known how many processors there are: {error}"));
     }
     queue::try_ring().err().map(|error| format!("io_uring is not allowed here: {error}"))
 }
@@ -66,58 +97,97 @@ pub fn write_max(wished: u32) -> u32 {
 
 fn possible_processors() -> io::Result<usize> {
     let text = std::fs::read_to_string(POSSIBLE)?;
-    last_number(&text)
-        .and_then(|last| last.checked_add(1))
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{POSSIBLE}: {}", text.trim())))
+    count_of(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{POSSIBLE}: {}", text.trim())))
 }
 
-/// The last number of a list like `0-3,8-11`: queues are counted from 0 whatever is missing in between.
-fn last_number(list: &str) -> Option<usize> {
-    list.trim().rsplit([',', '-']).next()?.parse().ok()
+/// How many numbers a list like `0-3,8-11` has. The kernel has as many queues, numbered without gaps; a processor whose number
+/// is not among them uses queue 0.
+fn count_of(list: &str) -> Option<usize> {
+    let length = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    };
+    list.trim().split(',').try_fold(0_usize, |sum, range| sum.checked_add(length(range)?))
 }
 
-/// How many requests a queue takes at once.
+/// How many requests a queue takes at once to begin with.
 fn depth(processors: usize, payload_length: usize) -> usize {
     (MEMORY_MAX / (processors * payload_length)).clamp(*DEPTHS.start(), *DEPTHS.end())
 }
 
-/// Brings up a queue for each processor; returns their workers.
+/// Brings up a queue for each processor.
 ///
 /// # Errors
-/// Not all of them are there in time. The kernel is told to do without then, and the connection goes on.
-pub(crate) fn start(connection: &Arc<Connection>) -> io::Result<Vec<Worker>> {
-    let processors = possible_processors()?;
-    let payload_length = entry::payload_length(&connection.agreement);
-    let depth = depth(processors, payload_length);
-    let (sender, ready) = channel();
-    let mut workers = Vec::new();
-    let mut outcome = Ok(());
-    for number in 0..processors {
-        let number = u16::try_from(number).expect("there are fewer processors than that");
-        match queue::start(connection, queue::Plan { number, depth, payload_length }, sender.clone()) {
-            Ok(worker) => workers.push(worker),
-            Err(error) => outcome = Err(error),
+/// They do not come up, and the kernel cannot be told so: it waits for them, and nobody can use the mount.
+pub(crate) fn start(connection: &Arc<Connection>) -> io::Result<Start> {
+    // Before all else, because it must be there when memory and descriptors have run out.
+    let way_back = WayBack::new()?;
+    match bring_up(connection) {
+        Ok(workers) => Ok(Start::Up(workers)),
+        Err(error) => {
+            way_back.take(connection)?;
+            Ok(Start::GivenUp(error))
         }
     }
-    drop(sender);
-    outcome.and_then(|()| wait_for_all(&ready, processors)).inspect_err(|_| {
-        if let Err(error) = queue::give_up(connection) {
-            log::error!("the kernel cannot be told to do without io_uring: {error}");
-        }
-    })?;
-    Ok(workers)
 }
 
-/// Each queue says once whether the kernel took its entries.
-fn wait_for_all(ready: &Receiver<io::Result<()>>, processors: usize) -> io::Result<()> {
+/// Three steps, each of which all queues do before the next: memory, a first entry for all but the last, and that of the last.
+fn bring_up(connection: &Arc<Connection>) -> io::Result<Vec<Worker>> {
+    let processors = possible_processors()?;
+    let payload_length = entry::payload_length(&connection.agreement);
+    let plan = Plan {
+        number: 0,
+        depth: depth(processors, payload_length),
+        payload_length,
+        // Where this cannot be found out, workers run anywhere.
+        allowed: sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new()),
+        growth: Arc::default(),
+        decision: Arc::default(),
+    };
     let deadline = Instant::now() + START_DEADLINE;
-    for _ in 0..processors {
+    let (sender, ready) = channel();
+    let start_one = |number| {
+        let number = u16::try_from(number).map_err(io::Error::other)?;
+        queue::start(connection, Plan { number, ..plan.clone() }, sender.clone())
+    };
+    let queues: Vec<Starting> = (0..processors).map(start_one).collect::<io::Result<_>>()?;
+    register_all(&queues, &ready, deadline, &plan.decision).inspect_err(|_| {
+        // Whoever comes late registers nothing any more. Where the last queue was refused, it is decided, and the same.
+        let _ = plan.decision.set(Decision::Classic);
+    })?;
+    Ok(queues.into_iter().map(|queue| queue.worker).collect())
+}
+
+fn register_all(
+    queues: &[Starting],
+    ready: &Receiver<io::Result<()>>,
+    deadline: Instant,
+    decision: &OnceLock<Decision>,
+) -> io::Result<()> {
+    wait_for(ready, queues.len(), deadline)?;
+    let (last, others) = queues.split_last().ok_or(io::ErrorKind::NotFound)?;
+    others.iter().for_each(Starting::register);
+    wait_for(ready, others.len(), deadline)?;
+    last.register_last();
+    match ready.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        Ok(outcome) => outcome,
+        Err(_) if decision.set(Decision::Classic).is_ok() => Err(too_late()),
+        // It is just being registered, so that nothing can be given up. The call that it is in says whether it was.
+        Err(_) => ready.recv().map_err(io::Error::other)?,
+    }
+}
+
+fn too_late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "not all queues came up in time")
+}
+
+/// Each queue says once for each step whether it is done.
+fn wait_for(ready: &Receiver<io::Result<()>>, queues: usize, deadline: Instant) -> io::Result<()> {
+    for _ in 0..queues {
         match ready.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(outcome) => outcome?,
-            Err(RecvTimeoutError::Timeout) => {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "not all queues came up in time"));
-            }
-            Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("a queue ended at once")),
+            Err(_) => return Err(too_late()),
         }
     }
     Ok(())
@@ -128,17 +198,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_are_counted_up_to_the_last_one() {
-        assert_eq!(last_number("0\n"), Some(0));
-        assert_eq!(last_number("0-1\n"), Some(1));
-        assert_eq!(last_number("0-3,8-11\n"), Some(11));
-        assert_eq!(last_number("\n"), None);
+    fn processors_are_counted_whatever_is_missing_between_them() {
+        assert_eq!(count_of("0\n"), Some(1));
+        assert_eq!(count_of("0-1\n"), Some(2));
+        assert_eq!(count_of("0-3,8-11\n"), Some(8));
+        assert_eq!(count_of("0,2,4-5\n"), Some(4));
+        for broken in ["\n", "0-", "3-1", "0,,1", "a"] {
+            assert_eq!(count_of(broken), None, "{broken}");
+        }
     }
 
     #[test]
     fn the_more_processors_the_fewer_requests_each_takes_at_once() {
         assert_eq!(depth(2, 1 << 20), 64);
         assert_eq!(depth(16, 1 << 20), 32);
-        assert_eq!(depth(256, 256 << 10), 8);
+        assert_eq!(depth(256, 256 << 10), 16);
+    }
+
+    #[test]
+    fn queues_that_do_not_answer_in_time_are_given_up() {
+        let (sender, ready) = channel();
+        let soon = Instant::now() + Duration::from_millis(10);
+        sender.send(Ok(())).unwrap();
+        assert_eq!(wait_for(&ready, 2, soon).unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -132,3 +132,23 @@ fn every_request_is_answered_once_also_a_broken_and_a_forgotten_one() {
     let counted = state.messages.totals();
     assert_eq!((counted["unlink"], counted["forget"], counted["interrupt"]), (1, 1, 1));
 }
+
+#[test]
+fn a_connection_whose_queues_are_refused_goes_on_without_them() {
+    let (kernel, device) = Kernel::new();
+    let offered = Capabilities::BIG_WRITES | Capabilities::INIT_EXT | Capabilities::OVER_IO_URING;
+    kernel.init((7, 45), offered);
+    let agreement = negotiate(&device, |_| Wishes { capabilities: offered, ..Wishes::default() }).unwrap();
+    assert!(agreement.capabilities.contains(Capabilities::OVER_IO_URING));
+    kernel.answer();
+    let connection = Arc::new(Connection::new(Arc::new(device), agreement, Forgetful));
+    // A socket takes no registrations.
+    match connection.start(2) {
+        Ok(workers) => assert_eq!(workers.len(), 2),
+        Err(error) => return eprintln!("skipped: io_uring is not allowed here: {error}"),
+    }
+    let transport = connection.state.transport();
+    assert!(transport.starts_with("classic") && transport.contains("did not come up"), "{transport}");
+    kernel.ask(Opcode::StatFs, 10, &[]);
+    assert_eq!(kernel.answer(), (10, 0, Vec::new()));
+}
