@@ -230,7 +230,7 @@ impl Service for Server {
                 Ok(attr) => reply.body(&AttrReply { keep_attr: KEEP, attr }.encode()),
                 Err(errno) => reply.error(errno),
             },
-            Operation::Open { .. } => reply.body(&OpenReply { handle: 0, flags: OpenFlags::DIRECT_IO }.encode()),
+            Operation::Open { .. } => reply.body(&OpenReply::new(0, OpenFlags::DIRECT_IO).encode()),
             Operation::Read { offset, size, .. } => {
                 let rest = self.disk(ino).map_or(0, |disk| disk.length.saturating_sub(offset));
                 let length = usize::try_from(u64::from(size).min(rest)).expect("a request fits into memory");
@@ -243,7 +243,7 @@ impl Service for Server {
             // Of a device, which has its length and its room, only discards and zeroing are asked.
             Operation::Allocate { offset, length, .. } => self.ask(ino, Asked::Zero { offset, length, reply }),
             Operation::Release { .. } | Operation::ReleaseDirectory => reply.ok(),
-            Operation::OpenDirectory => reply.body(&OpenReply { handle: 0, flags: OpenFlags::default() }.encode()),
+            Operation::OpenDirectory => reply.body(&OpenReply::new(0, OpenFlags::default()).encode()),
             // Flushing at close is among them: the kernel asks once and never again.
             _ => reply.error(Errno::ENOSYS),
         }

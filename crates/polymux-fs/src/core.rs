@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::blockmap::{Extent, MapChange};
 use crate::counters::Counters;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::heat::{HeatOptions, HeatTable, LogicalClock, StreamTable};
 use crate::inode::{DirectoryState, HandleTable, InlineChange, Inode, InodeTable, LateStamps, SizeTrust, StampWalks};
 use crate::migrate::{Drains, MoveQueue, Planner};
@@ -64,6 +64,10 @@ pub(crate) struct Core {
     /// When room that somebody else made is looked for again.
     pub(crate) room_look_due_ms: AtomicU64,
     pub(crate) sync_pool: SyncPool,
+    /// Files whose object somebody has whom no description of this mount stands for.
+    pub(crate) holders: crate::inode::Holders,
+    /// Who talks to the kernel about objects that it uses itself; nobody where it cannot.
+    pub(crate) passthrough_port: std::sync::OnceLock<Arc<dyn crate::passthrough::PassthroughPort>>,
     /// Held for the length of a rename between two directories, so that the tree stands still meanwhile.
     pub(crate) rename_lock: Mutex<()>,
     /// The last stop was unclean: objects may be longer than their files say (DESIGN section 6).
@@ -211,6 +215,8 @@ impl Core {
             utc_offset_seconds: std::sync::atomic::AtomicI32::new(0),
             room_look_due_ms: AtomicU64::new(0),
             sync_pool: SyncPool::default(),
+            holders: crate::inode::Holders::default(),
+            passthrough_port: std::sync::OnceLock::new(),
             rename_lock: Mutex::new(()),
             after_unclean_stop: AtomicBool::new(false),
             sizes_asked: Mutex::new(None),
@@ -333,6 +339,12 @@ impl Core {
         let spread = parent.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let bucket = spread % u64::from(limits::BUCKETS);
         Bucket(u16::try_from(bucket).expect("a remainder below the number of buckets fits"))
+    }
+
+    /// What whoever must not wait is told, and counted for.
+    pub(crate) fn would_block(&self) -> Error {
+        Counters::count(&self.counters.would_block);
+        ErrorKind::WouldBlock.into()
     }
 
     /// Keeps a sentence for `status` and logs it.

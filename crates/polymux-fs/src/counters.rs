@@ -59,6 +59,14 @@ counters!(
     relocations,
     /// Inline files that went from the metadata store to an object.
     inline_moves,
+    /// Files opened that the kernel uses directly.
+    opens_passed_through,
+    /// Files opened to be changed through the daemon beside somebody who reads them directly.
+    opens_beside_passthrough,
+    /// Files opened through the daemon, with the page cache.
+    opens_cached,
+    /// Files opened through the daemon, without it.
+    opens_direct,
     /// Sizes made exact.
     settles,
     /// Syncs of files.

@@ -8,6 +8,8 @@ pub use steering::{NamedRule, SteeringError, check_rules};
 
 pub use background::{BackgroundThreads, MOVERS_DEFAULT};
 
+use std::sync::Arc;
+
 use polymux_types::{Ino, TierId};
 
 use crate::attributes::{
@@ -18,6 +20,7 @@ use crate::caller::Caller;
 use crate::check::{CheckMode, OnProgress, VolumeCheck};
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::passthrough::{IoDecision, PassthroughPort};
 use crate::rebuild::{OnRebuildProgress, RebuildReport, RebuildSource};
 use crate::report::{FileLocation, TierFiles, VolumeStatus};
 use crate::volume::{MountOptions, NewVolume, Parts, TierMember, VolumeError};
@@ -384,6 +387,32 @@ impl FileSystem {
         self.logged("open", self.core.open(caller, ino, options))
     }
 
+    /// Names whoever tells the kernel about objects that it uses itself. Once for each mount, before anything is opened. That
+    /// there is one is recorded; of a volume that is read only nothing can be.
+    ///
+    /// # Errors
+    /// It cannot be recorded: nothing is passed through.
+    pub fn set_passthrough_port(&self, port: Arc<dyn PassthroughPort>) -> Result<()> {
+        if self.core.is_read_only() {
+            return Ok(());
+        }
+        self.core.record_boot()?;
+        assert!(self.core.passthrough_port.set(port).is_ok(), "a mount has one connection to the kernel");
+        Ok(())
+    }
+
+    /// Says how a description does its I/O (DESIGN section 10). Called once for each that the kernel has, before it is told.
+    /// Who uses the file system without the kernel does not ask.
+    pub fn decide_io_mode(&self, handle: HandleId) -> Result<IoDecision> {
+        self.logged("open", self.core.decide_io_mode_of(handle))
+    }
+
+    /// Whether the attributes of a file change without anybody being told: the kernel must not keep them.
+    #[must_use]
+    pub fn is_changed_directly(&self, ino: Ino) -> bool {
+        self.core.is_changed_directly(ino)
+    }
+
     /// Whether no tier holds bytes of an open file: they are in the metadata store, or there are none yet.
     pub fn is_inline(&self, handle: HandleId) -> Result<bool> {
         self.core.is_inline(handle)
@@ -415,6 +444,11 @@ impl FileSystem {
     /// The description is gone.
     pub fn release(&self, handle: HandleId) -> Result<()> {
         self.logged("release", self.core.release(handle))
+    }
+
+    /// The same for a description that whoever opened it never got.
+    pub fn take_back(&self, handle: HandleId) -> Result<()> {
+        self.logged("release", self.core.take_back(handle))
     }
 
     /// The same for whoever must not wait for a tier.

@@ -11,7 +11,9 @@
 mod attributes;
 mod file;
 mod handle;
+mod holders;
 mod inline;
+mod io_mode;
 mod late_stamps;
 mod moving;
 mod number_hash;
@@ -19,9 +21,12 @@ mod record;
 mod table;
 
 pub(crate) use attributes::Common;
-pub(crate) use file::{FileState, Layout, reference_of};
+pub(crate) use file::{FileState, Layout, PassedThrough, reference_of};
 pub(crate) use handle::{Handle, HandleTable};
+pub(crate) use holders::Holders;
 pub(crate) use inline::InlineChange;
+pub use io_mode::IoMode;
+pub(crate) use io_mode::{Grant, OpenPurpose, Standing};
 pub(crate) use late_stamps::{LateFile, LateStamps, StampWalks, WalkBelow};
 pub(crate) use moving::MoveTicket;
 pub(crate) use record::SizeTrust;

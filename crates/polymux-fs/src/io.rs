@@ -9,10 +9,12 @@
 
 mod allocate;
 mod heat;
+mod holders;
 mod inline;
 mod inline_move;
 mod layout_change;
 mod objects;
+mod passthrough;
 mod read;
 mod seek;
 mod size;
@@ -22,6 +24,7 @@ mod truncate;
 mod write;
 
 pub(crate) use layout_change::Company;
+pub(crate) use read::Keeper;
 pub(crate) use sync::lost_bytes;
 pub(crate) use write::WriteRequest;
 

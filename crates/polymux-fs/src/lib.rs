@@ -54,6 +54,7 @@ mod migrate;
 mod migration_schedules;
 mod namespace;
 mod ops;
+mod passthrough;
 mod placement;
 mod planted_faults;
 mod rebuild;
@@ -78,18 +79,20 @@ pub use file_system::{
     BackgroundThreads, FileSystem, HandleId, MOVERS_DEFAULT, NamedRule, Progress, SteeringError, check_rules,
     thread_token,
 };
+pub use inode::IoMode;
+pub use passthrough::{BackingId, ClosingHeard, IoDecision, Obstacle, PagesKept, PassthroughPort};
 #[cfg(feature = "planted-faults")]
 pub use planted_faults::PlantedFault;
-pub use polymux_policy::{PolicyKind, RuleError, RuleField, RuleMatch, RuleProblem, UnknownPolicy};
+pub use polymux_policy::{PassthroughUse, PolicyKind, RuleError, RuleField, RuleMatch, RuleProblem, UnknownPolicy};
 pub use polymux_tier::SeekTarget;
 pub use rebuild::{
     OnRebuildProgress, REBUILD_FINDING_KINDS, RebuildFinding, RebuildFindingKind, RebuildProgress, RebuildReport,
     RebuildSource,
 };
 pub use report::{
-    Destination, DrainReport, Explanation, ExtentReport, FileLocation, JobId, JobReport, JobState, MoveReason,
-    MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness, MoversState, MovesReport, PinReport, PlanReport,
-    PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts, SteeredBy, TierFile, TierFiles,
+    Destination, DrainReport, Explanation, ExtentReport, FileIo, FileLocation, JobId, JobReport, JobState, MoveReason,
+    MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness, MoversState, MovesReport, PassthroughState, PinReport,
+    PlanReport, PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts, SteeredBy, TierFile, TierFiles,
     TierLoadReport, TierShare, TierState, TierStatus, VolumeStatus, WaitsFor,
 };
 pub use store::{
@@ -97,6 +100,6 @@ pub use store::{
     describe_key, describe_record, for_each_record, on_disk_formats, store_boundaries,
 };
 pub use volume::{
-    Access, AccessTimes, MissingTiers, MountOptions, NewVolume, Parts, TierMember, TierName, TierPresence, TierSource,
-    VolumeError,
+    Access, AccessTimes, BootId, MissingTiers, MountOptions, NewVolume, PageCache, Parts, TierMember, TierName,
+    TierPresence, TierSource, VolumeError,
 };

@@ -43,6 +43,8 @@ pub(crate) enum Interrupt {
     Offline(TierId),
     /// The copy may not be durable.
     SyncFailed(TierId),
+    /// The kernel uses the object of the file itself.
+    PassedThrough,
     /// Anything else.
     Failed(Error),
 }
@@ -61,7 +63,7 @@ impl Interrupt {
                 ErrorKind::Store(error) => *error != polymux_meta::StoreError::NoSpace,
                 _ => false,
             },
-            Self::Stopped | Self::NoRoom(_) | Self::Offline(_) | Self::SyncFailed(_) => false,
+            Self::Stopped | Self::NoRoom(_) | Self::Offline(_) | Self::SyncFailed(_) | Self::PassedThrough => false,
         }
     }
 }

@@ -15,6 +15,8 @@ pub use moves::{
 use polymux_tier::{Capabilities, CounterSnapshot, Guarantee, Space};
 use polymux_types::{Epoch, Ino, ObjectId, TierId, VolumeId};
 
+use crate::passthrough::Obstacle;
+
 /// State of a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TierState {
@@ -97,6 +99,8 @@ pub struct VolumeStatus {
     pub guarantee: Guarantee,
     /// Tiers in speed order.
     pub tiers: Vec<TierStatus>,
+    /// Whether the kernel uses objects directly.
+    pub passthrough: PassthroughState,
     /// Files in use in memory.
     pub inodes_cached: usize,
     /// Open descriptions.
@@ -192,4 +196,36 @@ pub struct FileLocation {
     pub damaged: Vec<(u64, u64)>,
     /// Descriptors that are open.
     pub open_handles: usize,
+    /// How they do their I/O.
+    pub io: FileIo,
+}
+
+/// Whether files can be passed through at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassthroughState {
+    /// They can; so many open descriptions are.
+    Possible(usize),
+    /// The kernel does not offer it, or nobody asked it.
+    NotOffered,
+    /// The kernel refused it to this process.
+    Refused,
+    /// The volume is read-only: it cannot be recorded that a kernel uses objects.
+    ReadOnly,
+    /// The options say so.
+    Off,
+}
+
+/// How the open descriptions of a file do their I/O, as far as a kernel is concerned (DESIGN section 10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileIo {
+    /// None is open in a kernel; whoever opens it to read goes to the object directly, or not, and why.
+    Closed(std::result::Result<(), Obstacle>),
+    /// The kernel goes to the object.
+    PassedThrough,
+    /// The kernel goes to the object, and may change it.
+    ChangedDirectly,
+    /// Somebody maps it whose descriptor is closed, or has it since before the daemon died.
+    Held,
+    /// Through the daemon, and why it was decided so.
+    ThroughDaemon(Obstacle),
 }

@@ -6,6 +6,7 @@
 //! * An inode record is written only inside a [`Metadata::commit`] whose batch also holds everything that must become
 //!   durable together with it.
 
+pub(crate) mod boot_format;
 mod check;
 pub(crate) mod describe;
 pub(crate) mod directory_format;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use polymux_meta::MetadataStore;
+use polymux_policy::PassthroughUse;
 use polymux_tier::Tier;
 use polymux_types::{ByteSize, Clock, Percent, TierId, VolumeId};
 
@@ -104,6 +105,24 @@ pub enum AccessTimes {
     Never,
 }
 
+/// Which boot of a kernel this is; the same number means that what was open before may be open still.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BootId(pub [u8; 16]);
+
+impl BootId {
+    /// It may be any, the present one among them.
+    pub const UNKNOWN: Self = Self([0; 16]);
+}
+
+/// What the kernel does with the bytes of files whose reads and writes go through the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageCache {
+    /// It keeps them.
+    On,
+    /// Each read and write is asked of the daemon; only mappings are kept.
+    Off,
+}
+
 /// Choices of one mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountOptions {
@@ -128,6 +147,12 @@ pub struct MountOptions {
     pub hang_after_ms: u32,
     /// Milliseconds after which the description on objects follows a change of names or attributes.
     pub stamp_delay_ms: u32,
+    /// Which files the kernel may use directly, where it can.
+    pub passthrough: PassthroughUse,
+    /// Whether the kernel keeps pages of files that it does not use directly.
+    pub page_cache: PageCache,
+    /// The boot of the kernel that may use files directly.
+    pub boot: BootId,
     /// Bytes of memory for what is known of the use of files.
     pub heat_memory_bytes: u64,
     /// Seconds in which heat halves, while the volume is mounted; at least 1.
@@ -146,6 +171,9 @@ impl Default for MountOptions {
             inline_idle_seconds: 600,
             hang_after_ms: 10_000,
             stamp_delay_ms: 10_000,
+            passthrough: PassthroughUse::Auto,
+            page_cache: PageCache::On,
+            boot: BootId::default(),
             heat_memory_bytes: 32 << 20,
             heat_half_life_seconds: 3600,
         }

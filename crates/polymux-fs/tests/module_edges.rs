@@ -27,7 +27,8 @@ const EDGES: [(&str, &[&str]); 18] = [
     ("counters", &[]),
 ];
 
-const WORDS: [&str; 7] = ["attributes", "caller", "error", "report", "volume", "counters", "planted_faults"];
+const WORDS: [&str; 8] =
+    ["attributes", "caller", "error", "report", "volume", "counters", "passthrough", "planted_faults"];
 
 fn source_files(directory: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).expect("the source folder can be read") {

@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use polymux_fs::{HandleId, SyncKind, Wait};
 use polymux_transport::wire::{
-    Attr, AttrReply, CopyWidth, EntryReply, Header, Listing, OpenFlags, OpenReply, Operation, Request, StatxReply,
-    copied, created, seek_result, written, xattr_size,
+    Attr, AttrReply, CopyWidth, EntryReply, Header, Listing, OpenFlags, OpenReply, OpenRequestFlags, Operation,
+    Request, StatxReply, copied, created, seek_result, written, xattr_size,
 };
 use polymux_transport::{Patience, Reply, Service};
 use polymux_types::{Errno, Ino};
 
 use crate::adapter::{Adapter, Outcome, ino};
 use crate::convert::{self, KEEP};
-use crate::files::{OPENED, Place};
+use crate::files::Place;
 use crate::names::{ModeAndMask, NewName};
 use crate::xattrs::Value;
 
@@ -45,7 +45,7 @@ impl Service for Adapter {
                 let work = || self.set_attributes(header, &change, wait);
                 return self.answer_unless_it_waits(header, reply, wait, work, |reply, attr| self.attr(reply, attr));
             }
-            Op::Open { flags } => return self.open(header, flags, reply, wait),
+            Op::Open { flags, further } => return self.open(header, (flags, further), reply, wait),
             Op::Read { handle, offset, size } => return self.read(header, place(handle, offset), size, reply, wait),
             Op::Write { handle, offset, flags, data, .. } => {
                 let work = || self.write_file(header, place(handle, offset), data, flags, wait);
@@ -90,6 +90,8 @@ impl Adapter {
             Op::Sync { .. } | Op::SyncDirectory | Op::SyncVolume | Op::StatFs | Op::ReadDirectoryPlus { .. } => true,
             Op::Allocate { .. } | Op::CopyRange { .. } | Op::Seek { .. } | Op::Rename { .. } | Op::Link { .. } => true,
             Op::SetAttr { change } => change.size.is_some(),
+            // How a description does its I/O is decided with a look at the object.
+            Op::Open { .. } => true,
             Op::Write { handle, .. } => !self.fs.is_inline(HandleId(*handle)).unwrap_or(false),
             _ => !self.fs.may_keep_attributes(),
         }
@@ -99,7 +101,7 @@ impl Adapter {
         use Operation as Op;
         let header = &request.header;
         match request.operation {
-            Op::ReadLink => answer_bytes(reply, self.read_link(header)),
+            Op::ReadLink => reply.result(self.read_link(header)),
             Op::Symlink { name, target } => {
                 self.answer_entry(header, reply, || self.make_symlink(header, name, target));
             }
@@ -128,16 +130,14 @@ impl Adapter {
                 || self.seek_file(header, handle, offset, whence),
                 |reply, found| reply.body(&seek_result(found)),
             ),
-            Op::OpenDirectory => match self.open_listing(header) {
-                Ok(()) => reply.body(&OpenReply { handle: 0, flags: OpenFlags::default() }.encode()),
-                Err(errno) => reply.error(errno),
-            },
+            Op::OpenDirectory => {
+                let opened = OpenReply::new(0, OpenFlags::default());
+                reply.result(self.open_listing(header).map(|()| opened.encode()));
+            }
             Op::ReadDirectory { offset, size } => {
                 let mut listing = Listing::new(size);
-                match self.list_names(header, offset, &mut listing) {
-                    Ok(()) => reply.body(listing.bytes()),
-                    Err(errno) => reply.error(errno),
-                }
+                let listed = self.list_names(header, offset, &mut listing);
+                reply.result(listed.map(|()| listing.bytes()));
             }
             Op::ReadDirectoryPlus { offset, size } => self.read_directory_plus(header, offset, size, reply),
             Op::ReleaseDirectory => reply.ok(),
@@ -172,9 +172,10 @@ impl Adapter {
         }
     }
 
-    /// How long the kernel may keep attributes: no time while some may be a guess.
-    fn keep(&self) -> Duration {
-        if self.fs.may_keep_attributes() { KEEP } else { Duration::ZERO }
+    /// How long the kernel may keep attributes: no time while some may be a guess, or while it changes the object itself.
+    fn keep_attr(&self, attr: &Attr) -> Duration {
+        let may_change = !self.fs.may_keep_attributes() || self.fs.is_changed_directly(Ino(attr.ino));
+        if may_change { Duration::ZERO } else { KEEP }
     }
 
     /// Carries an operation out, and answers or, where somebody else did so meanwhile, undoes it. Where whoever asks may not
@@ -219,7 +220,19 @@ impl Adapter {
         work: impl FnOnce() -> Outcome<T>,
         answer: impl FnOnce(Reply, T),
     ) {
-        let left = self.answer_unless_it_waits(header, reply, Wait::Allowed, work, answer);
+        self.answer_with_undo(header, reply, work, answer, drop);
+    }
+
+    /// The same for what has to be undone where somebody else answered.
+    fn answer_with_undo<T>(
+        &self,
+        header: &Header,
+        reply: Reply,
+        work: impl FnOnce() -> Outcome<T>,
+        answer: impl FnOnce(Reply, T),
+        undo: impl FnOnce(T),
+    ) {
+        let left = self.answer_or_undo(header, (reply, Wait::Allowed), work, answer, undo);
         assert!(left.is_none(), "whoever may wait answers");
     }
 
@@ -228,38 +241,39 @@ impl Adapter {
     }
 
     fn attr(&self, reply: Reply, attr: Attr) {
-        reply.body(&AttrReply { keep_attr: self.keep(), attr }.encode());
+        reply.body(&AttrReply { keep_attr: self.keep_attr(&attr), attr }.encode());
     }
 
     fn entry_reply(&self, attr: Attr) -> EntryReply {
-        EntryReply { generation: convert::generation_of(attr.ino), keep_name: KEEP, keep_attr: self.keep(), attr }
+        EntryReply {
+            generation: convert::generation_of(attr.ino),
+            keep_name: KEEP,
+            keep_attr: self.keep_attr(&attr),
+            attr,
+        }
     }
 
     /// Answers with an entry, which pins its inode.
     fn answer_entry(&self, header: &Header, reply: Reply, work: impl FnOnce() -> Outcome<Attr>) {
         let answer = |reply: Reply, attr| reply.body(&self.entry_reply(attr).encode());
         let undo = |attr: Attr| self.forget_inode(Ino(attr.ino), 1);
-        let left = self.answer_or_undo(header, (reply, Wait::Allowed), work, answer, undo);
-        assert!(left.is_none(), "whoever may wait answers");
+        self.answer_with_undo(header, reply, work, answer, undo);
     }
 
     /// Answers with an entry that is open, too.
-    fn answer_created(&self, header: &Header, reply: Reply, work: impl FnOnce() -> Outcome<(Attr, u64)>) {
-        let answer = |reply: Reply, (attr, handle)| {
-            reply.body(&created(&self.entry_reply(attr), &OpenReply { handle, flags: OPENED }));
-        };
-        let undo = |(attr, handle): (Attr, u64)| {
-            let _ = self.release_file(Ino(attr.ino), handle, Wait::Allowed);
+    fn answer_created(&self, header: &Header, reply: Reply, work: impl FnOnce() -> Outcome<(Attr, OpenReply)>) {
+        let answer = |reply: Reply, (attr, open)| reply.body(&created(&self.entry_reply(attr), &open));
+        let undo = |(attr, open): (Attr, OpenReply)| {
+            self.take_file_back(open.handle);
             self.forget_inode(Ino(attr.ino), 1);
         };
-        let left = self.answer_or_undo(header, (reply, Wait::Allowed), work, answer, undo);
-        assert!(left.is_none(), "whoever may wait answers");
+        self.answer_with_undo(header, reply, work, answer, undo);
     }
 
     fn lookup(&self, header: &Header, name: &[u8], reply: Reply, wait: Wait) -> Option<Reply> {
         let answer = |reply: Reply, found: Option<Attr>| {
             // Inode 0 tells the kernel to remember that there is no such name.
-            let missing = EntryReply { keep_name: KEEP, keep_attr: self.keep(), ..EntryReply::default() };
+            let missing = EntryReply { keep_name: KEEP, ..EntryReply::default() };
             reply.body(&found.map_or(missing, |attr| self.entry_reply(attr)).encode());
         };
         let undo = |found: Option<Attr>| {
@@ -271,7 +285,8 @@ impl Adapter {
     }
 
     fn statx(&self, header: &Header, reply: Reply, wait: Wait) -> Option<Reply> {
-        let answer = |reply: Reply, attr| reply.body(&StatxReply { keep_attr: self.keep(), attr }.encode());
+        let answer =
+            |reply: Reply, attr: Attr| reply.body(&StatxReply { keep_attr: self.keep_attr(&attr), attr }.encode());
         self.answer_unless_it_waits(header, reply, wait, || self.get_attributes(header, wait), answer)
     }
 
@@ -281,11 +296,11 @@ impl Adapter {
         self.answer_entry(&of_file, reply, || self.make_link(header, node, name));
     }
 
-    fn open(&self, header: &Header, flags: i32, reply: Reply, wait: Wait) -> Option<Reply> {
-        let answer = |reply: Reply, handle| reply.body(&OpenReply { handle, flags: OPENED }.encode());
+    fn open(&self, header: &Header, flags: (i32, OpenRequestFlags), reply: Reply, wait: Wait) -> Option<Reply> {
+        let answer = |reply: Reply, open: OpenReply| reply.body(&open.encode());
         // Nobody knows the handle. Undone in any case, also where that waits: the thread hung already.
-        let undo = |handle| {
-            let _ = self.release_file(ino(header), handle, Wait::Allowed);
+        let undo = |open: OpenReply| {
+            self.take_file_back(open.handle);
         };
         self.answer_or_undo(header, (reply, wait), || self.open_file(header, flags, wait), answer, undo)
     }
@@ -331,8 +346,7 @@ impl Adapter {
         };
         let answer = |reply: Reply, (listing, _): (Listing, Vec<Ino>)| reply.body(listing.bytes());
         let undo = |(_, pinned): (Listing, Vec<Ino>)| pinned.into_iter().for_each(|ino| self.forget_inode(ino, 1));
-        let left = self.answer_or_undo(header, (reply, Wait::Allowed), list, answer, undo);
-        assert!(left.is_none(), "whoever may wait answers");
+        self.answer_with_undo(header, reply, list, answer, undo);
     }
 
     /// About the volume, not about the inode that was named.
@@ -340,13 +354,6 @@ impl Adapter {
         let of_volume = Header { node: 0, ..*header };
         let work = || self.run("statfs", ino(header), |fs| fs.space());
         self.answer_with(&of_volume, reply, work, |reply, space| reply.body(&convert::space(&space).encode()));
-    }
-}
-
-fn answer_bytes(reply: Reply, outcome: Outcome<Vec<u8>>) {
-    match outcome {
-        Ok(bytes) => reply.body(&bytes),
-        Err(errno) => reply.error(errno),
     }
 }
 

@@ -1,20 +1,19 @@
 //! Operations on open files. A file handle of the kernel is a [`HandleId`].
 //!
-//! Pages stay in the kernel's cache over close and open (`FOPEN_KEEP_CACHE`): contents never change behind the kernel.
+//! How a description does its I/O is decided by the file system (`passthrough`). Of one that goes through the daemon pages stay in
+//! the kernel's cache over close and open: contents never change behind the kernel but while it passes the file through.
 
 use std::cell::RefCell;
 
 use polymux_fs::{Caller, HandleId, OpenOptions, SyncKind, Wait, WriteOrigin};
-use polymux_transport::wire::{Attr, Header, OpenFlags, WriteFlags};
+use polymux_transport::wire::{Attr, Header, OpenReply, OpenRequestFlags, WriteFlags};
 use polymux_types::{Errno, Ino};
 
 use crate::adapter::{Adapter, Outcome, caller, caller_with_umask, ino};
 use crate::convert;
 use crate::names::{ModeAndMask, NewName};
+use crate::passthrough;
 use crate::set_id::{take_set_id, takes_set_id};
-
-/// How every regular file is opened.
-pub(crate) const OPENED: OpenFlags = OpenFlags::KEEP_CACHE;
 
 /// Most bytes that one copy takes on. Callers repeat a short copy, and a thread of the transport is not held for long.
 const COPY_LENGTH_MAX: u64 = 256 * 1024 * 1024;
@@ -39,31 +38,41 @@ impl Place {
 }
 
 impl Adapter {
-    pub(crate) fn open_file(&self, header: &Header, flags: i32, wait: Wait) -> Outcome<u64> {
+    pub(crate) fn open_file(
+        &self,
+        header: &Header,
+        (flags, further): (i32, OpenRequestFlags),
+        wait: Wait,
+    ) -> Outcome<OpenReply> {
         let caller = Caller { wait, ..caller(header) };
         self.run("open", ino(header), |fs| {
-            // Emptying follows as a request of its own, because `ATOMIC_O_TRUNC` is not agreed on.
-            let options = OpenOptions { truncate: false, exclusive: false, ..convert::open_options(flags) };
-            fs.open(&caller, ino(header), options).map(|handle| handle.0)
+            // It is emptied here, so that it is known that it will be written anew, wherever there is room.
+            let options = OpenOptions { exclusive: false, ..convert::open_options(flags) };
+            if options.truncate && further.kills_set_id() {
+                take_set_id(fs, &caller, ino(header))?;
+            }
+            passthrough::describe(fs, fs.open(&caller, ino(header), options)?)
         })
     }
 
-    pub(crate) fn create_file(&self, header: &Header, new: NewName<'_>, flags: i32) -> Outcome<(Attr, u64)> {
+    pub(crate) fn create_file(&self, header: &Header, new: NewName<'_>, flags: i32) -> Outcome<(Attr, OpenReply)> {
         self.run("create", ino(header), |fs| {
             let caller = caller_with_umask(header, new.mode.umask);
             let options = convert::open_options(flags);
             let (made, handle) = fs.create(&caller, ino(header), new.name, new.mode.permissions(), options)?;
-            Ok((Self::entry(fs, &made), handle.0))
+            let open = passthrough::describe(fs, handle)?;
+            Ok((Self::entry(fs, &made), open))
         })
     }
 
     /// A file without a name (`O_TMPFILE`); a link may give it one.
-    pub(crate) fn create_unnamed(&self, header: &Header, mode: ModeAndMask, flags: i32) -> Outcome<(Attr, u64)> {
+    pub(crate) fn create_unnamed(&self, header: &Header, mode: ModeAndMask, flags: i32) -> Outcome<(Attr, OpenReply)> {
         self.run("tmpfile", ino(header), |fs| {
             let caller = caller_with_umask(header, mode.umask);
             let options = OpenOptions { exclusive: false, ..convert::open_options(flags) };
             let (made, handle) = fs.create_unnamed(&caller, ino(header), mode.permissions(), options)?;
-            Ok((Self::entry(fs, &made), handle.0))
+            let open = passthrough::describe(fs, handle)?;
+            Ok((Self::entry(fs, &made), open))
         })
     }
 
@@ -111,6 +120,11 @@ impl Adapter {
     pub(crate) fn flush_file(&self, header: &Header, handle: u64, wait: Wait) -> Outcome<()> {
         let caller = Caller { wait, ..caller(header) };
         self.run("flush", ino(header), |fs| fs.flush(&caller, HandleId(handle)))
+    }
+
+    /// Nobody was told of an open file.
+    pub(crate) fn take_file_back(&self, handle: u64) {
+        let _ = self.fs.take_back(HandleId(handle));
     }
 
     pub(crate) fn release_file(&self, number: Ino, handle: u64, wait: Wait) -> Outcome<()> {

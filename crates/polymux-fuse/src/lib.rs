@@ -23,6 +23,7 @@ mod dispatch;
 mod files;
 mod names;
 mod options;
+mod passthrough;
 mod requests;
 mod session;
 mod set_id;
@@ -31,5 +32,5 @@ mod wishes;
 mod xattrs;
 
 pub use options::{FuseOptions, Sharing, SpecialFiles, Transport};
-pub use polymux_transport::ConnectionState;
+pub use polymux_transport::{ConnectionState, Mount, MountTable};
 pub use session::{Session, Unmounter, mount};

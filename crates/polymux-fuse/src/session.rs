@@ -18,6 +18,7 @@ use polymux_transport::{Connection, ConnectionState, Device, Unmount, Worker, ne
 
 use crate::adapter::Adapter;
 use crate::options::{FuseOptions, Transport};
+use crate::passthrough::Backings;
 use crate::requests::Requests;
 use crate::watcher::Watcher;
 use crate::wishes::{Rings, wishes};
@@ -53,7 +54,14 @@ pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> i
     let may_have_rings = options.transport != Transport::Classic && obstacle.is_none();
     let rings = if may_have_rings { Rings::Wished } else { Rings::NotWished };
     let agreement = negotiate(&device, |offered| wishes(offered, rings)).inspect_err(|_| take_down(&mountpoint))?;
-    let connection = Arc::new(Connection::new(Arc::new(device), agreement, adapter.clone()));
+    let device = Arc::new(device);
+    if agreement.capabilities.contains(Capabilities::PASSTHROUGH) {
+        let port = Arc::new(Backings::new(Arc::clone(&device)));
+        if let Err(error) = adapter.fs.set_passthrough_port(port) {
+            log::warn!("files are not passed through: that cannot be recorded: {error}");
+        }
+    }
+    let connection = Arc::new(Connection::new(device, agreement, adapter.clone()));
     if options.transport == Transport::IoUring && !agreement.capabilities.contains(Capabilities::OVER_IO_URING) {
         let why = obstacle.unwrap_or_else(|| "the kernel does not offer io_uring".to_owned());
         log::warn!("no FUSE over io_uring: {why}");

@@ -5,10 +5,11 @@ use polymux_transport::{Wishes, uring};
 use polymux_types::limits::ATOMIC_WRITE_SIZE_MAX;
 
 /// What is asked for where the kernel offers it. Left out on purpose: `WRITEBACK_CACHE` (it would forbid passthrough
-/// and hide the order of writes), `ATOMIC_O_TRUNC`, locks (the kernel keeps them), `HANDLE_KILLPRIV` (its second form is
+/// and hide the order of writes), locks (the kernel keeps them), `HANDLE_KILLPRIV` (its second form is
 /// better, see `set_id`), `AUTO_INVAL_DATA` (contents never change behind the kernel).
-const CAPABILITIES: [Capabilities; 14] = [
+const CAPABILITIES: [Capabilities; 16] = [
     Capabilities::ASYNC_READ,
+    Capabilities::ATOMIC_O_TRUNC,
     Capabilities::BIG_WRITES,
     Capabilities::EXPORT_SUPPORT,
     Capabilities::DO_READDIRPLUS,
@@ -21,6 +22,7 @@ const CAPABILITIES: [Capabilities; 14] = [
     Capabilities::POSIX_ACL,
     Capabilities::HANDLE_KILLPRIV_V2,
     Capabilities::SETXATTR_EXT,
+    Capabilities::DIRECT_IO_ALLOW_MMAP,
     Capabilities::PASSTHROUGH,
 ];
 

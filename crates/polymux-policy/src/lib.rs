@@ -34,6 +34,6 @@ pub use decision::{Action, Decision, Eviction};
 pub use facts::{HEAT_ONE, NEVER, RangeFacts};
 pub use kind::{PolicyKind, UnknownPolicy, decide, evict, place};
 pub use placement::{FACTS_VERSION, PlacementDecision, PlacementFacts, TierFacts, fastest_with_headroom};
-pub use rules::{FileFacts, Rule, RuleError, RuleField, RuleMatch, RuleProblem, RuleSet};
+pub use rules::{FileFacts, PassthroughUse, Rule, RuleError, RuleField, RuleMatch, RuleProblem, RuleSet};
 pub use tier_fill::{TierFill, TierTable};
 pub use why::Why;

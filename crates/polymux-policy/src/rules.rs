@@ -27,6 +27,20 @@ pub struct Rule {
     pub policy: Option<PolicyKind>,
     /// The tiers that are allowed, in order of preference; empty: all, in speed order.
     pub tiers: Vec<u16>,
+    /// Whether the kernel may use such files directly; `None`: as the volume's options say.
+    pub passthrough: Option<PassthroughUse>,
+}
+
+/// Which files the kernel may use directly, where it can (DESIGN section 10).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PassthroughUse {
+    /// Wherever it is safe and the object is well placed.
+    #[default]
+    Auto,
+    /// Only for those who read.
+    Read,
+    /// None.
+    Off,
 }
 
 impl Rule {

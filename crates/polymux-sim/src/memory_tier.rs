@@ -68,11 +68,13 @@ impl MemoryTier {
             seek_data: true,
             extended_attributes: true,
             nowait_read: true,
+            uncached_read: false,
             nowait_write: true,
             file_size_max: FILE_SIZE_MAX,
             block_size: u32::try_from(BLOCK_SIZE).expect("a block is small"),
             timestamp_granularity_ns: 1,
             overwrite: OverwriteStyle::InPlace,
+            is_limited: false,
             device: DEVICE_NEXT.fetch_add(1, Ordering::Relaxed),
         };
         let state = RwLock::new(State { pages_max: capacity / BLOCK_SIZE, ..State::default() });

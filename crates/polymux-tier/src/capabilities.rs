@@ -43,6 +43,8 @@ pub struct Capabilities {
     pub extended_attributes: bool,
     /// Reads can be asked not to wait (`RWF_NOWAIT`).
     pub nowait_read: bool,
+    /// What a read brings from the device need not stay in memory (`RWF_DONTCACHE`, Linux 6.14).
+    pub uncached_read: bool,
     /// Writes can be asked not to wait (`RWF_NOWAIT`); ext4 cannot.
     pub nowait_write: bool,
     /// Largest size of one file in bytes.
@@ -53,6 +55,8 @@ pub struct Capabilities {
     pub timestamp_granularity_ns: u64,
     /// How overwrites are done.
     pub overwrite: OverwriteStyle,
+    /// No more than a configured capacity is taken of the file system: what is written past the tier is not seen to keep to that.
+    pub is_limited: bool,
     /// Device number of the file system: tiers that share it are counted once.
     pub device: u64,
 }

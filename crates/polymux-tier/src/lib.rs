@@ -25,7 +25,8 @@ pub use counters::{CounterSnapshot, Counters};
 pub use error::TierError;
 pub use label::{CleanStamp, Label};
 pub use object::{
-    AllocateMode, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, StampDirectory, StampOrder, StampRefresh, Wait,
+    AllocateMode, Loan, LoanPurpose, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, StampDirectory, StampOrder,
+    StampRefresh, Wait,
 };
 pub use posix::{BytesUsed, OWN_DIRECTORY, OpenAccess, PosixTier, PosixTierOptions, probe_directory, read_label_at};
 pub use tier::Tier;

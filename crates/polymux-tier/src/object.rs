@@ -1,5 +1,7 @@
 //! Words that the [`crate::Tier`] trait speaks in.
 
+use std::os::fd::BorrowedFd;
+
 use polymux_types::limits::BUCKETS;
 use polymux_types::{Bucket, Epoch, Ino, ObjectId, Sequence, Timestamp, VolumeId};
 
@@ -75,6 +77,26 @@ pub enum SeekTarget {
     Data,
     /// Bytes that were not.
     Hole,
+}
+
+/// What an object is lent for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LoanPurpose {
+    /// Reading alone.
+    Read,
+    /// Reading and changing: nobody here hears of the changes.
+    Change,
+    /// Somebody has it already, and may change it: nobody can refuse it to him.
+    Held,
+}
+
+/// An object that somebody else uses directly until this is dropped.
+pub trait Loan: std::fmt::Debug + Send + Sync {
+    /// An open descriptor of it.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// What it was lent for.
+    fn purpose(&self) -> LoanPurpose;
 }
 
 /// What an object says about itself in an extended attribute, for `rebuild` (DESIGN section 4).

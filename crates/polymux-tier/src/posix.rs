@@ -13,7 +13,9 @@ mod descriptors;
 mod directory;
 mod early;
 mod holder;
+mod holders;
 mod labels;
+mod loan;
 mod objects;
 mod offload;
 mod probe;
@@ -22,10 +24,12 @@ mod try_out;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use polymux_types::ByteSize;
 use rustix::fd::OwnedFd;
+use rustix::io::ReadWriteFlags;
 
 use crate::capabilities::Capabilities;
 use crate::counters::Counters;
@@ -34,6 +38,10 @@ use descriptors::DescriptorCache;
 use holder::TierLock;
 
 pub(crate) use stamp_format::on_disk_format as stamp_on_disk_format;
+
+/// `RWF_DONTCACHE` of Linux 6.14 (include/uapi/linux/fs.h), which rustix has no name for: pages that a read brings into memory go with
+/// it; those that were there stay.
+const UNCACHED: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 /// Name of Polymux's own directory on a tier.
 pub const OWN_DIRECTORY: &str = ".polymux";
@@ -103,6 +111,11 @@ pub struct PosixTier {
     /// One sync of the tier at a time: the kernel reports a failure to one caller only, which must have recorded it
     /// before another caller may believe that all is well.
     sync_all_turn: Mutex<()>,
+    /// Objects that are lent, and how many may be.
+    lent: Arc<Mutex<usize>>,
+    lent_max: usize,
+    /// Whether the file system gives leases, once it was asked.
+    has_leases: OnceLock<bool>,
     _lock: TierLock,
 }
 
@@ -139,8 +152,10 @@ impl PosixTier {
         let own_directory = directory::open(&path.join(OWN_DIRECTORY))?;
         let lock = TierLock::take(path, &own_directory, options.access)?;
         let objects = directory::open(&path.join(OWN_DIRECTORY).join("objects"))?;
-        let capabilities = probe::probe(&own_directory, options.access)?;
-        let descriptors = DescriptorCache::new(directory::descriptors_allowed(options.descriptors_max));
+        let mut capabilities = probe::probe(&own_directory, options.access)?;
+        capabilities.is_limited = options.capacity.is_some();
+        let descriptors_max = directory::descriptors_allowed(options.descriptors_max);
+        let descriptors = DescriptorCache::new(descriptors_max);
         Ok(Self {
             path: path.to_owned(),
             options,
@@ -152,6 +167,9 @@ impl PosixTier {
             bytes_used: AtomicU64::new(0),
             bytes_unsynced: AtomicU64::new(0),
             sync_all_turn: Mutex::new(()),
+            lent: Arc::default(),
+            lent_max: descriptors_max / 2,
+            has_leases: OnceLock::new(),
             _lock: lock,
         })
     }

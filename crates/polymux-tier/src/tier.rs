@@ -8,7 +8,7 @@ use crate::error::TierError;
 use crate::label::Label;
 use std::os::fd::OwnedFd;
 
-use crate::object::{AllocateMode, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait};
+use crate::object::{AllocateMode, Loan, LoanPurpose, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait};
 
 /// One tier of a volume (M1: the same operations on every participating file system).
 ///
@@ -36,6 +36,18 @@ pub trait Tier: Send + Sync {
     /// would first have to be opened.
     fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError>;
 
+    /// The same for a short read by somebody who keeps the bytes himself, as the kernel does with those of cached files: what has to
+    /// be brought from the device for it need not stay in memory here. Not for one read after another: nothing is read ahead then.
+    fn read_for_keeper(
+        &self,
+        object: ObjectRef,
+        offset: u64,
+        buffer: &mut [u8],
+        wait: Wait,
+    ) -> Result<usize, TierError> {
+        self.read(object, offset, buffer, wait)
+    }
+
     /// Writes at an offset, extending the object as needed; returns how much was written, which is less than asked for
     /// only when room ran out in the middle (then at least one byte was written). With no byte written, room running
     /// out is [`TierError::NoSpace`] or [`TierError::Quota`]. With [`Wait::Never`], [`TierError::WouldBlock`] before any
@@ -52,6 +64,27 @@ pub trait Tier: Send + Sync {
 
     /// Begins to bring a range into memory, and does not wait for it. A hint.
     fn read_ahead(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
+
+    /// A range was read by somebody who keeps it himself, and need not stay in memory here. A hint.
+    fn drop_behind(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
+
+    /// Lends an object to somebody who uses it past this tier: the kernel, where a file is passed through to it (DESIGN
+    /// section 10). It stays open for as long as the loan lives, and counts as unsynced while it is lent for changes.
+    ///
+    /// # Errors
+    /// [`TierError::Unsupported`] where objects are no files of this kernel.
+    fn lend(&self, _object: ObjectRef, _purpose: LoanPurpose) -> Result<Box<dyn Loan>, TierError> {
+        Err(TierError::Unsupported("lending an object"))
+    }
+
+    /// Whether somebody outside of this process may have an object open: whom the kernel let use it before a daemon died
+    /// (docs/design/0017). Where nobody can say, somebody may. An object that is not there nobody has.
+    ///
+    /// # Errors
+    /// As any other call.
+    fn may_be_open_elsewhere(&self, _object: ObjectRef) -> Result<bool, TierError> {
+        Ok(false)
+    }
 
     /// A description of an object's own through which another tier on the same file system may copy from it; `None` where
     /// there is none to give.

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use polymux_tier::{
-    AllocateMode, BytesUsed, CleanStamp, Label, ObjectRef, PosixTier, PosixTierOptions, Tier, TierError, Wait,
+    AllocateMode, BytesUsed, CleanStamp, Label, LoanPurpose, ObjectRef, PosixTier, PosixTierOptions, Tier, TierError,
+    Wait,
 };
 use polymux_types::{Bucket, ByteSize, Epoch, ObjectId, TierId, VolumeId};
 
@@ -172,4 +173,25 @@ fn an_object_that_is_not_open_is_not_opened_for_a_read_that_may_not_wait() {
         Ok(count) => assert_eq!(&buffer[..count], b"bytes"),
         Err(error) => assert_eq!(error, TierError::WouldBlock),
     }
+}
+
+#[test]
+fn half_of_the_descriptors_are_lent_and_a_lent_object_takes_no_further_one() {
+    let directory = tempfile::tempdir().expect("a temporary directory is made");
+    let options = PosixTierOptions { descriptors_max: 8, ..PosixTierOptions::new("tier") };
+    let tier = PosixTier::prepare(directory.path(), options).expect("a tier is made");
+    for id in 1..=6 {
+        tier.create(object(id)).expect("an object is made");
+    }
+    let lend = |id, purpose| tier.lend(object(id), purpose);
+    let loans: Vec<_> = (1..=4).map(|id| lend(id, LoanPurpose::Read).expect("within half of them")).collect();
+    assert!(matches!(lend(5, LoanPurpose::Read), Err(TierError::Unsupported(_))));
+    let second = lend(1, LoanPurpose::Change).expect("it is lent already");
+    assert!(tier.is_unsynced(object(1)), "whoever has it may change it");
+    let held = lend(6, LoanPurpose::Held).expect("somebody has it already");
+    drop(loans);
+    drop((second, held));
+    let again: Vec<_> = (1..=4).map(|id| lend(id, LoanPurpose::Change).expect("all were given back")).collect();
+    assert!(lend(5, LoanPurpose::Change).is_err());
+    drop(again);
 }

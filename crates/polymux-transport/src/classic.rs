@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use polymux_types::Errno;
 
 use crate::buffer::RequestBuffer;
-use crate::connection::{Connection, Patience};
+use crate::connection::Connection;
 use crate::device::Device;
 use crate::pool::ClosesPool;
 use crate::reply::Reply;
@@ -84,8 +84,7 @@ fn serve(connection: &Connection) -> io::Result<()> {
             Ok(request) => {
                 counters.count(request.header.opcode);
                 let reply = Reply::to_device(request.header.unique, device.clone());
-                let left = connection.dispatch(&request, reply, Patience::MayWait);
-                assert!(left.is_none(), "whoever may wait answers");
+                connection.serve(&request, reply);
             }
             Err(malformed) => refuse(&device, bytes, malformed)?,
         }

@@ -110,10 +110,9 @@ impl Connection {
                 }
             }
         }
-        for _ in 1..threads.max(1) {
-            workers.push(self.start_worker()?);
-        }
-        if self.has_rings.load(Ordering::Acquire) && threads <= 1 {
+        // The first one is there; beside rings it does not serve, and one more has to.
+        let threads_min = if self.has_rings.load(Ordering::Acquire) { 2 } else { 1 };
+        for _ in 1..threads.max(threads_min) {
             workers.push(self.start_worker()?);
         }
         Ok(workers)
@@ -125,6 +124,12 @@ impl Connection {
     /// As [`std::thread::Builder::spawn`].
     pub fn start_worker(self: &Arc<Self>) -> io::Result<Worker> {
         if self.has_rings.load(Ordering::Acquire) { pool::start(self) } else { classic::start(self) }
+    }
+
+    /// Sees to one request on a thread that may wait.
+    pub(crate) fn serve(&self, request: &Request<'_>, reply: Reply) {
+        let left = self.dispatch(request, reply, Patience::MayWait);
+        assert!(left.is_none(), "whoever may wait answers");
     }
 
     /// Sees to one request; its reply comes back where it has to be served by somebody who may wait.

@@ -11,6 +11,7 @@
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod backing;
 mod buffer;
 mod classic;
 mod connection;
@@ -28,6 +29,7 @@ pub use classic::Worker;
 pub use connection::{Connection, ConnectionState, Patience, Service};
 pub use counters::MessageCounters;
 pub use device::Device;
+pub use mounting::table::{Mount, MountTable};
 pub use mounting::{MountAudience, MountSettings, Unmount, mount, unmount};
 pub use negotiation::{Agreement, Wishes, negotiate};
 pub use reply::Reply;

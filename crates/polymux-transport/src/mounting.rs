@@ -6,6 +6,7 @@
 //! * The kernel checks permissions, always (`default_permissions`).
 
 mod helper;
+pub(crate) mod table;
 
 use std::ffi::CString;
 use std::io;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 
 use crate::classic::{Worker, spawn_worker};
-use crate::connection::{Connection, Patience};
+use crate::connection::Connection;
 use crate::reply::Reply;
 use crate::wire::{HEADER_LENGTH, Request};
 
@@ -34,8 +34,7 @@ impl Job {
         let form = connection.agreement.form();
         let request = Request::from_parts(&self.header, &self.structure, &self.payload, form);
         let request = request.expect("it was read before it was handed over");
-        let left = connection.dispatch(&request, self.reply, Patience::MayWait);
-        assert!(left.is_none(), "whoever may wait answers");
+        connection.serve(&request, self.reply);
     }
 }
 
@@ -113,7 +112,7 @@ pub(crate) mod tests {
     use polymux_types::Errno;
 
     use super::*;
-    use crate::connection::Service;
+    use crate::connection::{Patience, Service};
     use crate::device::Device;
     use crate::negotiation::Agreement;
     use crate::wire::{Capabilities, Opcode};

@@ -56,6 +56,14 @@ impl Reply {
         }
     }
 
+    /// Either, with a body where it succeeded.
+    pub fn result(self, outcome: Result<impl AsRef<[u8]>, Errno>) {
+        match outcome {
+            Ok(body) => self.body(body.as_ref()),
+            Err(errno) => self.error(errno),
+        }
+    }
+
     /// It was a request that has no answer.
     pub(crate) fn not_owed(mut self) {
         self.target = None;

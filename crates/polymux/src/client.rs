@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 
 use crate::config::VolumeConfig;
-use crate::mount_table::MountTable;
+use crate::mount_table::{MountTable, is_polymux, volumes};
 use crate::protocol::{Answer, CheckProgressReport, Request};
 use crate::registry::{Registry, VolumeReference};
 
@@ -83,9 +83,9 @@ pub fn volume_name(registry: &Registry, text: &str) -> Result<String> {
         VolumeReference::Name(name) => {
             // A directory in the working directory may be meant, but only where no mounted volume has that name.
             let table = MountTable::read()?;
-            if !table.volumes().any(|mount| mount.source == name)
+            if !volumes(&table).any(|mount| mount.source == name)
                 && let Ok(path) = mount_point_path(Path::new(&name))
-                && let Some(mount) = table.at(&path).filter(|mount| mount.is_polymux())
+                && let Some(mount) = table.at(&path).filter(|mount| is_polymux(mount))
             {
                 return Ok(mount.source.clone());
             }
@@ -94,7 +94,7 @@ pub fn volume_name(registry: &Registry, text: &str) -> Result<String> {
         }
         VolumeReference::File(path) => {
             let path = mount_point_path(&path)?;
-            if let Some(mount) = MountTable::read()?.at(&path).filter(|mount| mount.is_polymux()) {
+            if let Some(mount) = MountTable::read()?.at(&path).filter(|mount| is_polymux(mount)) {
                 return Ok(mount.source.clone());
             }
             if path.extension().is_some_and(|extension| extension == "toml") {

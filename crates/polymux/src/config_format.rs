@@ -13,6 +13,7 @@ mod schedule;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
+use polymux_fs::{PageCache, PassthroughUse};
 use polymux_types::{ByteSize, Percent};
 use serde::{Deserialize, Serialize};
 
@@ -101,6 +102,12 @@ pub struct OptionsEntry {
     /// How requests of the kernel come; default: `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<TransportEntry>,
+    /// Which files the kernel may use directly, where it can; default: `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passthrough: Option<PassthroughEntry>,
+    /// Whether the kernel keeps pages of the files that it does not use directly; default: `on`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_cache: Option<PageCacheEntry>,
     /// Threads that move blocks between tiers, 0 to 16; with 0 nothing is moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub movers: Option<Movers>,
@@ -187,6 +194,47 @@ impl TryFrom<u16> for Movers {
 impl From<Movers> for u16 {
     fn from(movers: Movers) -> Self {
         movers.0
+    }
+}
+
+/// Which files the kernel may use directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PassthroughEntry {
+    /// Wherever it is safe and the data is well placed.
+    Auto,
+    /// Only for those who read.
+    Read,
+    /// None.
+    Off,
+}
+
+impl From<PassthroughEntry> for PassthroughUse {
+    fn from(entry: PassthroughEntry) -> Self {
+        match entry {
+            PassthroughEntry::Auto => Self::Auto,
+            PassthroughEntry::Read => Self::Read,
+            PassthroughEntry::Off => Self::Off,
+        }
+    }
+}
+
+/// Whether the kernel keeps pages of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PageCacheEntry {
+    /// It does.
+    On,
+    /// Only of mappings.
+    Off,
+}
+
+impl From<PageCacheEntry> for PageCache {
+    fn from(entry: PageCacheEntry) -> Self {
+        match entry {
+            PageCacheEntry::On => Self::On,
+            PageCacheEntry::Off => Self::Off,
+        }
     }
 }
 

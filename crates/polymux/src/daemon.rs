@@ -37,7 +37,7 @@ use crate::daemonize::{self, Readiness};
 use crate::logging;
 use crate::metadata_copy::Metadata;
 use crate::mount_options::RequestedOptions;
-use crate::mount_table::MountTable;
+use crate::mount_table::{MountTable, is_polymux};
 use crate::registry::Registry;
 use crate::report::DaemonView;
 use crate::steering_config;
@@ -368,7 +368,7 @@ impl VolumeLock {
 /// no daemon serves it.
 fn detach_dead_mount(name: &str, mount_point: &Path) -> Result<Vec<String>> {
     let dead =
-        |table: &MountTable| table.at(mount_point).is_some_and(|mount| mount.is_polymux() && mount.source == name);
+        |table: &MountTable| table.at(mount_point).is_some_and(|mount| is_polymux(mount) && mount.source == name);
     if !dead(&MountTable::read()?) || mount_point.read_dir().is_ok() {
         return Ok(Vec::new());
     }

@@ -227,6 +227,7 @@ mod tests {
             extent_records: 0,
             damaged: Vec::new(),
             open_handles: 0,
+            io: String::new(),
         }
     }
 

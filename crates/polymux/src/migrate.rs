@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::cli::{MigrateArguments, OutputFormat, output_format};
 use crate::client;
-use crate::mount_table::MountTable;
+use crate::mount_table::{MountTable, is_polymux};
 use crate::output;
 use crate::protocol::{Answer, ByteRange, FILES_PER_REQUEST_MAX, JobReport, MigrateReport, Request};
 use crate::registry::Registry;
@@ -133,7 +133,7 @@ impl Places {
                 bail!("{} is neither a file nor a directory: it has no data on a tier", path.display());
             }
             let path = path.canonicalize()?;
-            let mount = table.containing(&path).filter(|mount| mount.is_polymux());
+            let mount = table.containing(&path).filter(|mount| is_polymux(mount));
             let Some(mount) = mount else { bail!("{} does not lie on a Polymux volume", path.display()) };
             match &volume {
                 Some(volume) if *volume != mount.source => bail!(

@@ -4,7 +4,7 @@
 //! mount that silently ignores what it was asked for is worse than none.
 
 use anyhow::{Result, bail};
-use polymux_fs::{Access, AccessTimes, MissingTiers, MountOptions};
+use polymux_fs::{Access, AccessTimes, BootId, MissingTiers, MountOptions, PageCache, PassthroughUse};
 use polymux_fuse::{FuseOptions, Sharing, SpecialFiles, Transport};
 
 use crate::config::VolumeConfig;
@@ -23,6 +23,10 @@ pub struct RequestedOptions {
     pub special_files: Option<SpecialFiles>,
     /// What to do when a tier is missing.
     pub missing: Option<MissingTiers>,
+    /// Which files the kernel may use directly.
+    pub passthrough: Option<PassthroughUse>,
+    /// Whether the kernel keeps pages of the others.
+    pub page_cache: Option<PageCache>,
     /// What the metadata store is opened from.
     pub metadata_source: Option<MetadataSource>,
 }
@@ -32,6 +36,13 @@ pub struct RequestedOptions {
 pub enum MetadataSource {
     /// The store is lost or damaged, and is made anew from its second copy.
     SecondCopy,
+}
+
+/// The boot of this kernel. Where it cannot be read, all boots are one: what may be held from before is looked at.
+fn present_boot() -> BootId {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    BootId(u128::from_str_radix(&digits, 16).unwrap_or_default().to_be_bytes())
 }
 
 impl RequestedOptions {
@@ -55,6 +66,11 @@ impl RequestedOptions {
             // From the command line only; `mount.polymux` refuses it.
             "from_copy" => self.metadata_source = Some(MetadataSource::SecondCopy),
             "degraded" => self.missing = Some(MissingTiers::Degraded),
+            "passthrough=auto" => self.passthrough = Some(PassthroughUse::Auto),
+            "passthrough=read" => self.passthrough = Some(PassthroughUse::Read),
+            "passthrough=off" => self.passthrough = Some(PassthroughUse::Off),
+            "page_cache=on" => self.page_cache = Some(PageCache::On),
+            "page_cache=off" => self.page_cache = Some(PageCache::Off),
             // For mount(8), systemd and the kernel, not for us.
             "" | "defaults" | "nofail" | "fail" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner"
             | "group" | "_netdev" | "dev" | "suid" | "exec" | "noexec" | "sync" | "async" | "diratime"
@@ -73,6 +89,12 @@ impl RequestedOptions {
             self.access_times.map(|times| if times == AccessTimes::Never { "noatime" } else { "relatime" }),
             self.special_files.filter(|special| *special == SpecialFiles::Ignored).map(|_| "nosuid"),
             self.missing.filter(|missing| *missing == MissingTiers::Degraded).map(|_| "degraded"),
+            self.passthrough.map(|named| match named {
+                PassthroughUse::Auto => "passthrough=auto",
+                PassthroughUse::Read => "passthrough=read",
+                PassthroughUse::Off => "passthrough=off",
+            }),
+            self.page_cache.map(|kept| if kept == PageCache::On { "page_cache=on" } else { "page_cache=off" }),
             self.metadata_source.map(|MetadataSource::SecondCopy| "from_copy"),
         ];
         options.into_iter().flatten().collect::<Vec<_>>().join(",")
@@ -97,6 +119,11 @@ impl RequestedOptions {
         if let Some(seconds) = config.options.stamp_delay {
             options.stamp_delay_ms = seconds.saturating_mul(1000);
         }
+        let of_config = config.options.passthrough.map(PassthroughUse::from);
+        options.passthrough = self.passthrough.or(of_config).unwrap_or(options.passthrough);
+        let of_config = config.options.page_cache.map(PageCache::from);
+        options.page_cache = self.page_cache.or(of_config).unwrap_or(options.page_cache);
+        options.boot = present_boot();
         if let Some(size) = config.options.inline_size_max {
             options.inline_size_max = u32::try_from(size.0.0).unwrap_or(u32::MAX);
         }
@@ -157,7 +184,9 @@ mod tests {
 
     #[test]
     fn a_list_survives_writing_and_reading() {
-        for list in ["", "ro", "rw,allow_other,noatime,nosuid,degraded,from_copy", "relatime"] {
+        for list in
+            ["", "ro", "rw,allow_other,noatime,nosuid,degraded,passthrough=read,page_cache=off,from_copy", "relatime"]
+        {
             let requested = RequestedOptions::parse([list]).unwrap();
             assert_eq!(RequestedOptions::parse([requested.to_list().as_str()]).unwrap(), requested);
         }

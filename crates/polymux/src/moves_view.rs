@@ -163,6 +163,10 @@ impl DaemonView {
             WaitsFor::Room(None) => {
                 "no other tier has room for it; it goes on as soon as room is made, or a tier is added".to_owned()
             }
+            WaitsFor::Close(_) => {
+                "it is open, and the kernel uses its data directly (passthrough); it goes on when it is closed"
+                    .to_owned()
+            }
             WaitsFor::Tier(tier) => {
                 let name = self.name_of(*tier);
                 format!("tier `{name}` is missing, failing or being emptied; it goes on when the tier is back")

@@ -218,6 +218,9 @@ pub struct StatusReport {
     pub guarantee_meaning: String,
     /// How requests of the kernel arrive.
     pub transport: String,
+    /// Whether the kernel uses objects directly, in words.
+    #[serde(default)]
+    pub passthrough: String,
     /// Threads that serve them.
     pub threads: usize,
     /// How many requests of each kind came since the mount, by the names of the protocol.
@@ -424,6 +427,9 @@ pub struct WhereReport {
     pub damaged: Vec<(u64, u64)>,
     /// Descriptors that are open.
     pub open_handles: usize,
+    /// How they do their I/O, in words.
+    #[serde(default)]
+    pub io: String,
 }
 
 /// Bytes of a file on one tier.

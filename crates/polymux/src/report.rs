@@ -5,7 +5,9 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use polymux_fs::{BackgroundThreads, CheckProgress, FileLocation, FileSystem, TierState, TierStatus};
+use polymux_fs::{
+    BackgroundThreads, CheckProgress, FileIo, FileLocation, FileSystem, PassthroughState, TierState, TierStatus,
+};
 use polymux_fuse::ConnectionState;
 use polymux_tier::{Capabilities, Guarantee};
 use polymux_types::Ino;
@@ -71,6 +73,7 @@ impl DaemonView {
             guarantee: status.guarantee.to_string(),
             guarantee_meaning: meaning_of(status.guarantee).to_owned(),
             transport: self.connection.transport(),
+            passthrough: passthrough_in_words(status.passthrough),
             threads: self.threads,
             messages: to_map(self.connection.messages.totals()),
             metadata_tier: config.tiers[config.metadata].name.clone(),
@@ -165,6 +168,7 @@ fn capability_map(capabilities: &Capabilities) -> BTreeMap<String, String> {
         ("seek_data", capabilities.seek_data.to_string()),
         ("extended_attributes", capabilities.extended_attributes.to_string()),
         ("nowait_read", capabilities.nowait_read.to_string()),
+        ("uncached_read", capabilities.uncached_read.to_string()),
         ("nowait_write", capabilities.nowait_write.to_string()),
         ("file_size_max", capabilities.file_size_max.to_string()),
         ("block_size", capabilities.block_size.to_string()),
@@ -180,6 +184,33 @@ pub fn meaning_of(guarantee: Guarantee) -> &'static str {
         Guarantee::Durable => "after fsync, data survives a crash of the machine",
         Guarantee::Remote => "after fsync, data is as safe as the server below says; a lost connection can delay it",
         Guarantee::Volatile => "a tier is in memory: NOTHING survives a crash or reboot of the machine, fsync or not",
+    }
+}
+
+fn passthrough_in_words(state: PassthroughState) -> String {
+    match state {
+        PassthroughState::Possible(0) => "on, no file is passed through now".to_owned(),
+        PassthroughState::Possible(1) => "on, 1 open file is passed through now".to_owned(),
+        PassthroughState::Possible(open) => format!("on, {open} open files are passed through now"),
+        PassthroughState::NotOffered => "off: this kernel does not offer it (Linux 6.9 and later do)".to_owned(),
+        PassthroughState::Refused => {
+            "off: the kernel gives it to daemons with CAP_SYS_ADMIN only (mount as root)".to_owned()
+        }
+        PassthroughState::ReadOnly => "off: the volume is mounted read-only".to_owned(),
+        PassthroughState::Off => "off: the configuration says `passthrough = \"off\"`".to_owned(),
+    }
+}
+
+fn io_in_words(io: FileIo) -> String {
+    match io {
+        FileIo::Closed(Ok(())) => "passed through to its object when it is opened".to_owned(),
+        FileIo::Closed(Err(obstacle)) => format!("through the daemon when it is opened: {}", obstacle.describe()),
+        FileIo::PassedThrough => "passed through to its object, for reading".to_owned(),
+        FileIo::ChangedDirectly => "passed through to its object, also for changes".to_owned(),
+        FileIo::Held => {
+            "held by a program that maps it or has it since before this mount: not moved until it lets go".to_owned()
+        }
+        FileIo::ThroughDaemon(obstacle) => format!("through the daemon: {}", obstacle.describe()),
     }
 }
 
@@ -208,5 +239,6 @@ fn where_report(location: FileLocation) -> WhereReport {
         extent_records: location.extent_records,
         damaged: location.damaged,
         open_handles: location.open_handles,
+        io: io_in_words(location.io),
     }
 }

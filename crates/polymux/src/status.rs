@@ -89,6 +89,7 @@ fn render(report: &StatusReport) -> String {
     ));
     lines.extend(moves_lines(&report.name, &report.moves));
     lines.push(format!("  transport: {}, {} threads", report.transport, report.threads));
+    lines.push(format!("  passthrough: {}", report.passthrough));
     let reasons = report.tiers.iter().filter_map(|tier| Some((&tier.name, tier.reason.as_ref()?)));
     lines.extend(reasons.map(|(name, reason)| format!("  tier {name}: {reason}")));
     lines.extend(report.warnings.iter().map(|warning| format!("  warning: {warning}")));

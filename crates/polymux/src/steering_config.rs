@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_fs::{
-    FileSystem, MoveWindow, MoverPoliteness, NamedRule, PolicyKind, RuleField, RuleMatch, RuleProblem, SteeringError,
+    FileSystem, MoveWindow, MoverPoliteness, NamedRule, PassthroughUse, PolicyKind, RuleField, RuleMatch, RuleProblem,
+    SteeringError,
 };
 
 use crate::config::{TierConfig, VolumeConfig};
@@ -108,6 +109,7 @@ fn rule_of(entry: &RuleEntry, tiers: &[TierConfig]) -> std::result::Result<Named
         },
         policy: entry.policy.map(|PolicyName(policy)| policy),
         tiers: named,
+        passthrough: entry.passthrough.map(PassthroughUse::from),
     })
 }
 
@@ -171,7 +173,7 @@ fn wrong_rule(error: SteeringError, entries: &[RuleEntry], text: &str) -> Wrong 
         None => format!("the rule on line {}", line_of_rule(text, rule)),
     };
     let message = match problem {
-        RuleProblem::NoEffect => "the rule has no effect: give it a `policy` or `tiers`".to_owned(),
+        RuleProblem::NoEffect => "the rule has no effect: give it a `policy`, `tiers` or `passthrough`".to_owned(),
         RuleProblem::SameName { earlier: rule } => {
             format!("the name is taken by {}: give it another one", earlier(rule))
         }

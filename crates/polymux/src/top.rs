@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use crate::client;
-use crate::mount_table::MountTable;
+use crate::mount_table::{MountTable, volumes};
 use crate::output;
 use crate::pause;
 use crate::protocol::Request;
@@ -59,7 +59,7 @@ pub fn run(registry: &Registry, volume: Option<&str>, form: TopForm) -> Result<(
 
 fn the_only_volume() -> Result<String> {
     let table = MountTable::read()?;
-    let mut names: Vec<&str> = table.volumes().map(|mount| mount.source.as_str()).collect();
+    let mut names: Vec<&str> = volumes(&table).map(|mount| mount.source.as_str()).collect();
     names.sort_unstable();
     names.dedup();
     match names[..] {

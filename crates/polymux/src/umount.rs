@@ -13,7 +13,7 @@ use rustix::mount::UnmountFlags;
 
 use crate::client;
 use crate::daemon::UNCLEAN_END;
-use crate::mount_table::MountTable;
+use crate::mount_table::{MountTable, is_polymux, volumes};
 use crate::registry::Registry;
 
 /// How long the daemon may take to write back before this stops waiting (the daemon goes on).
@@ -43,12 +43,12 @@ pub fn run(registry: &Registry, volume: &str, mode: UnmountMode) -> Result<()> {
 fn mount_point_of(name: &str, volume: &str) -> Result<PathBuf> {
     let table = MountTable::read()?;
     if let Ok(path) = client::mount_point_path(Path::new(volume))
-        && table.at(&path).is_some_and(|mount| mount.is_polymux() && mount.source == name)
+        && table.at(&path).is_some_and(|mount| is_polymux(mount) && mount.source == name)
     {
         return Ok(path);
     }
     let found: Vec<PathBuf> =
-        table.volumes().filter(|mount| mount.source == name).map(|mount| mount.mount_point.clone()).collect();
+        volumes(&table).filter(|mount| mount.source == name).map(|mount| mount.mount_point.clone()).collect();
     match found.as_slice() {
         [] => Err(anyhow!("volume `{name}` is not mounted")),
         [one] => Ok(one.clone()),

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::cli::{ExtentDetail, OutputFormat};
 use crate::client;
 use crate::file_map::{self, FileMap};
-use crate::mount_table::MountTable;
+use crate::mount_table::{MountTable, is_polymux};
 use crate::output::{self, Table};
 use crate::protocol::{Answer, Request, TierFilesReport, WhereReport};
 use crate::registry::Registry;
@@ -81,7 +81,7 @@ pub fn locate(registry: &Registry, file: &Path) -> Result<WhereReport> {
     let path = if metadata.is_symlink() { client::path_without_following(file)? } else { file.canonicalize()? };
     let mount = MountTable::read()?
         .containing(&path)
-        .filter(|mount| mount.is_polymux())
+        .filter(|mount| is_polymux(mount))
         .cloned()
         .ok_or_else(|| anyhow!("{} does not lie on a Polymux volume", file.display()))?;
     match client::ask(registry, &mount.source, &Request::Where { ino: metadata.ino() })? {
@@ -105,6 +105,9 @@ pub fn render(file: &Path, report: &WhereReport, detail: ExtentDetail) -> String
         report.ino,
         report.extent_records
     )];
+    if !report.io.is_empty() {
+        lines.push(format!("  I/O: {}", report.io));
+    }
     if !report.tiers.is_empty() {
         let mut table = Table::new(&["tier", "bytes", "allocated", "object"]);
         for share in &report.tiers {

@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use mounted::command::shell;
-use mounted::{Plan, TestVolume, have_program, is_root, skip};
+use mounted::{Plan, TestVolume, have_program, is_root, skip, skip_where_io_is_named};
 use rustix::fs::{AtFlags, CWD, StatxFlags, StatxTimestamp, Timespec, Timestamps};
 
 /// How many requests of each kind the daemon was sent so far.
@@ -41,12 +41,15 @@ fn counts(list: &[(&str, u64)]) -> BTreeMap<String, u64> {
 
 #[test]
 fn each_operation_costs_the_messages_that_it_must_and_no_more() {
+    if skip_where_io_is_named() {
+        return;
+    }
     let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
     let path = volume.path().join("file");
     // What a first look at the mount costs is paid.
     fs::metadata(volume.path()).unwrap();
     // Nothing is open while the daemon is asked: the program that asks would close its copy of the descriptor, which the
-    // daemon is told.
+    // daemon is told. Of closes by those who only read it is not told.
     let wrote = cost(&volume, || {
         let mut file = OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
         file.write_all(&[7; 2048]).unwrap();
@@ -56,18 +59,18 @@ fn each_operation_costs_the_messages_that_it_must_and_no_more() {
     assert_eq!(wrote, counts(&first));
     let opened = cost(&volume, || drop(File::open(&path).unwrap()));
     // The write made the kernel's attributes old.
-    assert_eq!(opened, counts(&[("getattr", 1), ("open", 1), ("flush", 1), ("release", 1)]));
+    assert_eq!(opened, counts(&[("getattr", 1), ("open", 1), ("release", 1)]));
     let read = cost(&volume, || {
         let mut bytes = [0; 2048];
         File::open(&path).unwrap().read_exact(&mut bytes).unwrap();
         assert_eq!(bytes, [7; 2048]);
     });
     // Only a part of the page was written, so the rest of it is read, once.
-    assert_eq!(read, counts(&[("open", 1), ("read", 1), ("flush", 1), ("release", 1)]));
+    assert_eq!(read, counts(&[("open", 1), ("read", 1), ("release", 1)]));
     let read_again = cost(&volume, || {
         File::open(&path).unwrap().read_exact(&mut [0; 2048]).unwrap();
     });
-    assert_eq!(read_again, counts(&[("open", 1), ("flush", 1), ("release", 1)]));
+    assert_eq!(read_again, counts(&[("open", 1), ("release", 1)]));
     fs::metadata(&path).unwrap();
     let looked = cost(&volume, || {
         for _ in 0..10 {

@@ -215,7 +215,7 @@ fn wrong_configurations_are_refused_with_their_line_before_anything_is_touched()
     let first = config.lines().count() + 1;
     for (text, line, words) in [
         ("[[rule]]\npath = \"x\"\ntiers = [\"tape\"]\n", first + 2, &["no tier `tape`", "`fast`"][..]),
-        ("[[rule]]\npath = \"x\"\n", first, &["no effect", "`policy` or `tiers`"]),
+        ("[[rule]]\npath = \"x\"\n", first, &["no effect", "`policy`, `tiers` or `passthrough`"]),
         ("[[rule]]\npolicy = \"lru\"\n[[rule]]\npath = \"x\"\npolicy = \"poly\"\n", first + 2, &["never decides"]),
         ("[[rule]]\npath = \"x\"\npolcy = \"lru\"\n", first + 2, &["polcy"]),
         ("[[rule]]\nolder_than = \"3 months\"\npolicy = \"lru\"\n", first + 1, &["3 months", "30 d"]),

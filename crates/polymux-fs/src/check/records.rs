@@ -11,13 +11,14 @@ use super::{Examination, kinds, put_inode};
 use crate::error::Result;
 use crate::store::describe::{decode_number, describe_record};
 use crate::store::keys::{self, NumberKind};
-use crate::store::{EntryCount, InodeBody, InodeRecord, put_number_range_end};
+use crate::store::{EntryCount, InodeBody, InodeRecord, boot_format, put_number_range_end};
+use crate::volume::BootId;
 
 /// First position of a directory, as `namespace` gives it.
 const COOKIE_FIRST: u64 = 16;
 
-/// Kinds of which a record that cannot be read is removed.
-const REPLACEABLE: [char; 10] = ['d', 'c', 'p', 'g', 'h', 'x', 'o', 'L', 'S', 's'];
+/// Kinds of which a record that cannot be read is removed, or says from then on that nothing is known (`K`).
+const REPLACEABLE: [char; 11] = ['d', 'c', 'p', 'g', 'h', 'x', 'o', 'L', 'S', 's', 'K'];
 
 /// Kinds of the volume as a whole, which other passes look after.
 const OF_THE_VOLUME: [char; 4] = ['V', 'E', 't', 'n'];
@@ -66,7 +67,11 @@ fn record(exam: &mut Examination<'_>, in_use: &mut InUse, key: &[u8], value: &[u
     if letter == 'i' {
         exam.unreadable_inodes += 1;
     }
-    repair.delete(key);
+    match letter {
+        // It may have said that the present kernel uses objects.
+        'K' => repair.put(key, boot_format::encode(BootId::UNKNOWN)),
+        _ => repair.delete(key),
+    };
     let repair = Some(repair).filter(|_| REPLACEABLE.contains(&letter) || key_is_malformed(letter, key));
     if letter == 'd' && key.len() > 13 {
         let parent = ino.unwrap_or(Ino(0));

@@ -1,6 +1,6 @@
 //! Policies, rules and pins: what steers placement and movement, and why.
 
-use polymux_policy::{PolicyKind, Rule, RuleError, RuleMatch, RuleSet};
+use polymux_policy::{PassthroughUse, PolicyKind, Rule, RuleError, RuleMatch, RuleSet};
 use polymux_types::Ino;
 
 use super::FileSystem;
@@ -21,6 +21,8 @@ pub struct NamedRule {
     pub policy: Option<PolicyKind>,
     /// Tiers that they may be on, best first; all where empty.
     pub tiers: Vec<String>,
+    /// Whether the kernel may use them directly; `None`: as the options of the mount say.
+    pub passthrough: Option<PassthroughUse>,
 }
 
 /// Why rules were not taken. Nothing was changed.
@@ -60,6 +62,7 @@ fn numbered(rules: &[NamedRule], tiers: &[(u16, String)]) -> std::result::Result
             name: rule.name.clone(),
             matches: rule.matches.clone(),
             policy: rule.policy,
+            passthrough: rule.passthrough,
             tiers: rule.tiers.iter().map(number).collect::<std::result::Result<_, _>>()?,
         });
     }

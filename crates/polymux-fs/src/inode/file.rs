@@ -2,15 +2,17 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use polymux_tier::ObjectRef;
-use polymux_types::TierId;
+use polymux_tier::{Loan, ObjectRef};
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::sync::{Mutex, RwLock};
+use polymux_types::{TierId, Timestamp};
 
 use super::inline::InlineData;
+use super::io_mode::IoModes;
 use super::moving::MoveTicketPlace;
 use crate::blockmap::{BlockMap, NodeTable, Owner};
 use crate::error::{Error, Result};
+use crate::passthrough::{BackingId, Obstacle};
 use crate::store::ObjectEntry;
 
 /// What the record of a regular file holds. Changed only inside a transaction.
@@ -24,10 +26,45 @@ pub(crate) struct Layout {
     pub(crate) damaged: Vec<(u64, u64)>,
 }
 
-/// State of a regular file. Lock order: `barrier`, `append`, range nodes, record lock, `layout`, `inline`,
+/// How the open descriptions of a file do their I/O, and what the kernel has of it while it is passed through.
+#[derive(Debug, Default)]
+pub(crate) struct PassedThrough {
+    pub(crate) modes: IoModes,
+    pub(crate) loan: Option<Box<dyn Loan>>,
+    pub(crate) backing: Option<BackingId>,
+    /// Why the last description that could have been passed through was not.
+    pub(crate) refused: Option<Obstacle>,
+    /// Room counted for it on its tier.
+    pub(crate) granted_bytes: u64,
+}
+
+/// State of a regular file. Lock order: `passed`, `barrier`, `append`, range nodes, record lock, `layout`, `inline`,
 /// `unsynced`.
 #[derive(Debug)]
 pub(crate) struct FileState {
+    /// Held while a description begins or ends, as the kernel has them.
+    pub(crate) passed: Mutex<PassedThrough>,
+    /// The kernel uses the one object of the file for descriptions of this mount. Changes under `passed`; it becomes true for a file
+    /// that is not held, and false, under the barrier alone.
+    pub(crate) is_lent: AtomicBool,
+    /// It may change it, too. Changes with the same locks.
+    pub(crate) is_lent_for_changes: AtomicBool,
+    /// Somebody has the one object whom no description stands for any more: a mapping whose descriptor was closed, or whoever has
+    /// it since an earlier mount.
+    pub(crate) is_held: AtomicBool,
+    /// He may change it.
+    pub(crate) is_held_for_changes: AtomicBool,
+    /// Whether that is so was found out.
+    pub(crate) holder_looked_for: AtomicBool,
+    /// What was changed directly may not be durable, and nobody knows which bytes that are.
+    ///
+    /// Counted down by syncs that succeed after the last change: the first one may have begun before it.
+    pub(crate) has_direct_changes: AtomicU32,
+    /// Modification time of the object, as last seen while it was changed directly. Held while the object is looked at and what it
+    /// says is taken over, so that no older answer comes after a newer one.
+    pub(crate) object_modified: Mutex<Timestamp>,
+    /// Pages that the kernel has of the file may be older than its object.
+    pub(crate) pages_stale: AtomicBool,
     /// Writers share it; truncate, punch and friends have it alone.
     pub(crate) barrier: RwLock<()>,
     /// The move that is under way.
@@ -38,6 +75,8 @@ pub(crate) struct FileState {
     /// Held while an object is added to the list, by writers of disjoint ranges.
     pub(crate) adding_object: Mutex<()>,
     pub(crate) layout: RwLock<Layout>,
+    /// The log up to here says which of several objects owns what.
+    pub(crate) layout_sequence: AtomicU64,
     /// The bytes, while no object holds them.
     pub(crate) inline: InlineData,
     /// A transaction with the record failed, so what is in memory is not in the store.
@@ -68,11 +107,21 @@ pub(crate) struct FileState {
 impl FileState {
     pub(crate) fn new(layout: Layout, size_known: bool) -> Self {
         Self {
+            passed: Mutex::default(),
+            is_lent: AtomicBool::new(false),
+            is_lent_for_changes: AtomicBool::new(false),
+            is_held: AtomicBool::new(false),
+            is_held_for_changes: AtomicBool::new(false),
+            holder_looked_for: AtomicBool::new(false),
+            has_direct_changes: AtomicU32::new(0),
+            object_modified: Mutex::new(Timestamp::new(0, 0)),
+            pages_stale: AtomicBool::new(false),
             barrier: RwLock::new(()),
             moving: MoveTicketPlace::default(),
             append: Mutex::new(()),
             nodes: NodeTable::default(),
             adding_object: Mutex::new(()),
+            layout_sequence: AtomicU64::new(0),
             inline: InlineData::new(layout.objects.is_empty() && layout.size_floor > 0),
             uncommitted: AtomicBool::new(false),
             closed_ms: AtomicU64::new(0),
@@ -88,6 +137,16 @@ impl FileState {
             error_sequence: AtomicU32::new(layout.error_sequence),
             layout: RwLock::new(layout),
         }
+    }
+
+    /// Whether the kernel uses the one object of the file, which owns all of it until then.
+    pub(crate) fn is_passed_through(&self) -> bool {
+        self.is_lent.load(Ordering::Acquire) || self.is_held.load(Ordering::Acquire)
+    }
+
+    /// Whether it may change it, too.
+    pub(crate) fn is_changed_directly(&self) -> bool {
+        self.is_lent_for_changes.load(Ordering::Acquire) || self.is_held_for_changes.load(Ordering::Acquire)
     }
 
     pub(crate) fn size(&self) -> u64 {

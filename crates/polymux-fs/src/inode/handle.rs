@@ -1,11 +1,12 @@
 //! Open descriptions. A handle is never reused within one mount.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use polymux_types::sync::RwLock;
 
 use super::Inode;
+use super::io_mode::IoMode;
 use super::number_hash::NumberMap;
 use crate::attributes::OpenOptions;
 use crate::error::Result;
@@ -19,6 +20,10 @@ pub(crate) struct Handle {
     pub(crate) options: OpenOptions,
     /// The error sequence that this description has reported (DESIGN section 6).
     pub(crate) error_seen: AtomicU32,
+    /// How it does its I/O, once that was decided for the kernel.
+    pub(crate) io_mode: OnceLock<IoMode>,
+    /// The kernel never heard of it, nor of what is to become of the pages that it has.
+    pub(crate) is_untold: AtomicBool,
 }
 
 const SHARDS: usize = 64;
@@ -61,6 +66,12 @@ impl HandleTable {
 
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.0.read().len()).sum()
+    }
+
+    /// Number of descriptions that are passed through.
+    pub(crate) fn passed_through(&self) -> usize {
+        let is_passed = |handle: &&Arc<Handle>| handle.io_mode.get().is_some_and(|mode| mode.is_passed_through());
+        self.shards.iter().map(|shard| shard.0.read().values().filter(is_passed).count()).sum()
     }
 
     pub(crate) fn ids(&self) -> Vec<HandleId> {

@@ -98,6 +98,11 @@ impl FileState {
         turn
     }
 
+    /// Whether a move is under way.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.moving.ticket.lock().is_some()
+    }
+
     /// Whether a move to a tier is under way: its range there belongs to the mover.
     pub(crate) fn is_moving_to(&self, tier: TierId) -> bool {
         self.moving.ticket.lock().as_ref().is_some_and(|ticket| ticket.target == tier)

@@ -41,6 +41,7 @@ impl Core {
         self.ensure_size(inode, file)?;
         let _alone = file.lock_alone();
         let _append = file.append.lock();
+        self.see_direct_changes(inode, file)?;
         file.blocks_stale.store(true, Ordering::Release);
         if file.is_inline() && file.size() > 0 {
             let only_zeroes = match kind {
@@ -232,6 +233,9 @@ impl Core {
 
     /// Gives a hole of a file to tiers that have room for it, and reserves it there. It begins at a block.
     fn move_hole(&self, inode: &Inode, file: &FileState, owner: &ObjectEntry, start: u64, end: u64) -> Result<()> {
+        if file.is_passed_through() {
+            return Err(ErrorKind::NoSpace.into());
+        }
         let mut position = start_of(block_of(start));
         while position < end {
             let request = Request { length: end - position, file_end: end, partial: true, except: Some(owner.tier) };

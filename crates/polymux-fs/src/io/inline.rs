@@ -10,8 +10,7 @@ use std::sync::atomic::Ordering;
 
 use crate::caller::Wait;
 use crate::core::Core;
-use crate::counters::Counters;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::inode::{FileState, Inode, Layout};
 use crate::store::INLINE_SIZE_LIMIT;
 
@@ -136,10 +135,7 @@ impl Core {
     /// object on a tier; whoever must not wait is sent away before that. Takes the locks of a writer.
     pub(crate) fn log_inline(&self, inode: &Inode, file: &FileState, wait: Wait) -> Result<()> {
         match self.put_inline(inode, file) {
-            Err(error) if error.is_out_of_room() && wait == Wait::Never => {
-                Counters::count(&self.counters.would_block);
-                Err(ErrorKind::WouldBlock.into())
-            }
+            Err(error) if error.is_out_of_room() && wait == Wait::Never => Err(self.would_block()),
             Err(error) if error.is_out_of_room() => {
                 let _shared = file.barrier.read();
                 let _append = file.append.lock();

@@ -55,7 +55,11 @@ impl Core {
             Ok(result)
         };
         let undo = || before.take().into_iter().for_each(|before| file.take_back(before));
-        self.transact_or_undo(&[inode], body, undo)
+        let result = self.transact_or_undo(&[inode], body, undo)?;
+        if before.into_inner().is_some_and(|before| before.layout.objects.len() > 1) {
+            file.layout_sequence.fetch_max(inode.last_sequence().0, Ordering::AcqRel);
+        }
+        Ok(result)
     }
 }
 

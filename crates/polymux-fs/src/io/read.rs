@@ -1,7 +1,7 @@
 //! Optimistic reads across tiers.
 
 use polymux_tier::{TierError, Wait};
-use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
 
 use super::{block_after, block_of, start_of};
 use crate::blockmap::{Owner, Run};
@@ -16,10 +16,24 @@ use crate::store::ObjectEntry;
 /// Optimistic attempts before a read holds the mapping.
 const ATTEMPTS_MAX: u32 = 8;
 
+/// Reads up to here are not part of a stream: the kernel reads more ahead of one.
+const SINGLE_READ_MAX: usize = 8 << 10;
+
+/// Who has the bytes after a read, so that they are in memory once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keeper {
+    /// The file system of the tier.
+    Tier,
+    /// Whoever asked: the kernel keeps pages of the file.
+    Reader,
+}
+
 /// What one attempt reads from.
 struct Plan {
     noted: u64,
     end: u64,
+    /// Of the file.
+    size: u64,
     parts: Vec<(Run, Option<ObjectEntry>)>,
 }
 
@@ -43,7 +57,15 @@ fn plan(inode: &Inode, file: &FileState, layout: &Layout, offset: u64, length: u
             Some(Owner::Hole) | None => (run, None),
         })
         .collect();
-    Ok(Some(Plan { noted, end, parts }))
+    Ok(Some(Plan { noted, end, size, parts }))
+}
+
+/// Range nodes of which a read saw the last byte, or the last one of the file, and the one before, where reads of a stream that
+/// overtook one another left something.
+fn read_to_the_end(plan: &Plan, offset: u64) -> Option<(u64, u64)> {
+    let first = offset / RANGE_NODE_SIZE;
+    let to = if plan.end == plan.size { plan.end } else { plan.end / RANGE_NODE_SIZE * RANGE_NODE_SIZE };
+    (first * RANGE_NODE_SIZE < to).then_some((first.saturating_sub(1) * RANGE_NODE_SIZE, to))
 }
 
 impl Core {
@@ -54,7 +76,7 @@ impl Core {
         file: &FileState,
         offset: u64,
         buffer: &mut [u8],
-        wait: Wait,
+        (wait, keeper): (Wait, Keeper),
     ) -> Result<usize> {
         self.ensure_size(inode, file)?;
         for _ in 0..ATTEMPTS_MAX {
@@ -66,7 +88,11 @@ impl Core {
                 plan(inode, file, &layout, offset, buffer.len())?
             };
             let Some(plan) = plan else { return Ok(0) };
-            let outcome = self.carry_out_read(&plan, offset, buffer, wait);
+            if (wait, keeper) == (Wait::Never, Keeper::Reader) && read_to_the_end(&plan, offset).is_some() {
+                // Pages that were not written out yet are waited for where they are given up.
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            let outcome = self.carry_out_read(&plan, offset, buffer, (wait, keeper));
             if file.nodes.map_unchanged_since(block_of(offset)..block_after(plan.end), plan.noted) {
                 if let Ok(count) = &outcome {
                     self.note_access(inode, AccessKind::Read, offset, *count);
@@ -84,12 +110,12 @@ impl Core {
             return self.read_inline(inode, file, &layout, offset, buffer);
         }
         match plan(inode, file, &layout, offset, buffer.len())? {
-            Some(plan) => self.carry_out_read(&plan, offset, buffer, wait),
+            Some(plan) => self.carry_out_read(&plan, offset, buffer, (wait, keeper)),
             None => Ok(0),
         }
     }
 
-    fn carry_out_read(&self, plan: &Plan, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize> {
+    fn carry_out_read(&self, plan: &Plan, offset: u64, buffer: &mut [u8], how: (Wait, Keeper)) -> Result<usize> {
         let mut filled = 0;
         for (run, entry) in &plan.parts {
             let start = offset.max(start_of(run.start));
@@ -97,21 +123,47 @@ impl Core {
             let length = usize::try_from(end - start).expect("a part of a buffer fits into memory");
             let part = &mut buffer[filled..filled + length];
             match entry {
-                Some(entry) => self.read_part(entry, start, part, wait)?,
+                Some(entry) => self.read_part(entry, start, part, how)?,
                 None => part.fill(0),
             }
             filled += length;
         }
+        if how.1 == Keeper::Reader {
+            self.drop_behind(plan, offset);
+        }
         Ok(filled)
     }
 
+    /// Range nodes whose end was read go out of the memory of their tiers: whoever reads on has them.
+    fn drop_behind(&self, plan: &Plan, offset: u64) {
+        let Some((from, to)) = read_to_the_end(plan, offset) else { return };
+        // Of what other objects own, these have nothing in memory.
+        for entry in plan.parts.iter().filter_map(|(_, entry)| entry.as_ref()) {
+            if let Ok(handle) = self.tiers.by_id(entry.tier)
+                && let Some(tier) = handle.present()
+            {
+                tier.drop_behind(reference_of(entry), from, to - from);
+            }
+        }
+    }
+
     /// Fills a part from one object; what lies beyond the object's end is a hole of the file.
-    pub(crate) fn read_part(&self, entry: &ObjectEntry, offset: u64, part: &mut [u8], wait: Wait) -> Result<()> {
+    pub(crate) fn read_part(
+        &self,
+        entry: &ObjectEntry,
+        offset: u64,
+        part: &mut [u8],
+        (wait, keeper): (Wait, Keeper),
+    ) -> Result<()> {
         let handle = self.tiers.by_id(entry.tier)?;
+        let object = reference_of(entry);
         let count = handle.transfer(
             Direction::Read,
             |count| *count,
-            |tier| tier.read(reference_of(entry), offset, part, wait),
+            |tier| match keeper {
+                Keeper::Reader if part.len() <= SINGLE_READ_MAX => tier.read_for_keeper(object, offset, part, wait),
+                Keeper::Reader | Keeper::Tier => tier.read(object, offset, part, wait),
+            },
         )?;
         part[count..].fill(0);
         Ok(())

@@ -22,6 +22,11 @@ use crate::store::ObjectEntry;
 impl Core {
     /// Finds out the size where the record leaves it to an object, once per stay in memory.
     pub(crate) fn ensure_size(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        self.look_for_holder(inode, file)?;
+        if file.is_changed_directly() {
+            // Nothing is cut below whoever goes on writing.
+            return self.see_direct_changes(inode, file);
+        }
         if file.size_known.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -90,9 +95,13 @@ impl Core {
 
     /// After an unclean stop the object may have been written later than the record says.
     fn adopt_modification_time(&self, inode: &Inode, stat: &polymux_tier::ObjectStat) {
-        if !self.after_unclean_stop.load(Ordering::Acquire) {
-            return;
+        if self.after_unclean_stop.load(Ordering::Acquire) {
+            self.adopt_newer_modification_time(inode, stat);
         }
+    }
+
+    /// Somebody may have written to the object unheard.
+    pub(super) fn adopt_newer_modification_time(&self, inode: &Inode, stat: &polymux_tier::ObjectStat) {
         let mut common = inode.common.write();
         // The record is newer than the object where a time was set by hand, which always changes the attributes.
         if stat.modified > common.changed && stat.size > 0 {

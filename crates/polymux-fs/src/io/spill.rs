@@ -14,6 +14,7 @@ use polymux_types::TierId;
 use polymux_types::limits::BLOCK_SIZE;
 
 use super::layout_change::Company;
+use super::read::Keeper;
 use super::write::{Obstacle, Step, publish_size};
 use super::{block_after, block_of, start_of};
 use crate::blockmap::{END, Owner};
@@ -41,6 +42,9 @@ impl Core {
         data: &[u8],
         has_append_lock: bool,
     ) -> Result<Step> {
+        if file.is_passed_through() {
+            return Err(ErrorKind::NoSpace.into());
+        }
         let end_block = block_after(file.size());
         let first = block_of(position);
         let is_tail = first >= end_block;
@@ -109,6 +113,9 @@ impl Core {
         tier: TierId,
         first: u64,
     ) -> Result<ObjectEntry> {
+        if file.is_passed_through() {
+            return Err(ErrorKind::NoSpace.into());
+        }
         if !is_planted(PlantedFault::SpreadAppendNotSettled) {
             self.settle(inode, file)?;
         }
@@ -201,7 +208,7 @@ impl Core {
         let content_end = start_of(last).min(file.size().max(position + data.len() as u64));
         let mut content = vec![0; usize::try_from(content_end - start_of(first)).expect("two MiB fit")];
         if let Some(old) = &old {
-            self.read_part(old, start_of(first), &mut content, Wait::Allowed)?;
+            self.read_part(old, start_of(first), &mut content, (Wait::Allowed, Keeper::Tier))?;
         }
         let within = usize::try_from(position - start_of(first)).expect("less than a block");
         content[within..within + data.len()].copy_from_slice(data);

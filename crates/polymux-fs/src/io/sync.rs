@@ -38,7 +38,14 @@ impl Core {
         outcome: Option<std::result::Result<(), TierError>>,
     ) -> Result<()> {
         match (outcome, written) {
-            (None, None) | (Some(Ok(())), _) => Ok(()),
+            (Some(Ok(())), _) => {
+                if !file.is_changed_directly() {
+                    let less = |left: u32| left.checked_sub(1);
+                    let _ = file.has_direct_changes.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+                }
+                Ok(())
+            }
+            (None, None) => Ok(()),
             (None, Some((start, end))) => {
                 file.note_unsynced(slot, start, end);
                 Err(ErrorKind::TierMissing(entry.tier).into())
@@ -82,6 +89,9 @@ impl Core {
                 return Ok(());
             }
             let mut layout = file.layout.write();
+            // Of what the kernel wrote itself nobody knows the place: it is told, as a native file system does, and read on.
+            let nobody_knows = written.is_none() && file.has_direct_changes.load(Ordering::Acquire) > 0;
+            let (start, end) = if nobody_knows { (0, 0) } else { (start, end) };
             let runs = layout.map.runs(super::block_of(start), super::block_after(end.max(start + 1)));
             for run in runs.iter().filter(|run| run.owner == Some(crate::blockmap::Owner::Slot(slot))) {
                 layout.damage(start.max(super::start_of(run.start)), end.min(super::start_of(run.end)));

@@ -34,11 +34,17 @@ impl Core {
         let _alone = file.lock_alone();
         let _append = file.append.lock();
         file.blocks_stale.store(true, Ordering::Release);
+        self.see_direct_changes(inode, file)?;
         if self.truncate_inline(inode, file, size)? {
             return Ok(());
         }
         let present = file.size();
-        if size == 0 {
+        if size == 0 && file.is_passed_through() {
+            // Whoever has it open goes on using the object that it has.
+            self.cut_single(inode, file, 0)?;
+            file.emptied.store(true, Ordering::Release);
+            Ok(())
+        } else if size == 0 {
             self.empty(inode, file)
         } else if size > present {
             self.extend(inode, file, size)

@@ -80,6 +80,9 @@ impl Core {
             drop(turn.take());
             wants_append_lock |= file.is_inline();
             let append = wants_append_lock.then(|| lock_append(file, wait)).transpose()?;
+            if append.is_some() {
+                self.see_direct_changes(inode, file)?;
+            }
             if request.append && written == 0 {
                 offset = file.size();
             }

@@ -103,6 +103,7 @@ impl Core {
         match waits_for {
             WaitsFor::Room(Some(tier)) => self.tiers.by_id(*tier).map_or(0, |tier| tier.room_generation()),
             WaitsFor::Room(None) => self.tiers.all().iter().map(|tier| 1 + tier.room_generation()).sum(),
+            WaitsFor::Close(ino) => u64::from(!self.is_passed_through(*ino)),
             WaitsFor::Tier(tier) => u64::from(self.is_usable(*tier)),
             WaitsFor::Repair(tier, _) => u64::from(self.is_working(*tier)),
         }
@@ -124,7 +125,7 @@ impl Core {
             Outcome::Over => self.finish_job(job),
             Outcome::Again => self.moves.put_back(job, self.clock.elapsed()),
             Outcome::Interrupted(interrupt) => {
-                job.stops += 1;
+                job.stops += u32::from(!matches!(interrupt, Interrupt::PassedThrough));
                 job.interruptions += 1;
                 self.interrupted(job, interrupt, target);
             }
@@ -145,6 +146,7 @@ impl Core {
                 // Where the tier says that it has room and takes no bytes (a quota), it is not asked for ever.
                 many.then_some(WaitsFor::Room(Some(tier)))
             }
+            Interrupt::PassedThrough => Some(WaitsFor::Close(job.ino)),
             Interrupt::Offline(tier) => Some(WaitsFor::Tier(tier)),
             Interrupt::SyncFailed(tier) => {
                 many.then(|| WaitsFor::Repair(tier, "its copy could not be made durable".to_owned()))
@@ -164,6 +166,8 @@ impl Core {
             Some(waits_for) => {
                 Counters::count(&self.counters.moves_parked);
                 let event = match &waits_for {
+                    // It may have been closed since the move looked.
+                    WaitsFor::Close(_) => 0,
                     // The tier does not fail, so its repair will not be told: tried again, after longer and longer rests.
                     WaitsFor::Repair(tier, _) if self.is_working(*tier) => u64::MAX,
                     waits_for => self.event_count(waits_for),

@@ -140,7 +140,11 @@ impl Core {
         let target = selection.target;
         let ranges: Vec<Range<u64>> = wanted.iter().map(whole_nodes).collect();
         let (ticket, runs) = {
+            self.look_again(inode, file)?;
             let alone = file.lock_for_move();
+            if file.is_passed_through() {
+                return Err(Interrupt::PassedThrough);
+            }
             let layout = file.layout.read();
             if layout.objects.is_empty() {
                 return Ok(Beginning::NothingToMove);

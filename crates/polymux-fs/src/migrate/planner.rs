@@ -200,6 +200,10 @@ impl Core {
     ) -> Result<()> {
         let Some(file) = inode.file() else { return Ok(()) };
         self.ensure_size(inode, file)?;
+        if file.is_passed_through() {
+            // It stays until it is closed, which counts as a use of it.
+            return Ok(());
+        }
         let context = self.context_of(inode);
         for piece in pieces_of_node(file, node) {
             let facts = self.range_facts(inode, file, node, piece, &context, table);

@@ -188,6 +188,10 @@ impl Core {
             self.pass_over(ino, &error);
             return true;
         }
+        if file.is_passed_through() {
+            // It stays until it is closed: something else makes room.
+            return true;
+        }
         let context = self.context_for(&inode, search.policy);
         let is_whole = context.policy == polymux_policy::PolicyKind::WholeFile;
         for node in nodes_on(file, tier, search.node) {

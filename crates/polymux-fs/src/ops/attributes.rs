@@ -22,8 +22,10 @@ impl Core {
         let Some(file) = inode.file().filter(|_| caller.wait == Wait::Never) else { return Ok(()) };
         let asks_for_size =
             || self.after_unclean_stop.load(Ordering::Acquire) || file.layout.read().extender().is_some();
+        let asks_for_object = file.is_changed_directly()
+            || self.holders.are_possible() && !file.holder_looked_for.load(Ordering::Acquire);
         let asks_for_room = file.blocks_stale.load(Ordering::Acquire) && !file.is_inline();
-        if !file.size_known.load(Ordering::Acquire) && asks_for_size() || asks_for_room {
+        if !file.size_known.load(Ordering::Acquire) && asks_for_size() || asks_for_room || asks_for_object {
             return self.check_may_wait(caller);
         }
         Ok(())
@@ -78,6 +80,10 @@ impl Core {
             || change.accessed.is_some()
             || change.modified.is_some();
         if changes_record {
+            let object_time = match inode.file() {
+                Some(file) => self.hold_object_time(&inode, file)?,
+                None => None,
+            };
             let acl = self.acl_after_chmod(&inode, change)?;
             self.put_with_state(&inode, |transaction| {
                 let now = self.now();
@@ -89,6 +95,9 @@ impl Core {
                 }
                 Ok(())
             })?;
+            if let (Some(mut seen), Some(file), Some(_)) = (object_time, inode.file(), change.modified) {
+                *seen = self.object_time(file)?;
+            }
         }
         self.stamp_later(&inode);
         self.attributes_of(&inode)
@@ -151,7 +160,7 @@ impl Core {
         }
         self.truncate_file(inode, file, size)?;
         self.note_modified(caller, inode);
-        Ok(())
+        self.pass_over_object_time(file)
     }
 
     /// The access ACL that a change of the permission bits leaves, where the file has one.

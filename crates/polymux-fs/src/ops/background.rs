@@ -65,6 +65,11 @@ impl Core {
             Ok(true) => progress = Progress::Worked,
             Err(error) => log::error!("volume {}: describing objects failed: {error}", self.name),
         }
+        match self.look_at_held_files() {
+            Ok(false) => {}
+            Ok(true) => progress = Progress::Worked,
+            Err(error) => log::error!("volume {}: looking at files that are still open failed: {error}", self.name),
+        }
         match self.ask_sizes(FILES_PER_STEP) {
             Ok(false) => {}
             Ok(true) => progress = Progress::Worked,
@@ -199,6 +204,7 @@ impl Core {
         if !self.is_read_only() {
             self.wait_for_answers();
         }
+        let passed_through = self.handles.passed_through();
         let mut outcome = Ok(());
         for handle in self.handles.ids() {
             outcome = outcome.and(self.release(handle));
@@ -233,6 +239,7 @@ impl Core {
             return Err(error);
         }
         self.close_stamp_mark()?;
+        self.forget_boot(passed_through)?;
         if self.sizes_asked.lock().is_none() {
             self.stamp_clean()?;
         } else {
@@ -289,6 +296,9 @@ impl Core {
 
     /// Whether nothing of a file is lost and the tier that extends it is there.
     fn may_settle(&self, file: &crate::inode::FileState) -> Result<bool> {
+        if file.is_changed_directly() {
+            return Ok(false);
+        }
         let layout = file.layout.read();
         let present = match layout.extender() {
             Some((_, entry)) => self.tiers.by_id(entry.tier)?.present().is_some(),

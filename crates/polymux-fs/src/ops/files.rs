@@ -1,7 +1,7 @@
 //! Open files: reading, writing, syncing, copying.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use polymux_types::limits::FILE_SIZE_MAX;
 use polymux_types::{Errno, Ino};
@@ -13,8 +13,9 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_system::HandleId;
-use crate::inode::{FileState, Handle, Inode};
-use crate::io::{WriteRequest, lost_bytes};
+use crate::inode::{FileState, Handle, Inode, IoMode};
+use crate::io::{Keeper, WriteRequest, lost_bytes};
+use crate::passthrough::IoDecision;
 use crate::planted_faults::{PlantedFault, is_planted};
 
 /// Bytes copied at once by `copy_range`.
@@ -82,7 +83,19 @@ impl Core {
         lifecycle.handles += 1;
         drop(lifecycle);
         let seen = inode.file().map_or(0, |file| file.error_sequence.load(Ordering::Acquire));
-        Ok(self.handles.insert(Handle { inode: inode.clone(), options, error_seen: AtomicU32::new(seen) }))
+        Ok(self.handles.insert(Handle {
+            inode: inode.clone(),
+            options,
+            error_seen: AtomicU32::new(seen),
+            io_mode: OnceLock::new(),
+            is_untold: AtomicBool::new(false),
+        }))
+    }
+
+    /// Says how a description that was just opened does its I/O.
+    pub(crate) fn decide_io_mode_of(&self, handle: HandleId) -> Result<IoDecision> {
+        let handle = self.handles.get(handle)?;
+        self.decide_io_mode(&handle)
     }
 
     pub(crate) fn is_inline(&self, handle: HandleId) -> Result<bool> {
@@ -94,7 +107,13 @@ impl Core {
         if !handle.options.read && !handle.options.execute {
             return Err(Errno::EBADF.into());
         }
-        let count = self.read_file(&handle.inode, file_of(&handle)?, offset, buffer, caller.wait)?;
+        let file = file_of(&handle)?;
+        if caller.wait == Wait::Never && file.is_changed_directly() {
+            // How long it is has to be asked of its tier.
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let keeper = if handle.io_mode.get() == Some(&IoMode::Cached) { Keeper::Reader } else { Keeper::Tier };
+        let count = self.read_file(&handle.inode, file, offset, buffer, (caller.wait, keeper))?;
         Counters::count(&self.counters.reads);
         Counters::add(&self.counters.bytes_read, count);
         self.note_accessed(&handle.inode);
@@ -186,6 +205,10 @@ impl Core {
     fn log_before_release(&self, handle: HandleId) -> Result<()> {
         let handle = self.handles.get(handle)?;
         let inode = &handle.inode;
+        if handle.io_mode.get().is_some_and(|mode| mode.is_passed_through()) {
+            // What the kernel did to the object is asked of its tier.
+            return Err(ErrorKind::WouldBlock.into());
+        }
         let is_last = inode.lifecycle.lock().handles == 1;
         // What has no name any more is deleted, and never logged.
         let has_name = inode.common.read().links > 0;
@@ -196,9 +219,18 @@ impl Core {
         }
     }
 
+    /// Releases a description that the kernel was not told of.
+    pub(crate) fn take_back(&self, handle: HandleId) -> Result<()> {
+        self.handles.get(handle)?.is_untold.store(true, Ordering::Release);
+        self.release(handle)
+    }
+
     pub(crate) fn release(&self, handle: HandleId) -> Result<()> {
         let handle = self.handles.remove(handle)?;
         let inode = &handle.inode;
+        if let Err(error) = self.end_io_mode(&handle) {
+            log::warn!("inode {}: what the kernel did to its object is not known yet: {error}", inode.ino);
+        }
         let is_last = {
             let mut lifecycle = inode.lifecycle.lock();
             lifecycle.handles = lifecycle.handles.checked_sub(1).expect("each handle is counted once");
@@ -336,7 +368,7 @@ impl Core {
     }
 
     fn copy_step(&self, from: &Handle, to: &Handle, offsets: (u64, u64), buffer: &mut [u8]) -> Result<usize> {
-        let count = self.read_file(&from.inode, file_of(from)?, offsets.0, buffer, Wait::Allowed)?;
+        let count = self.read_file(&from.inode, file_of(from)?, offsets.0, buffer, (Wait::Allowed, Keeper::Tier))?;
         let request = WriteRequest { offset: offsets.1, data: &buffer[..count], append: false, wait: Wait::Allowed };
         self.write_file(&to.inode, file_of(to)?, request).map(|(_, written)| written)
     }

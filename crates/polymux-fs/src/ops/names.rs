@@ -6,7 +6,7 @@ use crate::access::EXECUTE;
 use crate::attributes::{Attributes, FileKind, NodeKind, OpenOptions, RenameMode};
 use crate::caller::{Caller, Wait};
 use crate::core::Core;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::file_system::HandleId;
 use crate::inode::Body;
 use crate::namespace::NewInode;
@@ -17,8 +17,7 @@ impl Core {
         if caller.wait == Wait::Allowed {
             return Ok(());
         }
-        crate::counters::Counters::count(&self.counters.would_block);
-        Err(ErrorKind::WouldBlock.into())
+        Err(self.would_block())
     }
 
     pub(crate) fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attributes> {

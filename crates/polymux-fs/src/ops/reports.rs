@@ -12,7 +12,8 @@ use crate::blockmap::Owner;
 use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{FileState, Inode, reference_of};
-use crate::report::{ExtentReport, FileLocation, TierLoadReport, TierShare, TierStatus, VolumeStatus};
+use crate::passthrough::Obstacle;
+use crate::report::{ExtentReport, FileIo, FileLocation, TierLoadReport, TierShare, TierStatus, VolumeStatus};
 use crate::space::TierHandle;
 
 /// Where inline files are, in the place of the name of a tier.
@@ -75,6 +76,7 @@ impl Core {
             read_only: self.is_read_only(),
             guarantee,
             tiers,
+            passthrough: self.passthrough_state(),
             inodes_cached: self.inodes.len(),
             files_open: self.handles.len(),
             disowned_pending: self.disowned.len() as u64,
@@ -130,6 +132,7 @@ impl Core {
                 extent_records: 0,
                 damaged: Vec::new(),
                 open_handles,
+                io: FileIo::Closed(Err(Obstacle::NoObject)),
             });
         };
         self.ensure_size_or_guess(&inode, file)?;
@@ -192,6 +195,7 @@ impl Core {
             extent_records: self.metadata.extents(inode.ino)?.len() as u64,
             damaged: damaged.iter().map(|(start, end)| (*start, end - start)).collect(),
             open_handles,
+            io: self.describe_io(inode, file),
         })
     }
 }

@@ -5,7 +5,7 @@
 //!   name; one that names no tier is passed over.
 //! * Where there are neither rules nor attributes, nothing is looked up.
 
-use polymux_policy::{FileFacts, PolicyKind, RuleSet};
+use polymux_policy::{FileFacts, PassthroughUse, PolicyKind, RuleSet};
 use polymux_types::{Ino, TierId};
 
 use crate::core::Core;
@@ -142,6 +142,12 @@ impl Core {
             preferred: rule.tiers.clone(),
             source: ContextSource::Rule(index, rule.name.clone()),
         })
+    }
+
+    /// What the first rule that matches says of passthrough. A pin says nothing of it.
+    pub(crate) fn ruled_passthrough(&self, inode: &Inode) -> Result<Option<PassthroughUse>> {
+        let ContextSource::Rule(index, _) = self.ruled_context(inode)?.source else { return Ok(None) };
+        Ok(self.steering.read().rules.rules().nth(index).and_then(|rule| rule.passthrough))
     }
 
     /// Replaces policy and rules.

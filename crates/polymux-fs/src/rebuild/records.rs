@@ -17,8 +17,9 @@ use crate::store::keys::{self, NumberKind};
 use crate::store::volume_format::FORMAT_VERSION;
 use crate::store::{
     Dirent, EntryCount, EpochRecord, ExtentRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, ObjectRole,
-    PositionEntry, Shutdown, TierRecord, TierStanding, VolumeRecord, put_number_range_end,
+    PositionEntry, Shutdown, TierRecord, TierStanding, VolumeRecord, boot_format, put_number_range_end,
 };
+use crate::volume::BootId;
 
 /// Changes that are committed together.
 const BATCH_CHANGES_MAX: usize = 4096;
@@ -194,6 +195,8 @@ impl Writing<'_> {
         // Above everything that a stamp or a label says, so that stamps to come count more.
         let epoch = EpochRecord { epoch: Epoch(scan.epoch_max + 1), raising: false, shutdown: Shutdown::Unclean };
         self.batch.put(keys::epoch(), epoch.encode());
+        // Nobody knows who uses objects of a dead mount.
+        self.batch.put(keys::boot_with_objects(), boot_format::encode(BootId::UNKNOWN));
         let record = VolumeRecord { format_version: FORMAT_VERSION, id: source.volume.id, name: source.name.clone() };
         self.batch.put(keys::volume(), record.encode());
         self.commit()

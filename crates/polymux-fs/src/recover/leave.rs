@@ -157,12 +157,12 @@ impl Core {
             return Err(refused(format!("something is just being moved to tier `{name}`: try again in a moment")));
         }
         self.check_no_file_on(handle)?;
-        // What was given up there may go at once; what a tier refuses to give up stays.
-        while self.free_disowned()? > 0 {}
+        // What was given up there may go at once, also where the tier is slow; what it refuses to give up stays.
+        while handle.present().is_some() && self.free_disowned_on(id)? > 0 {}
         let pending = self.metadata.disowned()?.iter().filter(|record| record.tier == id).count();
         if pending > 0 {
             return Err(refused(format!(
-                "tier `{name}` still holds {pending} ranges that no file owns any more and that are not freed yet: try \
+                "tier `{name}` still holds what no file owns any more and what is not freed yet (ranges: {pending}): try \
                  again in a moment"
             )));
         }

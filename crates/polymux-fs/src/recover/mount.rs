@@ -47,6 +47,7 @@ pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<
     core.after_unclean_stop.store(!was_clean, Ordering::Release);
     *core.sizes_asked.lock() = (!was_clean).then_some(Ino(0));
     core.epoch.store(epoch.epoch.0, Ordering::Release);
+    core.read_holders()?;
     if options.access == Access::ReadWrite {
         core.forget_tiers(&unlisted)?;
         core.raise_epoch(epoch.epoch, &labels)?;

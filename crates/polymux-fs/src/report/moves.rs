@@ -59,6 +59,8 @@ pub enum Destination {
 pub enum WaitsFor {
     /// Room on this tier, or on any where there is no number.
     Room(Option<TierId>),
+    /// This file to be closed: it is passed through to the kernel.
+    Close(Ino),
     /// This tier to be there again.
     Tier(TierId),
     /// Something that cannot be read or made durable: the reason; it is tried again when the tier changes its state or the

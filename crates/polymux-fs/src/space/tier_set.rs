@@ -62,6 +62,8 @@ pub(crate) struct TierHandle {
     room: Mutex<Option<(Duration, Space)>>,
     /// Bytes written here since `room` was asked for.
     written_since: AtomicI64,
+    /// Room that files which the kernel changes directly may still take, as far as it was counted.
+    granted_bytes: AtomicU64,
     /// Files leave this tier, and nothing new comes to it.
     draining: AtomicBool,
     /// Grows whenever there may be more room here than before.
@@ -90,6 +92,7 @@ impl TierHandle {
             failures: RwLock::default(),
             room: Mutex::new(None),
             written_since: AtomicI64::new(0),
+            granted_bytes: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             room_generation: AtomicU64::new(0),
         }
@@ -351,9 +354,19 @@ impl TierHandle {
         self.note_space(tier.ask_often(|tier| tier.space()))
     }
 
-    /// Bytes that new data may still take here.
+    /// Bytes that new data may still take here, beside what is promised to files that the kernel changes directly.
     pub(crate) fn headroom(&self) -> u64 {
-        self.space().map_or(0, |space| space.free.saturating_sub(self.reserve_of(&space)))
+        let granted = self.granted_bytes.load(Ordering::Relaxed);
+        self.space().map_or(0, |space| space.free.saturating_sub(self.reserve_of(&space)).saturating_sub(granted))
+    }
+
+    pub(crate) fn grant_bytes(&self, bytes: u64) {
+        self.granted_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn return_bytes(&self, bytes: u64) {
+        let less = |granted: u64| Some(granted.saturating_sub(bytes));
+        let _ = self.granted_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     pub(crate) fn note_written(&self, bytes: usize) {

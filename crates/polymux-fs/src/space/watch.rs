@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use polymux_tier::{
-    AllocateMode, Capabilities, CounterSnapshot, Label, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Tier,
-    TierError, Wait,
+    AllocateMode, Capabilities, CounterSnapshot, Label, Loan, LoanPurpose, ObjectRef, ObjectStamp, ObjectStat,
+    SeekTarget, Space, Tier, TierError, Wait,
 };
 use polymux_types::sync::Mutex;
 use polymux_types::{Bucket, ObjectId};
@@ -407,6 +407,10 @@ impl Tier for WatchedTier {
         self.call(CallClass::Read, |tier| tier.read(object, offset, buffer, wait))
     }
 
+    fn read_for_keeper(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize> {
+        self.call(CallClass::Read, |tier| tier.read_for_keeper(object, offset, buffer, wait))
+    }
+
     fn write(&self, object: ObjectRef, offset: u64, data: &[u8], wait: Wait) -> Result<usize> {
         self.call(CallClass::Change, |tier| tier.write(object, offset, data, wait))
     }
@@ -427,6 +431,20 @@ impl Tier for WatchedTier {
         if let Ok(_call) = self.begin(CallClass::Read) {
             self.inner.read_ahead(object, offset, length);
         }
+    }
+
+    fn drop_behind(&self, object: ObjectRef, offset: u64, length: u64) {
+        if let Ok(_call) = self.begin(CallClass::Read) {
+            self.inner.drop_behind(object, offset, length);
+        }
+    }
+
+    fn lend(&self, object: ObjectRef, purpose: LoanPurpose) -> Result<Box<dyn Loan>> {
+        self.call(CallClass::Read, |tier| tier.lend(object, purpose))
+    }
+
+    fn may_be_open_elsewhere(&self, object: ObjectRef) -> Result<bool> {
+        self.call(CallClass::Read, |tier| tier.may_be_open_elsewhere(object))
     }
 
     fn share_for_copy(&self, object: ObjectRef) -> Option<std::os::fd::OwnedFd> {

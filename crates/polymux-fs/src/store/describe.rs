@@ -55,8 +55,9 @@ pub struct Description {
 }
 
 /// All kinds of records: letter and name, in the order of their keys.
-pub const RECORD_KINDS: [(char, &str); 17] = [
+pub const RECORD_KINDS: [(char, &str); 18] = [
     ('E', "epoch"),
+    ('K', "boot of a kernel that uses objects"),
     ('L', "logical clock"),
     ('S', "mark of descriptions"),
     ('V', "volume"),
@@ -124,7 +125,7 @@ fn fields_of_key(letter: char, key: &[u8], rest: &[u8]) -> Option<(Option<Ino>, 
     let ino = || rest.first_chunk::<8>().map(|bytes| Ino(u64::from_be_bytes(*bytes)));
     let exactly = |length: usize| (rest.len() == length).then_some(());
     match letter {
-        'V' | 'E' | 'L' | 'S' => exactly(0).map(|()| (None, Vec::new())),
+        'V' | 'E' | 'K' | 'L' | 'S' => exactly(0).map(|()| (None, Vec::new())),
         't' => exactly(2).map(|()| (None, vec![("tier", number(u64::from(u16::from_be_bytes([rest[0], rest[1]]))))])),
         'n' => {
             let of = match rest {
@@ -187,6 +188,7 @@ fn fields_of_value(letter: char, ino: Option<Ino>, key: &[u8], value: &[u8]) -> 
         'h' => heat(&HeatRecord::decode(value)?),
         'L' => clock(&ClockRecord::decode(value)?),
         'S' => stamp_mark(StampMark::decode(value)?),
+        'K' => vec![("boot", text(format!("{:032x}", u128::from_be_bytes(super::boot_format::decode(value)?.0))))],
         other => unreachable!("a key of the kind {other} is not described"),
     })
 }
@@ -440,6 +442,7 @@ mod tests {
             keys::logical_clock(),
             keys::stamp_mark(),
             keys::renamed_directory(Ino(2)),
+            keys::boot_with_objects(),
         ];
         let mut letters: Vec<char> = made
             .iter()

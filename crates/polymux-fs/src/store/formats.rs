@@ -3,6 +3,7 @@
 use polymux_types::on_disk_format::{FormatForm, OnDiskFormat};
 use polymux_types::{Bucket, Epoch, Ino, ObjectId, TierId, Timestamp, VolumeId};
 
+use super::boot_format;
 use super::describe::{decode_bytes, decode_number, describe_key, describe_record};
 use super::directory_format::{Dirent, EntryCount, PositionEntry};
 use super::disowned_format::{DisownedKind, DisownedRecord};
@@ -16,6 +17,7 @@ use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, FORMAT_VERSION, Shutdown, TierRecord, TierStanding, VolumeRecord};
 use crate::attributes::FileKind;
 use crate::blockmap::{END, Owner};
+use crate::volume::BootId;
 
 /// The inode, and the key of a disowned range, that values without a key of their own are read for.
 const INO: Ino = Ino(5);
@@ -70,6 +72,7 @@ pub fn on_disk_formats() -> Vec<OnDiskFormat> {
         }),
         framed("record-heat", heats, |bytes| Some(HeatRecord::decode(bytes).ok()?.encode())),
         framed("record-stamp-mark", marks, |bytes| Some(StampMark::decode(bytes).ok()?.encode())),
+        framed("record-boot", boots, |bytes| Some(boot_format::encode(boot_format::decode(bytes).ok()?))),
         framed("record-clock", clocks, |bytes| Some(ClockRecord::decode(bytes).ok()?.encode())),
         framed("record-xattr", xattrs, |bytes| {
             let value = decode_bytes("an extended attribute", bytes).ok()?;
@@ -84,21 +87,26 @@ pub fn on_disk_formats() -> Vec<OnDiskFormat> {
             read_and_write: read_and_write_key,
             form: FormatForm::Unique,
         },
-        OnDiskFormat {
-            name: "described-record",
-            samples: described,
-            repair: |bytes| repair_frame(split_record(bytes).1),
-            read_and_write: |bytes| {
-                let mut copy = bytes.to_vec();
-                let (key, value) = split_record(&mut copy);
-                let description = describe_record(key, value);
-                let printable = |text: &str| !text.chars().any(char::is_control);
-                assert!(printable(&format!("{:?}", description.key)), "a key can be printed");
-                description.problem.is_none().then(|| bytes.to_vec())
-            },
-            form: FormatForm::Unique,
-        },
+        described_record(),
     ]
+}
+
+/// A record with its key, as it is described to people.
+fn described_record() -> OnDiskFormat {
+    OnDiskFormat {
+        name: "described-record",
+        samples: described,
+        repair: |bytes| repair_frame(split_record(bytes).1),
+        read_and_write: |bytes| {
+            let mut copy = bytes.to_vec();
+            let (key, value) = split_record(&mut copy);
+            let description = describe_record(key, value);
+            let printable = |text: &str| !text.chars().any(char::is_control);
+            assert!(printable(&format!("{:?}", description.key)), "a key can be printed");
+            description.problem.is_none().then(|| bytes.to_vec())
+        },
+        form: FormatForm::Unique,
+    }
 }
 
 fn framed(
@@ -237,6 +245,10 @@ fn marks() -> Vec<Vec<u8>> {
     vec![StampMark::UNKNOWN.encode(), StampMark { through, is_complete: true }.encode()]
 }
 
+fn boots() -> Vec<Vec<u8>> {
+    vec![boot_format::encode(BootId([7; 16]))]
+}
+
 fn clocks() -> Vec<Vec<u8>> {
     vec![ClockRecord { seconds: 90_000, promoted: vec![(TierId(0), 1 << 40), (TierId(2), 7)] }.encode()]
 }
@@ -263,6 +275,7 @@ fn all_keys() -> Vec<keys::Key> {
         keys::logical_clock(),
         keys::stamp_mark(),
         keys::renamed_directory(INO),
+        keys::boot_with_objects(),
     ]
 }
 
@@ -306,6 +319,7 @@ fn read_and_write_key(key: &[u8]) -> Option<Vec<u8>> {
         'L' => keys::logical_clock(),
         'S' => keys::stamp_mark(),
         's' => keys::renamed_directory(ino),
+        'K' => keys::boot_with_objects(),
         _ => return None,
     };
     Some(made.to_vec())

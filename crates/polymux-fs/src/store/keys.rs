@@ -3,7 +3,7 @@
 //! Every key begins with a snapshot id (0 until there are snapshots) and a letter for the kind of record
 //! (DESIGN section 5): `V` volume, `E` epoch, `t` tier, `n` number range, `i` inode, `d` name, `c` directory position,
 //! `p` names of an inode, `x` extended attribute, `e` extent, `g` disowned range, `o` orphan, `b` inline data, `h` heat,
-//! `L` logical clock, `S` mark of descriptions, `s` renamed directory.
+//! `L` logical clock, `S` mark of descriptions, `s` renamed directory, `K` boot of a kernel that uses objects.
 
 use polymux_types::{Ino, ObjectId, TierId};
 use smallvec::SmallVec;
@@ -273,6 +273,11 @@ pub(crate) fn parts_of_heat_key(key: &[u8]) -> Option<(Ino, u32)> {
 /// How far descriptions of objects follow.
 pub(crate) fn stamp_mark() -> Key {
     key(b'S', &[])
+}
+
+/// The boot of a kernel that uses objects.
+pub(crate) fn boot_with_objects() -> Key {
+    key(b'K', &[])
 }
 
 /// A directory below which objects are to be described anew.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use polymux_meta::{Batch, CopySync, MetadataStore, Room, Sequence};
 use polymux_types::{Ino, ObjectId, TierId};
 
+use super::boot_format;
 use super::directory_format::{Dirent, PositionEntry};
 use super::disowned_format::DisownedRecord;
 use super::extent_format::ExtentRecord;
@@ -21,6 +22,7 @@ use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, TierRecord, VolumeRecord};
 use crate::attributes::DirectoryEntry;
 use crate::error::{Error, Result};
+use crate::volume::BootId;
 
 /// Numbers made durable at once. One flush for this many creations.
 const RANGE_SIZE: u64 = 65_536;
@@ -247,6 +249,11 @@ impl Metadata {
     /// The logical clock as it was saved last; `None` in a volume that never had one.
     pub(crate) fn logical_clock(&self) -> Result<Option<ClockRecord>> {
         self.store.get(&keys::logical_clock())?.map(|record| ClockRecord::decode(&record)).transpose()
+    }
+
+    /// The boot of a kernel that may use objects since an earlier mount.
+    pub(crate) fn boot_with_objects(&self) -> Result<Option<BootId>> {
+        self.store.get(&keys::boot_with_objects())?.map(|record| boot_format::decode(&record)).transpose()
     }
 
     /// How far descriptions follow; `None` where nothing is known of them. One that does not verify says nothing.

@@ -14,44 +14,87 @@ use super::{new_volume, tier_names};
 
 /// A mounted volume over directories.
 pub struct PosixVolume {
-    fs: Arc<FileSystem>,
+    fs: Option<Arc<FileSystem>>,
+    store: Arc<MemoryStore>,
+    clock: Arc<SystemClock>,
+    capacities: Vec<Option<u64>>,
     // Dropped after the file system, which still writes to it.
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl PosixVolume {
     /// Makes and mounts a volume; a tier with a capacity gives that many bytes, one without what the machine has.
     pub fn new(capacities: &[Option<u64>]) -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory is made");
-        let store = Arc::new(MemoryStore::new());
-        let clock = Arc::new(SystemClock::new());
-        let names = tier_names(capacities.len());
-        let member = |(index, capacity): (usize, &Option<u64>)| {
-            let path = directory.path().join(names[index]);
-            std::fs::create_dir(&path).expect("a directory is made");
-            let options = PosixTierOptions { capacity: capacity.map(ByteSize), ..PosixTierOptions::new(names[index]) };
-            let tier: Arc<dyn Tier> = Arc::new(PosixTier::prepare(&path, options).expect("a tier is made"));
-            (names[index].to_owned(), tier)
+        Self::new_in(tempfile::tempdir().expect("a temporary directory is made"), capacities)
+    }
+
+    /// The same in memory where that can be: the thousands of directories of a tier are made at once there.
+    pub fn new_in_memory(capacities: &[Option<u64>]) -> Self {
+        let in_memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        Self::new_in(in_memory.expect("a temporary directory is made"), capacities)
+    }
+
+    fn new_in(directory: TempDir, capacities: &[Option<u64>]) -> Self {
+        let (store, clock) = (Arc::new(MemoryStore::new()), Arc::new(SystemClock::new()));
+        let mut volume = Self { fs: None, store, clock, capacities: capacities.to_vec(), directory };
+        let prepare = |path: &std::path::Path, options| {
+            std::fs::create_dir(path).expect("a directory is made");
+            PosixTier::prepare(path, options)
         };
-        let tiers: Vec<(String, Arc<dyn Tier>)> = capacities.iter().enumerate().map(member).collect();
-        let parts = || Parts {
+        let parts = volume.parts(prepare);
+        FileSystem::format(&parts, &new_volume()).expect("a new volume is made");
+        volume.mount(parts, MountOptions::default());
+        volume
+    }
+
+    fn parts(
+        &self,
+        open: impl Fn(&std::path::Path, PosixTierOptions) -> Result<PosixTier, polymux_tier::TierError>,
+    ) -> Parts {
+        let names = tier_names(self.capacities.len());
+        let member = |(name, capacity): (&&str, &Option<u64>)| {
+            let options = PosixTierOptions { capacity: capacity.map(ByteSize), ..PosixTierOptions::new(*name) };
+            let tier: Arc<dyn Tier> =
+                Arc::new(open(&self.directory.path().join(name), options).expect("a tier is opened"));
+            TierMember::new((*name).to_owned(), TierPresence::Present(tier))
+        };
+        Parts {
             name: "test".to_owned(),
-            tiers: tiers
-                .iter()
-                .map(|(name, tier)| TierMember::new(name.clone(), TierPresence::Present(Arc::clone(tier))))
-                .collect(),
-            store: Arc::clone(&store) as _,
+            tiers: names.iter().zip(&self.capacities).map(member).collect(),
+            store: Arc::clone(&self.store) as _,
             metadata_tier: None,
-            clock: Arc::clone(&clock) as _,
+            clock: Arc::clone(&self.clock) as _,
             seed: 1,
-        };
-        FileSystem::format(&parts(), &new_volume()).expect("a new volume is made");
-        let fs = FileSystem::mount(parts(), MountOptions::default()).expect("a new volume mounts");
-        Self { fs: Arc::new(fs), _directory: directory }
+        }
+    }
+
+    fn mount(&mut self, parts: Parts, options: MountOptions) {
+        self.fs = Some(Arc::new(FileSystem::mount(parts, options).expect("the volume mounts")));
     }
 
     /// The mounted file system.
     pub fn fs(&self) -> &Arc<FileSystem> {
-        &self.fs
+        self.fs.as_ref().expect("the volume is mounted")
+    }
+
+    /// Takes the file system down as the death of its process does, with the records that were not durable, and mounts again.
+    pub fn die_and_mount(&mut self, options: MountOptions) {
+        drop(self.fs.take());
+        self.store.crash();
+        let parts = self.parts(PosixTier::open);
+        self.mount(parts, options);
+    }
+
+    /// Unmounts, and mounts again.
+    pub fn remount(&mut self, options: MountOptions) {
+        self.fs().unmount().expect("the volume unmounts");
+        self.mount_again(options);
+    }
+
+    /// Mounts what was unmounted.
+    pub fn mount_again(&mut self, options: MountOptions) {
+        drop(self.fs.take());
+        let parts = self.parts(PosixTier::open);
+        self.mount(parts, options);
     }
 }

@@ -95,6 +95,7 @@ fn rules_choose_the_tier_of_new_files_and_move_those_that_are_there() {
         matches: RuleMatch { path: Some(name("/archive/")), ..RuleMatch::default() },
         policy: None,
         tiers: vec![name("slow")],
+        passthrough: None,
     };
     volume.fs().set_steering(PolicyKind::HotCold, std::slice::from_ref(&rule)).expect("accepted");
     settle(&volume);

@@ -77,7 +77,7 @@ impl fmt::Display for RuleProblem {
             Self::TierTwice { tier } => write!(formatter, "tier {tier} is named twice"),
             Self::BadPattern { reason } => write!(formatter, "the pattern cannot be used: {reason}"),
             Self::EmptyXattrName => write!(formatter, "the extended attribute has no name"),
-            Self::NoEffect => write!(formatter, "the rule names neither a policy nor tiers"),
+            Self::NoEffect => write!(formatter, "the rule names neither a policy nor tiers nor passthrough"),
             Self::SameName { earlier } => write!(formatter, "rule {} has the same name", earlier + 1),
             Self::SameConditions { earlier } => write!(formatter, "rule {} has the same conditions", earlier + 1),
             Self::NeverMatches { earlier } => {
@@ -124,7 +124,7 @@ pub(super) fn check(index: usize, rule: &Rule, tiers_of_volume: &[u16]) -> Resul
             return refuse(RuleField::Tiers, RuleProblem::TierTwice { tier: *tier });
         }
     }
-    if rule.policy.is_none() && rule.tiers.is_empty() {
+    if rule.policy.is_none() && rule.tiers.is_empty() && rule.passthrough.is_none() {
         return refuse(RuleField::Rule, RuleProblem::NoEffect);
     }
     Ok(())

@@ -34,7 +34,7 @@ pub(super) struct Server {
 }
 
 /// Every file is opened in the same way.
-const OPENED: OpenReply = OpenReply { handle: 0, flags: OpenFlags::DIRECT_IO };
+const OPENED: OpenReply = OpenReply::new(0, OpenFlags::DIRECT_IO);
 
 fn mode_of(kind: NodeKind) -> u32 {
     match kind {
@@ -54,13 +54,6 @@ fn attr(id: NodeId, (kind, length): (NodeKind, u64)) -> Attr {
         gid: rustix::process::getgid().as_raw(),
         block_size: BLOCK_LENGTH,
         ..Attr::default()
-    }
-}
-
-fn answer(reply: Reply, outcome: Result<Vec<u8>, Errno>) {
-    match outcome {
-        Ok(body) => reply.body(&body),
-        Err(errno) => reply.error(errno),
     }
 }
 
@@ -133,13 +126,13 @@ impl Service for Server {
         match request.operation {
             Operation::Lookup { name } => {
                 let found = self.tree.lock().lookup(id, OsStr::from_bytes(name));
-                answer(reply, self.entry_reply(found));
+                reply.result(self.entry_reply(found));
             }
-            Operation::GetAttr => answer(reply, self.attr_reply(id)),
-            Operation::SetAttr { change } => answer(reply, self.set_length(id, change.size)),
+            Operation::GetAttr => reply.result(self.attr_reply(id)),
+            Operation::SetAttr { change } => reply.result(self.set_length(id, change.size)),
             Operation::MakeDirectory { name, .. } => {
                 let made = create(name, NodeKind::Directory);
-                answer(reply, self.entry_reply(made));
+                reply.result(self.entry_reply(made));
             }
             Operation::Unlink { name } => reply.outcome(remove(name, NodeKind::File)),
             Operation::RemoveDirectory { name } => reply.outcome(remove(name, NodeKind::Directory)),
@@ -149,22 +142,22 @@ impl Service for Server {
             Operation::Open { .. } => reply.body(&OPENED.encode()),
             Operation::Create { name, .. } => {
                 let made = create(name, NodeKind::File);
-                answer(reply, self.entry(made).map(|entry| created(&entry, &OPENED).to_vec()));
+                reply.result(self.entry(made).map(|entry| created(&entry, &OPENED).to_vec()));
             }
             Operation::Read { offset, size, .. } => {
                 let length = usize::try_from(size).expect("a request fits into memory");
                 let read = self.tree.lock().read(id, offset, length);
-                answer(reply, read);
+                reply.result(read);
             }
             Operation::Write { offset, data, open_flags, .. } => {
-                answer(reply, self.write(id, offset, data, open_flags));
+                reply.result(self.write(id, offset, data, open_flags));
             }
             Operation::Sync { .. } | Operation::SyncDirectory => {
                 let synced = self.tree.lock().sync(id);
                 reply.outcome(synced);
             }
-            Operation::OpenDirectory => reply.body(&OpenReply { handle: 0, flags: OpenFlags::default() }.encode()),
-            Operation::ReadDirectory { offset, size } => answer(reply, self.list(id, offset, size)),
+            Operation::OpenDirectory => reply.body(&OpenReply::new(0, OpenFlags::default()).encode()),
+            Operation::ReadDirectory { offset, size } => reply.result(self.list(id, offset, size)),
             Operation::Release { .. } | Operation::ReleaseDirectory => reply.ok(),
             Operation::StatFs => {
                 let blocks = [BLOCKS_FREE; 3];

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
@@ -28,6 +28,10 @@ pub(super) struct OpenObject {
     pub(super) sync_turn: Mutex<Option<TierError>>,
     /// How many syncs through this descriptor failed.
     pub(super) sync_failures: AtomicU64,
+    /// Loans to somebody whose changes nobody hears of.
+    changers: AtomicU32,
+    /// Loans of any kind. Changes while the number of lent objects of the tier is locked.
+    pub(super) loans: AtomicU32,
 }
 
 impl OpenObject {
@@ -41,6 +45,8 @@ impl OpenObject {
             last_used: AtomicU64::new(0),
             sync_turn: Mutex::default(),
             sync_failures: AtomicU64::new(0),
+            changers: AtomicU32::new(0),
+            loans: AtomicU32::new(0),
         }
     }
 
@@ -53,7 +59,19 @@ impl OpenObject {
     }
 
     pub(super) fn is_unsynced(&self) -> bool {
-        self.change.load(Ordering::SeqCst) != self.synced.load(Ordering::SeqCst)
+        self.changers.load(Ordering::SeqCst) > 0
+            || self.change.load(Ordering::SeqCst) != self.synced.load(Ordering::SeqCst)
+    }
+
+    /// Somebody changes the object from now on, unheard.
+    pub(super) fn begin_loan(&self) {
+        self.changers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// He does not any more; what he did last is unsynced.
+    pub(super) fn end_loan(&self) {
+        self.changing(|| ());
+        self.changers.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// What a sync that begins now will cover.

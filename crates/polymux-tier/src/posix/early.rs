@@ -38,6 +38,14 @@ impl PosixTier {
         }
     }
 
+    /// Takes a range out of memory. The kernel takes whole folios only, so that it is to be as long as those can be (2 MiB).
+    pub(super) fn give_up_pages(&self, object: ObjectRef, offset: u64, length: u64) {
+        if let (Some(open), Some(length)) = (self.descriptors.get(object), NonZeroU64::new(length)) {
+            // What was not taken out is in memory twice, and that is all.
+            let _ = rustix::fs::fadvise(&open.descriptor, offset, Some(length), Advice::DontNeed);
+        }
+    }
+
     /// Starts reading a range.
     pub(super) fn begin_reading(&self, object: ObjectRef, offset: u64, length: u64) {
         if let (Ok(open), Some(length)) = (self.object(object), NonZeroU64::new(length)) {

@@ -13,12 +13,12 @@ use rustix::io::ReadWriteFlags;
 
 use super::capacity::{REMOVED, allocated_of};
 use super::descriptors::OpenObject;
-use super::{OpenAccess, PosixTier, io_error, labels};
+use super::{OpenAccess, PosixTier, UNCACHED, io_error, labels};
 use crate::capabilities::{Capabilities, Guarantee};
 use crate::counters::{CounterSnapshot, Counters};
 use crate::error::TierError;
 use crate::label::Label;
-use crate::object::{AllocateMode, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait};
+use crate::object::{AllocateMode, Loan, LoanPurpose, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait};
 use crate::tier::Tier;
 
 /// A write that must not wait is let through on file systems without `RWF_NOWAIT` while less than this is unsynced.
@@ -201,6 +201,37 @@ impl PosixTier {
         Ok(())
     }
 
+    fn read_with(
+        &self,
+        object: ObjectRef,
+        offset: u64,
+        buffer: &mut [u8],
+        wait: Wait,
+        mut flags: ReadWriteFlags,
+    ) -> Result<usize, TierError> {
+        offset_of(offset)?;
+        let open = match wait {
+            Wait::Allowed => self.object(object)?,
+            Wait::Never => self.open_without_waiting(object)?,
+        };
+        if wait == Wait::Never && self.capabilities.nowait_read {
+            flags |= ReadWriteFlags::NOWAIT;
+        }
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let (rest, position) = (&mut buffer[filled..], offset + filled as u64);
+            match rustix::io::preadv2(&open.descriptor, &mut [IoSliceMut::new(rest)], position, flags) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(self.error("reading", object, errno)),
+            }
+        }
+        Counters::count(&self.counters.reads);
+        Counters::add(&self.counters.bytes_read, filled);
+        Ok(filled)
+    }
+
     fn write_waiting(
         &self,
         open: &OpenObject,
@@ -337,29 +368,18 @@ impl Tier for PosixTier {
     }
 
     fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
-        offset_of(offset)?;
-        let open = match wait {
-            Wait::Allowed => self.object(object)?,
-            Wait::Never => self.open_without_waiting(object)?,
-        };
-        let mut filled = 0;
-        while filled < buffer.len() {
-            let (rest, position) = (&mut buffer[filled..], offset + filled as u64);
-            let outcome = if wait == Wait::Never && self.capabilities.nowait_read {
-                rustix::io::preadv2(&open.descriptor, &mut [IoSliceMut::new(rest)], position, ReadWriteFlags::NOWAIT)
-            } else {
-                rustix::io::pread(&open.descriptor, rest, position)
-            };
-            match outcome {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(self.error("reading", object, errno)),
-            }
-        }
-        Counters::count(&self.counters.reads);
-        Counters::add(&self.counters.bytes_read, filled);
-        Ok(filled)
+        self.read_with(object, offset, buffer, wait, ReadWriteFlags::empty())
+    }
+
+    fn read_for_keeper(
+        &self,
+        object: ObjectRef,
+        offset: u64,
+        buffer: &mut [u8],
+        wait: Wait,
+    ) -> Result<usize, TierError> {
+        let uncached = if self.capabilities.uncached_read { UNCACHED } else { ReadWriteFlags::empty() };
+        self.read_with(object, offset, buffer, wait, uncached)
     }
 
     fn write(&self, object: ObjectRef, offset: u64, data: &[u8], wait: Wait) -> Result<usize, TierError> {
@@ -389,8 +409,20 @@ impl Tier for PosixTier {
         self.wait_for_writing_back(object, offset, length);
     }
 
+    fn drop_behind(&self, object: ObjectRef, offset: u64, length: u64) {
+        self.give_up_pages(object, offset, length);
+    }
+
     fn read_ahead(&self, object: ObjectRef, offset: u64, length: u64) {
         self.begin_reading(object, offset, length);
+    }
+
+    fn lend(&self, object: ObjectRef, purpose: LoanPurpose) -> Result<Box<dyn Loan>, TierError> {
+        self.lend_object(object, purpose)
+    }
+
+    fn may_be_open_elsewhere(&self, object: ObjectRef) -> Result<bool, TierError> {
+        self.object_may_be_open_elsewhere(object)
     }
 
     fn share_for_copy(&self, object: ObjectRef) -> Option<OwnedFd> {

@@ -59,11 +59,13 @@ pub(super) fn probe(directory: &OwnedFd, access: OpenAccess) -> Result<Capabilit
         seek_data: true,
         extended_attributes: true,
         nowait_read: false,
+        uncached_read: false,
         nowait_write: false,
         file_size_max: FILE_SIZE_MAX,
         block_size: u32::try_from(stat.st_blksize).unwrap_or(4096),
         timestamp_granularity_ns: 1,
         overwrite,
+        is_limited: false,
         device: stat.st_dev,
     };
     if access == OpenAccess::ReadWrite {
@@ -112,7 +114,8 @@ impl<'a> Scratch<'a> {
         rustix::fs::fsync(&self.file).map_err(io_error("trying the tier's file system"))?;
         capabilities.sparse = self.allocated() < FAR;
         capabilities.seek_data = matches!(seek_in(&self.file, 0, SeekTarget::Data), Ok(Some(data)) if data > 0);
-        capabilities.nowait_read = self.try_nowait_read();
+        capabilities.nowait_read = self.can_read(ReadWriteFlags::NOWAIT);
+        capabilities.uncached_read = self.can_read(super::UNCACHED);
         capabilities.nowait_write = self.try_nowait_write(&block);
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         capabilities.punch_hole = rustix::fs::fallocate(&self.file, punch, FAR, BLOCK_SIZE).is_ok();
@@ -125,9 +128,9 @@ impl<'a> Scratch<'a> {
         Ok(())
     }
 
-    fn try_nowait_read(&self) -> bool {
+    fn can_read(&self, flags: ReadWriteFlags) -> bool {
         let mut byte = [0_u8];
-        let read = rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(&mut byte)], FAR, ReadWriteFlags::NOWAIT);
+        let read = rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(&mut byte)], FAR, flags);
         matches!(read, Ok(_) | Err(rustix::io::Errno::AGAIN))
     }
 

@@ -6,7 +6,6 @@
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -14,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
+use super::table::MountTable;
 use super::{MountSettings, Unmount};
 use crate::device::Device;
 
@@ -106,7 +106,7 @@ pub(super) fn unmount(path: &Path, how: Unmount) -> io::Result<()> {
         match Command::new(program).arg(how).arg("--").arg(path).stdin(Stdio::null()).output() {
             Ok(output) if output.status.success() => return Ok(()),
             // It says in words what is wrong, and among that is that somebody else was faster.
-            Ok(_) if !is_mounted(path)? => return Ok(()),
+            Ok(_) if MountTable::read()?.at(path).is_none() => return Ok(()),
             Ok(output) => {
                 let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
                 return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
@@ -115,36 +115,6 @@ pub(super) fn unmount(path: &Path, how: Unmount) -> io::Result<()> {
         }
     }
     Err(last)
-}
-
-/// Whether something is mounted on a path, without asking what is mounted there.
-fn is_mounted(path: &Path) -> io::Result<bool> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    Ok(mountpoints(&table).any(|mountpoint| mountpoint == path.as_os_str().as_bytes()))
-}
-
-/// The mount points in a table of mounts: the fifth word of each line.
-fn mountpoints(table: &[u8]) -> impl Iterator<Item = Vec<u8>> {
-    table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4)).map(unescaped)
-}
-
-/// A path with what separates words put back, which the kernel writes as a backslash and three octal digits.
-fn unescaped(word: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(word.len());
-    let mut rest = word;
-    while let Some((first, others)) = rest.split_first() {
-        let digits = others.first_chunk::<3>().filter(|digits| *first == b'\\' && digits.iter().all(is_octal));
-        let value = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        (rest, _) = match value {
-            Some(value) => (&others[3..], bytes.push(value)),
-            None => (others, bytes.push(*first)),
-        };
-    }
-    bytes
-}
-
-fn is_octal(digit: &u8) -> bool {
-    (b'0'..=b'7').contains(digit)
 }
 
 #[cfg(test)]
@@ -187,16 +157,6 @@ mod tests {
         for how in [Unmount::Idle, Unmount::Detach] {
             unmount(place.path(), how).unwrap();
         }
-    }
-
-    #[test]
-    fn mount_points_are_found_with_what_separates_words_in_them() {
-        let table = b"36 35 98:0 / /media/two\\040words rw - ext4 /dev/sda rw\n\
-            37 36 0:41 / /media/back\\134040slash rw,nosuid - fuse.polymux media rw\n";
-        let found: Vec<_> = mountpoints(table).collect();
-        assert_eq!(found, [b"/media/two words".to_vec(), b"/media/back\\040slash".to_vec()]);
-        assert!(is_mounted(Path::new("/")).unwrap());
-        assert!(!is_mounted(Path::new("/proc/self/nothing")).unwrap());
     }
 
     #[test]

@@ -78,7 +78,7 @@ const BELL: u64 = u64::MAX;
 /// Time until what failed for the moment is tried again.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// Attempts to submit what the start waits for.
-const ATTEMPTS_MAX: usize = 1000;
+pub(super) const ATTEMPTS_MAX: usize = 1000;
 
 /// Starts the worker of a queue, which says over `ready` that its memory is there, and once it is told to register, whether
 /// the kernel took its first entry.

@@ -12,11 +12,8 @@ use io_uring::IoUring;
 use io_uring::squeue::Entry128;
 
 use super::command;
-use super::queue::{RETRY_PAUSE, build_ring, passes};
+use super::queue::{ATTEMPTS_MAX, RETRY_PAUSE, build_ring, passes};
 use crate::connection::Connection;
-
-/// Attempts to submit one command.
-const ATTEMPTS_MAX: usize = 1000;
 
 /// The way back from a start that does not succeed.
 pub(super) struct WayBack(IoUring<Entry128>);

@@ -43,6 +43,7 @@ capabilities! {
     HANDLE_KILLPRIV_V2 = 28, "The file system clears set-id bits (second form).";
     SETXATTR_EXT = 29, "`SETXATTR` has flags of its own.";
     INIT_EXT = 30, "There are more than 32 capabilities.";
+    DIRECT_IO_ALLOW_MMAP = 36, "Files without cached reads and writes can be mapped to be shared.";
     PASSTHROUGH = 37, "Reads and writes can go to another file directly.";
     OVER_IO_URING = 41, "Requests can come through `io_uring`.";
 }

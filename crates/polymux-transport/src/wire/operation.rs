@@ -46,6 +46,18 @@ impl WriteFlags {
     }
 }
 
+/// Further flags of an `OPEN`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenRequestFlags(pub u32);
+
+impl OpenRequestFlags {
+    /// The set-id bits go, because the file is emptied (`FUSE_OPEN_KILL_SUIDGID`).
+    #[must_use]
+    pub const fn kills_set_id(self) -> bool {
+        self.0 & 1 != 0
+    }
+}
+
 /// How the length of a copy is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyWidth {
@@ -124,6 +136,7 @@ pub enum Operation<'a> {
     },
     Open {
         flags: i32,
+        further: OpenRequestFlags,
     },
     Create {
         name: &'a [u8],
@@ -241,7 +254,10 @@ impl<'a> Operation<'a> {
             | Opcode::Link
             | Opcode::Create
             | Opcode::CreateUnnamed => Self::parse_names(opcode, fixed, rest),
-            Opcode::Open => Ok(Self::Open { flags: fixed.i32()? }),
+            Opcode::Open => {
+                let (flags, further) = (fixed.i32()?, OpenRequestFlags(fixed.u32()?));
+                Ok(Self::Open { flags, further })
+            }
             Opcode::Read
             | Opcode::Write
             | Opcode::Flush

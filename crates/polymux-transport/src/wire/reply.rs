@@ -181,6 +181,18 @@ impl OpenFlags {
     pub const DIRECT_IO: Self = Self(1 << 0);
     /// What is cached stays.
     pub const KEEP_CACHE: Self = Self(1 << 1);
+    /// No `FLUSH` comes when a descriptor is closed.
+    pub const NO_FLUSH: Self = Self(1 << 5);
+    /// Of a description without the page cache: writes within the file come side by side.
+    pub const PARALLEL_DIRECT_WRITES: Self = Self(1 << 6);
+    /// The kernel uses the object with the number in [`OpenReply::backing`] itself.
+    pub const PASSTHROUGH: Self = Self(1 << 7);
+
+    /// These and others.
+    #[must_use]
+    pub const fn and(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
 }
 
 /// An open file.
@@ -190,13 +202,21 @@ pub struct OpenReply {
     pub handle: u64,
     /// How it is treated.
     pub flags: OpenFlags,
+    /// Number of the object that is passed through, else 0.
+    pub backing: u32,
 }
 
 impl OpenReply {
     const LENGTH: usize = 16;
 
+    /// One that goes through the file system.
+    #[must_use]
+    pub const fn new(handle: u64, flags: OpenFlags) -> Self {
+        Self { handle, flags, backing: 0 }
+    }
+
     fn put<const N: usize>(&self, writer: Writer<N>) -> Writer<N> {
-        writer.u64(self.handle).u32(self.flags.0).skip(4)
+        writer.u64(self.handle).u32(self.flags.0).u32(self.backing)
     }
 
     /// The bytes of the answer.

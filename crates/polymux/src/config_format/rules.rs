@@ -3,7 +3,7 @@
 use polymux_fs::PolicyKind;
 use serde::{Deserialize, Serialize};
 
-use super::{Size, TimeSpan};
+use super::{PassthroughEntry, Size, TimeSpan};
 
 /// One `[[rule]]`; the first one that matches a file decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +42,9 @@ pub struct RuleEntry {
     /// Tiers that they may be on, best first; default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiers: Option<Vec<String>>,
+    /// Whether the kernel may use these files directly; default: as the options say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passthrough: Option<PassthroughEntry>,
 }
 
 /// An owner or a group as it is written.

@@ -188,7 +188,7 @@ impl Service for Server {
             Operation::GetAttr => answer(reply, self.attr(ino), |reply, attr| {
                 reply.body(&AttrReply { keep_attr: KEEP, attr }.encode());
             }),
-            Operation::Open { .. } => reply.body(&OpenReply { handle: 0, flags: OpenFlags::DIRECT_IO }.encode()),
+            Operation::Open { .. } => reply.body(&OpenReply::new(0, OpenFlags::DIRECT_IO).encode()),
             Operation::Read { offset, size, .. } => {
                 answer(reply, self.read(ino, offset, size), |reply, bytes| reply.body(&bytes));
             }
@@ -203,7 +203,7 @@ impl Service for Server {
                 reply.outcome(self.disk(ino).map(|disk| self.zero(disk, offset, length)));
             }
             Operation::Release { .. } | Operation::ReleaseDirectory => reply.ok(),
-            Operation::OpenDirectory => reply.body(&OpenReply { handle: 0, flags: OpenFlags::default() }.encode()),
+            Operation::OpenDirectory => reply.body(&OpenReply::new(0, OpenFlags::default()).encode()),
             // Flushing at close is among them: the kernel asks once and never again.
             _ => reply.error(Errno::ENOSYS),
         }

@@ -21,6 +21,28 @@ pub fn is_heavy() -> bool {
     std::env::var_os("POLYMUX_HEAVY").is_some_and(|value| value == "1")
 }
 
+/// Makes all tests on mounted volumes use one way for the bytes of open files: `cached` or `direct`.
+const IO_VARIABLE: &str = "POLYMUX_TEST_IO";
+
+/// What a mount is asked for, so that the bytes of open files go the way that the environment names; nothing where it names none.
+pub fn wanted_io() -> &'static [&'static str] {
+    match std::env::var(IO_VARIABLE).as_deref() {
+        Err(_) => &[],
+        Ok("cached") => &["-o", "passthrough=off"],
+        Ok("direct") => &["-o", "passthrough=off,page_cache=off"],
+        Ok(other) => panic!("{IO_VARIABLE} is `{other}`; `cached` and `direct` are possible"),
+    }
+}
+
+/// Whether the environment names a way for the bytes of open files, so that what is chosen without that cannot be seen.
+pub fn skip_where_io_is_named() -> bool {
+    let is_named = !wanted_io().is_empty();
+    if is_named {
+        skip(&format!("{IO_VARIABLE} names one way for all files"));
+    }
+    is_named
+}
+
 pub fn have_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin"].map(std::path::PathBuf::from);

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::command::{Finished, run, run_within, wait_within};
-use super::environment::{have_fuse, have_loop_devices, have_program, is_root, skip};
+use super::command::{Finished, run, run_within, succeed, wait_within};
+use super::environment::{have_fuse, have_loop_devices, have_program, is_root, skip, wanted_io};
 use super::native::{FileSystemKind, NativeMount, is_mounted, kind_of_mount, text};
 use super::rings;
 
@@ -66,6 +67,8 @@ pub struct TestVolume {
     pub name: String,
     /// Whether the kernel is made to offer `io_uring` while it is mounted.
     pub wants_rings: bool,
+    /// Whose daemon it is, where not that of whoever runs the test.
+    user: Option<u32>,
     daemon: Option<Child>,
     mountpoint: PathBuf,
     /// Paths of the tiers, in speed order.
@@ -116,6 +119,7 @@ impl TestVolume {
         Self {
             name: "tested".to_owned(),
             wants_rings: rings::are_wanted_everywhere(),
+            user: None,
             daemon: None,
             mountpoint: base.path().join("mount"),
             tiers: Vec::new(),
@@ -135,6 +139,23 @@ impl TestVolume {
             std::fs::create_dir(&path).expect("a directory can be made");
             self.tiers.push((name.to_owned(), path));
         }
+    }
+
+    /// Gives everything that the volume stands on to a user, who runs its daemon and all commands from then on.
+    pub fn give_to(&mut self, user: u32) {
+        let owner = format!("{user}:{user}");
+        succeed("chown", ["-R", &owner, text(self.base.path())]);
+        self.user = Some(user);
+    }
+
+    /// Runs a script within the volume as whoever owns it.
+    pub fn as_owner(&self, script: &str) -> Finished {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("cd {} && {{ {script}; }}", text(&self.mountpoint)));
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        run_within(&mut command, Duration::from_secs(60))
     }
 
     /// Runs `polymux create`.
@@ -196,6 +217,9 @@ impl TestVolume {
         command.args(arguments);
         command.env("POLYMUX_CONFIG_DIR", self.base.path().join("config"));
         command.env("POLYMUX_RUNTIME_DIR", self.base.path().join("runtime"));
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
         command
     }
 
@@ -219,6 +243,7 @@ impl TestVolume {
         let log_start = log.metadata().map(|metadata| metadata.len()).unwrap_or(0);
         let mut arguments = vec!["mount", "--foreground", &self.name, text(&self.mountpoint)];
         arguments.extend(options);
+        arguments.extend(wanted_io());
         let mut command = self.command(arguments);
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a descriptor can be copied")).stderr(log);
         let _offered =

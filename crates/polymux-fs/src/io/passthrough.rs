@@ -1,0 +1,485 @@
+//! Files whose object the kernel uses itself (DESIGN section 10, docs/design/0017).
+//!
+//! What is true here, while a file is passed through:
+//! * Its one object holds all of it: its map names no other tier, nothing of it is disowned, damaged or being moved, and none of
+//!   that begins. What the tier has no room for is refused with `ENOSPC`.
+//! * Size, times and bytes are those of the object, asked whenever they matter, if somebody may change it directly.
+//! * It is decided under `PassedThrough::lock`, the outermost lock of a file, and becomes true or false while the barrier is
+//!   held alone: who holds the barrier sees it stand still.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use polymux_policy::PassthroughUse;
+use polymux_tier::{Guarantee, LoanPurpose, ObjectStat, OverwriteStyle, TierError};
+use polymux_types::limits::RANGE_NODE_SIZE;
+use polymux_types::sync::MutexGuard;
+use polymux_types::{Ino, TierId, Timestamp};
+
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::error::Result;
+use crate::heat::AccessKind;
+use crate::inode::{FileState, Grant, Handle, Inode, IoMode, OpenPurpose, PassedThrough, Standing, reference_of};
+use crate::passthrough::{ClosingHeard, IoDecision, Obstacle, PagesKept};
+use crate::placement::ContextSource;
+use crate::report::{FileIo, PassthroughState};
+use crate::store::ObjectEntry;
+use crate::volume::PageCache;
+
+/// Largest file that is passed through on another tier than the fastest it may be on: larger ones stay movable while they are
+/// open.
+const SLOW_SIZE_MAX: u64 = 64 << 20;
+/// Room that a file which may be changed directly is expected to take beyond its holes: as much again, within these limits.
+const GROWTH_MIN: u64 = 1 << 20;
+const GROWTH_MAX: u64 = 64 << 20;
+/// Set-user-id and set-group-id: a direct write would not take them away.
+const SET_ID: u32 = 0o6000;
+/// Range nodes of a file that count as used once when it is closed: nobody heard which were.
+const NODES_WARMED_MAX: u64 = 512;
+
+fn purpose_of(handle: &Handle) -> OpenPurpose {
+    if handle.options.write || handle.options.append { OpenPurpose::Change } else { OpenPurpose::Read }
+}
+
+impl Core {
+    /// Says how a description that was just opened does its I/O. Called once, before the kernel is answered.
+    pub(crate) fn decide_io_mode(&self, handle: &Handle) -> Result<IoDecision> {
+        let (inode, purpose) = (&handle.inode, purpose_of(handle));
+        let Some(file) = inode.file() else { return Ok(through_daemon(PagesKept::Yes)) };
+        self.look_for_holder(inode, file)?;
+        self.look_again(inode, file)?;
+        let mut passed = file.passed.lock();
+        let standing = self.register_held(file, &mut passed);
+        let mut modes = passed.modes;
+        let mut grant = || match self.grant(inode, file, &mut passed, handle) {
+            Ok(None) => Grant::Given,
+            Ok(Some(obstacle)) => {
+                passed.refused = Some(obstacle);
+                Grant::Refused
+            }
+            Err(error) => {
+                log::warn!("inode {}: not passed through: {error}", inode.ino);
+                Grant::Refused
+            }
+        };
+        // Pages of a file that somebody changes unheard would not be the file.
+        let is_held = file.is_held_for_changes.load(Ordering::Acquire);
+        let is_kept = !is_held && self.options.page_cache == PageCache::On;
+        let through_daemon = if is_kept { IoMode::Cached } else { IoMode::Direct };
+        let mode = modes.open(purpose, &mut grant, through_daemon, standing);
+        if mode == IoMode::PassthroughDirect {
+            // Its mappings change the object.
+            self.lend_for_changes(file, &mut passed).inspect_err(|_| self.unregister_unused(file, &mut passed))?;
+        }
+        passed.modes = modes;
+        Counters::count(self.counter_of(mode));
+        handle.io_mode.set(mode).expect("it is decided once");
+        let pages = if file.pages_stale.load(Ordering::Acquire) { PagesKept::No } else { PagesKept::Yes };
+        let closing = if purpose == OpenPurpose::Change { ClosingHeard::Yes } else { ClosingHeard::No };
+        Ok(IoDecision { mode, backing: passed.backing, pages, closing })
+    }
+
+    /// Somebody has the object of a file that no description stands for: whoever opens the file goes to the same object, so that all
+    /// see the same bytes. Called with the `passed` lock held.
+    fn register_held(&self, file: &FileState, passed: &mut PassedThrough) -> Standing {
+        if passed.backing.is_some() || !file.is_held.load(Ordering::Acquire) || !passed.modes.is_closed() {
+            return Standing::Free;
+        }
+        let Some(port) = self.passthrough_port.get().filter(|port| !port.refuses()) else { return Standing::Free };
+        let entry = file.layout.read().object(0);
+        let lent = self
+            .tiers
+            .by_id(entry.tier)
+            .and_then(|tier| tier.run(|tier| tier.lend(reference_of(&entry), LoanPurpose::Read)));
+        let Ok(loan) = lent else { return Standing::Free };
+        let Some(backing) = port.register(loan.descriptor()) else { return Standing::Free };
+        (passed.backing, passed.loan) = (Some(backing), Some(loan));
+        file.is_lent.store(true, Ordering::Release);
+        Standing::Registered
+    }
+
+    /// Gives back what was registered for a description that did not come about.
+    fn unregister_unused(&self, file: &FileState, passed: &mut PassedThrough) {
+        if passed.modes.is_passed_through() {
+            return;
+        }
+        file.is_lent.store(false, Ordering::Release);
+        passed.loan = None;
+        if let (Some(backing), Some(port)) = (passed.backing.take(), self.passthrough_port.get()) {
+            port.forget(backing);
+        }
+    }
+
+    fn counter_of(&self, mode: IoMode) -> &AtomicU64 {
+        match mode {
+            IoMode::Passthrough => &self.counters.opens_passed_through,
+            IoMode::PassthroughDirect => &self.counters.opens_beside_passthrough,
+            IoMode::Cached => &self.counters.opens_cached,
+            IoMode::Direct => &self.counters.opens_direct,
+        }
+    }
+
+    /// Whether files can be passed through.
+    pub(crate) fn passthrough_state(&self) -> PassthroughState {
+        match self.passthrough_port.get() {
+            _ if self.is_read_only() => PassthroughState::ReadOnly,
+            None => PassthroughState::NotOffered,
+            Some(port) if port.refuses() => PassthroughState::Refused,
+            Some(_) if self.is_off_everywhere() => PassthroughState::Off,
+            Some(_) => PassthroughState::Possible(self.handles.passed_through()),
+        }
+    }
+
+    fn is_off_everywhere(&self) -> bool {
+        let allows = |rule: &polymux_policy::Rule| rule.passthrough.is_some_and(|named| named != PassthroughUse::Off);
+        self.options.passthrough == PassthroughUse::Off && !self.steering.read().rules.rules().any(allows)
+    }
+
+    /// How the descriptions of a file do their I/O, for people.
+    pub(crate) fn describe_io(&self, inode: &Inode, file: &FileState) -> FileIo {
+        let passed = file.passed.lock();
+        if passed.modes.is_passed_through() {
+            return if passed.modes.is_changed_directly() { FileIo::ChangedDirectly } else { FileIo::PassedThrough };
+        }
+        if file.is_held.load(Ordering::Acquire) {
+            return FileIo::Held;
+        }
+        if !passed.modes.is_closed() {
+            return FileIo::ThroughDaemon(passed.refused.unwrap_or(Obstacle::Busy));
+        }
+        let Some(port) = self.passthrough_port.get() else { return FileIo::Closed(Err(Obstacle::Kernel)) };
+        if port.refuses() {
+            return FileIo::Closed(Err(Obstacle::Kernel));
+        }
+        let Some(_alone) = file.barrier.try_write() else { return FileIo::Closed(Err(Obstacle::Busy)) };
+        // What cannot be asked of its tier is no reason that anybody could mend here.
+        let obstacle = self.obstacle(inode, file, OpenPurpose::Read).unwrap_or(Some(Obstacle::Tier));
+        FileIo::Closed(obstacle.map_or(Ok(()), Err))
+    }
+
+    /// What options and rules say of a file.
+    fn passthrough_use(&self, inode: &Inode) -> PassthroughUse {
+        let of_volume = self.options.passthrough;
+        if !self.steering.read().rules.rules().any(|rule| rule.passthrough.is_some()) {
+            return of_volume;
+        }
+        self.ruled_passthrough(inode)
+            .unwrap_or_else(|error| {
+                log::warn!("inode {}: rules are passed over: {error}", inode.ino);
+                None
+            })
+            .unwrap_or(of_volume)
+    }
+
+    /// Passes a file through for a purpose, or says why not. Called with its `passed` lock held.
+    fn grant(
+        &self,
+        inode: &Arc<Inode>,
+        file: &FileState,
+        passed: &mut PassedThrough,
+        handle: &Handle,
+    ) -> Result<Option<Obstacle>> {
+        let purpose = purpose_of(handle);
+        if handle.options.truncate {
+            let is_new = file.layout.read().objects.is_empty();
+            return Ok(Some(if is_new { Obstacle::NoObject } else { Obstacle::Emptied }));
+        }
+        let Some(port) = self.passthrough_port.get() else { return Ok(Some(Obstacle::Kernel)) };
+        if passed.backing.is_some() {
+            if let Some(obstacle) = self.obstacle_to_changes(inode, file, handle)? {
+                return Ok(Some(obstacle));
+            }
+            let _append = file.append.lock();
+            self.record_extender(inode, file)?;
+            self.lend_for_changes(file, passed)?;
+            return Ok(None);
+        }
+        // Never waits: whoever writes or moves goes on, and this description goes through the daemon as theirs do.
+        let Some(_alone) = file.barrier.try_write() else { return Ok(Some(Obstacle::Busy)) };
+        if let Some(obstacle) = self.obstacle(inode, file, purpose)? {
+            return Ok(Some(obstacle));
+        }
+        if purpose == OpenPurpose::Change
+            && let Some(obstacle) = self.obstacle_to_changes(inode, file, handle)?
+        {
+            return Ok(Some(obstacle));
+        }
+        let entry = file.layout.read().object(0);
+        let lent_for = match purpose {
+            OpenPurpose::Read => LoanPurpose::Read,
+            OpenPurpose::Change => LoanPurpose::Change,
+        };
+        let tier = self.tiers.by_id(entry.tier)?;
+        let loan = match tier.get()?.lend(reference_of(&entry), lent_for) {
+            Ok(loan) => loan,
+            Err(TierError::Unsupported(_)) => return Ok(Some(Obstacle::Tier)),
+            Err(error) => return Err(tier.note_error(error)),
+        };
+        let Some(backing) = port.register(loan.descriptor()) else { return Ok(Some(Obstacle::Kernel)) };
+        if purpose == OpenPurpose::Change {
+            let prepared = self.record_extender(inode, file);
+            prepared
+                .and_then(|()| self.begin_direct_changes(file, &entry, passed))
+                .inspect_err(|_| port.forget(backing))?;
+        }
+        (passed.backing, passed.loan) = (Some(backing), Some(loan));
+        file.is_lent.store(true, Ordering::Release);
+        Ok(None)
+    }
+
+    /// Why a file cannot be passed through. Called with the barrier held alone.
+    fn obstacle(&self, inode: &Inode, file: &FileState, purpose: OpenPurpose) -> Result<Option<Obstacle>> {
+        match (self.passthrough_use(inode), purpose) {
+            (PassthroughUse::Off, _) => return Ok(Some(Obstacle::Off)),
+            (PassthroughUse::Read, OpenPurpose::Change) => return Ok(Some(Obstacle::ReadingOnly)),
+            (PassthroughUse::Read, OpenPurpose::Read) | (PassthroughUse::Auto, _) => {}
+        }
+        if file.is_moving() {
+            return Ok(Some(Obstacle::Busy));
+        }
+        // After a crash the log would say that the object holds less, and what it holds beyond that would be freed.
+        if self.metadata.durable().0 < file.layout_sequence.load(Ordering::Acquire) {
+            return Ok(Some(Obstacle::Unsettled));
+        }
+        let entry = {
+            let layout = file.layout.read();
+            if layout.objects.is_empty() {
+                return Ok(Some(Obstacle::NoObject));
+            }
+            if layout.objects.len() > 1 || layout.map.has_exceptions() || layout.map.home() != Some(0) {
+                return Ok(Some(Obstacle::Split));
+            }
+            if !layout.damaged.is_empty() {
+                return Ok(Some(Obstacle::Unsettled));
+            }
+            layout.object(0)
+        };
+        if self.disowned.holds(entry.tier, entry.object) {
+            return Ok(Some(Obstacle::Unsettled));
+        }
+        let handle = self.tiers.by_id(entry.tier)?;
+        let Some(tier) = handle.present() else { return Ok(Some(Obstacle::Tier)) };
+        let is_local = tier.capabilities().guarantee != Guarantee::Remote;
+        if !is_local || handle.is_failing() || handle.is_silent() || handle.is_draining() {
+            return Ok(Some(Obstacle::Tier));
+        }
+        let stat = handle.run(|tier| tier.stat(reference_of(&entry)))?;
+        if stat.size != file.size() && !file.is_held.load(Ordering::Acquire) {
+            return Ok(Some(Obstacle::Unsettled));
+        }
+        if stat.size > SLOW_SIZE_MAX && !self.is_well_placed(inode, &entry) {
+            return Ok(Some(Obstacle::MayMove));
+        }
+        Ok(None)
+    }
+
+    /// Why a file that may be passed through must not be changed directly.
+    fn obstacle_to_changes(&self, inode: &Inode, file: &FileState, handle: &Handle) -> Result<Option<Obstacle>> {
+        if handle.options.synchronous {
+            return Ok(Some(Obstacle::Synchronous));
+        }
+        if inode.common.read().permissions & SET_ID != 0 {
+            return Ok(Some(Obstacle::SetId));
+        }
+        if self.passthrough_use(inode) != PassthroughUse::Auto {
+            return Ok(Some(Obstacle::ReadingOnly));
+        }
+        let entry = file.layout.read().object(0);
+        let handle = self.tiers.by_id(entry.tier)?;
+        let Some(tier) = handle.present() else { return Ok(Some(Obstacle::Tier)) };
+        if tier.capabilities().overwrite != OverwriteStyle::InPlace || tier.capabilities().is_limited {
+            return Ok(Some(Obstacle::Room));
+        }
+        let stat = handle.run(|tier| tier.stat(reference_of(&entry)))?;
+        Ok((handle.headroom() < room_wanted(&stat)).then_some(Obstacle::Room))
+    }
+
+    /// From now on the object may say how long the file is. Durable, because writes that are durable when they return, and
+    /// mappings that are synced, are not heard of.
+    fn record_extender(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        self.ensure_extender(inode, file, 0)?;
+        self.flush_inode(inode)
+    }
+
+    /// Whether a file is on the fastest tier that it may be on.
+    fn is_well_placed(&self, inode: &Inode, entry: &ObjectEntry) -> bool {
+        let context = self.context_of(inode);
+        let may_hold = |id: TierId| 1_u64.checked_shl(u32::from(id.0)).unwrap_or(0) & context.allowed != 0;
+        let tiers = self.tiers.all();
+        let mut candidates = tiers.iter().filter(|tier| tier.present().is_some() && !tier.is_draining());
+        let preferred =
+            context.preferred.iter().find(|id| tiers.iter().any(|tier| tier.id.0 == **id && tier.present().is_some()));
+        let best = match (&context.source, preferred) {
+            (ContextSource::Rule(..) | ContextSource::Pin(_), Some(id)) => Some(TierId(*id)),
+            _ => candidates.find(|tier| may_hold(tier.id)).map(|tier| tier.id),
+        };
+        best == Some(entry.tier)
+    }
+
+    /// From now on somebody may change the object directly. Called with the `passed` lock held.
+    fn lend_for_changes(&self, file: &FileState, passed: &mut PassedThrough) -> Result<()> {
+        if file.is_lent_for_changes.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let entry = file.layout.read().object(0);
+        let loan = self.tiers.by_id(entry.tier)?.run(|tier| tier.lend(reference_of(&entry), LoanPurpose::Change))?;
+        self.begin_direct_changes(file, &entry, passed)?;
+        passed.loan = Some(loan);
+        Ok(())
+    }
+
+    fn begin_direct_changes(&self, file: &FileState, entry: &ObjectEntry, passed: &mut PassedThrough) -> Result<()> {
+        let handle = self.tiers.by_id(entry.tier)?;
+        let stat = handle.run(|tier| tier.stat(reference_of(entry)))?;
+        *file.object_modified.lock() = stat.modified;
+        passed.granted_bytes = room_wanted(&stat);
+        handle.grant_bytes(passed.granted_bytes);
+        file.has_direct_changes.store(2, Ordering::Release);
+        file.is_lent_for_changes.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Size and times of a file that somebody may change directly, as its object has them; nothing where nobody may.
+    pub(crate) fn see_direct_changes(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        if !file.is_changed_directly() {
+            return Ok(());
+        }
+        let mut seen = file.object_modified.lock();
+        self.take_over_changes(inode, file, &mut seen)
+    }
+
+    fn take_over_changes(&self, inode: &Inode, file: &FileState, seen: &mut Timestamp) -> Result<()> {
+        if !file.is_changed_directly() {
+            // It ended meanwhile, and what it came to is known.
+            return Ok(());
+        }
+        let entry = file.layout.read().object(0);
+        let stat = self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(&entry)))?;
+        file.size.store(stat.size, Ordering::Release);
+        file.blocks_stale.store(true, Ordering::Release);
+        if *seen != stat.modified {
+            *seen = stat.modified;
+            let mut common = inode.common.write();
+            common.modified = stat.modified;
+            common.changed = common.changed.max(stat.modified);
+            inode.times_dirty.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Before times or modes are set by hand: what the object says by now is taken over, and nothing more until this is given back.
+    pub(crate) fn hold_object_time<'a>(
+        &self,
+        inode: &Inode,
+        file: &'a FileState,
+    ) -> Result<Option<MutexGuard<'a, Timestamp>>> {
+        if !file.is_changed_directly() {
+            return Ok(None);
+        }
+        let mut seen = file.object_modified.lock();
+        self.take_over_changes(inode, file, &mut seen)?;
+        Ok(Some(seen))
+    }
+
+    /// Times that were set by hand, or a size, hold until the object changes again.
+    pub(crate) fn pass_over_object_time(&self, file: &FileState) -> Result<()> {
+        if file.is_changed_directly() {
+            let mut seen = file.object_modified.lock();
+            *seen = self.object_time(file)?;
+        }
+        Ok(())
+    }
+
+    /// The modification time of the one object of a file.
+    pub(crate) fn object_time(&self, file: &FileState) -> Result<Timestamp> {
+        let entry = file.layout.read().object(0);
+        Ok(self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(&entry)))?.modified)
+    }
+
+    /// A description is gone.
+    pub(crate) fn end_io_mode(&self, handle: &Handle) -> Result<()> {
+        let Some(mode) = handle.io_mode.get().copied() else { return Ok(()) };
+        let (inode, Some(file)) = (&handle.inode, handle.inode.file()) else { return Ok(()) };
+        let mut passed = file.passed.lock();
+        passed.modes.release(mode, purpose_of(handle));
+        if mode == IoMode::Cached && !handle.is_untold.load(Ordering::Acquire) {
+            // The kernel was told to drop its pages, if there was any reason.
+            file.pages_stale.store(false, Ordering::Release);
+        }
+        if passed.modes.is_passed_through() || !mode.is_passed_through() {
+            return Ok(());
+        }
+        let seen = self.end_passthrough(inode, file);
+        let loan = passed.loan.take();
+        if let (Some(backing), Some(port)) = (passed.backing.take(), self.passthrough_port.get()) {
+            port.forget(backing);
+        }
+        if file.is_held.load(Ordering::Acquire) {
+            self.holders.note(inode.clone(), loan);
+        }
+        let granted = std::mem::take(&mut passed.granted_bytes);
+        if granted > 0
+            && let Some(entry) = file.layout.read().objects.first()
+        {
+            self.tiers.by_id(entry.tier)?.return_bytes(granted);
+        }
+        drop(passed);
+        self.warm_after_passthrough(inode, file, purpose_of(handle));
+        seen
+    }
+
+    /// No description is passed through any more. A mapping outlives its descriptor, and the kernel does not tell: whoever has
+    /// one holds the file.
+    fn end_passthrough(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        let _alone = file.barrier.write();
+        let mut times = file.object_modified.lock();
+        let changed = file.is_changed_directly();
+        let seen = self.take_over_changes(inode, file, &mut times);
+        if seen.is_err() {
+            // Asked again as soon as somebody needs it.
+            file.size_known.store(false, Ordering::Release);
+        }
+        let entry = file.layout.read().object(0);
+        let handle = self.tiers.by_id(entry.tier)?;
+        // Who cannot be asked may say yes.
+        let is_held = handle.run(|tier| tier.may_be_open_elsewhere(reference_of(&entry))).unwrap_or(true);
+        if is_held {
+            file.is_held.store(true, Ordering::Release);
+            file.is_held_for_changes.fetch_or(changed, Ordering::AcqRel);
+        }
+        file.is_lent_for_changes.store(false, Ordering::Release);
+        file.is_lent.store(false, Ordering::Release);
+        file.pages_stale.fetch_or(changed, Ordering::AcqRel);
+        seen
+    }
+
+    /// Whether the kernel uses the object of a file.
+    pub(crate) fn is_passed_through(&self, ino: Ino) -> bool {
+        self.inodes.get(ino).is_some_and(|inode| inode.file().is_some_and(FileState::is_passed_through))
+    }
+
+    /// Whether the kernel may be changing it.
+    pub(crate) fn is_changed_directly(&self, ino: Ino) -> bool {
+        self.inodes.get(ino).is_some_and(|inode| inode.file().is_some_and(FileState::is_changed_directly))
+    }
+
+    /// Nobody heard what was read and written: the file counts as used once, now.
+    fn warm_after_passthrough(&self, inode: &Inode, file: &FileState, purpose: OpenPurpose) {
+        if purpose == OpenPurpose::Read {
+            self.note_accessed(inode);
+        }
+        let kind = if purpose == OpenPurpose::Change { AccessKind::Write } else { AccessKind::Read };
+        let length = file.size().min(NODES_WARMED_MAX * RANGE_NODE_SIZE);
+        self.note_access(inode, kind, 0, usize::try_from(length).unwrap_or(usize::MAX));
+    }
+}
+
+/// Room that a file takes if all of it is written, and some growth.
+fn room_wanted(stat: &ObjectStat) -> u64 {
+    stat.size.saturating_sub(stat.allocated).saturating_add(stat.size.clamp(GROWTH_MIN, GROWTH_MAX))
+}
+
+fn through_daemon(pages: PagesKept) -> IoDecision {
+    IoDecision { mode: IoMode::Cached, backing: None, pages, closing: ClosingHeard::Yes }
+}

@@ -1,0 +1,108 @@
+//! Words for files that the kernel uses itself (DESIGN section 10, docs/design/0017): what is asked of whoever talks to the kernel,
+//! and what it is told.
+
+use std::os::fd::BorrowedFd;
+
+use crate::inode::IoMode;
+
+/// Number by which the kernel knows an object that it uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BackingId(pub u32);
+
+/// Whoever talks to the kernel about objects that it uses itself.
+pub trait PassthroughPort: Send + Sync {
+    /// Makes an open object known; `None` where the kernel refuses.
+    fn register(&self, object: BorrowedFd<'_>) -> Option<BackingId>;
+
+    /// No description uses it any more.
+    fn forget(&self, backing: BackingId);
+
+    /// Whether the kernel refused once and for all: this process may not, it said.
+    fn refuses(&self) -> bool {
+        false
+    }
+}
+
+/// Whether the kernel may go on using pages that it has of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PagesKept {
+    /// It may.
+    Yes,
+    /// Somebody may have changed the file behind it.
+    No,
+}
+
+/// Whether the daemon is to hear of each close of a description, beside its release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClosingHeard {
+    /// It is: what was emptied and written anew becomes durable then, and a late error is told.
+    Yes,
+    /// Whoever only reads has nothing to be told.
+    No,
+}
+
+/// How a description does its I/O, as the kernel is to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoDecision {
+    /// The mode.
+    pub mode: IoMode,
+    /// The object, where it is passed through.
+    pub backing: Option<BackingId>,
+    /// Of a cached one: what becomes of earlier pages.
+    pub pages: PagesKept,
+    /// Whether it matters that somebody closes it.
+    pub closing: ClosingHeard,
+}
+
+/// Why a file is not passed through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Configured so.
+    Off,
+    /// The kernel cannot, or does not let this process; `status` says why.
+    Kernel,
+    /// Configured for reading only.
+    ReadingOnly,
+    /// It has no object yet.
+    NoObject,
+    /// More than one tier holds it.
+    Split,
+    /// Some of its bytes are lost, or wait to be freed.
+    Unsettled,
+    /// Its writes are to be durable when they return.
+    Synchronous,
+    /// A direct write would not take its set-id bits away.
+    SetId,
+    /// It was emptied to be written anew, and may grow beyond its tier.
+    Emptied,
+    /// It is being moved or changed right now.
+    Busy,
+    /// Its tier is missing, fails, is being emptied, is not a local file system, or can lend no further object.
+    Tier,
+    /// It is large and not on the fastest tier that it may be on.
+    MayMove,
+    /// Its tier has too little room or a capacity of its own, or overwrites need room.
+    Room,
+}
+
+impl Obstacle {
+    /// In words, after "through the daemon: ".
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Off => "passthrough is off for it",
+            Self::Kernel => "the kernel does not offer passthrough, see `polymux status`",
+            Self::ReadingOnly => "passthrough is for reading only",
+            Self::NoObject => "it has no object yet",
+            Self::Split => "more than one tier holds it",
+            Self::Unsettled => "some of its bytes are lost, or wait to be freed",
+            Self::Emptied => "it was emptied to be written anew, wherever there is room",
+            Self::Synchronous => "its writes are synchronous",
+            Self::SetId => "it has a set-id bit, which a write takes away",
+            Self::Busy => "it is being moved or changed",
+            Self::Tier => "its tier is missing, failing, being emptied, remote, or lends nothing more",
+            Self::MayMove => "it is large and not on the fastest tier that it may be on",
+            Self::Room => "its tier has too little room for changes, or a capacity to keep to",
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Objects that the kernel uses directly.
+//!
+//! What is true here:
+//! * A lent object stays in the descriptor cache, so that a failed write-back is told to a descriptor that is older than the write;
+//!   and what is lent for changes is synced whenever anybody asks.
+//! * Half of the descriptors are never lent: others must be opened, too. An object that is lent already takes no further one, and
+//!   what somebody has since an earlier mount is lent in any case.
+//! * Only a file system with leases lends: without one nobody can say whether an object is still in use (`holders`).
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+
+use super::PosixTier;
+use super::descriptors::OpenObject;
+use super::holders::{Lease, ask_for_lease};
+use super::objects::path_of;
+use crate::error::TierError;
+use crate::object::{Loan, LoanPurpose, ObjectRef};
+
+struct LentObject {
+    open: Arc<OpenObject>,
+    /// Objects of the tier that are lent.
+    lent: Arc<Mutex<usize>>,
+    purpose: LoanPurpose,
+}
+
+impl std::fmt::Debug for LentObject {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("LentObject").field("purpose", &self.purpose).finish_non_exhaustive()
+    }
+}
+
+impl Loan for LentObject {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.open.descriptor.as_fd()
+    }
+
+    fn purpose(&self) -> LoanPurpose {
+        self.purpose
+    }
+}
+
+impl Drop for LentObject {
+    fn drop(&mut self) {
+        if self.purpose >= LoanPurpose::Change {
+            self.open.end_loan();
+        }
+        let mut lent = self.lent.lock();
+        if self.open.loans.fetch_sub(1, Ordering::Relaxed) == 1 {
+            *lent -= 1;
+        }
+    }
+}
+
+impl PosixTier {
+    pub(super) fn lend_object(&self, object: ObjectRef, purpose: LoanPurpose) -> Result<Box<dyn Loan>, TierError> {
+        let may_change = purpose >= LoanPurpose::Change;
+        if may_change {
+            self.require_writable()?;
+        }
+        let open = self.object(object)?;
+        let has_leases = self.has_leases.get_or_init(|| ask_for_lease(open.descriptor.as_fd()) != Lease::Impossible);
+        if !has_leases {
+            return Err(TierError::Unsupported("lending an object without leases"));
+        }
+        if purpose == LoanPurpose::Change {
+            // The kernel will open it once more. Where that fails, the program would be told, and nobody here.
+            let opened = self.open_path(&path_of(object), self.flags());
+            opened.map_err(|errno| self.error("opening an object", object, errno))?;
+        }
+        {
+            let mut lent = self.lent.lock();
+            let is_first = open.loans.load(Ordering::Relaxed) == 0;
+            if is_first && *lent >= self.lent_max && purpose != LoanPurpose::Held {
+                return Err(TierError::Unsupported("lending further objects"));
+            }
+            open.loans.fetch_add(1, Ordering::Relaxed);
+            *lent += usize::from(is_first);
+        }
+        if may_change {
+            open.begin_loan();
+        }
+        Ok(Box::new(LentObject { open, lent: Arc::clone(&self.lent), purpose }))
+    }
+}
