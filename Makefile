@@ -11,7 +11,7 @@ SOURCE ?= /usr/share
 TMPDIR ?= /var/tmp
 export TMPDIR
 
-.PHONY: all build try test test-heavy test-io-uring fmt clippy install uninstall dependencies dependencies-test
+.PHONY: all build try test test-heavy test-io-modes test-io-uring test-open-modes fmt clippy install uninstall dependencies dependencies-test
 
 all: build
 
@@ -34,6 +34,15 @@ test: dependencies-test fmt clippy
 # The long form of the suites that have one: 200,000 operations of fsx for each seed, a directory of a million entries.
 test-heavy: dependencies-test
 	POLYMUX_HEAVY=1 $(CARGO) test --locked -p polymux --test mounted_fsx --test mounted_million
+
+# A million random sequences of opening, mapping, moving and closing against the real kernel.
+test-open-modes: dependencies-test
+	OPEN_MODES_SEQUENCES=1000000 $(CARGO) test --release --locked -p polymux-fuse --test open_modes -- --nocapture
+
+# The suites on mounted volumes with the bytes of all open files through the daemon: with the kernel's page cache, and without.
+test-io-modes: dependencies-test
+	POLYMUX_TEST_IO=cached $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
+	POLYMUX_TEST_IO=direct $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
 
 # The suites on mounted volumes, with requests through io_uring (root; the kernel's switch for it is on while a volume is
 # being mounted).
@@ -60,6 +69,27 @@ uninstall:
 DIRECTORY ?= /var/tmp
 BENCH_OPTIONS ?=
 BENCH = $(CARGO) run --quiet --release --locked -p polymux-bench --
+
+# The same work on the native file system, on mergerfs and on Polymux, on loop devices in memory that are throttled; as root.
+# BENCH_OPTIONS="--only untar" or "--list" chooses. What is found is left in BENCH_RESULTS, as JSON and charts;
+# `bench-document` puts it into docs/BENCHMARKS.md, with the charts beside it.
+BENCH_RESULTS ?= target/bench
+.PHONY: bench bench-quick bench-document dependencies-bench
+
+dependencies-bench:
+	scripts/install-dependencies.sh bench
+
+bench: dependencies-bench
+	$(CARGO) build --release --locked -p polymux -p polymux-bench
+	$(BENCH) suite --json $(BENCH_RESULTS)/suite.json --svg $(BENCH_RESULTS)/charts $(BENCH_OPTIONS)
+
+# A look in less than two minutes, once it is built.
+bench-quick: dependencies-bench
+	$(CARGO) build --release --locked -p polymux -p polymux-bench
+	$(BENCH) suite --quick --json $(BENCH_RESULTS)/quick.json --svg $(BENCH_RESULTS)/quick-charts $(BENCH_OPTIONS)
+
+bench-document:
+	$(BENCH) document --json $(BENCH_RESULTS)/suite.json --document docs/BENCHMARKS.md --svg docs/charts
 
 .PHONY: bench-meta bench-meta-loop bench-flush bench-large bench-store bench-append
 

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs what `make try` or `make test` needs and is missing, on Debian 12 and its relatives. Changes nothing where
+# Installs what `make try`, `make test` or `make bench` needs and is missing, on Debian 12 and its relatives. Changes nothing where
 # nothing is missing. Without root it says what to install, and ends with 1.
 set -eu
 
 usage() {
-    echo "usage: $0 try|test" >&2
+    echo "usage: $0 try|test|bench" >&2
     exit 2
 }
 [ $# -eq 1 ] || usage
@@ -33,6 +33,20 @@ python3:python3
 fio:fio
 fuser:psmisc
 capsh:libcap2-bin"
+    ;;
+bench)
+    # mergerfs is what is compared with; without it that part is left out.
+    needed="$needed
+make:make
+mkfs.ext4:e2fsprogs
+mkfs.xfs:xfsprogs
+losetup:mount
+mount:mount
+fstrim:util-linux
+tar:tar
+git:git
+python3:python3
+mergerfs:mergerfs"
     ;;
 *) usage ;;
 esac

@@ -33,5 +33,6 @@ pub mod side;
 pub mod statistics;
 pub mod store;
 pub mod store_workload;
+pub mod suite;
 pub mod throttled;
 pub mod volume;

@@ -59,16 +59,46 @@ fn mount_in_table(table: &str, number: &str) -> Option<Mount> {
     })
 }
 
-fn processor() -> String {
+/// Model of the processor.
+#[must_use]
+pub fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     model.map_or_else(|| "unknown".to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-fn memory_mib() -> String {
+/// Memory in mebibytes; `None` where the kernel does not say.
+#[must_use]
+pub fn memory_mib() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
-    kib.map_or_else(|| "unknown".to_owned(), |kib: u64| format!("{} MiB", kib / 1024))
+    kib.map(|kib: u64| kib / 1024)
+}
+
+/// Processors that may be used.
+#[must_use]
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(0, std::num::NonZeroUsize::get)
+}
+
+/// Name and release of the kernel.
+#[must_use]
+pub fn kernel() -> String {
+    let name = rustix::system::uname();
+    format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy())
+}
+
+/// How this program was built.
+#[must_use]
+pub const fn build() -> &'static str {
+    if cfg!(debug_assertions) { "debug: the figures mean nothing" } else { "release" }
+}
+
+/// Load average of the last minute.
+#[must_use]
+pub fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or_default()
 }
 
 /// The machine and the device of a directory as a table.
@@ -77,17 +107,15 @@ fn memory_mib() -> String {
 /// Where the directory or the table of mounts cannot be read.
 pub fn describe(directory: &Path) -> Result<Section> {
     let mount = mount_of(directory)?;
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZeroUsize::get);
-    let name = rustix::system::uname();
     let mut section = Section::new("Machine", &["what", "value"]);
     let mut row = |what: &str, value: String| section.row(vec![what.into(), value.into()]);
     row("processor", processor());
-    row("cores", cores.to_string());
-    row("memory", memory_mib());
-    row("kernel", format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy()));
+    row("cores", processors().to_string());
+    row("memory", memory_mib().map_or_else(|| "unknown".to_owned(), |memory| format!("{memory} MiB")));
+    row("kernel", kernel());
     row("file system", mount.describe());
     row("device", Device::of(directory)?.map_or(mount.source, |device| device.describe()));
-    row("build", if cfg!(debug_assertions) { "debug: the figures mean nothing" } else { "release" }.to_owned());
+    row("build", build().to_owned());
     Ok(section)
 }
 

@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use polymux_bench::{append, flush, large, meta, moves, region, store};
+use polymux_bench::{append, flush, large, meta, moves, region, store, suite};
 
 /// Measures Polymux against the file system below it, on the same device, in one run.
 #[derive(Parser)]
@@ -16,6 +16,10 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// The same work on the native file system, on mergerfs and on Polymux, on devices of known speed; as root.
+    Suite(suite::arguments::SuiteArguments),
+    /// Puts the results of a run of the suite into a document.
+    Document(suite::arguments::DocumentArguments),
     /// Metadata operations, with and without fsync, and false sharing.
     Meta(meta::MetaArguments),
     /// Ways to write a log.
@@ -42,6 +46,8 @@ enum Command {
 
 fn main() -> Result<()> {
     match Arguments::parse().command {
+        Command::Suite(arguments) => suite::run(&arguments),
+        Command::Document(arguments) => suite::document::run(&arguments),
         Command::Meta(arguments) => meta::run(&arguments),
         Command::Flush(arguments) => flush::run(&arguments),
         Command::Append(arguments) => append::run(&arguments),

@@ -2,6 +2,8 @@
 //!
 //! Invariant: every function here takes a non-empty sample of finite numbers; an empty one is a programmer's error.
 
+use serde::{Deserialize, Serialize};
+
 /// Median and spread of the rounds of one figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
@@ -36,6 +38,39 @@ impl Spread {
     #[must_use]
     pub fn range(&self, decimals: usize) -> String {
         format!("{:.decimals$} to {:.decimals$}", self.min, self.max)
+    }
+}
+
+/// Median, quartiles and ends of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The middle value.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+    /// A quarter of the sample is below.
+    pub quartile_1: f64,
+    /// A quarter of the sample is above.
+    pub quartile_3: f64,
+}
+
+impl Summary {
+    /// Of a sample; a quantile between two values lies between them in proportion.
+    ///
+    /// # Panics
+    /// Where the sample is empty.
+    #[must_use]
+    pub fn of(sample: &[f64]) -> Self {
+        let sorted = sorted(sample);
+        let last = sorted.len() - 1;
+        let quarter = |number: usize| {
+            let (whole, rest) = (last * number / 4, last * number % 4);
+            let next = sorted[(whole + 1).min(last)];
+            sorted[whole] + (next - sorted[whole]) * count(rest) / 4.0
+        };
+        Self { median: quarter(2), min: sorted[0], max: sorted[last], quartile_1: quarter(1), quartile_3: quarter(3) }
     }
 }
 
@@ -81,6 +116,17 @@ mod tests {
     fn the_median_of_an_even_number_lies_between_the_middle_two() {
         assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 9.0]), Spread { median: 3.0, min: 1.0, max: 9.0 });
         assert_eq!(Spread::of(&[7.0]).median, 7.0);
+    }
+
+    #[test]
+    fn quartiles_lie_between_the_values_beside_them() {
+        let summary = Summary::of(&[5.0, 1.0, 2.0, 4.0, 3.0]);
+        assert_eq!((summary.min, summary.quartile_1, summary.median), (1.0, 2.0, 3.0));
+        assert_eq!((summary.quartile_3, summary.max), (4.0, 5.0));
+        let summary = Summary::of(&[1.0, 2.0, 3.0, 4.0]);
+        assert_eq!((summary.quartile_1, summary.median, summary.quartile_3), (1.75, 2.5, 3.25));
+        let one = Summary::of(&[7.0]);
+        assert!([one.min, one.quartile_1, one.median, one.quartile_3, one.max].iter().all(|value| *value == 7.0));
     }
 
     #[test]

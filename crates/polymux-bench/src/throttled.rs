@@ -5,21 +5,23 @@
 //! * The images lie in memory, so that no disk of the machine leaks into a figure; the limits are what is measured.
 //! * Everything that is made is in one [`Devices`], and goes with it: limits, mounts, loop devices, images. So it is after
 //!   an error, a panic, SIGINT and SIGTERM. Only SIGKILL leaves something behind, which the next run names.
-//! * Limits are those of version 1 of the controller at its root: they hold for each device, also for writing back. It
-//!   works in slices of about 100 ms, so that nothing shorter than some seconds is worth measuring.
+//! * The kernel's controller ([`controller`]) limits each device, also for writing back. It works in slices of about
+//!   100 ms, so that nothing shorter than some seconds is worth measuring.
+//! * What stands on the devices ([`OnTop`]) goes before them.
+
+pub mod controller;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use self::controller::Controller;
 use crate::served::ServedDisks;
-
-/// Where limits are set.
-const CONTROLLER: &str = "/sys/fs/cgroup/blkio";
 
 /// Where images lie.
 const MEMORY: &str = "/dev/shm";
@@ -101,8 +103,8 @@ pub fn reason_to_skip() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("loop devices and limits need root".to_owned());
     }
-    if !Path::new(CONTROLLER).join("blkio.throttle.read_bps_device").exists() {
-        return Some(format!("{CONTROLLER} has no limits for devices (version 1 of the block I/O controller)"));
+    if controller::version().is_none() {
+        return Some("the kernel's block I/O controller is not there: devices cannot be limited".to_owned());
     }
     if !Path::new(MEMORY).is_dir() {
         return Some(format!("{MEMORY} is not there, and images on a disk would measure the disk"));
@@ -148,23 +150,6 @@ impl Device {
         Ok(format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
     }
 
-    fn throttle(&self, limits: &Limits) -> Result<()> {
-        let numbers = self.numbers()?;
-        let set = [
-            ("read_bps_device", limits.read_bytes),
-            ("write_bps_device", limits.written_bytes),
-            ("read_iops_device", limits.reads),
-            ("write_iops_device", limits.writes),
-        ];
-        for (name, value) in set {
-            let path = Path::new(CONTROLLER).join(format!("blkio.throttle.{name}"));
-            // 0 takes a limit away.
-            fs::write(&path, format!("{numbers} {}", value.unwrap_or(0)))
-                .with_context(|| format!("cannot set {}", path.display()))?;
-        }
-        Ok(())
-    }
-
     fn mount(&mut self) -> Result<()> {
         run("mount", &["-o", "noatime", text(&self.node), text(&self.mount_point)])?;
         self.is_mounted = true;
@@ -182,8 +167,20 @@ impl Device {
     }
 }
 
+/// What stands on devices: a mounted file system whose files lie on theirs.
+pub trait OnTop: Send {
+    /// Takes it away, whatever it is doing.
+    ///
+    /// # Errors
+    /// Where something stays behind.
+    fn remove(&mut self) -> Result<()>;
+}
+
 struct State {
     directory: PathBuf,
+    controller: Controller,
+    is_gone: bool,
+    on_top: Vec<Weak<Mutex<dyn OnTop>>>,
     devices: Vec<Device>,
     served: Option<ServedDisks>,
 }
@@ -195,7 +192,7 @@ impl State {
                 served.limit(device.profile.name, limits);
                 Ok(())
             }
-            _ => device.throttle(limits),
+            _ => self.controller.set(&device.numbers()?, limits),
         }
     }
 
@@ -206,6 +203,9 @@ impl State {
                 eprintln!("warning: {error:#}");
             }
         };
+        for server in std::mem::take(&mut self.on_top).iter().rev().filter_map(Weak::upgrade) {
+            warn(server.lock().unwrap_or_else(PoisonError::into_inner).remove());
+        }
         for device in std::mem::take(&mut self.devices) {
             // Without its limits the rest is written back at once.
             warn(self.limit(&device, &Limits::default()));
@@ -217,6 +217,9 @@ impl State {
         }
         if let Some(mut served) = self.served.take() {
             warn(served.unmount());
+        }
+        if !std::mem::replace(&mut self.is_gone, true) {
+            warn(self.controller.leave());
         }
         if self.directory.exists() {
             warn(fs::remove_dir_all(&self.directory).context(format!("{} stays behind", self.directory.display())));
@@ -265,10 +268,21 @@ impl Devices {
             );
         }
         let directory = Path::new(MEMORY).join(format!("{PREFIX}{}", std::process::id()));
-        let state = Arc::new(Mutex::new(State { directory: directory.clone(), devices: Vec::new(), served: None }));
+        fs::create_dir(&directory).with_context(|| format!("{}", directory.display()))?;
+        let controller = Controller::enter().inspect_err(|_| {
+            let _ = fs::remove_dir(&directory);
+        })?;
+        let state = State {
+            directory: directory.clone(),
+            controller,
+            is_gone: false,
+            on_top: Vec::new(),
+            devices: Vec::new(),
+            served: None,
+        };
+        let state = Arc::new(Mutex::new(state));
         remove_on_signals(&state)?;
         let devices = Self { state };
-        fs::create_dir(&directory).with_context(|| format!("{}", directory.display()))?;
         let served: Vec<_> = profiles.iter().filter(|(_, slowness)| *slowness == Slowness::Service).collect();
         if !served.is_empty() {
             let path = directory.join("served");
@@ -301,6 +315,19 @@ impl Devices {
         let device = state.devices.last_mut().expect("it was just put in");
         device.format()?;
         device.mount()
+    }
+
+    /// Tells of something that stands on the devices and must go before them. Forgotten when it is dropped.
+    pub fn put_on_top(&self, server: &Arc<Mutex<dyn OnTop>>) {
+        let mut state = locked(&self.state);
+        state.on_top.retain(|server| server.strong_count() > 0);
+        state.on_top.push(Arc::downgrade(server));
+    }
+
+    /// A directory in memory that goes with the devices.
+    #[must_use]
+    pub fn directory(&self) -> PathBuf {
+        locked(&self.state).directory.clone()
     }
 
     /// The devices.
@@ -376,16 +403,41 @@ impl Drop for Devices {
     }
 }
 
+/// All devices of this process. One thread removes them on a signal, because the program ends when it has.
+static OF_THIS_PROCESS: Mutex<Vec<Weak<Mutex<State>>>> = Mutex::new(Vec::new());
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Returns only where nobody has asked the program to end. Otherwise everything is being taken down, and whoever goes on would
+/// make things in places that are about to go.
+pub fn stop_if_interrupted() {
+    while INTERRUPTED.load(Ordering::SeqCst) {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    }
+}
+
 /// Ends the program on SIGINT and SIGTERM, with nothing left behind.
 fn remove_on_signals(state: &Arc<Mutex<State>>) -> Result<()> {
-    let state = Arc::clone(state);
+    static STARTED: Mutex<bool> = Mutex::new(false);
+    OF_THIS_PROCESS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(state));
+    let mut is_started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *is_started {
+        return Ok(());
+    }
     let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         if signals.forever().next().is_some() {
-            locked(&state).remove();
+            eprintln!("interrupted: taking everything down");
+            INTERRUPTED.store(true, Ordering::SeqCst);
+            let all = OF_THIS_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+            // Whoever was at work when it began may have left something in the meantime.
+            for state in all.iter().chain(all.iter()).filter_map(Weak::upgrade) {
+                locked(&state).remove();
+            }
             std::process::exit(130);
         }
     })?;
+    *is_started = true;
     Ok(())
 }
 
@@ -413,7 +465,7 @@ mod tests {
         let nodes: Vec<String> = devices.all().iter().map(|device| device.numbers().unwrap()).collect();
         drop(devices);
         assert!(!directory.exists());
-        let limits = fs::read_to_string(Path::new(CONTROLLER).join("blkio.throttle.read_bps_device")).unwrap();
+        let limits = fs::read_to_string("/sys/fs/cgroup/blkio/blkio.throttle.read_bps_device").unwrap_or_default();
         assert!(nodes.iter().all(|numbers| !limits.lines().any(|line| line.starts_with(&format!("{numbers} ")))));
     }
 }

@@ -1,0 +1,179 @@
+//! `polymux-bench suite`: the same work on the native file system, on mergerfs and on Polymux, on devices of known speed.
+//!
+//! What is true here:
+//! * All sides stand on the same devices at the same time, and take turns in every repetition.
+//! * What is claimed is the median of the ratios of the repetitions of one run; the targets stand in one table
+//!   ([`targets`]), and what was not measured is said to be so.
+//! * Nothing stays behind, after an error, a panic, SIGINT and SIGTERM: servers go before the devices they stand on.
+//!
+//! Data flows from the command line ([`arguments`], [`routes`]) through [`runner`], which lets each of [`workloads`] work on
+//! the [`sides`] of a [`stand`], into one [`outcome`]; from there into JSON, [`table`]s, [`chart`]s and the [`document`].
+
+pub mod arguments;
+pub mod chart;
+pub mod document;
+pub mod durable;
+pub mod figure;
+pub mod ground;
+pub mod outcome;
+pub mod programs;
+pub mod routes;
+pub mod runner;
+pub mod server;
+pub mod sides;
+pub mod stand;
+pub mod table;
+pub mod targets;
+pub mod workload;
+pub mod workloads;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use self::arguments::{Placement, SuiteArguments};
+use self::outcome::{Machine, Outcome, Run, SCHEMA, SCHEMA_VERSION, Skipped};
+use self::routes::Choice;
+use self::runner::{Found, Plan};
+use self::sides::{Settings, Tier, mergerfs};
+use self::workload::Workload;
+use crate::{machine, throttled};
+
+/// Runs the suite.
+///
+/// # Errors
+/// Where it cannot run at all. A side that fails and a target that is missed are results.
+pub fn run(arguments: &SuiteArguments) -> Result<()> {
+    let workloads = chosen(arguments)?;
+    if arguments.list {
+        workloads.iter().for_each(|workload| println!("{:16} {}", workload.name(), workload.about()));
+        return Ok(());
+    }
+    if let Some(reason) = throttled::reason_to_skip() {
+        bail!("nothing can be measured here: {reason}");
+    }
+    let begun = Instant::now();
+    let load_before = machine::load();
+    let polymux = program(arguments)?;
+    let (peers, missing) = peers();
+    let choice = Choice::new(&arguments.mode, &arguments.transport, peers);
+    let skipped: Vec<Skipped> = missing.into_iter().collect();
+    skipped.iter().for_each(|skipped| eprintln!("skipped: {}: {}", skipped.what, skipped.reason));
+    let tree = arguments.tree.clone().or_else(runner::usual_tree);
+    let repetitions = arguments.repetitions();
+    let plan = Plan { workloads, choice, scale: arguments.scale(), repetitions, polymux, tree };
+    let outcome_of = |mut found: Found| -> Result<Outcome> {
+        found.skipped.splice(..0, skipped.iter().cloned());
+        Ok(Outcome {
+            schema: SCHEMA.to_owned(),
+            schema_version: SCHEMA_VERSION,
+            run: Run {
+                ended_unix_s: SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
+                length_s: begun.elapsed().as_secs_f64(),
+                scale: plan.scale.choose("quick", "full").to_owned(),
+                repetitions,
+                tree: found.tree,
+            },
+            machine: facts(&plan.polymux, load_before),
+            devices: found.devices,
+            verdicts: targets::judge(&found.measurements),
+            measurements: found.measurements,
+            skipped: found.skipped,
+        })
+    };
+    let found = plan.run(|so_far| write_json(&outcome_of(so_far.clone())?, arguments))?;
+    let outcome = outcome_of(found)?;
+    write_json(&outcome, arguments)?;
+    report(&outcome, arguments)
+}
+
+/// The workloads that were asked for.
+fn chosen(arguments: &SuiteArguments) -> Result<Vec<&'static dyn Workload>> {
+    let known = |name: &String| workloads::ALL.iter().any(|workload| workload.name() == name);
+    if let Some(unknown) = arguments.only.iter().find(|name| !known(name)) {
+        bail!("there is no workload `{unknown}`; --list names them");
+    }
+    let is_asked = |workload: &&&dyn Workload| {
+        let placement = if workload.tier() == Tier::Split { Placement::Split } else { Placement::One };
+        (arguments.only.is_empty() || arguments.only.iter().any(|name| name == workload.name()))
+            && arguments.placement.is_none_or(|asked| asked == placement)
+    };
+    let chosen: Vec<&'static dyn Workload> = workloads::ALL.iter().filter(is_asked).copied().collect();
+    ensure!(!chosen.is_empty(), "no workload is left to run");
+    Ok(chosen)
+}
+
+/// The program to measure.
+fn program(arguments: &SuiteArguments) -> Result<PathBuf> {
+    let path = match &arguments.polymux {
+        Some(path) => path.clone(),
+        None => std::env::current_exe()?.with_file_name("polymux"),
+    };
+    ensure!(
+        path.is_file(),
+        "{} is not there; build it (`cargo build --release -p polymux`) or name it with --polymux",
+        path.display()
+    );
+    Ok(std::path::absolute(path)?)
+}
+
+fn peers() -> (&'static [Settings], Option<Skipped>) {
+    match mergerfs::obstacle() {
+        None => (&[Settings::Default, Settings::Fast], None),
+        Some(reason) => (&[], Some(Skipped { what: "mergerfs".to_owned(), reason: reason.to_owned() })),
+    }
+}
+
+fn facts(polymux: &Path, load_before: f64) -> Machine {
+    let mut versions = BTreeMap::new();
+    let programs = [
+        ("polymux", polymux, "--version"),
+        ("mergerfs", Path::new("mergerfs"), "-V"),
+        ("e2fsprogs", Path::new("mkfs.ext4"), "-V"),
+        ("xfsprogs", Path::new("mkfs.xfs"), "-V"),
+        ("tar", Path::new("tar"), "--version"),
+        ("git", Path::new("git"), "--version"),
+        ("python", Path::new("python3"), "--version"),
+    ];
+    for (name, program, argument) in programs {
+        if let Some(version) = programs::version(program, argument) {
+            versions.insert(name.to_owned(), version);
+        }
+    }
+    Machine {
+        processor: machine::processor(),
+        processors: machine::processors(),
+        memory_mib: machine::memory_mib().unwrap_or_default(),
+        kernel: machine::kernel(),
+        load: [load_before, machine::load()],
+        controller: throttled::controller::version().unwrap_or_default(),
+        build: machine::build().to_owned(),
+        versions,
+    }
+}
+
+fn write_json(outcome: &Outcome, arguments: &SuiteArguments) -> Result<()> {
+    let Some(path) = &arguments.json else { return Ok(()) };
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    fs::write(path, serde_json::to_string_pretty(outcome)? + "\n").with_context(|| path.display().to_string())
+}
+
+fn report(outcome: &Outcome, arguments: &SuiteArguments) -> Result<()> {
+    println!("{}", table::machine(outcome).text());
+    for (_, section) in table::workloads(outcome) {
+        println!("{}", section.text());
+    }
+    if let Some(section) = table::skipped(outcome) {
+        println!("{}", section.text());
+    }
+    println!("{}", table::targets(outcome).text());
+    if let Some(directory) = &arguments.svg {
+        chart::draw_all(outcome, directory)?;
+    }
+    Ok(())
+}

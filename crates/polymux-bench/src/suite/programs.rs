@@ -1,0 +1,58 @@
+//! External programs that do a part of a workload: `tar`, `git`, `python3`.
+//!
+//! What is true here: a program that runs is known to the devices it works on, so that it is ended before they go.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::throttled::{self, Devices, OnTop};
+
+struct Running(Option<Pid>);
+
+impl OnTop for Running {
+    fn remove(&mut self) -> Result<()> {
+        if let Some(process) = self.0.take() {
+            kill_process(process, Signal::KILL)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a program is in the search path.
+#[must_use]
+pub fn is_installed(program: &str) -> bool {
+    let directories = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(Into::into);
+    std::env::split_paths(&directories).chain(system).any(|directory| directory.join(program).is_file())
+}
+
+/// First line that a program prints about its version; `None` where it is not installed.
+#[must_use]
+pub fn version(program: &Path, argument: &str) -> Option<String> {
+    let output = Command::new(program).arg(argument).output().ok()?;
+    // Some write it to standard error.
+    let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+    String::from_utf8_lossy(&text).lines().next().map(|line| line.trim().to_owned())
+}
+
+/// Runs a program to its end and returns what it printed.
+///
+/// # Errors
+/// Where it cannot be started or fails, with what it said.
+pub fn run(devices: &Devices, command: &mut Command) -> Result<String> {
+    throttled::stop_if_interrupted();
+    let name = command.get_program().to_string_lossy().into_owned();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+    let running: Arc<Mutex<dyn OnTop>> = Arc::new(Mutex::new(Running(Some(Pid::from_child(&child)))));
+    devices.put_on_top(&running);
+    let output = child.wait_with_output();
+    drop(running);
+    let output = output?;
+    ensure!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

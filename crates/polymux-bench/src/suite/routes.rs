@@ -1,0 +1,94 @@
+//! Which sides a workload is measured on.
+//!
+//! What is true here: paths are told apart only in workloads where they make a difference, so that a run takes minutes.
+
+use super::sides::{Mode, Route, Settings, SideKind, Transport};
+use super::workload::{Routes, Scale};
+
+/// What was asked for and what there is.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    modes: Vec<Mode>,
+    transports: Vec<Transport>,
+    /// What is compared where transports are.
+    compared: Vec<Transport>,
+    peers: Vec<Settings>,
+}
+
+impl Choice {
+    /// What is measured of the paths that were asked for; nothing: what Polymux chooses, and what it is compared with.
+    #[must_use]
+    pub fn new(modes: &[Mode], transports: &[Transport], peers: &[Settings]) -> Self {
+        let modes = if modes.is_empty() { &[Mode::Auto, Mode::Cached] } else { modes };
+        let (transports, compared): (&[_], &[_]) = match transports {
+            [] => (&[Transport::Auto], &[Transport::Classic, Transport::IoUring]),
+            asked => (asked, asked),
+        };
+        Self {
+            modes: modes.to_vec(),
+            transports: transports.to_vec(),
+            compared: compared.to_vec(),
+            peers: peers.to_vec(),
+        }
+    }
+
+    fn routes(&self, routes: Routes) -> Vec<Route> {
+        let across = |modes: &[Mode], transports: &[Transport]| -> Vec<Route> {
+            let pairs = modes.iter().flat_map(|mode| transports.iter().map(|transport| (*mode, *transport)));
+            pairs.map(|(mode, transport)| Route { mode, transport }).collect()
+        };
+        let first = &self.modes[..self.modes.len().min(1)];
+        let through_daemon = if self.modes == [Mode::Direct] { [Mode::Direct] } else { [Mode::Cached] };
+        match routes {
+            Routes::Modes => across(&self.modes, &self.transports),
+            Routes::Transports => across(first, &self.compared),
+            Routes::TransportsOfDaemon => across(&through_daemon, &self.compared),
+            Routes::Cached => across(&through_daemon, &self.transports),
+        }
+    }
+
+    /// The sides of a workload, native first.
+    #[must_use]
+    pub fn sides(&self, routes: Routes, peers: &[Settings]) -> Vec<SideKind> {
+        let peers = peers.iter().filter(|settings| self.peers.contains(settings));
+        let mut sides = vec![SideKind::Native];
+        sides.extend(peers.map(|settings| SideKind::Mergerfs(*settings)));
+        sides.extend(self.routes(routes).into_iter().map(SideKind::Polymux));
+        sides
+    }
+}
+
+/// Settings of mergerfs that are worth their time.
+#[must_use]
+pub fn peers(routes: Routes, scale: Scale) -> &'static [Settings] {
+    match (routes, scale) {
+        (Routes::Transports, Scale::Full) => &[Settings::Default, Settings::Fast],
+        _ => &[Settings::Fast],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: [Settings; 2] = [Settings::Default, Settings::Fast];
+
+    fn names(sides: &[SideKind]) -> Vec<String> {
+        sides.iter().map(|side| side.name()).collect()
+    }
+
+    #[test]
+    fn paths_are_measured_where_they_matter() {
+        let choice = Choice::new(&[], &[], &[]);
+        assert_eq!(names(&choice.sides(Routes::Modes, &[])), ["native", "polymux", "polymux cached"]);
+        assert_eq!(names(&choice.sides(Routes::Transports, &[])), ["native", "polymux classic", "polymux io-uring"]);
+        let daemon = ["native", "polymux cached classic", "polymux cached io-uring"];
+        assert_eq!(names(&choice.sides(Routes::TransportsOfDaemon, &[])), daemon);
+        let choice = Choice::new(&[Mode::Direct], &[Transport::IoUring], &BOTH);
+        assert_eq!(names(&choice.sides(Routes::Modes, &[])), ["native", "polymux direct io-uring"]);
+        assert_eq!(
+            names(&choice.sides(Routes::Cached, &BOTH))[1..],
+            ["mergerfs", "mergerfs fast", "polymux direct io-uring"]
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! A file system served by a program: mounted as long as its value lives.
+//!
+//! What is true here:
+//! * The program is a child of this one, in a process group of its own: Ctrl-C at the terminal reaches this program alone,
+//!   which then takes everything down in order.
+//! * Nothing but what was started here is ever unmounted or killed.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::throttled::{self, Devices, OnTop};
+
+const START_DEADLINE: Duration = Duration::from_secs(30);
+const STOP_DEADLINE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A mounted file system and the program that serves it.
+pub struct Server {
+    process: Child,
+    mount_point: PathBuf,
+    log: PathBuf,
+    is_stopped: bool,
+}
+
+/// A server that may be taken away at any moment.
+pub fn locked(server: &Mutex<Server>) -> MutexGuard<'_, Server> {
+    server.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a file system is mounted at this very path.
+fn is_mounted(mount_point: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    table.lines().any(|line| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == mount_point))
+}
+
+impl Server {
+    /// Starts a program that serves a file system in the foreground, and waits until it is mounted and answers. The devices
+    /// know of it from its first moment on.
+    ///
+    /// # Errors
+    /// Where it ends instead, with what it said, or takes too long.
+    pub fn start(mut command: Command, mount_point: &Path, log: &Path, devices: &Devices) -> Result<Arc<Mutex<Self>>> {
+        throttled::stop_if_interrupted();
+        let program = command.get_program().display().to_string();
+        let file = File::create(log)?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
+        let process = command.spawn().with_context(|| format!("cannot start {program}"))?;
+        let server = Self { process, mount_point: mount_point.to_owned(), log: log.to_owned(), is_stopped: false };
+        let server = Arc::new(Mutex::new(server));
+        let on_top: Arc<Mutex<dyn OnTop>> = Arc::clone(&server) as _;
+        devices.put_on_top(&on_top);
+        let begun = Instant::now();
+        while !is_mounted(mount_point) || rustix::fs::statvfs(mount_point).is_err() {
+            {
+                let mut server = locked(&server);
+                if server.process.try_wait()?.is_some() {
+                    server.is_stopped = true;
+                    bail!("{program} does not mount: {}", server.said());
+                }
+            }
+            if begun.elapsed() > START_DEADLINE {
+                bail!("{program} does not mount within {START_DEADLINE:?}");
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(server)
+    }
+
+    /// What the program said.
+    #[must_use]
+    pub fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned()
+    }
+
+    /// Unmounts with a command and waits until the program has ended.
+    ///
+    /// # Errors
+    /// Where it is in use, or the program does not end.
+    pub fn stop_with(&mut self, mut unmount: Command) -> Result<()> {
+        let output = unmount.output().with_context(|| format!("cannot start {}", unmount.get_program().display()))?;
+        if !output.status.success() {
+            bail!("cannot unmount {}: {}", self.mount_point.display(), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        if !self.ends_within(STOP_DEADLINE)? {
+            bail!("the program that served {} does not end: {}", self.mount_point.display(), self.said());
+        }
+        self.is_stopped = true;
+        Ok(())
+    }
+
+    fn ends_within(&mut self, deadline: Duration) -> Result<bool> {
+        let begun = Instant::now();
+        while self.process.try_wait()?.is_none() {
+            if begun.elapsed() > deadline {
+                return Ok(false);
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(true)
+    }
+}
+
+impl OnTop for Server {
+    fn remove(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.is_stopped, true) {
+            return Ok(());
+        }
+        let mount_point = self.mount_point.clone();
+        let unmount = |options: &[&str]| Command::new("umount").args(options).arg(&mount_point).output();
+        let is_unmounted = is_mounted(&mount_point) && unmount(&[])?.status.success();
+        // One that is in use would wait for those who use it. What it serves is thrown away.
+        if !is_unmounted || !self.ends_within(STOP_DEADLINE / 4)? {
+            self.process.kill()?;
+            self.process.wait()?;
+        }
+        if is_mounted(&mount_point) {
+            unmount(&["--lazy"])?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            eprintln!("warning: {}: {error:#}", self.mount_point.display());
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What is compared: the native file system, mergerfs and Polymux, all on the same devices at the same time.
+//!
+//! What is true here:
+//! * Every side has a directory of its own on each device, and works in nothing else.
+//! * The servers of a side are known to the devices, so that they go before them after an error and on a signal too.
+//! * Sides are plain mounts: what is measured is what a user gets who mounts, with the path that the name of the side says.
+
+pub mod mergerfs;
+mod offer;
+pub mod polymux;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result, bail};
+
+pub use self::mergerfs::Settings;
+pub use self::polymux::{Mode, Route, Transport};
+use super::ground::{FIRST, SECOND};
+use super::server::{self, Server};
+use crate::throttled::{self, Devices};
+
+/// Where files of a workload are put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// On the first device.
+    First,
+    /// On the second device.
+    Second,
+    /// Written to the first, to be split over both.
+    Split,
+}
+
+impl Tier {
+    const fn directory(self) -> &'static str {
+        match self {
+            Self::First => FIRST,
+            Self::Second => SECOND,
+            Self::Split => "split",
+        }
+    }
+}
+
+/// Which file system is measured, and how it is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SideKind {
+    /// The file system of the device itself.
+    Native,
+    /// mergerfs over it.
+    Mergerfs(Settings),
+    /// Polymux over it.
+    Polymux(Route),
+}
+
+impl SideKind {
+    /// Name in reports, unique in a run.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Native => "native".to_owned(),
+            Self::Mergerfs(settings) => settings.name().to_owned(),
+            Self::Polymux(route) => route.name(),
+        }
+    }
+}
+
+/// One side, mounted or not.
+pub struct Side {
+    /// What it is.
+    pub kind: SideKind,
+    /// Its directory on each device, in the order of the devices.
+    branches: Vec<PathBuf>,
+    /// Mount point, configuration and log.
+    home: PathBuf,
+    program: PathBuf,
+    server: Option<Arc<Mutex<Server>>>,
+}
+
+impl Side {
+    /// Makes what it needs on the devices. `number` tells sides apart.
+    ///
+    /// # Errors
+    /// Where something cannot be made.
+    pub fn make(kind: SideKind, number: usize, devices: &Devices, polymux: &Path) -> Result<Self> {
+        let name = format!("side-{number}");
+        let home = devices.directory().join(&name);
+        for directory in ["mount", "config", "run"] {
+            fs::create_dir_all(home.join(directory))?;
+        }
+        let mut branches = Vec::new();
+        for device in devices.all() {
+            let branch = device.mount_point.join(&name);
+            fs::create_dir(&branch)?;
+            branches.push(branch);
+        }
+        let side = Self { kind, branches, home, program: polymux.to_owned(), server: None };
+        match kind {
+            SideKind::Polymux(route) => polymux::create(&side.program, &side.home, &side.branches, route)?,
+            // What is made below such a directory stays on the device of the directory.
+            SideKind::Native | SideKind::Mergerfs(_) => {
+                for (branch, name) in side.branches.iter().zip([FIRST, SECOND]) {
+                    fs::create_dir(branch.join(name))?;
+                }
+            }
+        }
+        Ok(side)
+    }
+
+    fn mount_point(&self) -> PathBuf {
+        self.home.join("mount")
+    }
+
+    /// Mounts it.
+    ///
+    /// # Errors
+    /// Where it does not mount.
+    pub fn start(&mut self, devices: &Devices) -> Result<()> {
+        let command = match self.kind {
+            SideKind::Native => return Ok(()),
+            SideKind::Mergerfs(settings) => mergerfs::command(settings, &self.branches, &self.mount_point()),
+            SideKind::Polymux(_) => polymux::mount(&self.program, &self.home, &self.mount_point()),
+        };
+        let start = || Server::start(command, &self.mount_point(), &self.home.join("log"), devices);
+        let server = match self.kind {
+            SideKind::Polymux(Route { transport: Transport::IoUring, .. }) => offer::with_rings(devices, start),
+            _ => start(),
+        };
+        let server = server.with_context(|| self.kind.name())?;
+        self.server = Some(server);
+        match self.kind {
+            SideKind::Polymux(route) => polymux::check(devices, &self.program, &self.home, route),
+            _ => Ok(()),
+        }
+    }
+
+    /// Unmounts it cleanly.
+    ///
+    /// # Errors
+    /// Where it is in use.
+    pub fn stop(&mut self) -> Result<()> {
+        let Some(server) = self.server.take() else { return Ok(()) };
+        let command = match self.kind {
+            SideKind::Polymux(_) => polymux::unmount(&self.program, &self.home, &self.mount_point()),
+            _ => {
+                let mut command = Command::new("umount");
+                command.arg(self.mount_point());
+                command
+            }
+        };
+        server::locked(&server).stop_with(command).with_context(|| self.kind.name())
+    }
+
+    /// A directory of this side for one workload; made where it is not there.
+    ///
+    /// # Errors
+    /// Where it cannot be made, or the side has no such tier.
+    pub fn directory(&self, tier: Tier, workload: &str) -> Result<PathBuf> {
+        throttled::stop_if_interrupted();
+        let parent = match (self.kind, tier) {
+            (SideKind::Native, Tier::First | Tier::Split) => self.branches[0].join(FIRST),
+            (SideKind::Native, Tier::Second) => self.branches.get(1).context("there is one device only")?.join(SECOND),
+            (SideKind::Mergerfs(_), Tier::Split) => self.mount_point().join(FIRST),
+            _ => self.mount_point().join(tier.directory()),
+        };
+        let directory = parent.join(workload);
+        fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        Ok(directory)
+    }
+
+    /// Makes sure that the bytes of a closed file go the way that the name of this side says.
+    ///
+    /// # Errors
+    /// Where they do not.
+    pub fn check_way(&self, devices: &Devices, file: &Path) -> Result<()> {
+        match self.kind {
+            SideKind::Polymux(route) => polymux::check_way(devices, &self.program, &self.home, file, route),
+            SideKind::Native | SideKind::Mergerfs(_) => Ok(()),
+        }
+    }
+
+    /// Puts the second half of a file on the second tier. Elsewhere than in Polymux a file is on one device, always.
+    ///
+    /// # Errors
+    /// Where it is not split afterwards.
+    pub fn split(&self, devices: &Devices, file: &Path, bytes: u64) -> Result<()> {
+        match self.kind {
+            SideKind::Polymux(_) => polymux::split(devices, &self.program, &self.home, file, bytes),
+            _ if self.branches.len() == 2 => Ok(()),
+            _ => bail!("there is one device only"),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What a workload is, and what it gets to work with.
+//!
+//! What is true here:
+//! * A workload does the same calls on every side, with the same random offsets in the same repetition.
+//! * It is prepared without limits; it is measured with the limits of the ground. Where it is cold, everything was unmounted
+//!   and mounted again between the two.
+//! * Whatever it writes in the clock is durable when the clock stops, as [`Workload::ends_with`] says.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::durable;
+use super::figure::Figure;
+use super::ground::Ground;
+use super::sides::{Side, SideKind, Tier};
+use crate::throttled::Devices;
+
+/// How much is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// For a look: less than two minutes for all.
+    Quick,
+    /// For figures.
+    Full,
+}
+
+impl Scale {
+    /// One of two values.
+    #[must_use]
+    pub const fn choose<T: Copy>(self, quick: T, full: T) -> T {
+        match self {
+            Self::Quick => quick,
+            Self::Full => full,
+        }
+    }
+}
+
+/// Which paths through Polymux a workload tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routes {
+    /// Of bytes: modes.
+    Modes,
+    /// Of requests: transports.
+    Transports,
+    /// Of requests, with every byte through the daemon.
+    TransportsOfDaemon,
+    /// Through the daemon with the page cache: what a file that is split over tiers allows.
+    Cached,
+}
+
+/// What is in memory when the clock starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Temperature {
+    /// What the workload itself put there.
+    Warm,
+    /// Nothing: file systems and servers were started anew.
+    Cold,
+}
+
+/// What a workload works with on one side.
+pub struct Place<'a> {
+    /// How much to do.
+    pub scale: Scale,
+    /// Number of the repetition, from 0; the seed of what is random.
+    pub repetition: usize,
+    /// The ground.
+    pub ground: &'a Ground,
+    /// The devices.
+    pub devices: &'a Devices,
+    /// The side.
+    pub side: &'a Side,
+    /// Name of the workload, and of its directories.
+    pub workload: &'static str,
+    /// The tree to unpack, as an archive.
+    pub archive: Option<&'a Path>,
+}
+
+impl Place<'_> {
+    /// A directory of the workload on a tier.
+    ///
+    /// # Errors
+    /// Where it cannot be made.
+    pub fn directory(&self, tier: Tier) -> Result<PathBuf> {
+        self.side.directory(tier, self.workload)
+    }
+
+    /// Makes everything below the workload's directory durable.
+    ///
+    /// # Errors
+    /// Whatever the file systems report.
+    pub fn end_durably(&self) -> Result<()> {
+        durable::end(&self.directory(Tier::First)?, &self.device_directories())
+    }
+
+    /// Where the devices are mounted.
+    #[must_use]
+    pub fn device_directories(&self) -> Vec<PathBuf> {
+        self.devices.all().into_iter().map(|device| device.mount_point).collect()
+    }
+
+    /// The archive to unpack.
+    ///
+    /// # Errors
+    /// Where none was made.
+    pub fn archive(&self) -> Result<&Path> {
+        self.archive.context("there is no archive")
+    }
+}
+
+/// Something that programs do with a file system.
+pub trait Workload: Sync {
+    /// Its name on the command line and in reports.
+    fn name(&self) -> &'static str;
+
+    /// What it does, in one line.
+    fn about(&self) -> &'static str;
+
+    /// What is durable when the clock stops.
+    fn ends_with(&self) -> &'static str;
+
+    /// What it yields, in the order of the values of [`Workload::measure`].
+    fn figures(&self) -> &'static [Figure];
+
+    /// What it runs on; nothing where a form leaves it out.
+    fn grounds(&self, scale: Scale) -> Vec<Ground>;
+
+    /// Which paths through Polymux it tells apart.
+    fn routes(&self) -> Routes;
+
+    /// What is in memory when it begins.
+    fn temperature(&self) -> Temperature {
+        Temperature::Warm
+    }
+
+    /// Where its files are.
+    fn tier(&self) -> Tier {
+        Tier::First
+    }
+
+    /// Whether it unpacks the tree.
+    fn needs_archive(&self) -> bool {
+        false
+    }
+
+    /// Whether mergerfs as it comes is what a target compares it with, so that the quick form measures it too.
+    fn needs_default_mergerfs(&self) -> bool {
+        false
+    }
+
+    /// Sides that would add nothing to it but time and memory.
+    fn leaves_out(&self, _: SideKind) -> bool {
+        false
+    }
+
+    /// Why it cannot run on this machine; `None`: it can.
+    fn obstacle(&self) -> Option<String> {
+        None
+    }
+
+    /// Makes what it needs, durably.
+    ///
+    /// # Errors
+    /// Whatever the side reports.
+    fn prepare(&self, place: &Place) -> Result<()>;
+
+    /// Does it once and returns a value for each figure.
+    ///
+    /// # Errors
+    /// Whatever the side reports.
+    fn measure(&self, place: &Place) -> Result<Vec<f64>>;
+
+    /// Removes everything it made.
+    ///
+    /// # Errors
+    /// Whatever the side reports.
+    fn clean(&self, place: &Place) -> Result<()> {
+        let directory = place.directory(self.tier())?;
+        fs::remove_dir_all(&directory).with_context(|| directory.display().to_string())
+    }
+}

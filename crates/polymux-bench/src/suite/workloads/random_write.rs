@@ -1,0 +1,95 @@
+//! Overwriting random blocks of 4 KiB of a file.
+
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::access::{self, BLOCK, Cache};
+use crate::suite::figure::Figure;
+use crate::suite::ground::{Ground, Kind};
+use crate::suite::sides::Tier;
+use crate::suite::workload::{Place, Routes, Scale, Workload};
+use crate::throttled::Format;
+
+/// Random overwrites, through the page cache or past it.
+pub struct RandomWrite {
+    name: &'static str,
+    about: &'static str,
+    cache: Cache,
+}
+
+impl RandomWrite {
+    /// Through the page cache.
+    pub const BUFFERED: Self = Self {
+        name: "write-4k",
+        about: "random overwrites of 4 KiB of a file of 256 MiB (quick: 64 MiB), through the page cache",
+        cache: Cache::Used,
+    };
+
+    /// Past it.
+    pub const DIRECT: Self = Self { name: "write-4k-direct", about: "the same with O_DIRECT", cache: Cache::Bypassed };
+}
+
+fn bytes(scale: Scale) -> u64 {
+    scale.choose(64 << 20, 256 << 20)
+}
+
+/// Writes that keep the device busy for longer than the slices in which its limit works.
+fn writes(ground: &Ground, scale: Scale) -> usize {
+    let rate = ground.first.limits().written_bytes.unwrap_or(200_000_000);
+    let tenths = scale.choose(5, 15);
+    usize::try_from(rate / BLOCK / 10 * tenths).expect("a rate is a number of memory's size")
+}
+
+impl Workload for RandomWrite {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        self.about
+    }
+
+    fn ends_with(&self) -> &'static str {
+        "fsync of the file"
+    }
+
+    fn figures(&self) -> &'static [Figure] {
+        const { &[Figure::throughput("write")] }
+    }
+
+    fn grounds(&self, scale: Scale) -> Vec<Ground> {
+        match scale {
+            Scale::Quick => vec![Ground::one(Kind::Middle, Format::Xfs)],
+            Scale::Full => vec![
+                Ground::one(Kind::Fast, Format::Ext4),
+                Ground::one(Kind::Middle, Format::Xfs),
+                Ground::one(Kind::Slow, Format::Ext4),
+            ],
+        }
+    }
+
+    fn routes(&self) -> Routes {
+        Routes::Modes
+    }
+
+    fn prepare(&self, place: &Place) -> Result<()> {
+        let path = place.directory(Tier::First)?.join("file");
+        access::write_file(&path, bytes(place.scale))?;
+        place.side.check_way(place.devices, &path)
+    }
+
+    fn measure(&self, place: &Place) -> Result<Vec<f64>> {
+        let file = access::open_to_write(&place.directory(Tier::First)?.join("file"), self.cache)?;
+        let count = writes(place.ground, place.scale);
+        let offsets = access::offsets(place.repetition, count, BLOCK, bytes(place.scale));
+        let mut buffer = access::noise(usize::try_from(BLOCK)?);
+        let begun = Instant::now();
+        for offset in &offsets {
+            file.write_all_at(buffer.bytes_mut(), *offset)?;
+        }
+        file.sync_all()?;
+        Ok(vec![access::megabytes_per_second(BLOCK * count as u64, begun)])
+    }
+}

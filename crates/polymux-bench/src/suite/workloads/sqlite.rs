@@ -1,0 +1,107 @@
+//! Inserts into an SQLite database, by the module that comes with Python.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::suite::figure::Figure;
+use crate::suite::ground::{Ground, Kind};
+use crate::suite::programs;
+use crate::suite::sides::Tier;
+use crate::suite::workload::{Place, Routes, Scale, Workload};
+use crate::throttled::Format;
+
+/// Times itself, so that starting the interpreter is not measured. SQLite's own defaults: a rollback journal, and every
+/// commit is synced.
+const SCRIPT: &str = "
+import sqlite3, sys, time
+path, commits, rows = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+database = sqlite3.connect(path, isolation_level=None)
+database.execute('PRAGMA synchronous = FULL')
+database.execute('CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, value REAL)')
+row = ('a name of some length', 3.25)
+begun = time.perf_counter()
+for _ in range(commits):
+    database.execute('INSERT INTO t (name, value) VALUES (?, ?)', row)
+single = time.perf_counter() - begun
+begun = time.perf_counter()
+database.execute('BEGIN')
+database.executemany('INSERT INTO t (name, value) VALUES (?, ?)', [row] * rows)
+database.execute('COMMIT')
+bulk = time.perf_counter() - begun
+count = database.execute('SELECT count(*) FROM t').fetchone()[0]
+assert count == commits + rows, count
+print(single * 1e6 / commits, bulk * 1e6 / rows)
+";
+
+/// Inserts, each in a transaction of its own, and many in one.
+pub struct Sqlite;
+
+/// The two figures that the script prints.
+fn parse(printed: &str) -> Result<Vec<f64>> {
+    let figures: Vec<f64> =
+        printed.split_whitespace().map(str::parse).collect::<Result<_, _>>().context(printed.to_owned())?;
+    ensure!(figures.len() == 2, "the script printed {printed:?}");
+    Ok(figures)
+}
+
+impl Workload for Sqlite {
+    fn name(&self) -> &'static str {
+        "sqlite"
+    }
+
+    fn about(&self) -> &'static str {
+        "inserts into a new SQLite database (rollback journal, synchronous = FULL), per row"
+    }
+
+    fn ends_with(&self) -> &'static str {
+        "every commit is synced by SQLite"
+    }
+
+    fn figures(&self) -> &'static [Figure] {
+        const { &[Figure::us("insert + commit"), Figure::us("insert, 20,000 in one transaction")] }
+    }
+
+    fn grounds(&self, scale: Scale) -> Vec<Ground> {
+        match scale {
+            Scale::Quick => vec![Ground::one(Kind::Memory, Format::Ext4)],
+            Scale::Full => vec![Ground::one(Kind::Memory, Format::Ext4), Ground::one(Kind::Memory, Format::Xfs)],
+        }
+    }
+
+    fn routes(&self) -> Routes {
+        Routes::Modes
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        let imported = Command::new("python3").args(["-c", "import sqlite3"]).output();
+        (!imported.is_ok_and(|output| output.status.success()))
+            .then(|| "python3 with its module sqlite3 is not installed".to_owned())
+    }
+
+    fn prepare(&self, _: &Place) -> Result<()> {
+        Ok(())
+    }
+
+    fn measure(&self, place: &Place) -> Result<Vec<f64>> {
+        let directory = place.directory(Tier::First)?.join(format!("database-{}", place.repetition));
+        std::fs::create_dir(&directory)?;
+        let mut python = Command::new("python3");
+        python.args(["-c", SCRIPT]).arg(directory.join("rows.db"));
+        python.args([place.scale.choose("100", "300"), "20000"]);
+        let printed = programs::run(place.devices, &mut python)?;
+        std::fs::remove_dir_all(&directory)?;
+        parse(&printed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_prints_two_figures() {
+        assert_eq!(parse("250.5 1.25\n").unwrap(), [250.5, 1.25]);
+        assert!(parse("250.5").is_err() && parse("a b").is_err());
+    }
+}
