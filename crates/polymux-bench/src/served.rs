@@ -17,25 +17,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use polymux_transport::wire::{Attr, AttrReply, EntryReply, OpenFlags, OpenReply, Operation, Request, written};
-use polymux_transport::{Patience, Reply, Served, Service, Wishes};
+use polymux_transport::wire::written;
+use polymux_transport::{FlatDirectory, FlatFiles, Reply, Served, Wishes};
 use polymux_types::Errno;
 
 use crate::throttled::Limits;
-
-/// How long the kernel may keep names and attributes, which never change.
-const KEEP: Duration = Duration::from_secs(3600);
 
 /// Longest request.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 
 /// Requests that the kernel may have under way.
 const REQUESTS_MAX: u16 = 256;
-
-/// Inode number of the root.
-const ROOT: u64 = 1;
-/// Inode numbers of the files follow that of the root.
-const FIRST_FILE: u64 = 2;
 
 /// What is asked of a device, and how it is answered.
 enum Asked {
@@ -46,9 +38,7 @@ enum Asked {
 }
 
 struct Disk {
-    name: &'static str,
     length: u64,
-    limits: Arc<Mutex<Limits>>,
     requests: Sender<Asked>,
 }
 
@@ -65,7 +55,7 @@ impl ServedDisks {
     /// # Errors
     /// Where it cannot be mounted.
     pub fn mount(path: &Path, memory: &Path, names: &[&'static str], length: u64) -> Result<Self> {
-        let mut disks = Vec::new();
+        let (mut disks, mut shared_limits) = (Vec::new(), Vec::new());
         for name in names {
             let bytes = File::create_new(memory.join(format!("{name}.bytes")))?;
             bytes.set_len(length)?;
@@ -76,9 +66,10 @@ impl ServedDisks {
             thread::Builder::new()
                 .name(format!("device-{name}"))
                 .spawn(move || without_writeback(|| device.serve(&asked)))?;
-            disks.push(Disk { name, length, limits, requests });
+            disks.push(Disk { length, requests });
+            shared_limits.push((*name, limits));
         }
-        let limits = disks.iter().map(|disk| (disk.name, Arc::clone(&disk.limits))).collect();
+        let server = FlatDirectory(Server { names: names.to_vec(), disks });
         let place = path.to_owned();
         let wishes = Wishes {
             write_max: REQUEST_BYTES_MAX,
@@ -86,12 +77,11 @@ impl ServedDisks {
             congestion_threshold: REQUESTS_MAX,
             ..Wishes::default()
         };
-        let spawned = thread::spawn(move || {
-            without_writeback(|| Served::mount(Server { disks }, &place, "polymux-served", wishes, 1))
-        });
+        let spawned =
+            thread::spawn(move || without_writeback(|| Served::mount(server, &place, "polymux-served", wishes, 1)));
         let session =
             spawned.join().expect("mounting does not panic").context("cannot mount devices with service times")?;
-        Ok(Self { path: path.to_owned(), limits, session: Some(session) })
+        Ok(Self { path: path.to_owned(), limits: shared_limits, session: Some(session) })
     }
 
     /// The file of a device.
@@ -186,69 +176,40 @@ fn service_time(limits: &Limits, request: &Asked) -> Duration {
     Duration::from_secs_f64(by_bytes.max(by_number))
 }
 
+/// The files of the devices.
 struct Server {
+    names: Vec<&'static str>,
     disks: Vec<Disk>,
 }
 
 impl Server {
-    fn disk(&self, ino: u64) -> std::result::Result<&Disk, Errno> {
-        let index = ino.checked_sub(FIRST_FILE).and_then(|index| usize::try_from(index).ok());
-        index.and_then(|index| self.disks.get(index)).ok_or(Errno::ENOENT)
-    }
-
-    fn ask(&self, ino: u64, asked: Asked) {
-        let disk = self.disk(ino).expect("the kernel asks for a file that it has opened");
-        disk.requests.send(asked).expect("a device serves as long as its file system is mounted");
-    }
-
-    fn attr(&self, ino: u64) -> std::result::Result<Attr, Errno> {
-        let (kind, size) = match ino {
-            ROOT => (libc::S_IFDIR, 0),
-            ino => (libc::S_IFREG, self.disk(ino)?.length),
-        };
-        let blocks = size.div_ceil(512);
-        Ok(Attr { ino, size, blocks, mode: kind | 0o700, links: 1, block_size: 4096, ..Attr::default() })
-    }
-
-    fn lookup(&self, name: &[u8]) -> std::result::Result<Attr, Errno> {
-        let index = self.disks.iter().position(|disk| disk.name.as_bytes() == name).ok_or(Errno::ENOENT)?;
-        self.attr(FIRST_FILE + index as u64)
+    fn ask(&self, file: usize, asked: Asked) {
+        self.disks[file].requests.send(asked).expect("a device serves as long as its file system is mounted");
     }
 }
 
-impl Service for Server {
-    fn serve(&self, request: &Request<'_>, reply: Reply, _: Patience) -> Option<Reply> {
-        let ino = request.header.node;
-        match request.operation {
-            Operation::Lookup { name } => match self.lookup(name) {
-                Ok(attr) => {
-                    reply.body(&EntryReply { generation: 0, keep_name: KEEP, keep_attr: KEEP, attr }.encode());
-                }
-                Err(errno) => reply.error(errno),
-            },
-            Operation::GetAttr => match self.attr(ino) {
-                Ok(attr) => reply.body(&AttrReply { keep_attr: KEEP, attr }.encode()),
-                Err(errno) => reply.error(errno),
-            },
-            Operation::Open { .. } => reply.body(&OpenReply::new(0, OpenFlags::DIRECT_IO).encode()),
-            Operation::Read { offset, size, .. } => {
-                let rest = self.disk(ino).map_or(0, |disk| disk.length.saturating_sub(offset));
-                let length = usize::try_from(u64::from(size).min(rest)).expect("a request fits into memory");
-                self.ask(ino, Asked::Read { offset, length, reply });
-            }
-            Operation::Write { offset, data, .. } => {
-                self.ask(ino, Asked::Write { offset, data: data.to_vec(), reply });
-            }
-            Operation::Sync { .. } => self.ask(ino, Asked::Flush { reply }),
-            // Of a device, which has its length and its room, only discards and zeroing are asked.
-            Operation::Allocate { offset, length, .. } => self.ask(ino, Asked::Zero { offset, length, reply }),
-            Operation::Release { .. } | Operation::ReleaseDirectory => reply.ok(),
-            Operation::OpenDirectory => reply.body(&OpenReply::new(0, OpenFlags::default()).encode()),
-            // Flushing at close is among them: the kernel asks once and never again.
-            _ => reply.error(Errno::ENOSYS),
-        }
-        None
+impl FlatFiles for Server {
+    fn names(&self) -> &[&'static str] {
+        &self.names
     }
 
-    fn forget(&self, _: u64, _: u64) {}
+    fn length(&self, file: usize) -> u64 {
+        self.disks[file].length
+    }
+
+    fn read(&self, file: usize, offset: u64, length: usize, reply: Reply) {
+        self.ask(file, Asked::Read { offset, length, reply });
+    }
+
+    fn write(&self, file: usize, offset: u64, data: &[u8], reply: Reply) {
+        self.ask(file, Asked::Write { offset, data: data.to_vec(), reply });
+    }
+
+    fn zero(&self, file: usize, offset: u64, length: u64, reply: Reply) {
+        self.ask(file, Asked::Zero { offset, length, reply });
+    }
+
+    fn sync(&self, file: usize, reply: Reply) {
+        self.ask(file, Asked::Flush { reply });
+    }
 }

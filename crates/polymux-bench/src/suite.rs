@@ -65,6 +65,7 @@ pub fn run(arguments: &SuiteArguments) -> Result<()> {
     let tree = arguments.tree.clone().or_else(runner::usual_tree);
     let repetitions = arguments.repetitions();
     let plan = Plan { workloads, choice, scale: arguments.scale(), repetitions, polymux, tree };
+    let machine = facts(&plan.polymux);
     let outcome_of = |mut found: Found| -> Result<Outcome> {
         found.skipped.splice(..0, skipped.iter().cloned());
         Ok(Outcome {
@@ -77,7 +78,7 @@ pub fn run(arguments: &SuiteArguments) -> Result<()> {
                 repetitions,
                 tree: found.tree,
             },
-            machine: facts(&plan.polymux, load_before),
+            machine: Machine { load: [load_before, machine::load()], ..machine.clone() },
             devices: found.devices,
             verdicts: targets::judge(&found.measurements),
             measurements: found.measurements,
@@ -127,7 +128,8 @@ fn peers() -> (&'static [Settings], Option<Skipped>) {
     }
 }
 
-fn facts(polymux: &Path, load_before: f64) -> Machine {
+/// What stays as it is while the suite runs.
+fn facts(polymux: &Path) -> Machine {
     let mut versions = BTreeMap::new();
     let programs = [
         ("polymux", polymux, "--version"),
@@ -148,7 +150,7 @@ fn facts(polymux: &Path, load_before: f64) -> Machine {
         processors: machine::processors(),
         memory_mib: machine::memory_mib().unwrap_or_default(),
         kernel: machine::kernel(),
-        load: [load_before, machine::load()],
+        load: [0.0; 2],
         controller: throttled::controller::version().unwrap_or_default(),
         build: machine::build().to_owned(),
         versions,

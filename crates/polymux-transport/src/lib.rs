@@ -34,4 +34,4 @@ pub use mounting::{MountAudience, MountSettings, Unmount, mount, unmount};
 pub use negotiation::{Agreement, Wishes, negotiate};
 pub use reply::Reply;
 pub use rustix::mount::MountFlags;
-pub use served::Served;
+pub use served::{FlatDirectory, FlatFiles, Served};

@@ -1,5 +1,7 @@
 //! A small file system that serves itself from mounting to unmounting, as tests and measurements need it.
 
+mod flat_directory;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +12,8 @@ use crate::classic::Worker;
 use crate::connection::{Connection, Service};
 use crate::mounting::{MountAudience, MountSettings, Unmount, mount, unmount};
 use crate::negotiation::{Wishes, negotiate};
+
+pub use flat_directory::{FlatDirectory, FlatFiles};
 
 /// A mounted file system that is served by threads of its own; [`Served::unmount`] ends it.
 pub struct Served {

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use polymux_transport::MountTable;
 
 use crate::throttled::{self, Devices, OnTop};
 
@@ -35,8 +36,7 @@ pub fn locked(server: &Mutex<Server>) -> MutexGuard<'_, Server> {
 
 /// Whether a file system is mounted at this very path.
 fn is_mounted(mount_point: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    table.lines().any(|line| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == mount_point))
+    MountTable::read().is_ok_and(|table| table.at(mount_point).is_some())
 }
 
 impl Server {

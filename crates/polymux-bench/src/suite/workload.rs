@@ -163,7 +163,9 @@ pub trait Workload: Sync {
     ///
     /// # Errors
     /// Whatever the side reports.
-    fn prepare(&self, place: &Place) -> Result<()>;
+    fn prepare(&self, _: &Place) -> Result<()> {
+        Ok(())
+    }
 
     /// Does it once and returns a value for each figure.
     ///

@@ -5,6 +5,7 @@ mod append;
 mod create_unlink;
 mod direct_read;
 mod git_status;
+mod grounds;
 mod listing;
 mod many_files;
 mod mixed_load;

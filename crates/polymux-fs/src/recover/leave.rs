@@ -157,7 +157,8 @@ impl Core {
             return Err(refused(format!("something is just being moved to tier `{name}`: try again in a moment")));
         }
         self.check_no_file_on(handle)?;
-        // What was given up there may go at once, also where the tier is slow; what it refuses to give up stays.
+        // What was given up may go at once, here also where the tier is slow; what it refuses to give up stays.
+        while self.free_disowned()? > 0 {}
         while handle.present().is_some() && self.free_disowned_on(id)? > 0 {}
         let pending = self.metadata.disowned()?.iter().filter(|record| record.tier == id).count();
         if pending > 0 {

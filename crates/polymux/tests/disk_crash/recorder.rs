@@ -11,24 +11,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use polymux_transport::wire::{Attr, AttrReply, EntryReply, OpenFlags, OpenReply, Operation, Request, written};
-use polymux_transport::{Patience, Reply, Served, Service, Wishes};
-use polymux_types::Errno;
+use polymux_transport::wire::written;
+use polymux_transport::{FlatDirectory, FlatFiles, Reply, Served, Wishes};
 
 use super::disk::Disk;
 use super::image::{Record, Recording};
 use crate::mounted::native::{is_mounted, text};
 use crate::mounted::run;
 use crate::promises::history::Position;
-
-/// How long the kernel may keep names and attributes, which never change.
-const KEEP: Duration = Duration::from_secs(3600);
-/// Inode number of the root.
-const ROOT: u64 = 1;
-/// Inode numbers of the files follow that of the root.
-const FIRST_FILE: u64 = 2;
 
 /// The disks and what was done to them since the recording began.
 struct State {
@@ -64,7 +55,7 @@ impl RecordedDisks {
     pub fn mount(path: &Path, disks: Vec<(&'static str, Disk)>) -> io::Result<Self> {
         let (names, disks): (Vec<_>, Vec<_>) = disks.into_iter().unzip();
         let state = Arc::new(Mutex::new(State { disks, recording: None }));
-        let server = Server { state: Arc::clone(&state), names: names.clone() };
+        let server = FlatDirectory(Server { state: Arc::clone(&state), names: names.clone() });
         let place = path.to_owned();
         // The serving thread inherits the mark: memory that it needs is never got by writing to the file systems that wait
         // for it.
@@ -121,94 +112,34 @@ impl Server {
     fn with<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
         work(&mut self.state.lock().expect("nobody panics with the lock held"))
     }
-
-    fn disk(&self, ino: u64) -> Result<usize, Errno> {
-        let index = ino.checked_sub(FIRST_FILE).and_then(|index| usize::try_from(index).ok());
-        index.filter(|index| *index < self.names.len()).ok_or(Errno::ENOENT)
-    }
-
-    fn attr(&self, ino: u64) -> Result<Attr, Errno> {
-        let (kind, size) = match ino {
-            ROOT => (libc::S_IFDIR, 0),
-            ino => {
-                let disk = self.disk(ino)?;
-                (libc::S_IFREG, self.with(|state| state.disks[disk].length()))
-            }
-        };
-        let blocks = size.div_ceil(512);
-        Ok(Attr { ino, size, blocks, mode: kind | 0o700, links: 1, block_size: 4096, ..Attr::default() })
-    }
-
-    fn lookup(&self, name: &[u8]) -> Result<EntryReply, Errno> {
-        let index = self.names.iter().position(|known| known.as_bytes() == name).ok_or(Errno::ENOENT)?;
-        let attr = self.attr(FIRST_FILE + index as u64)?;
-        Ok(EntryReply { generation: 0, keep_name: KEEP, keep_attr: KEEP, attr })
-    }
-
-    fn read(&self, ino: u64, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
-        let length = usize::try_from(size).expect("a request fits into memory");
-        let disk = self.disk(ino)?;
-        Ok(self.with(|state| state.disks[disk].read(offset, length)))
-    }
-
-    fn write(&self, ino: u64, offset: u64, data: &[u8]) -> Result<u32, Errno> {
-        let disk = self.disk(ino)?;
-        self.with(|state| {
-            if offset + data.len() as u64 > state.disks[disk].length() {
-                return Err(Errno::ENOSPC);
-            }
-            state.write(disk, offset, data);
-            Ok(u32::try_from(data.len()).expect("a request is short"))
-        })
-    }
-
-    fn zero(&self, disk: usize, offset: u64, length: u64) {
-        self.with(|state| {
-            let end = offset.saturating_add(length).min(state.disks[disk].length());
-            let count = usize::try_from(end.saturating_sub(offset)).expect("a disk fits into memory");
-            state.write(disk, offset, &vec![0; count]);
-        });
-    }
 }
 
-fn answer<T>(reply: Reply, outcome: Result<T, Errno>, body: impl FnOnce(Reply, T)) {
-    match outcome {
-        Ok(value) => body(reply, value),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-impl Service for Server {
-    fn serve(&self, request: &Request<'_>, reply: Reply, _: Patience) -> Option<Reply> {
-        let ino = request.header.node;
-        match request.operation {
-            Operation::Lookup { name } => {
-                answer(reply, self.lookup(name), |reply, entry| reply.body(&entry.encode()));
-            }
-            Operation::GetAttr => answer(reply, self.attr(ino), |reply, attr| {
-                reply.body(&AttrReply { keep_attr: KEEP, attr }.encode());
-            }),
-            Operation::Open { .. } => reply.body(&OpenReply::new(0, OpenFlags::DIRECT_IO).encode()),
-            Operation::Read { offset, size, .. } => {
-                answer(reply, self.read(ino, offset, size), |reply, bytes| reply.body(&bytes));
-            }
-            Operation::Write { offset, data, .. } => {
-                answer(reply, self.write(ino, offset, data), |reply, count| reply.body(&written(count)));
-            }
-            Operation::Sync { .. } => {
-                reply.outcome(self.disk(ino).map(|disk| self.with(|state| state.flush(disk))));
-            }
-            // Of a disk, which has its length and its room, only discards and zeroing are asked.
-            Operation::Allocate { offset, length, .. } => {
-                reply.outcome(self.disk(ino).map(|disk| self.zero(disk, offset, length)));
-            }
-            Operation::Release { .. } | Operation::ReleaseDirectory => reply.ok(),
-            Operation::OpenDirectory => reply.body(&OpenReply::new(0, OpenFlags::default()).encode()),
-            // Flushing at close is among them: the kernel asks once and never again.
-            _ => reply.error(Errno::ENOSYS),
-        }
-        None
+impl FlatFiles for Server {
+    fn names(&self) -> &[&'static str] {
+        &self.names
     }
 
-    fn forget(&self, _: u64, _: u64) {}
+    fn length(&self, file: usize) -> u64 {
+        self.with(|state| state.disks[file].length())
+    }
+
+    fn read(&self, file: usize, offset: u64, length: usize, reply: Reply) {
+        reply.body(&self.with(|state| state.disks[file].read(offset, length)));
+    }
+
+    fn write(&self, file: usize, offset: u64, data: &[u8], reply: Reply) {
+        self.with(|state| state.write(file, offset, data));
+        reply.body(&written(u32::try_from(data.len()).expect("a request is short")));
+    }
+
+    fn zero(&self, file: usize, offset: u64, length: u64, reply: Reply) {
+        let zeros = vec![0; usize::try_from(length).expect("a disk fits into memory")];
+        self.with(|state| state.write(file, offset, &zeros));
+        reply.ok();
+    }
+
+    fn sync(&self, file: usize, reply: Reply) {
+        self.with(|state| state.flush(file));
+        reply.ok();
+    }
 }

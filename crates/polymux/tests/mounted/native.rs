@@ -4,6 +4,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use polymux_transport::MountTable;
+
 use super::command::{run, succeed};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,18 +66,13 @@ impl Drop for NativeMount {
 
 /// Whether something is mounted exactly there.
 pub fn is_mounted(path: &Path) -> bool {
-    topmost_mount(path).is_some()
+    kind_of_mount(path).is_some()
 }
 
 /// The type of the file system mounted exactly there.
 pub fn kind_of_mount(path: &Path) -> Option<String> {
-    topmost_mount(path)?.split_once(" - ")?.1.split(' ').next().map(str::to_owned)
-}
-
-fn topmost_mount(path: &Path) -> Option<String> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("the mounts of this process can be read");
-    let wanted = text(path);
-    mounts.lines().rfind(|line| line.split(' ').nth(4) == Some(wanted)).map(str::to_owned)
+    let mounts = MountTable::read().expect("the mounts of this process can be read");
+    mounts.at(path).map(|mount| mount.file_system.clone())
 }
 
 pub fn text(path: &Path) -> &str {

@@ -7,11 +7,11 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use super::access;
+use super::grounds;
 use crate::suite::figure::Figure;
 use crate::suite::ground::{Ground, Kind};
 use crate::suite::sides::Tier;
 use crate::suite::workload::{Place, Routes, Scale, Workload};
-use crate::throttled::Format;
 
 /// Bytes of a line of a log.
 const LINE: [u8; 100] = [b'x'; 100];
@@ -37,18 +37,11 @@ impl Workload for Append {
     }
 
     fn grounds(&self, scale: Scale) -> Vec<Ground> {
-        match scale {
-            Scale::Quick => vec![Ground::one(Kind::Memory, Format::Ext4)],
-            Scale::Full => vec![Ground::one(Kind::Memory, Format::Ext4), Ground::one(Kind::Memory, Format::Xfs)],
-        }
+        grounds::of_each_format(|format| Ground::one(Kind::Memory, format), scale)
     }
 
     fn routes(&self) -> Routes {
         Routes::Modes
-    }
-
-    fn prepare(&self, _: &Place) -> Result<()> {
-        Ok(())
     }
 
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {

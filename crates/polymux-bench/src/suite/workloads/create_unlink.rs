@@ -41,10 +41,6 @@ impl Workload for CreateUnlink {
         Routes::Transports
     }
 
-    fn prepare(&self, _: &Place) -> Result<()> {
-        Ok(())
-    }
-
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {
         let directory = place.directory(Tier::First)?;
         let count = place.scale.choose(500, 5_000);

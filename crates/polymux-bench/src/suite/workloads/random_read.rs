@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 
 use super::access::{self, BLOCK, Cache};
+use super::grounds;
 use crate::suite::figure::Figure;
 use crate::suite::ground::{Ground, Kind};
 use crate::suite::sides::{Settings, SideKind, Tier};
@@ -76,10 +77,7 @@ impl Workload for RandomRead {
     }
 
     fn grounds(&self, scale: Scale) -> Vec<Ground> {
-        let both = |ground: fn(Format) -> Ground| match scale {
-            Scale::Quick => vec![ground(Format::Ext4)],
-            Scale::Full => vec![ground(Format::Ext4), ground(Format::Xfs)],
-        };
+        let both = |ground: fn(Format) -> Ground| grounds::of_each_format(ground, scale);
         match (self.temperature, self.tier) {
             (Temperature::Cold, _) => both(|format| Ground::one(Kind::Iops200, format)),
             (Temperature::Warm, Tier::Split) => both(|format| Ground::two(Kind::Memory, Kind::Memory, format)),

@@ -6,11 +6,11 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::access::{self, BLOCK, Cache};
+use super::grounds;
 use crate::suite::figure::Figure;
-use crate::suite::ground::{Ground, Kind};
+use crate::suite::ground::Ground;
 use crate::suite::sides::Tier;
 use crate::suite::workload::{Place, Routes, Scale, Workload};
-use crate::throttled::Format;
 
 /// Random overwrites, through the page cache or past it.
 pub struct RandomWrite {
@@ -60,14 +60,7 @@ impl Workload for RandomWrite {
     }
 
     fn grounds(&self, scale: Scale) -> Vec<Ground> {
-        match scale {
-            Scale::Quick => vec![Ground::one(Kind::Middle, Format::Xfs)],
-            Scale::Full => vec![
-                Ground::one(Kind::Fast, Format::Ext4),
-                Ground::one(Kind::Middle, Format::Xfs),
-                Ground::one(Kind::Slow, Format::Ext4),
-            ],
-        }
+        grounds::throttled(scale)
     }
 
     fn routes(&self) -> Routes {

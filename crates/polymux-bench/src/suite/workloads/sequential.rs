@@ -5,6 +5,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::access::{self, Cache, REQUEST};
+use super::grounds;
 use crate::suite::figure::Figure;
 use crate::suite::ground::{Ground, Kind};
 use crate::suite::sides::Tier;
@@ -76,17 +77,6 @@ fn bytes(rate: Option<u64>, scale: Scale) -> u64 {
     rate.map_or(BYTES_UNLIMITED, |rate| (rate / 10 * tenths).next_multiple_of(REQUEST as u64).min(BYTES_MAX))
 }
 
-fn throttled(scale: Scale) -> Vec<Ground> {
-    match scale {
-        Scale::Quick => vec![Ground::one(Kind::Middle, Format::Xfs)],
-        Scale::Full => vec![
-            Ground::one(Kind::Fast, Format::Ext4),
-            Ground::one(Kind::Middle, Format::Xfs),
-            Ground::one(Kind::Slow, Format::Ext4),
-        ],
-    }
-}
-
 impl Workload for SequentialWrite {
     fn name(&self) -> &'static str {
         self.name
@@ -105,7 +95,7 @@ impl Workload for SequentialWrite {
     }
 
     fn grounds(&self, scale: Scale) -> Vec<Ground> {
-        throttled(scale)
+        grounds::throttled(scale)
     }
 
     fn routes(&self) -> Routes {
@@ -162,7 +152,7 @@ impl Workload for SequentialRead {
         match (self.tier, scale) {
             (Tier::Split, Scale::Quick) => Vec::new(),
             (Tier::Split, Scale::Full) => vec![Ground::two(Kind::Middle, Kind::Slow, Format::Ext4)],
-            _ => throttled(scale),
+            _ => grounds::throttled(scale),
         }
     }
 

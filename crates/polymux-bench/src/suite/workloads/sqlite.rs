@@ -4,12 +4,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use super::grounds;
 use crate::suite::figure::Figure;
 use crate::suite::ground::{Ground, Kind};
 use crate::suite::programs;
 use crate::suite::sides::Tier;
 use crate::suite::workload::{Place, Routes, Scale, Workload};
-use crate::throttled::Format;
 
 /// Times itself, so that starting the interpreter is not measured. SQLite's own defaults: a rollback journal, and every
 /// commit is synced.
@@ -63,10 +63,7 @@ impl Workload for Sqlite {
     }
 
     fn grounds(&self, scale: Scale) -> Vec<Ground> {
-        match scale {
-            Scale::Quick => vec![Ground::one(Kind::Memory, Format::Ext4)],
-            Scale::Full => vec![Ground::one(Kind::Memory, Format::Ext4), Ground::one(Kind::Memory, Format::Xfs)],
-        }
+        grounds::of_each_format(|format| Ground::one(Kind::Memory, format), scale)
     }
 
     fn routes(&self) -> Routes {
@@ -77,10 +74,6 @@ impl Workload for Sqlite {
         let imported = Command::new("python3").args(["-c", "import sqlite3"]).output();
         (!imported.is_ok_and(|output| output.status.success()))
             .then(|| "python3 with its module sqlite3 is not installed".to_owned())
-    }
-
-    fn prepare(&self, _: &Place) -> Result<()> {
-        Ok(())
     }
 
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {

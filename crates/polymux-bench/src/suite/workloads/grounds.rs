@@ -1,0 +1,25 @@
+//! Grounds that several workloads run on.
+
+use crate::suite::ground::{Ground, Kind};
+use crate::suite::workload::Scale;
+use crate::throttled::Format;
+
+/// A ground in each format; the quick form has ext4 alone.
+pub fn of_each_format(ground: impl Fn(Format) -> Ground, scale: Scale) -> Vec<Ground> {
+    match scale {
+        Scale::Quick => vec![ground(Format::Ext4)],
+        Scale::Full => vec![ground(Format::Ext4), ground(Format::Xfs)],
+    }
+}
+
+/// Each device whose bandwidth is limited; the quick form has one of them.
+pub fn throttled(scale: Scale) -> Vec<Ground> {
+    match scale {
+        Scale::Quick => vec![Ground::one(Kind::Middle, Format::Xfs)],
+        Scale::Full => vec![
+            Ground::one(Kind::Fast, Format::Ext4),
+            Ground::one(Kind::Middle, Format::Xfs),
+            Ground::one(Kind::Slow, Format::Ext4),
+        ],
+    }
+}
