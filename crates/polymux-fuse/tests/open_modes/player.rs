@@ -2,10 +2,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use super::history::{History, runs};
 use super::mapping::{Access, Mapping};
-use super::volume::{Fixture, Random};
+use super::volume::{self, Random};
 
 /// Longest file.
 const LENGTH_MAX: usize = 96 * 1024;
@@ -22,10 +23,27 @@ struct Known {
     content: Vec<u8>,
     open: Vec<(File, Access)>,
     mapped: Vec<(Mapping, Access)>,
+    history: History,
+}
+
+impl Known {
+    /// Compares the beginning of the file, or all of it, with what it must be.
+    fn expect(&self, found: &[u8], how: &str) {
+        let expected = &self.content[..found.len().min(self.content.len())];
+        let place = found.iter().zip(expected).position(|(found, expected)| found != expected);
+        assert!(
+            found.len() <= self.content.len() && place.is_none(),
+            "{} {how}: wrong at {place:?}\nexpected {}\nfound {}\n  {}",
+            self.path.display(),
+            runs(&self.content),
+            runs(found),
+            self.history.text()
+        );
+    }
 }
 
 pub struct Player<'a> {
-    fixture: &'a Fixture,
+    place: &'a Path,
     random: Random,
     files: Vec<Known>,
     /// Files of others, open only to be open.
@@ -36,15 +54,15 @@ pub struct Player<'a> {
 impl<'a> Player<'a> {
     pub const FILES: u64 = 3;
 
-    pub fn new(fixture: &'a Fixture, number: u64) -> Self {
+    pub fn new(place: &'a Path, number: u64) -> Self {
         let known = |file| {
-            let path = fixture.file(number, file);
+            let path = volume::file(place, number, file);
             let content = vec![1; OBJECT_LENGTH * 3];
             fs::write(&path, &content).expect("written");
-            Known { path, content, open: Vec::new(), mapped: Vec::new() }
+            Known { path, content, open: Vec::new(), mapped: Vec::new(), history: History::default() }
         };
         let files = (0..Self::FILES).map(known).collect();
-        Self { fixture, random: Random::new(number + 1), files, of_others: Vec::new(), next_byte: 2 }
+        Self { place, random: Random::new(number + 1), files, of_others: Vec::new(), next_byte: 2 }
     }
 
     /// One sequence.
@@ -91,6 +109,7 @@ impl<'a> Player<'a> {
             options.truncate(true);
             known.content.clear();
         }
+        known.history.note(format!("open {access:?} of {} bytes: {options:?}", known.content.len()));
         let opened = options.open(&known.path);
         let opened = opened.unwrap_or_else(|error| panic!("opening {}: {error}", known.path.display()));
         known.open.push((opened, access));
@@ -105,6 +124,7 @@ impl<'a> Player<'a> {
         if known.content.is_empty() {
             return;
         }
+        known.history.note(format!("map {access:?}"));
         match Mapping::new(of, known.content.len(), *access) {
             Ok(mapping) => known.mapped.push((mapping, *access)),
             Err(error) => panic!("mapping {}: {error}", known.path.display()),
@@ -116,6 +136,7 @@ impl<'a> Player<'a> {
         let offset = self.random.index(LENGTH_MAX - bytes.len());
         let known = &mut self.files[file];
         let Some((of, _)) = known.open.iter().find(|(_, access)| *access == Access::ReadWrite) else { return };
+        known.history.note(format!("write {offset}+{}: {}", bytes.len(), bytes[0]));
         of.write_all_at(&bytes, offset as u64)
             .unwrap_or_else(|error| panic!("writing {}: {error}", known.path.display()));
         let end = offset + bytes.len();
@@ -126,11 +147,13 @@ impl<'a> Player<'a> {
     }
 
     fn read(&mut self, file: usize) {
-        let known = &self.files[file];
+        let known = &mut self.files[file];
         if known.open.is_empty() {
             return;
         }
-        let (of, _) = &known.open[self.random.index(known.open.len())];
+        let place = self.random.index(known.open.len());
+        known.history.note(format!("read through {place} of {}", known.open.len()));
+        let (of, _) = &known.open[place];
         // Aligned, for those who read without the page cache.
         let mut buffer = vec![0; LENGTH_MAX + 8192];
         let start = buffer.as_ptr().align_offset(4096);
@@ -145,13 +168,8 @@ impl<'a> Player<'a> {
                 Err(error) => panic!("reading {}: {error}", known.path.display()),
             }
         }
-        let place = window[..length].iter().zip(&known.content).position(|(found, expected)| found != expected);
-        assert!(
-            length == known.content.len() && place.is_none(),
-            "{}: {length} bytes of {}, wrong at {place:?}",
-            known.path.display(),
-            known.content.len()
-        );
+        known.expect(&window[..length], "read");
+        assert_eq!(length, known.content.len(), "{}: bytes read\n  {}", known.path.display(), known.history.text());
     }
 
     fn store(&mut self, file: usize) {
@@ -163,6 +181,7 @@ impl<'a> Player<'a> {
             return;
         }
         let offset = self.random.index(room - bytes.len());
+        known.history.note(format!("store {offset}+{}: {}", bytes.len(), bytes[0]));
         mapping.write(offset, &bytes);
         known.content[offset..offset + bytes.len()].copy_from_slice(&bytes);
     }
@@ -170,16 +189,14 @@ impl<'a> Player<'a> {
     fn load(&mut self, file: usize) {
         let known = &self.files[file];
         let Some((mapping, _)) = known.mapped.last() else { return };
-        let length = mapping.length().min(known.content.len());
-        let found = mapping.read(0, length);
-        let place = found.iter().zip(&known.content).position(|(found, expected)| found != expected);
-        assert!(place.is_none(), "{} in memory is wrong at {place:?}", known.path.display());
+        known.expect(&mapping.read(0, mapping.length().min(known.content.len())), "in memory");
     }
 
     fn resize(&mut self, file: usize) {
         let length = self.random.index(LENGTH_MAX);
         let known = &mut self.files[file];
         let Some((of, _)) = known.open.iter().find(|(_, access)| *access == Access::ReadWrite) else { return };
+        known.history.note(format!("cut or extend to {length}"));
         of.set_len(length as u64).unwrap_or_else(|error| panic!("cutting {}: {error}", known.path.display()));
         known.content.resize(length, 0);
         let seen = fs::metadata(&known.path).expect("there").len();
@@ -198,6 +215,7 @@ impl<'a> Player<'a> {
         fs::rename(&beside, &known.path).expect("renamed");
         known.open.clear();
         known.mapped.clear();
+        known.history.note(format!("replace by {}", runs(&content)));
         known.content = content;
     }
 
@@ -206,7 +224,7 @@ impl<'a> Player<'a> {
             self.of_others.clear();
         }
         let player = self.random.below(super::super::PLAYERS);
-        let path = self.fixture.file(player, self.random.below(Self::FILES));
+        let path = volume::file(self.place, player, self.random.below(Self::FILES));
         let opened = match OpenOptions::new().read(true).open(&path) {
             Ok(opened) => opened,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
@@ -231,6 +249,7 @@ impl<'a> Player<'a> {
 
     fn close_some(&mut self, file: usize) {
         let known = &mut self.files[file];
+        known.history.note(format!("close one of {} and {}", known.open.len(), known.mapped.len()));
         if !known.open.is_empty() {
             let place = self.random.index(known.open.len());
             known.open.remove(place);
@@ -243,6 +262,7 @@ impl<'a> Player<'a> {
 
     fn close_all(&mut self, file: usize) {
         let known = &mut self.files[file];
+        known.history.note("close all".to_owned());
         known.open.clear();
         known.mapped.clear();
     }

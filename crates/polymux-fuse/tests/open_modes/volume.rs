@@ -10,8 +10,13 @@ use polymux_sim::MemoryStore;
 use polymux_tier::{PosixTier, PosixTierOptions, Tier};
 use polymux_types::{ByteSize, Ino, SystemClock, VolumeId};
 
-/// Room for the growth of some files that are passed through for changes, and not of all.
+/// Of the slow tier: what is on a tier with a limit is not changed directly, what is on the fast one is.
 const CAPACITY: ByteSize = ByteSize(300 << 20);
+
+/// A file of a player on the mounted volume.
+pub fn file(mountpoint: &Path, player: u64, file: u64) -> PathBuf {
+    mountpoint.join(format!("{player}-{file}"))
+}
 
 /// Numbers without a meaning, the same for each run.
 pub struct Random(u64);
@@ -52,14 +57,14 @@ impl Fixture {
             return None;
         }
         let directory = tempfile::Builder::new().prefix("polymux-modes-").tempdir().expect("a directory is made");
-        let tier = |name: &str| {
+        let tier = |(name, capacity): (&str, Option<ByteSize>)| {
             let path = directory.path().join(name);
             std::fs::create_dir(&path).expect("a directory is made");
-            let options = PosixTierOptions { capacity: Some(CAPACITY), ..PosixTierOptions::new(name) };
+            let options = PosixTierOptions { capacity, ..PosixTierOptions::new(name) };
             let tier: Arc<dyn Tier> = Arc::new(PosixTier::prepare(&path, options).expect("a tier is made"));
             tier
         };
-        let tiers = ["fast", "slow"].map(|name| (name, tier(name)));
+        let tiers = [("fast", None), ("slow", Some(CAPACITY))].map(|(name, capacity)| (name, tier((name, capacity))));
         let store = Arc::new(MemoryStore::new());
         let parts = || Parts {
             name: "modes".to_owned(),
@@ -99,9 +104,8 @@ impl Fixture {
         })
     }
 
-    /// A file of a player.
-    pub fn file(&self, player: u64, file: u64) -> PathBuf {
-        self.mountpoint.join(format!("{player}-{file}"))
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
     }
 
     /// Has a file moved as a whole or in part; whether it is there and has bytes.
