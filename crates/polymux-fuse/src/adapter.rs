@@ -9,6 +9,7 @@ use polymux_transport::wire::{Attr, Header};
 use polymux_types::{Errno, Ino, StreamId};
 
 use crate::convert;
+use crate::options::ExtendedAttributes;
 use crate::requests::Requests;
 
 /// Serves one mount. Shared by all threads of the transport.
@@ -17,6 +18,7 @@ pub(crate) struct Adapter {
     pub(crate) fs: Arc<FileSystem>,
     /// What is under way.
     pub(crate) requests: Arc<Requests>,
+    pub(crate) extended_attributes: ExtendedAttributes,
 }
 
 /// What came of a request.

@@ -22,6 +22,7 @@ use crate::adapter::{Adapter, Outcome, ino};
 use crate::convert::{self, KEEP};
 use crate::files::Place;
 use crate::names::{ModeAndMask, NewName};
+use crate::options::ExtendedAttributes;
 use crate::xattrs::Value;
 
 impl Service for Adapter {
@@ -157,6 +158,10 @@ impl Adapter {
     fn serve_xattrs(&self, request: &Request<'_>, reply: Reply) {
         use Operation as Op;
         let header = &request.header;
+        if self.extended_attributes == ExtendedAttributes::Refused {
+            // The kernel does not ask again.
+            return reply.error(Errno::ENOSYS);
+        }
         match request.operation {
             Op::SetXattr { name, value, flags, kills_set_group_id } => {
                 self.answer(header, reply, || self.set_xattr(header, name, value, flags, kills_set_group_id));

@@ -31,6 +31,6 @@ mod watcher;
 mod wishes;
 mod xattrs;
 
-pub use options::{FuseOptions, Sharing, SpecialFiles, Transport};
+pub use options::{ExtendedAttributes, FuseOptions, Sharing, SpecialFiles, Transport};
 pub use polymux_transport::{ConnectionState, Mount, MountTable};
 pub use session::{Session, Unmounter, mount};

@@ -36,6 +36,18 @@ pub enum Transport {
     IoUring,
 }
 
+/// Whether files have extended attributes, ACLs among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExtendedAttributes {
+    /// They do.
+    #[default]
+    Kept,
+    /// Not on this mount: whoever asks is told that they are not supported, and the kernel does not ask for capabilities of its
+    /// own accord, which costs a message for each file that is written to and another for each that changes hands. Attributes
+    /// from other mounts stay; ACLs among them do not count meanwhile.
+    Refused,
+}
+
 /// Choices of one mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FuseOptions {
@@ -51,6 +63,8 @@ pub struct FuseOptions {
     pub threads: usize,
     /// How requests come.
     pub transport: Transport,
+    /// Whether files have extended attributes.
+    pub extended_attributes: ExtendedAttributes,
 }
 
 /// Fewest and most threads that are chosen by default: several wait for devices while others serve; no more than sixteen,
@@ -69,9 +83,15 @@ impl FuseOptions {
         } else {
             (Sharing::OwnerOnly, SpecialFiles::Ignored)
         };
-        let volume_name = volume_name.into();
-        let transport = Transport::default();
-        Self { volume_name, sharing, access, special_files, threads: default_threads(), transport }
+        Self {
+            volume_name: volume_name.into(),
+            sharing,
+            access,
+            special_files,
+            threads: default_threads(),
+            transport: Transport::default(),
+            extended_attributes: ExtendedAttributes::default(),
+        }
     }
 
     /// What the mount looks like.

@@ -48,12 +48,14 @@ pub struct Unmounter {
 /// The mount point does not exist, `/dev/fuse` cannot be opened, or the kernel or `fusermount3` refuses.
 pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> io::Result<Session> {
     let mountpoint = mountpoint.canonicalize()?;
-    let adapter = Adapter { fs, requests: Arc::new(Requests::new()) };
+    let extended_attributes = options.extended_attributes;
+    let adapter = Adapter { fs, requests: Arc::new(Requests::new()), extended_attributes };
     let device = polymux_transport::mount(&mountpoint, &options.to_settings())?;
     let obstacle = if options.transport == Transport::Classic { None } else { uring::obstacle() };
     let may_have_rings = options.transport != Transport::Classic && obstacle.is_none();
     let rings = if may_have_rings { Rings::Wished } else { Rings::NotWished };
-    let agreement = negotiate(&device, |offered| wishes(offered, rings)).inspect_err(|_| take_down(&mountpoint))?;
+    let agreement = negotiate(&device, |offered| wishes(offered, rings, extended_attributes))
+        .inspect_err(|_| take_down(&mountpoint))?;
     let device = Arc::new(device);
     if agreement.capabilities.contains(Capabilities::PASSTHROUGH) {
         let port = Arc::new(Backings::new(Arc::clone(&device)));

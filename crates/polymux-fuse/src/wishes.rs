@@ -4,10 +4,12 @@ use polymux_transport::wire::Capabilities;
 use polymux_transport::{Wishes, uring};
 use polymux_types::limits::ATOMIC_WRITE_SIZE_MAX;
 
+use crate::options::ExtendedAttributes;
+
 /// What is asked for where the kernel offers it. Left out on purpose: `WRITEBACK_CACHE` (it would forbid passthrough
 /// and hide the order of writes), locks (the kernel keeps them), `HANDLE_KILLPRIV` (its second form is
 /// better, see `set_id`), `AUTO_INVAL_DATA` (contents never change behind the kernel).
-const CAPABILITIES: [Capabilities; 16] = [
+const CAPABILITIES: [Capabilities; 15] = [
     Capabilities::ASYNC_READ,
     Capabilities::ATOMIC_O_TRUNC,
     Capabilities::BIG_WRITES,
@@ -19,7 +21,6 @@ const CAPABILITIES: [Capabilities; 16] = [
     Capabilities::MAX_PAGES,
     Capabilities::CACHE_SYMLINKS,
     Capabilities::EXPLICIT_INVAL_DATA,
-    Capabilities::POSIX_ACL,
     Capabilities::HANDLE_KILLPRIV_V2,
     Capabilities::SETXATTR_EXT,
     Capabilities::DIRECT_IO_ALLOW_MMAP,
@@ -37,11 +38,11 @@ pub(crate) enum Rings {
 }
 
 /// The wishes of a volume to a kernel that offers this.
-pub(crate) fn wishes(offered: Capabilities, rings: Rings) -> Wishes {
+pub(crate) fn wishes(offered: Capabilities, rings: Rings, extended_attributes: ExtendedAttributes) -> Wishes {
     let mut capabilities = CAPABILITIES.into_iter().fold(Capabilities::NONE, |all, one| all | one);
-    // Only with ACLs: then the mask is applied here, because a default ACL replaces it.
-    if offered.contains(Capabilities::POSIX_ACL) {
-        capabilities = capabilities | Capabilities::DONT_MASK;
+    // An ACL is an extended attribute. Only with ACLs the mask is applied here, because a default ACL replaces it.
+    if extended_attributes == ExtendedAttributes::Kept && offered.contains(Capabilities::POSIX_ACL) {
+        capabilities = capabilities | Capabilities::POSIX_ACL | Capabilities::DONT_MASK;
     }
     let mut write_max = u32::try_from(ATOMIC_WRITE_SIZE_MAX).expect("one MiB");
     if rings == Rings::Wished && offered.contains(Capabilities::OVER_IO_URING) {
@@ -61,13 +62,21 @@ mod tests {
     use super::*;
 
     fn of(offered: Capabilities, rings: Rings) -> Capabilities {
-        wishes(offered, rings).capabilities
+        wishes(offered, rings, ExtendedAttributes::Kept).capabilities
     }
 
     #[test]
     fn the_umask_is_taken_from_the_kernel_only_together_with_acls() {
         assert!(!of(Capabilities::DONT_MASK, Rings::NotWished).contains(Capabilities::DONT_MASK));
         assert!(of(Capabilities::POSIX_ACL, Rings::NotWished).contains(Capabilities::DONT_MASK));
+    }
+
+    #[test]
+    fn without_extended_attributes_there_are_no_acls() {
+        let all = Capabilities(u64::MAX);
+        assert!(of(all, Rings::NotWished).contains(Capabilities::POSIX_ACL));
+        let without = wishes(all, Rings::NotWished, ExtendedAttributes::Refused).capabilities;
+        assert_eq!(without & (Capabilities::POSIX_ACL | Capabilities::DONT_MASK), Capabilities::NONE);
     }
 
     #[test]

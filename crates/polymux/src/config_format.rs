@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use polymux_fs::{PageCache, PassthroughUse};
+use polymux_fuse::ExtendedAttributes;
 use polymux_types::{ByteSize, Percent};
 use serde::{Deserialize, Serialize};
 
@@ -108,6 +109,9 @@ pub struct OptionsEntry {
     /// Whether the kernel keeps pages of the files that it does not use directly; default: `on`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_cache: Option<PageCacheEntry>,
+    /// Whether files have extended attributes, ACLs among them; default: `on`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extended_attributes: Option<ExtendedAttributesEntry>,
     /// Threads that move blocks between tiers, 0 to 16; with 0 nothing is moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub movers: Option<Movers>,
@@ -234,6 +238,25 @@ impl From<PageCacheEntry> for PageCache {
         match entry {
             PageCacheEntry::On => Self::On,
             PageCacheEntry::Off => Self::Off,
+        }
+    }
+}
+
+/// Whether files have extended attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExtendedAttributesEntry {
+    /// They do.
+    On,
+    /// They are not supported.
+    Off,
+}
+
+impl From<ExtendedAttributesEntry> for ExtendedAttributes {
+    fn from(entry: ExtendedAttributesEntry) -> Self {
+        match entry {
+            ExtendedAttributesEntry::On => Self::Kept,
+            ExtendedAttributesEntry::Off => Self::Refused,
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use anyhow::{Result, bail};
 use polymux_fs::{Access, AccessTimes, BootId, MissingTiers, MountOptions, PageCache, PassthroughUse};
-use polymux_fuse::{FuseOptions, Sharing, SpecialFiles, Transport};
+use polymux_fuse::{ExtendedAttributes, FuseOptions, Sharing, SpecialFiles, Transport};
 
 use crate::config::VolumeConfig;
 use crate::config_format::TransportEntry;
@@ -27,6 +27,8 @@ pub struct RequestedOptions {
     pub passthrough: Option<PassthroughUse>,
     /// Whether the kernel keeps pages of the others.
     pub page_cache: Option<PageCache>,
+    /// Whether files have extended attributes.
+    pub extended_attributes: Option<ExtendedAttributes>,
     /// What the metadata store is opened from.
     pub metadata_source: Option<MetadataSource>,
 }
@@ -71,6 +73,8 @@ impl RequestedOptions {
             "passthrough=off" => self.passthrough = Some(PassthroughUse::Off),
             "page_cache=on" => self.page_cache = Some(PageCache::On),
             "page_cache=off" => self.page_cache = Some(PageCache::Off),
+            "extended_attributes=on" => self.extended_attributes = Some(ExtendedAttributes::Kept),
+            "extended_attributes=off" => self.extended_attributes = Some(ExtendedAttributes::Refused),
             // For mount(8), systemd and the kernel, not for us.
             "" | "defaults" | "nofail" | "fail" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner"
             | "group" | "_netdev" | "dev" | "suid" | "exec" | "noexec" | "sync" | "async" | "diratime"
@@ -95,6 +99,10 @@ impl RequestedOptions {
                 PassthroughUse::Off => "passthrough=off",
             }),
             self.page_cache.map(|kept| if kept == PageCache::On { "page_cache=on" } else { "page_cache=off" }),
+            self.extended_attributes.map(|named| match named {
+                ExtendedAttributes::Kept => "extended_attributes=on",
+                ExtendedAttributes::Refused => "extended_attributes=off",
+            }),
             self.metadata_source.map(|MetadataSource::SecondCopy| "from_copy"),
         ];
         options.into_iter().flatten().collect::<Vec<_>>().join(",")
@@ -153,6 +161,8 @@ impl RequestedOptions {
             Some(TransportEntry::Classic) => Transport::Classic,
             Some(TransportEntry::IoUring) => Transport::IoUring,
         };
+        let of_config = config.options.extended_attributes.map(ExtendedAttributes::from);
+        options.extended_attributes = self.extended_attributes.or(of_config).unwrap_or(options.extended_attributes);
         options
     }
 }
@@ -184,9 +194,12 @@ mod tests {
 
     #[test]
     fn a_list_survives_writing_and_reading() {
-        for list in
-            ["", "ro", "rw,allow_other,noatime,nosuid,degraded,passthrough=read,page_cache=off,from_copy", "relatime"]
-        {
+        for list in [
+            "",
+            "ro",
+            "rw,allow_other,noatime,nosuid,degraded,passthrough=read,page_cache=off,extended_attributes=off,from_copy",
+            "relatime",
+        ] {
             let requested = RequestedOptions::parse([list]).unwrap();
             assert_eq!(RequestedOptions::parse([requested.to_list().as_str()]).unwrap(), requested);
         }

@@ -40,6 +40,26 @@ fn counts(list: &[(&str, u64)]) -> BTreeMap<String, u64> {
 }
 
 #[test]
+fn without_extended_attributes_nobody_asks_for_them_and_whoever_does_is_told() {
+    let options = "extended_attributes = \"off\"";
+    let Some(volume) = TestVolume::start_with_options(&Plan::anywhere(), options) else { return };
+    let path = volume.path().join("file");
+    fs::write(&path, [7; 2048]).unwrap();
+    let cost = cost(&volume, || {
+        fs::write(volume.path().join("other"), [7; 2048]).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    });
+    assert!(!cost.contains_key("getxattr"), "{cost:?}");
+    let refused = rustix::fs::setxattr(&path, "user.colour", b"blue", rustix::fs::XattrFlags::empty());
+    assert_eq!(refused, Err(rustix::io::Errno::OPNOTSUPP));
+    assert_eq!(rustix::fs::getxattr(&path, "user.colour", &mut [0_u8; 8]), Err(rustix::io::Errno::OPNOTSUPP));
+    // The mask is the kernel's then.
+    shell(volume.path(), "umask 027; : > masked; mkdir masked-directory");
+    let mode = |name: &str| fs::metadata(volume.path().join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("masked"), mode("masked-directory")), (0o640, 0o750));
+}
+
+#[test]
 fn each_operation_costs_the_messages_that_it_must_and_no_more() {
     if skip_where_io_is_named() {
         return;

@@ -103,7 +103,7 @@ mod tests {
     const GOLDEN: &str = include_str!("document_golden.md");
 
     fn measurement() -> Measurement {
-        let route = Route { mode: Mode::Cached, transport: Transport::Classic };
+        let route = Route::new(Mode::Cached, Transport::Classic);
         let native = [119.5, 120.0, 118.0];
         let side = |name: &str, route, values: &[f64]| {
             let to = (name != "native").then_some(&native[..]);

@@ -2,7 +2,7 @@
 //!
 //! What is true here: paths are told apart only in workloads where they make a difference, so that a run takes minutes.
 
-use super::sides::{Mode, Route, Settings, SideKind, Transport};
+use super::sides::{ExtendedAttributes, Mode, Route, Settings, SideKind, Transport};
 use super::workload::{Routes, Scale};
 
 /// What was asked for and what there is.
@@ -34,14 +34,20 @@ impl Choice {
 
     fn routes(&self, routes: Routes) -> Vec<Route> {
         let across = |modes: &[Mode], transports: &[Transport]| -> Vec<Route> {
-            let pairs = modes.iter().flat_map(|mode| transports.iter().map(|transport| (*mode, *transport)));
-            pairs.map(|(mode, transport)| Route { mode, transport }).collect()
+            let pairs = modes.iter().flat_map(|mode| transports.iter().map(move |transport| (mode, transport)));
+            pairs.map(|(mode, transport)| Route::new(*mode, *transport)).collect()
         };
         let first = &self.modes[..self.modes.len().min(1)];
         let through_daemon = if self.modes == [Mode::Direct] { [Mode::Direct] } else { [Mode::Cached] };
         match routes {
             Routes::Modes => across(&self.modes, &self.transports),
-            Routes::Transports => across(first, &self.compared),
+            Routes::Transports => {
+                let mut routes = across(first, &self.compared);
+                // Once more, as mergerfs is set for speed.
+                let last = routes.last().copied();
+                routes.extend(last.map(|route| Route { extended_attributes: ExtendedAttributes::Off, ..route }));
+                routes
+            }
             Routes::TransportsOfDaemon => across(&through_daemon, &self.compared),
             Routes::Cached => across(&through_daemon, &self.transports),
         }
@@ -81,7 +87,10 @@ mod tests {
     fn paths_are_measured_where_they_matter() {
         let choice = Choice::new(&[], &[], &[]);
         assert_eq!(names(&choice.sides(Routes::Modes, &[])), ["native", "polymux", "polymux cached"]);
-        assert_eq!(names(&choice.sides(Routes::Transports, &[])), ["native", "polymux classic", "polymux io-uring"]);
+        assert_eq!(
+            names(&choice.sides(Routes::Transports, &[])),
+            ["native", "polymux classic", "polymux io-uring", "polymux io-uring no-xattr"]
+        );
         let daemon = ["native", "polymux cached classic", "polymux cached io-uring"];
         assert_eq!(names(&choice.sides(Routes::TransportsOfDaemon, &[])), daemon);
         let choice = Choice::new(&[Mode::Direct], &[Transport::IoUring], &BOTH);

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, Result, bail};
 
 pub use self::mergerfs::Settings;
-pub use self::polymux::{Mode, Route, Transport};
+pub use self::polymux::{ExtendedAttributes, Mode, Route, Transport};
 use super::ground::{FIRST, SECOND};
 use super::server::{self, Server};
 use crate::throttled::{self, Devices};

@@ -48,6 +48,17 @@ pub enum Transport {
     IoUring,
 }
 
+/// Whether files have extended attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExtendedAttributes {
+    /// As Polymux comes.
+    #[default]
+    On,
+    /// As mergerfs with its settings for speed.
+    Off,
+}
+
 /// One path through Polymux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
@@ -55,6 +66,9 @@ pub struct Route {
     pub mode: Mode,
     /// Of requests.
     pub transport: Transport,
+    /// Whether there are such at all.
+    #[serde(default)]
+    pub extended_attributes: ExtendedAttributes,
 }
 
 fn word<T: ValueEnum>(value: T) -> String {
@@ -62,6 +76,12 @@ fn word<T: ValueEnum>(value: T) -> String {
 }
 
 impl Route {
+    /// With extended attributes.
+    #[must_use]
+    pub const fn new(mode: Mode, transport: Transport) -> Self {
+        Self { mode, transport, extended_attributes: ExtendedAttributes::On }
+    }
+
     /// Name in reports.
     #[must_use]
     pub fn name(self) -> String {
@@ -71,6 +91,9 @@ impl Route {
         }
         if self.transport != Transport::Auto {
             let _ = write!(name, " {}", word(self.transport));
+        }
+        if self.extended_attributes == ExtendedAttributes::Off {
+            name.push_str(" no-xattr");
         }
         name
     }
@@ -85,6 +108,9 @@ impl Route {
         };
         if self.transport != Transport::Auto {
             let _ = writeln!(lines, "transport = \"{}\"", word(self.transport));
+        }
+        if self.extended_attributes == ExtendedAttributes::Off {
+            lines.push_str("extended_attributes = \"off\"\n");
         }
         lines
     }
@@ -220,10 +246,13 @@ mod tests {
 
     #[test]
     fn a_path_is_forced_by_the_configuration_and_told_by_its_name() {
-        let route = Route { mode: Mode::Cached, transport: Transport::IoUring };
+        let route = Route::new(Mode::Cached, Transport::IoUring);
         assert_eq!(route.options(), "passthrough = \"off\"\ntransport = \"io-uring\"\n");
-        assert_eq!(Route { mode: Mode::Auto, transport: Transport::Auto }.options(), "");
+        assert_eq!(Route::new(Mode::Auto, Transport::Auto).options(), "");
         assert_eq!(route.name(), "polymux cached io-uring");
+        let route = Route { extended_attributes: ExtendedAttributes::Off, ..route };
+        assert!(route.options().ends_with("extended_attributes = \"off\"\n"));
+        assert_eq!(route.name(), "polymux cached io-uring no-xattr");
     }
 
     #[test]
