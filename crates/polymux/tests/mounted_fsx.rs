@@ -1,15 +1,16 @@
-//! fsx on a file that is split over both tiers, because the fast one is too small for it.
+//! fsx on a file that is split over both tiers, because the fast one is too small for it, and on one that is passed through.
 
 mod mounted;
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mounted::tool::tool;
-use mounted::{Plan, TestVolume, is_heavy, one_at_a_time, run_within};
+use mounted::{Plan, TestVolume, is_heavy, one_at_a_time, run_within, skip, skip_where_io_is_named};
+use serde_json::Value;
 
 const VERSION: &str = "0.3.2";
 
@@ -66,25 +67,54 @@ fn fsx_finds_no_difference_on_a_split_file() {
     exercise(&volume, operations, &SEEDS);
 }
 
+/// The same on a file that the kernel reads, writes and maps without the daemon from the first time on that fsx opens it again.
+#[test]
+fn fsx_finds_no_difference_on_a_file_that_is_passed_through() {
+    let _turn = one_at_a_time();
+    if skip_where_io_is_named() {
+        return;
+    }
+    let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
+    let status = || -> Value {
+        let told: Value = serde_json::from_str(&volume.polymux(["status", "--json", &volume.name]).stdout).unwrap();
+        told.get(0).cloned().unwrap_or(told)
+    };
+    let passthrough = status()["passthrough"].as_str().expect("words").to_owned();
+    if !passthrough.starts_with("on") {
+        return skip(&format!("passthrough is {passthrough}"));
+    }
+    for seed in SEEDS {
+        run_fsx(&volume, if is_heavy() { 100_000 } else { 15_000 }, seed);
+    }
+    let opens = status()["counters"]["opens_passed_through"].as_u64().expect("it is counted");
+    assert!(opens > 100, "fsx opens its files again and again, and the kernel used them itself {opens} times");
+}
+
 /// Runs fsx with each of the seeds on a file that is split at some moment.
 fn exercise(volume: &TestVolume, operations: u64, seeds: &[u64]) {
-    let program = tool("fsx", VERSION);
-    let config = volume.outside().join("fsx.toml");
-    fs::write(&config, CONFIG).unwrap();
     for seed in seeds {
         let file = volume.path().join(format!("fsx-{seed}"));
+        // Whoever opens it while it is open goes through the daemon as well; passed through, it would not be split any more.
+        let kept_open = File::create_new(&file).unwrap();
         let stop = AtomicBool::new(false);
-        let (finished, was_split) = std::thread::scope(|scope| {
+        let was_split = std::thread::scope(|scope| {
             let watcher = scope.spawn(|| watch_for_split(volume, &file, &stop));
-            let mut command = Command::new(&program);
-            command.args(["-q", "-N", &operations.to_string(), "-S", &seed.to_string(), "-f"]).arg(&config);
-            command.arg("-P").arg(volume.outside()).arg(&file);
-            let finished = run_within(&mut command, Duration::from_secs(900));
+            run_fsx(volume, operations, *seed);
             stop.store(true, Ordering::Relaxed);
-            (finished, watcher.join().expect("the watcher ends"))
+            watcher.join().expect("the watcher ends")
         });
-        assert!(finished.is_success(), "seed {seed}: {}", finished.text());
         assert!(was_split, "seed {seed}: the file was never on both tiers");
+        drop(kept_open);
         fs::remove_file(&file).unwrap();
     }
+}
+
+fn run_fsx(volume: &TestVolume, operations: u64, seed: u64) {
+    let config = volume.outside().join("fsx.toml");
+    fs::write(&config, CONFIG).unwrap();
+    let mut command = Command::new(tool("fsx", VERSION));
+    command.args(["-q", "-N", &operations.to_string(), "-S", &seed.to_string(), "-f"]).arg(&config);
+    command.arg("-P").arg(volume.outside()).arg(volume.path().join(format!("fsx-{seed}")));
+    let finished = run_within(&mut command, Duration::from_secs(900));
+    assert!(finished.is_success(), "seed {seed}: {}", finished.text());
 }
