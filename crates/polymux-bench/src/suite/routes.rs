@@ -49,6 +49,7 @@ impl Choice {
                 routes
             }
             Routes::TransportsOfDaemon => across(&through_daemon, &self.compared),
+            Routes::TransportsDirect => across(&[Mode::Direct], &self.compared),
             Routes::Cached => across(&through_daemon, &self.transports),
         }
     }
@@ -93,6 +94,8 @@ mod tests {
         );
         let daemon = ["native", "polymux cached classic", "polymux cached io-uring"];
         assert_eq!(names(&choice.sides(Routes::TransportsOfDaemon, &[])), daemon);
+        let direct = ["native", "polymux direct classic", "polymux direct io-uring"];
+        assert_eq!(names(&choice.sides(Routes::TransportsDirect, &[])), direct);
         let choice = Choice::new(&[Mode::Direct], &[Transport::IoUring], &BOTH);
         assert_eq!(names(&choice.sides(Routes::Modes, &[])), ["native", "polymux direct io-uring"]);
         assert_eq!(

@@ -46,6 +46,8 @@ pub enum Routes {
     Transports,
     /// Of requests, with every byte through the daemon.
     TransportsOfDaemon,
+    /// The same, and what the kernel does not keep is in the memory of the tier: the way to the daemon is what is left.
+    TransportsDirect,
     /// Through the daemon with the page cache: what a file that is split over tiers allows.
     Cached,
 }

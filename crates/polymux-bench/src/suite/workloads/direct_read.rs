@@ -41,7 +41,7 @@ impl Workload for DirectRead {
     }
 
     fn routes(&self) -> Routes {
-        Routes::TransportsOfDaemon
+        Routes::TransportsDirect
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
