@@ -30,6 +30,7 @@ pub mod report;
 pub mod scratch;
 pub mod served;
 pub mod side;
+pub mod spread;
 pub mod statistics;
 pub mod store;
 pub mod store_workload;

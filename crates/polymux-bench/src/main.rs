@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use polymux_bench::{append, flush, large, meta, moves, region, store, suite};
+use polymux_bench::{append, flush, large, meta, moves, region, spread, store, suite};
 
 /// Measures Polymux against the file system below it, on the same device, in one run.
 #[derive(Parser)]
@@ -32,6 +32,8 @@ enum Command {
     Large(large::LargeArguments),
     /// The log in byte-addressable memory: sweeps of its latency and its size.
     Region(region::RegionArguments),
+    /// Files on all devices at once, through a plain mount, against the sum of the devices; as root.
+    Spread(spread::SpreadArguments),
     /// How fast files change their tier, in every direction between three throttled devices.
     Move(moves::rates::MoveArguments),
     /// What a move costs an application that uses half of a throttled device.
@@ -54,6 +56,7 @@ fn main() -> Result<()> {
         Command::Store(arguments) => store::run(&arguments),
         Command::Large(arguments) => large::run(&arguments),
         Command::Region(arguments) => region::run(&arguments),
+        Command::Spread(arguments) => spread::run(&arguments),
         Command::Move(arguments) => moves::rates::run(&arguments),
         Command::MoveInterference(arguments) => moves::interference::run(&arguments),
         Command::MoveLatency(arguments) => moves::latency::run(&arguments),

@@ -17,7 +17,7 @@ use crate::inode::{DirectoryState, HandleTable, InlineChange, Inode, InodeTable,
 use crate::migrate::{Drains, MoveQueue, Planner};
 use crate::placement::Steering;
 use crate::sched::{Gate, Windows, WriteBudget};
-use crate::space::{DisownedQueue, SyncPool, TierSet};
+use crate::space::{DisownedQueue, SyncPool, TierSet, WriteBehind};
 use crate::store::{DisownedKind, DisownedRecord, EntryCount, ExtentRecord, InodeBody, InodeRecord, Metadata, keys};
 use crate::volume::{Access, MountOptions};
 
@@ -64,6 +64,10 @@ pub(crate) struct Core {
     /// When room that somebody else made is looked for again.
     pub(crate) room_look_due_ms: AtomicU64,
     pub(crate) sync_pool: SyncPool,
+    /// What spread files are writing.
+    pub(crate) write_behind: WriteBehind,
+    /// Times that everything was asked to be made durable, so that what was promised then is remembered.
+    pub(crate) volume_syncs: AtomicU64,
     /// Files whose object somebody has whom no description of this mount stands for.
     pub(crate) holders: crate::inode::Holders,
     /// Who talks to the kernel about objects that it uses itself; nobody where it cannot.
@@ -90,6 +94,8 @@ pub(crate) struct Core {
     pub(crate) mounted_at: Timestamp,
     pub(crate) unmounted: AtomicBool,
     pub(crate) flush_due_ms: AtomicU64,
+    /// When the sizes of spread files are due to be put on record.
+    pub(crate) settle_due_ms: AtomicU64,
     /// The inline file after which moving idle ones to objects goes on.
     pub(crate) inline_cursor: AtomicU64,
     /// When that begins anew.
@@ -192,6 +198,7 @@ impl Core {
         let mounted_at = clock.now();
         let (logical_clock, promoted) = LogicalClock::resume(&metadata, clock.elapsed())?;
         let logical_now = logical_clock.now();
+        let write_behind = WriteBehind::new(Arc::clone(&clock));
         Ok(Self {
             id: identity.0,
             name: identity.1,
@@ -215,6 +222,8 @@ impl Core {
             utc_offset_seconds: std::sync::atomic::AtomicI32::new(0),
             room_look_due_ms: AtomicU64::new(0),
             sync_pool: SyncPool::default(),
+            write_behind,
+            volume_syncs: AtomicU64::new(0),
             holders: crate::inode::Holders::default(),
             passthrough_port: std::sync::OnceLock::new(),
             rename_lock: Mutex::new(()),
@@ -229,6 +238,7 @@ impl Core {
             mounted_at,
             unmounted: AtomicBool::new(false),
             flush_due_ms: AtomicU64::new(0),
+            settle_due_ms: AtomicU64::new(0),
             inline_cursor: AtomicU64::new(0),
             inline_pass_due_ms: AtomicU64::new(0),
             late_stamps: LateStamps::default(),

@@ -55,6 +55,16 @@ counters!(
     bytes_written,
     /// Times that a file went on growing on another tier because its own had no room.
     tail_switches,
+    /// Ranges of spread files that were given to another tier than the one before.
+    spread_switches,
+    /// Ranges of holes that were given to a tier when they were first written.
+    spread_holes_filled,
+    /// Writes that waited until a tier had room for another range.
+    spread_waits,
+    /// Sizes of spread files put on record.
+    spread_floors,
+    /// Ranges brought into memory ahead of a stream.
+    ranges_read_ahead,
     /// Times that existing blocks moved to another tier because an overwrite found no room.
     relocations,
     /// Inline files that went from the metadata store to an object.

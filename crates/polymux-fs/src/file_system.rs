@@ -172,7 +172,8 @@ impl FileSystem {
         self.core.watch_step();
         let tiers = self.core.tiers.all();
         let steps = [self.core.volume_step(), self.core.upkeep_step()];
-        let of_tiers = tiers.iter().map(|tier| self.tier_step(tier.id));
+        let write_behind = |tier| if self.core.write_behind.step(tier) { Progress::Worked } else { Progress::Idle };
+        let of_tiers = tiers.iter().flat_map(|tier| [self.tier_step(tier.id), write_behind(tier.id)]);
         let worked = steps.into_iter().chain(of_tiers.collect::<Vec<_>>()).chain([self.core.plan_step()]);
         if worked.filter(|progress| *progress == Progress::Worked).count() > 0 {
             Progress::Worked

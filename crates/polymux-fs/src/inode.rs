@@ -6,7 +6,8 @@
 //!   transaction, so that records reach the log in the order of the changes. Times alone may run ahead of the record,
 //!   and of a directory whose record is open, what says which names are in it (docs/design/0009).
 //! * At most one tier at a time may extend a file (docs/design/0001): `extenders` is empty or one bit.
-//! * An inode leaves memory only when nobody refers to it and its times are in the record.
+//!   While it is empty, a spread file may grow all the same (docs/design/0018): then the record knows of no byte behind its floor.
+//! * An inode leaves memory only when nobody refers to it and its times and its size are in the record.
 
 mod attributes;
 mod file;
@@ -17,6 +18,7 @@ mod io_mode;
 mod late_stamps;
 mod moving;
 mod number_hash;
+mod read_streams;
 mod record;
 mod table;
 

@@ -19,6 +19,7 @@ mod read;
 mod seek;
 mod size;
 mod spill;
+mod spread;
 mod sync;
 mod truncate;
 mod write;

@@ -90,10 +90,10 @@ pub use rebuild::{
     RebuildSource,
 };
 pub use report::{
-    Destination, DrainReport, Explanation, ExtentReport, FileIo, FileLocation, JobId, JobReport, JobState, MoveReason,
-    MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness, MoversState, MovesReport, PassthroughState, PinReport,
-    PlanReport, PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts, SteeredBy, TierFile, TierFiles,
-    TierLoadReport, TierShare, TierState, TierStatus, VolumeStatus, WaitsFor,
+    Destination, DrainReport, Explanation, ExtentReport, FileIo, FileLocation, JobId, JobReport, JobState, LaneReport,
+    MoveReason, MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness, MoversState, MovesReport, PassthroughState,
+    PinReport, PlanReport, PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts, SteeredBy, TierFile,
+    TierFiles, TierLoadReport, TierShare, TierState, TierStatus, VolumeStatus, WaitsFor,
 };
 pub use store::{
     CheckReport, Description, Field, FieldValue, INVARIANTS, RECORD_KINDS, Violation, check_records, describe_all_anew,

@@ -10,7 +10,7 @@ mod load;
 
 pub(crate) use context::{Context, ContextSource, PIN_ATTRIBUTE, Steering, seconds_between};
 
-use polymux_policy::{HEAT_ONE, PlacementFacts};
+use polymux_policy::{HEAT_ONE, NO_TIER, PlacementFacts};
 use polymux_types::TierId;
 
 use crate::core::Core;
@@ -32,10 +32,15 @@ pub(crate) struct Request {
 impl Core {
     /// Tiers for new blocks of a file, best first. Empty where none has room.
     pub(crate) fn place(&self, inode: &Inode, request: &Request) -> Vec<TierId> {
-        let context = self.context_of(inode);
+        self.place_in(&self.context_of(inode), inode, request)
+    }
+
+    /// The same where what holds for the file is known.
+    pub(crate) fn place_in(&self, context: &Context, inode: &Inode, request: &Request) -> Vec<TierId> {
         let mut facts = PlacementFacts::new(request.length, request.file_end);
         facts.allowed = context.allowed;
         facts.is_new = u8::from(!request.partial);
+        facts.tail_tier = tail_tier(inode).map_or(NO_TIER, |tier| tier.0);
         let heat = self.heat.file(inode.ino, self.logical_clock.now());
         facts.file_heat = heat.heat.max(if request.partial { 0 } else { HEAT_ONE });
         facts.sync_share = heat.sync_percent;
@@ -62,4 +67,10 @@ impl Core {
         let decision = polymux_policy::place(context.policy, &facts);
         decision.tiers().iter().filter(|tier| offered.contains(tier)).map(|tier| TierId(*tier)).collect()
     }
+}
+
+/// The tier that has what the file may still grow to.
+fn tail_tier(inode: &Inode) -> Option<TierId> {
+    let layout = inode.file()?.layout.read();
+    layout.tail_slot().map(|slot| layout.object(slot).tier)
 }

@@ -39,6 +39,10 @@ pub enum PlantedFault {
     CloseAfterEmptyingWithoutSync,
     /// What a failed sync may have lost is not put on record.
     FailedSyncForgotten,
+    /// A spread file forgets its extender although its bytes were promised to be durable.
+    SpreadPromiseForgotten,
+    /// A sync of a spread file does not put its size on record.
+    SpreadSizeNotRecorded,
     /// Disowned bytes are freed before the second copy of the store knows that they are disowned. Shows only where there
     /// is a second copy.
     FreedBeforeCopy,
@@ -56,7 +60,7 @@ mod planted {
 
     impl PlantedFault {
         /// All that show without a second copy of the store.
-        pub const ALL: [Self; 16] = [
+        pub const ALL: [Self; 18] = [
             Self::FsyncWithoutData,
             Self::PunchBeforeCommit,
             Self::RecordGoneBeforeTierSync,
@@ -73,6 +77,8 @@ mod planted {
             Self::GhostsNotCut,
             Self::CloseAfterEmptyingWithoutSync,
             Self::FailedSyncForgotten,
+            Self::SpreadPromiseForgotten,
+            Self::SpreadSizeNotRecorded,
         ];
 
         /// Plants a fault on this thread, or none.

@@ -82,6 +82,27 @@ pub struct TierLoadReport {
     pub mover_rate_max: Option<u64>,
     /// Bytes that may still be promoted to it today; `None`: no budget.
     pub write_budget_left: Option<u64>,
+    /// What the device delivers to readers.
+    pub read: LaneReport,
+    /// What the device takes of what is written behind for spread files.
+    pub write: LaneReport,
+}
+
+/// One direction of the device of a tier, as measured while it was busy (P12).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneReport {
+    /// Bytes per second that it can deliver; 0 while nothing is known.
+    pub bytes_per_second: u64,
+    /// Bytes that it still has to deliver. What is given to a tier counts before it is written.
+    pub outstanding_bytes: u64,
+    /// Requests under way.
+    pub in_flight: u32,
+    /// Mean time in microseconds from the beginning of a request to its end.
+    pub service_us: u64,
+    /// It had something to do nearly all of the time.
+    pub is_saturated: bool,
+    /// Bytes that it delivered since mounting.
+    pub delivered_bytes: u64,
 }
 
 /// Everything `status` shows.

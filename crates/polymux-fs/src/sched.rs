@@ -13,6 +13,7 @@
 //!              WriteBudget                     ▲ mover_ended: RequestSize, Meter
 //! ```
 
+mod bandwidth;
 mod bucket;
 mod budget;
 mod governor;
@@ -24,6 +25,7 @@ mod windows;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use bandwidth::{Began, Lane};
 pub(crate) use budget::WriteBudget;
 pub(crate) use meter::{Direction, Finished, Timing};
 pub(crate) use tier::{MoverLimits, Politeness, TierSchedule};

@@ -10,8 +10,10 @@ mod failure;
 mod sync_pool;
 mod tier_set;
 mod watch;
+mod write_behind;
 
 pub(crate) use disowned::{DisownedQueue, disown_object};
 pub(crate) use sync_pool::{PendingSync, SyncPool, SyncTarget};
 pub(crate) use tier_set::{Purpose, TierHandle, TierSet};
 pub(crate) use watch::thread_token;
+pub(crate) use write_behind::WriteBehind;

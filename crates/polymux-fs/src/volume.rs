@@ -157,6 +157,9 @@ pub struct MountOptions {
     pub heat_memory_bytes: u64,
     /// Seconds in which heat halves, while the volume is mounted; at least 1.
     pub heat_half_life_seconds: u32,
+    /// Bytes of a file that the policy `spread` gives to a tier at a time (PolyStore's range, P2). Counts in whole blocks, as
+    /// one at least.
+    pub spread_range_bytes: u32,
 }
 
 impl Default for MountOptions {
@@ -176,6 +179,7 @@ impl Default for MountOptions {
             boot: BootId::default(),
             heat_memory_bytes: 32 << 20,
             heat_half_life_seconds: 3600,
+            spread_range_bytes: 2 << 20,
         }
     }
 }

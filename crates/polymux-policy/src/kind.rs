@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::policies::{hot_cold, lru, poly, static_placement, tpfs, whole_file};
+use crate::policies::{hot_cold, lru, poly, spread, static_placement, tpfs, whole_file};
 use crate::{Decision, Eviction, PlacementDecision, PlacementFacts, RangeFacts};
 
 /// A built-in policy.
@@ -23,11 +23,14 @@ pub enum PolicyKind {
     WholeFile = 4,
     /// Nothing moves but what rules and pins demand.
     Static = 5,
+    /// New ranges of large files go to the tier where they will be done soonest; otherwise as `poly`.
+    Spread = 6,
 }
 
 impl PolicyKind {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 6] = [Self::Lru, Self::HotCold, Self::Tpfs, Self::Poly, Self::WholeFile, Self::Static];
+    pub const ALL: [Self; 7] =
+        [Self::Lru, Self::HotCold, Self::Tpfs, Self::Poly, Self::WholeFile, Self::Static, Self::Spread];
 
     /// The name in configs and on the command line.
     #[must_use]
@@ -39,6 +42,7 @@ impl PolicyKind {
             Self::Poly => "poly",
             Self::WholeFile => "whole-file",
             Self::Static => "static",
+            Self::Spread => "spread",
         }
     }
 
@@ -52,6 +56,9 @@ impl PolicyKind {
             Self::Poly => "Fills the fastest tiers that have bandwidth to spare, and evicts by frequency of use.",
             Self::WholeFile => "Keeps each file on one tier, and moves files as a whole by their heat.",
             Self::Static => "Leaves data where it was first written, except where a rule or a pin says otherwise.",
+            Self::Spread => {
+                "Writes large files to all tiers at once, each as fast as it goes, and moves data as poly does."
+            }
         }
     }
 }
@@ -64,7 +71,7 @@ impl fmt::Display for PolicyKind {
 
 /// The name of a policy that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no policy is called {0:?}; there are lru, hot-cold, tpfs, poly, whole-file and static")]
+#[error("no policy is called {0:?}; there are lru, hot-cold, tpfs, poly, whole-file, static and spread")]
 pub struct UnknownPolicy(pub String);
 
 impl FromStr for PolicyKind {
@@ -87,7 +94,7 @@ pub fn decide(kind: PolicyKind, facts: &RangeFacts) -> Decision {
         PolicyKind::Lru => lru::decide(facts),
         PolicyKind::HotCold => hot_cold::decide(facts),
         PolicyKind::Tpfs => tpfs::decide(facts),
-        PolicyKind::Poly => poly::decide(facts),
+        PolicyKind::Poly | PolicyKind::Spread => poly::decide(facts),
         PolicyKind::WholeFile => whole_file::decide(facts),
         PolicyKind::Static => static_placement::decide(facts),
     }
@@ -102,7 +109,7 @@ pub fn evict(kind: PolicyKind, facts: &RangeFacts) -> Eviction {
         PolicyKind::Lru => lru::evict(facts),
         PolicyKind::HotCold => hot_cold::evict(facts),
         PolicyKind::Tpfs => tpfs::evict(facts),
-        PolicyKind::Poly => poly::evict(facts),
+        PolicyKind::Poly | PolicyKind::Spread => poly::evict(facts),
         PolicyKind::WholeFile => whole_file::evict(facts),
         PolicyKind::Static => static_placement::evict(facts),
     }
@@ -121,6 +128,7 @@ pub fn place(kind: PolicyKind, facts: &PlacementFacts) -> PlacementDecision {
         PolicyKind::Poly => poly::place(facts),
         PolicyKind::WholeFile => whole_file::place(facts),
         PolicyKind::Static => static_placement::place(facts),
+        PolicyKind::Spread => spread::place(facts),
     }
 }
 

@@ -8,7 +8,7 @@ use polymux_types::limits::TIERS_MAX;
 use crate::tier_fill::{TierFill, TierTable, mask_has};
 
 /// Version of the structs of this crate.
-pub const FACTS_VERSION: u32 = 2;
+pub const FACTS_VERSION: u32 = 3;
 
 const TIERS: usize = TIERS_MAX as usize;
 
@@ -53,11 +53,16 @@ pub struct PlacementFacts {
     pub sequential: u8,
     /// Share of the file's writes so far that were synchronous or soon followed by a sync, 0..=100.
     pub sync_share: u8,
+    /// The tier that has the end of the file now; [`NO_TIER`] for a new file.
+    pub tail_tier: u16,
     /// Zero.
-    pub reserved: u32,
+    pub reserved: u16,
     /// The tiers, in speed order or in the order that the rule prefers.
     pub tiers: TierTable,
 }
+
+/// No tier, where a number of one is asked.
+pub const NO_TIER: u16 = u16::MAX;
 
 impl PlacementFacts {
     /// Facts without tiers about an asynchronous write to a file without history that may go anywhere.
@@ -73,6 +78,7 @@ impl PlacementFacts {
             is_new: 0,
             sequential: 0,
             sync_share: 0,
+            tail_tier: NO_TIER,
             reserved: 0,
             tiers: TierTable::default(),
         }
@@ -141,27 +147,33 @@ pub(crate) fn room_below_mark(facts: &PlacementFacts, tier: &TierFill) -> bool {
 /// All tiers that can help: the allowed ones by `rank` (the lower first, in the order offered among equals), then allowed ones
 /// without a rank that fit all of the bytes, then allowed ones that fit some; then the same for those that rules do not
 /// allow.
-pub(crate) fn order(facts: &PlacementFacts, rank: impl Fn(&TierFill) -> Option<u8>) -> PlacementDecision {
+pub(crate) fn order(facts: &PlacementFacts, rank: impl Fn(&TierFill) -> Option<u64>) -> PlacementDecision {
     let mut decision = PlacementDecision::none();
     let eligible = |tier: &&TierFill| tier.takes_new_data() && tier.headroom > 0;
     let place_of = |tier: &TierFill| {
-        let within = match rank(tier) {
-            Some(rank) => rank.min(RANK_MAX),
-            None if tier.headroom >= facts.length.max(1) => RANK_MAX + 1,
-            None => RANK_MAX + 2,
+        let (group, rank) = match rank(tier) {
+            Some(rank) => (0_u8, rank),
+            None if tier.headroom >= facts.length.max(1) => (1, 0),
+            None => (2, 0),
         };
-        if mask_has(facts.allowed, tier.tier) { within } else { within + RANK_MAX + 3 }
+        (!mask_has(facts.allowed, tier.tier), group, rank)
     };
-    for wanted in 0..=2 * RANK_MAX + 5 {
-        for tier in facts.offered().iter().filter(eligible).filter(|tier| place_of(tier) == wanted) {
-            decision.push(tier.tier);
-        }
+    let mut places = [(true, u8::MAX, u64::MAX); TIERS];
+    for (place, tier) in places.iter_mut().zip(facts.offered()) {
+        *place = place_of(tier);
+    }
+    let mut left = facts.offered().iter().filter(eligible).count();
+    let mut is_named = [false; TIERS];
+    while left > 0 {
+        let rest = (0..).zip(facts.offered()).filter(|(at, tier)| !is_named[*at] && eligible(tier));
+        // The first among equals: in the order offered.
+        let Some((at, tier)) = rest.min_by_key(|(at, _)| places[*at]) else { break };
+        decision.push(tier.tier);
+        is_named[at] = true;
+        left -= 1;
     }
     decision
 }
-
-/// Highest rank that a policy gives.
-const RANK_MAX: u8 = 1;
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@
 pub(crate) mod hot_cold;
 pub(crate) mod lru;
 pub(crate) mod poly;
+pub(crate) mod spread;
 pub(crate) mod static_placement;
 pub(crate) mod tpfs;
 pub(crate) mod whole_file;

@@ -42,6 +42,10 @@ pub struct TierFill {
     pub low_mark: u64,
     /// Bytes that may still be promoted to the tier today; `u64::MAX` without a budget.
     pub write_budget_left: u64,
+    /// Bytes that were written and are on their way to the device.
+    pub outstanding_bytes: u64,
+    /// Bytes per second that the device takes, as measured while it was busy (P12); 0 where nothing is known.
+    pub write_bytes_per_second: u64,
 }
 
 impl TierFill {

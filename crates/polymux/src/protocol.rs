@@ -373,6 +373,29 @@ pub struct TierReport {
     pub capabilities: BTreeMap<String, String>,
     /// Counters of operations.
     pub counters: BTreeMap<String, u64>,
+    /// What the device delivers to readers.
+    #[serde(default)]
+    pub read: LaneReport,
+    /// What the device takes of what is written behind for spread files.
+    #[serde(default)]
+    pub write: LaneReport,
+}
+
+/// One direction of the device of a tier, as measured while it was busy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneReport {
+    /// Bytes per second that it can deliver; 0 while nothing is known.
+    pub bytes_per_second: u64,
+    /// Bytes that it still has to deliver.
+    pub outstanding_bytes: u64,
+    /// Requests under way.
+    pub in_flight: u32,
+    /// Mean time in microseconds from the beginning of a request to its end.
+    pub service_us: u64,
+    /// It had something to do nearly all of the time.
+    pub is_saturated: bool,
+    /// Bytes that it delivered since mounting.
+    pub delivered_bytes: u64,
 }
 
 /// Everything `where --tier` tells.

@@ -17,7 +17,8 @@ use crate::config::VolumeConfig;
 use crate::fsck::{self, FsckReport};
 use crate::metadata_copy::Metadata;
 use crate::protocol::{
-    ExtentReport, ShareReport, SpaceReport, StatusReport, TierFileReport, TierFilesReport, TierReport, WhereReport,
+    ExtentReport, LaneReport, ShareReport, SpaceReport, StatusReport, TierFileReport, TierFilesReport, TierReport,
+    WhereReport,
 };
 
 /// What a daemon knows beside its file system.
@@ -143,6 +144,19 @@ fn tier_report(config: &VolumeConfig, tier: &TierStatus) -> TierReport {
         shares_file_system_with: tier.shares_file_system_with.clone(),
         capabilities: tier.capabilities.as_ref().map(capability_map).unwrap_or_default(),
         counters: to_map(tier.counters.entries().into_iter().chain([("taken_out", tier.taken_out)])),
+        read: lane_report(&tier.load.read),
+        write: lane_report(&tier.load.write),
+    }
+}
+
+fn lane_report(lane: &polymux_fs::LaneReport) -> LaneReport {
+    LaneReport {
+        bytes_per_second: lane.bytes_per_second,
+        outstanding_bytes: lane.outstanding_bytes,
+        in_flight: lane.in_flight,
+        service_us: lane.service_us,
+        is_saturated: lane.is_saturated,
+        delivered_bytes: lane.delivered_bytes,
     }
 }
 

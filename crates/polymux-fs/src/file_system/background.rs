@@ -101,6 +101,7 @@ impl BackgroundThreads {
         let upkeep = Arc::clone(file_system);
         shared.spawn("upkeep".to_owned(), Kind::OfVolume, move || upkeep.upkeep_step())?;
         shared.attend_tiers(file_system)?;
+        file_system.core.write_behind.allow_threads();
         watch(&shared, file_system)?;
         Ok(started)
     }

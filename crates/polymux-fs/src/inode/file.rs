@@ -10,6 +10,7 @@ use polymux_types::{TierId, Timestamp};
 use super::inline::InlineData;
 use super::io_mode::IoModes;
 use super::moving::MoveTicketPlace;
+use super::read_streams::ReadStreams;
 use crate::blockmap::{BlockMap, NodeTable, Owner};
 use crate::error::{Error, Result};
 use crate::passthrough::{BackingId, Obstacle};
@@ -72,6 +73,15 @@ pub(crate) struct FileState {
     /// Held by whoever makes the file longer.
     pub(crate) append: Mutex<()>,
     pub(crate) nodes: NodeTable,
+    /// Its new ranges are placed one by one: as the policy said when the last one was.
+    pub(crate) spreads: AtomicBool,
+    /// No tier is on record as its extender although it grows; see [`FileState::grows_unsettled`]. Set under the append lock.
+    pub(crate) may_grow_unsettled: AtomicBool,
+    /// Number of the next sync of the volume when the file got its home, while nothing of it was promised to be durable since;
+    /// 0 where something may have been.
+    pub(crate) unpromised: AtomicU64,
+    /// Streams of reads, while it is on several tiers. A leaf.
+    pub(crate) read_streams: Mutex<ReadStreams>,
     /// Held while an object is added to the list, by writers of disjoint ranges.
     pub(crate) adding_object: Mutex<()>,
     pub(crate) layout: RwLock<Layout>,
@@ -120,6 +130,10 @@ impl FileState {
             moving: MoveTicketPlace::default(),
             append: Mutex::new(()),
             nodes: NodeTable::default(),
+            read_streams: Mutex::default(),
+            spreads: AtomicBool::new(false),
+            may_grow_unsettled: AtomicBool::new(false),
+            unpromised: AtomicU64::new(0),
             adding_object: Mutex::new(()),
             layout_sequence: AtomicU64::new(0),
             inline: InlineData::new(layout.objects.is_empty() && layout.size_floor > 0),
@@ -151,6 +165,21 @@ impl FileState {
 
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
+    }
+
+    /// Whether the file grows without an extender on record: after a crash it ends at its floor, which follows when it is
+    /// synced (docs/design/0018).
+    pub(crate) fn grows_unsettled(&self) -> bool {
+        self.may_grow_unsettled.load(Ordering::Acquire) && self.layout.read().extenders == 0
+    }
+
+    /// Whether there are bytes of that kind behind the floor.
+    pub(crate) fn has_unsettled_tail(&self) -> bool {
+        if !self.may_grow_unsettled.load(Ordering::Acquire) {
+            return false;
+        }
+        let layout = self.layout.read();
+        layout.extenders == 0 && !layout.objects.is_empty() && self.size() > layout.size_floor
     }
 
     /// Notes bytes written to a slot before they are submitted.

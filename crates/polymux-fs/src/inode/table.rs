@@ -3,7 +3,7 @@
 //! What is true here:
 //! * There is at most one `Inode` of a number in memory while anybody refers to it. One that was loaded comes in only if
 //!   none of its shard left since before it was read: what changes a record is in the table while it does.
-//! * One that is pinned, open, or has times that are not in its record stays.
+//! * One that is pinned, open, or has times or a size that are not in its record stays.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -188,7 +188,10 @@ impl InodeTable {
 
 fn must_stay(inode: &Inode) -> bool {
     // Unsynced bytes are the tier's to remember: it keeps the mark, and a failure, until a sync of the object is asked for.
-    inode.times_dirty.load(Ordering::Acquire) || inode.lifecycle.lock().in_use()
+    // A size that is not on record is not.
+    inode.times_dirty.load(Ordering::Acquire)
+        || inode.lifecycle.lock().in_use()
+        || inode.file().is_some_and(super::FileState::has_unsettled_tail)
 }
 
 #[cfg(test)]

@@ -121,6 +121,7 @@ impl Core {
             layout.size_floor = if durable == Durable::Yes { size } else { 0 };
             layout.extenders = 1 << entry.tier.0;
             drop(layout);
+            file.unpromised.store(self.volume_syncs.load(Ordering::SeqCst) + 1, Ordering::SeqCst);
             if replaces_record {
                 transaction.batch.delete(keys::inline(inode.ino));
                 // Emptied while it was inline: with the record its old bytes go, and the close waits for the new ones.

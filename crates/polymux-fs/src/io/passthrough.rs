@@ -298,6 +298,8 @@ impl Core {
     /// From now on the object may say how long the file is. Durable, because writes that are durable when they return, and
     /// mappings that are synced, are not heard of.
     fn record_extender(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        // What the kernel makes durable is not heard of.
+        file.unpromised.store(0, Ordering::SeqCst);
         self.ensure_extender(inode, file, 0)?;
         self.flush_inode(inode)
     }

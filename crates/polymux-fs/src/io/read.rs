@@ -19,6 +19,13 @@ const ATTEMPTS_MAX: u32 = 8;
 /// Reads up to here are not part of a stream: the kernel reads more ahead of one.
 const SINGLE_READ_MAX: usize = 8 << 10;
 
+/// Bytes of a stream that are on their way ahead of it, together for all open files as far as each gets the least,
+const READ_AHEAD_BYTES_ALL: u64 = 256 << 20;
+/// at least for each,
+const READ_AHEAD_BYTES_MIN: u64 = 4 << 20;
+/// and at most: what the devices together deliver while the slowest of them answers.
+const READ_AHEAD_BYTES_MAX: u64 = 32 << 20;
+
 /// Who has the bytes after a read, so that they are in memory once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keeper {
@@ -88,6 +95,7 @@ impl Core {
                 plan(inode, file, &layout, offset, buffer.len())?
             };
             let Some(plan) = plan else { return Ok(0) };
+            self.read_ahead_of_stream(file, (offset, plan.end - offset), wait)?;
             if (wait, keeper) == (Wait::Never, Keeper::Reader) && read_to_the_end(&plan, offset).is_some() {
                 // Pages that were not written out yet are waited for where they are given up.
                 return Err(ErrorKind::WouldBlock.into());
@@ -132,6 +140,44 @@ impl Core {
             self.drop_behind(plan, offset);
         }
         Ok(filled)
+    }
+
+    /// A file on several tiers is read ahead on all of them at once: no file system below sees more of the stream than its own
+    /// ranges. Whoever must not wait is sent away before that.
+    fn read_ahead_of_stream(&self, file: &FileState, (offset, length): (u64, u64), wait: Wait) -> Result<()> {
+        if length <= SINGLE_READ_MAX as u64 || file.layout.read().objects.len() < 2 {
+            return Ok(());
+        }
+        let open = self.handles.len().max(1) as u64;
+        let window = (READ_AHEAD_BYTES_ALL / open).clamp(READ_AHEAD_BYTES_MIN, READ_AHEAD_BYTES_MAX);
+        let wanted = match wait {
+            Wait::Allowed => file.read_streams.lock().note(offset, length, window),
+            Wait::Never if file.read_streams.lock().would_ask(offset, length, window) => {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            Wait::Never => file.read_streams.lock().note(offset, length, 0),
+        };
+        let Some(wanted) = wanted else { return Ok(()) };
+        let end = wanted.end.min(file.size());
+        let parts: Vec<(Run, ObjectEntry)> = {
+            let layout = file.layout.read();
+            let runs = layout.map.runs(block_of(wanted.start), block_after(end.max(wanted.start)));
+            let owned = |run: Run| match run.owner {
+                Some(Owner::Slot(slot)) => Some((run, layout.object(slot))),
+                Some(Owner::Hole) | None => None,
+            };
+            runs.into_iter().filter_map(owned).collect()
+        };
+        for (run, entry) in parts {
+            let (from, to) = (start_of(run.start), start_of(run.end).min(end));
+            if let Ok(handle) = self.tiers.by_id(entry.tier)
+                && let Some(tier) = handle.present()
+            {
+                Counters::count(&self.counters.ranges_read_ahead);
+                tier.read_ahead(reference_of(&entry), from, to.saturating_sub(from));
+            }
+        }
+        Ok(())
     }
 
     /// Range nodes whose end was read go out of the memory of their tiers: whoever reads on has them.

@@ -3,6 +3,7 @@
 //! What is true here:
 //! * `extenders` is empty or holds one tier (docs/design/0001). Its bit is logged before the first write that extends
 //!   the file there, and another tier takes its place only after the file was settled.
+//! * A spread file grows with an empty set (docs/design/0018); then its size is what memory says, and the floor follows.
 //! * Settling syncs the extender, then logs the size noted before the sync; it empties the set only if nothing extended
 //!   the file meanwhile (the append lock is held).
 
@@ -178,7 +179,7 @@ impl Core {
     /// Makes the size exact: syncs the extender and logs the size. Called with the append lock (or the barrier) held, so
     /// that nothing extends the file meanwhile. The caller's next transaction may rely on an empty set.
     pub(crate) fn settle(&self, inode: &Inode, file: &FileState) -> Result<()> {
-        let Some((slot, entry)) = file.layout.read().extender() else { return Ok(()) };
+        let Some((slot, entry)) = file.layout.read().extender() else { return self.settle_tail(inode, file) };
         // The size that a missing tier knows must not be settled without it.
         self.tiers.by_id(entry.tier)?.get()?;
         let size = file.size();

@@ -110,6 +110,23 @@ impl Core {
     /// The tiers sync while this thread flushes the log; whichever has nothing to do is left out. Records that replace
     /// something were appended after a sync of their own, so it does not matter which of the two is done first.
     pub(crate) fn sync_file(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        // Before anything is durable: whoever would forget what is not promised sees it, or is seen below.
+        file.unpromised.store(0, Ordering::SeqCst);
+        loop {
+            // Nobody makes the file shorter until its size is on record.
+            let steady = file.spreads.load(Ordering::Acquire).then(|| file.barrier.read());
+            let size = file.size();
+            self.sync_data_and_log(inode, file)?;
+            match steady {
+                _ if !file.has_unsettled_tail() => return Ok(()),
+                Some(_) => return self.record_floor(inode, file, size).and_then(|()| self.flush_inode(inode)),
+                // It began to be spread just now.
+                None => file.spreads.store(true, Ordering::Release),
+            }
+        }
+    }
+
+    fn sync_data_and_log(&self, inode: &Inode, file: &FileState) -> Result<()> {
         Counters::count(&self.counters.file_syncs);
         file.emptied.store(false, Ordering::Release);
         self.log_inline(inode, file, Wait::Allowed)?;
@@ -158,7 +175,7 @@ impl Core {
 
     /// Objects of a file that a sync of it concerns, with their slots: those with unsynced bytes, and those that nobody
     /// can ask.
-    fn unsynced_objects(&self, file: &FileState) -> SmallVec<[(u8, ObjectEntry); 4]> {
+    pub(super) fn unsynced_objects(&self, file: &FileState) -> SmallVec<[(u8, ObjectEntry); 4]> {
         let wants_sync = |(_, entry): &(u8, ObjectEntry)| {
             let tier = self.tiers.by_id(entry.tier).ok().and_then(|handle| handle.shared());
             tier.is_none_or(|tier| tier.is_unsynced(reference_of(entry)))

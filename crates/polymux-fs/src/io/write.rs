@@ -6,6 +6,7 @@ use polymux_tier::Wait;
 use polymux_types::Errno;
 use polymux_types::limits::FILE_SIZE_MAX;
 
+use super::spread::Placed;
 use super::{block_after, block_of, start_of};
 use crate::blockmap::Owner;
 use crate::core::Core;
@@ -76,6 +77,9 @@ impl Core {
         let mut turn = None;
         loop {
             let wait = patience(request.wait, written);
+            if wait == Wait::Allowed {
+                self.wait_before_growth(inode, file, offset + written as u64, request.data.len() - written);
+            }
             let shared = lock_shared(file, wait)?;
             drop(turn.take());
             wants_append_lock |= file.is_inline();
@@ -138,9 +142,15 @@ impl Core {
             // A write over several runs may need room on another tier in the middle.
             return Err(ErrorKind::WouldBlock.into());
         }
+        if wait == Wait::Never && self.has_range_to_place(file, offset, data.len()) {
+            return Err(ErrorKind::WouldBlock.into());
+        }
         while *written < data.len() {
             let position = offset + *written as u64;
-            let rest = &data[*written..];
+            let rest = match self.place_growth(inode, file, position, &data[*written..])? {
+                Placed::In(rest) => rest,
+                Placed::AfterMove => return Ok(Pass::Again(Obstacle::Move)),
+            };
             let count = match self.write_run(held, position, rest, patience(wait, *written))? {
                 Step::Wrote(count) => count,
                 Step::Blocked(obstacle) => return Ok(Pass::Again(obstacle)),
@@ -167,7 +177,7 @@ impl Core {
             usize::try_from((start_of(run.end) - position).min(data.len() as u64)).expect("no longer than data");
         let data = &data[..length];
         if let Some((slot, entry)) = &entry {
-            if position + data.len() as u64 > file.size() {
+            if position + data.len() as u64 > file.size() && !file.grows_unsettled() {
                 if wait == Wait::Never && file.layout.read().extenders != 1 << entry.tier.0 {
                     return Err(ErrorKind::WouldBlock.into());
                 }
@@ -227,6 +237,9 @@ impl Core {
             |tier| tier.write(reference_of(entry), position, data, wait),
         )?;
         handle.note_written(count);
+        if file.spreads.load(Ordering::Relaxed) {
+            self.write_behind.wrote(&handle, reference_of(entry), position, count);
+        }
         Ok(count)
     }
 

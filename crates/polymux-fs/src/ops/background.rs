@@ -10,6 +10,7 @@ use polymux_types::{Ino, TierId};
 use crate::core::Core;
 use crate::error::{ErrorKind, Result};
 use crate::file_system::Progress;
+use crate::inode::FileState;
 use crate::space::TierHandle;
 use crate::store::InodeBody;
 
@@ -74,6 +75,9 @@ impl Core {
             Ok(false) => {}
             Ok(true) => progress = Progress::Worked,
             Err(error) => log::error!("volume {}: looking at files after an unclean stop failed: {error}", self.name),
+        }
+        if let Err(error) = self.settle_spread_files() {
+            log::error!("volume {}: the sizes of files that are being written are not on record: {error}", self.name);
         }
         match self.move_idle_inline_files() {
             Ok(0) => {}
@@ -182,12 +186,15 @@ impl Core {
         if self.is_read_only() {
             return Ok(());
         }
+        // From here on nothing that was written before is taken for not promised.
+        self.volume_syncs.fetch_add(1, Ordering::SeqCst);
         let mut outcome = self.put_all_records();
         outcome = outcome.and(self.sync_tiers_and_log());
         // What is left are failures, and bytes written meanwhile: file by file, so that a loss is remembered where it
         // belongs.
         for inode in self.inodes.all() {
-            if let Some(file) = inode.file().filter(|file| !file.unsynced.lock().is_empty()) {
+            let is_due = |file: &&FileState| !file.unsynced.lock().is_empty() || file.has_unsettled_tail();
+            if let Some(file) = inode.file().filter(is_due) {
                 outcome = outcome.and(self.sync_file(&inode, file));
                 self.forget_synced(file);
             }
@@ -295,7 +302,7 @@ impl Core {
     }
 
     /// Whether nothing of a file is lost and the tier that extends it is there.
-    fn may_settle(&self, file: &crate::inode::FileState) -> Result<bool> {
+    fn may_settle(&self, file: &FileState) -> Result<bool> {
         if file.is_changed_directly() {
             return Ok(false);
         }
@@ -304,7 +311,10 @@ impl Core {
             Some((_, entry)) => self.tiers.by_id(entry.tier)?.present().is_some(),
             None => true,
         };
-        Ok(present && layout.damaged.is_empty())
+        // Of a spread file nobody but memory knows the size, damaged or not.
+        let is_undamaged = layout.damaged.is_empty();
+        drop(layout);
+        Ok(present && (is_undamaged || file.has_unsettled_tail()))
     }
 
     /// After everything was synced: sizes that are known become exact in their records.

@@ -90,7 +90,9 @@ impl Core {
     }
 
     fn load_of(&self, tier: &TierHandle) -> TierLoadReport {
-        let load = tier.schedule.load(self.clock.elapsed());
+        let now = self.clock.elapsed();
+        let load = tier.schedule.load(now);
+        let (read, write) = tier.lane_reports(now);
         let budget = self.write_budget.budget_left(tier.id, self.logical_clock.now());
         TierLoadReport {
             foreground_read: load.foreground_read,
@@ -102,6 +104,8 @@ impl Core {
             latency_us_p99: load.latency_us_p99,
             mover_rate_max: load.mover_rate,
             write_budget_left: (budget != u64::MAX).then_some(budget),
+            read,
+            write,
         }
     }
 
@@ -112,6 +116,7 @@ impl Core {
         counters.push(("heat_evictions", heat.evictions));
         counters.push(("heat_bytes", heat.memory_bytes));
         counters.push(("sync_threads", self.sync_pool.threads_started() as u64));
+        counters.push(("write_behind_threads", self.write_behind.threads_started() as u64));
         counters
     }
 

@@ -7,7 +7,8 @@ use crate::space::TierHandle;
 
 impl Core {
     pub(super) fn fill_load(&self, tier: &TierHandle, fill: &mut TierFill) {
-        let load = tier.schedule.load(self.clock.elapsed());
+        let now = self.clock.elapsed();
+        let load = tier.schedule.load(now);
         let percent = |rate: u64, best: u64| {
             u16::try_from(rate.saturating_mul(100).checked_div(best).unwrap_or(0).min(100)).expect("at most 100")
         };
@@ -15,5 +16,7 @@ impl Core {
         fill.write_load_percent = percent(load.foreground_written, load.written_best);
         fill.read_latency_us = load.latency_us_p50;
         fill.write_latency_us = load.latency_us_p50;
+        fill.outstanding_bytes = tier.bytes_behind();
+        fill.write_bytes_per_second = tier.write_lane.state(now).bytes_per_second;
     }
 }

@@ -146,6 +146,10 @@ impl Core {
             };
         }
         // Found out while the tier was missing: no more than what the record says.
+        if file.grows_unsettled() {
+            // Nobody knows its size but memory.
+            return Ok(());
+        }
         if extends || self.after_unclean_stop.load(Ordering::Acquire) {
             file.size_known.store(false, Ordering::Release);
         }

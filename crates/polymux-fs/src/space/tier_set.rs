@@ -19,8 +19,8 @@ use super::failure::{Failures, means_failure};
 use super::watch::{Change, WatchedTier};
 use crate::attributes::VolumeSpace;
 use crate::error::{Error, ErrorKind, Result};
-use crate::report::TierState;
-use crate::sched::{Direction, Finished, MoverLimits, TierSchedule, Timing};
+use crate::report::{LaneReport, TierState};
+use crate::sched::{Direction, Finished, Lane, MoverLimits, TierSchedule, Timing};
 use crate::volume::{TierMember, TierPresence, TierSource};
 
 /// Room is asked for anew after this time,
@@ -52,6 +52,12 @@ pub(crate) struct TierHandle {
     clock: Arc<dyn Clock>,
     /// What foreground and movers do here.
     pub(crate) schedule: TierSchedule,
+    /// What the device delivers to readers,
+    pub(crate) read_lane: Lane,
+    /// and what it takes of what is written behind. Writes into the memory of its file system say nothing of it.
+    pub(crate) write_lane: Lane,
+    /// Bytes that were given to the tier and did not begin their way to the device.
+    claimed_bytes: AtomicU64,
     tier: Option<Arc<WatchedTier>>,
     missing_reason: Mutex<String>,
     /// Looks for the tier where it is missing or was lost.
@@ -85,6 +91,9 @@ impl TierHandle {
             purpose,
             clock,
             schedule: TierSchedule::new(MoverLimits::default()),
+            read_lane: Lane::default(),
+            write_lane: Lane::default(),
+            claimed_bytes: AtomicU64::new(0),
             tier,
             missing_reason: Mutex::new(missing_reason),
             source: member.source,
@@ -188,8 +197,12 @@ impl TierHandle {
             Timing::Timed => Some(self.clock.elapsed()),
             Timing::Untimed => None,
         };
+        let began_read = (direction == Direction::Read).then(|| self.read_lane.began(0, self.clock.elapsed()));
         let result = self.run(operation);
         let bytes = result.as_ref().map_or(0, |done| bytes_of(done) as u64);
+        if let Some(began) = began_read {
+            self.read_lane.ended(began, bytes, self.clock.elapsed());
+        }
         let finished = began.map(|began| {
             let now = self.clock.elapsed();
             Finished { latency: now.saturating_sub(began), now }
@@ -367,6 +380,39 @@ impl TierHandle {
     pub(crate) fn return_bytes(&self, bytes: u64) {
         let less = |granted: u64| Some(granted.saturating_sub(bytes));
         let _ = self.granted_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// Bytes were given to the tier that are not on their way to the device yet.
+    pub(super) fn claim_bytes(&self, bytes: u64) {
+        self.claimed_bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// They are now, or never will be.
+    pub(super) fn unclaim_bytes(&self, bytes: u64) {
+        let before = self.claimed_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        debug_assert!(before >= bytes, "what is given back was claimed");
+    }
+
+    /// Bytes that the device still has to take: claimed, or on their way.
+    pub(crate) fn bytes_behind(&self) -> u64 {
+        self.claimed_bytes.load(Ordering::Acquire).saturating_add(self.write_lane.outstanding_bytes())
+    }
+
+    /// What the device does for readers and writers.
+    pub(crate) fn lane_reports(&self, now: Duration) -> (LaneReport, LaneReport) {
+        let report = |lane: &Lane| {
+            let state = lane.state(now);
+            LaneReport {
+                bytes_per_second: state.bytes_per_second,
+                outstanding_bytes: state.outstanding_bytes,
+                in_flight: state.in_flight,
+                service_us: state.service_us,
+                is_saturated: state.is_saturated,
+                delivered_bytes: state.delivered_bytes,
+            }
+        };
+        let write = LaneReport { outstanding_bytes: self.bytes_behind(), ..report(&self.write_lane) };
+        (report(&self.read_lane), write)
     }
 
     pub(crate) fn note_written(&self, bytes: usize) {

@@ -269,7 +269,9 @@ fn judge_spread(versions: &[&Version], found: &Found) -> Result<(), String> {
     let newest = &versions[versions.len() - 1].content;
     for (start, _) in found.places.iter().skip(1).filter(|(start, _)| *start < size) {
         let before = synced.min(*start)..*start;
-        let is_lost = |at: usize| found.content[at] == 0 && newest[at] != 0;
+        // What a failed sync lost is no hole that looks like data: whoever reads it is told.
+        let is_told = |at: usize| found.lost.contains(&(at / BLOCK));
+        let is_lost = |at: usize| found.content[at] == 0 && newest[at] != 0 && !is_told(at);
         if let Some(at) = before.clone().find(|at| is_lost(*at)) {
             return Err(format!(
                 "an append over two tiers lost byte {at}, and what follows on the next tier at {start} is there"

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use polymux_fs::{CheckMode, FileSystem, MountOptions, Parts, Progress, TierMember, TierPresence, VolumeError};
+use polymux_fs::{
+    CheckMode, FileSystem, MountOptions, Parts, PolicyKind, Progress, TierMember, TierPresence, VolumeError,
+};
 use polymux_meta::MetadataStore;
 use polymux_sim::MemoryTier;
 use polymux_sim::crash_states::State;
@@ -37,11 +39,18 @@ pub struct Shape {
     pub capacities: [u64; 3],
     /// Longest file in the metadata store.
     pub inline_size_max: u32,
+    /// Files larger than a block are spread over the tiers, block by block.
+    pub policy: PolicyKind,
 }
 
 impl Shape {
     pub fn options(&self) -> MountOptions {
-        MountOptions { inline_size_max: self.inline_size_max, heat_memory_bytes: 64 << 10, ..MountOptions::default() }
+        MountOptions {
+            inline_size_max: self.inline_size_max,
+            heat_memory_bytes: 64 << 10,
+            spread_range_bytes: 4096,
+            ..MountOptions::default()
+        }
     }
 }
 
@@ -62,6 +71,7 @@ pub struct Mounted {
     pub configuration: Arc<Mutex<Vec<usize>>>,
     tiers: Vec<Arc<dyn Tier>>,
     options: MountOptions,
+    policy: PolicyKind,
     journal: Option<Arc<Journal>>,
     /// By the place of the tier, where it is recorded: its syncs fail while this is set.
     failing: Vec<Arc<AtomicBool>>,
@@ -84,9 +94,11 @@ impl Mounted {
             .expect("a new volume is made");
         let fs =
             FileSystem::mount(parts(members(), recorded, &clock, 2), shape.options()).expect("a new volume mounts");
+        steer(&fs, shape.policy);
         let configuration = Arc::new(Mutex::new(configuration));
         let options = shape.options();
-        Self { fs, clock, memory, store, configuration, tiers, options, journal: Some(Arc::clone(journal)), failing }
+        let (policy, journal) = (shape.policy, Some(Arc::clone(journal)));
+        Self { fs, clock, memory, store, configuration, tiers, options, policy, journal, failing }
     }
 
     /// Mounts what a crash left; with a journal, what recovery does is recorded.
@@ -117,11 +129,12 @@ impl Mounted {
         let memory: Vec<Arc<MemoryTier>> = (TIERS.iter().zip(shape.capacities).enumerate())
             .map(|(place, (name, capacity))| Arc::new(state.tier(place, name, capacity, Arc::clone(&clock) as _)))
             .collect();
-        Self::mount(shape.options(), (memory, store, clock), state.configuration().to_vec(), journal)
+        let how = (shape.options(), shape.policy);
+        Self::mount(how, (memory, store, clock), state.configuration().to_vec(), journal)
     }
 
     fn mount(
-        options: MountOptions,
+        (options, policy): (MountOptions, PolicyKind),
         (memory, store, clock): (Vec<Arc<MemoryTier>>, StoreDevice, Arc<ManualClock>),
         configuration: Vec<usize>,
         journal: Option<&Arc<Journal>>,
@@ -133,6 +146,7 @@ impl Mounted {
         let front = store.front(journal)?;
         let members = configuration.iter().map(|place| member(*place, Arc::clone(&tiers[*place]))).collect();
         let fs = FileSystem::mount(parts(members, front, &clock, 3), options).map_err(|error| error.to_string())?;
+        steer(&fs, policy);
         let configuration = Arc::new(Mutex::new(configuration));
         Ok(Self {
             fs,
@@ -142,6 +156,7 @@ impl Mounted {
             configuration,
             tiers,
             options,
+            policy,
             journal: journal.cloned(),
             failing: Vec::new(),
         })
@@ -149,18 +164,18 @@ impl Mounted {
 
     /// Stops without warning, keeps what is durable, and mounts again.
     pub fn crash(self) -> Result<Self, String> {
-        let Self { fs, clock, memory, store, configuration, options, .. } = self;
+        let Self { fs, clock, memory, store, configuration, options, policy, .. } = self;
         drop(fs);
         memory.iter().for_each(|tier| tier.crash());
         store.lose_unsynced();
         let configuration = configuration.lock().clone();
-        Self::mount(options, (memory, store, clock), configuration, None)
+        Self::mount((options, policy), (memory, store, clock), configuration, None)
     }
 
     /// Stops cleanly, has what is durable checked, and mounts it again.
     pub fn remount(self) -> Result<Self, String> {
         self.fs.unmount().map_err(|error| format!("it does not unmount: {error}"))?;
-        let Self { fs, clock, memory, store, configuration, options, .. } = self;
+        let Self { fs, clock, memory, store, configuration, options, policy, .. } = self;
         drop(fs);
         memory.iter().for_each(|tier| tier.crash());
         store.lose_unsynced();
@@ -174,7 +189,7 @@ impl Mounted {
         }
         memory.iter().for_each(|tier| tier.crash());
         store.lose_unsynced();
-        Self::mount(options, (memory, store, clock), configuration, None)
+        Self::mount((options, policy), (memory, store, clock), configuration, None)
             .map_err(|error| format!("it does not mount after a clean stop: {error}"))
     }
 
@@ -246,6 +261,10 @@ impl Mounted {
         }
         Err(format!("background work does not end: {:?}", self.fs.moves()))
     }
+}
+
+fn steer(fs: &FileSystem, policy: PolicyKind) {
+    fs.set_steering(policy, &[]).expect("a policy without rules is taken");
 }
 
 /// Recorded tiers, and what makes their syncs fail.

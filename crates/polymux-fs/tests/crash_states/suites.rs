@@ -2,6 +2,7 @@
 //!
 //! What is true here: a suite and an index give one workload, always the same.
 
+use polymux_fs::PolicyKind;
 use polymux_sim::crash_states::Random;
 use polymux_sim::recording::Pause;
 
@@ -11,12 +12,16 @@ use super::workload::{At, Operation, Workload};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Everything fits anywhere; an append stays on the fast tier; there are no inline files.
-pub const SHAPES: [Shape; 3] = [
-    Shape { name: "tight", capacities: [20 * KIB, 16 * MIB, 16 * MIB], inline_size_max: 4096 },
-    Shape { name: "roomy", capacities: [16 * MIB; 3], inline_size_max: 4096 },
-    Shape { name: "objects", capacities: [28 * KIB, 16 * MIB, 16 * MIB], inline_size_max: 0 },
+/// An append goes on to the slow tier; everything fits anywhere; there are no inline files; or the blocks of a file go to both
+/// tiers in turn.
+pub const SHAPES: [Shape; 4] = [
+    Shape { name: "tight", capacities: [20 * KIB, 16 * MIB, 16 * MIB], inline_size_max: 4096, policy: DEFAULT },
+    Shape { name: "roomy", capacities: [16 * MIB; 3], inline_size_max: 4096, policy: DEFAULT },
+    Shape { name: "objects", capacities: [28 * KIB, 16 * MIB, 16 * MIB], inline_size_max: 0, policy: DEFAULT },
+    Shape { name: "spread", capacities: [16 * MIB; 3], inline_size_max: 4096, policy: PolicyKind::Spread },
 ];
+
+const DEFAULT: PolicyKind = PolicyKind::HotCold;
 
 /// Number of symbols of the short workloads.
 pub const SYMBOLS: usize = 33;
@@ -63,7 +68,7 @@ fn symbol(number: usize) -> Vec<Operation> {
 }
 
 /// By symbols. What an order or a sync protects often shows only where a size was settled durably before.
-const CHOSEN: [&[usize]; 10] = [
+const CHOSEN: [&[usize]; 12] = [
     // A move back and forth, with what follows in the background.
     &[15, 20, 20, 16, 20, 20],
     // Spread over two tiers and synced, then cut: both objects are cut at once.
@@ -79,6 +84,9 @@ const CHOSEN: [&[usize]; 10] = [
     // Written and synced beside the copy.
     &[21],
     &[0, 14],
+    // Synced while it was on one tier, then longer; where files are spread, on another one.
+    &[3, 23, 3],
+    &[3, 23, 3, 3, 23, 3],
     // A file that has left the store takes the place of another one.
     &[3, 8],
 ];

@@ -40,6 +40,6 @@ pub(crate) fn evict(facts: &RangeFacts) -> Eviction {
 pub(crate) fn place(facts: &PlacementFacts) -> PlacementDecision {
     order(facts, |tier| {
         let saturated = tier.write_load_percent >= TierFill::SATURATED_PERCENT;
-        room_below_mark(facts, tier).then_some(u8::from(saturated))
+        room_below_mark(facts, tier).then_some(u64::from(saturated))
     })
 }

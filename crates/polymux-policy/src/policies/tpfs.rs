@@ -52,6 +52,6 @@ pub(crate) fn place(facts: &PlacementFacts) -> PlacementDecision {
     let fastest = facts.offered().first().map(|tier| tier.tier);
     order(facts, |tier| {
         let behind = passes_by && Some(tier.tier) == fastest;
-        room_below_mark(facts, tier).then_some(u8::from(behind))
+        room_below_mark(facts, tier).then_some(u64::from(behind))
     })
 }

@@ -34,6 +34,6 @@ pub(crate) fn evict(facts: &RangeFacts) -> Eviction {
 pub(crate) fn place(facts: &PlacementFacts) -> PlacementDecision {
     order(facts, |tier| {
         let whole = tier.headroom >= facts.file_end;
-        room_below_mark(facts, tier).then_some(u8::from(!whole))
+        room_below_mark(facts, tier).then_some(u64::from(!whole))
     })
 }

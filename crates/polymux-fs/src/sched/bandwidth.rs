@@ -1,0 +1,325 @@
+//! How much a tier delivers in one direction while it is busy (P12): bytes per second, learnt from requests as they end.
+//!
+//! What is true here:
+//! * Only atomics: whoever begins or ends a request adds to them, and one of those who end a request (the one who takes the
+//!   interval) evaluates. Nobody waits for anybody.
+//! * Learnt only while something is under way: a tier that nobody uses tells nothing about its speed, and what it was known
+//!   for stands.
+//! * The estimate follows busy time, so a change is seen after the same number of bytes' worth of time, whatever share of the
+//!   load the tier has: within a second of it at [`FOLLOW_SECONDS`]. A device that stops is seen to stop before any request
+//!   of it ends, because the interval that has not ended is compared, too.
+//! * Devices deliver in bursts (the kernel's throttle in slices of 100 ms), so nothing shorter than [`INTERVAL_BUSY_US`] of
+//!   busy time is evaluated.
+
+use std::time::Duration;
+
+use polymux_types::sync::{AtomicU32, AtomicU64, Ordering};
+
+use super::meter::whole;
+
+/// Busy time in microseconds after which what was delivered counts.
+const INTERVAL_BUSY_US: u64 = 100_000;
+
+/// Busy time over which the estimate is smoothed.
+const FOLLOW_SECONDS: f64 = 0.3;
+
+/// Bytes that are under way as one request, at most: what an interval that has not ended may still deliver at once.
+const REQUEST_BYTES_MAX: u64 = 2 << 20;
+
+/// Share of an interval in percent from which a device that was busy in it counts as saturated.
+const SATURATED_PERCENT: u64 = 90;
+
+/// What one direction of a tier delivers, as of a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LaneState {
+    /// Bytes per second that it delivers while it is busy; 0 while nothing is known.
+    pub(crate) bytes_per_second: u64,
+    /// Bytes under way.
+    pub(crate) outstanding_bytes: u64,
+    /// Requests under way.
+    pub(crate) in_flight: u32,
+    /// Mean time in microseconds from the beginning of a request to its end, in the last interval.
+    pub(crate) service_us: u64,
+    /// Something was under way nearly all of the last interval.
+    pub(crate) is_saturated: bool,
+    /// Bytes that it delivered since mounting.
+    pub(crate) delivered_bytes: u64,
+}
+
+/// One direction of one tier.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    in_flight: AtomicU32,
+    outstanding_bytes: AtomicU64,
+    delivered_bytes: AtomicU64,
+    /// Of the present interval.
+    bytes: AtomicU64,
+    requests: AtomicU64,
+    service_us: AtomicU64,
+    /// Busy time in microseconds of the present interval, without what `busy_since_us` began.
+    busy_us: AtomicU64,
+    /// When the present busy time, or the evaluation within it, began; meaningless while nothing is under way.
+    busy_since_us: AtomicU64,
+    interval_began_us: AtomicU64,
+    /// Bytes, and the busy time in seconds in which they were delivered, of all intervals that ended, the older the less. As
+    /// the bits of floats; no time while nothing is known. One who evaluates changes them.
+    memory_bytes: AtomicU64,
+    memory_seconds: AtomicU64,
+    last_service_us: AtomicU64,
+    last_busy_percent: AtomicU64,
+}
+
+/// A request that is under way.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(crate) struct Began {
+    bytes: u64,
+    at_us: u64,
+}
+
+impl Began {
+    /// How much it is.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Lane {
+    /// A request goes to the device. Each is ended by [`Lane::ended`], also one that fails.
+    pub(crate) fn began(&self, bytes: u64, now: Duration) -> Began {
+        let at_us = microseconds(now);
+        if self.in_flight.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.busy_since_us.store(at_us, Ordering::Release);
+        }
+        self.outstanding_bytes.fetch_add(bytes, Ordering::AcqRel);
+        Began { bytes, at_us }
+    }
+
+    /// It came back; `delivered` bytes of it count.
+    pub(crate) fn ended(&self, began: Began, delivered: u64, now: Duration) {
+        let now_us = microseconds(now);
+        self.outstanding_bytes.fetch_sub(began.bytes, Ordering::AcqRel);
+        self.bytes.fetch_add(delivered, Ordering::Relaxed);
+        self.delivered_bytes.fetch_add(delivered, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.service_us.fetch_add(now_us.saturating_sub(began.at_us), Ordering::Relaxed);
+        // Before the count falls: whoever makes it rise from zero begins a busy time of his own.
+        let since_us = self.busy_since_us.load(Ordering::Acquire);
+        let before = self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "a request that ends was begun");
+        let running_us = now_us.saturating_sub(since_us);
+        if before == 1 {
+            self.busy_us.fetch_add(running_us, Ordering::AcqRel);
+        }
+        let busy_us = self.busy_us.load(Ordering::Acquire) + if before == 1 { 0 } else { running_us };
+        if busy_us >= INTERVAL_BUSY_US {
+            self.evaluate(now_us);
+        }
+    }
+
+    /// Ends the interval. Of several who come here together one does.
+    fn evaluate(&self, now_us: u64) {
+        let interval_began_us = self.interval_began_us.load(Ordering::Acquire);
+        let taken =
+            self.interval_began_us.compare_exchange(interval_began_us, now_us, Ordering::AcqRel, Ordering::Relaxed);
+        if taken.is_err() {
+            return;
+        }
+        let mut busy_us = self.busy_us.swap(0, Ordering::AcqRel);
+        if self.in_flight.load(Ordering::Acquire) > 0 {
+            busy_us += now_us.saturating_sub(self.busy_since_us.swap(now_us, Ordering::AcqRel));
+        }
+        let bytes = self.bytes.swap(0, Ordering::AcqRel);
+        let (requests, service_us) =
+            (self.requests.swap(0, Ordering::AcqRel), self.service_us.swap(0, Ordering::AcqRel));
+        let busy_seconds = busy_us.max(1) as f64 / 1e6;
+        // Both are forgotten at the same rate, and divided last: the short first interval does not count as a long one.
+        let kept = (-busy_seconds / FOLLOW_SECONDS).exp();
+        let remembered = |memory: &AtomicU64| f64::from_bits(memory.load(Ordering::Acquire)) * kept;
+        let (memory_bytes, memory_seconds) = (remembered(&self.memory_bytes), remembered(&self.memory_seconds));
+        self.memory_bytes.store((memory_bytes + bytes as f64).to_bits(), Ordering::Release);
+        self.memory_seconds.store((memory_seconds + busy_seconds).to_bits(), Ordering::Release);
+        self.last_service_us.store(service_us.checked_div(requests).unwrap_or(0), Ordering::Relaxed);
+        let length_us = now_us.saturating_sub(interval_began_us).max(1);
+        self.last_busy_percent.store((busy_us * 100 / length_us).min(100), Ordering::Relaxed);
+    }
+
+    /// Bytes per second; `None` while nothing is known.
+    fn estimate(&self) -> Option<u64> {
+        let seconds = f64::from_bits(self.memory_seconds.load(Ordering::Acquire));
+        let bytes = f64::from_bits(self.memory_bytes.load(Ordering::Acquire));
+        (seconds > 0.0).then(|| whole(bytes / seconds).max(1))
+    }
+
+    /// Bytes under way.
+    pub(crate) fn outstanding_bytes(&self) -> u64 {
+        self.outstanding_bytes.load(Ordering::Acquire)
+    }
+
+    /// What it does and what it can do.
+    pub(crate) fn state(&self, now: Duration) -> LaneState {
+        let now_us = microseconds(now);
+        let in_flight = self.in_flight.load(Ordering::Acquire);
+        let (outstanding_bytes, delivered_bytes) =
+            (self.outstanding_bytes(), self.delivered_bytes.load(Ordering::Relaxed));
+        let mut busy_us = self.busy_us.load(Ordering::Acquire);
+        if in_flight > 0 {
+            busy_us += now_us.saturating_sub(self.busy_since_us.load(Ordering::Acquire));
+        }
+        let mut bytes_per_second = self.estimate().unwrap_or(0);
+        if busy_us > 2 * INTERVAL_BUSY_US {
+            // Nothing ended for long: even if all of a request ended now, it would be no faster than this.
+            let at_best = self.bytes.load(Ordering::Relaxed) + REQUEST_BYTES_MAX.min(outstanding_bytes);
+            let at_most = whole(at_best as f64 / (busy_us as f64 / 1e6)).max(1);
+            bytes_per_second = if bytes_per_second == 0 { 0 } else { bytes_per_second.min(at_most) };
+        }
+        LaneState {
+            bytes_per_second,
+            outstanding_bytes,
+            in_flight,
+            service_us: self.last_service_us.load(Ordering::Relaxed),
+            is_saturated: in_flight > 0 && self.last_busy_percent.load(Ordering::Relaxed) >= SATURATED_PERCENT,
+            delivered_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const MB: u64 = 1_000_000;
+
+    /// A device that serves one request after the other, in slices: what a slice allows is delivered at its beginning.
+    struct Device {
+        lane: Lane,
+        now: Duration,
+        bytes_per_second: u64,
+        slice: Duration,
+        allowed: u64,
+        queue: VecDeque<(Began, u64)>,
+    }
+
+    impl Device {
+        fn new(bytes_per_second: u64, slice: Duration) -> Self {
+            let (lane, now) = (Lane::default(), Duration::from_secs(1));
+            Self { lane, now, bytes_per_second, slice, allowed: 0, queue: VecDeque::new() }
+        }
+
+        /// Lets time pass, with requests of a mebibyte: as many as keep `depth` bytes under way.
+        fn run(&mut self, duration: Duration, depth: u64) {
+            let end = self.now + duration;
+            while self.now < end {
+                while self.lane.outstanding_bytes() < depth {
+                    self.queue.push_back((self.lane.began(1 << 20, self.now), 1 << 20));
+                }
+                self.now += self.slice;
+                let slice_us = u64::try_from(self.slice.as_micros()).unwrap();
+                self.allowed += self.bytes_per_second * slice_us / 1_000_000;
+                while self.queue.front().is_some_and(|(_, bytes)| *bytes <= self.allowed) {
+                    let (began, bytes) = self.queue.pop_front().unwrap();
+                    self.allowed -= bytes;
+                    self.lane.ended(began, bytes, self.now);
+                }
+                if self.queue.is_empty() {
+                    self.allowed = 0;
+                }
+            }
+        }
+
+        fn estimate(&self) -> u64 {
+            self.lane.state(self.now).bytes_per_second
+        }
+    }
+
+    fn is_near(estimate: u64, wanted: u64) -> bool {
+        estimate.abs_diff(wanted) * 10 <= wanted
+    }
+
+    #[test]
+    fn the_rate_of_a_busy_device_is_known_within_half_a_second_also_where_it_delivers_in_slices() {
+        for slice in [5 * MS, 100 * MS] {
+            let mut device = Device::new(120 * MB, slice);
+            device.run(500 * MS, 36 * MB);
+            assert!(is_near(device.estimate(), 120 * MB), "{slice:?}: {}", device.estimate());
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_cut_to_a_tenth_and_restored_is_followed_within_a_second_each_time() {
+        for slice in [5 * MS, 100 * MS] {
+            let mut device = Device::new(120 * MB, slice);
+            device.run(Duration::from_secs(2), 36 * MB);
+            device.bytes_per_second = 12 * MB;
+            device.run(Duration::from_secs(1), 36 * MB);
+            let low = device.estimate();
+            assert!(low < 20 * MB && low > 9 * MB, "{slice:?}: {low}");
+            device.bytes_per_second = 120 * MB;
+            device.run(Duration::from_secs(1), 36 * MB);
+            assert!(device.estimate() > 108 * MB, "{slice:?}: {}", device.estimate());
+        }
+    }
+
+    #[test]
+    fn a_device_that_stops_is_seen_to_stop_although_no_request_ends() {
+        let mut device = Device::new(120 * MB, 5 * MS);
+        device.run(Duration::from_secs(1), 8 * MB);
+        device.bytes_per_second = 0;
+        device.run(Duration::from_secs(1), 8 * MB);
+        assert!(device.estimate() < 13 * MB, "{}", device.estimate());
+    }
+
+    #[test]
+    fn what_an_idle_device_was_known_for_stands() {
+        let mut device = Device::new(120 * MB, 5 * MS);
+        device.run(Duration::from_secs(1), 8 * MB);
+        let known = device.estimate();
+        while let Some((began, bytes)) = device.queue.pop_front() {
+            device.now += 8 * MS;
+            device.lane.ended(began, bytes, device.now);
+        }
+        device.now += Duration::from_secs(3600);
+        let state = device.lane.state(device.now);
+        assert!(is_near(state.bytes_per_second, known), "{} after {known}", state.bytes_per_second);
+        assert_eq!((state.outstanding_bytes, state.in_flight, state.is_saturated), (0, 0, false));
+    }
+
+    #[test]
+    fn a_slow_writer_does_not_make_a_fast_device_look_slow() {
+        let mut device = Device::new(120 * MB, MS);
+        // One mebibyte in 50 ms is 21 MB/s, and each is delivered in 9 ms.
+        for _ in 0..100 {
+            let began = device.lane.began(1 << 20, device.now);
+            device.lane.ended(began, 1 << 20, device.now + 9 * MS);
+            device.now += 50 * MS;
+        }
+        assert!(is_near(device.estimate(), (1 << 20) * 1000 / 9), "{}", device.estimate());
+        assert!(!device.lane.state(device.now).is_saturated);
+    }
+
+    #[test]
+    fn a_device_with_a_queue_all_the_time_is_saturated_and_its_service_time_is_what_the_queue_takes() {
+        let mut device = Device::new(100 * MB, 5 * MS);
+        device.run(Duration::from_secs(1), 10 * MB);
+        let state = device.lane.state(device.now);
+        assert!(state.is_saturated && state.in_flight >= 9, "{state:?}");
+        assert!(state.service_us.abs_diff(105_000) < 15_000, "{state:?}");
+        assert!(state.delivered_bytes.abs_diff(100 * MB) < 3 * MB, "{state:?}");
+    }
+
+    #[test]
+    fn nothing_is_known_before_anything_was_delivered() {
+        let lane = Lane::default();
+        let began = lane.began(1 << 20, MS);
+        assert_eq!(lane.state(Duration::from_secs(9)).bytes_per_second, 0);
+        lane.ended(began, 0, Duration::from_secs(10));
+        assert_eq!(lane.outstanding_bytes(), 0);
+    }
+}
