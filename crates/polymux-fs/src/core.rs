@@ -64,6 +64,10 @@ pub(crate) struct Core {
     /// When room that somebody else made is looked for again.
     pub(crate) room_look_due_ms: AtomicU64,
     pub(crate) sync_pool: SyncPool,
+    /// Whether policy or a rule lets any file be spread.
+    pub(crate) may_spread: AtomicBool,
+    /// Whether any did since the mount.
+    pub(crate) has_spread: AtomicBool,
     /// What spread files are writing.
     pub(crate) write_behind: WriteBehind,
     /// Times that everything was asked to be made durable, so that what was promised then is remembered.
@@ -222,6 +226,8 @@ impl Core {
             utc_offset_seconds: std::sync::atomic::AtomicI32::new(0),
             room_look_due_ms: AtomicU64::new(0),
             sync_pool: SyncPool::default(),
+            may_spread: AtomicBool::new(false),
+            has_spread: AtomicBool::new(false),
             write_behind,
             volume_syncs: AtomicU64::new(0),
             holders: crate::inode::Holders::default(),

@@ -9,7 +9,7 @@ use polymux_types::Ino;
 
 use crate::config::VolumeConfig;
 use crate::config_format::RuleEntry;
-use crate::config_format::rules::Account;
+use crate::config_format::rules::{Account, PolicyName};
 use crate::policy_edit;
 use crate::protocol::{
     ExplainReport, ExplainedRange, PinReport, PinnedReport, PinsReport, PlanReport, PlannedFile, PlannedMoves,
@@ -43,7 +43,7 @@ pub fn policies_report(config: &VolumeConfig, counts: Option<&RuleCounts>) -> Po
     PoliciesReport {
         volume: config.name.clone(),
         current: current.name().to_owned(),
-        policies: PolicyKind::ALL.iter().map(policy).collect(),
+        policies: PolicyKind::OFFERED.iter().map(policy).collect(),
         warnings: if is_cut { Vec::new() } else { rules.iter().filter_map(warning_of).collect() },
         rules,
         files_seen: counts.map(|counts| counts.files_seen),
@@ -175,7 +175,7 @@ impl DaemonView {
     /// What would be moved, with another policy where one is named.
     pub fn plan(&self, policy: Option<&str>) -> Result<PlanReport> {
         let current = self.config.read().steering.policy();
-        let policy: Option<PolicyKind> = policy.map(str::parse).transpose()?;
+        let policy = policy.map(known_policy).transpose()?;
         let plan = self.file_system.plan(policy)?;
         let seconds: Option<Vec<u64>> = plan.moves.iter().map(|moves| moves.seconds).collect();
         let moves = plan.moves.into_iter().map(|moves| PlannedMoves {
@@ -252,5 +252,5 @@ fn text_of(path: Vec<u8>) -> String {
 
 /// The policy that a name means, for a refusal before anything is asked.
 pub fn known_policy(name: &str) -> Result<PolicyKind> {
-    name.parse().map_err(|error| anyhow!("{error}"))
+    PolicyName::try_from(name.to_owned()).map(|PolicyName(policy)| policy).map_err(|error| anyhow!("{error}"))
 }

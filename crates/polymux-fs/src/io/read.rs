@@ -1,5 +1,7 @@
 //! Optimistic reads across tiers.
 
+use std::sync::atomic::Ordering;
+
 use polymux_tier::{TierError, Wait};
 use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
 
@@ -145,7 +147,10 @@ impl Core {
     /// A file on several tiers is read ahead on all of them at once: no file system below sees more of the stream than its own
     /// ranges. Whoever must not wait is sent away before that.
     fn read_ahead_of_stream(&self, file: &FileState, (offset, length): (u64, u64), wait: Wait) -> Result<()> {
-        if length <= SINGLE_READ_MAX as u64 || file.layout.read().objects.len() < 2 {
+        if !self.may_spread.load(Ordering::Acquire)
+            || length <= SINGLE_READ_MAX as u64
+            || file.layout.read().objects.len() < 2
+        {
             return Ok(());
         }
         let open = self.handles.len().max(1) as u64;
@@ -171,6 +176,7 @@ impl Core {
         for (run, entry) in parts {
             let (from, to) = (start_of(run.start), start_of(run.end).min(end));
             if let Ok(handle) = self.tiers.by_id(entry.tier)
+                && !handle.is_slow()
                 && let Some(tier) = handle.present()
             {
                 Counters::count(&self.counters.ranges_read_ahead);

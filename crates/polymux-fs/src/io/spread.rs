@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use polymux_policy::PolicyKind;
-use polymux_types::TierId;
 use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{Errno, TierId};
 
 use super::layout_change::Company;
 use super::{block_after, block_of, start_of};
@@ -54,9 +54,7 @@ pub(super) enum Placed<'a> {
 impl Core {
     /// Whether any file may be spread.
     fn may_spread(&self) -> bool {
-        let steering = self.steering.read();
-        steering.policy == PolicyKind::Spread
-            || steering.rules.rules().any(|rule| rule.policy == Some(PolicyKind::Spread))
+        self.may_spread.load(Ordering::Acquire)
     }
 
     /// Blocks of a range.
@@ -170,6 +168,8 @@ impl Core {
             layout.tail_slot().map(|slot| layout.object(slot))
         };
         if let Some(tail) = tail.filter(|tail| tail.tier == tier && left_out.is_empty()) {
+            // What was cut off there and could not be freed would be freed under what is written now.
+            self.reclaim_object(inode, &tail)?;
             return Ok(Some(tail));
         }
         if !file.grows_unsettled() && !self.is_unpromised(file) {
@@ -250,7 +250,11 @@ impl Core {
         if inode.lifecycle.lock().gone || is_planted(PlantedFault::SpreadSizeNotRecorded) {
             return Ok(());
         }
-        self.change_layout(inode, file, Company::Writers, |transaction, layout| {
+        let recorded = self.change_layout(inode, file, Company::Writers, |transaction, layout| {
+            if inode.lifecycle.lock().gone {
+                // The record of a file that was deleted meanwhile must not come back.
+                return Err(Errno::ENOENT.into());
+            }
             if layout.extenders != 0 || layout.size_floor >= size || layout.objects.is_empty() {
                 return Ok(());
             }
@@ -258,7 +262,11 @@ impl Core {
             layout.size_floor = size;
             transaction.put_map_change(inode.ino, &change);
             Ok(())
-        })?;
+        });
+        match recorded {
+            Err(error) if error.errno() == Errno::ENOENT && inode.lifecycle.lock().gone => return Ok(()),
+            recorded => recorded?,
+        }
         Counters::count(&self.counters.settles);
         Counters::count(&self.counters.spread_floors);
         Ok(())
@@ -305,9 +313,17 @@ impl Core {
         change
     }
 
+    fn is_on_slow_tier(&self, file: &FileState) -> bool {
+        let is_slow = |entry: &ObjectEntry| self.tiers.by_id(entry.tier).is_ok_and(|tier| tier.is_slow());
+        file.layout.read().objects.iter().any(is_slow)
+    }
+
     /// Puts the sizes of spread files on record every few seconds, so that a crash takes no more of an append that nobody
     /// synced than native file systems let it.
     pub(crate) fn settle_spread_files(&self) -> Result<()> {
+        if !self.has_spread.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let now_ms = self.elapsed_ms();
         if now_ms < self.settle_due_ms.load(Ordering::Relaxed) {
             return Ok(());
@@ -315,7 +331,8 @@ impl Core {
         self.settle_due_ms.store(now_ms.saturating_add(u64::from(self.options.flush_interval_ms)), Ordering::Relaxed);
         let mut outcome = Ok(());
         for inode in self.inodes.all() {
-            if let Some(file) = inode.file().filter(|file| file.has_unsettled_tail()) {
+            // A tier that does not answer would keep the thread, and with it all that the volume does in the background.
+            if let Some(file) = inode.file().filter(|file| file.has_unsettled_tail() && !self.is_on_slow_tier(file)) {
                 outcome = outcome.and(self.sync_file(&inode, file));
             }
         }

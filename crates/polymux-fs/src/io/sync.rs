@@ -113,12 +113,19 @@ impl Core {
         // Before anything is durable: whoever would forget what is not promised sees it, or is seen below.
         file.unpromised.store(0, Ordering::SeqCst);
         loop {
-            // Nobody makes the file shorter until its size is on record.
-            let steady = file.spreads.load(Ordering::Acquire).then(|| file.barrier.read());
+            // Nobody makes the file shorter until its size is on record. What is inline takes the barrier by itself.
+            let may_hold = file.spreads.load(Ordering::Acquire) && !file.is_inline();
+            let steady = may_hold.then(|| file.barrier.read());
             let size = file.size();
             self.sync_data_and_log(inode, file)?;
             match steady {
-                _ if !file.has_unsettled_tail() => return Ok(()),
+                _ if !file.may_grow_unsettled.load(Ordering::Acquire) => return Ok(()),
+                _ if !file.has_unsettled_tail() => {
+                    // Somebody beside this put the size on record, and may not have made that durable. It is seen in memory
+                    // before its sequence is known, which the lock waits for.
+                    drop(inode.record_lock.lock());
+                    return self.flush_inode(inode);
+                }
                 Some(_) => return self.record_floor(inode, file, size).and_then(|()| self.flush_inode(inode)),
                 // It began to be spread just now.
                 None => file.spreads.store(true, Ordering::Release),
@@ -131,6 +138,8 @@ impl Core {
         file.emptied.store(false, Ordering::Release);
         self.log_inline(inode, file, Wait::Allowed)?;
         let mut dirty = self.unsynced_objects(file);
+        // Once more: the file may just have got its home.
+        file.unpromised.store(0, Ordering::SeqCst);
         if is_planted(PlantedFault::FsyncWithoutData) {
             dirty.clear();
         }

@@ -183,6 +183,13 @@ impl Core {
                 }
                 self.ensure_extender(inode, file, *slot)?;
             }
+            if file.may_grow_unsettled.load(Ordering::Acquire) && self.disowned.holds(entry.tier, entry.object) {
+                // What was cut off there and could not be freed would be freed under these bytes.
+                if wait == Wait::Never {
+                    return Err(ErrorKind::WouldBlock.into());
+                }
+                self.reclaim_object(inode, entry)?;
+            }
             match self.write_to_owner(file, *slot, entry, position, data, wait) {
                 Ok(count) => {
                     self.heal(inode, file, position, count)?;

@@ -161,7 +161,7 @@ impl Core {
             description: kind.description().to_owned(),
             is_current: *kind == current,
         };
-        polymux_policy::PolicyKind::ALL.iter().map(report).collect()
+        polymux_policy::PolicyKind::OFFERED.iter().map(report).collect()
     }
 }
 

@@ -193,7 +193,8 @@ impl Core {
         // What is left are failures, and bytes written meanwhile: file by file, so that a loss is remembered where it
         // belongs.
         for inode in self.inodes.all() {
-            let is_due = |file: &&FileState| !file.unsynced.lock().is_empty() || file.has_unsettled_tail();
+            let is_due =
+                |file: &&FileState| !file.unsynced.lock().is_empty() || file.may_grow_unsettled.load(Ordering::Acquire);
             if let Some(file) = inode.file().filter(is_due) {
                 outcome = outcome.and(self.sync_file(&inode, file));
                 self.forget_synced(file);

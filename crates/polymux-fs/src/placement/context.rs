@@ -5,6 +5,8 @@
 //!   name; one that names no tier is passed over.
 //! * Where there are neither rules nor attributes, nothing is looked up.
 
+use std::sync::atomic::Ordering;
+
 use polymux_policy::{FileFacts, PassthroughUse, PolicyKind, RuleSet};
 use polymux_types::{Ino, TierId};
 
@@ -67,7 +69,7 @@ impl Core {
 
     fn pinned_context(&self, inode: &Inode) -> Result<Option<Context>> {
         let mut present = inode.ino;
-        let mut lacks_xattrs = inode.lacks_xattrs.load(std::sync::atomic::Ordering::Acquire);
+        let mut lacks_xattrs = inode.lacks_xattrs.load(Ordering::Acquire);
         for _ in 0..DEPTH_MAX {
             let pinned = if lacks_xattrs { None } else { self.pin_of(present)? };
             if let Some(tier) = pinned {
@@ -85,7 +87,7 @@ impl Core {
             }
             let Some(parent) = self.parent_of_any(present, inode)? else { break };
             let directory = self.inode(parent)?;
-            lacks_xattrs = directory.lacks_xattrs.load(std::sync::atomic::Ordering::Acquire);
+            lacks_xattrs = directory.lacks_xattrs.load(Ordering::Acquire);
             present = parent;
         }
         Ok(None)
@@ -94,7 +96,7 @@ impl Core {
     /// A directory in which an inode lies.
     fn parent_of_any(&self, ino: Ino, start: &Inode) -> Result<Option<Ino>> {
         if ino == start.ino && !start.is_directory() {
-            let made_in = start.parent.load(std::sync::atomic::Ordering::Relaxed);
+            let made_in = start.parent.load(Ordering::Relaxed);
             return match made_in {
                 0 => Ok(self.metadata.any_name(ino)?.map(|(parent, _)| parent)),
                 known => Ok(Some(Ino(known))),
@@ -152,7 +154,12 @@ impl Core {
 
     /// Replaces policy and rules.
     pub(crate) fn steer(&self, steering: Steering) {
-        *self.steering.write() = std::sync::Arc::new(steering);
+        let is_spread = |policy: Option<PolicyKind>| policy == Some(PolicyKind::Spread);
+        let may_spread = is_spread(Some(steering.policy)) || steering.rules.rules().any(|rule| is_spread(rule.policy));
+        let mut present = self.steering.write();
+        self.may_spread.store(may_spread, Ordering::Release);
+        self.has_spread.fetch_or(may_spread, Ordering::AcqRel);
+        *present = std::sync::Arc::new(steering);
     }
 }
 

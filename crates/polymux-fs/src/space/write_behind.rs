@@ -170,6 +170,9 @@ impl Shared {
     /// Does the next thing for a tier: begins what waits, or waits for the oldest that was begun.
     fn step(&self, tier: TierId, clock: &dyn Clock) -> Step {
         let mut state = self.state.lock();
+        if state.closed {
+            return Step::Nothing;
+        }
         let Some(queue) = state.queues.get_mut(&tier) else { return Step::Nothing };
         queue.age(clock.elapsed());
         let waiting = std::mem::take(&mut queue.waiting);
