@@ -99,6 +99,7 @@ impl Session {
         must_end.store(true, Ordering::Release);
         let spare = watcher.join().map_err(|_| io::Error::other("the watcher of the FUSE transport panicked"))?;
         outcome = outcome.and(self.end_of_all(spare));
+        outcome = outcome.and(self.end_of_all(self.connection.take_grown()));
         outcome
     }
 

@@ -1,6 +1,7 @@
 //! The classic transport: threads that read requests from `/dev/fuse` and answer them there.
 //!
 //! What is true here:
+//! * One thread waits for a request, and whoever is about to wait for something else is replaced first (`turns`).
 //! * Each thread has a descriptor with a queue of answers of its own, where the kernel can clone them, and a buffer for one
 //!   request. Threads can be added at any time.
 //! * A thread ends when the kernel closes the connection, and not before.
@@ -16,10 +17,12 @@ use std::time::{Duration, Instant};
 use polymux_types::Errno;
 
 use crate::buffer::RequestBuffer;
-use crate::connection::Connection;
+use crate::connection::{Connection, Patience};
 use crate::device::Device;
+use crate::pace::Pace;
 use crate::pool::ClosesPool;
 use crate::reply::Reply;
+use crate::turns::{Backlog, EndsTurns, Seat};
 use crate::wire::{Header, Malformed, Request};
 
 /// A thread that serves requests.
@@ -39,7 +42,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 pub(crate) fn spawn_worker(
     name: &str,
     connection: &Arc<Connection>,
-    work: impl FnOnce(&Connection) -> io::Result<()> + Send + 'static,
+    work: impl FnOnce(&Arc<Connection>) -> io::Result<()> + Send + 'static,
 ) -> io::Result<Worker> {
     let connection = connection.clone();
     thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -66,9 +69,10 @@ pub(crate) fn closes(device: &Device) -> bool {
     true
 }
 
-fn serve(connection: &Connection) -> io::Result<()> {
+fn serve(connection: &Arc<Connection>) -> io::Result<()> {
     // The connection is closed when this thread ends, and nobody else is told so.
     let _closes_pool = ClosesPool(&connection.pool);
+    let _ends_turns = EndsTurns(&connection.turns);
     let device = connection.device.clone_queue().map_or_else(
         |error| {
             log::debug!("threads share a descriptor of /dev/fuse: {error}");
@@ -78,13 +82,25 @@ fn serve(connection: &Connection) -> io::Result<()> {
     );
     let counters = connection.state.messages.for_thread();
     let mut buffer = RequestBuffer::new(connection.agreement.write_max);
-    while let Some(length) = device.receive(buffer.room())? {
+    let (seat, mut backlog, mut pace) = (Arc::new(Seat::default()), Backlog::default(), Pace::default());
+    while connection.turns.take(&seat) {
+        let is_behind = backlog.is_behind(|| device.has_request());
+        pace.wait(|| device.has_request());
+        let Some(length) = device.receive(buffer.room())? else { break };
+        pace.got();
+        connection.turns.give_back();
+        if is_behind {
+            connection.call_next();
+        }
         let bytes = buffer.filled(length);
         match Request::parse(bytes, connection.agreement.form()) {
             Ok(request) => {
                 counters.count(request.header.opcode);
                 let reply = Reply::to_device(request.header.unique, device.clone());
-                connection.serve(&request, reply);
+                if let Some(reply) = connection.dispatch(&request, reply, Patience::AtOnce) {
+                    connection.call_next();
+                    connection.serve(&request, reply);
+                }
             }
             Err(malformed) => refuse(&device, bytes, malformed)?,
         }

@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::negotiation::Agreement;
 use crate::pool::{self, Pool};
 use crate::reply::Reply;
+use crate::turns::{Called, Turns};
 use crate::uring;
 use crate::wire::{Capabilities, Header, Operation, Request};
 
@@ -51,6 +52,10 @@ impl ConnectionState {
     }
 }
 
+/// Most threads that are started because all others wait for a device. More requests than this on their way to devices are of no
+/// use; where devices hang, it is the adapter that adds threads.
+const GROWN_MAX: usize = 56;
+
 /// What the classic transport is called.
 const CLASSIC: &str = "classic /dev/fuse";
 /// The other one.
@@ -65,6 +70,9 @@ pub struct Connection {
     /// What is told of it.
     pub state: Arc<ConnectionState>,
     pub(crate) pool: Pool,
+    pub(crate) turns: Turns,
+    /// Threads that were started because all others were busy.
+    grown: Mutex<Vec<Worker>>,
     has_rings: AtomicBool,
     service: Box<dyn Service>,
 }
@@ -79,6 +87,8 @@ impl Connection {
             agreement,
             state: Arc::new(state),
             pool: Pool::default(),
+            turns: Turns::default(),
+            grown: Mutex::default(),
             has_rings: AtomicBool::new(false),
             service: Box::new(service),
         }
@@ -124,6 +134,26 @@ impl Connection {
     /// As [`std::thread::Builder::spawn`].
     pub fn start_worker(self: &Arc<Self>) -> io::Result<Worker> {
         if self.has_rings.load(Ordering::Acquire) { pool::start(self) } else { classic::start(self) }
+    }
+
+    /// Sees to it that somebody waits for requests on the classic transport while the calling thread waits for something else.
+    pub(crate) fn call_next(self: &Arc<Self>) {
+        if self.turns.call() == Called::Somebody {
+            return;
+        }
+        let mut grown = self.grown.lock();
+        if grown.len() < GROWN_MAX {
+            match classic::start(self) {
+                Ok(worker) => grown.push(worker),
+                // Whoever comes back first serves what waits.
+                Err(error) => log::warn!("no further thread to serve requests: {error}"),
+            }
+        }
+    }
+
+    /// Threads that were started while the connection was served, beside those of [`Connection::start_worker`]. They end with it.
+    pub fn take_grown(&self) -> Vec<Worker> {
+        std::mem::take(&mut *self.grown.lock())
     }
 
     /// Sees to one request on a thread that may wait.

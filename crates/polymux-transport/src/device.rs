@@ -96,12 +96,24 @@ impl Device {
         }
     }
 
+    /// Whether a request waits to be read.
+    pub(crate) fn has_request(&self) -> bool {
+        self.state(PollFlags::IN).contains(PollFlags::IN)
+    }
+
     /// Whether the kernel has closed the connection.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        let mut asked = [PollFd::new(&self.0, PollFlags::empty())];
+        self.state(PollFlags::empty()).intersects(PollFlags::ERR | PollFlags::HUP)
+    }
+
+    /// What holds at the moment of what is asked; that the connection is closed is told in any case.
+    fn state(&self, asked: PollFlags) -> PollFlags {
+        let mut asked = [PollFd::new(&self.0, asked)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut asked, Some(&at_once))
-            .is_ok_and(|answered| answered > 0 && asked[0].revents().intersects(PollFlags::ERR | PollFlags::HUP))
+        match rustix::event::poll(&mut asked, Some(&at_once)) {
+            Ok(1..) => asked[0].revents(),
+            Ok(0) | Err(_) => PollFlags::empty(),
+        }
     }
 }

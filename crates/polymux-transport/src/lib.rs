@@ -19,9 +19,11 @@ mod counters;
 mod device;
 mod mounting;
 mod negotiation;
+mod pace;
 mod pool;
 mod reply;
 mod served;
+mod turns;
 pub mod uring;
 pub mod wire;
 

@@ -4,6 +4,8 @@
 //! * A job has a copy of its request: the memory it came in may be given back to the kernel before the job ends, where
 //!   somebody else answers.
 //! * Jobs wait for a thread in the order in which they came; threads can be added at any time, and end with the pool.
+//! * Of threads that rest, the one that came last is woken: its caches are warm. A condition that all wait for would wake them in
+//!   turn.
 //! * A pool that is closed takes no jobs: its threads may be gone, and nobody would ever carry them out.
 
 use std::collections::VecDeque;
@@ -41,37 +43,46 @@ impl Job {
 #[derive(Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
+    /// What those who have nothing to do wait for; the last one came last.
+    resting: Vec<Arc<Condvar>>,
     is_closed: bool,
 }
 
 /// Jobs that wait for a thread.
 #[derive(Default)]
-pub(crate) struct Pool {
-    waiting: Mutex<Waiting>,
-    changed: Condvar,
-}
+pub(crate) struct Pool(Mutex<Waiting>);
 
 impl Pool {
     /// Gives a job to the pool. One that is closed gives it back, and the calling thread has to carry it out.
     pub(crate) fn hand_over(&self, job: Job) -> Result<(), Box<Job>> {
-        let mut waiting = self.waiting.lock();
+        let mut waiting = self.0.lock();
         if waiting.is_closed {
             return Err(Box::new(job));
         }
         waiting.jobs.push_back(job);
+        let woken = waiting.resting.pop();
         drop(waiting);
-        self.changed.notify_one();
+        if let Some(woken) = woken {
+            woken.notify_one();
+        }
         Ok(())
     }
 
     /// Lets all threads end once nothing waits any more.
     pub(crate) fn close(&self) {
-        self.waiting.lock().is_closed = true;
-        self.changed.notify_all();
+        let resting = {
+            let mut waiting = self.0.lock();
+            waiting.is_closed = true;
+            std::mem::take(&mut waiting.resting)
+        };
+        for woken in resting {
+            woken.notify_one();
+        }
     }
 
-    fn next(&self) -> Option<Job> {
-        let mut waiting = self.waiting.lock();
+    /// The next job, for a thread that waits for `woken`; `None` once the pool is closed.
+    fn next(&self, woken: &Arc<Condvar>) -> Option<Job> {
+        let mut waiting = self.0.lock();
         loop {
             if let Some(job) = waiting.jobs.pop_front() {
                 return Some(job);
@@ -79,7 +90,10 @@ impl Pool {
             if waiting.is_closed {
                 return None;
             }
-            self.changed.wait(&mut waiting);
+            waiting.resting.push(Arc::clone(woken));
+            woken.wait(&mut waiting);
+            // Where it was woken by nobody.
+            waiting.resting.retain(|other| !Arc::ptr_eq(other, woken));
         }
     }
 }
@@ -96,7 +110,8 @@ impl Drop for ClosesPool<'_> {
 /// Starts one more thread of a connection's pool.
 pub(crate) fn start(connection: &Arc<Connection>) -> io::Result<Worker> {
     spawn_worker("fuse-pool", connection, |connection| {
-        while let Some(job) = connection.pool.next() {
+        let woken = Arc::default();
+        while let Some(job) = connection.pool.next(&woken) {
             job.carry_out(connection);
         }
         Ok(())
@@ -164,8 +179,8 @@ pub(crate) mod tests {
         given_back.carry_out(&connection);
         assert_eq!(answered(&kernel), (-libc::ESTALE, 9));
         // What came before is still carried out, and then threads end.
-        connection.pool.next().expect("it waits").carry_out(&connection);
+        connection.pool.next(&Arc::default()).expect("it waits").carry_out(&connection);
         assert_eq!(answered(&kernel), (-libc::ESTALE, 7));
-        assert!(connection.pool.next().is_none());
+        assert!(connection.pool.next(&Arc::default()).is_none());
     }
 }

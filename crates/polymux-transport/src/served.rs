@@ -18,6 +18,7 @@ pub use flat_directory::{FlatDirectory, FlatFiles};
 /// A mounted file system that is served by threads of its own; [`Served::unmount`] ends it.
 pub struct Served {
     mountpoint: PathBuf,
+    connection: Arc<Connection>,
     workers: Vec<Worker>,
 }
 
@@ -45,10 +46,12 @@ impl Served {
     ) -> io::Result<Self> {
         let mountpoint = mountpoint.canonicalize()?;
         let device = mount(&mountpoint, &settings_of_served(source))?;
-        let served = negotiate(&device, |_| wishes)
-            .and_then(|agreement| Arc::new(Connection::new(Arc::new(device), agreement, service)).start(workers));
+        let served = negotiate(&device, |_| wishes).and_then(|agreement| {
+            let connection = Arc::new(Connection::new(Arc::new(device), agreement, service));
+            Ok((connection.start(workers)?, connection))
+        });
         match served {
-            Ok(workers) => Ok(Self { mountpoint, workers }),
+            Ok((workers, connection)) => Ok(Self { mountpoint, connection, workers }),
             Err(error) => {
                 unmount(&mountpoint, Unmount::Detach)?;
                 Err(error)
@@ -62,8 +65,11 @@ impl Served {
     /// It is in use, or the connection failed.
     pub fn unmount(self) -> io::Result<()> {
         unmount(&self.mountpoint, Unmount::Idle)?;
-        self.workers.into_iter().try_for_each(|worker| {
+        let end = |worker: Worker| {
             worker.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the transport panicked")))
-        })
+        };
+        // Once these have ended, none is added.
+        self.workers.into_iter().try_for_each(end)?;
+        self.connection.take_grown().into_iter().try_for_each(end)
     }
 }

@@ -4,7 +4,7 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use polymux_transport::wire::{Capabilities, HEADER_LENGTH, Opcode, Operation, Request};
@@ -131,6 +131,66 @@ fn every_request_is_answered_once_also_a_broken_and_a_forgotten_one() {
     assert_eq!(kernel.answer(), (22, 0, Vec::new()));
     let counted = state.messages.totals();
     assert_eq!((counted["unlink"], counted["forget"], counted["interrupt"]), (1, 1, 1));
+}
+
+/// Answers `GETATTR`, and `UNLINK` without saying that it waits, only after a `STATFS` was answered.
+#[derive(Default)]
+struct Waiting {
+    has_asked: Mutex<bool>,
+    asked: Condvar,
+}
+
+impl Waiting {
+    fn wait(&self) -> i32 {
+        let has_asked = self.has_asked.lock().unwrap();
+        let (_held, waited) =
+            self.asked.wait_timeout_while(has_asked, Duration::from_secs(20), |has_asked| !*has_asked).unwrap();
+        if waited.timed_out() { libc::ETIMEDOUT } else { libc::ESTALE }
+    }
+}
+
+impl Service for Waiting {
+    fn serve(&self, request: &Request<'_>, reply: Reply, patience: Patience) -> Option<Reply> {
+        match request.operation {
+            Operation::GetAttr if patience == Patience::AtOnce => return Some(reply),
+            Operation::GetAttr | Operation::Unlink { .. } => reply.error(Errno::from_raw(self.wait())),
+            _ => {
+                *self.has_asked.lock().unwrap() = true;
+                self.asked.notify_all();
+                reply.ok();
+            }
+        }
+        None
+    }
+
+    fn forget(&self, _: u64, _: u64) {}
+}
+
+/// Asks for something that is answered only after a `STATFS`, and then for that, of so many threads.
+fn asks_beside_one_that_waits(threads: usize, opcode: Opcode, body: &[u8]) {
+    let (kernel, device) = Kernel::new();
+    kernel.init((7, 38), Capabilities::BIG_WRITES);
+    let agreement = negotiate(&device, wishes).unwrap();
+    kernel.answer();
+    let connection = Arc::new(Connection::new(Arc::new(device), agreement, Waiting::default()));
+    drop(connection.start(threads).unwrap());
+    kernel.ask(opcode, 10, body);
+    std::thread::sleep(Duration::from_millis(20));
+    kernel.ask(Opcode::StatFs, 12, &[]);
+    let mut answers = [kernel.answer(), kernel.answer()];
+    answers.sort_by_key(|(unique, _, _)| *unique);
+    assert_eq!(answers, [(10, -libc::ESTALE, Vec::new()), (12, 0, Vec::new())]);
+    assert_eq!(connection.take_grown().len(), usize::from(threads == 1), "one is added where all are busy");
+}
+
+#[test]
+fn a_request_that_says_that_it_waits_holds_up_no_other_even_with_one_thread() {
+    asks_beside_one_that_waits(1, Opcode::GetAttr, &[0; 16]);
+}
+
+#[test]
+fn a_request_that_waits_without_saying_so_holds_up_no_other_for_long() {
+    asks_beside_one_that_waits(2, Opcode::Unlink, b"name\0");
 }
 
 #[test]

@@ -91,8 +91,17 @@ impl<F: FlatFiles> FlatDirectory<F> {
     }
 }
 
+/// Whether an operation is carried out by the files, which may wait for a device.
+fn may_wait(operation: &Operation<'_>) -> bool {
+    use Operation as Op;
+    matches!(operation, Op::Read { .. } | Op::Write { .. } | Op::Sync { .. } | Op::Allocate { .. })
+}
+
 impl<F: FlatFiles> Service for FlatDirectory<F> {
-    fn serve(&self, request: &Request<'_>, reply: Reply, _: Patience) -> Option<Reply> {
+    fn serve(&self, request: &Request<'_>, reply: Reply, patience: Patience) -> Option<Reply> {
+        if patience == Patience::AtOnce && may_wait(&request.operation) {
+            return Some(reply);
+        }
         let ino = request.header.node;
         match request.operation {
             Operation::Lookup { name } => match self.lookup(name) {

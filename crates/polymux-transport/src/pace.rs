@@ -1,0 +1,109 @@
+//! How a thread of the classic transport waits for the next request: awake for a moment, where requests come one upon the other.
+//!
+//! What is true here:
+//! * A thread that sleeps in the kernel is woken on whichever processor is idle, and that processor has to be woken first; on a
+//!   virtual machine that takes longer than serving most requests does. A program that makes one call after the other pays it for each.
+//! * So whoever has the turn looks for the next request for [`AWAKE_MAX`] before it sleeps, as long as that is found to pay: the requests before came
+//!   as soon. It lets go of its processor between two looks, and so takes none from anybody who could use it.
+//! * After one that did not come in time it sleeps at once, until several came quickly again.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// For how long a thread stays awake for the next request: about what it takes to wake the program that asked, and what that does until it
+/// asks again.
+const AWAKE_MAX: Duration = Duration::from_micros(100);
+/// Requests that come within this one after the other are worth staying awake for: the time of waking up is part of it.
+const QUICK: Duration = Duration::from_micros(200);
+/// Quick requests in a row after which it stays awake.
+const QUICK_MIN: u32 = 8;
+
+/// The pace of the requests that one thread gets.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// When it began to wait.
+    began: Instant,
+    /// Quick requests in a row.
+    quick: u32,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { began: Instant::now(), quick: 0 }
+    }
+}
+
+impl Pace {
+    /// Waits for a request, awake, as long as that pays. The caller goes on to wait in the kernel.
+    pub(crate) fn wait(&mut self, mut has_request: impl FnMut() -> bool) {
+        self.began = Instant::now();
+        if self.quick < QUICK_MIN {
+            return;
+        }
+        while !has_request() {
+            if self.began.elapsed() >= AWAKE_MAX {
+                // It has to be earned again.
+                self.quick = 0;
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// A request came.
+    pub(crate) fn got(&mut self) {
+        self.quick = if self.began.elapsed() <= QUICK { self.quick.saturating_add(1) } else { 0 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that got so many requests as fast as they can come. A thread that was held up begins anew.
+    fn after_quick(requests: u32) -> Pace {
+        loop {
+            let mut pace = Pace::default();
+            for _ in 0..requests {
+                pace.wait(|| true);
+                pace.got();
+            }
+            if pace.quick == requests {
+                return pace;
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_looks_for_requests_before_several_came_one_upon_the_other() {
+        let mut looks = 0;
+        after_quick(QUICK_MIN - 1).wait(|| {
+            looks += 1;
+            true
+        });
+        assert_eq!(looks, 0);
+        after_quick(QUICK_MIN).wait(|| {
+            looks += 1;
+            looks == 3
+        });
+        assert_eq!(looks, 3);
+    }
+
+    #[test]
+    fn one_that_does_not_come_in_time_ends_it_until_it_is_earned_again() {
+        let mut pace = after_quick(QUICK_MIN);
+        let began = Instant::now();
+        pace.wait(|| false);
+        assert!(began.elapsed() >= AWAKE_MAX);
+        pace.wait(|| panic!("it sleeps in the kernel"));
+    }
+
+    #[test]
+    fn a_slow_one_ends_it_too() {
+        let mut pace = after_quick(QUICK_MIN);
+        pace.wait(|| true);
+        thread::sleep(QUICK);
+        pace.got();
+        pace.wait(|| panic!("it sleeps in the kernel"));
+    }
+}
