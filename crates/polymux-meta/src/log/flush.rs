@@ -4,12 +4,12 @@
 //! * `leading` is true for one thread at a time; that thread alone walks, copies out, writes and releases. The lock is
 //!   not held while it does.
 //! * Where the last flush served several syncs, they are likely to come again: the last of them to arrive leads, and one
-//!   flush serves all. Those before it sleep meanwhile, at most half of what a flush takes; a thread that is alone waits
-//!   for nobody.
+//!   flush serves all. Those before it sleep meanwhile; the first of them leads without the others when it has slept as long
+//!   as they may take (`patience`); a thread that is alone waits for nobody.
 //! * Each thread sleeps by itself (parked), and whoever is served returns without the lock: threads that are woken through a
 //!   condition variable pass its lock on from one to the next, which took longer than the flush.
-//! * While nobody leads and somebody waits, one of those who wait is awake or has a limit to its sleep. Hence whoever stops
-//!   leading wakes one of those it did not serve.
+//! * While nobody leads and somebody waits, the first of those who wait is awake or has a limit to its sleep. Hence whoever
+//!   stops leading wakes the first of those it did not serve.
 //! * A durable write covers only its own bytes, so where earlier bytes were written without one, the medium is flushed.
 
 use std::time::{Duration, Instant};
@@ -20,6 +20,12 @@ use super::region_spill::SpillUrgency;
 use super::ring::pieces;
 use crate::error::StoreError;
 use polymux_types::sync::{AtomicU64, Mutex, MutexGuard, Ordering, thread};
+
+/// For each other sync that is expected, the first waits this part of what a flush takes.
+const PATIENCE_PARTS: u32 = 4;
+
+/// More syncs than so many are not waited for any longer.
+const GATHERED_MAX: u32 = 8;
 
 /// Bytes written at once.
 const CHUNK_LENGTH: u64 = 1024 * 1024;
@@ -117,11 +123,17 @@ impl Log {
                 drop(leader);
                 thread::park();
             } else if patient && leader.waiters.len() < leader.group {
-                let limit = leader.flush_time / 2;
+                let limit = leader.patience();
+                // One who wakes up in time is enough, and each that does costs a processor what the gathering needs it for.
+                let first = leader.waiters[0].thread.id() == thread::current().id();
                 drop(leader);
-                let begun = Instant::now();
-                thread::park_timeout(limit);
-                patient = begun.elapsed() < limit;
+                if first {
+                    let begun = Instant::now();
+                    thread::park_timeout(limit);
+                    patient = begun.elapsed() < limit;
+                } else {
+                    thread::park();
+                }
             } else {
                 self.lead(leader, through)?;
             }
@@ -271,6 +283,13 @@ impl Log {
 }
 
 impl Leader {
+    /// How long the first of those who wait sleeps before it leads with fewer than the last flush served: they come one after
+    /// the other, each when a processor has run it, so the more of them there are the longer. At most twice what a flush takes.
+    fn patience(&self) -> Duration {
+        let others = u32::try_from(self.group.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.flush_time * others.min(GATHERED_MAX) / PATIENCE_PARTS
+    }
+
     fn take(&mut self) -> Progress {
         Progress {
             buffer: self.buffer.take().expect("the buffer is there where nobody leads"),

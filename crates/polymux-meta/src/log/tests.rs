@@ -253,3 +253,62 @@ fn threads_fill_and_sync_side_by_side_and_nothing_is_lost() {
     found.dedup();
     assert_eq!(found.len(), 160);
 }
+
+#[cfg(not(shuttle))]
+/// A medium whose flush takes long enough for threads to gather.
+struct SlowMedium(Arc<CrashMedium>);
+
+#[cfg(not(shuttle))]
+impl LogMedium for SlowMedium {
+    fn length(&self) -> u64 {
+        self.0.length()
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.0.read(offset, bytes)
+    }
+
+    fn write(&self, offset: u64, blocks: &[u8]) -> std::io::Result<()> {
+        self.0.write(offset, blocks)
+    }
+
+    fn write_durable(&self, offset: u64, blocks: &[u8]) -> std::io::Result<()> {
+        std::thread::sleep(std::time::Duration::from_micros(300));
+        self.0.write_durable(offset, blocks)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+
+    fn description(&self) -> String {
+        self.0.description()
+    }
+}
+
+#[cfg(not(shuttle))]
+#[test]
+fn threads_that_come_no_more_are_not_waited_for_and_nobody_sleeps_for_ever() {
+    let medium = Arc::new(SlowMedium(new_medium()));
+    let (header, _, end) = replay(&medium.0);
+    let log = Arc::new(Log::resume(medium, header, end, WINDOW).unwrap());
+    let (done, all_done) = std::sync::mpsc::channel();
+    for worker in 0..8_u64 {
+        let (log, done) = (log.clone(), done.clone());
+        std::thread::spawn(move || {
+            // Each stops coming at a time of its own; the log has room for all of them.
+            for number in 0..10 * (worker + 1) {
+                let end = append(&log, &payload(number, 8));
+                log.sync(end).unwrap();
+                assert!(log.durable() >= end);
+            }
+            done.send(worker).unwrap();
+        });
+    }
+    let limit = std::time::Duration::from_secs(60);
+    let mut finished: Vec<_> = (0..8).map(|_| all_done.recv_timeout(limit).expect("a sync never returned")).collect();
+    finished.sort_unstable();
+    assert_eq!(finished, (0..8).collect::<Vec<_>>());
+    let counters = log.counters();
+    assert!(counters.flushes < counters.syncs, "threads share flushes: {counters:?}");
+}

@@ -1,14 +1,19 @@
 //! Compaction, one step at a time and never larger than the room there is for it.
 //!
-//! What is true here: a step merges or moves tables of one partition, as the leveled strategy of `lsm-tree` chooses. The
-//! strategy cannot be told a limit, so before a step the most that it could write is compared with the room: where that
-//! is not there, the step is left out. So compaction never needs more than the ballast (DESIGN section 5).
+//! What is true here:
+//! * A step merges or moves tables of one partition, as the leveled strategy of `lsm-tree` chooses. The strategy cannot be
+//!   told a limit, so before a step the most that it could write is compared with the room: where that is not there, the
+//!   step is left out. So compaction never needs more than the ballast (DESIGN section 5).
+//! * What lies behind everything older and was written once (the parents of inodes, for one) is never merged by that strategy,
+//!   only moved to the last level, and each memtable would leave a small table there for ever: opening a store opens each
+//!   of them. So such tables wait in the youngest level until there are [`GATHERED_TABLES`] of them or a whole one, and
+//!   become one table on their way. They overlap nothing, hence they are one sorted run, and reads look into one of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lsm_tree::AbstractTree;
-use lsm_tree::compaction::Leveled;
+use lsm_tree::compaction::{CompactionStrategy, Leveled, MoveDown, PullDown};
+use lsm_tree::{AbstractTree, KeyRange};
 
 use super::{LATEST, Partition, TABLES_FOLDER, Tables, error_of};
 use crate::error::StoreError;
@@ -18,6 +23,28 @@ const TABLES_MERGED_MAX: u64 = 64;
 
 /// Unsorted runs from which on a compaction is pressing.
 const PRESSING_RUNS: usize = 8;
+
+/// Small tables that become one on their way to the last level.
+const GATHERED_TABLES: usize = 24;
+
+/// The last of the seven levels that a tree of `lsm-tree` has.
+const LAST_LEVEL: u8 = 6;
+
+/// Where gathered tables become one, empty before and afterwards.
+const GATHERING_LEVEL: u8 = LAST_LEVEL - 1;
+
+/// What is to be done about tables that nothing overlaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gathering {
+    /// The leveled strategy decides.
+    NotHere,
+    /// They wait for more.
+    Waits,
+    /// They become one table.
+    Due,
+    /// They have become one, which belongs into the last level.
+    Merged,
+}
 
 /// How much a compaction is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +81,7 @@ impl Tables {
             }
             let before = partition.tree.current_version().id();
             let bytes = partition.tree.disk_space();
-            let strategy = Leveled::default().with_table_target_size(self.table_bytes_max);
-            partition.tree.compact(Arc::new(strategy), LATEST).map_err(|error| error_of(&error))?;
+            self.compact_partition(partition)?;
             if partition.tree.current_version().id() != before {
                 self.counts.compactions.fetch_add(1, Ordering::Relaxed);
                 let dropped = bytes.saturating_sub(partition.tree.disk_space());
@@ -64,6 +90,52 @@ impl Tables {
             }
         }
         Ok(worked)
+    }
+
+    fn compact_partition(&self, partition: &Partition) -> Result<(), StoreError> {
+        let compact = |strategy: Arc<dyn CompactionStrategy>| {
+            partition.tree.compact(strategy, LATEST).map_err(|error| error_of(&error))
+        };
+        match self.gathering(partition) {
+            Gathering::NotHere => compact(Arc::new(Leveled::default().with_table_target_size(self.table_bytes_max))),
+            Gathering::Waits => Ok(()),
+            Gathering::Due => {
+                compact(Arc::new(PullDown(0, GATHERING_LEVEL)))?;
+                // A memtable that was written meanwhile may have joined them, and may overlap what is in the last level.
+                if self.gathering(partition) == Gathering::Merged {
+                    compact(Arc::new(MoveDown(GATHERING_LEVEL, LAST_LEVEL)))?;
+                }
+                Ok(())
+            }
+            Gathering::Merged => compact(Arc::new(MoveDown(GATHERING_LEVEL, LAST_LEVEL))),
+        }
+    }
+
+    /// Whether the youngest tables of a partition overlap nothing, and how far they are on their way.
+    fn gathering(&self, partition: &Partition) -> Gathering {
+        let version = partition.tree.current_version();
+        let levels: Vec<_> = version.iter_levels().collect();
+        let [youngest, between @ .., gathered, last] = levels.as_slice() else { return Gathering::NotHere };
+        if between.iter().any(|level| !level.is_empty()) {
+            return Gathering::NotHere;
+        }
+        let apart = |keys: &KeyRange| {
+            last.is_empty() || last.is_disjoint() && !last.aggregate_key_range().overlaps_with_key_range(keys)
+        };
+        if !gathered.is_empty() {
+            let merged = gathered.is_disjoint() && apart(&gathered.aggregate_key_range());
+            return if merged { Gathering::Merged } else { Gathering::NotHere };
+        }
+        if youngest.is_empty() || !youngest.is_disjoint() || !apart(&youngest.aggregate_key_range()) {
+            return Gathering::NotHere;
+        }
+        let bytes: u64 = youngest.iter().flat_map(|run| run.iter()).map(|table| table.metadata.file_size).sum();
+        // Whole tables are as good in the last level as they are.
+        if youngest.table_count() == 1 && bytes >= self.table_bytes_max / 2 {
+            return Gathering::NotHere;
+        }
+        let due = youngest.table_count() >= GATHERED_TABLES || bytes >= self.table_bytes_max;
+        if due { Gathering::Due } else { Gathering::Waits }
     }
 
     /// The most that one compaction of a partition can write, in bytes.
@@ -88,5 +160,100 @@ impl Tables {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Batch;
+    use crate::memtable::Memtable;
+    use crate::tables::TablesOptions;
+
+    fn open(directory: &std::path::Path) -> Tables {
+        let options = TablesOptions { boundaries: Vec::new(), cache_bytes: 1 << 20, table_bytes_max: 1 << 20 };
+        Tables::open(directory, &options).unwrap()
+    }
+
+    fn key(number: u32) -> Vec<u8> {
+        format!("key{number:06}").into_bytes()
+    }
+
+    /// A memtable of ten keys behind all that were written before.
+    fn write_ascending(tables: &Tables, round: u32) {
+        let memtable = Memtable::new(0);
+        let mut batch = Batch::new();
+        for number in round * 10..round * 10 + 10 {
+            batch.put(key(number), b"value");
+        }
+        memtable.apply(&batch, u64::from(round) + 1);
+        tables.write(&memtable).unwrap();
+    }
+
+    fn compact(tables: &Tables) {
+        while tables.compact(|_| Ok(true)).unwrap() {}
+    }
+
+    fn assert_holds(tables: &Tables, keys: std::ops::Range<u32>) {
+        let found: Vec<Vec<u8>> = tables.range(b"", b"zz").map(|entry| entry.unwrap().0.to_vec()).collect();
+        assert_eq!(found, keys.map(key).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn small_tables_that_nothing_overlaps_become_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let tables = open(directory.path());
+        let rounds = 10 * u32::try_from(GATHERED_TABLES).unwrap();
+        for round in 0..rounds {
+            write_ascending(&tables, round);
+            compact(&tables);
+            assert!(tables.partitions[0].tree.l0_run_count() <= 1, "reads look into one of those that wait");
+        }
+        let levels = tables.partitions_view()[0].levels.clone();
+        assert_eq!((tables.count(), levels[usize::from(LAST_LEVEL)].tables), (10, 10), "{levels:?}");
+        assert_holds(&tables, 0..rounds * 10);
+        assert_holds(&open(directory.path()), 0..rounds * 10);
+    }
+
+    #[test]
+    fn a_stop_between_merging_and_moving_is_made_up_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let tables = open(directory.path());
+        for round in 0..5 {
+            write_ascending(&tables, round);
+        }
+        tables.partitions[0].tree.compact(Arc::new(PullDown(0, GATHERING_LEVEL)), LATEST).unwrap();
+        drop(tables);
+        let tables = open(directory.path());
+        write_ascending(&tables, 5);
+        assert_eq!(tables.gathering(&tables.partitions[0]), Gathering::Merged);
+        compact(&tables);
+        assert_eq!(tables.gathering(&tables.partitions[0]), Gathering::Waits);
+        assert_eq!(tables.partitions_view()[0].levels[usize::from(LAST_LEVEL)].tables, 1);
+        assert_holds(&tables, 0..60);
+    }
+
+    #[test]
+    fn a_change_of_an_old_key_is_seen_whatever_waits() {
+        let directory = tempfile::tempdir().unwrap();
+        let tables = open(directory.path());
+        let rounds = u32::try_from(GATHERED_TABLES).unwrap() + 3;
+        for round in 0..rounds {
+            write_ascending(&tables, round);
+            compact(&tables);
+        }
+        let memtable = Memtable::new(0);
+        let mut batch = Batch::new();
+        batch.delete(key(0));
+        batch.put(key(rounds * 10 - 1), b"new");
+        memtable.apply(&batch, 1000);
+        tables.write(&memtable).unwrap();
+        for round in 0..8 {
+            compact(&tables);
+            assert_eq!(tables.get(&key(0)).unwrap(), None);
+            assert_eq!(tables.get(&key(rounds * 10 - 1)).unwrap().as_deref(), Some(b"new".as_slice()));
+            write_ascending(&tables, rounds + round);
+        }
+        assert_holds(&tables, 1..(rounds + 8) * 10);
     }
 }

@@ -28,8 +28,8 @@ const DESCRIPTORS_MAX: usize = 256;
 /// Kind of a checksum in the pointer to a version.
 const CHECKSUM_XXH3: u8 = 0;
 
-/// Threads that open trees.
-const OPENERS_MAX: usize = 4;
+/// Threads that open trees; more than there are processors, because they wait for the device too.
+const OPENERS: usize = 4;
 
 /// What all trees share.
 struct Shared {
@@ -55,7 +55,7 @@ pub(super) fn open_partitions(
 
 /// Opens all trees, in their order; the first error in that order counts.
 fn open_trees(paths: &[PathBuf], shared: &Shared) -> Result<Vec<AnyTree>, StoreError> {
-    let openers = std::thread::available_parallelism().map_or(1, usize::from).min(OPENERS_MAX).min(paths.len());
+    let openers = OPENERS.min(paths.len());
     let begun = AtomicUsize::new(0);
     let work = || {
         let mut opened = Vec::new();
