@@ -29,6 +29,7 @@ pub mod region;
 pub mod report;
 pub mod scratch;
 pub mod served;
+pub mod shared_flush;
 pub mod side;
 pub mod spread;
 pub mod statistics;

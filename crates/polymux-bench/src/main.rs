@@ -6,6 +6,10 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use polymux_bench::{append, flush, large, meta, moves, region, spread, store, suite};
 
+/// The allocator of the daemon too.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measures Polymux against the file system below it, on the same device, in one run.
 #[derive(Parser)]
 #[command(name = "polymux-bench", version)]
@@ -47,6 +51,8 @@ enum Command {
 }
 
 fn main() -> Result<()> {
+    // As the daemon does, so that memory is measured as it is there. A kernel that has no huge pages has none to forbid.
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
     match Arguments::parse().command {
         Command::Suite(arguments) => suite::run(&arguments),
         Command::Document(arguments) => suite::document::run(&arguments),

@@ -13,7 +13,9 @@ use crate::blockmap::{Extent, MapChange};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::heat::{HeatOptions, HeatTable, LogicalClock, StreamTable};
-use crate::inode::{DirectoryState, HandleTable, InlineChange, Inode, InodeTable, LateStamps, SizeTrust, StampWalks};
+use crate::inode::{
+    DirectoryState, HandleTable, InlineChange, Inode, InodeTable, LateStamps, Layout, SizeTrust, StampWalks,
+};
 use crate::migrate::{Drains, MoveQueue, Planner};
 use crate::placement::Steering;
 use crate::sched::{Gate, Windows, WriteBudget};
@@ -100,6 +102,10 @@ pub(crate) struct Core {
     pub(crate) flush_due_ms: AtomicU64,
     /// When the sizes of spread files are due to be put on record.
     pub(crate) settle_due_ms: AtomicU64,
+    /// When what was learnt of the speed of tiers is looked at next.
+    pub(crate) profiles_due_ms: AtomicU64,
+    /// Held while a tier is measured.
+    pub(crate) measuring: Mutex<()>,
     /// The inline file after which moving idle ones to objects goes on.
     pub(crate) inline_cursor: AtomicU64,
     /// When that begins anew.
@@ -167,15 +173,25 @@ impl Transaction {
         self.batch.put_with(|bytes| bytes.extend_from_slice(&key), encode);
     }
 
-    /// Adds what changed in the block lookup table of an inode.
-    pub(crate) fn put_map_change(&mut self, ino: Ino, change: &MapChange) {
+    /// Adds what changed in the block lookup table of an inode, whose layout is the changed one. A file with one object has no
+    /// extents on record: whoever loads it does not look for any.
+    pub(crate) fn put_map_change(&mut self, ino: Ino, layout: &Layout, change: &MapChange) {
         for end in &change.removed {
             self.batch.delete(keys::extent(ino, *end));
         }
-        for Extent { start, end, owner } in &change.added {
-            let record = ExtentRecord { start_block: *start, owner: *owner };
-            self.batch.put(keys::extent(ino, *end), record.encode());
+        for extent in &change.added {
+            if layout.objects.len() > 1 {
+                self.put_extent(ino, extent);
+            } else {
+                self.batch.delete(keys::extent(ino, extent.end));
+            }
         }
+    }
+
+    /// Adds one extent.
+    pub(crate) fn put_extent(&mut self, ino: Ino, Extent { start, end, owner }: &Extent) {
+        let record = ExtentRecord { start_block: *start, owner: *owner };
+        self.batch.put(keys::extent(ino, *end), record.encode());
     }
 
     /// Adds a disowned range.
@@ -203,6 +219,7 @@ impl Core {
         let (logical_clock, promoted) = LogicalClock::resume(&metadata, clock.elapsed())?;
         let logical_now = logical_clock.now();
         let write_behind = WriteBehind::new(Arc::clone(&clock));
+        tiers.all().iter().for_each(|tier| tier.set_deferral_max(options.deferral_ms_max));
         Ok(Self {
             id: identity.0,
             name: identity.1,
@@ -245,6 +262,8 @@ impl Core {
             unmounted: AtomicBool::new(false),
             flush_due_ms: AtomicU64::new(0),
             settle_due_ms: AtomicU64::new(0),
+            profiles_due_ms: AtomicU64::new(0),
+            measuring: Mutex::new(()),
             inline_cursor: AtomicU64::new(0),
             inline_pass_due_ms: AtomicU64::new(0),
             late_stamps: LateStamps::default(),
@@ -383,7 +402,7 @@ impl Core {
 
     /// Takes references by number back.
     pub(crate) fn unpin(&self, ino: Ino, count: u64) -> Result<()> {
-        let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
+        let Some(inode) = self.inodes.get(ino).or_else(|| self.inodes.unpin_absent(ino, count)) else { return Ok(()) };
         {
             let mut lifecycle = inode.lifecycle.lock();
             lifecycle.pins = lifecycle.pins.saturating_sub(count);

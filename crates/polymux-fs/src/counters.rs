@@ -57,12 +57,15 @@ counters!(
     tail_switches,
     /// Ranges of spread files that were given to another tier than the one before.
     spread_switches,
+    spread_switches_awaited,
     /// Ranges of holes that were given to a tier when they were first written.
     spread_holes_filled,
     /// Writes that waited until a tier had room for another range.
     spread_waits,
     /// Sizes of spread files put on record.
     spread_floors,
+    /// Bytes of long streams of writes that were begun to be written out before anybody asked for it.
+    stream_bytes_behind,
     /// Ranges brought into memory ahead of a stream.
     ranges_read_ahead,
     /// Times that existing blocks moved to another tier because an overwrite found no room.

@@ -166,6 +166,28 @@ impl FileSystem {
         self.core.remove_tier(name, unlist)
     }
 
+    /// Measures what the device of a tier can do, for about so long, and puts it on record, durably. Whoever uses the tier
+    /// meanwhile is slower, and is measured with it. `on_progress` is told now and then how far it is, and ends it with
+    /// `Break`: then nothing goes on record. Nothing stays on the tier in any case.
+    ///
+    /// # Errors
+    /// The tier is unknown, missing, failing or nearly full, has no device, or is being measured already; EINTR where
+    /// `on_progress` ended it.
+    pub fn measure_tier(
+        &self,
+        name: &str,
+        time: std::time::Duration,
+        on_progress: polymux_tier::measure::OnMeasureProgress<'_>,
+    ) -> std::result::Result<crate::report::TierProfile, VolumeError> {
+        self.core.measure_tier(name, time, on_progress)
+    }
+
+    /// Takes what was read and written of a file out of memory, as far as the file systems of its tiers do that when they are
+    /// asked: what is read next comes from the devices. What is not synced stays. For measuring.
+    pub fn forget_pages(&self, ino: Ino) -> Result<()> {
+        self.logged("forget_pages", self.core.forget_pages(ino))
+    }
+
     /// One round of all background work but the moving of blocks: what [`BackgroundThreads`] does on several threads, one
     /// after the other.
     pub fn step(&self) -> Progress {

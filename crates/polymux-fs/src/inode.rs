@@ -18,12 +18,14 @@ mod io_mode;
 mod late_stamps;
 mod moving;
 mod number_hash;
+mod pin_counts;
 mod read_streams;
 mod record;
 mod table;
+mod write_streams;
 
 pub(crate) use attributes::Common;
-pub(crate) use file::{FileState, Layout, PassedThrough, reference_of};
+pub(crate) use file::{AwaitedSwitch, FileState, Layout, PassedThrough, reference_of};
 pub(crate) use handle::{Handle, HandleTable};
 pub(crate) use holders::Holders;
 pub(crate) use inline::InlineChange;
@@ -33,6 +35,7 @@ pub(crate) use late_stamps::{LateFile, LateStamps, StampWalks, WalkBelow};
 pub(crate) use moving::MoveTicket;
 pub(crate) use record::SizeTrust;
 pub(crate) use table::{InodeTable, Lifecycle};
+pub(crate) use write_streams::WriteStreams;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -23,6 +23,7 @@ mod spread;
 mod sync;
 mod truncate;
 mod write;
+mod write_streams;
 
 pub(crate) use layout_change::Company;
 pub(crate) use read::Keeper;

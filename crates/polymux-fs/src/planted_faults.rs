@@ -43,6 +43,10 @@ pub enum PlantedFault {
     SpreadPromiseForgotten,
     /// A sync of a spread file does not put its size on record.
     SpreadSizeNotRecorded,
+    /// The extender of a spread file gets bytes behind the place where others took over, before its record is durable.
+    SpreadSwitchNotAwaited,
+    /// What makes way for urgent requests waits for as long as there are any. A matter of the scheduler's own tests, no crash shows it.
+    DeferrableStarves,
     /// Disowned bytes are freed before the second copy of the store knows that they are disowned. Shows only where there
     /// is a second copy.
     FreedBeforeCopy,
@@ -60,7 +64,7 @@ mod planted {
 
     impl PlantedFault {
         /// All that show without a second copy of the store.
-        pub const ALL: [Self; 18] = [
+        pub const ALL: [Self; 19] = [
             Self::FsyncWithoutData,
             Self::PunchBeforeCommit,
             Self::RecordGoneBeforeTierSync,
@@ -79,6 +83,7 @@ mod planted {
             Self::FailedSyncForgotten,
             Self::SpreadPromiseForgotten,
             Self::SpreadSizeNotRecorded,
+            Self::SpreadSwitchNotAwaited,
         ];
 
         /// Plants a fault on this thread, or none.

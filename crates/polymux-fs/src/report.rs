@@ -2,11 +2,14 @@
 
 mod explain;
 mod moves;
+mod profile;
 
 pub use explain::{
     Explanation, PinReport, PlanReport, PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts,
     SteeredBy,
 };
+pub use profile::{LiveBandwidth, MeasuredProfile, TierProfile};
+
 pub use moves::{
     Destination, DrainReport, JobId, JobReport, JobState, MoveReason, MoveRefusal, MoveWindow, MoverLimits,
     MoverPoliteness, MoversState, MovesReport, WaitsFor,
@@ -57,6 +60,8 @@ pub struct TierStatus {
     pub counters: CounterSnapshot,
     /// Times that it was taken out of placement because it failed.
     pub taken_out: u64,
+    /// What its device can do, as far as that is known.
+    pub profile: TierProfile,
     /// What it does now.
     pub load: TierLoadReport,
 }
@@ -84,8 +89,38 @@ pub struct TierLoadReport {
     pub write_budget_left: Option<u64>,
     /// What the device delivers to readers.
     pub read: LaneReport,
-    /// What the device takes of what is written behind for spread files.
+    /// What the device takes of what is written behind.
     pub write: LaneReport,
+    /// How long requests of movers made way,
+    pub moves_waited: DeferralReport,
+    /// and what is written behind.
+    pub behind_waited: DeferralReport,
+}
+
+/// How long requests that nobody waits for made way for reads and syncs, since mounting (M13).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeferralReport {
+    /// Requests that went.
+    pub requests: u64,
+    /// Of these: had waited for as long as any may, and went although something urgent was under way.
+    pub at_bound: u64,
+    /// The longest wait in microseconds.
+    pub longest_us: u64,
+    /// Requests by how long they waited, in the classes of [`deferral_wait_ends_ms`].
+    pub by_wait: [u64; DEFERRAL_WAIT_CLASSES],
+}
+
+/// Classes of waiting times of a [`DeferralReport`].
+pub const DEFERRAL_WAIT_CLASSES: usize = 13;
+
+/// The longest wait of each class in milliseconds: 0, 1, 2, 4 ... 1,024; `None`: any.
+#[must_use]
+pub fn deferral_wait_ends_ms() -> [Option<u64>; DEFERRAL_WAIT_CLASSES] {
+    std::array::from_fn(|class| match class {
+        0 => Some(0),
+        class if class < DEFERRAL_WAIT_CLASSES - 1 => Some(1 << (class - 1)),
+        _ => None,
+    })
 }
 
 /// One direction of the device of a tier, as measured while it was busy (P12).

@@ -1,21 +1,26 @@
-//! When a mover may go on: rates, politeness towards foreground I/O, pauses, time windows, write budgets.
+//! The order of requests to a tier (M13), and when a mover may go on: rates, politeness towards foreground I/O, pauses, time
+//! windows, write budgets.
 //!
 //! What is true here:
 //! * State and arithmetic only: every moment is passed in (time since mount), nobody waits and nothing is read from a
 //!   clock.
 //! * What foreground I/O calls is a few relaxed atomic additions; a lock is taken by movers, by reports, and by one
 //!   timed foreground operation in an interval of 100 ms, which passes by where it is held.
-//! * A mover always comes on: whatever the foreground does, a request is admitted after a bounded time.
+//! * A mover always comes on: whatever the foreground does, a request is admitted after a bounded time. So does what is written
+//!   behind. Who makes way for whom, and for how long, is decided in `deferral.rs` and nowhere else.
 //!
 //! ```text
 //!  read, write ──► TierSchedule::foreground_began, _ended ──► Meter ──► Governor (AIMD) ──┐
-//!  mover ──► Gate (paused, window) ──► TierSchedule::admit ──► Bucket (configured) ───────┴──► go, or how long to wait
-//!              WriteBudget                     ▲ mover_ended: RequestSize, Meter
+//!  mover ──► Gate (paused, window) ──► TierSchedule::admit ──► Bucket (configured) ───────┴──► Deferral ──► go, or
+//!              WriteBudget                     ▲ mover_ended: RequestSize, Meter                 ▲   ▲    how long to wait
+//!  write-behind (how much at once: Lane) ────────────────────────────────────────────────────────┘   │
+//!  reads of the device (Lane), syncs ────────────────────────────────────────────────────────────────┘
 //! ```
 
 mod bandwidth;
 mod bucket;
 mod budget;
+mod deferral;
 mod governor;
 mod meter;
 mod request_size;
@@ -27,6 +32,7 @@ mod tests;
 
 pub(crate) use bandwidth::{Began, Lane};
 pub(crate) use budget::WriteBudget;
+pub(crate) use deferral::{Deferrable, Ready, Urgency, Waits};
 pub(crate) use meter::{Direction, Finished, Timing};
 pub(crate) use tier::{MoverLimits, Politeness, TierSchedule};
 pub(crate) use windows::{Gate, GateState, TimeWindow, Windows, minute_of_week};

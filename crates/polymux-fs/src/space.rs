@@ -7,6 +7,7 @@
 
 mod disowned;
 mod failure;
+mod profile;
 mod sync_pool;
 mod tier_set;
 mod watch;

@@ -20,6 +20,7 @@ pub(crate) mod inode_format;
 pub(crate) mod keys;
 mod metadata;
 mod number_range;
+pub(crate) mod profile_format;
 mod stamp_mark_format;
 pub(crate) mod volume_format;
 

@@ -145,6 +145,9 @@ pub struct MountOptions {
     /// Milliseconds after which a tier whose calls do not return counts as not answering: operations that need it fail
     /// then, until it answers again. 0: never.
     pub hang_after_ms: u32,
+    /// Milliseconds that the copies of moves and what is written behind make way at most for reads and syncs on the same tier; 0:
+    /// they do not.
+    pub deferral_ms_max: u32,
     /// Milliseconds after which the description on objects follows a change of names or attributes.
     pub stamp_delay_ms: u32,
     /// Which files the kernel may use directly, where it can.
@@ -173,6 +176,7 @@ impl Default for MountOptions {
             inline_size_max: 4096,
             inline_idle_seconds: 600,
             hang_after_ms: 10_000,
+            deferral_ms_max: 30,
             stamp_delay_ms: 10_000,
             passthrough: PassthroughUse::Auto,
             page_cache: PageCache::On,
@@ -260,6 +264,10 @@ pub enum VolumeError {
     /// A tier cannot join, be drained or leave as things are.
     #[error("{0}")]
     TierRefused(String),
+    /// A tier cannot leave at this moment, for a reason that passes by itself: something moves to it, or what was removed
+    /// from it is not gone yet. Whoever asked may ask again.
+    #[error("{0}")]
+    TierBusy(String),
     /// The volume was written by a newer Polymux.
     #[error("volume `{name}` has format version {found}; this program knows up to {known}: use a newer Polymux")]
     NewerFormat {

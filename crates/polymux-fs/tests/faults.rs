@@ -7,5 +7,7 @@ mod failing;
 mod hangs;
 #[path = "faults/missing.rs"]
 mod missing;
+#[path = "faults/spread.rs"]
+mod spread;
 #[path = "faults/world.rs"]
 mod world;

@@ -299,3 +299,95 @@ fn a_spread_file_moves_while_it_grows() {
     crash(&mut volume);
     assert!(read_whole(volume.fs(), ino).expect("read") == expected);
 }
+
+/// Until the record without the extender is durable, a crash leaves one that asks the extender how long the file is.
+#[test]
+fn a_crash_before_the_first_switch_is_durable_leaves_a_prefix() {
+    for (transactions, synced) in (0..12).flat_map(|transactions| [(transactions, 0), (transactions, 40_000)]) {
+        for durable in [vec![0], vec![1], vec![0, 1]] {
+            let mut volume = spread_volume(&[16 * MIB; 2]);
+            let (_, handle) = create(volume.fs(), "f");
+            let data = data(10 * RANGE + 77);
+            if synced > 0 {
+                write_all(volume.fs(), handle, 0, &data[..synced]).expect("written");
+                sync(volume.fs(), handle);
+            }
+            write_all(volume.fs(), handle, synced as u64, &data[synced..]).expect("written");
+            for tier in &durable {
+                volume.memory(*tier).sync_all().expect("synced");
+            }
+            volume.crash_keeping_transactions(transactions);
+            let found = volume.fs().lookup(&Caller::root(), Ino::ROOT, b"f");
+            let Ok(found) = found else { continue };
+            let left = read_whole(volume.fs(), found.ino).expect("read");
+            let what = format!("{transactions} transactions, {durable:?}, {synced} synced: {} bytes", left.len());
+            assert!(left.len() >= synced && data.starts_with(&left), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_in_what_was_left_out_grows_again() {
+    for syncs in [false, true] {
+        for end in [3 * RANGE + 5, 3 * RANGE] {
+            let mut volume = spread_volume(&[16 * MIB; 2]);
+            let (ino, handle) = create(volume.fs(), "f");
+            let start = data(RANGE);
+            write_all(volume.fs(), handle, 0, &start).expect("written");
+            write_all(volume.fs(), handle, 8 * RANGE, &data(4 * RANGE)).expect("written");
+            assert_eq!(volume.fs().locate(ino).expect("located").shares.len(), 2);
+            if syncs {
+                sync(volume.fs(), handle);
+            }
+            let resize = |size| {
+                let change = SetAttributes { size: Some(size), ..SetAttributes::default() };
+                volume.fs().set_attributes(&Caller::root(), ino, &change).map(drop)
+            };
+            resize(end).expect("cut");
+            resize(5 * RANGE).expect("longer again");
+            write_all(volume.fs(), handle, 6 * RANGE, &start).expect("written");
+            let mut expected = start.clone();
+            expected.resize(usize::try_from(6 * RANGE).expect("small"), 0);
+            expected.extend(&start);
+            assert!(read_whole(volume.fs(), ino).expect("read") == expected);
+            sync(volume.fs(), handle);
+            crash(&mut volume);
+            assert!(read_whole(volume.fs(), ino).expect("read") == expected);
+        }
+    }
+}
+
+#[test]
+fn what_was_reserved_for_a_file_is_used_by_it() {
+    let volume = spread_volume(&[16 * MIB; 2]);
+    let (ino, handle) = create(volume.fs(), "f");
+    volume.fs().allocate(&Caller::root(), handle, 0, 10 * RANGE, AllocateKind::KeepSize).expect("reserved");
+    let home = volume.fs().locate(ino).expect("located").home.expect("it has a home");
+    write_all(volume.fs(), handle, 0, &data(10 * RANGE)).expect("written");
+    assert_eq!(bytes_on(volume.fs(), ino, &home), 10 * RANGE);
+    write_all(volume.fs(), handle, 10 * RANGE, &data(10 * RANGE)).expect("written");
+    assert!(bytes_on(volume.fs(), ino, &home) < 20 * RANGE, "it is spread behind that");
+}
+
+/// Ranges that one file with one object left out are holes in memory only.
+#[test]
+fn a_file_with_one_object_has_no_extents_on_record() {
+    for syncs in [false, true] {
+        let mut volume = spread_volume(&[16 * MIB]);
+        let (ino, handle) = create(volume.fs(), "f");
+        let start = data(RANGE);
+        write_all(volume.fs(), handle, 0, &start).expect("written");
+        write_all(volume.fs(), handle, 4 * RANGE, &start).expect("written");
+        if syncs {
+            sync(volume.fs(), handle);
+        }
+        assert_eq!(volume.fs().locate(ino).expect("located").extent_records, 0);
+        volume.flush_log();
+        crash(&mut volume);
+        let report = polymux_fs::check_records(&*volume.store()).expect("checked");
+        assert_eq!(report.violations, []);
+        let left = read_whole(volume.fs(), ino).expect("read");
+        assert_eq!(!left.is_empty(), syncs);
+        assert!(left.is_empty() || left[..start.len()] == start && left[4 * start.len()..] == start);
+    }
+}

@@ -11,6 +11,7 @@
 pub mod crash_states;
 mod faults;
 mod faulty_tier;
+mod memory_ground;
 mod memory_object;
 mod memory_store;
 mod memory_tier;

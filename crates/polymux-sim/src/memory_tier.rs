@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use polymux_tier::measure::Ground;
 use polymux_tier::{
     AllocateMode, Capabilities, CounterSnapshot, Counters, Guarantee, Label, ObjectRef, ObjectStamp, ObjectStat,
     OverwriteStyle, SeekTarget, Space, Tier, TierError, Wait,
@@ -18,6 +19,7 @@ use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use polymux_types::sync::RwLock;
 use polymux_types::{Bucket, Clock, Errno, ObjectId, SystemClock, Timestamp};
 
+use crate::memory_ground::MemoryGround;
 use crate::memory_object::{Image, MemoryObject};
 
 /// Objects by directory, so that one bucket is one range.
@@ -377,6 +379,10 @@ impl Tier for MemoryTier {
     fn remove_label(&self) -> Result<(), TierError> {
         self.state.write().label = None;
         Ok(())
+    }
+
+    fn measuring_ground(&self) -> Result<Box<dyn Ground>, TierError> {
+        Ok(Box::new(MemoryGround::default()))
     }
 
     fn counters(&self) -> CounterSnapshot {

@@ -16,6 +16,7 @@ pub mod error;
 pub mod label;
 pub mod label_format;
 pub mod mapped;
+pub mod measure;
 pub mod object;
 pub mod posix;
 mod tier;

@@ -16,6 +16,7 @@ mod holder;
 mod holders;
 mod labels;
 mod loan;
+mod measuring;
 mod objects;
 mod offload;
 mod probe;
@@ -151,6 +152,10 @@ impl PosixTier {
     fn open_directory(path: &Path, options: PosixTierOptions) -> Result<Self, TierError> {
         let own_directory = directory::open(&path.join(OWN_DIRECTORY))?;
         let lock = TierLock::take(path, &own_directory, options.access)?;
+        if options.access == OpenAccess::ReadWrite {
+            // Nobody else measures: the tier is locked.
+            measuring::remove_leftover(&own_directory)?;
+        }
         let objects = directory::open(&path.join(OWN_DIRECTORY).join("objects"))?;
         let mut capabilities = probe::probe(&own_directory, options.access)?;
         capabilities.is_limited = options.capacity.is_some();

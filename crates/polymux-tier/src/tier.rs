@@ -6,6 +6,7 @@ use crate::capabilities::Capabilities;
 use crate::counters::CounterSnapshot;
 use crate::error::TierError;
 use crate::label::Label;
+use crate::measure::Ground;
 use std::os::fd::OwnedFd;
 
 use crate::object::{AllocateMode, Loan, LoanPurpose, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait};
@@ -156,6 +157,15 @@ pub trait Tier: Send + Sync {
     /// What the attempt ran into; [`TierError::Label`] where the tier's path leads to something else by now.
     fn probe(&self) -> Result<(), TierError> {
         self.space().map(drop)
+    }
+
+    /// A place on the tier's device to measure it with, beside all objects: a file of its own, which goes when this is dropped.
+    /// What a crash left of one goes when the tier is opened for changes the next time.
+    ///
+    /// # Errors
+    /// [`TierError::Unsupported`] where there is no device to measure.
+    fn measuring_ground(&self) -> Result<Box<dyn Ground>, TierError> {
+        Err(TierError::Unsupported("measuring it"))
     }
 
     /// Operations, bytes and errors so far.

@@ -170,6 +170,8 @@ pub enum Verb {
     Fsck(FsckArguments),
     /// Make a new metadata store out of what lies on the tiers, where it and every copy of it are lost
     Rebuild(RebuildArguments),
+    /// Measure a mounted volume: what its tiers deliver, what to expect of them together, and what is reached
+    Bench(BenchArguments),
     /// Show a volume of two temporary tiers at work on real files, and check every byte
     Try(TryArguments),
 }
@@ -188,6 +190,8 @@ pub enum TierAction {
     },
     /// Move everything off a tier while the volume is in use, so that the tier can be removed
     Drain(TierDrainArguments),
+    /// Measure what the devices of tiers can do, mounted or not, and keep that with the volume
+    Measure(TierMeasureArguments),
     /// Show the tiers of a mounted volume, fastest first
     List {
         /// Name or mount point of the volume
@@ -268,9 +272,28 @@ pub struct TierAddArguments {
     /// Room on it that is left free of new data: a size or a share
     #[arg(long, value_name = "SIZE")]
     pub reserve: Option<ReserveArgument>,
+    /// Measure what its device can do, for a few seconds
+    #[arg(long)]
+    pub measure: bool,
     /// Allow a tier in memory
     #[arg(long, hide = true)]
     pub volatile_for_tests: bool,
+}
+
+/// Arguments of `tier measure`.
+#[derive(Debug, clap::Args)]
+pub struct TierMeasureArguments {
+    /// Name, mount point or configuration of the volume
+    pub volume: String,
+    /// Names of tiers; default: all
+    #[arg(value_name = "TIER")]
+    pub tiers: Vec<String>,
+    /// How long each tier may take; default: 8
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `tier drain`.
@@ -393,6 +416,9 @@ pub struct CreateArguments {
     /// Tier that holds the metadata; default: the first durable one
     #[arg(long, value_name = "NAME")]
     pub metadata: Option<String>,
+    /// Measure what the devices of the tiers can do, for a few seconds each
+    #[arg(long)]
+    pub measure: bool,
     /// Where to write the configuration; default: the place where `mount NAME` looks
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -461,6 +487,23 @@ pub struct RebuildArguments {
     /// Rebuild although there is a second copy of the metadata store
     #[arg(long)]
     pub ignore_copy: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, clap::Args)]
+pub struct BenchArguments {
+    /// Name or mount point of the volume, or a directory on it, for the policy there
+    #[arg(value_name = "VOLUME|PATH")]
+    pub target: String,
+    /// How large the file for it may get; an eighth of the room that is left at most
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<SizeArgument>,
+    /// How long each tier is measured; default: 4
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<u64>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -564,6 +607,10 @@ mod tests {
             "polymux tier add media fast=/x --position 0",
             "polymux tier add media fast=/x --position 1 --before slow",
             "polymux tier remove media",
+            "polymux tier measure",
+            "polymux bench",
+            "polymux bench media --size much",
+            "polymux tier measure media --seconds soon",
             "polymux tier drain media fast --cancel --wait",
             "polymux migrate file",
             "polymux pin file",

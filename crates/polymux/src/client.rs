@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::config::VolumeConfig;
 use crate::mount_table::{MountTable, is_polymux, volumes};
-use crate::protocol::{Answer, CheckProgressReport, Request};
+use crate::protocol::{Answer, Request};
 use crate::registry::{Registry, VolumeReference};
 
 /// How long the daemon may take to say something: longer than a tier that wakes its disks.
@@ -25,7 +25,7 @@ pub fn ask_with_progress(
     registry: &Registry,
     name: &str,
     request: &Request,
-    on_progress: &mut dyn FnMut(&CheckProgressReport),
+    on_progress: &mut dyn FnMut(&Answer),
 ) -> Result<Option<Answer>> {
     for path in registry.socket_paths(name) {
         let stream = match UnixStream::connect(&path) {
@@ -43,11 +43,7 @@ pub fn ask_with_progress(
     Ok(None)
 }
 
-fn converse(
-    stream: &UnixStream,
-    request: &Request,
-    on_progress: &mut dyn FnMut(&CheckProgressReport),
-) -> Result<Answer> {
+fn converse(stream: &UnixStream, request: &Request, on_progress: &mut dyn FnMut(&Answer)) -> Result<Answer> {
     stream.set_read_timeout(Some(DAEMON_PATIENCE))?;
     stream.set_write_timeout(Some(DAEMON_PATIENCE))?;
     let mut text = serde_json::to_string(request)?;
@@ -57,7 +53,7 @@ fn converse(
     let mut reader = BufReader::new(stream);
     loop {
         match next_answer(&mut reader)? {
-            Answer::CheckProgress(progress) => on_progress(&progress),
+            progress @ (Answer::CheckProgress(_) | Answer::MeasureProgress(_)) => on_progress(&progress),
             Answer::Error(text) => return Err(anyhow!(text)),
             answer => return Ok(answer),
         }

@@ -94,6 +94,10 @@ pub struct OptionsEntry {
     /// Seconds after which a tier whose calls do not return counts as not answering; 0: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hang_after: Option<u32>,
+    /// Milliseconds that moves, and what is written before anybody syncs it, make way at most for reads and syncs on the same
+    /// tier: 0 to 1,000; 0: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deferral_ms_max: Option<DeferralMs>,
     /// Seconds that a mount waits for tiers that are missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier_wait: Option<u32>,
@@ -198,6 +202,34 @@ impl TryFrom<u16> for Movers {
 impl From<Movers> for u16 {
     fn from(movers: Movers) -> Self {
         movers.0
+    }
+}
+
+/// Milliseconds that a request may be held back: at most a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct DeferralMs(pub u32);
+
+impl DeferralMs {
+    /// With more, what was written would be in memory only for longer than the kernel itself leaves it there.
+    const MAX: u32 = 1000;
+}
+
+impl TryFrom<u32> for DeferralMs {
+    type Error = String;
+
+    fn try_from(milliseconds: u32) -> Result<Self, Self::Error> {
+        if milliseconds <= Self::MAX {
+            Ok(Self(milliseconds))
+        } else {
+            Err(format!("deferral_ms_max is {milliseconds}; 0 to {} are possible", Self::MAX))
+        }
+    }
+}
+
+impl From<DeferralMs> for u32 {
+    fn from(milliseconds: DeferralMs) -> Self {
+        milliseconds.0
     }
 }
 
@@ -466,6 +498,17 @@ threads = 4
         );
         let error = error_of(&GOOD.replace("threads = 4", "movers = 17"));
         assert!(error.starts_with("/etc/polymux/media.toml:18: ") && error.contains("0 to 16"), "{error}");
+    }
+
+    #[test]
+    fn a_deferral_of_more_than_a_second_is_refused_with_the_line() {
+        for milliseconds in [0, 1000] {
+            let file =
+                parse(Path::new("x"), &GOOD.replace("threads = 4", &format!("deferral_ms_max = {milliseconds}")));
+            assert_eq!(file.unwrap().options.deferral_ms_max, Some(DeferralMs(milliseconds)));
+        }
+        let error = error_of(&GOOD.replace("threads = 4", "deferral_ms_max = 1001"));
+        assert!(error.starts_with("/etc/polymux/media.toml:18: ") && error.contains("0 to 1000"), "{error}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! * The socket is made in a directory that only its user may enter, and is itself 0600: whoever connects is that user
 //!   or root.
 //! * Each connection has its own thread, so that a request that waits for a tier holds up nobody else.
-//! * A check ends when nobody waits for its answer any more.
+//! * A check, and a measurement, end when nobody waits for their answer any more.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::ControlFlow;
@@ -22,6 +22,7 @@ use polymux_types::Ino;
 use crate::protocol::{Answer, MovesReport, REQUEST_LENGTH_MAX, Request, TierChange};
 use crate::report::DaemonView;
 use crate::tier_events;
+use crate::tier_measure;
 use crate::tiers::VolatileTiers;
 
 /// How long a client may take to send its request or to take its answer.
@@ -115,6 +116,21 @@ fn check(stream: &UnixStream, view: &DaemonView) -> Answer {
     checked.map_or_else(|error| Answer::Error(error.to_string()), |report| Answer::Fsck(Box::new(report)))
 }
 
+fn measure(stream: &UnixStream, view: &DaemonView, tier: &str, millis: u64) -> Answer {
+    let mut due = Instant::now();
+    let measured = tier_measure::measure(&view.file_system, tier, Duration::from_millis(millis), &mut |progress| {
+        if Instant::now() < due {
+            return ControlFlow::Continue(());
+        }
+        due = Instant::now() + PROGRESS_INTERVAL;
+        match send(stream, &Answer::MeasureProgress(progress.clone())) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    });
+    measured.map_or_else(refused, |report| Answer::TierMeasured(Box::new(report)))
+}
+
 fn answer_to(request: &Request, stream: &UnixStream, view: &DaemonView) -> Answer {
     let answered = match request {
         Request::Status => view.status().map(|report| Answer::Status(Box::new(report))),
@@ -144,6 +160,8 @@ fn answer_to(request: &Request, stream: &UnixStream, view: &DaemonView) -> Answe
             let volatile = if *volatile_for_tests { VolatileTiers::Allowed } else { VolatileTiers::Refused };
             return tier_changed(tier_events::add(view, tier, place, volatile));
         }
+        Request::ForgetPages { ino } => view.file_system.forget_pages(Ino(*ino)).map(|()| Answer::Done),
+        Request::TierMeasure { tier, millis } => return measure(stream, view, tier, *millis),
         Request::TierRemove { tier } => return tier_changed(tier_events::remove(view, tier)),
     };
     answered.unwrap_or_else(|error| Answer::Error(error.to_string()))

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_fs::{Access, FileSystem, NewVolume, Parts};
 use polymux_meta::OpenMode;
+use polymux_tier::measure::TIME_DEFAULT;
 use polymux_tier::{Capabilities, Guarantee, PosixTier};
 use polymux_types::{SystemClock, VolumeId};
 
@@ -22,6 +23,7 @@ use crate::names;
 use crate::output;
 use crate::registry::{Registry, VolumeReference};
 use crate::steering_config::SteeringConfig;
+use crate::tier_measure;
 use crate::tiers::{self, VolatileTiers};
 
 /// Makes a volume and says so.
@@ -46,7 +48,15 @@ pub fn run(registry: &Registry, arguments: &CreateArguments) -> Result<()> {
         config.name,
         config.tiers.len(),
         config_path.display()
-    ))
+    ))?;
+    if arguments.measure {
+        // The volume is made, whatever comes of this.
+        match tier_measure::unmounted(&config, &[], TIME_DEFAULT) {
+            Ok(found) => found.iter().try_for_each(|report| output::line(&tier_measure::render(report)))?,
+            Err(error) => output::warn(&format!("{error:#}; `polymux tier measure {}` tries again", config.name)),
+        }
+    }
+    Ok(())
 }
 
 /// Checks everything. Returns the configuration to be and what is worth a warning.

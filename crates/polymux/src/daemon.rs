@@ -409,7 +409,8 @@ fn prepare_process() {
     }
 }
 
-fn open_file_system(
+/// Takes a volume into service, without a mount point; `warnings` gets what was noticed.
+pub fn open_file_system(
     config: &VolumeConfig,
     options: &RequestedOptions,
     warnings: &mut Vec<String>,

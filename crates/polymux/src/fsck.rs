@@ -92,8 +92,11 @@ fn check(registry: &Registry, arguments: &FsckArguments) -> Result<u8> {
 fn ask_daemon(registry: &Registry, volume: &str) -> Result<FsckReport> {
     let name = client::volume_name(registry, volume)?;
     let mut line = StepLine::start("fsck");
-    let answer =
-        client::ask_with_progress(registry, &name, &Request::Fsck, &mut |progress| progress::show(&mut line, progress));
+    let answer = client::ask_with_progress(registry, &name, &Request::Fsck, &mut |answer| {
+        if let Answer::CheckProgress(progress) = answer {
+            progress::show(&mut line, progress);
+        }
+    });
     line.finish();
     match answer? {
         Some(Answer::Fsck(report)) => Ok(*report),

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod cli;
 mod client;
 mod config;
@@ -46,6 +47,7 @@ mod steering_config;
 mod steering_view;
 mod tier_admin;
 mod tier_events;
+mod tier_measure;
 mod tiers;
 mod top;
 mod try_out;
@@ -64,7 +66,18 @@ use crate::registry::Registry;
 use crate::top::TopForm;
 use crate::umount::UnmountMode;
 
+/// Gives memory back to the system as memtables come and go (docs/design/0008).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The allocator asks for huge pages, of which each thread would fill one with next to nothing: 50 MB for an idle daemon.
+fn small_pages() {
+    // A kernel that has no huge pages has none to forbid.
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
+}
+
 fn main() -> ExitCode {
+    small_pages();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let called_as = arguments.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     if called_as.ends_with("mount.polymux") {
@@ -119,6 +132,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Tier { action: TierAction::List { volume, json } } => {
             tier_admin::list(&registry()?, &volume, output_format(json))
         }
+        Verb::Tier { action: TierAction::Measure(arguments) } => tier_measure::run(&registry()?, &arguments),
         Verb::Tier { action: TierAction::Drain(arguments) } => drain::run(&registry()?, &arguments),
         Verb::Migrate(arguments) => migrate::run(&registry()?, &arguments),
         Verb::Top { volume, json, once } => {
@@ -145,6 +159,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Inspect { subject: InspectSubject::Store { part } } => inspect::store::run(&registry()?, &part),
         Verb::Rebuild(arguments) => rebuild::run(&registry()?, &arguments),
         Verb::Fsck(_) => unreachable!("it has exit codes of its own, and was run already"),
+        Verb::Bench(arguments) => bench::run(&registry()?, &arguments),
         Verb::Try(arguments) => try_out::run(&arguments),
     }
 }

@@ -124,6 +124,9 @@ impl RequestedOptions {
         if let Some(seconds) = config.options.hang_after {
             options.hang_after_ms = seconds.saturating_mul(1000);
         }
+        if let Some(milliseconds) = config.options.deferral_ms_max {
+            options.deferral_ms_max = milliseconds.0;
+        }
         if let Some(seconds) = config.options.stamp_delay {
             options.stamp_delay_ms = seconds.saturating_mul(1000);
         }

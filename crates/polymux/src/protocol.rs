@@ -5,6 +5,7 @@
 //! `top::sample::TopReport`, `file_map::FileMap`.
 
 mod moves;
+mod profiles;
 mod steering;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ pub use moves::{
     ByteRange, DrainReport, JobPhase, JobReport, JobsReport, MigrateReport, MovesReport, MovesSummary, RefusedFile,
     SubmittedJob,
 };
+pub use profiles::{MeasureProgressReport, MeasuredTierReport, ProfileReport};
 pub use steering::{
     ExplainReport, ExplainedRange, PinReport, PinnedReport, PinsReport, PlanReport, PlannedFile, PlannedMoves,
     PoliciesReport, PolicyChange, PolicyReport, RuleReport, SteeredBy,
@@ -116,6 +118,18 @@ pub enum Request {
         /// Tiers in memory are let in.
         volatile_for_tests: bool,
     },
+    /// Measure what the device of a tier can do, and keep that.
+    TierMeasure {
+        /// Its name.
+        tier: String,
+        /// How long it may take, in milliseconds.
+        millis: u64,
+    },
+    /// Take what is in memory of a file out of it, below the mount, as far as the tiers' file systems do that.
+    ForgetPages {
+        /// Inode number.
+        ino: u64,
+    },
     /// Take a tier that holds nothing out of the volume.
     TierRemove {
         /// Its name.
@@ -167,6 +181,12 @@ pub enum Answer {
     Fsck(Box<FsckReport>),
     /// To [`Request::TierAdd`] and [`Request::TierRemove`]: it is done.
     TierChanged(TierChange),
+    /// To [`Request::TierMeasure`], any number of times before the answer itself.
+    MeasureProgress(MeasureProgressReport),
+    /// To [`Request::TierMeasure`].
+    TierMeasured(Box<MeasuredTierReport>),
+    /// It was done, and there is nothing to tell.
+    Done,
     /// The request could not be carried out.
     Error(String),
 }
@@ -376,9 +396,40 @@ pub struct TierReport {
     /// What the device delivers to readers.
     #[serde(default)]
     pub read: LaneReport,
-    /// What the device takes of what is written behind for spread files.
+    /// What the device takes of what is written behind.
     #[serde(default)]
     pub write: LaneReport,
+    /// What the device was measured to do; `None` where nothing is known.
+    #[serde(default)]
+    pub profile: Option<ProfileReport>,
+    /// How long requests of movers made way for reads and syncs,
+    #[serde(default)]
+    pub moves_waited: DeferralReport,
+    /// and what is written behind.
+    #[serde(default)]
+    pub behind_waited: DeferralReport,
+}
+
+/// How long requests that nobody waits for made way, since the mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeferralReport {
+    /// Requests that went.
+    pub requests: u64,
+    /// Of these: had waited for as long as any may (`deferral_ms_max`), and went beside something urgent.
+    pub at_bound: u64,
+    /// The longest wait in microseconds.
+    pub longest_us: u64,
+    /// Requests by how long they waited; classes without any are left out.
+    pub waits: Vec<WaitClass>,
+}
+
+/// Requests that waited longer than the class before this one says, and no longer than this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitClass {
+    /// In milliseconds: 0, 1, 2, 4 ... 1,024; `None`: any.
+    pub up_to_ms: Option<u64>,
+    /// How many.
+    pub requests: u64,
 }
 
 /// One direction of the device of a tier, as measured while it was busy.

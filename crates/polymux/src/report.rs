@@ -17,8 +17,8 @@ use crate::config::VolumeConfig;
 use crate::fsck::{self, FsckReport};
 use crate::metadata_copy::Metadata;
 use crate::protocol::{
-    ExtentReport, LaneReport, ShareReport, SpaceReport, StatusReport, TierFileReport, TierFilesReport, TierReport,
-    WhereReport,
+    DeferralReport, ExtentReport, LaneReport, ProfileReport, ShareReport, SpaceReport, StatusReport, TierFileReport,
+    TierFilesReport, TierReport, WaitClass, WhereReport,
 };
 
 /// What a daemon knows beside its file system.
@@ -146,6 +146,20 @@ fn tier_report(config: &VolumeConfig, tier: &TierStatus) -> TierReport {
         counters: to_map(tier.counters.entries().into_iter().chain([("taken_out", tier.taken_out)])),
         read: lane_report(&tier.load.read),
         write: lane_report(&tier.load.write),
+        profile: ProfileReport::of(&tier.profile),
+        moves_waited: deferral_report(&tier.load.moves_waited),
+        behind_waited: deferral_report(&tier.load.behind_waited),
+    }
+}
+
+fn deferral_report(deferral: &polymux_fs::DeferralReport) -> DeferralReport {
+    let classes = polymux_fs::deferral_wait_ends_ms().into_iter().zip(deferral.by_wait);
+    let waits = classes.map(|(up_to_ms, requests)| WaitClass { up_to_ms, requests });
+    DeferralReport {
+        requests: deferral.requests,
+        at_bound: deferral.at_bound,
+        longest_us: deferral.longest_us,
+        waits: waits.filter(|class| class.requests > 0).collect(),
     }
 }
 

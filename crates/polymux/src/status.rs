@@ -8,7 +8,8 @@ use crate::cli::OutputFormat;
 use crate::client;
 use crate::output::{self, Table};
 use crate::protocol::{
-    Answer, DrainReport, MetadataCopyReport, MetadataStoreReport, MovesSummary, Request, StatusReport, TierReport,
+    Answer, DeferralReport, DrainReport, MetadataCopyReport, MetadataStoreReport, MovesSummary, Request, StatusReport,
+    TierReport,
 };
 use crate::registry::Registry;
 
@@ -88,6 +89,7 @@ fn render(report: &StatusReport) -> String {
         report.inodes_cached, report.files_open, report.disowned_pending, report.stamps_late
     ));
     lines.extend(moves_lines(&report.name, &report.moves));
+    lines.extend(made_way_line(&report.tiers));
     lines.push(format!("  transport: {}, {} threads", report.transport, report.threads));
     lines.push(format!("  passthrough: {}", report.passthrough));
     let reasons = report.tiers.iter().filter_map(|tier| Some((&tier.name, tier.reason.as_ref()?)));
@@ -95,6 +97,20 @@ fn render(report: &StatusReport) -> String {
     lines.extend(report.warnings.iter().map(|warning| format!("  warning: {warning}")));
     lines.extend(report.recovery.iter().map(|note| format!("  recovery: {note}")));
     lines.join("\n")
+}
+
+/// The longest that anything made way for reads and syncs, with its tier; nothing where nothing did.
+fn made_way_line(tiers: &[TierReport]) -> Option<String> {
+    let worst = |words: &str, of: fn(&TierReport) -> &DeferralReport| {
+        let tier = tiers.iter().max_by_key(|tier| of(tier).longest_us)?;
+        let longest_us = of(tier).longest_us;
+        let ms = longest_us.div_ceil(1000);
+        (longest_us > 0).then(|| format!("{words} for up to {ms} ms on tier {}", tier.name))
+    };
+    let moves = worst("moves", |tier| &tier.moves_waited);
+    let behind = worst("writing behind", |tier| &tier.behind_waited);
+    let words: Vec<String> = [moves, behind].into_iter().flatten().collect();
+    (!words.is_empty()).then(|| format!("  made way for reads and syncs: {}", words.join(", ")))
 }
 
 fn moves_lines(volume: &str, moves: &MovesSummary) -> Vec<String> {
@@ -195,4 +211,27 @@ fn tier_table(tiers: &[TierReport]) -> String {
         ]);
     }
     table.render("  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tier(name: &str, moves_us: u64, behind_us: u64) -> TierReport {
+        let waits = |longest_us: u64| json!({ "requests": 3, "at_bound": 1, "longest_us": longest_us, "waits": [] });
+        serde_json::from_value(json!({
+            "id": 0, "name": name, "path": "/", "state": "online", "reserve": 0, "shares_file_system_with": [],
+            "capabilities": {}, "counters": {}, "moves_waited": waits(moves_us), "behind_waited": waits(behind_us),
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_longest_that_anything_made_way_is_shown_with_its_tier() {
+        assert_eq!(made_way_line(&[tier("fast", 0, 0), tier("slow", 0, 0)]), None);
+        let line = made_way_line(&[tier("fast", 1500, 0), tier("slow", 29_100, 0)]);
+        assert_eq!(line.as_deref(), Some("  made way for reads and syncs: moves for up to 30 ms on tier slow"));
+        let line = made_way_line(&[tier("fast", 0, 8000), tier("slow", 29_100, 0)]).unwrap();
+        assert!(line.ends_with("on tier slow, writing behind for up to 8 ms on tier fast"), "{line}");
+    }
 }

@@ -3,14 +3,16 @@
 //! Invariant: the daemon does it all; here its answer is asked for and printed.
 
 use anyhow::{Result, bail};
+use polymux_tier::measure::TIME_DEFAULT;
 
 use crate::cli::{OutputFormat, TierAddArguments};
 use crate::client;
 use crate::create;
 use crate::output::{self, Table};
-use crate::protocol::{Answer, Request, TierPlace, TierReport};
+use crate::protocol::{Answer, ProfileReport, Request, TierPlace, TierReport};
 use crate::registry::Registry;
 use crate::status;
+use crate::tier_measure;
 
 /// Takes a tier into a volume.
 pub fn add(registry: &Registry, arguments: &TierAddArguments) -> Result<()> {
@@ -24,7 +26,16 @@ pub fn add(registry: &Registry, arguments: &TierAddArguments) -> Result<()> {
         (None, None) => TierPlace::Last,
     };
     let volatile_for_tests = arguments.volatile_for_tests;
-    change(registry, &name, &Request::TierAdd { tier: tier.to_entry(), place, volatile_for_tests })
+    let new = tier.name.clone();
+    change(registry, &name, &Request::TierAdd { tier: tier.to_entry(), place, volatile_for_tests })?;
+    if arguments.measure {
+        // It has joined, whatever comes of this.
+        match tier_measure::ask_daemon(registry, &name, std::slice::from_ref(&new), TIME_DEFAULT) {
+            Ok(found) => found.iter().try_for_each(|report| output::line(&tier_measure::render(report)))?,
+            Err(error) => output::warn(&format!("{error:#}; `polymux tier measure {name} {new}` tries again")),
+        }
+    }
+    Ok(())
 }
 
 /// Takes a tier out of a volume.
@@ -68,7 +79,20 @@ fn change(registry: &Registry, name: &str, request: &Request) -> Result<()> {
 }
 
 fn render(tiers: &[TierReport]) -> String {
-    let mut table = Table::new(&["tier", "number", "state", "total", "used", "full", "drops to", "starts at", "path"]);
+    let mut table = Table::new(&[
+        "tier",
+        "number",
+        "state",
+        "total",
+        "used",
+        "full",
+        "drops to",
+        "starts at",
+        "reads",
+        "writes",
+        "measured",
+        "path",
+    ]);
     for tier in tiers {
         let share = |bytes: Option<u64>| match (bytes, tier.total) {
             (Some(bytes), Some(total)) if total > 0 => {
@@ -76,6 +100,7 @@ fn render(tiers: &[TierReport]) -> String {
             }
             _ => "-".to_owned(),
         };
+        let profile = tier.profile.as_ref();
         table.row(vec![
             tier.name.clone(),
             tier.id.to_string(),
@@ -85,6 +110,9 @@ fn render(tiers: &[TierReport]) -> String {
             share(tier.used),
             output::size(Some(tier.low_mark)),
             output::size(Some(tier.high_mark)),
+            tier_measure::rate(profile.and_then(|profile| profile.sequential_read)),
+            tier_measure::rate(profile.and_then(ProfileReport::write_bytes_per_second)),
+            profile.and_then(ProfileReport::day).unwrap_or("-").to_owned(),
             tier.path.clone(),
         ]);
     }

@@ -9,9 +9,11 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
-use polymux_fs::Access;
+use polymux_fs::{Access, VolumeError};
 use polymux_tier::{BytesUsed, Guarantee, PosixTier, PosixTierOptions, Tier};
 use polymux_types::sync::Mutex;
 
@@ -72,8 +74,7 @@ pub fn remove(view: &DaemonView, name: &str) -> Result<TierChange> {
     if config.tiers.iter().enumerate().any(may_go) {
         config_edit::check_removal(&view.config_path, name)?;
     }
-    let write = || config_edit::remove_tier(&view.config_path, name).map_err(|error| format!("{error:#}"));
-    view.file_system.remove_tier(name, write)?;
+    remove_once_free(view, name)?;
     *view.config.write() = VolumeConfig::read(&view.config_path)?;
     let mut warnings = Vec::new();
     warnings.extend(warning_of_pins(view, name));
@@ -87,6 +88,22 @@ pub fn remove(view: &DaemonView, name: &str) -> Result<TierChange> {
         }
     }
     Ok(TierChange { done: format!("tier `{name}` left volume `{}`", config.name), warnings })
+}
+
+/// What was removed from a tier a moment ago may not be gone yet, because the kernel tells late that a file is closed.
+const REMOVAL_WAIT_MAX: Duration = Duration::from_secs(5);
+const REMOVAL_RETRY: Duration = Duration::from_millis(100);
+
+/// Removes the tier as soon as nothing on it is in use any more, if that is soon.
+fn remove_once_free(view: &DaemonView, name: &str) -> std::result::Result<(), VolumeError> {
+    let started = Instant::now();
+    loop {
+        let write = || config_edit::remove_tier(&view.config_path, name).map_err(|error| format!("{error:#}"));
+        match view.file_system.remove_tier(name, write) {
+            Err(VolumeError::TierBusy(_)) if started.elapsed() < REMOVAL_WAIT_MAX => thread::sleep(REMOVAL_RETRY),
+            other => return other,
+        }
+    }
 }
 
 /// Pins that have no effect any more. All attributes are walked for them, as all files were for the removal.

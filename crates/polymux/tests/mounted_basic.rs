@@ -6,6 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::{Child, Command};
 
 use mounted::command::shell;
 use mounted::{Plan, Random, TestVolume, have_program, skip};
@@ -52,6 +53,37 @@ fn open_flags_mean_what_open_2_says() {
     assert_eq!(errno(&no_follow.open(volume.path().join("link")).unwrap_err()), libc::ELOOP);
     let directory = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(&path).unwrap_err();
     assert_eq!(errno(&directory), libc::ENOTDIR);
+}
+
+/// A child that is ended with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        self.0.wait().expect("it is our child");
+    }
+}
+
+#[test]
+fn a_running_program_cannot_be_changed() {
+    let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
+    let path = volume.path().join("program");
+    fs::copy("/bin/sleep", &path).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let mut running = Running(Command::new(&path).arg("600").spawn().unwrap());
+    let for_writing = OpenOptions::new().write(true).open(&path).unwrap_err();
+    assert_eq!(errno(&for_writing), libc::ETXTBSY);
+    let for_both = OpenOptions::new().read(true).write(true).open(&path).unwrap_err();
+    assert_eq!(errno(&for_both), libc::ETXTBSY);
+    let cut = Command::new("perl").arg("-e").arg("truncate($ARGV[0], 1) or exit $!+0").arg(&path).status().unwrap();
+    assert_eq!(cut.code(), Some(libc::ETXTBSY));
+    assert!(running.0.try_wait().unwrap().is_none(), "it goes on");
+    assert!(fs::read(&path).unwrap() == bytes);
+    drop(running);
+    fs::write(&path, "new").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"new");
 }
 
 #[test]

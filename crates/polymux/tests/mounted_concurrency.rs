@@ -53,14 +53,6 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-impl Counters {
-    /// Share of the reads that showed an anomaly of this kind.
-    fn share(&self, anomaly: &AtomicU64) -> f64 {
-        let as_float = |counter: &AtomicU64| f64::from(u32::try_from(counter.load(Ordering::Relaxed)).unwrap());
-        as_float(anomaly) / as_float(&self.reads).max(1.0)
-    }
-}
-
 fn stamp(writer: u64, sequence: u64) -> u64 {
     ((writer + 1) << 48) | sequence
 }
@@ -130,7 +122,14 @@ fn read_blocks(file: &File, geometry: Geometry, reader: u64, stop: &AtomicBool, 
 
 fn stress(path: &Path, geometry: Geometry, duration: Duration) -> Counters {
     let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
-    open().set_len(geometry.offset_of(geometry.blocks)).unwrap();
+    let size = geometry.offset_of(geometry.blocks);
+    let first = open();
+    if first.metadata().unwrap().len() == size {
+        // Nothing of an earlier round.
+        first.write_all_at(&vec![0; usize::try_from(size).unwrap()], 0).unwrap();
+    }
+    first.set_len(size).unwrap();
+    drop(first);
     let (counters, stop) = (Counters::default(), AtomicBool::new(false));
     let last: Vec<AtomicU64> = (0..geometry.blocks).map(|_| AtomicU64::new(0)).collect();
     std::thread::scope(|scope| {
@@ -157,6 +156,30 @@ fn stress(path: &Path, geometry: Geometry, duration: Duration) -> Counters {
     counters
 }
 
+/// How often a pair of runs is repeated until its shares tell something: a writer that loses its processor halfway is seen
+/// by whoever reads its block meanwhile, so that anomalies come in bursts, and in a run of seconds often not at all.
+const ROUNDS_MAX: usize = 6;
+
+/// Reads, and how many of them showed an anomaly of one kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    reads: u64,
+    anomalies: u64,
+}
+
+impl Seen {
+    fn add(&mut self, counters: &Counters, anomaly: &AtomicU64) {
+        self.reads += counters.reads.load(Ordering::Relaxed);
+        self.anomalies += anomaly.load(Ordering::Relaxed);
+    }
+
+    /// Natively a reader sees halves of two writes too, at a share that varies from run to run.
+    fn is_no_worse_than(self, native: Self) -> bool {
+        let share = |seen: Self| seen.anomalies as f64 / seen.reads.max(1) as f64;
+        share(self) <= share(native) * 2.0 + 0.0001
+    }
+}
+
 #[test]
 fn readers_and_writers_of_one_file_see_no_more_anomalies_than_natively() {
     let _turn = one_at_a_time();
@@ -172,15 +195,22 @@ fn compare(geometry: Geometry) {
         .then(|| NativeMount::new(volume.outside(), "native", FileSystemKind::Ext4, 128));
     let native_root = native.as_ref().map_or(volume.outside(), NativeMount::path);
     let duration = Duration::from_secs(if environment::is_heavy() { 60 } else { 6 });
-    let path = volume.path().join("file");
-    let tested = stress(&path, geometry, duration);
-    volume.assert_is_split(&path);
-    let expected = stress(&native_root.join("native-file"), geometry, duration);
-    println!("{geometry:?}: {tested:?} through the mount, {expected:?} natively");
-    assert_eq!(tested.lost.load(Ordering::Relaxed), 0, "no write is lost");
-    assert_eq!(tested.foreign.load(Ordering::Relaxed), 0, "no byte comes from elsewhere");
-    // Natively a reader sees halves of two writes too, at a share that varies from run to run.
-    let is_no_worse = |tested: f64, expected: f64| tested <= expected * 2.0 + 0.0001;
-    assert!(is_no_worse(tested.share(&tested.torn), expected.share(&expected.torn)), "torn blocks");
-    assert!(is_no_worse(tested.share(&tested.backwards), expected.share(&expected.backwards)), "back in time");
+    let (path, native_path) = (volume.path().join("file"), native_root.join("native-file"));
+    let [mut torn, mut native_torn, mut backwards, mut native_backwards] = [Seen::default(); 4];
+    for round in 1..=ROUNDS_MAX {
+        let tested = stress(&path, geometry, duration);
+        volume.assert_is_split(&path);
+        let native = stress(&native_path, geometry, duration);
+        println!("{geometry:?}, round {round}: {tested:?} through the mount, {native:?} natively");
+        assert_eq!(tested.lost.load(Ordering::Relaxed), 0, "no write is lost");
+        assert_eq!(tested.foreign.load(Ordering::Relaxed), 0, "no byte comes from elsewhere");
+        torn.add(&tested, &tested.torn);
+        native_torn.add(&native, &native.torn);
+        backwards.add(&tested, &tested.backwards);
+        native_backwards.add(&native, &native.backwards);
+        if torn.is_no_worse_than(native_torn) && backwards.is_no_worse_than(native_backwards) {
+            return;
+        }
+    }
+    panic!("torn: {torn:?}, natively {native_torn:?}; back in time: {backwards:?}, natively {native_backwards:?}");
 }

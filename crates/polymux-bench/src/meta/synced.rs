@@ -1,7 +1,9 @@
 //! Operations with an fsync each, beside what one flush of a log costs on the same device at the same time.
 //!
 //! What is true here: bare flushes are measured right before and right after each kind of operation, because a shared
-//! disk may be ten times as slow a moment later; an operation is compared with the flushes around it.
+//! disk may be ten times as slow a moment later; an operation is compared with the flushes around it. With several threads
+//! the same is done with flushes that so many threads share and that have nothing around them: no log can be faster than
+//! they are, so the native time over theirs is the most that any ratio can reach here.
 
 use anyhow::Result;
 
@@ -9,6 +11,7 @@ use super::phase::{self, LogWork, Measured, Rounds};
 use super::{Both, Contest};
 use crate::bare_flush::BareFlush;
 use crate::report::{Cell, Report, Section};
+use crate::shared_flush;
 use crate::side::{Durability, Operation};
 use crate::statistics::Spread;
 
@@ -18,15 +21,20 @@ const WITH_DATA: [Operation; 2] = [Operation::CreateWritten, Operation::Append];
 /// Bare flushes of each method, measured before and after each kind of operation.
 const FLUSH_SAMPLES: usize = 50;
 
+/// Syncs of each thread in a measurement of shared flushes.
+const SHARED_ROUNDS: usize = 100;
+
 /// All rounds of one number of threads, and the bare flushes around each kind in each round.
 struct Series {
     rounds: Rounds,
     flushes: Vec<(Operation, BareFlush)>,
+    /// Time in microseconds of an operation that is nothing but its share of a flush.
+    shared_us: Vec<(Operation, Option<f64>)>,
 }
 
 pub(super) fn measure(contest: &Contest<'_>, report: &mut Report) -> Result<()> {
     for &threads in &contest.arguments.synced_threads {
-        let mut series = Series { rounds: Rounds::new(), flushes: Vec::new() };
+        let mut series = Series { rounds: Rounds::new(), flushes: Vec::new(), shared_us: Vec::new() };
         for round in 0..contest.arguments.synced_rounds {
             for (label, kinds) in [("synced", &Operation::METADATA[..]), ("synced-data", &WITH_DATA)] {
                 let label = format!("{label}-{threads}-{round}");
@@ -35,7 +43,11 @@ pub(super) fn measure(contest: &Contest<'_>, report: &mut Report) -> Result<()> 
                 contest.native.sync()?;
                 let mut before = BareFlush::measure(contest.scratch.path(), FLUSH_SAMPLES)?;
                 for &kind in kinds {
+                    let shared = || shared_flush::measure(contest.scratch.path(), threads, SHARED_ROUNDS);
+                    let shared_before = shared()?;
                     contest.round_of(kind, Durability::Synced, round, &mut workers, &mut series.rounds)?;
+                    let shared_us = shared_before.zip(shared()?).map(|(before, after)| f64::midpoint(before, after));
+                    series.shared_us.push((kind, shared_us));
                     let after = BareFlush::measure(contest.scratch.path(), FLUSH_SAMPLES)?;
                     series.flushes.push((kind, before.and(&after)));
                     before = after;
@@ -63,6 +75,19 @@ impl Series {
     }
 }
 
+/// Median over rounds of the time of an operation that is nothing but its share of a flush, and the ratio that native
+/// would have to it.
+fn bound(series: &Series, operation: Operation, native: &[Measured]) -> Option<(f64, f64)> {
+    let of_kind = series.shared_us.iter().filter(|(kind, _)| *kind == operation);
+    let shared: Vec<f64> = of_kind.map(|(_, shared_us)| *shared_us).collect::<Option<_>>()?;
+    let ratios: Vec<f64> = native.iter().zip(&shared).map(|(native, shared)| wall_us(native) / shared).collect();
+    Some((Spread::of(&shared).median, Spread::of(&ratios).median))
+}
+
+fn processor_us(measured: &Measured) -> f64 {
+    measured.processor_s * 1e6 / measured.operations
+}
+
 fn wall_us(measured: &Measured) -> f64 {
     1e6 / measured.rate()
 }
@@ -78,6 +103,10 @@ fn times(threads: usize, series: &Series) -> Section {
         "polymux to a flush",
         "spread of that",
         "polymux to a flush, p50",
+        "shared flush us",
+        "ratio of that",
+        "native, processor us",
+        "polymux, processor us",
     ];
     let mut section = Section::new(format!("With fsync, threads: {threads}"), &columns);
     for (operation, Both { native, polymux }) in series.rounds.iter() {
@@ -87,6 +116,7 @@ fn times(threads: usize, series: &Series) -> Section {
         let native_flushes = series.to_a_flush(operation, native, mean);
         let flushes = series.to_a_flush(operation, polymux, mean);
         let flushes_p50 = series.to_a_flush(operation, polymux, p50).filter(|_| threads == 1);
+        let bound = bound(series, operation, native).filter(|_| threads > 1);
         section.row(vec![
             operation.name().into(),
             Cell::Number(phase::median(native, wall_us), 1),
@@ -97,13 +127,19 @@ fn times(threads: usize, series: &Series) -> Section {
             Cell::optional(flushes.map(|spread| spread.median), 2),
             flushes.map_or(Cell::Empty, |spread| spread.range(2).into()),
             Cell::optional(flushes_p50.map(|spread| spread.median), 2),
+            Cell::optional(bound.map(|(shared_us, _)| shared_us), 1),
+            Cell::optional(bound.map(|(_, ratio)| ratio), 2),
+            Cell::Number(phase::median(native, processor_us), 1),
+            Cell::Number(phase::median(polymux, processor_us), 1),
         ]);
     }
     section.note(note_on_flushes(&series.flushes));
     section.note(
         "`us`: wall-clock time over operations of all threads together. `ratio`: rate of Polymux to the native rate. \
          `create` fsyncs the new file, `append` is write and fdatasync, everything else fsyncs the directory. `p50` \
-         compares the median latency of an operation with that of a flush: what the mean would be on a quiet machine.",
+         compares the median latency of an operation with that of a flush: what the mean would be on a quiet machine. \
+         `shared flush us`: the same threads do nothing but share flushes, each time all of them; `ratio of that`: the \
+         most that `ratio` could be.",
     );
     section
 }

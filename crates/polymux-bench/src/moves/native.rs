@@ -10,15 +10,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use polymux_tier::measure::AlignedBuffer;
 use rustix::fs::{Advice, OFlags};
 
 use crate::throttled::Profile;
 
 /// Bytes of one request.
 const REQUEST_BYTES: usize = 1 << 20;
-
-/// Alignment that direct I/O asks for at most.
-const ALIGNMENT: usize = 4096;
 
 /// How long one figure is measured, about.
 const SECONDS: u64 = 5;
@@ -55,28 +53,6 @@ pub struct Bandwidth {
     pub written: f64,
 }
 
-/// A buffer that may be used for direct I/O.
-pub struct AlignedBuffer {
-    bytes: Vec<u8>,
-    start: usize,
-    length: usize,
-}
-
-impl AlignedBuffer {
-    /// Of `length` bytes, all of them `value`.
-    #[must_use]
-    pub fn new(length: usize, value: u8) -> Self {
-        let bytes = vec![value; length + ALIGNMENT];
-        let start = bytes.as_ptr().align_offset(ALIGNMENT);
-        Self { bytes, start, length }
-    }
-
-    /// The bytes.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.length]
-    }
-}
-
 /// Bytes that keep a device of this rate busy for as long as is measured.
 fn bytes_for(rate: Option<u64>) -> u64 {
     let bytes = rate.map_or(BYTES_MAX, |rate| (rate * SECONDS).min(BYTES_MAX * 2));
@@ -109,10 +85,10 @@ fn write(path: &Path, way: Way, bytes: u64) -> Result<f64> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).custom_flags(way.flags());
     let mut file = options.open(path).with_context(|| format!("{}", path.display()))?;
-    let mut buffer = AlignedBuffer::new(REQUEST_BYTES, 7);
+    let mut buffer = AlignedBuffer::filled(REQUEST_BYTES, 7);
     let begun = Instant::now();
     for _ in 0..bytes / REQUEST_BYTES as u64 {
-        file.write_all(buffer.bytes_mut())?;
+        file.write_all(buffer.as_mut_slice())?;
     }
     file.sync_all()?;
     Ok(per_second(bytes, begun))
@@ -121,11 +97,11 @@ fn write(path: &Path, way: Way, bytes: u64) -> Result<f64> {
 fn read(path: &Path, way: Way) -> Result<f64> {
     let mut file: File = OpenOptions::new().read(true).custom_flags(way.flags()).open(path)?;
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
-    let mut buffer = AlignedBuffer::new(REQUEST_BYTES, 0);
+    let mut buffer = AlignedBuffer::new(REQUEST_BYTES);
     let mut bytes = 0;
     let begun = Instant::now();
     loop {
-        match file.read(buffer.bytes_mut())? {
+        match file.read(buffer.as_mut_slice())? {
             0 => return Ok(per_second(bytes, begun)),
             count => bytes += count as u64,
         }

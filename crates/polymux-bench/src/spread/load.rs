@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use polymux_tier::measure::AlignedBuffer;
 
-use crate::moves::native::AlignedBuffer;
 use crate::moves::tiered::block_of_noise;
 use crate::parallel;
 
@@ -113,9 +113,9 @@ impl Load {
     /// Whatever the file systems report.
     pub fn write_each(self, places: &[(PathBuf, u64)], way: Way) -> Result<Measured> {
         let content = block_of_noise();
-        let mut aligned = AlignedBuffer::new(content.len(), 0);
-        aligned.bytes_mut().copy_from_slice(&content);
-        let noise: &[u8] = aligned.bytes_mut();
+        let mut aligned = AlignedBuffer::new(content.len());
+        aligned.as_mut_slice().copy_from_slice(&content);
+        let noise: &[u8] = aligned.as_mut_slice();
         self.measure(places, |part| {
             let mut options = OpenOptions::new();
             options.write(true).create(true).truncate(false).custom_flags(way.flags());

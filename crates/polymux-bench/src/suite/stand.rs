@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
+use polymux_tier::measure::AlignedBuffer;
 use rustix::fs::OFlags;
 
 use super::ground::{FIRST, Ground};
 use super::sides::{Side, SideKind};
 use super::workload::Scale;
 use super::workloads;
-use crate::moves::native::AlignedBuffer;
 use crate::throttled::Devices;
 
 /// Bytes of a device; the image is sparse.
@@ -176,11 +176,11 @@ impl Stand {
         let mut options = OpenOptions::new();
         options.write(true).create(true).custom_flags(i32::try_from(OFlags::DIRECT.bits())?);
         let mut file = options.open(&path)?;
-        let mut buffer = AlignedBuffer::new(request, 7);
+        let mut buffer = AlignedBuffer::filled(request, 7);
         self.throttle()?;
         let begun = Instant::now();
         for _ in 0..requests {
-            file.write_all(buffer.bytes_mut())?;
+            file.write_all(buffer.as_mut_slice())?;
         }
         let elapsed = begun.elapsed().as_secs_f64();
         self.unthrottle()?;

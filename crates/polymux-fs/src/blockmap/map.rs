@@ -1,6 +1,7 @@
 //! The map itself: home and exceptions.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::{END, Owner};
 
@@ -143,6 +144,11 @@ impl BlockMap {
         change
     }
 
+    /// Runs that nobody owns on purpose.
+    pub(crate) fn holes(&self) -> Vec<Range<u64>> {
+        self.exceptions().filter(|extent| extent.owner == Owner::Hole).map(|hole| hole.start..hole.end).collect()
+    }
+
     /// The runs that cover blocks `start..end`, in order.
     pub(crate) fn runs(&self, start: u64, end: u64) -> Vec<Run> {
         let mut runs = Vec::new();
@@ -201,9 +207,11 @@ impl BlockMap {
         change.added.push(extent);
     }
 
-    /// Cuts the map after `blocks` blocks: the owner of the last one owns what follows. With no block left, home does.
+    /// Cuts the map after `blocks` blocks: the owner of the last one owns what follows. With no block left, or where the last one
+    /// is a hole, home does: what the file may still grow to is somebody's.
     pub(crate) fn cut(&mut self, blocks: u64) -> MapChange {
-        let tail = if blocks == 0 { self.home.map(Owner::Slot) } else { self.run_at(blocks - 1).owner };
+        let last = if blocks == 0 { None } else { self.run_at(blocks - 1).owner };
+        let tail = last.filter(|owner| *owner != Owner::Hole).or(self.home.map(Owner::Slot));
         match tail {
             Some(owner) if self.has_exceptions() => self.assign(blocks, END, owner),
             _ => MapChange::default(),
@@ -262,7 +270,8 @@ mod tests {
                 let (change, start, end, owner) = match step {
                     Step::Assign(start, end, owner) => (map.assign(start, end, owner), start, end, owner),
                     Step::Cut(blocks) => {
-                        let tail = if blocks == 0 { Owner::Slot(0) } else { oracle[usize::try_from(blocks - 1).unwrap()] };
+                        let last = if blocks == 0 { Owner::Hole } else { oracle[usize::try_from(blocks - 1).unwrap()] };
+                        let tail = if last == Owner::Hole { Owner::Slot(0) } else { last };
                         (map.cut(blocks), blocks, END, tail)
                     }
                 };

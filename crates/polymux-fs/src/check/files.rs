@@ -140,6 +140,9 @@ fn map_of(
         }
         return Ok(None);
     };
+    if file.objects.len() == 1 {
+        return alone(exam, ino, home, entries).map(Some);
+    }
     let mut extents = Vec::with_capacity(entries.len());
     for (key, value) in entries {
         match (keys::end_block_of_key(key), ExtentRecord::decode(value)) {
@@ -168,6 +171,19 @@ fn map_of(
         exam.found(kind, Some(ino), detail, Some(std::mem::take(&mut repair)))?;
     }
     Ok(Some(mended.map))
+}
+
+/// The map of a file with one object. Whoever loads such a file passes its extents over, so that it was read and written
+/// without them.
+fn alone(exam: &mut Examination<'_>, ino: Ino, home: u8, entries: &[Entry]) -> Result<BlockMap> {
+    if !entries.is_empty() {
+        let mut repair = Batch::new();
+        entries.iter().for_each(|(key, _)| repair.delete(key));
+        exam.found(&kinds::EXTENT_ALONE, Some(ino), format!("it has {}", entries.len()), Some(repair))?;
+    }
+    let mut map = BlockMap::default();
+    map.set_home(home);
+    Ok(map)
 }
 
 fn mend(home: u8, objects: usize, extents: &[Extent]) -> Mended {

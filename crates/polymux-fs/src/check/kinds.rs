@@ -161,6 +161,8 @@ pub(super) static EXTENT_OVERLAP: FindingKind = error(
 );
 pub(super) static EXTENT_REDUNDANT: FindingKind =
     error("extent-redundant", "an extent says what holds without it", "it is removed");
+pub(super) static EXTENT_ALONE: FindingKind =
+    error("extent-alone", "a file with one object, which is wholly on it, has extents", "they are removed");
 pub(super) static HOME_MISSING: FindingKind = error(
     "home-missing",
     "a file has objects and no home tier",
@@ -244,7 +246,7 @@ pub(super) static COPY_INCOMPLETE: FindingKind = note(
 );
 
 /// Every kind of finding.
-pub static FINDING_KINDS: [&FindingKind; 71] = [
+pub static FINDING_KINDS: [&FindingKind; 72] = [
     &COPY_AHEAD,
     &COPY_UNREADABLE,
     &COPY_INCOMPLETE,
@@ -294,6 +296,7 @@ pub static FINDING_KINDS: [&FindingKind; 71] = [
     &EXTENT_SLOT,
     &EXTENT_OVERLAP,
     &EXTENT_REDUNDANT,
+    &EXTENT_ALONE,
     &HOME_MISSING,
     &INLINE_MISSING,
     &INLINE_SIZE,

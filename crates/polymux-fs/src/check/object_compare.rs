@@ -188,8 +188,12 @@ fn missing(exam: &mut Examination<'_>, ino: Ino, place: Place) -> Result<()> {
         let number = |of: u8| if of > slot { of - 1 } else { of };
         let change = map.renumber(home, number);
         change.removed.iter().for_each(|end| repair.delete(keys::extent(ino, *end)));
+        let has_extents = file.objects.len() > 2;
         for Extent { start, end, owner } in change.added {
-            repair.put(keys::extent(ino, end), ExtentRecord { start_block: start, owner }.encode());
+            match has_extents {
+                true => repair.put(keys::extent(ino, end), ExtentRecord { start_block: start, owner }.encode()),
+                false => repair.delete(keys::extent(ino, end)),
+            }
         }
         file.home = Some(number(home));
     }

@@ -1,7 +1,7 @@
 //! Pass over every record: whether it can be read, and whether the next numbers are above those in use.
 //!
 //! What is true here: a record is removed only where another one says the same (names, positions), where it is a hint (heat,
-//! the logical clock), where nothing but room depends on it (disowned ranges), or where its content is gone for good and it
+//! the logical clock, what a device can do), where nothing but room depends on it (disowned ranges), or where its content is gone for good and it
 //! only stands in the way (extended attributes). An inode, an extent or a content that cannot be read is left.
 
 use polymux_meta::Batch;
@@ -18,7 +18,7 @@ use crate::volume::BootId;
 const COOKIE_FIRST: u64 = 16;
 
 /// Kinds of which a record that cannot be read is removed, or says from then on that nothing is known (`K`).
-const REPLACEABLE: [char; 11] = ['d', 'c', 'p', 'g', 'h', 'x', 'o', 'L', 'S', 's', 'K'];
+const REPLACEABLE: [char; 12] = ['d', 'c', 'p', 'g', 'h', 'x', 'o', 'L', 'P', 'S', 's', 'K'];
 
 /// Kinds of the volume as a whole, which other passes look after.
 const OF_THE_VOLUME: [char; 4] = ['V', 'E', 't', 'n'];

@@ -1,16 +1,19 @@
 //! The state of a regular file.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use polymux_meta::Sequence;
 use polymux_tier::{Loan, ObjectRef};
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::sync::{Mutex, RwLock};
-use polymux_types::{TierId, Timestamp};
+use polymux_types::{ObjectId, TierId, Timestamp};
 
 use super::inline::InlineData;
 use super::io_mode::IoModes;
 use super::moving::MoveTicketPlace;
 use super::read_streams::ReadStreams;
+use super::write_streams::WriteStreams;
 use crate::blockmap::{BlockMap, NodeTable, Owner};
 use crate::error::{Error, Result};
 use crate::passthrough::{BackingId, Obstacle};
@@ -25,6 +28,16 @@ pub(crate) struct Layout {
     pub(crate) extenders: u64,
     pub(crate) error_sequence: u32,
     pub(crate) damaged: Vec<(u64, u64)>,
+}
+
+/// A transaction that takes the extender of a file off its record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AwaitedSwitch {
+    /// The extender until then.
+    pub(crate) tier: TierId,
+    /// From this byte on other tiers have the file.
+    pub(crate) from: u64,
+    pub(crate) sequence: Sequence,
 }
 
 /// How the open descriptions of a file do their I/O, and what the kernel has of it while it is passed through.
@@ -80,8 +93,22 @@ pub(crate) struct FileState {
     /// Number of the next sync of the volume when the file got its home, while nothing of it was promised to be durable since;
     /// 0 where something may have been.
     pub(crate) unpromised: AtomicU64,
+    /// Whether `switches` has something.
+    pub(crate) awaits_switch: AtomicBool,
+    /// Tiers that left the record as its extenders, where that may not be durable yet. A leaf.
+    pub(crate) switches: Mutex<Vec<AwaitedSwitch>>,
+    /// Times that it was made shorter. Changes under the barrier alone.
+    pub(crate) cuts: AtomicU64,
+    /// Up to here room was reserved behind its end.
+    pub(crate) reserved_end: AtomicU64,
+    /// Objects that were made since it was loaded and not synced since: their directory entries may not be durable. A leaf.
+    pub(crate) entries_unsynced: Mutex<Vec<ObjectId>>,
+    /// Objects on tiers that are away, of which what lies behind its end was given up. A leaf.
+    pub(crate) cut_off: Mutex<HashSet<(TierId, ObjectId)>>,
     /// Streams of reads, while it is on several tiers. A leaf.
     pub(crate) read_streams: Mutex<ReadStreams>,
+    /// Streams of writes, while it is not spread. A leaf.
+    pub(crate) write_streams: Mutex<WriteStreams>,
     /// Held while an object is added to the list, by writers of disjoint ranges.
     pub(crate) adding_object: Mutex<()>,
     pub(crate) layout: RwLock<Layout>,
@@ -131,9 +158,16 @@ impl FileState {
             append: Mutex::new(()),
             nodes: NodeTable::default(),
             read_streams: Mutex::default(),
+            write_streams: Mutex::default(),
             spreads: AtomicBool::new(false),
             may_grow_unsettled: AtomicBool::new(false),
             unpromised: AtomicU64::new(0),
+            awaits_switch: AtomicBool::new(false),
+            switches: Mutex::default(),
+            cuts: AtomicU64::new(0),
+            reserved_end: AtomicU64::new(0),
+            entries_unsynced: Mutex::default(),
+            cut_off: Mutex::default(),
             adding_object: Mutex::new(()),
             layout_sequence: AtomicU64::new(0),
             inline: InlineData::new(layout.objects.is_empty() && layout.size_floor > 0),
@@ -219,6 +253,11 @@ impl Layout {
     pub(crate) fn slot_on(&self, tier: TierId) -> Result<u8> {
         let lost = || Error::corrupted(format!("the object of a file on tier {tier}"), "it was lost");
         self.slot_of(tier).ok_or_else(lost)
+    }
+
+    /// Whether the file has one object, which owns all of it.
+    pub(crate) fn is_wholly_on_one(&self) -> bool {
+        self.objects.len() == 1 && !self.map.has_exceptions()
     }
 
     /// Slot of the tail, where there is one.

@@ -3,7 +3,9 @@
 //! What is true here:
 //! * There is at most one `Inode` of a number in memory while anybody refers to it. One that was loaded comes in only if
 //!   none of its shard left since before it was read: what changes a record is in the table while it does.
-//! * One that is pinned, open, or has times or a size that are not in its record stays.
+//! * One that is open, deleted but still pinned, or has times or a size that are not in its record stays.
+//! * Of one that is pinned and leaves, its shard keeps the count (`PinCounts`), and it has that again when it comes back. So the
+//!   memory that is taken by what the kernel knows does not grow with inodes (it knows millions after a walk).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use smallvec::SmallVec;
 
 use super::Inode;
 use super::number_hash::NumberMap;
+use super::pin_counts::PinCounts;
 use crate::error::Result;
 use crate::store::BLOCK_BITS;
 
@@ -66,6 +69,8 @@ struct Slots {
     order: VecDeque<Ino>,
     /// Inodes that ever left.
     departures: u64,
+    /// Pins of those that left.
+    pins: PinCounts,
 }
 
 /// Locks of neighbouring shards are not on the same cache lines.
@@ -94,6 +99,8 @@ impl Slots {
             if !is_full || was_used || Arc::strong_count(&slot.inode) > 1 || must_stay(&slot.inode) {
                 self.order.push_back(ino);
             } else {
+                let pins = std::mem::take(&mut slot.inode.lifecycle.lock().pins);
+                self.pins.put(ino, pins);
                 evicted.extend(self.inodes.remove(&ino));
                 self.departures += 1;
             }
@@ -143,6 +150,7 @@ impl InodeTable {
                 continue;
             }
             let Some(inode) = loaded?.map(Arc::new) else { return Ok(None) };
+            inode.lifecycle.lock().pins = slots.pins.take(ino);
             slots.insert(inode.clone());
             let evicted = slots.evict(self.idle_per_shard_max);
             drop(slots);
@@ -154,6 +162,17 @@ impl InodeTable {
     /// The inode of a number where it is in memory.
     pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
         self.shard(ino).read().inodes.get(&ino).map(Slot::take)
+    }
+
+    /// Takes pins of an inode back where it is not in memory; where it is, it is returned, and nothing was done.
+    pub(crate) fn unpin_absent(&self, ino: Ino, count: u64) -> Option<Arc<Inode>> {
+        let mut slots = self.shard(ino).write();
+        if let Some(slot) = slots.inodes.get(&ino) {
+            return Some(slot.take());
+        }
+        let pins = slots.pins.take(ino);
+        slots.pins.put(ino, pins.saturating_sub(count));
+        None
     }
 
     /// Adds an inode that was just made.
@@ -190,8 +209,15 @@ fn must_stay(inode: &Inode) -> bool {
     // Unsynced bytes are the tier's to remember: it keeps the mark, and a failure, until a sync of the object is asked for.
     // A size that is not on record is not.
     inode.times_dirty.load(Ordering::Acquire)
-        || inode.lifecycle.lock().in_use()
+        || is_referred_to(inode)
         || inode.file().is_some_and(super::FileState::has_unsettled_tail)
+}
+
+/// Whether more than a count has to be remembered of who refers to it.
+fn is_referred_to(inode: &Inode) -> bool {
+    let lifecycle = inode.lifecycle.lock();
+    // Without a name, its last reference deletes it.
+    lifecycle.handles > 0 || lifecycle.pins > 0 && (lifecycle.gone || inode.common.read().links == 0)
 }
 
 #[cfg(test)]
@@ -231,15 +257,38 @@ mod tests {
         let table = InodeTable::new(SHARDS);
         let held = Arc::new(inode(1, 1));
         table.insert(held.clone());
-        let pinned = Arc::new(inode(2, 1));
-        pinned.lifecycle.lock().pins = 1;
-        table.insert(pinned);
-        for ino in 3..20_000 {
+        let open = Arc::new(inode(2, 1));
+        open.lifecycle.lock().handles = 1;
+        table.insert(open);
+        let deleted = Arc::new(inode(3, 1));
+        deleted.common.write().links = 0;
+        deleted.lifecycle.lock().pins = 1;
+        table.insert(deleted);
+        for ino in 4..20_000 {
             table.insert(Arc::new(inode(ino, 1)));
         }
         assert!(table.len() < SHARDS * 4, "{} inodes stay", table.len());
         assert!(table.get(Ino(1)).is_some_and(|found| Arc::ptr_eq(&found, &held)));
-        assert!(table.get(Ino(2)).is_some());
+        assert!(table.get(Ino(2)).is_some() && table.get(Ino(3)).is_some());
+    }
+
+    #[test]
+    fn of_what_is_pinned_the_count_stays_and_comes_back_with_it() {
+        let table = InodeTable::new(SHARDS);
+        for ino in 1..20_000 {
+            let pinned = inode(ino, 1);
+            pinned.lifecycle.lock().pins = 3;
+            table.insert(Arc::new(pinned));
+        }
+        assert!(table.len() < SHARDS * 4, "{} inodes stay", table.len());
+        let absent = (1..20_000).map(Ino).find(|ino| table.get(*ino).is_none()).expect("most have left");
+        assert!(table.unpin_absent(absent, 1).is_none());
+        let load = || Ok(Some(inode(absent.0, 1)));
+        let back = table.get_or_load(absent, load).expect("loaded").expect("it exists");
+        assert_eq!(back.lifecycle.lock().pins, 2);
+        let present = table.unpin_absent(absent, 1).expect("it is in memory");
+        assert!(Arc::ptr_eq(&present, &back));
+        assert_eq!(back.lifecycle.lock().pins, 2, "whoever asks takes them back himself");
     }
 
     #[test]

@@ -139,6 +139,8 @@ impl Core {
         for part in self.parts(file, start, end) {
             self.reserve_part(inode, file, &part)?;
         }
+        // Whoever writes there finds it where the end of the file is.
+        file.reserved_end.fetch_max(end, Ordering::AcqRel);
         Ok(())
     }
 

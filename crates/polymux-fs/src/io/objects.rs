@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use polymux_tier::TierError;
 use polymux_types::{Errno, Ino, TierId};
 
-use crate::core::Core;
+use crate::core::{Core, Transaction};
 use crate::error::{ErrorKind, Result};
-use crate::inode::{FileState, Inode};
+use crate::inode::{FileState, Inode, Layout};
 use crate::placement::Request;
-use crate::store::{ObjectEntry, ObjectRole};
+use crate::store::{ObjectEntry, ObjectRole, keys};
 
 impl Core {
     /// Gives a file its home, where it has none yet, and its inline bytes go there. Called by whoever may make the file
@@ -77,11 +77,30 @@ impl Core {
         drop(layout);
         let entry = self.make_object(inode, tier)?;
         self.transact(&[inode], |transaction| {
-            file.layout.write().objects.push(entry);
+            let mut layout = file.layout.write();
+            self.begin_extents(transaction, inode, &layout)?;
+            file.entries_unsynced.lock().push(entry.object);
+            layout.objects.push(entry);
+            drop(layout);
             transaction.put_inode(inode);
             Ok(())
         })?;
         Ok(entry)
+    }
+
+    /// Makes the extents on record those of the map. Called inside the transaction that adds an object to a file, before that.
+    ///
+    /// As long as a file has one object nobody looks for its extents, and what older programs and repairs left of some would come
+    /// back with the second object, over what was written since.
+    pub(crate) fn begin_extents(&self, transaction: &mut Transaction, inode: &Inode, layout: &Layout) -> Result<()> {
+        if layout.objects.len() != 1 {
+            return Ok(());
+        }
+        for end in self.metadata.extent_ends(inode.ino)? {
+            transaction.batch.delete(keys::extent(inode.ino, end));
+        }
+        layout.map.exceptions().for_each(|extent| transaction.put_extent(inode.ino, &extent));
+        Ok(())
     }
 
     /// Carries out what is disowned on an object before its ranges are used again: later it would free what is written

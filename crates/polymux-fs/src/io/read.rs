@@ -97,7 +97,12 @@ impl Core {
                 plan(inode, file, &layout, offset, buffer.len())?
             };
             let Some(plan) = plan else { return Ok(0) };
-            self.read_ahead_of_stream(file, (offset, plan.end - offset), wait)?;
+            let stream = self.stream_window(file, plan.end - offset);
+            if let Some(window) = stream.filter(|_| wait == Wait::Never)
+                && file.read_streams.lock().would_ask(offset, plan.end - offset, window)
+            {
+                return Err(ErrorKind::WouldBlock.into());
+            }
             if (wait, keeper) == (Wait::Never, Keeper::Reader) && read_to_the_end(&plan, offset).is_some() {
                 // Pages that were not written out yet are waited for where they are given up.
                 return Err(ErrorKind::WouldBlock.into());
@@ -105,6 +110,9 @@ impl Core {
             let outcome = self.carry_out_read(&plan, offset, buffer, (wait, keeper));
             if file.nodes.map_unchanged_since(block_of(offset)..block_after(plan.end), plan.noted) {
                 if let Ok(count) = &outcome {
+                    // Whoever must not wait notes the read and asks for nothing.
+                    let window = stream.map(|window| if wait == Wait::Never { 0 } else { window });
+                    self.read_ahead_of_stream(file, (offset, plan.end - offset), window);
                     self.note_access(inode, AccessKind::Read, offset, *count);
                 }
                 return outcome;
@@ -144,25 +152,23 @@ impl Core {
         Ok(filled)
     }
 
-    /// A file on several tiers is read ahead on all of them at once: no file system below sees more of the stream than its own
-    /// ranges. Whoever must not wait is sent away before that.
-    fn read_ahead_of_stream(&self, file: &FileState, (offset, length): (u64, u64), wait: Wait) -> Result<()> {
+    /// How far a stream that a read belongs to is read ahead; `None` where nothing is.
+    fn stream_window(&self, file: &FileState, length: u64) -> Option<u64> {
         if !self.may_spread.load(Ordering::Acquire)
             || length <= SINGLE_READ_MAX as u64
             || file.layout.read().objects.len() < 2
         {
-            return Ok(());
+            return None;
         }
         let open = self.handles.len().max(1) as u64;
-        let window = (READ_AHEAD_BYTES_ALL / open).clamp(READ_AHEAD_BYTES_MIN, READ_AHEAD_BYTES_MAX);
-        let wanted = match wait {
-            Wait::Allowed => file.read_streams.lock().note(offset, length, window),
-            Wait::Never if file.read_streams.lock().would_ask(offset, length, window) => {
-                return Err(ErrorKind::WouldBlock.into());
-            }
-            Wait::Never => file.read_streams.lock().note(offset, length, 0),
-        };
-        let Some(wanted) = wanted else { return Ok(()) };
+        Some((READ_AHEAD_BYTES_ALL / open).clamp(READ_AHEAD_BYTES_MIN, READ_AHEAD_BYTES_MAX))
+    }
+
+    /// A file on several tiers is read ahead on all of them at once: no file system below sees more of the stream than its own
+    /// ranges. The reader has his own bytes by then.
+    fn read_ahead_of_stream(&self, file: &FileState, (offset, length): (u64, u64), window: Option<u64>) {
+        let Some(window) = window else { return };
+        let Some(wanted) = file.read_streams.lock().note(offset, length, window) else { return };
         let end = wanted.end.min(file.size());
         let parts: Vec<(Run, ObjectEntry)> = {
             let layout = file.layout.read();
@@ -183,7 +189,6 @@ impl Core {
                 tier.read_ahead(reference_of(&entry), from, to.saturating_sub(from));
             }
         }
-        Ok(())
     }
 
     /// Range nodes whose end was read go out of the memory of their tiers: whoever reads on has them.

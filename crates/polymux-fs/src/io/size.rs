@@ -9,14 +9,14 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_tier::TierError;
+use polymux_tier::{TierError, Wait};
 
 use super::truncate::cut_damage;
 use crate::blockmap::Owner;
 use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::{ErrorKind, Result};
-use crate::inode::{FileState, Inode, reference_of};
+use crate::inode::{AwaitedSwitch, FileState, Inode, reference_of};
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::ObjectEntry;
 
@@ -166,6 +166,8 @@ impl Core {
             return Ok(());
         }
         self.settle(inode, file)?;
+        let tier = file.layout.read().object(slot).tier;
+        self.wait_for_switch(file, tier, u64::MAX, Wait::Allowed)?;
         // What a cut left to be freed on this object would be freed later, under what is appended now.
         let entry = file.layout.read().object(slot);
         self.reclaim_object(inode, &entry)?;
@@ -194,7 +196,9 @@ impl Core {
             drop(layout);
             transaction.put_inode(inode);
             Ok(())
-        })
+        })?;
+        file.await_switch(AwaitedSwitch { tier: entry.tier, from: size, sequence: inode.last_sequence() });
+        Ok(())
     }
 
     /// Units of 512 bytes on all tiers. Inline bytes count too: programs take a file without blocks for one hole.

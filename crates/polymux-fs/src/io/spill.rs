@@ -125,7 +125,7 @@ impl Core {
             file.nodes.mark_map_changed(first..END);
             let change = layout.map.assign(first, END, Owner::Slot(slot));
             layout.extenders = 1 << tier.0;
-            transaction.put_map_change(inode.ino, &change);
+            transaction.put_map_change(inode.ino, layout, &change);
             Ok(())
         })?;
         Counters::count(&self.counters.tail_switches);
@@ -133,6 +133,7 @@ impl Core {
     }
 
     fn write_new_bytes(&self, file: &FileState, entry: &ObjectEntry, position: u64, data: &[u8]) -> Result<usize> {
+        self.wait_for_switch(file, entry.tier, position + data.len() as u64, Wait::Allowed)?;
         let slot = file.layout.read().slot_of(entry.tier);
         if let Some(slot) = slot {
             file.note_unsynced(slot, position, position + data.len() as u64);
@@ -272,7 +273,7 @@ impl Core {
             if last == END {
                 layout.extenders = 1 << claim.tier.0;
             }
-            transaction.put_map_change(inode.ino, &change);
+            transaction.put_map_change(inode.ino, layout, &change);
             transaction.delete_disowned(claim);
             if let Some(record) = &disowned {
                 transaction.put_disowned(record);

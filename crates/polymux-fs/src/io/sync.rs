@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use polymux_tier::{Tier, TierError, Wait};
 use smallvec::SmallVec;
 
+use super::spread::{Recorded, join};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
@@ -39,6 +40,7 @@ impl Core {
     ) -> Result<()> {
         match (outcome, written) {
             (Some(Ok(())), _) => {
+                file.entries_unsynced.lock().retain(|object| *object != entry.object);
                 if !file.is_changed_directly() {
                     let less = |left: u32| left.checked_sub(1);
                     let _ = file.has_direct_changes.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
@@ -113,22 +115,29 @@ impl Core {
         // Before anything is durable: whoever would forget what is not promised sees it, or is seen below.
         file.unpromised.store(0, Ordering::SeqCst);
         loop {
-            // Nobody makes the file shorter until its size is on record. What is inline takes the barrier by itself.
-            let may_hold = file.spreads.load(Ordering::Acquire) && !file.is_inline();
-            let steady = may_hold.then(|| file.barrier.read());
-            let size = file.size();
-            self.sync_data_and_log(inode, file)?;
-            match steady {
-                _ if !file.may_grow_unsettled.load(Ordering::Acquire) => return Ok(()),
-                _ if !file.has_unsettled_tail() => {
-                    // Somebody beside this put the size on record, and may not have made that durable. It is seen in memory
-                    // before its sequence is known, which the lock waits for.
-                    drop(inode.record_lock.lock());
-                    return self.flush_inode(inode);
-                }
-                Some(_) => return self.record_floor(inode, file, size).and_then(|()| self.flush_inode(inode)),
-                // It began to be spread just now.
-                None => file.spreads.store(true, Ordering::Release),
+            let noted = file.may_grow_unsettled.load(Ordering::Acquire).then(|| self.note_before_sync(file));
+            let synced = self.sync_data_and_log(inode, file);
+            if !file.may_grow_unsettled.load(Ordering::Acquire) {
+                return synced;
+            }
+            // Where there is nothing noted it began to be spread just now.
+            let Some(noted) = noted else {
+                synced?;
+                continue;
+            };
+            // A sync beside this one may have been told of a loss that it has not put on record yet.
+            drop(file.sync_gate.write());
+            // Nobody makes the file shorter while its size goes on record. He may while the devices work.
+            let _steady = file.barrier.read();
+            if !file.has_unsettled_tail() {
+                // Somebody beside this put the size on record, and may not have made that durable. It is seen in memory
+                // before its sequence is known, which the lock waits for.
+                drop(inode.record_lock.lock());
+                return join(synced, self.flush_inode(inode));
+            }
+            let recorded = self.record_after_sync(inode, file, &noted, synced);
+            if recorded != Ok(Recorded::NotCovered) {
+                return join(recorded.map(drop), self.flush_inode(inode));
             }
         }
     }
@@ -176,7 +185,7 @@ impl Core {
         for (object, written, sync, waited_for) in pending {
             let synced = sync.map(PendingSync::wait);
             drop(waited_for);
-            outcome = outcome.and(self.note_synced(inode, file, object, written, synced));
+            outcome = join(outcome, self.note_synced(inode, file, object, written, synced));
         }
         drop(gate);
         outcome
@@ -188,6 +197,9 @@ impl Core {
         let wants_sync = |(_, entry): &(u8, ObjectEntry)| {
             let tier = self.tiers.by_id(entry.tier).ok().and_then(|handle| handle.shared());
             tier.is_none_or(|tier| tier.is_unsynced(reference_of(entry)))
+                // Of one that was never written only a spread file makes a promise.
+                || file.may_grow_unsettled.load(Ordering::Acquire)
+                    && file.entries_unsynced.lock().contains(&entry.object)
         };
         (0_u8..).zip(file.layout.read().objects.iter().copied()).filter(wants_sync).collect()
     }

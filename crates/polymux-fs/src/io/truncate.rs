@@ -15,7 +15,7 @@ use polymux_types::limits::FILE_SIZE_MAX;
 
 use super::layout_change::Company;
 use super::{block_after, block_of, start_of};
-use crate::blockmap::END;
+use crate::blockmap::{END, Owner};
 use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{FileState, Inode, reference_of};
@@ -39,6 +39,10 @@ impl Core {
             return Ok(());
         }
         let present = file.size();
+        if size < present {
+            file.cuts.fetch_add(1, Ordering::AcqRel);
+            file.reserved_end.store(0, Ordering::Release);
+        }
         if size == 0 && file.is_passed_through() {
             // Whoever has it open goes on using the object that it has.
             self.cut_single(inode, file, 0)?;
@@ -50,7 +54,7 @@ impl Core {
             self.extend(inode, file, size)
         } else if size < present {
             self.check_tiers_present(file)?;
-            if file.layout.read().objects.len() == 1 {
+            if file.layout.read().is_wholly_on_one() {
                 self.cut_single(inode, file, size)
             } else {
                 self.cut_several(inode, file, size)
@@ -81,7 +85,7 @@ impl Core {
             layout.extenders = 0;
             layout.damaged.clear();
             file.unsynced.lock().clear();
-            transaction.put_map_change(inode.ino, &change);
+            transaction.put_map_change(inode.ino, layout, &change);
             for record in &disowned {
                 transaction.put_disowned(record);
             }
@@ -169,10 +173,17 @@ impl Core {
             file.nodes.mark_map_changed(block_of(size)..END);
             file.size.store(size, Ordering::Release);
             let change = layout.map.cut(block_after(size));
+            let mut change = change;
+            if layout.objects.len() == 1 {
+                // It has no holes on record.
+                for hole in layout.map.holes() {
+                    change.then(layout.map.assign(hole.start, hole.end, Owner::Slot(0)));
+                }
+            }
             layout.size_floor = size;
             layout.extenders = 0;
             cut_damage(&mut layout.damaged, size);
-            transaction.put_map_change(inode.ino, &change);
+            transaction.put_map_change(inode.ino, layout, &change);
             for record in &disowned {
                 transaction.put_disowned(record);
             }

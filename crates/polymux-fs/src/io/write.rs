@@ -137,6 +137,7 @@ impl Core {
             }
             let length = data.len() as u64;
             self.ensure_home(inode, file, &Request { length, file_end: end, partial: false, except: None })?;
+            self.check_growth(file)?;
         }
         if wait == Wait::Never && file.layout.read().map.run_at(block_of(offset)).end < block_after(end) {
             // A write over several runs may need room on another tier in the middle.
@@ -236,6 +237,7 @@ impl Core {
         if data.is_empty() {
             return Err(ErrorKind::NoSpace.into());
         }
+        self.wait_for_switch(file, entry.tier, position + data.len() as u64, wait)?;
         file.note_unsynced(slot, position, position + data.len() as u64);
         file.blocks_stale.store(true, Ordering::Release);
         let count = handle.transfer(
@@ -246,6 +248,8 @@ impl Core {
         handle.note_written(count);
         if file.spreads.load(Ordering::Relaxed) {
             self.write_behind.wrote(&handle, reference_of(entry), position, count);
+        } else {
+            self.write_stream_behind(file, position, count);
         }
         Ok(count)
     }

@@ -163,6 +163,7 @@ impl Core {
             }
             let runs = part.selection().runs(layout, &part.ranges, size);
             if part.target_object == TargetObject::New {
+                self.begin_extents(transaction, inode, layout)?;
                 layout.objects.push(part.target);
             }
             let slot = layout.slot_on(part.target.tier)?;
@@ -184,13 +185,13 @@ impl Core {
                 });
             }
             if let Hold::File(_) = hold {
-                let (compacted, dropped) = file.compact(layout);
+                let (compacted, dropped) = file.compact(layout, |entry| !self.disowned.holds(entry.tier, entry.object));
                 change.then(compacted);
                 // The whole object goes, so its ranges need not.
                 disowned.retain(|record| !dropped.iter().any(|entry| entry.object == record.object));
                 disowned.extend(dropped.iter().map(disown_object));
             }
-            transaction.put_map_change(inode.ino, &change);
+            transaction.put_map_change(inode.ino, layout, &change);
             part.claims.iter().for_each(|claim| transaction.delete_disowned(claim));
             disowned.iter().for_each(|record| transaction.put_disowned(record));
             Ok(disowned)

@@ -22,14 +22,24 @@ impl FileState {
     /// Takes objects that own nothing out of the layout; where home is one of them, the owner of the tail becomes home.
     /// Returns what changed in the map, and the objects, which are to be disowned in the same transaction. Called with the
     /// barrier held alone and, as every change of the layout, inside a transaction.
-    pub(super) fn compact(&self, layout: &mut Layout) -> (MapChange, Vec<ObjectEntry>) {
+    ///
+    /// A file with one object has no extents: what was a hole is that object's, unless something on it is still to be freed
+    /// (`is_free` says so).
+    pub(super) fn compact(
+        &self,
+        layout: &mut Layout,
+        is_free: impl Fn(&ObjectEntry) -> bool,
+    ) -> (MapChange, Vec<ObjectEntry>) {
         let owners = layout.map.owners();
         let extender = layout.extender().map(|(slot, _)| slot);
         let is_idle = |slot: u8| !owners.contains(&slot) && extender != Some(slot);
         let slots = || (0_u8..).zip(&layout.objects);
         let kept: Vec<u8> = slots().map(|(slot, _)| slot).filter(|slot| !is_idle(*slot)).collect();
         let home = layout.map.home().expect("a file with objects has a home");
-        if kept.len() == layout.objects.len() || kept.is_empty() {
+        let holes = layout.map.holes();
+        let left = kept.first().map(|slot| layout.object(*slot)).filter(|_| kept.len() == 1);
+        let keeps_holes = !holes.is_empty() && left.is_some_and(|entry| !is_free(&entry));
+        if kept.len() == layout.objects.len() || kept.is_empty() || keeps_holes {
             return (MapChange::default(), Vec::new());
         }
         let dropped = slots().filter(|(slot, _)| is_idle(*slot)).map(|(_, entry)| *entry).collect();
@@ -43,7 +53,11 @@ impl FileState {
             u8::try_from(place).expect("there are no more slots than before")
         };
         self.nodes.mark_map_changed(0..END);
-        let change = layout.map.renumber(new_home, numbers);
+        let mut change = MapChange::default();
+        for hole in holes.into_iter().filter(|_| left.is_some()) {
+            change.then(layout.map.assign(hole.start, hole.end, Owner::Slot(kept[0])));
+        }
+        change.then(layout.map.renumber(new_home, numbers));
         layout.objects = kept.iter().map(|slot| layout.object(*slot)).collect();
         let mut unsynced = self.unsynced.lock();
         unsynced.retain(|(slot, ..)| kept.contains(slot));
@@ -72,9 +86,9 @@ impl Core {
             if inode.lifecycle.lock().gone || !has_idle_objects(layout) {
                 return Ok(Vec::new());
             }
-            let (change, dropped) = file.compact(layout);
+            let (change, dropped) = file.compact(layout, |entry| !self.disowned.holds(entry.tier, entry.object));
             let disowned: Vec<_> = dropped.iter().map(disown_object).collect();
-            transaction.put_map_change(inode.ino, &change);
+            transaction.put_map_change(inode.ino, layout, &change);
             disowned.iter().for_each(|record| transaction.put_disowned(record));
             Ok(disowned)
         };

@@ -10,7 +10,7 @@ use super::copy::StopRule;
 use super::part::Part;
 use crate::core::Core;
 use crate::inode::Inode;
-use crate::sched::Direction;
+use crate::sched::{Direction, Ready};
 use crate::space::TierHandle;
 
 /// Longest wait before a mover looks again whether it must stop.
@@ -48,8 +48,9 @@ impl Core {
         if rule == StopRule::Never {
             return operation(tier);
         }
+        let mut ready = Ready::default();
         loop {
-            let wait = tier.schedule.admit(bytes, self.clock.elapsed());
+            let wait = tier.schedule.admit(bytes, &tier.read_lane, &mut ready, self.clock.elapsed());
             if wait.is_zero() {
                 break;
             }

@@ -45,6 +45,9 @@ impl Core {
             Err(error) => log::error!("volume {}: what is known of the use of files is not saved: {error}", self.name),
         }
         let now_ms = self.elapsed_ms();
+        if let Err(error) = self.keep_profiles() {
+            log::error!("volume {}: what is known of the speed of tiers is not saved: {error}", self.name);
+        }
         if now_ms >= self.flush_due_ms.load(Ordering::Relaxed) {
             let interval_ms = u64::from(self.options.flush_interval_ms);
             self.flush_due_ms.store(now_ms.saturating_add(interval_ms), Ordering::Relaxed);
@@ -227,6 +230,7 @@ impl Core {
         outcome = outcome.and(self.ask_sizes(FILES_AT_UNMOUNT).map(drop));
         outcome = outcome.and(self.heat.save_all(&self.metadata, self.logical_clock.now()).map(drop));
         outcome = outcome.and(self.save_logical_clock());
+        outcome = outcome.and(self.save_profiles());
         outcome = outcome.and(self.stamp_before_unmount());
         outcome = outcome.and(self.sync_volume());
         outcome = outcome.and(self.free_all_disowned());

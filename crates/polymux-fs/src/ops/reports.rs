@@ -59,6 +59,7 @@ impl Core {
                     shares_file_system_with: self.tiers.sharing_with(tier),
                     counters: tier.present().map(polymux_tier::Tier::counters).unwrap_or_default(),
                     taken_out: tier.times_taken_out(),
+                    profile: tier.profile(),
                     load: self.load_of(tier),
                 }
             })
@@ -93,6 +94,7 @@ impl Core {
         let now = self.clock.elapsed();
         let load = tier.schedule.load(now);
         let (read, write) = tier.lane_reports(now);
+        let (moves_waited, behind_waited) = tier.deferral_reports();
         let budget = self.write_budget.budget_left(tier.id, self.logical_clock.now());
         TierLoadReport {
             foreground_read: load.foreground_read,
@@ -106,6 +108,8 @@ impl Core {
             write_budget_left: (budget != u64::MAX).then_some(budget),
             read,
             write,
+            moves_waited,
+            behind_waited,
         }
     }
 

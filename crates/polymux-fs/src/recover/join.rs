@@ -55,6 +55,7 @@ impl Core {
         self.flush_through_copy(joined?)?;
         log::info!("volume {}: tier `{}` joined as number {id}", self.name, handle.name);
         handle.note_room_freed();
+        handle.set_deferral_max(self.options.deferral_ms_max);
         self.tiers.add(handle, position);
         Ok(id)
     }
@@ -146,7 +147,10 @@ impl Core {
         put_number_range_end(&mut batch, NumberKind::Tier, next_tier);
         match change(present) {
             Some(record) => batch.put(keys::tier(id), record.encode()),
-            None => batch.delete(keys::tier(id)),
+            None => {
+                batch.delete(keys::tier(id));
+                batch.delete(keys::profile(id));
+            }
         }
         self.metadata.commit(batch)
     }

@@ -26,6 +26,18 @@ fn refused(reason: impl Into<String>) -> VolumeError {
     VolumeError::TierRefused(reason.into())
 }
 
+fn busy(reason: impl Into<String>) -> VolumeError {
+    VolumeError::TierBusy(reason.into())
+}
+
+/// How many files have an object on a tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FilesOnTier {
+    pub(crate) named: usize,
+    /// Removed, and open still or not reclaimed yet; or never named.
+    pub(crate) nameless: usize,
+}
+
 impl Core {
     /// Puts on record that files leave a tier; see [`crate::FileSystem::start_drain`].
     pub(crate) fn start_drain(&self, name: &str) -> EventResult<TierId> {
@@ -142,19 +154,27 @@ impl Core {
     }
 
     fn check_no_file_on(&self, handle: &TierHandle) -> EventResult<()> {
+        let counted = |files: usize| if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
         let files = self.files_on(handle.id)?;
-        if files == 0 {
-            return Ok(());
+        if files.named > 0 {
+            let files = counted(files.named + files.nameless);
+            return Err(refused(format!("tier `{}` still holds data of {files}: drain it first", handle.name)));
         }
-        let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
-        Err(refused(format!("tier `{}` still holds data of {files}: drain it first", handle.name)))
+        if files.nameless > 0 {
+            let files = counted(files.nameless);
+            return Err(busy(format!(
+                "tier `{}` still holds data of {files} removed while in use: try again when nobody has them open",
+                handle.name
+            )));
+        }
+        Ok(())
     }
 
     /// Refuses a tier that holds anything. Called once nothing new comes to it.
     fn check_empty(&self, handle: &TierHandle) -> EventResult<()> {
         let (name, id) = (&handle.name, handle.id);
         if self.moves.is_busy(id) {
-            return Err(refused(format!("something is just being moved to tier `{name}`: try again in a moment")));
+            return Err(busy(format!("something is just being moved to tier `{name}`: try again in a moment")));
         }
         self.check_no_file_on(handle)?;
         // What was given up may go at once, here also where the tier is slow; what it refuses to give up stays.
@@ -162,14 +182,14 @@ impl Core {
         while handle.present().is_some() && self.free_disowned_on(id)? > 0 {}
         let pending = self.metadata.disowned()?.iter().filter(|record| record.tier == id).count();
         if pending > 0 {
-            return Err(refused(format!(
+            return Err(busy(format!(
                 "tier `{name}` still holds what no file owns any more and what is not freed yet (ranges: {pending}): try \
                  again in a moment"
             )));
         }
         let objects = self.objects_on_tier(handle)?;
         if objects > 0 {
-            return Err(refused(format!(
+            return Err(busy(format!(
                 "tier `{name}` still holds {objects} objects that no file names yet: try again in a moment"
             )));
         }
@@ -181,14 +201,14 @@ impl Core {
         handle.present().map_or(Ok(0), |tier| objects_on(tier).map_err(|error| handle.note_error(error)))
     }
 
-    /// Files of which a tier has an object, those without a name included.
-    pub(crate) fn files_on(&self, tier: TierId) -> Result<usize> {
-        let mut files = 0;
+    /// Files of which a tier has an object.
+    pub(crate) fn files_on(&self, tier: TierId) -> Result<FilesOnTier> {
+        let mut files = FilesOnTier::default();
         self.metadata.for_each_inode(|_, record| {
             if let InodeBody::Regular(file) = record.body
                 && file.objects.iter().any(|entry| entry.tier == tier)
             {
-                files += 1;
+                *(if record.links == 0 { &mut files.nameless } else { &mut files.named }) += 1;
             }
             Ok(())
         })?;

@@ -48,6 +48,12 @@ pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<
     *core.sizes_asked.lock() = (!was_clean).then_some(Ino(0));
     core.epoch.store(epoch.epoch.0, Ordering::Release);
     core.read_holders()?;
+    for (id, profile) in core.metadata.profiles()? {
+        // Numbers of tiers are never used again: what is left of one that left is of no tier that is there.
+        if let Ok(handle) = core.tiers.by_id(id) {
+            handle.set_profile(profile);
+        }
+    }
     if options.access == Access::ReadWrite {
         core.forget_tiers(&unlisted)?;
         core.raise_epoch(epoch.epoch, &labels)?;

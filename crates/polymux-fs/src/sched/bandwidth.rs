@@ -26,8 +26,19 @@ const FOLLOW_SECONDS: f64 = 0.3;
 /// Bytes that are under way as one request, at most: what an interval that has not ended may still deliver at once.
 const REQUEST_BYTES_MAX: u64 = 2 << 20;
 
+/// Busy time for which counts what was known of a device before anything was measured here.
+const KNOWN_BEFORE_SECONDS: f64 = 0.05;
+
+/// Intervals whose requests were at least so long on average tell what a device delivers one after the other.
+const LARGE_REQUEST_BYTES: u64 = 256 << 10;
+
 /// Share of an interval in percent from which a device that was busy in it counts as saturated.
 const SATURATED_PERCENT: u64 = 90;
+
+/// What takes longer came from the device: this many microseconds,
+const DEVICE_SERVICE_US: u64 = 100;
+/// and one more for each of this many bytes, which memory is copied in.
+const MEMORY_BYTES_PER_US: u64 = 1000;
 
 /// What one direction of a tier delivers, as of a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +76,13 @@ pub(crate) struct Lane {
     /// the bits of floats; no time while nothing is known. One who evaluates changes them.
     memory_bytes: AtomicU64,
     memory_seconds: AtomicU64,
+    /// Of all intervals of large requests since mounting.
+    learnt_bytes: AtomicU64,
+    learnt_us: AtomicU64,
     last_service_us: AtomicU64,
+    /// When the last request ended, and the last one that took the device; 0: never.
+    ended_us: AtomicU64,
+    served_by_device_us: AtomicU64,
     last_busy_percent: AtomicU64,
 }
 
@@ -75,13 +92,6 @@ pub(crate) struct Lane {
 pub(crate) struct Began {
     bytes: u64,
     at_us: u64,
-}
-
-impl Began {
-    /// How much it is.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
 }
 
 fn microseconds(time: Duration) -> u64 {
@@ -106,7 +116,12 @@ impl Lane {
         self.bytes.fetch_add(delivered, Ordering::Relaxed);
         self.delivered_bytes.fetch_add(delivered, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.service_us.fetch_add(now_us.saturating_sub(began.at_us), Ordering::Relaxed);
+        let service_us = now_us.saturating_sub(began.at_us);
+        self.service_us.fetch_add(service_us, Ordering::Relaxed);
+        self.ended_us.store(now_us, Ordering::Relaxed);
+        if service_us >= DEVICE_SERVICE_US + delivered / MEMORY_BYTES_PER_US {
+            self.served_by_device_us.store(now_us.max(1), Ordering::Relaxed);
+        }
         // Before the count falls: whoever makes it rise from zero begins a busy time of his own.
         let since_us = self.busy_since_us.load(Ordering::Acquire);
         let before = self.in_flight.fetch_sub(1, Ordering::AcqRel);
@@ -136,6 +151,10 @@ impl Lane {
         let bytes = self.bytes.swap(0, Ordering::AcqRel);
         let (requests, service_us) =
             (self.requests.swap(0, Ordering::AcqRel), self.service_us.swap(0, Ordering::AcqRel));
+        if bytes >= requests.max(1) * LARGE_REQUEST_BYTES {
+            self.learnt_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.learnt_us.fetch_add(busy_us, Ordering::Relaxed);
+        }
         let busy_seconds = busy_us.max(1) as f64 / 1e6;
         // Both are forgotten at the same rate, and divided last: the short first interval does not count as a long one.
         let kept = (-busy_seconds / FOLLOW_SECONDS).exp();
@@ -148,6 +167,20 @@ impl Lane {
         self.last_busy_percent.store((busy_us * 100 / length_us).min(100), Ordering::Relaxed);
     }
 
+    /// Says what is known of the device from before, where nothing was measured here yet: that soon counts for more.
+    pub(crate) fn begin_with(&self, bytes_per_second: u64) {
+        if bytes_per_second > 0 && self.estimate().is_none() {
+            self.memory_bytes.store((bytes_per_second as f64 * KNOWN_BEFORE_SECONDS).to_bits(), Ordering::Release);
+            self.memory_seconds.store(KNOWN_BEFORE_SECONDS.to_bits(), Ordering::Release);
+        }
+    }
+
+    /// Bytes that large requests delivered since mounting, and the busy time that it took.
+    pub(crate) fn learnt(&self) -> (u64, Duration) {
+        let busy = Duration::from_micros(self.learnt_us.load(Ordering::Relaxed));
+        (self.learnt_bytes.load(Ordering::Relaxed), busy)
+    }
+
     /// Bytes per second; `None` while nothing is known.
     fn estimate(&self) -> Option<u64> {
         let seconds = f64::from_bits(self.memory_seconds.load(Ordering::Acquire));
@@ -155,9 +188,29 @@ impl Lane {
         (seconds > 0.0).then(|| whole(bytes / seconds).max(1))
     }
 
+    /// Requests under way.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
     /// Bytes under way.
     pub(crate) fn outstanding_bytes(&self) -> u64 {
         self.outstanding_bytes.load(Ordering::Acquire)
+    }
+
+    /// How long ago the device served a request: zero while one is under way that is not served from memory, as far as can be
+    /// told, `None` where it never did.
+    pub(crate) fn served_by_device(&self, now: Duration) -> Option<Duration> {
+        let now_us = microseconds(now);
+        if self.in_flight.load(Ordering::Acquire) > 0 {
+            // From memory something would have come back meanwhile.
+            let since_us = self.busy_since_us.load(Ordering::Acquire).max(self.ended_us.load(Ordering::Relaxed));
+            if now_us.saturating_sub(since_us) >= DEVICE_SERVICE_US {
+                return Some(Duration::ZERO);
+            }
+        }
+        let served_us = self.served_by_device_us.load(Ordering::Relaxed);
+        (served_us > 0).then(|| Duration::from_micros(now_us.saturating_sub(served_us)))
     }
 
     /// What it does and what it can do.
@@ -277,6 +330,25 @@ mod tests {
     }
 
     #[test]
+    fn reads_that_come_from_memory_do_not_count_as_those_of_the_device() {
+        let (lane, mut now) = (Lane::default(), Duration::from_secs(1));
+        for _ in 0..1000 {
+            let (small, large) = (lane.began(0, now), lane.began(0, now));
+            now += Duration::from_micros(90);
+            lane.ended(small, 4096, now);
+            assert_eq!(lane.served_by_device(now), None);
+            now += Duration::from_micros(90);
+            lane.ended(large, 1 << 20, now);
+        }
+        assert_eq!(lane.served_by_device(now), None);
+        let began = lane.began(0, now);
+        now += MS;
+        assert_eq!(lane.served_by_device(now), Some(Duration::ZERO), "nothing came back for long");
+        lane.ended(began, 4096, now);
+        assert_eq!(lane.served_by_device(now + 7 * MS), Some(7 * MS));
+    }
+
+    #[test]
     fn what_an_idle_device_was_known_for_stands() {
         let mut device = Device::new(120 * MB, 5 * MS);
         device.run(Duration::from_secs(1), 8 * MB);
@@ -312,6 +384,35 @@ mod tests {
         assert!(state.is_saturated && state.in_flight >= 9, "{state:?}");
         assert!(state.service_us.abs_diff(105_000) < 15_000, "{state:?}");
         assert!(state.delivered_bytes.abs_diff(100 * MB) < 3 * MB, "{state:?}");
+    }
+
+    #[test]
+    fn what_was_known_before_is_believed_at_once_and_given_up_within_half_a_second_of_work() {
+        let mut device = Device::new(12 * MB, 5 * MS);
+        device.lane.begin_with(500 * MB);
+        assert_eq!(device.estimate(), 500 * MB);
+        device.run(500 * MS, 8 * MB);
+        assert!(device.estimate() < 60 * MB, "{}", device.estimate());
+        device.run(Duration::from_secs(1), 8 * MB);
+        assert!(is_near(device.estimate(), 12 * MB), "{}", device.estimate());
+        device.lane.begin_with(500 * MB);
+        assert!(is_near(device.estimate(), 12 * MB), "what was measured here is known better");
+    }
+
+    #[test]
+    fn what_large_requests_deliver_is_learnt_and_what_small_ones_do_is_not() {
+        let mut device = Device::new(120 * MB, 5 * MS);
+        device.run(Duration::from_secs(3), 36 * MB);
+        let (bytes, busy) = device.lane.learnt();
+        assert!(busy >= Duration::from_millis(2500) && busy <= Duration::from_secs(3), "{busy:?}");
+        assert!(is_near(bytes * 1000 / u64::try_from(busy.as_millis()).unwrap(), 120 * MB), "{bytes} in {busy:?}");
+        let small = Lane::default();
+        for number in 0..3000 {
+            let began = small.began(4096, number * MS);
+            small.ended(began, 4096, (number + 1) * MS);
+        }
+        assert_eq!(small.learnt(), (0, Duration::ZERO));
+        assert!(small.state(3000 * MS).bytes_per_second > 0);
     }
 
     #[test]

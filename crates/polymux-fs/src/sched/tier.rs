@@ -4,17 +4,15 @@ use std::time::Duration;
 
 use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
+use super::bandwidth::Lane;
 use super::bucket::Bucket;
+use super::deferral::{Deferrable, Deferral, Ready, Urgency};
 use super::governor::{Governor, LATENCY_SLACK_US};
 use super::meter::{Direction, Finished, INTERVAL, Meter, Rates, TierLoad, Timing, whole};
 use super::request_size::{RequestSize, SERVICE_MAX};
 
 /// Requests of movers under way on a tier while no foreground I/O is.
 const IN_FLIGHT_MAX: u32 = 4;
-
-/// How long a request waits for foreground requests to leave, at most; so foreground I/O has the tier to itself for two
-/// thirds of the time.
-const YIELD_MAX: Duration = SERVICE_MAX.saturating_mul(2);
 
 /// When to ask again where only another request's end is waited for.
 const ASK_AGAIN: Duration = Duration::from_micros(500);
@@ -30,7 +28,7 @@ pub(crate) struct MoverLimits {
 }
 
 /// How movers behave beside foreground I/O. In either case a tier has one of their requests at a time then, which goes
-/// when no foreground request is under way or after [`YIELD_MAX`].
+/// when nothing urgent is under way, or after the bound of [`Deferral`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Politeness {
     /// And the rate falls until the foreground is nearly as fast as without.
@@ -58,6 +56,7 @@ pub(crate) struct TierSchedule {
     mover_is_active: AtomicBool,
     /// When the present interval may end, in microseconds since mounting.
     interval_end_us: AtomicU64,
+    deferral: Deferral,
     control: Mutex<Control>,
 }
 
@@ -74,8 +73,6 @@ struct Control {
     rates: Rates,
     interval_began: Duration,
     latencies_aged: Duration,
-    /// Since when a request waits for the foreground.
-    yields_since: Option<Duration>,
 }
 
 fn microseconds(duration: Duration) -> u64 {
@@ -95,14 +92,19 @@ impl TierSchedule {
             rates: Rates::default(),
             interval_began: Duration::ZERO,
             latencies_aged: Duration::ZERO,
-            yields_since: None,
         };
         Self {
             meter: Meter::default(),
             mover_is_active: AtomicBool::new(false),
             interval_end_us: AtomicU64::new(0),
+            deferral: Deferral::default(),
             control: Mutex::new(control),
         }
+    }
+
+    /// The order of requests here.
+    pub(crate) fn deferral(&self) -> &Deferral {
+        &self.deferral
     }
 
     pub(crate) fn set_limits(&self, limits: MoverLimits) {
@@ -123,6 +125,7 @@ impl TierSchedule {
         };
         self.set_limits(limits);
         self.set_politeness(politeness);
+        self.deferral.set_bound(before.deferral.bound());
     }
 
     /// A foreground operation goes to the tier. Each is ended by [`TierSchedule::foreground_ended`], also one that
@@ -154,8 +157,9 @@ impl TierSchedule {
     }
 
     /// Whether a mover may send a request of `bytes`. Zero: it goes now, counts as under way, and is ended by
-    /// [`TierSchedule::mover_ended`]. Otherwise: after how long to ask again.
-    pub(crate) fn admit(&self, bytes: u64, now: Duration) -> Duration {
+    /// [`TierSchedule::mover_ended`]. Otherwise: after how long to ask again. `reads` is what the tier does for readers, and `ready`
+    /// belongs to this request.
+    pub(crate) fn admit(&self, bytes: u64, reads: &Lane, ready: &mut Ready, now: Duration) -> Duration {
         let mut control = self.control.lock();
         if self.mover_is_active() {
             self.evaluate(&mut control, now);
@@ -164,9 +168,15 @@ impl TierSchedule {
             self.end_interval(&mut control, now);
             self.mover_is_active.store(true, Ordering::Relaxed);
         }
-        let wait = self.wait(&mut control, bytes, now);
+        let mut wait = self.wait(&mut control, bytes, now);
         if wait.is_zero() {
-            let Control { limits, bytes: by_bytes, operations, governed, governor, yields_since, .. } = &mut *control;
+            wait = self.deferral.ask(Deferrable::Move, ready, self.urgency_of_moves(reads, now), now);
+        } else {
+            // What it waits for is its rate or another mover, and not its turn.
+            *ready = Ready::default();
+        }
+        if wait.is_zero() {
+            let Control { limits, bytes: by_bytes, operations, governed, governor, .. } = &mut *control;
             if let Some(rate) = limits.bytes_per_second {
                 by_bytes.take(bytes, rate.max(1), now);
             }
@@ -176,7 +186,6 @@ impl TierSchedule {
             if let Some(rate) = governor.rate(now) {
                 governed.take(bytes, whole(rate).max(1), now);
             }
-            *yields_since = None;
             self.meter.mover_in_flight.fetch_add(1, Ordering::Relaxed);
         }
         wait
@@ -201,13 +210,13 @@ impl TierSchedule {
         if in_flight >= in_flight_max {
             wait = wait.max(ASK_AGAIN);
         }
-        if wait.is_zero() && self.meter.foreground_in_flight.load(Ordering::Relaxed) > 0 {
-            let since = *control.yields_since.get_or_insert(now);
-            if now.saturating_sub(since) < YIELD_MAX {
-                wait = ASK_AGAIN;
-            }
-        }
         wait
+    }
+
+    /// A mover makes way for writes under way, too: they are in memory, but may wait there for room that the device has to make.
+    fn urgency_of_moves(&self, reads: &Lane, now: Duration) -> Urgency {
+        let foreground = self.meter.foreground_in_flight.load(Ordering::Relaxed);
+        if foreground > reads.in_flight() { Urgency::Urgent } else { self.deferral.urgency(reads, now) }
     }
 
     /// An admitted request came back, with as many bytes, after `elapsed` of service. Also one that failed.

@@ -12,15 +12,16 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use polymux_tier::{Space, Tier, TierError};
-use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
+use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, RwLock};
 use polymux_types::{Clock, Percent, TierId};
 
 use super::failure::{Failures, means_failure};
+use super::profile::KnownProfile;
 use super::watch::{Change, WatchedTier};
 use crate::attributes::VolumeSpace;
 use crate::error::{Error, ErrorKind, Result};
-use crate::report::{LaneReport, TierState};
-use crate::sched::{Direction, Finished, Lane, MoverLimits, TierSchedule, Timing};
+use crate::report::{DeferralReport, LaneReport, TierState};
+use crate::sched::{Deferrable, Direction, Finished, Lane, MoverLimits, TierSchedule, Timing, Urgency, Waits};
 use crate::volume::{TierMember, TierPresence, TierSource};
 
 /// Room is asked for anew after this time,
@@ -56,6 +57,8 @@ pub(crate) struct TierHandle {
     pub(crate) read_lane: Lane,
     /// and what it takes of what is written behind. Writes into the memory of its file system say nothing of it.
     pub(crate) write_lane: Lane,
+    /// What the device can do, as it is on record, and what of the lanes went into that.
+    profile: Mutex<KnownProfile>,
     /// Bytes that were given to the tier and did not begin their way to the device.
     claimed_bytes: AtomicU64,
     tier: Option<Arc<WatchedTier>>,
@@ -93,6 +96,7 @@ impl TierHandle {
             schedule: TierSchedule::new(MoverLimits::default()),
             read_lane: Lane::default(),
             write_lane: Lane::default(),
+            profile: Mutex::default(),
             claimed_bytes: AtomicU64::new(0),
             tier,
             missing_reason: Mutex::new(missing_reason),
@@ -211,8 +215,28 @@ impl TierHandle {
         result
     }
 
+    /// How long what nobody waits for makes way here at most, in milliseconds.
+    pub(crate) fn set_deferral_max(&self, milliseconds: u32) {
+        self.schedule.deferral().set_bound(Duration::from_millis(u64::from(milliseconds)));
+    }
+
+    /// Whether the tier has something to do that goes before what nobody waits for.
+    pub(crate) fn urgency(&self, now: Duration) -> Urgency {
+        self.schedule.deferral().urgency(&self.read_lane, now)
+    }
+
+    /// How long what makes way waited: requests of movers, and what is written behind.
+    pub(crate) fn deferral_reports(&self) -> (DeferralReport, DeferralReport) {
+        let report = |class| {
+            let Waits { requests, at_bound, longest_us, by_wait } = self.schedule.deferral().waits(class);
+            DeferralReport { requests, at_bound, longest_us, by_wait }
+        };
+        (report(Deferrable::Move), report(Deferrable::WriteBehind))
+    }
+
     /// Counts something that somebody waits for and that is no transfer, a sync, until the answer is dropped.
     pub(crate) fn waited_for(self: Arc<Self>) -> WaitedFor {
+        self.schedule.deferral().sync_began();
         let began = match self.schedule.foreground_began() {
             Timing::Timed => Some(self.clock.elapsed()),
             Timing::Untimed => None,
@@ -320,6 +344,7 @@ impl TierHandle {
     /// Takes over what the handle of the same tier knew that the tier itself does not.
     pub(crate) fn follow(&self, before: &Self) {
         self.schedule.follow(&before.schedule);
+        self.set_profile(before.profile());
         self.room_generation.store(before.room_generation() + 1, Ordering::Release);
         self.failures.write().taken_out = before.times_taken_out();
     }
@@ -398,6 +423,10 @@ impl TierHandle {
         self.claimed_bytes.load(Ordering::Acquire).saturating_add(self.write_lane.outstanding_bytes())
     }
 
+    pub(super) fn known_profile(&self) -> MutexGuard<'_, KnownProfile> {
+        self.profile.lock()
+    }
+
     /// What the device does for readers and writers.
     pub(crate) fn lane_reports(&self, now: Duration) -> (LaneReport, LaneReport) {
         let report = |lane: &Lane| {
@@ -428,11 +457,10 @@ pub(crate) struct WaitedFor {
 
 impl Drop for WaitedFor {
     fn drop(&mut self) {
-        let finished = self.began.map(|began| {
-            let now = self.handle.clock.elapsed();
-            Finished { latency: now.saturating_sub(began), now }
-        });
+        let now = self.handle.clock.elapsed();
+        let finished = self.began.map(|began| Finished { latency: now.saturating_sub(began), now });
         self.handle.schedule.foreground_ended(Direction::Write, 0, finished);
+        self.handle.schedule.deferral().sync_ended(now);
     }
 }
 

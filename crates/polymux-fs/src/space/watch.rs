@@ -519,6 +519,10 @@ impl Tier for WatchedTier {
         self.call(CallClass::Change, |tier| tier.probe())
     }
 
+    fn measuring_ground(&self) -> Result<Box<dyn polymux_tier::measure::Ground>> {
+        self.call(CallClass::Change, |tier| tier.measuring_ground())
+    }
+
     fn counters(&self) -> CounterSnapshot {
         self.inner.counters()
     }

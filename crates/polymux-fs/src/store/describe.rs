@@ -5,6 +5,7 @@
 //! * A record that does not verify is described as far as its key goes, with the reason. Nothing is guessed.
 //! * Bytes that people chose (names, targets, values) are printed so that they cannot act on a terminal.
 
+use polymux_tier::measure::Point;
 use polymux_types::{Bucket, Ino, TierId, Timestamp};
 
 use super::directory_format::{Dirent, EntryCount, PositionEntry};
@@ -19,6 +20,7 @@ use super::volume_format::{EpochRecord, Shutdown, TierRecord, TierStanding, Volu
 use crate::attributes::FileKind;
 use crate::blockmap::{END, Owner};
 use crate::error::{Error, Result};
+use crate::report::{LiveBandwidth, MeasuredProfile, TierProfile};
 
 /// Longest value of which every byte is shown.
 const SHOWN_BYTES_MAX: usize = 64;
@@ -55,10 +57,11 @@ pub struct Description {
 }
 
 /// All kinds of records: letter and name, in the order of their keys.
-pub const RECORD_KINDS: [(char, &str); 18] = [
+pub const RECORD_KINDS: [(char, &str); 19] = [
     ('E', "epoch"),
     ('K', "boot of a kernel that uses objects"),
     ('L', "logical clock"),
+    ('P', "profile of a tier"),
     ('S', "mark of descriptions"),
     ('V', "volume"),
     ('b', "inline data"),
@@ -126,7 +129,9 @@ fn fields_of_key(letter: char, key: &[u8], rest: &[u8]) -> Option<(Option<Ino>, 
     let exactly = |length: usize| (rest.len() == length).then_some(());
     match letter {
         'V' | 'E' | 'K' | 'L' | 'S' => exactly(0).map(|()| (None, Vec::new())),
-        't' => exactly(2).map(|()| (None, vec![("tier", number(u64::from(u16::from_be_bytes([rest[0], rest[1]]))))])),
+        't' | 'P' => {
+            exactly(2).map(|()| (None, vec![("tier", number(u64::from(u16::from_be_bytes([rest[0], rest[1]]))))]))
+        }
         'n' => {
             let of = match rest {
                 b"i" => "inodes",
@@ -187,6 +192,7 @@ fn fields_of_value(letter: char, ino: Option<Ino>, key: &[u8], value: &[u8]) -> 
         'g' => disowned(DisownedRecord::decode(key, value)?),
         'h' => heat(&HeatRecord::decode(value)?),
         'L' => clock(&ClockRecord::decode(value)?),
+        'P' => profile(&super::profile_format::decode(value)?),
         'S' => stamp_mark(StampMark::decode(value)?),
         'K' => vec![("boot", text(format!("{:032x}", u128::from_be_bytes(super::boot_format::decode(value)?.0))))],
         other => unreachable!("a key of the kind {other} is not described"),
@@ -399,6 +405,42 @@ fn clock(record: &ClockRecord) -> Vec<Field> {
     vec![("seconds", number(record.seconds)), ("promoted", promoted)]
 }
 
+fn profile(profile: &TierProfile) -> Vec<Field> {
+    let mut fields = Vec::new();
+    if let Some(MeasuredProfile { at, measurement }) = &profile.measured {
+        let point = |point: &Point| {
+            vec![
+                ("direction", text(format!("{:?}", point.direction).to_lowercase())),
+                ("pattern", text(format!("{:?}", point.pattern).to_lowercase())),
+                ("request_bytes", number(u64::from(point.request_bytes))),
+                ("in_flight", number(u64::from(point.in_flight))),
+                ("requests", number(u64::from(point.requests))),
+                ("bytes_per_second", number(point.bytes_per_second)),
+                ("median_us", number(u64::from(point.median_us))),
+                ("p99_us", number(u64::from(point.p99_us))),
+            ]
+        };
+        fields.extend([
+            ("measured", time(*at)),
+            ("way", text(format!("{:?}", measurement.way).to_lowercase())),
+            ("file_bytes", number(measurement.file_bytes)),
+            ("elapsed_ms", number(u64::from(measurement.elapsed_ms))),
+            ("caveats", text(measurement.caveats.words().join("; "))),
+            ("points", FieldValue::List(measurement.points.iter().map(point).collect())),
+        ]);
+    }
+    let live = |live: &LiveBandwidth| {
+        vec![
+            ("direction", text(format!("{:?}", live.direction).to_lowercase())),
+            ("bytes_per_second", number(live.bytes_per_second)),
+            ("busy_seconds", number(u64::from(live.busy_seconds))),
+            ("at", time(live.at)),
+        ]
+    };
+    fields.push(("live", FieldValue::List(profile.live.iter().map(live).collect())));
+    fields
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -443,6 +485,7 @@ mod tests {
             keys::stamp_mark(),
             keys::renamed_directory(Ino(2)),
             keys::boot_with_objects(),
+            keys::profile(TierId(3)),
         ];
         let mut letters: Vec<char> = made
             .iter()

@@ -13,6 +13,7 @@ use super::heat_format::{ClockRecord, HeatNode, HeatRecord};
 use super::inline_format;
 use super::inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry, ObjectRole};
 use super::keys::{self, NumberKind};
+use super::profile_format;
 use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, FORMAT_VERSION, Shutdown, TierRecord, TierStanding, VolumeRecord};
 use crate::attributes::FileKind;
@@ -73,6 +74,7 @@ pub fn on_disk_formats() -> Vec<OnDiskFormat> {
         framed("record-heat", heats, |bytes| Some(HeatRecord::decode(bytes).ok()?.encode())),
         framed("record-stamp-mark", marks, |bytes| Some(StampMark::decode(bytes).ok()?.encode())),
         framed("record-boot", boots, |bytes| Some(boot_format::encode(boot_format::decode(bytes).ok()?))),
+        framed("record-profile", profiles, |bytes| Some(profile_format::encode(&profile_format::decode(bytes).ok()?))),
         framed("record-clock", clocks, |bytes| Some(ClockRecord::decode(bytes).ok()?.encode())),
         framed("record-xattr", xattrs, |bytes| {
             let value = decode_bytes("an extended attribute", bytes).ok()?;
@@ -249,6 +251,10 @@ fn boots() -> Vec<Vec<u8>> {
     vec![boot_format::encode(BootId([7; 16]))]
 }
 
+fn profiles() -> Vec<Vec<u8>> {
+    profile_format::samples().iter().map(profile_format::encode).collect()
+}
+
 fn clocks() -> Vec<Vec<u8>> {
     vec![ClockRecord { seconds: 90_000, promoted: vec![(TierId(0), 1 << 40), (TierId(2), 7)] }.encode()]
 }
@@ -276,6 +282,7 @@ fn all_keys() -> Vec<keys::Key> {
         keys::stamp_mark(),
         keys::renamed_directory(INO),
         keys::boot_with_objects(),
+        keys::profile(TierId(3)),
     ]
 }
 
@@ -320,6 +327,7 @@ fn read_and_write_key(key: &[u8]) -> Option<Vec<u8>> {
         'S' => keys::stamp_mark(),
         's' => keys::renamed_directory(ino),
         'K' => keys::boot_with_objects(),
+        'P' => keys::profile(TierId(number()?)),
         _ => return None,
     };
     Some(made.to_vec())
@@ -343,6 +351,7 @@ fn described() -> Vec<Vec<u8>> {
     let values =
         values.chain([Vec::new(), xattrs().swap_remove(0), extents().swap_remove(0), disowned().swap_remove(0)]);
     let values = values.chain([Vec::new(), inline().swap_remove(0), heats().swap_remove(0), clocks().swap_remove(0)]);
+    let values = values.chain([marks().swap_remove(0), Vec::new(), boots().swap_remove(0), profiles().swap_remove(0)]);
     let join = |(key, value): (keys::Key, Vec<u8>)| {
         [&[u8::try_from(key.len()).expect("a sample is short")][..], &key, &value].concat()
     };

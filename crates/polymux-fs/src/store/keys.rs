@@ -3,7 +3,7 @@
 //! Every key begins with a snapshot id (0 until there are snapshots) and a letter for the kind of record
 //! (DESIGN section 5): `V` volume, `E` epoch, `t` tier, `n` number range, `i` inode, `d` name, `c` directory position,
 //! `p` names of an inode, `x` extended attribute, `e` extent, `g` disowned range, `o` orphan, `b` inline data, `h` heat,
-//! `L` logical clock, `S` mark of descriptions, `s` renamed directory, `K` boot of a kernel that uses objects.
+//! `P` profile of a tier, `L` logical clock, `S` mark of descriptions, `s` renamed directory, `K` boot of a kernel that uses objects.
 
 use polymux_types::{Ino, ObjectId, TierId};
 use smallvec::SmallVec;
@@ -84,7 +84,7 @@ pub(crate) fn tier(id: TierId) -> Key {
     key(b't', &[&id.0.to_be_bytes()])
 }
 
-/// The tier number in a `t` key.
+/// The tier number in a `t` or a `P` key.
 pub(crate) fn tier_of_key(key: &[u8]) -> Option<TierId> {
     let number: [u8; 2] = key.get(5..)?.try_into().ok()?;
     Some(TierId(u16::from_be_bytes(number)))
@@ -273,6 +273,15 @@ pub(crate) fn parts_of_heat_key(key: &[u8]) -> Option<(Ino, u32)> {
 /// How far descriptions of objects follow.
 pub(crate) fn stamp_mark() -> Key {
     key(b'S', &[])
+}
+
+/// What the device of a tier can do.
+pub(crate) fn profile(id: TierId) -> Key {
+    key(b'P', &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn profiles() -> KeyRange {
+    prefix_range(key(b'P', &[]))
 }
 
 /// The boot of a kernel that uses objects.

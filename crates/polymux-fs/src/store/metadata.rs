@@ -18,10 +18,12 @@ use super::inline_format;
 use super::inode_format::InodeRecord;
 use super::keys::{self, NumberKind};
 use super::number_range::{AheadRange, NumberRange, RangeSource};
+use super::profile_format;
 use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, TierRecord, VolumeRecord};
 use crate::attributes::DirectoryEntry;
 use crate::error::{Error, Result};
+use crate::report::TierProfile;
 use crate::volume::BootId;
 
 /// Numbers made durable at once. One flush for this many creations.
@@ -217,6 +219,16 @@ impl Metadata {
         Ok(extents)
     }
 
+    /// End blocks of the exceptions that are on record, whatever they say.
+    pub(crate) fn extent_ends(&self, ino: Ino) -> Result<Vec<u64>> {
+        let mut ends = Vec::new();
+        self.walk(keys::extents(ino), |key, _| {
+            ends.extend(keys::end_block_of_key(key));
+            Ok(())
+        })?;
+        Ok(ends)
+    }
+
     pub(crate) fn disowned(&self) -> Result<Vec<DisownedRecord>> {
         let mut records = Vec::new();
         self.walk(keys::all_disowned(), |key, value| {
@@ -249,6 +261,25 @@ impl Metadata {
     /// The logical clock as it was saved last; `None` in a volume that never had one.
     pub(crate) fn logical_clock(&self) -> Result<Option<ClockRecord>> {
         self.store.get(&keys::logical_clock())?.map(|record| ClockRecord::decode(&record)).transpose()
+    }
+
+    /// What the devices of tiers can do. A record that does not verify is a lost hint, not an error.
+    pub(crate) fn profiles(&self) -> Result<Vec<(TierId, TierProfile)>> {
+        let mut profiles = Vec::new();
+        self.walk(keys::profiles(), |key, value| {
+            if let (Some(id), Ok(profile)) = (keys::tier_of_key(key), profile_format::decode(value)) {
+                profiles.push((id, profile));
+            }
+            Ok(())
+        })?;
+        Ok(profiles)
+    }
+
+    /// Commits what the device of a tier can do.
+    pub(crate) fn put_profile(&self, id: TierId, profile: &TierProfile) -> Result<Sequence> {
+        let mut batch = Batch::new();
+        batch.put(keys::profile(id), profile_format::encode(profile));
+        self.commit(batch)
     }
 
     /// The boot of a kernel that may use objects since an earlier mount.

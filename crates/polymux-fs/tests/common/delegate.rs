@@ -33,6 +33,9 @@ pub trait Hook: Send + Sync {
         Verdict::Pass
     }
 
+    /// Before a range begins its way to the device.
+    fn before_write_back(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
+
     /// Before an object is looked at.
     fn before_stat(&self, _object: ObjectRef) -> Verdict {
         Verdict::Pass
@@ -100,6 +103,15 @@ impl Tier for HookedTier {
             Verdict::Fail(error) => Err(error),
             Verdict::Pretend => Ok(data.len()),
         }
+    }
+
+    fn begin_write_back(&self, object: ObjectRef, offset: u64, length: u64) {
+        self.hook.before_write_back(object, offset, length);
+        self.inner.begin_write_back(object, offset, length);
+    }
+
+    fn wait_for_write_back(&self, object: ObjectRef, offset: u64, length: u64) {
+        self.inner.wait_for_write_back(object, offset, length);
     }
 
     fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError> {

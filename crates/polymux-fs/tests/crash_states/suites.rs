@@ -68,7 +68,7 @@ fn symbol(number: usize) -> Vec<Operation> {
 }
 
 /// By symbols. What an order or a sync protects often shows only where a size was settled durably before.
-const CHOSEN: [&[usize]; 12] = [
+const CHOSEN: [&[usize]; 14] = [
     // A move back and forth, with what follows in the background.
     &[15, 20, 20, 16, 20, 20],
     // Spread over two tiers and synced, then cut: both objects are cut at once.
@@ -89,6 +89,10 @@ const CHOSEN: [&[usize]; 12] = [
     &[3, 23, 3, 3, 23, 3],
     // A file that has left the store takes the place of another one.
     &[3, 8],
+    // Made and appended to again and again, and nothing of it synced: where files are spread, over both tiers in turn.
+    &[0, 0, 0, 0],
+    // The same with a file that was there before, which gave up its extender for that.
+    &[3, 3, 3, 20, 3],
 ];
 
 /// Syncs that fail, of the tier at a place, while these operations are carried out.

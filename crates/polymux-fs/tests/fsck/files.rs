@@ -2,9 +2,11 @@
 
 use super::cases::{left, noted, repaired};
 use super::raw::{self, FILE_EXTENDERS, FILE_FLOOR, FILE_HOME, INODE_FLAGS};
-use super::world::{FAST, SLOW, SPLIT_BYTES, World, content, edit_inode, get, ino, objects};
+use super::world::{FAST, SLOW, SPLIT_BYTES, World, content, edit_inode, errors, get, ino, objects};
+use polymux_fs::{Caller, CheckMode, OpenOptions, WriteOrigin};
 
-pub const KINDS: [&str; 21] = [
+pub const KINDS: [&str; 22] = [
+    "extent-alone",
     "extent-stray",
     "extent-empty",
     "extent-bounds",
@@ -61,10 +63,53 @@ fn an_extent_without_blocks_is_removed_and_the_file_is_as_it_was() {
 
 #[test]
 fn an_extent_that_says_what_holds_without_it_is_removed() {
-    let contents = repaired("extent-redundant", Some("/large"), |world| {
-        world.plant(|store, batch| batch.put(extent(ino(store, "/large"), 3), raw::extent_value(0, 0)));
+    let contents = repaired("extent-redundant", Some("/split"), |world| {
+        world.plant(|store, batch| batch.put(extent(ino(store, "/split"), 3), raw::extent_value(0, 0)));
     });
-    assert_eq!(contents["/large"], Ok(content(1, 65_536)));
+    assert_eq!(contents["/split"], Ok(content(4, SPLIT_BYTES)));
+}
+
+/// Whatever they say: the file has been read and written without them.
+#[test]
+fn extents_of_a_file_with_one_object_are_removed() {
+    for value in [raw::extent_value(0, 0), raw::extent_value(0, 9), raw::hole_value(0)] {
+        let contents = repaired("extent-alone", Some("/large"), |world| {
+            world.plant(|store, batch| batch.put(extent(ino(store, "/large"), 3), value));
+        });
+        assert_eq!(contents["/large"], Ok(content(1, 65_536)));
+    }
+}
+
+/// A file with one object is read and written as if it had no extents. What older programs left of some must not come back
+/// with its second object.
+#[test]
+fn extents_that_were_left_on_record_never_come_back_over_newer_bytes() {
+    let root = Caller::root();
+    let world = World::new();
+    world.plant(|store, batch| {
+        let at = ino(store, "/large");
+        batch.put(extent(at, 3), raw::hole_value(1));
+        batch.put(extent(at, 9), raw::extent_value(5, 1));
+    });
+    let at = ino(&world.store(), "/large");
+    let fs = world.mount();
+    let open = OpenOptions { read: true, write: true, ..OpenOptions::default() };
+    let handle = fs.open(&root, at, open).expect("opened");
+    let newer = content(7, 40_000);
+    fs.write(&root, handle, 0, &newer, WriteOrigin::Call).expect("written");
+    // More than the fast tier holds.
+    let more = content(8, SPLIT_BYTES);
+    for (index, piece) in more.chunks(65_536).enumerate() {
+        let offset = 65_536 * (index as u64 + 1);
+        assert_eq!(fs.write(&root, handle, offset, piece, WriteOrigin::Call).expect("written"), piece.len());
+    }
+    fs.release(handle).expect("closed");
+    fs.unmount().expect("unmounted");
+    drop(fs);
+    assert_eq!(objects(&world.store(), at).len(), 2);
+    let expected = [newer.as_slice(), &content(1, 65_536)[newer.len()..], &more].concat();
+    assert!(world.contents()["/large"] == Ok(expected), "older extents came back");
+    assert_eq!(errors(&world.check(CheckMode::Report)), []);
 }
 
 #[test]

@@ -18,6 +18,7 @@ use crate::capabilities::{Capabilities, Guarantee};
 use crate::counters::{CounterSnapshot, Counters};
 use crate::error::TierError;
 use crate::label::Label;
+use crate::measure::Ground;
 use crate::object::{AllocateMode, Loan, LoanPurpose, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait};
 use crate::tier::Tier;
 
@@ -625,6 +626,11 @@ impl Tier for PosixTier {
 
     fn probe(&self) -> Result<(), TierError> {
         self.try_out()
+    }
+
+    fn measuring_ground(&self) -> Result<Box<dyn Ground>, TierError> {
+        self.require_writable()?;
+        self.make_measuring_ground()
     }
 
     fn counters(&self) -> CounterSnapshot {

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use polymux_tier::measure::AlignedBuffer;
 use rustix::fs::OFlags;
 
-use crate::moves::native::AlignedBuffer;
 use crate::moves::tiered::block_of_noise;
 
 /// Bytes of a page and of a block.
@@ -55,9 +55,9 @@ pub fn create(path: &Path) -> Result<File> {
 
 /// A request's worth of bytes that are not all the same, aligned for direct I/O.
 pub fn noise(length: usize) -> AlignedBuffer {
-    let mut buffer = AlignedBuffer::new(length, 0);
+    let mut buffer = AlignedBuffer::new(length);
     let noise = block_of_noise();
-    for piece in buffer.bytes_mut().chunks_mut(noise.len()) {
+    for piece in buffer.as_mut_slice().chunks_mut(noise.len()) {
         piece.copy_from_slice(&noise[..piece.len()]);
     }
     buffer
@@ -72,7 +72,7 @@ pub fn write_file(path: &Path, bytes: u64) -> Result<()> {
 
 /// Writes an open file from its beginning on, a buffer at a time.
 pub fn write_through(file: &File, buffer: &mut AlignedBuffer, bytes: u64) -> Result<()> {
-    let buffer = buffer.bytes_mut();
+    let buffer = buffer.as_mut_slice();
     let mut offset = 0;
     while offset < bytes {
         let length = usize::try_from((bytes - offset).min(buffer.len() as u64))?;
@@ -84,10 +84,10 @@ pub fn write_through(file: &File, buffer: &mut AlignedBuffer, bytes: u64) -> Res
 
 /// Reads an open file from its beginning to its end, and checks that it has `bytes`.
 pub fn read_through(file: &File, bytes: u64) -> Result<()> {
-    let mut buffer = AlignedBuffer::new(REQUEST, 0);
+    let mut buffer = AlignedBuffer::new(REQUEST);
     let mut offset = 0;
     loop {
-        match file.read_at(buffer.bytes_mut(), offset)? {
+        match file.read_at(buffer.as_mut_slice(), offset)? {
             0 => break,
             length => offset += length as u64,
         }

@@ -56,7 +56,7 @@ impl Workload for DirectRead {
         let mut read = 0;
         let begun = Instant::now();
         for offset in &offsets {
-            read += file.read_at(buffer.bytes_mut(), *offset)?;
+            read += file.read_at(buffer.as_mut_slice(), *offset)?;
         }
         let figure = access::us_each(begun, count);
         ensure!(read as u64 == BLOCK * count as u64, "{read} bytes were read");

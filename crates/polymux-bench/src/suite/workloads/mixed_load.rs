@@ -108,7 +108,7 @@ fn latencies_us(file: &File, reads: usize, time: Duration, seed: usize) -> Resul
             break;
         }
         let begun = Instant::now();
-        let read = file.read_at(buffer.bytes_mut(), offset)?;
+        let read = file.read_at(buffer.as_mut_slice(), offset)?;
         latencies.push(access::us_each(begun, 1));
         ensure!(read as u64 == BLOCK, "{read} bytes were read");
         thread::sleep(REST);
@@ -123,7 +123,7 @@ fn hammer(file: &File, is_over: &AtomicBool, seed: usize) -> Result<usize> {
         if is_over.load(Ordering::Relaxed) {
             break;
         }
-        file.read_at(buffer.bytes_mut(), offset)?;
+        file.read_at(buffer.as_mut_slice(), offset)?;
         requests += 1;
     }
     Ok(requests)

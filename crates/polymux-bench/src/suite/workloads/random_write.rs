@@ -80,7 +80,7 @@ impl Workload for RandomWrite {
         let mut buffer = access::noise(usize::try_from(BLOCK)?);
         let begun = Instant::now();
         for offset in &offsets {
-            file.write_all_at(buffer.bytes_mut(), *offset)?;
+            file.write_all_at(buffer.as_mut_slice(), *offset)?;
         }
         file.sync_all()?;
         Ok(vec![access::megabytes_per_second(BLOCK * count as u64, begun)])

@@ -42,6 +42,9 @@ impl Check<'_> {
             self.violated("extent", format!("inode {ino} has extents and is no regular file"));
             return Ok(());
         };
+        if file.objects.len() == 1 && !found.is_empty() {
+            self.violated("extent", format!("inode {ino} has one object and {} extents", found.len()));
+        }
         if let Err(reason) = BlockMap::from_extents(file.home, &found) {
             self.violated("extent", format!("inode {ino}: {reason}"));
         }

@@ -1,0 +1,232 @@
+//! The size of a spread file on record.
+//!
+//! What is true here:
+//! * Whatever makes the size exact (a sync, a settling, the upkeep every few seconds) notes the size and the objects together,
+//!   syncs the objects, and then logs the size as the floor. Until then the inode stays in memory.
+//! * Whoever owns a block before the floor was among the objects that were noted: one that joined meanwhile may not be durable at
+//!   all. Then all of it is done again, as it is where somebody made the file shorter. Nobody is kept from that.
+//! * A loss that a sync told of is on record before the floor that covers it. What others got is not given up for it.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use polymux_tier::TierError;
+use polymux_types::{Errno, ObjectId};
+use smallvec::SmallVec;
+
+use super::super::layout_change::Company;
+use super::super::{block_after, block_of};
+use crate::blockmap::{MapChange, Owner};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::error::{Error, ErrorKind, Result};
+use crate::inode::{FileState, Inode, Layout};
+use crate::planted_faults::{PlantedFault, is_planted};
+use crate::store::ObjectEntry;
+
+/// Holes that get an owner when the size is put on record; those behind are placed one by one, more slowly.
+const HOLES_PLACED_MAX: usize = 4096;
+
+/// What a sync that begins now makes durable.
+pub(in crate::io) struct Noted {
+    size: u64,
+    /// Times that the file was made shorter.
+    cuts: u64,
+    objects: SmallVec<[ObjectId; 4]>,
+}
+
+/// Whether a size is on record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::io) enum Recorded {
+    Yes,
+    /// The sync did not cover what it would have to: it is to be made again.
+    NotCovered,
+}
+
+/// Whether a sync told that bytes are lost, which is on record now, and nothing waits for another one.
+fn is_told_loss(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Tier { source, .. } if *source != TierError::NotAnswering)
+}
+
+/// The outcome of two syncs: what was not made counts more than what is lost, of which nothing comes any more.
+pub(in crate::io) fn join(first: Result<()>, second: Result<()>) -> Result<()> {
+    match (&first, &second) {
+        (Err(earlier), Err(later)) if is_told_loss(earlier) && !is_told_loss(later) => second,
+        (Err(_), _) => first,
+        (Ok(()), _) => second,
+    }
+}
+
+impl Core {
+    /// Notes what a sync that begins now covers.
+    pub(in crate::io) fn note_before_sync(&self, file: &FileState) -> Noted {
+        let cuts = file.cuts.load(Ordering::Acquire);
+        let layout = file.layout.read();
+        // Read under the lock: whoever wrote a byte before this end had his object in the list.
+        Noted { size: file.size(), cuts, objects: layout.objects.iter().map(|entry| entry.object).collect() }
+    }
+
+    /// Puts the size of a spread file on record. Called with the append lock (or the barrier) held.
+    pub(in crate::io) fn settle_tail(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        while file.has_unsettled_tail() {
+            file.unpromised.store(0, Ordering::SeqCst);
+            let noted = self.note_before_sync(file);
+            let mut synced = Ok(());
+            for (slot, entry) in self.unsynced_objects(file) {
+                synced = join(synced, self.sync_slot(inode, file, slot, &entry));
+            }
+            drop(file.sync_gate.write());
+            if self.record_after_sync(inode, file, &noted, synced)? == Recorded::Yes {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Logs the size that was noted before a sync, unless the sync failed for another reason than bytes that are lost. Called with
+    /// the barrier held, shared at least, and after whoever synced beside this one has put on record what he lost.
+    pub(in crate::io) fn record_after_sync(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        noted: &Noted,
+        synced: Result<()>,
+    ) -> Result<Recorded> {
+        if let Err(error) = &synced
+            && !is_told_loss(error)
+        {
+            return Err(error.clone());
+        }
+        let recorded = self.record_floor(inode, file, noted)?;
+        synced.map(|()| recorded)
+    }
+
+    /// Logs a size that was noted before the objects were synced. Holes before it get their owners, so that whoever fills one
+    /// later needs no copy.
+    fn record_floor(&self, inode: &Inode, file: &FileState, noted: &Noted) -> Result<Recorded> {
+        if inode.lifecycle.lock().gone || is_planted(PlantedFault::SpreadSizeNotRecorded) {
+            return Ok(Recorded::Yes);
+        }
+        let alone = {
+            let layout = file.layout.read();
+            layout.objects.first().copied().filter(|_| layout.objects.len() == 1 && layout.map.has_exceptions())
+        };
+        if let Some(entry) = alone {
+            // It gets all holes, and what is freed there later would be freed under them.
+            self.reclaim_object(inode, &entry)?;
+        }
+        let recorded = self.change_layout(inode, file, Company::Writers, |transaction, layout| {
+            if inode.lifecycle.lock().gone {
+                // The record of a file that was deleted meanwhile must not come back.
+                return Err(Errno::ENOENT.into());
+            }
+            if layout.extenders != 0 || layout.size_floor >= noted.size || layout.objects.is_empty() {
+                return Ok(None);
+            }
+            if file.cuts.load(Ordering::Acquire) != noted.cuts || !is_covered(layout, noted) {
+                return Ok(Some(Recorded::NotCovered));
+            }
+            let change = self.place_holes(file, layout, noted);
+            layout.size_floor = noted.size;
+            transaction.put_map_change(inode.ino, layout, &change);
+            Ok(Some(Recorded::Yes))
+        });
+        match recorded {
+            Err(error) if error.errno() == Errno::ENOENT && inode.lifecycle.lock().gone => return Ok(Recorded::Yes),
+            Ok(Some(Recorded::Yes)) => {}
+            recorded => return Ok(recorded?.unwrap_or(Recorded::Yes)),
+        }
+        Counters::count(&self.counters.settles);
+        Counters::count(&self.counters.spread_floors);
+        Ok(Recorded::Yes)
+    }
+
+    /// Gives holes that were left out to the tiers that the file has, each as many as its bandwidth says.
+    fn place_holes(&self, file: &FileState, layout: &mut Layout, noted: &Noted) -> MapChange {
+        let (mut change, range_blocks) = (MapChange::default(), self.range_blocks());
+        let end = block_after(noted.size);
+        let holes: Vec<Range<u64>> = layout
+            .map
+            .runs(block_of(layout.size_floor), end)
+            .into_iter()
+            .filter(|run| run.owner == Some(Owner::Hole))
+            .flat_map(|run| (run.start..run.end).step_by(usize::try_from(range_blocks).unwrap_or(usize::MAX)))
+            .map(|start| start..(start + range_blocks).min(end))
+            .collect();
+        if holes.is_empty() {
+            return change;
+        }
+        let now = self.clock.elapsed();
+        let bandwidth = |entry: &ObjectEntry| {
+            let known = self.tiers.by_id(entry.tier).map(|tier| tier.write_lane.state(now).bytes_per_second);
+            known.unwrap_or(0).max(1)
+        };
+        // A file with one object has no holes on record.
+        let is_alone = layout.objects.len() == 1;
+        let mut shares: Vec<(u8, u64, u64)> = (0_u8..)
+            .zip(&layout.objects)
+            .filter(|(_, entry)| is_alone || noted.objects.contains(&entry.object) && self.takes_holes(file, entry))
+            .map(|(slot, entry)| (slot, bandwidth(entry), 0))
+            .collect();
+        for hole in holes.into_iter().take(if is_alone { usize::MAX } else { HOLES_PLACED_MAX }) {
+            let done_soonest = |(_, bandwidth, given): &&mut (u8, u64, u64)| {
+                u128::from(*given + 1) * (1 << 60) / u128::from(*bandwidth)
+            };
+            let Some((slot, _, given)) = shares.iter_mut().min_by_key(done_soonest) else { break };
+            *given += 1;
+            file.nodes.mark_map_changed(hole.clone());
+            change.then(layout.map.assign(hole.start, hole.end, Owner::Slot(*slot)));
+        }
+        change
+    }
+
+    /// Whether an object of a file may get holes. Nobody looks at what is disowned on it before he writes into a hole that has its
+    /// owner already. Until a move has ended, what it disowns is not known here; but it disowns no holes, and none is made
+    /// meanwhile.
+    fn takes_holes(&self, file: &FileState, entry: &ObjectEntry) -> bool {
+        let Ok(handle) = self.tiers.by_id(entry.tier) else { return false };
+        !self.disowned.holds(entry.tier, entry.object)
+            && !file.is_moving_to(entry.tier)
+            && handle.present().is_some()
+            && !handle.is_draining()
+            && !handle.is_failing()
+            && handle.headroom() >= self.range_bytes()
+    }
+
+    /// Whether an object with bytes that are to be put on record is on a tier that is slow at the moment.
+    fn waits_for_slow_tier(&self, file: &FileState) -> bool {
+        let is_slow = |entry: &ObjectEntry| self.tiers.by_id(entry.tier).is_ok_and(|tier| tier.is_slow());
+        self.unsynced_objects(file).iter().any(|(_, entry)| is_slow(entry))
+    }
+
+    /// Puts the sizes of spread files on record every few seconds, so that a crash takes no more of an append that nobody
+    /// synced than native file systems let it.
+    pub(crate) fn settle_spread_files(&self) -> Result<()> {
+        if !self.has_spread.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let now_ms = self.elapsed_ms();
+        if now_ms < self.settle_due_ms.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.settle_due_ms.store(now_ms.saturating_add(u64::from(self.options.flush_interval_ms)), Ordering::Relaxed);
+        let mut outcome = Ok(());
+        for inode in self.inodes.all() {
+            // A tier that does not answer would keep the thread, and with it all that the volume does in the background.
+            if let Some(file) = inode.file().filter(|file| file.has_unsettled_tail() && !self.waits_for_slow_tier(file))
+            {
+                outcome = outcome.and(self.sync_file(&inode, file));
+            }
+        }
+        outcome
+    }
+}
+
+/// Whether whoever owns a block between the floor and the size that was noted was noted, too.
+fn is_covered(layout: &Layout, noted: &Noted) -> bool {
+    let is_noted = |owner: Option<Owner>| match owner {
+        Some(Owner::Slot(slot)) => noted.objects.contains(&layout.object(slot).object),
+        Some(Owner::Hole) | None => true,
+    };
+    layout.map.runs(block_of(layout.size_floor), block_after(noted.size)).iter().all(|run| is_noted(run.owner))
+}

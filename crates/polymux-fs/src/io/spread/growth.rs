@@ -1,0 +1,206 @@
+//! Which tier gets a range that a file grows by, or that it left out.
+
+use polymux_policy::PolicyKind;
+use polymux_tier::{Tier, TierError};
+use polymux_types::TierId;
+
+use std::sync::atomic::Ordering;
+
+use super::super::layout_change::Company;
+use super::super::{block_after, start_of};
+use super::{Placed, Unplaced};
+use crate::blockmap::{END, MapChange, Owner};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::error::{Error, ErrorKind, Result};
+use crate::inode::{AwaitedSwitch, FileState, Inode, reference_of};
+use crate::placement::Request;
+use crate::planted_faults::{PlantedFault, is_planted};
+use crate::store::ObjectEntry;
+
+impl Core {
+    /// Gives the range of `position` to a tier, where it has none yet, and returns the data that belongs into it. Called with
+    /// the blocks held, and with the append lock held where the file grows.
+    pub(in crate::io) fn place_growth<'a>(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        position: u64,
+        data: &'a [u8],
+    ) -> Result<Placed<'a>> {
+        if file.is_inline() || file.is_passed_through() || !self.may_spread() {
+            return Ok(Placed::In(data));
+        }
+        let range_bytes = self.range_bytes();
+        let range_end = (position / range_bytes + 1) * range_bytes;
+        let data = &data[..usize::try_from(range_end - position).unwrap_or(usize::MAX).min(data.len())];
+        let Some(unplaced) = self.unplaced(file, position) else { return Ok(Placed::In(data)) };
+        self.check_growth(file)?;
+        let context = self.context_of(inode);
+        file.spreads.store(context.policy == PolicyKind::Spread, Ordering::Release);
+        // What a mover claimed on a tier would be freed under what is written there. No move begins while we are inside.
+        if file.is_moving() {
+            return Ok(if unplaced == Unplaced::Hole { Placed::AfterMove } else { Placed::In(data) });
+        }
+        if context.policy != PolicyKind::Spread {
+            return Ok(Placed::In(data));
+        }
+        let file_end = position + data.len() as u64;
+        let request = Request { length: range_bytes, file_end, partial: true, except: None };
+        let range = position / range_bytes;
+        for tier in self.place_in(&context, inode, &request) {
+            let placed = match unplaced {
+                Unplaced::Tail => self.give_range_at_end(inode, file, tier, range),
+                Unplaced::Hole => self.give_hole(inode, file, tier, range),
+            };
+            match placed {
+                Ok(Some(entry)) => {
+                    let handle = self.tiers.by_id(entry.tier)?;
+                    self.write_behind.claim(&handle, reference_of(&entry), range * range_bytes, range_bytes);
+                    return Ok(Placed::In(data));
+                }
+                Ok(None) => return Ok(Placed::In(data)),
+                // The metadata store refused: no other tier helps.
+                Err(error) if matches!(error.kind(), ErrorKind::Store(_)) => return Err(error),
+                Err(error) if error.is_out_of_room() || is_of_tier(&error, tier) => {
+                    log::debug!(
+                        "tier {tier} cannot take a range of inode {}, the next one is asked: {error}",
+                        inode.ino
+                    );
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // Where none has room, the write finds out, and does what it does on any file.
+        Ok(Placed::In(data))
+    }
+
+    /// Fails where a file must not grow: an object with unsynced bytes is on a tier that is away or does not answer. Its size
+    /// could not be put on record, and a crash would take whatever other tiers got meanwhile (DESIGN section 6).
+    pub(in crate::io) fn check_growth(&self, file: &FileState) -> Result<()> {
+        if !file.grows_unsettled() {
+            return Ok(());
+        }
+        let layout = file.layout.read();
+        for (slot, entry) in (0_u8..).zip(&layout.objects) {
+            let handle = self.tiers.by_id(entry.tier)?;
+            if handle.present().is_some() && !handle.is_silent() {
+                continue;
+            }
+            // A sync that is under way has taken the note, and the tier keeps it until it has come to its end.
+            let is_unsynced = file.unsynced.lock().iter().any(|(of, ..)| *of == slot)
+                || handle.watched().is_some_and(|tier| tier.is_unsynced(reference_of(entry)));
+            if is_unsynced {
+                handle.get()?;
+                return Err(ErrorKind::Tier { tier: entry.tier, source: TierError::NotAnswering }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a range that the file has not reached, and all behind it, to a tier. Returns the object that has it.
+    fn give_range_at_end(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        tier: TierId,
+        range: u64,
+    ) -> Result<Option<ObjectEntry>> {
+        let first = range * self.range_blocks();
+        let left_out = self.reached_blocks(file)..first;
+        let tail = {
+            let layout = file.layout.read();
+            layout.tail_slot().map(|slot| layout.object(slot))
+        };
+        if let Some(tail) = tail.filter(|tail| tail.tier == tier && left_out.is_empty()) {
+            // What was cut off there and could not be freed would be freed under what is written now.
+            self.reclaim_object(inode, &tail)?;
+            return Ok(Some(tail));
+        }
+        let former = file.possible_extenders();
+        if !file.grows_unsettled() && !self.is_unpromised(file) {
+            self.settle(inode, file)?;
+        }
+        let entry = self.ensure_object(inode, file, tier)?;
+        let cut_off = self.tails_to_cut_off(file);
+        let is_given = self.change_layout(inode, file, Company::Writers, |transaction, layout| {
+            if layout.extenders != 0 && !self.is_unpromised(file) {
+                // A sync came between, and relies on the extender: another range will be the first.
+                return Ok(false);
+            }
+            let slot = layout.slot_on(tier)?;
+            cut_off.iter().for_each(|record| transaction.put_disowned(record));
+            file.nodes.mark_map_changed(left_out.start.min(first)..END);
+            let mut change = MapChange::default();
+            if !left_out.is_empty() {
+                change.then(layout.map.assign(left_out.start, left_out.end, Owner::Hole));
+            }
+            change.then(layout.map.assign(first, END, Owner::Slot(slot)));
+            layout.extenders = 0;
+            file.may_grow_unsettled.store(true, Ordering::Release);
+            transaction.put_map_change(inode.ino, layout, &change);
+            Ok(true)
+        })?;
+        if is_given {
+            Counters::count(&self.counters.spread_switches);
+            file.cut_off.lock().extend(cut_off.iter().map(|record| (record.tier, record.object)));
+            self.disowned.add(&cut_off, inode.last_sequence());
+            let (from, sequence) = (start_of(left_out.start.min(first)), inode.last_sequence());
+            former.iter().for_each(|tier| file.await_switch(AwaitedSwitch { tier: *tier, from, sequence }));
+        }
+        Ok(is_given.then_some(entry))
+    }
+
+    /// Gives a range of a hole behind the floor to a tier, unless somebody else just did.
+    fn give_hole(&self, inode: &Inode, file: &FileState, tier: TierId, range: u64) -> Result<Option<ObjectEntry>> {
+        let blocks = range * self.range_blocks()..(range + 1) * self.range_blocks();
+        let entry = self.ensure_object(inode, file, tier)?;
+        let is_given = self.change_layout(inode, file, Company::Writers, |transaction, layout| {
+            let is_hole = layout.map.run_at(blocks.start);
+            // Before the floor a crash would leave bytes that no record names (relocation).
+            let is_behind = layout.extenders == 0 && start_of(blocks.start) >= layout.size_floor;
+            if is_hole.owner != Some(Owner::Hole) || is_hole.end < blocks.end || !is_behind {
+                return Ok(false);
+            }
+            let slot = layout.slot_on(tier)?;
+            file.nodes.mark_map_changed(blocks.clone());
+            let change = layout.map.assign(blocks.start, blocks.end, Owner::Slot(slot));
+            transaction.put_map_change(inode.ino, layout, &change);
+            Ok(true)
+        })?;
+        if is_given {
+            Counters::count(&self.counters.spread_holes_filled);
+        }
+        Ok(is_given.then_some(entry))
+    }
+
+    /// Whether nothing that was written to a file since it got its home was promised to be durable.
+    fn is_unpromised(&self, file: &FileState) -> bool {
+        let since = file.unpromised.load(Ordering::SeqCst);
+        is_planted(PlantedFault::SpreadPromiseForgotten)
+            || since != 0 && since == self.volume_syncs.load(Ordering::SeqCst) + 1
+    }
+
+    /// Blocks that the file has reached, in whole ranges. The first range is never left out: it is where the file has its home.
+    /// What a tier that is away has of the last range is not to be had until it is back.
+    fn reached_blocks(&self, file: &FileState) -> u64 {
+        let size = file.size();
+        let tail = {
+            let layout = file.layout.read();
+            layout.tail_slot().map(|slot| layout.object(slot).tier)
+        };
+        let is_away = tail.is_some_and(|tier| self.tiers.by_id(tier).is_ok_and(|handle| handle.present().is_none()));
+        if is_away && size > 0 {
+            return block_after(size);
+        }
+        size.div_ceil(self.range_bytes()).max(1) * self.range_blocks()
+    }
+}
+
+/// Whether an error is about one tier and no other.
+fn is_of_tier(error: &Error, tier: TierId) -> bool {
+    match error.kind() {
+        ErrorKind::Tier { tier: of, .. } | ErrorKind::TierMissing(of) => *of == tier,
+        _ => false,
+    }
+}

@@ -1,0 +1,117 @@
+//! What the devices of the tiers can do: measured on request, and refined by what they do (docs/design/0019).
+//!
+//! What is true here:
+//! * One tier of a volume is measured at a time: two at once would measure one another.
+//! * What was measured goes on record durably, and only while the tier still belongs to the volume. What was learnt goes on
+//!   record seldom, without a flush of its own: it is a hint.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use polymux_tier::TierError;
+use polymux_tier::measure::{
+    MeasureError, MeasureOptions, MeasureProgress, OnMeasureProgress, file_bytes_for, measure,
+};
+use polymux_types::{Errno, Ino};
+
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::inode::reference_of;
+use crate::report::{MeasuredProfile, TierProfile};
+use crate::space::TierHandle;
+use crate::volume::VolumeError;
+
+/// Time between two looks at what was learnt.
+const KEEP_INTERVAL_MS: u64 = 600_000;
+
+impl Core {
+    /// Measures the device of a tier; see [`crate::FileSystem::measure_tier`].
+    pub(crate) fn measure_tier(
+        &self,
+        name: &str,
+        time: Duration,
+        on_progress: OnMeasureProgress<'_>,
+    ) -> std::result::Result<TierProfile, VolumeError> {
+        self.check_writable()?;
+        let refused = |reason: String| VolumeError::TierRefused(reason);
+        let handle = self.tiers.by_name(name).ok_or_else(|| refused(format!("the volume has no tier `{name}`")))?;
+        let Some(_one_at_a_time) = self.measuring.try_lock() else {
+            return Err(refused("a tier of this volume is being measured already: try again in a moment".to_owned()));
+        };
+        if handle.present().is_none() {
+            return Err(refused(format!("tier `{name}` is missing: nothing of it can be measured")));
+        }
+        if handle.is_failing() {
+            return Err(refused(format!("tier `{name}` fails or does not answer: nothing of it can be measured now")));
+        }
+        let mut unless_unmounted = |progress: &MeasureProgress| match self.unmounted.load(Ordering::Acquire) {
+            true => ControlFlow::Break(()),
+            false => on_progress(progress),
+        };
+        let measured = self.measure_device(&handle, time, &mut unless_unmounted).map_err(|error| match error {
+            MeasureError::Ended => Error::from(Errno::EINTR).into(),
+            MeasureError::Tier(error) => handle.note_error(error).into(),
+            error @ MeasureError::TooLittleRoom { .. } => refused(format!("tier `{name}`: {error}")),
+        })?;
+        let profile = TierProfile { measured: Some(measured), live: Vec::new() };
+        let _no_event = self.tier_event.lock();
+        let present = self.tiers.by_id(handle.id).map_err(|_| refused(format!("tier `{name}` has left the volume")))?;
+        let sequence = self.metadata.put_profile(handle.id, &profile)?;
+        self.flush_through(sequence)?;
+        present.set_profile(profile.clone());
+        Ok(profile)
+    }
+
+    fn measure_device(
+        &self,
+        handle: &TierHandle,
+        time: Duration,
+        on_progress: OnMeasureProgress<'_>,
+    ) -> std::result::Result<MeasuredProfile, MeasureError> {
+        let now = self.now();
+        let seed = self.seed ^ now.seconds.unsigned_abs().rotate_left(32) ^ u64::from(now.nanoseconds);
+        let options = MeasureOptions { time, file_bytes_max: file_bytes_for(handle.headroom())?, seed };
+        let Some(tier) = handle.present() else { return Err(MeasureError::Tier(TierError::NotAnswering)) };
+        let ground = tier.measuring_ground()?;
+        let measurement = measure(ground.as_ref(), self.clock.as_ref(), &options, on_progress)?;
+        Ok(MeasuredProfile { at: self.now(), measurement })
+    }
+
+    /// Takes what is in memory of a file's objects out of it.
+    pub(crate) fn forget_pages(&self, ino: Ino) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let Some(file) = inode.file() else { return Ok(()) };
+        let objects = file.layout.read().objects.clone();
+        for entry in &objects {
+            let handle = self.tiers.by_id(entry.tier)?;
+            handle.get()?.drop_behind(reference_of(entry), 0, file.size());
+        }
+        Ok(())
+    }
+
+    /// Puts on record what was learnt of tiers, now and then.
+    pub(super) fn keep_profiles(&self) -> Result<()> {
+        let now_ms = self.elapsed_ms();
+        let due = self.profiles_due_ms.load(Ordering::Relaxed);
+        if now_ms < due {
+            return Ok(());
+        }
+        self.profiles_due_ms.store(now_ms.saturating_add(KEEP_INTERVAL_MS), Ordering::Relaxed);
+        // The first look comes when there may be something to see.
+        if due == 0 { Ok(()) } else { self.save_profiles() }
+    }
+
+    /// Puts on record what was learnt of tiers, where it is worth it.
+    pub(super) fn save_profiles(&self) -> Result<()> {
+        // A tier that comes, goes or hangs keeps nobody from stopping the volume; the next time will do.
+        let Some(_no_event) = self.tier_event.try_lock() else { return Ok(()) };
+        for handle in self.tiers.all().iter() {
+            if let Some(profile) = handle.refined_profile(self.now()) {
+                self.metadata.put_profile(handle.id, &profile)?;
+                handle.set_profile(profile);
+            }
+        }
+        Ok(())
+    }
+}

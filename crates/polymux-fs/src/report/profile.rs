@@ -1,0 +1,51 @@
+//! What the device of a tier can do, as it is kept with the volume.
+
+use polymux_tier::measure::{Direction, Measurement};
+use polymux_types::Timestamp;
+
+/// What is known of the device of a tier.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TierProfile {
+    /// What a measurement found; `None` where there was none.
+    pub measured: Option<MeasuredProfile>,
+    /// What the device delivered to the volume since, at most once for each direction.
+    pub live: Vec<LiveBandwidth>,
+}
+
+/// A measurement, and when it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeasuredProfile {
+    /// When it ended.
+    pub at: Timestamp,
+    /// What it found.
+    pub measurement: Measurement,
+}
+
+/// What a device delivered while it was busy with large requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveBandwidth {
+    /// Which way.
+    pub direction: Direction,
+    /// Bytes per second.
+    pub bytes_per_second: u64,
+    /// Busy time in seconds that went into it.
+    pub busy_seconds: u32,
+    /// When that was last.
+    pub at: Timestamp,
+}
+
+impl TierProfile {
+    /// Bytes per second that the device delivers one after the other: what it was seen to deliver, and before that what a
+    /// measurement found. `None` while nothing is known.
+    #[must_use]
+    pub fn bytes_per_second(&self, direction: Direction) -> Option<u64> {
+        let live = self.live(direction).map(|live| live.bytes_per_second);
+        live.or_else(|| self.measured.as_ref()?.measurement.sequential_bytes_per_second(direction))
+    }
+
+    /// What it was seen to deliver.
+    #[must_use]
+    pub fn live(&self, direction: Direction) -> Option<&LiveBandwidth> {
+        self.live.iter().find(|live| live.direction == direction)
+    }
+}

@@ -1,0 +1,195 @@
+//! Whose turn it is on a tier (M13, C13): what somebody waits for goes before what nobody waits for.
+//!
+//! What is true here:
+//! * Urgent are reads that the device serves and syncs. Deferrable are the copies of moves and what is written behind.
+//! * A deferrable request that could go waits while something urgent is under way or was within [`LINGER`], and no longer than the
+//!   bound; then it goes, whatever is under way. It waits as the first of its class, so that of many that become ready
+//!   together one goes after the other, and not all of them at the end of the first one's wait.
+//! * Where nothing is deferrable, an urgent request costs two atomic additions if it is a sync, and nothing if it is a read:
+//!   what reads do is known by the tier's lane. Reads from memory are told from others by what they take.
+//! * Every moment is passed in, and nobody waits here: whoever is told to wait asks again after that.
+//! * How long each request waited is counted, also where it did not.
+
+use std::time::Duration;
+
+use polymux_types::sync::{AtomicU32, AtomicU64, Ordering};
+
+use super::bandwidth::Lane;
+use crate::planted_faults::{PlantedFault, is_planted};
+use crate::report::DEFERRAL_WAIT_CLASSES;
+
+/// How long after an urgent request the next one is expected: who reads one block after the other leaves less between them.
+const LINGER: Duration = Duration::from_millis(5);
+
+/// When to ask again where the end of an urgent request is waited for.
+const ASK_AGAIN: Duration = Duration::from_micros(500);
+
+/// How long a deferrable request waits at most, unless the configuration says otherwise.
+pub(crate) const BOUND_DEFAULT: Duration = Duration::from_millis(30);
+
+/// What makes way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deferrable {
+    /// A request of a mover.
+    Move,
+    /// What was written, on its way to the device before anybody syncs it.
+    WriteBehind,
+}
+
+/// Whether a tier has something urgent to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    Quiet,
+    /// It is under way, or came just now.
+    Urgent,
+}
+
+/// Since when a request could go. It belongs to whoever asks for the request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ready(Option<Duration>);
+
+/// Waiting times of one class, for reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waits {
+    /// Requests that went.
+    pub(crate) requests: u64,
+    /// Of these: went although something urgent was under way, because they had waited for the bound.
+    pub(crate) at_bound: u64,
+    /// The longest wait in microseconds.
+    pub(crate) longest_us: u64,
+    /// Requests by how long they waited, see [`crate::report::deferral_wait_ends_ms`].
+    pub(crate) by_wait: [u64; DEFERRAL_WAIT_CLASSES],
+}
+
+#[derive(Debug, Default)]
+struct ClassRecord {
+    at_bound: AtomicU64,
+    longest_us: AtomicU64,
+    by_wait: [AtomicU64; DEFERRAL_WAIT_CLASSES],
+    /// When the last one went, in microseconds.
+    went_us: AtomicU64,
+}
+
+/// The order of requests on one tier.
+#[derive(Debug)]
+pub(crate) struct Deferral {
+    bound_us: AtomicU64,
+    syncs_in_flight: AtomicU32,
+    /// When the last one ended, in microseconds; 0: never.
+    synced_us: AtomicU64,
+    moves: ClassRecord,
+    written_behind: ClassRecord,
+}
+
+fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The class of a waiting time, of [`crate::report::deferral_wait_ends_ms`].
+fn class_of(waited: Duration) -> usize {
+    let started_ms = waited.as_micros().div_ceil(1000);
+    match started_ms {
+        0 => 0,
+        1..=1024 => usize::try_from(started_ms.next_power_of_two().ilog2() + 1).expect("a class is small"),
+        _ => DEFERRAL_WAIT_CLASSES - 1,
+    }
+}
+
+impl ClassRecord {
+    fn went(&self, waited: Duration, now: Duration) {
+        self.by_wait[class_of(waited)].fetch_add(1, Ordering::Relaxed);
+        self.longest_us.fetch_max(microseconds(waited), Ordering::Relaxed);
+        self.went_us.fetch_max(microseconds(now), Ordering::Relaxed);
+    }
+
+    fn waits(&self) -> Waits {
+        let by_wait: [u64; DEFERRAL_WAIT_CLASSES] =
+            std::array::from_fn(|class| self.by_wait[class].load(Ordering::Relaxed));
+        Waits {
+            requests: by_wait.iter().sum(),
+            at_bound: self.at_bound.load(Ordering::Relaxed),
+            longest_us: self.longest_us.load(Ordering::Relaxed),
+            by_wait,
+        }
+    }
+}
+
+impl Default for Deferral {
+    fn default() -> Self {
+        Self {
+            bound_us: AtomicU64::new(microseconds(BOUND_DEFAULT)),
+            syncs_in_flight: AtomicU32::new(0),
+            synced_us: AtomicU64::new(0),
+            moves: ClassRecord::default(),
+            written_behind: ClassRecord::default(),
+        }
+    }
+}
+
+impl Deferral {
+    /// How long a request waits at most. Zero: nothing makes way.
+    pub(crate) fn bound(&self) -> Duration {
+        Duration::from_micros(self.bound_us.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_bound(&self, bound: Duration) {
+        self.bound_us.store(microseconds(bound), Ordering::Relaxed);
+    }
+
+    /// A sync goes to the tier. Each is ended by [`Deferral::sync_ended`], also one that fails.
+    pub(crate) fn sync_began(&self) {
+        self.syncs_in_flight.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn sync_ended(&self, now: Duration) {
+        self.synced_us.fetch_max(microseconds(now).max(1), Ordering::Relaxed);
+        let before = self.syncs_in_flight.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "a sync that ends was begun");
+    }
+
+    /// Whether a sync ended since a moment.
+    pub(crate) fn synced_since(&self, moment: Duration) -> bool {
+        self.synced_us.load(Ordering::Relaxed) > microseconds(moment)
+    }
+
+    /// Whether the tier has something urgent to do; `reads` is what it does for readers.
+    pub(crate) fn urgency(&self, reads: &Lane, now: Duration) -> Urgency {
+        let synced_us = self.synced_us.load(Ordering::Relaxed);
+        let synced = (synced_us > 0).then(|| now.saturating_sub(Duration::from_micros(synced_us)));
+        let just_now = [synced, reads.served_by_device(now)].into_iter().flatten().any(|age| age < LINGER);
+        if just_now || self.syncs_in_flight.load(Ordering::Acquire) > 0 { Urgency::Urgent } else { Urgency::Quiet }
+    }
+
+    /// Whether a request that could go may go now. Zero: it goes, and the next one begins with a new `ready`. Otherwise: after how
+    /// long to ask again.
+    pub(crate) fn ask(&self, class: Deferrable, ready: &mut Ready, urgency: Urgency, now: Duration) -> Duration {
+        let record = match class {
+            Deferrable::Move => &self.moves,
+            Deferrable::WriteBehind => &self.written_behind,
+        };
+        let ready_since = *ready.0.get_or_insert(now);
+        let first_since = ready_since.max(Duration::from_micros(record.went_us.load(Ordering::Relaxed)));
+        let waited = now.saturating_sub(first_since);
+        let bound = self.bound();
+        if urgency == Urgency::Urgent {
+            if waited < bound || is_planted(PlantedFault::DeferrableStarves) {
+                return ASK_AGAIN.min(bound.saturating_sub(waited).max(Duration::from_micros(1)));
+            }
+            record.at_bound.fetch_add(1, Ordering::Relaxed);
+        }
+        record.went(waited, now);
+        *ready = Ready::default();
+        Duration::ZERO
+    }
+
+    /// How long the requests of a class waited since mounting.
+    pub(crate) fn waits(&self, class: Deferrable) -> Waits {
+        match class {
+            Deferrable::Move => self.moves.waits(),
+            Deferrable::WriteBehind => self.written_behind.waits(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

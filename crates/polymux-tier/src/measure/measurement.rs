@@ -1,0 +1,135 @@
+//! What was measured, and what follows from it.
+
+use super::ground::Way;
+
+/// Bytes of the small requests whose number in a second is told.
+const SMALL_REQUEST_BYTES: u32 = 4096;
+
+/// As many requests at once are enough as give this share in percent of what more of them give.
+const ENOUGH_PERCENT: u128 = 90;
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// From the device.
+    Read,
+    /// To the device.
+    Write,
+}
+
+/// How requests follow one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pattern {
+    /// Each goes on where the one before it ended.
+    Sequential,
+    /// Anywhere in the file, nowhere twice before the file is through.
+    Random,
+}
+
+/// What one load came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Which way bytes went.
+    pub direction: Direction,
+    /// How requests followed one another.
+    pub pattern: Pattern,
+    /// Bytes of each.
+    pub request_bytes: u32,
+    /// How many were under way at once.
+    pub in_flight: u16,
+    /// How many there were.
+    pub requests: u32,
+    /// Bytes of all of them over the time until the last was through, for writes until the device had flushed them.
+    pub bytes_per_second: u64,
+    /// Half of them took no longer than this many microseconds,
+    pub median_us: u32,
+    /// and 99 % no longer than this.
+    pub p99_us: u32,
+}
+
+impl Point {
+    /// Requests per second.
+    #[must_use]
+    pub fn requests_per_second(&self) -> u64 {
+        self.bytes_per_second / u64::from(self.request_bytes.max(1))
+    }
+}
+
+/// What may make the numbers better than the device is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caveats {
+    /// Memory of this machine may have answered reads: the file system keeps what it was asked to give up.
+    pub may_be_memory: bool,
+    /// The file takes less room than was written: the file system compresses, or finds blocks that are alike, although no two
+    /// were.
+    pub takes_less_room: bool,
+    /// The file was small, because little room or time was left: memory of the device may hold all of it.
+    pub is_small: bool,
+}
+
+impl Caveats {
+    /// In words, for people.
+    #[must_use]
+    pub fn words(&self) -> Vec<&'static str> {
+        let all = [
+            (self.may_be_memory, "reads may have come from memory"),
+            (self.takes_less_room, "the file system stores less than it is given"),
+            (self.is_small, "the file was so small that the device's own memory may hold it"),
+        ];
+        all.into_iter().filter_map(|(holds, words)| holds.then_some(words)).collect()
+    }
+}
+
+/// What a tier can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measurement {
+    /// How requests reached the device.
+    pub way: Way,
+    /// Bytes of the file that all of it was measured on.
+    pub file_bytes: u64,
+    /// How long it took in milliseconds.
+    pub elapsed_ms: u32,
+    /// What to think of before the numbers are believed.
+    pub caveats: Caveats,
+    /// The loads, in the order in which they were tried; fewer than planned where time ran out.
+    pub points: Vec<Point>,
+}
+
+impl Measurement {
+    fn of(&self, direction: Direction, pattern: Pattern) -> impl Iterator<Item = &Point> {
+        self.points.iter().filter(move |point| point.direction == direction && point.pattern == pattern)
+    }
+
+    /// Small random requests, by how many are under way.
+    fn small(&self, direction: Direction) -> impl Iterator<Item = &Point> {
+        self.of(direction, Pattern::Random).filter(|point| point.request_bytes == SMALL_REQUEST_BYTES)
+    }
+
+    /// Most bytes per second, one after the other.
+    #[must_use]
+    pub fn sequential_bytes_per_second(&self, direction: Direction) -> Option<u64> {
+        self.of(direction, Pattern::Sequential).map(|point| point.bytes_per_second).max()
+    }
+
+    /// Most requests of 4 KiB per second, anywhere.
+    #[must_use]
+    pub fn random_requests_per_second(&self, direction: Direction) -> Option<u64> {
+        self.small(direction).map(Point::requests_per_second).max()
+    }
+
+    /// How long a request of 4 KiB takes that is alone.
+    #[must_use]
+    pub fn latency(&self, direction: Direction) -> Option<&Point> {
+        self.small(direction).find(|point| point.in_flight == 1)
+    }
+
+    /// How many requests of 4 KiB at once get the most out of the device, but for a tenth.
+    #[must_use]
+    pub fn saturating_in_flight(&self, direction: Direction) -> Option<u16> {
+        let best = u128::from(self.random_requests_per_second(direction)?);
+        self.small(direction)
+            .filter(|point| u128::from(point.requests_per_second()) * 100 >= best * ENOUGH_PERCENT)
+            .map(|point| point.in_flight)
+            .min()
+    }
+}

@@ -1,0 +1,76 @@
+//! Which loads a tier is tried with, and how long each of them takes.
+
+use std::time::Duration;
+
+use super::measurement::{Direction, Pattern};
+
+/// Least time for a measurement: each load has some tens of milliseconds then.
+pub const TIME_MIN: Duration = Duration::from_secs(1);
+
+const KIB: u32 = 1 << 10;
+const MIB: u32 = 1 << 20;
+
+/// What a load finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// An empty file, which it fills.
+    Filling,
+    /// The file, to be overwritten.
+    Overwriting,
+    /// The file, with nothing of it in memory.
+    Cold,
+}
+
+/// One load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Phase {
+    pub(super) start: Start,
+    pub(super) direction: Direction,
+    pub(super) pattern: Pattern,
+    pub(super) request_bytes: u32,
+    pub(super) in_flight: u16,
+    /// Its part of the time.
+    pub(super) share: u32,
+}
+
+/// Start, pattern, bytes of a request, requests at once, share of the time. A device that is throttled lets requests through
+/// in slices of a tenth of a second, so none has less than twice that of the usual time.
+const LOADS: [(Start, Pattern, u32, u16, u32); 15] = [
+    (Start::Filling, Pattern::Sequential, MIB, 4, 6),
+    (Start::Overwriting, Pattern::Sequential, 64 * KIB, 1, 2),
+    (Start::Overwriting, Pattern::Random, 4 * KIB, 1, 2),
+    (Start::Overwriting, Pattern::Random, 4 * KIB, 16, 2),
+    (Start::Cold, Pattern::Sequential, 64 * KIB, 1, 2),
+    (Start::Cold, Pattern::Sequential, MIB, 1, 2),
+    (Start::Cold, Pattern::Sequential, MIB, 4, 3),
+    (Start::Cold, Pattern::Sequential, MIB, 16, 3),
+    (Start::Cold, Pattern::Random, 64 * KIB, 8, 2),
+    (Start::Cold, Pattern::Random, 4 * KIB, 1, 2),
+    (Start::Cold, Pattern::Random, 4 * KIB, 2, 2),
+    (Start::Cold, Pattern::Random, 4 * KIB, 4, 2),
+    (Start::Cold, Pattern::Random, 4 * KIB, 8, 2),
+    (Start::Cold, Pattern::Random, 4 * KIB, 16, 2),
+    (Start::Cold, Pattern::Random, 4 * KIB, 32, 2),
+];
+
+/// The loads of a measurement.
+pub(super) fn plan() -> Vec<Phase> {
+    LOADS
+        .into_iter()
+        .map(|(start, pattern, request_bytes, in_flight, share)| Phase {
+            start,
+            direction: if start == Start::Cold { Direction::Read } else { Direction::Write },
+            pattern,
+            request_bytes,
+            in_flight,
+            share,
+        })
+        .collect()
+}
+
+/// How long the first of these loads takes, where all of them have so long: what an earlier one took too long, or did not need,
+/// the later ones share.
+pub(super) fn time_of_first(loads: &[Phase], left: Duration) -> Duration {
+    let shares: u32 = loads.iter().map(|load| load.share).sum();
+    loads.first().map_or(Duration::ZERO, |first| left * first.share / shares.max(1))
+}
