@@ -4,6 +4,8 @@
 //! * One thread waits for a request, and whoever is about to wait for something else is replaced first (`turns`).
 //! * Each thread has a descriptor with a queue of answers of its own, where the kernel can clone them, and a buffer for one
 //!   request. Threads can be added at any time.
+//! * One that was held up looks for what comes next for a moment, without waiting for it (`pace::Lingering`): it is awake, and
+//!   whoever waits in the kernel is not.
 //! * A thread ends when the kernel closes the connection, and not before.
 //! * A panic or an error that reaches a thread ends the process: requests would never be answered, and the mount would hang
 //!   once all threads were gone. A process that ends makes every request fail at once, and the next mount recovers.
@@ -19,7 +21,7 @@ use polymux_types::Errno;
 use crate::buffer::RequestBuffer;
 use crate::connection::{Connection, Patience};
 use crate::device::Device;
-use crate::pace::Pace;
+use crate::pace::{Lingering, Pace};
 use crate::pool::ClosesPool;
 use crate::reply::Reply;
 use crate::turns::{Backlog, EndsTurns, Seat};
@@ -69,20 +71,52 @@ pub(crate) fn closes(device: &Device) -> bool {
     true
 }
 
-fn serve(connection: &Arc<Connection>) -> io::Result<()> {
-    // The connection is closed when this thread ends, and nobody else is told so.
-    let _closes_pool = ClosesPool(&connection.pool);
-    let _ends_turns = EndsTurns(&connection.turns);
-    let device = connection.device.clone_queue().map_or_else(
+/// A descriptor with a queue of answers of its own.
+fn own_queue(connection: &Connection) -> Arc<Device> {
+    connection.device.clone_queue().map_or_else(
         |error| {
             log::debug!("threads share a descriptor of /dev/fuse: {error}");
             connection.device.clone()
         },
         Arc::new,
-    );
+    )
+}
+
+/// One that never waits; `None` where the kernel clones none.
+fn queue_for_lingering(connection: &Connection) -> Option<Arc<Device>> {
+    let device = connection.device.clone_queue().ok()?;
+    device.never_wait().ok()?;
+    Some(Arc::new(device))
+}
+
+/// Whether serving a request held up the thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    AtOnce,
+    AfterWaiting,
+}
+
+fn serve(connection: &Arc<Connection>) -> io::Result<()> {
+    // The connection is closed when this thread ends, and nobody else is told so.
+    let _closes_pool = ClosesPool(&connection.pool);
+    let _ends_turns = EndsTurns(&connection.turns);
+    let device = own_queue(connection);
+    let for_lingering = queue_for_lingering(connection);
     let counters = connection.state.messages.for_thread();
     let mut buffer = RequestBuffer::new(connection.agreement.write_max);
     let (seat, mut backlog, mut pace) = (Arc::new(Seat::default()), Backlog::default(), Pace::default());
+    let mut lingering = Lingering::default();
+    let serve_one = |device: &Arc<Device>, bytes: &[u8]| match Request::parse(bytes, connection.agreement.form()) {
+        Ok(request) => {
+            counters.count(request.header.opcode);
+            let reply = Reply::to_device(request.header.unique, device.clone());
+            let Some(reply) = connection.dispatch(&request, reply, Patience::AtOnce) else { return Ok(Served::AtOnce) };
+            connection.call_next();
+            connection.serve(&request, reply);
+            Ok(Served::AfterWaiting)
+        }
+        Err(malformed) => refuse(device, bytes, malformed).map(|()| Served::AtOnce),
+    };
     while connection.turns.take(&seat) {
         let is_behind = backlog.is_behind(|| device.has_request());
         pace.wait(|| device.has_request());
@@ -92,17 +126,13 @@ fn serve(connection: &Arc<Connection>) -> io::Result<()> {
         if is_behind {
             connection.call_next();
         }
-        let bytes = buffer.filled(length);
-        match Request::parse(bytes, connection.agreement.form()) {
-            Ok(request) => {
-                counters.count(request.header.opcode);
-                let reply = Reply::to_device(request.header.unique, device.clone());
-                if let Some(reply) = connection.dispatch(&request, reply, Patience::AtOnce) {
-                    connection.call_next();
-                    connection.serve(&request, reply);
-                }
-            }
-            Err(malformed) => refuse(&device, bytes, malformed)?,
+        let served = serve_one(&device, buffer.filled(length))?;
+        let Some(device) = for_lingering.as_ref().filter(|_| served == Served::AfterWaiting && lingering.pays()) else {
+            continue;
+        };
+        while lingering.wait(|| device.has_request()) {
+            let Some(length) = device.receive_if_any(buffer.room())? else { break };
+            serve_one(device, buffer.filled(length))?;
         }
     }
     Ok(())

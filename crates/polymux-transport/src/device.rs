@@ -58,6 +58,29 @@ impl Device {
         Ok(clone)
     }
 
+    /// Makes [`Device::receive_if_any`] possible, and [`Device::receive`] a busy loop. Not for the descriptor that a connection was
+    /// mounted with, which others share.
+    ///
+    /// # Errors
+    /// As `fcntl(2)`.
+    pub(crate) fn never_wait(&self) -> io::Result<()> {
+        Ok(rustix::fs::fcntl_setfl(&self.0, OFlags::RDWR | OFlags::NONBLOCK)?)
+    }
+
+    /// Reads a request if one is there; returns its length.
+    ///
+    /// # Errors
+    /// As `read(2)`.
+    pub(crate) fn receive_if_any(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        use rustix::io::Errno as Number;
+        match rustix::io::read(&self.0, buffer) {
+            Ok(length) => Ok(Some(length)),
+            // Somebody else was sooner, it was taken back, or the connection is closed, which whoever waits finds out.
+            Err(Number::NOENT | Number::INTR | Number::AGAIN | Number::NODEV) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Waits for a request and reads it; returns its length, or `None` when the connection is closed.
     ///
     /// # Errors

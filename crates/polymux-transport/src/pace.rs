@@ -56,9 +56,71 @@ impl Pace {
     }
 }
 
+/// Whether a thread that was held up by a request stays awake for what the same program asks next.
+///
+/// Another one waits in the kernel by then, and has slept there for as long as the device took: who calls `fsync` again and again
+/// would wake it for each call. As long as the next request comes in time it is got by the thread that is awake; where it did not, twice
+/// as many opportunities are let go each time before the next attempt.
+#[derive(Debug, Default)]
+pub(crate) struct Lingering {
+    /// Opportunities to let go.
+    left_out: u32,
+    /// Attempts in a row that were of no use.
+    useless: u32,
+}
+
+/// Most opportunities that are let go, as a power of two.
+const USELESS_MAX: u32 = 8;
+
+impl Lingering {
+    /// Whether it is worth an attempt now.
+    pub(crate) fn pays(&mut self) -> bool {
+        if self.left_out == 0 {
+            return true;
+        }
+        self.left_out -= 1;
+        false
+    }
+
+    /// Looks for a request, awake, and returns whether there is one.
+    pub(crate) fn wait(&mut self, mut has_request: impl FnMut() -> bool) -> bool {
+        let began = Instant::now();
+        while !has_request() {
+            if began.elapsed() >= AWAKE_MAX {
+                self.useless = (self.useless + 1).min(USELESS_MAX);
+                self.left_out = (1 << self.useless) - 1;
+                return false;
+            }
+            thread::yield_now();
+        }
+        self.useless = 0;
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn staying_awake_in_vain_is_tried_ever_less_often_until_it_was_of_use() {
+        let mut lingering = Lingering::default();
+        let let_go = |lingering: &mut Lingering| (0..).take_while(|_| !lingering.pays()).count();
+        for expected in [0, 1, 3, 7, 15] {
+            assert_eq!(let_go(&mut lingering), expected);
+            let began = Instant::now();
+            assert!(!lingering.wait(|| false));
+            assert!(began.elapsed() >= AWAKE_MAX);
+        }
+        assert_eq!(let_go(&mut lingering), 31);
+        assert!(lingering.wait(|| true));
+        assert_eq!(let_go(&mut lingering), 0);
+        for _ in 0..20 {
+            let_go(&mut lingering);
+            lingering.wait(|| false);
+        }
+        assert_eq!(let_go(&mut lingering), (1 << USELESS_MAX) - 1);
+    }
 
     /// One that got so many requests as fast as they can come. A thread that was held up begins anew.
     fn after_quick(requests: u32) -> Pace {
