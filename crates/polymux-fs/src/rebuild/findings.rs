@@ -37,6 +37,7 @@ kinds!(
     NAMES_MISSING "names-missing" "the file had more names than the one that is known",
     XATTRS_LOST "xattrs-lost" "the file had extended attributes, or may have had some",
     SIZE_UNCERTAIN "size-uncertain" "the file was written after it was described and ends with a hole, or was cut since",
+    GROWTH_UNCERTAIN "growth-uncertain" "a file on several tiers was written after it was described and has a hole that ends where a tier's range begins: if it was growing when the machine stopped, the hole was bytes, and nothing from there on had been promised",
     OBJECT_UNREADABLE "object-unreadable" "an object cannot be read: it is left where it is, and is in no file",
     OBJECT_FOREIGN "object-foreign" "an object says that it belongs to another volume: it is left where it is",
 );

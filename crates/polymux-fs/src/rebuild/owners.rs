@@ -7,6 +7,7 @@
 //! * The size is at least what every object holds, so that nothing is cut when the volume is mounted.
 
 use polymux_tier::ObjectRef;
+use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
 use polymux_types::{Ino, Timestamp};
 
 use super::SourceTier;
@@ -79,6 +80,7 @@ pub(super) fn decide(
         return Ok(Owned { file: file_of(tiers, told, &members, 0, Vec::new(), findings), versions: Vec::new() });
     }
     let split = split(tiers, told.ino, &members, findings)?;
+    tell_of_growth(tiers, &members, &split.owners, findings);
     let owned_blocks = |member: usize| -> u64 {
         split.owners.iter().filter(|(_, owner)| *owner == member).map(|((start, end), _)| end - start).sum()
     };
@@ -134,7 +136,7 @@ fn split(tiers: &[SourceTier<'_>], ino: Ino, members: &[&Scanned], findings: &mu
                 Ok(found) => found.into_iter().for_each(|found| ranges::append(&mut split.differing[other], found)),
                 Err(error) => {
                     let place = (tier_of(other).name, members[other].reference.id);
-                    let bytes = (range.1 - range.0) * polymux_types::limits::BLOCK_SIZE;
+                    let bytes = (range.1 - range.0) * BLOCK_SIZE;
                     let detail = format!("{bytes} bytes from block {}: {error}", range.0);
                     findings.add_sized(findings::BYTES_UNREADABLE, (ino, bytes), place, detail);
                 }
@@ -142,6 +144,30 @@ fn split(tiers: &[SourceTier<'_>], ino: Ino, members: &[&Scanned], findings: &mu
         }
     }
     Ok(split)
+}
+
+/// A file that grew on several tiers (policy `spread`) ends at a floor that only the store knew. What one tier had not yet written
+/// when the machine stopped is a hole up to where the next range begins, and what other tiers have behind it was not promised either.
+fn tell_of_growth(
+    tiers: &[SourceTier<'_>],
+    members: &[&Scanned],
+    owners: &[(BlockRange, usize)],
+    findings: &mut Findings,
+) {
+    let told = members[0].told.as_deref().expect("a group has a stamp");
+    let written = members.iter().map(|object| object.modified).max().unwrap_or_default();
+    if told.refreshed.is_some_and(|(at, _)| written <= at) {
+        return;
+    }
+    let begins_range = |block: u64| (block * BLOCK_SIZE).is_multiple_of(RANGE_NODE_SIZE);
+    let before = std::iter::once(0).chain(owners.iter().map(|((_, end), _)| *end));
+    let mut holes = before.zip(owners).filter(|(end, ((start, _), _))| end < start && begins_range(*start));
+    if let Some((hole, ((start, _), owner))) = holes.next() {
+        let member = members[*owner];
+        let detail = format!("bytes {} to {} are a hole", hole * BLOCK_SIZE, start * BLOCK_SIZE - 1);
+        let place = (tiers[member.tier].name, member.reference.id);
+        findings.add_sized(findings::GROWTH_UNCERTAIN, (told.ino, start * BLOCK_SIZE), place, detail);
+    }
 }
 
 /// Extents of what is not owned by home. Who owns the last bytes owns what the file will grow to.
@@ -174,7 +200,7 @@ fn version_of(tiers: &[SourceTier<'_>], member: &Scanned, differing: &[BlockRang
     }
     // Made when the copy is.
     file.objects.clear();
-    let end = differing.last().map_or(0, |(_, end)| end * polymux_types::limits::BLOCK_SIZE);
+    let end = differing.last().map_or(0, |(_, end)| end * BLOCK_SIZE);
     file.size = end.min(member.size);
     let lost = LostFile { file, why: findings::TWO_VERSIONS, tier: tier.name.to_owned(), of, detail };
     Version::Copied { lost, tier: member.tier, source: member.reference, ranges: differing.to_vec() }

@@ -175,3 +175,26 @@ fn a_file_written_after_it_was_described_has_at_least_all_its_bytes_and_a_doubtf
     assert_eq!(found["/file101"].content.len(), 90_000);
     assert_eq!(told(&report), expect(&[("size-uncertain", "/file101")]));
 }
+
+#[test]
+fn a_file_that_may_have_been_growing_on_two_tiers_when_the_machine_stopped_is_told() {
+    const RANGE: u64 = 2 * MEBIBYTE;
+    let range = pattern(1, usize::try_from(RANGE).expect("small"));
+    // The other tier has only a part of the second range, nothing of it, or all of it.
+    for (second, is_told) in [(&range[..70_000], true), (&range[..0], true), (&range[..], false)] {
+        let mut volume = two_objects((0, &range), (RANGE, second));
+        let [first, other] = [0, 1].map(|number| ObjectRef::new(ObjectId(9_000_000 + number), Bucket(7)));
+        for (tier, object) in [(0, first), (1, other)] {
+            let mut stamp = stamp(100, "file", 5);
+            // Before it was written.
+            stamp.refresh.as_mut().expect("it is of the newest version").at.seconds = 5;
+            give(&volume, tier, object, &stamp);
+        }
+        volume.memory(0).write(first, 2 * RANGE, &range[..9000], Wait::Allowed).expect("it is written");
+        volume.memory(0).sync_all().expect("the tier syncs");
+        let report = rebuild_unmounted(&mut volume);
+        let expected = if is_told { expect(&[("growth-uncertain", "/file")]) } else { BTreeSet::new() };
+        assert_eq!(told(&report), expected, "{} bytes", second.len());
+        assert_eq!(files(&volume)["/file"].content.len() as u64, 2 * RANGE + 9000);
+    }
+}
