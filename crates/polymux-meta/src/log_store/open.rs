@@ -94,7 +94,7 @@ impl LogStoreOptions {
         }
     }
 
-    /// Memory of one memtable: a seventh. While a sealed one is written, the active one may grow by half beyond it; the
+    /// Memory of one memtable: an eighth. While a sealed one is written, the active one may grow by half beyond it; the
     /// cache, which holds filters and indexes too, has a quarter, and what writing and merging tables need has the rest.
     fn memtable_bytes_max(&self) -> u64 {
         (self.memory_bytes / 8).max(64 * 1024)
