@@ -94,16 +94,16 @@ impl LogStoreOptions {
         }
     }
 
-    /// Memory of one memtable: an eighth. While a sealed one is written, the active one may grow by half beyond it; the
-    /// cache, which holds filters and indexes too, has a quarter, and what writing and merging tables need has the rest.
+    /// Memory of one memtable: a ninth. While a sealed one is written, the active one may grow by half beyond it; the
+    /// cache, which holds filters and indexes too, has a fifth, and what writing and merging tables need has the rest.
     fn memtable_bytes_max(&self) -> u64 {
-        (self.memory_bytes / 8).max(64 * 1024)
+        (self.memory_bytes / 9).max(64 * 1024)
     }
 
     pub(crate) fn tables(&self) -> TablesOptions {
         TablesOptions {
             boundaries: self.boundaries.clone(),
-            cache_bytes: self.memory_bytes / 4,
+            cache_bytes: self.memory_bytes / 5,
             table_bytes_max: self.table_bytes_max,
         }
     }
