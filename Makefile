@@ -132,6 +132,13 @@ bench-move-hot-set:
 bench-move-watermarks:
 	$(BENCH) move-watermarks $(BENCH_OPTIONS)
 
+# Files on all devices at once, against the sum of the devices; as root. BENCH_OPTIONS="--devices 3 --measure random,convergence"
+# chooses among sequential, random, convergence, shared, mixed, small and graph.
+.PHONY: bench-spread
+bench-spread:
+	$(CARGO) build --release --locked -p polymux -p polymux-bench
+	$(BENCH) spread $(BENCH_OPTIONS)
+
 # Ten million files; takes some minutes and about 10 GiB.
 bench-large:
 	$(BENCH) large --directory "$(DIRECTORY)" $(BENCH_OPTIONS)

@@ -2,32 +2,68 @@
 //! natively in the same run (docs/design/0018).
 //!
 //! What is true here:
-//! * A rate is bytes over wall-clock time, from the first write to the moment at which the last fsync returned: everything is
-//!   durable inside the clock.
-//! * The native side writes to all devices at the same time, with as many threads on each as the mount has in all, each device its
-//!   share of the bytes: once as programs do and once past the page cache, and the faster way counts. Its sum is what the devices can
-//!   do together on this machine.
-//! * Reads are cold: everything is unmounted and mounted between.
+//! * Each measurement is in a file of its own and says in its head what is compared with what. All of them measure both sides in the
+//!   same run, on the same devices.
+//! * Nothing of one measurement stays for the next one: each makes devices of its own and takes them down.
+//! * What is read is verified, byte by byte, wherever something is read.
 
+mod chart;
+mod convergence;
+mod graph;
 mod load;
+mod mixed;
+mod random;
+mod reads;
+mod sequential;
+mod series;
+mod shared;
+mod small;
+mod stamped;
+mod stand;
+mod streams;
 mod volume;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use self::load::{Load, Measured, Sharing, Way};
-use self::volume::Volume;
-use crate::report::{Cell, Form, Report, Section};
+use crate::report::{Form, Report};
 use crate::suite::ground::Kind;
-use crate::throttled::{self, Devices, Format, Profile};
+use crate::throttled;
 
-/// Names of the devices and of the tiers on them, in speed order.
-const NAMES: [&str; 3] = ["one", "two", "three"];
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Measure {
+    /// Writes and cold reads from the beginning to the end of files.
+    Sequential,
+    /// Random reads of one file, on devices with few requests per second.
+    Random,
+    /// How soon writers have all that the devices give, at first and when one of them changes.
+    Convergence,
+    /// Readers and writers of one file, against the fastest device alone.
+    Shared,
+    /// Random readers beside a stream that is written.
+    Mixed,
+    /// Many small files, against the policy `hot-cold`.
+    Small,
+    /// Random walks over a graph larger than the fast tier and than memory, against a policy that promotes on each access.
+    Graph,
+}
 
-/// Room of each device beside what is written: file systems need some.
-const SPARE_BYTES: u64 = 1 << 30;
+impl Measure {
+    fn run(self, arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
+        match self {
+            Self::Sequential => sequential::run(arguments, report),
+            Self::Random => random::run(arguments, report),
+            Self::Convergence => convergence::run(arguments, report),
+            Self::Shared => shared::run(arguments, report),
+            Self::Mixed => mixed::run(arguments, report),
+            Self::Small => small::run(arguments, report),
+            Self::Graph => graph::run(arguments, report),
+        }
+    }
+}
 
 /// Choices of `polymux-bench spread`.
 #[derive(Args, Clone, Debug)]
@@ -35,24 +71,33 @@ pub struct SpreadArguments {
     /// Print JSON instead of tables.
     #[arg(long)]
     pub json: bool,
+    /// What to measure.
+    #[arg(long, value_delimiter = ',', default_value = "sequential")]
+    pub measure: Vec<Measure>,
     /// Devices: 2 or 3.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=3))]
     pub devices: u8,
-    /// Seconds for which the devices together would write.
-    #[arg(long, default_value_t = 10)]
+    /// Seconds for which the devices together would write, or for which something is measured.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
-    /// Threads that write and read.
+    /// Threads that write and read one after the other.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 32])]
     pub threads: Vec<u16>,
-    /// Only loads whose name contains this.
+    /// Only loads of `sequential` whose name contains this.
     #[arg(long, default_value = "")]
     pub only: String,
+    /// Limit reads per second in every measurement, as `random` does.
+    #[arg(long)]
+    pub request_limits: bool,
     /// Policy of the volume.
     #[arg(long, default_value = "spread")]
     pub policy: String,
     /// The program to measure; by default the one that was built beside this one.
     #[arg(long)]
     pub polymux: Option<PathBuf>,
+    /// Directory for charts.
+    #[arg(long)]
+    pub svg: Option<PathBuf>,
 }
 
 impl SpreadArguments {
@@ -60,109 +105,26 @@ impl SpreadArguments {
         if self.devices == 2 { &[Kind::Middle, Kind::Slow] } else { &[Kind::Fast, Kind::Middle, Kind::Slow] }
     }
 
-    fn loads(&self) -> Vec<Load> {
-        let private = self.threads.iter().map(|threads| Load { threads: *threads, sharing: Sharing::Private });
-        let shared = self.threads.iter().filter(|threads| **threads > 1);
-        let shared = shared.map(|threads| Load { threads: *threads, sharing: Sharing::OneFile });
-        private.chain(shared).filter(|load| load.name().contains(&self.only)).collect()
+    fn program(&self) -> Result<PathBuf> {
+        match &self.polymux {
+            Some(program) => Ok(program.clone()),
+            None => Ok(std::env::current_exe()?.with_file_name("polymux")),
+        }
     }
 }
 
 /// Measures and prints.
 ///
 /// # Errors
-/// Whatever the devices, the program or the file systems report.
+/// Whatever the devices, the program or the file systems report; other bytes than were written.
 pub fn run(arguments: &SpreadArguments) -> Result<()> {
     if let Some(reason) = throttled::reason_to_skip() {
         eprintln!("skipped: {reason}");
         return Ok(());
     }
-    let program = match &arguments.polymux {
-        Some(program) => program.clone(),
-        None => std::env::current_exe()?.with_file_name("polymux"),
-    };
-    let kinds = arguments.kinds();
-    // XFS and ext4 in turn, as a user's devices would be.
-    let formats = [Format::Xfs, Format::Ext4, Format::Ext4];
-    let profiles: Vec<Profile> = (0..kinds.len())
-        .map(|at| Profile { name: NAMES[at], format: formats[at], limits: kinds[at].limits() })
-        .collect();
-    let shares: Vec<u64> =
-        profiles.iter().map(|profile| profile.limits.written_bytes.unwrap_or(0) * arguments.seconds).collect();
-    let bytes: u64 = shares.iter().sum();
-    let devices = Devices::make(&profiles, bytes + SPARE_BYTES)?;
-    let form = if arguments.json { Form::Json } else { Form::Tables };
-    let mut report = Report::new("spread", form);
-    let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
-    let columns = ["load", "side", "MB/s", "of the sum", "of each device, MB/s", "busy processors"];
-    let mut section = Section::new(format!("{} with policy {}", names.join(" + "), arguments.policy), &columns);
-    for load in arguments.loads() {
-        let native = native(&devices, &profiles, &shares, load).context("the native side")?;
-        let volume = Volume::make(&devices, &program, &arguments.policy)?;
-        let spread = mounted(&devices, volume, bytes, load).with_context(|| load.name())?;
-        for (what, native, spread) in [("write", &native.0, &spread.0), ("read", &native.1, &spread.1)] {
-            let name = format!("{what}, {}", load.name());
-            section.row(row(&name, "native, all at once", native, native));
-            section.row(row(&name, "mount", spread, native));
-        }
+    let mut report = Report::new("spread", if arguments.json { Form::Json } else { Form::Tables });
+    for measure in &arguments.measure {
+        measure.run(arguments, &mut report).with_context(|| format!("{measure:?}").to_lowercase())?;
     }
-    section.note("Each rate is bytes over wall-clock time, durable at the end; reads are cold. MB are 10^6 bytes.");
-    report.add(section);
     report.finish()
-}
-
-fn row(name: &str, side: &str, measured: &Measured, native: &Measured) -> Vec<Cell> {
-    vec![
-        name.into(),
-        side.into(),
-        Cell::Number(measured.rate, 1),
-        Cell::Number(measured.rate / native.rate, 3),
-        measured.of_each.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" + ").into(),
-        Cell::Number(measured.busy_processors, 2),
-    ]
-}
-
-/// The same on every device natively, all devices at the same time. Their rates are added.
-fn native(devices: &Devices, profiles: &[Profile], shares: &[u64], load: Load) -> Result<(Measured, Measured)> {
-    devices.format_again()?;
-    let places: Vec<(PathBuf, u64)> = profiles
-        .iter()
-        .zip(shares)
-        .map(|(profile, share)| Ok((devices.mount_point(profile.name)?, *share)))
-        .collect::<Result<_>>()?;
-    devices.throttle()?;
-    // What the devices can do: the better of both ways, the one of programs and the one past the page cache.
-    let cached = load.write_each(&places, Way::Cached)?;
-    devices.format_again()?;
-    devices.throttle()?;
-    let direct = load.write_each(&places, Way::Direct)?;
-    let written = if direct.rate > cached.rate { direct } else { cached };
-    devices.unthrottle()?;
-    devices.forget_caches()?;
-    devices.throttle()?;
-    let read = load.read_each(&places)?;
-    devices.unthrottle()?;
-    Ok((written, read))
-}
-
-fn mounted(devices: &Devices, mut volume: Volume, bytes: u64, load: Load) -> Result<(Measured, Measured)> {
-    volume.start(devices)?;
-    devices.throttle()?;
-    let before = volume.bytes_on_tiers()?;
-    let mut written = load.write_one(volume.mount_point(), bytes)?;
-    let rates = |before: &[u64], after: &[u64], measured: &Measured| {
-        before.iter().zip(after).map(|(before, after)| load::rate(after - before, measured.elapsed)).collect()
-    };
-    written.of_each = rates(&before.written, &volume.bytes_on_tiers()?.written, &written);
-    devices.unthrottle()?;
-    volume.stop()?;
-    devices.forget_caches()?;
-    volume.start(devices)?;
-    devices.throttle()?;
-    let mut read = load.read_one(volume.mount_point(), bytes)?;
-    let after = volume.bytes_on_tiers()?;
-    read.of_each = rates(&vec![0; after.read.len()], &after.read, &read);
-    devices.unthrottle()?;
-    volume.stop()?;
-    Ok((written, read))
 }

@@ -8,8 +8,10 @@
 //! * The kernel's controller ([`controller`]) limits each device, also for writing back. It works in slices of about
 //!   100 ms, so that nothing shorter than some seconds is worth measuring.
 //! * What stands on the devices ([`OnTop`]) goes before them.
+//! * What a device did, and another limit for one of them, is in [`traffic`].
 
 pub mod controller;
+pub mod traffic;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -42,7 +42,9 @@ pub enum Way {
 }
 
 impl Way {
-    fn flags(self) -> i32 {
+    /// What a file is opened with beside the rest.
+    #[must_use]
+    pub fn flags(self) -> i32 {
         match self {
             Self::Cached => 0,
             Self::Direct => i32::try_from(rustix::fs::OFlags::DIRECT.bits()).expect("open flags are small"),
@@ -187,7 +189,10 @@ impl Load {
 }
 
 /// Processor time in seconds that the machine has spent on anything.
-fn busy_seconds() -> Result<f64> {
+///
+/// # Errors
+/// Where the kernel does not say.
+pub fn busy_seconds() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/stat")?;
     let line = text.lines().next().context("/proc/stat is empty")?;
     let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();

@@ -1,5 +1,6 @@
 //! A volume with a tier on each device, and a plain mount of it.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,6 +22,17 @@ pub struct Volume {
     mount_point: PathBuf,
 }
 
+/// What differs from what `polymux create` makes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings<'a> {
+    /// Its policy.
+    pub policy: &'a str,
+    /// Most bytes that it uses on a tier.
+    pub capacity: Option<(&'a str, u64)>,
+    /// Lines of `[options]`.
+    pub options: &'a str,
+}
+
 /// Bytes that tiers have written and read since the volume was mounted, in speed order.
 pub struct BytesOnTiers {
     /// Written.
@@ -29,12 +41,27 @@ pub struct BytesOnTiers {
     pub read: Vec<u64>,
 }
 
+/// How long something made way on a tier since the volume was mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deferral {
+    /// The tier.
+    pub tier: String,
+    /// `moves` or `written behind`.
+    pub class: &'static str,
+    /// How often something went.
+    pub requests: u64,
+    /// Of these: had waited for as long as any may.
+    pub at_bound: u64,
+    /// The longest wait.
+    pub longest_us: u64,
+}
+
 impl Volume {
-    /// Makes it anew, on empty devices, with a policy and otherwise as `polymux create` makes it.
+    /// Makes it anew, on empty devices, and otherwise as `polymux create` makes it.
     ///
     /// # Errors
     /// Where it cannot be made.
-    pub fn make(devices: &Devices, program: &Path, policy: &str) -> Result<Self> {
+    pub fn make(devices: &Devices, program: &Path, settings: &Settings) -> Result<Self> {
         devices.format_again()?;
         let home = devices.directory().join("home");
         if home.exists() {
@@ -50,12 +77,33 @@ impl Volume {
         for device in devices.all() {
             create.arg("--tier").arg(format!("{}={}", device.profile.name, device.mount_point.display()));
         }
+        if let Some((tier, bytes)) = settings.capacity {
+            create.arg("--capacity").arg(format!("{tier}={bytes}"));
+        }
         let output = create.output().with_context(|| format!("cannot start {}", program.display()))?;
         ensure!(output.status.success(), "polymux create: {}", String::from_utf8_lossy(&output.stderr).trim());
-        let path = volume.home.join("config").join(format!("{NAME}.toml"));
-        let text = fs::read_to_string(&path)?;
-        fs::write(path, format!("policy = \"{policy}\"\n{text}"))?;
+        let mut text = fs::read_to_string(volume.configuration())?;
+        if !settings.options.is_empty() {
+            write!(text, "\n[options]\n{}\n", settings.options)?;
+        }
+        fs::write(volume.configuration(), text)?;
+        volume.set_policy(settings.policy)?;
         Ok(volume)
+    }
+
+    fn configuration(&self) -> PathBuf {
+        self.home.join("config").join(format!("{NAME}.toml"))
+    }
+
+    /// Gives it another policy, from its next mount on.
+    ///
+    /// # Errors
+    /// Where its configuration cannot be written.
+    pub fn set_policy(&self, policy: &str) -> Result<()> {
+        let text = fs::read_to_string(self.configuration())?;
+        let others = text.lines().filter(|line| !line.starts_with("policy = "));
+        let lines: Vec<&str> = others.collect();
+        Ok(fs::write(self.configuration(), format!("policy = \"{policy}\"\n{}\n", lines.join("\n")))?)
     }
 
     fn command(&self) -> Command {
@@ -89,10 +137,51 @@ impl Volume {
         locked(&server).stop_with(unmount)
     }
 
+    /// Unmounts it and its devices and mounts all of them again: nothing of its files is in memory.
+    ///
+    /// # Errors
+    /// Where it is in use.
+    pub fn start_cold(&mut self, devices: &Devices) -> Result<()> {
+        self.stop()?;
+        devices.forget_caches()?;
+        self.start(devices)
+    }
+
     /// Where it is mounted.
     #[must_use]
     pub fn mount_point(&self) -> &Path {
         &self.mount_point
+    }
+
+    fn ask(&self, arguments: &[&std::ffi::OsStr]) -> Result<Value> {
+        let output = self.command().args(arguments).output()?;
+        ensure!(
+            output.status.success(),
+            "polymux {}: {}",
+            arguments.first().map(|verb| verb.display().to_string()).unwrap_or_default(),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// What `polymux status --json` says.
+    ///
+    /// # Errors
+    /// Where the volume does not say.
+    pub fn status(&self) -> Result<Value> {
+        let told = self.ask(&["status", "--json", NAME].map(std::ffi::OsStr::new))?;
+        if std::env::var_os("POLYMUX_BENCH_STATUS").is_some() {
+            eprintln!("{told}");
+        }
+        Ok(told.get(0).cloned().unwrap_or(told))
+    }
+
+    /// The process that serves it.
+    ///
+    /// # Errors
+    /// Where the volume does not say.
+    pub fn process(&self) -> Result<u64> {
+        self.status()?["pid"].as_u64().context("status names no process")
     }
 
     /// What the tiers did since it was mounted.
@@ -100,18 +189,47 @@ impl Volume {
     /// # Errors
     /// Where the volume does not say.
     pub fn bytes_on_tiers(&self) -> Result<BytesOnTiers> {
-        let output = self.command().args(["status", "--json", NAME]).output()?;
-        ensure!(output.status.success(), "polymux status: {}", String::from_utf8_lossy(&output.stderr).trim());
-        let told: Value = serde_json::from_slice(&output.stdout)?;
-        if std::env::var_os("POLYMUX_BENCH_STATUS").is_some() {
-            eprintln!("{told}");
-        }
-        let status = told.get(0).unwrap_or(&told);
+        let status = self.status()?;
         let tiers = status["tiers"].as_array().context("status names no tiers")?;
         let of = |name: &str| {
             let bytes = |tier: &Value| tier["counters"][name].as_u64().or_else(|| tier[name].as_u64()).unwrap_or(0);
             tiers.iter().map(bytes).collect()
         };
         Ok(BytesOnTiers { written: of("bytes_written"), read: of("bytes_read") })
+    }
+
+    /// Bytes of a file on each tier, in speed order.
+    ///
+    /// # Errors
+    /// Where the volume does not say.
+    pub fn bytes_of_file(&self, path: &Path) -> Result<Vec<u64>> {
+        let told = self.ask(&["where".as_ref(), "--json".as_ref(), path.as_os_str()])?;
+        let shares = told["tiers"].as_array().context("`where` names no tiers")?;
+        let status = self.status()?;
+        let tiers = status["tiers"].as_array().context("status names no tiers")?;
+        let on = |tier: &Value| {
+            let of_tier = shares.iter().filter(|share| share["tier"] == tier["name"]);
+            of_tier.filter_map(|share| share["bytes_mapped"].as_u64()).sum()
+        };
+        Ok(tiers.iter().map(on).collect())
+    }
+
+    /// How long what nobody waits for made way.
+    ///
+    /// # Errors
+    /// Where the volume does not say.
+    pub fn deferrals(&self) -> Result<Vec<Deferral>> {
+        let status = self.status()?;
+        let tiers = status["tiers"].as_array().context("status names no tiers")?;
+        let classes = [("moves", "moves_waited"), ("written behind", "behind_waited")];
+        let of = |tier: &Value| {
+            let name = tier["name"].as_str().unwrap_or_default().to_owned();
+            classes.map(|(class, key)| {
+                let number = |field: &str| tier[key][field].as_u64().unwrap_or(0);
+                let (requests, at_bound, longest_us) = (number("requests"), number("at_bound"), number("longest_us"));
+                Deferral { tier: name.clone(), class, requests, at_bound, longest_us }
+            })
+        };
+        Ok(tiers.iter().flat_map(of).collect())
     }
 }

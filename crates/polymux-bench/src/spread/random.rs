@@ -1,0 +1,131 @@
+//! Blocks of one large file read in the order of chance by many threads, on devices with few requests per second.
+//!
+//! What is true here:
+//! * Each place is read once at most, and everything was unmounted before, so that each read is one of a device.
+//! * The native side is measured in two forms. *All at once*: each device is read by as many threads as the mount is, and the rates
+//!   are added. *The same blocks*: so many threads in all, of a file on each device that is as large as its part of the file in the
+//!   volume: who reads one file has each device's share fixed by where its blocks lie.
+//! * Every byte that is read is verified.
+
+use anyhow::{Context, Result};
+
+use super::SpreadArguments;
+use super::load::Way;
+use super::reads::{Group, Piece, RandomReads, Reads};
+use super::stamped::{self, BLOCK_BYTES};
+use super::stand::{self, Requests, Stand};
+use crate::report::{Cell, Report, Section};
+use crate::throttled::{Limits, Profile};
+
+const THREADS: u16 = 32;
+
+/// Bytes of a request.
+const SIZES: [usize; 2] = [4096, 65536];
+
+/// Name of the file on every side.
+pub const FILE: &str = "random";
+
+/// Largest file: the images lie in memory.
+const FILE_BYTES_MAX: u64 = 3 << 30;
+
+/// What was found for one size of requests.
+struct Found {
+    request_bytes: usize,
+    native: Reads,
+    same_blocks: Reads,
+    mounts: Vec<(Way, Reads)>,
+}
+
+/// Measures.
+///
+/// # Errors
+/// Whatever the devices, the program or the file systems report; other bytes than were written.
+pub fn run(arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
+    let profiles = stand::profiles(arguments, Requests::Limited);
+    let bytes = file_bytes(&profiles, arguments.seconds);
+    let stand = Stand::make(arguments, profiles, bytes)?;
+    let blocks = bytes / BLOCK_BYTES as u64;
+    let (shares, mounted) = on_volume(&stand, blocks)?;
+    let pieces = stand.pieces(FILE, &shares)?;
+    stand.make_natively(&pieces)?;
+    let columns =
+        ["requests", "side", "reads/s", "MB/s", "to the sum", "to the same blocks", "reads/s of each device", "busy"];
+    let mut section = Section::new(stand.title(&format!("random reads, {THREADS} threads")), &columns);
+    for (request_bytes, mounts) in SIZES.into_iter().zip(mounted) {
+        let reads = RandomReads { threads: THREADS, request_bytes, way: Way::Direct, duration: stand.duration() };
+        let each = pieces.iter().map(|piece| Group(vec![piece.clone()])).collect::<Vec<_>>();
+        let native = natively(&stand, &reads, &each)?;
+        let same_blocks = natively(&stand, &reads, &[Group(pieces.clone())])?;
+        rows(&mut section, &Found { request_bytes, native, same_blocks, mounts });
+    }
+    section
+        .note(format!("Bytes of the file on each tier: {}. Target: 0.90 of the sum.", stand.shares_in_words(&shares)));
+    report.add(section);
+    Ok(())
+}
+
+/// More than is read in the time.
+fn file_bytes(profiles: &[Profile], seconds: u64) -> u64 {
+    let per_second = |bytes: usize| -> u64 {
+        let of = |limits: &Limits| {
+            limits.read_bytes.unwrap_or(0).min(limits.reads.unwrap_or(u64::MAX).saturating_mul(bytes as u64))
+        };
+        profiles.iter().map(|profile| of(&profile.limits)).sum()
+    };
+    let most = SIZES.into_iter().map(per_second).max().unwrap_or(0);
+    (most * seconds * 5 / 4).next_multiple_of(1 << 21).min(FILE_BYTES_MAX)
+}
+
+/// The shares of the tiers, and what was read through the mount for each size.
+fn on_volume(stand: &Stand, blocks: u64) -> Result<(Vec<u64>, Vec<Vec<(Way, Reads)>>)> {
+    let mut volume = stand.volume()?;
+    let path = volume.mount_point().join(FILE);
+    volume.start(&stand.devices)?;
+    stand.devices.throttle()?;
+    stamped::write_file(&path, blocks).context("through the mount")?;
+    stand.devices.unthrottle()?;
+    let shares = volume.bytes_of_file(&path)?;
+    let mut found = Vec::new();
+    for request_bytes in SIZES {
+        let mut of_size = Vec::new();
+        for way in [Way::Direct, Way::Cached] {
+            volume.start_cold(&stand.devices)?;
+            stand.devices.throttle()?;
+            let reads = RandomReads { threads: THREADS, request_bytes, way, duration: stand.duration() };
+            let group = Group(vec![Piece { path: path.clone(), blocks }]);
+            of_size.push((way, reads.run(&stand.devices, &[group]).context("through the mount")?));
+            stand.devices.unthrottle()?;
+        }
+        found.push(of_size);
+    }
+    volume.stop()?;
+    Ok((shares, found))
+}
+
+fn natively(stand: &Stand, reads: &RandomReads, groups: &[Group]) -> Result<Reads> {
+    stand.devices.forget_caches()?;
+    stand.devices.throttle()?;
+    let found = reads.run(&stand.devices, groups).context("natively")?;
+    stand.devices.unthrottle()?;
+    Ok(found)
+}
+
+fn rows(section: &mut Section, found: &Found) {
+    let mut row = |side: &str, reads: &Reads| {
+        section.row(vec![
+            format!("{} KiB", found.request_bytes / 1024).into(),
+            side.into(),
+            Cell::Number(reads.rate, 0),
+            Cell::Number(reads.rate * found.request_bytes as f64 / 1e6, 1),
+            Cell::Number(reads.rate / found.native.rate, 3),
+            Cell::Number(reads.rate / found.same_blocks.rate, 3),
+            reads.of_each.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" + ").into(),
+            Cell::Number(reads.busy_processors, 2),
+        ]);
+    };
+    row("native, all at once", &found.native);
+    row("native, the same blocks", &found.same_blocks);
+    for (way, reads) in &found.mounts {
+        row(if *way == Way::Direct { "mount, O_DIRECT" } else { "mount, cold" }, reads);
+    }
+}

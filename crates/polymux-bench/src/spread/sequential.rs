@@ -1,0 +1,109 @@
+//! Threads that write files from their beginning to their end and read them cold, private ones and one that they share.
+//!
+//! What is true here:
+//! * A rate is bytes over wall-clock time, from the first write to the moment at which the last fsync returned: everything is
+//!   durable inside the clock.
+//! * The native side writes to all devices at the same time, with as many threads on each as the mount has in all, each device its
+//!   share of the bytes: once as programs do and once past the page cache, and the faster way counts. Its sum is what the devices can
+//!   do together on this machine.
+//! * Reads are cold: everything is unmounted and mounted between.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use super::SpreadArguments;
+use super::load::{self, Load, Measured, Sharing, Way};
+use super::stand::{self, Requests, Stand};
+use super::volume::Volume;
+use crate::report::{Cell, Report, Section};
+use crate::throttled::Devices;
+
+fn loads(arguments: &SpreadArguments) -> Vec<Load> {
+    let private = arguments.threads.iter().map(|threads| Load { threads: *threads, sharing: Sharing::Private });
+    let shared = arguments.threads.iter().filter(|threads| **threads > 1);
+    let shared = shared.map(|threads| Load { threads: *threads, sharing: Sharing::OneFile });
+    private.chain(shared).filter(|load| load.name().contains(&arguments.only)).collect()
+}
+
+/// Measures.
+///
+/// # Errors
+/// Whatever the devices, the program or the file systems report; other bytes than were written.
+pub fn run(arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
+    let profiles = stand::profiles(arguments, Requests::Unlimited);
+    let shares: Vec<u64> =
+        profiles.iter().map(|profile| profile.limits.written_bytes.unwrap_or(0) * arguments.seconds).collect();
+    let bytes: u64 = shares.iter().sum();
+    let stand = Stand::make(arguments, profiles, bytes)?;
+    let columns = ["load", "side", "MB/s", "of the sum", "of each device, MB/s", "busy processors"];
+    let mut section = Section::new(stand.title("one after the other"), &columns);
+    for load in loads(arguments) {
+        let native = native(&stand, &shares, load).context("the native side")?;
+        let spread = mounted(&stand.devices, stand.volume()?, bytes, load).with_context(|| load.name())?;
+        for (what, native, spread) in [("write", &native.0, &spread.0), ("read", &native.1, &spread.1)] {
+            let name = format!("{what}, {}", load.name());
+            section.row(row(&name, "native, all at once", native, native));
+            section.row(row(&name, "mount", spread, native));
+        }
+    }
+    section.note("Each rate is bytes over wall-clock time, durable at the end; reads are cold. MB are 10^6 bytes.");
+    report.add(section);
+    Ok(())
+}
+
+fn row(name: &str, side: &str, measured: &Measured, native: &Measured) -> Vec<Cell> {
+    vec![
+        name.into(),
+        side.into(),
+        Cell::Number(measured.rate, 1),
+        Cell::Number(measured.rate / native.rate, 3),
+        measured.of_each.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" + ").into(),
+        Cell::Number(measured.busy_processors, 2),
+    ]
+}
+
+/// The same on every device natively, all devices at the same time. Their rates are added.
+fn native(stand: &Stand, shares: &[u64], load: Load) -> Result<(Measured, Measured)> {
+    let devices = &stand.devices;
+    devices.format_again()?;
+    let places: Vec<(PathBuf, u64)> = stand
+        .profiles
+        .iter()
+        .zip(shares)
+        .map(|(profile, share)| Ok((devices.mount_point(profile.name)?, *share)))
+        .collect::<Result<_>>()?;
+    devices.throttle()?;
+    // What the devices can do: the better of both ways, the one of programs and the one past the page cache.
+    let cached = load.write_each(&places, Way::Cached)?;
+    devices.format_again()?;
+    devices.throttle()?;
+    let direct = load.write_each(&places, Way::Direct)?;
+    let written = if direct.rate > cached.rate { direct } else { cached };
+    devices.unthrottle()?;
+    devices.forget_caches()?;
+    devices.throttle()?;
+    let read = load.read_each(&places)?;
+    devices.unthrottle()?;
+    Ok((written, read))
+}
+
+fn mounted(devices: &Devices, mut volume: Volume, bytes: u64, load: Load) -> Result<(Measured, Measured)> {
+    volume.start(devices)?;
+    devices.throttle()?;
+    let before = volume.bytes_on_tiers()?;
+    let mut written = load.write_one(volume.mount_point(), bytes)?;
+    let rates = |before: &[u64], after: &[u64], measured: &Measured| {
+        before.iter().zip(after).map(|(before, after)| load::rate(after - before, measured.elapsed)).collect()
+    };
+    written.of_each = rates(&before.written, &volume.bytes_on_tiers()?.written, &written);
+    devices.unthrottle()?;
+    volume.start_cold(devices)?;
+    devices.throttle()?;
+    let mut read = load.read_one(volume.mount_point(), bytes)?;
+    let after = volume.bytes_on_tiers()?;
+    read.of_each = rates(&vec![0; after.read.len()], &after.read, &read);
+    devices.unthrottle()?;
+    volume.stop()?;
+    Ok((written, read))
+}
