@@ -57,6 +57,7 @@ pub fn run(arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
         "phase",
         "sum, MB/s",
         "seconds to 0.9",
+        "for good",
         "target",
         "met",
         "least second after, of the sum",
@@ -77,6 +78,7 @@ pub fn run(arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
         }
         courses.push(course_table(&stand, writers, &mounted));
     }
+    section.note("`for good`: from then on every second until the next change had as much.");
     section.note("The least time is one second, because a rate is that of a whole second after the change.");
     report.add(section);
     if arguments.json {
@@ -91,6 +93,7 @@ fn row(writers: u16, phase: usize, native: &Course, mounted: &Course) -> Vec<Cel
     let sum: f64 = native.series.rates(end - STEADY_SECONDS, end).iter().sum();
     let (since, until) = (mounted.borders[phase], mounted.borders[phase + 1]);
     let reached = mounted.series.reached(since, until, PART * sum);
+    let settled = mounted.series.settled(since, until, PART * sum);
     let least = reached.and_then(|seconds| mounted.series.least(since + seconds, until));
     let of_each = mounted.series.rates(until - STEADY_SECONDS, until);
     vec![
@@ -98,6 +101,7 @@ fn row(writers: u16, phase: usize, native: &Course, mounted: &Course) -> Vec<Cel
         name.into(),
         Cell::Number(sum / 1e6, 1),
         Cell::optional(reached, 2),
+        Cell::optional(settled, 2),
         Cell::Number(target, 0),
         if reached.is_some_and(|seconds| seconds <= target) { "yes" } else { "no" }.into(),
         Cell::optional(least.map(|least| least / sum), 3),

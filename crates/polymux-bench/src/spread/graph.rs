@@ -6,7 +6,8 @@
 //! * Walkers and the daemon have 256 MiB of memory together, page caches included ([`memory`]); the index of the graph is in it.
 //! * Each walker goes from vertex to vertex; where it goes next is in the 4 KiB that it reads. Each edge is verified. Two of the walkers
 //!   write where they were.
-//! * Both policies get the same graph and the same steps. What is compared is what the fast device took during the walk, as the kernel
+//! * Both policies get the same graph and the same steps: once where they themselves put it when it was written, and once from the
+//!   slowest tier, with the fast one empty. The kernel uses no file directly, because such a file would not move. What is compared is what the fast device took during the walk, as the kernel
 //!   counts it, and the time of the walk.
 
 mod memory;
@@ -45,6 +46,9 @@ const STEPS_OF_WRITE: u64 = 64;
 /// Steps of all walkers for each second that is asked for.
 const STEPS_PER_SECOND: u64 = 10_000;
 
+/// The fast tier holds this part of the graph.
+const FAST_PART: u64 = 4;
+
 const MEMORY_BYTES: u64 = 256 << 20;
 
 /// Vertices are 2 to the power of this, for so many seconds at least.
@@ -52,11 +56,22 @@ const SCALES: [(u64, u32); 3] = [(8, 22), (4, 21), (0, 20)];
 
 const EDGES_OF_VERTEX: u64 = 32;
 
+/// Where the graph is when the walk begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// Where the policy put it.
+    AsWritten,
+    /// On the slowest tier.
+    Slowest,
+}
+
 /// What a walk came to.
 struct Walked {
     elapsed: Duration,
-    /// Bytes of the graph on each tier before.
-    shares: Vec<u64>,
+    /// Bytes of the graph on each tier before,
+    before: Vec<u64>,
+    /// and after it.
+    after: Vec<u64>,
     /// Bytes that each device took.
     written: Vec<u64>,
     /// Reads that each device served.
@@ -81,10 +96,20 @@ pub fn run(arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
     let path = stand.devices.directory().join("graph");
     let index = rmat::write_file(&shape, &path)?;
     let steps = arguments.seconds * STEPS_PER_SECOND;
-    let other = walked(&stand, &path, &index, OTHER, steps).context(OTHER)?;
-    let ours = walked(&stand, &path, &index, &arguments.policy, steps).context(arguments.policy.clone())?;
-    let title =
-        format!("{steps} steps over a graph of {} MB, fast tier of {} MB", bytes / 1_000_000, bytes / 4_000_000);
+    for start in [Start::AsWritten, Start::Slowest] {
+        let other = walked(&stand, &path, &index, (OTHER, start), steps).context(OTHER)?;
+        let policy = arguments.policy.as_str();
+        let ours = walked(&stand, &path, &index, (policy, start), steps).context(policy.to_owned())?;
+        report.add(table(&stand, start, bytes, &other, &ours));
+    }
+    Ok(())
+}
+
+fn table(stand: &Stand, start: Start, bytes: u64, other: &Walked, ours: &Walked) -> Section {
+    let (steps, policy) = (stand.arguments.seconds * STEPS_PER_SECOND, stand.arguments.policy.as_str());
+    let begin = if start == Start::AsWritten { "as it was written" } else { "on the slowest tier at first" };
+    let (megabytes, fast) = (bytes / 1_000_000, bytes / FAST_PART / 1_000_000);
+    let title = format!("{steps} steps over a graph of {megabytes} MB {begin}, fast tier of {fast} MB");
     let columns = [
         "policy",
         "seconds",
@@ -98,13 +123,13 @@ pub fn run(arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
         "memory, MB",
     ];
     let mut section = Section::new(stand.title(&title), &columns);
-    for (policy, found) in [(OTHER, &other), (arguments.policy.as_str(), &ours)] {
-        section.row(row(policy, found, &other));
-        section.note(format!("Bytes of the graph on each tier, {policy}: {}.", stand.shares_in_words(&found.shares)));
+    for (policy, found) in [(OTHER, other), (policy, ours)] {
+        section.row(row(policy, found, other));
+        let shares = [&found.before, &found.after].map(|shares| stand.shares_in_words(shares));
+        section.note(format!("The graph with {policy}: before the walk {}, after it {}.", shares[0], shares[1]));
     }
     section.note(format!("Memory of walkers and daemon together: {} MB at most.", MEMORY_BYTES / 1_000_000));
-    report.add(section);
-    Ok(())
+    section
 }
 
 fn row(policy: &str, found: &Walked, other: &Walked) -> Vec<Cell> {
@@ -126,10 +151,10 @@ fn row(policy: &str, found: &Walked, other: &Walked) -> Vec<Cell> {
     ]
 }
 
-fn walked(stand: &Stand, graph: &Path, index: &Index, policy: &str, steps: u64) -> Result<Walked> {
-    let capacity = fs::metadata(graph)?.len() / 4;
+fn walked(stand: &Stand, graph: &Path, index: &Index, (policy, start): (&str, Start), steps: u64) -> Result<Walked> {
+    let capacity = fs::metadata(graph)?.len() / FAST_PART;
     let capacity = Some((stand.profiles[0].name, capacity));
-    let mut volume = stand.volume_with(&Settings { policy, capacity, ..Settings::default() })?;
+    let mut volume = stand.volume_with(&Settings { policy, capacity, options: "passthrough = \"off\"" })?;
     volume.start(&stand.devices)?;
     // With the limits: how the file is spread depends on what the devices take.
     stand.devices.throttle()?;
@@ -137,6 +162,9 @@ fn walked(stand: &Stand, graph: &Path, index: &Index, policy: &str, steps: u64) 
     fs::copy(graph, &path)?;
     File::open(&path)?.sync_all()?;
     stand.devices.unthrottle()?;
+    if let (Start::Slowest, Some(slowest)) = (start, stand.profiles.last()) {
+        volume.migrate(&path, slowest.name)?;
+    }
     volume.start_cold(&stand.devices)?;
     let shares = volume.bytes_of_file(&path)?;
     stand.devices.throttle()?;
@@ -151,12 +179,13 @@ fn walked(stand: &Stand, graph: &Path, index: &Index, policy: &str, steps: u64) 
     let mut little = little.lock().unwrap_or_else(PoisonError::into_inner);
     let memory_max = little.use_so_far()?;
     little.remove()?;
+    let shares_after = volume.bytes_of_file(&path)?;
     stand.devices.unthrottle()?;
     volume.stop()?;
     let done: Vec<_> = after.iter().zip(&before).map(|(after, before)| after.since(before)).collect();
     let written = done.iter().map(|traffic| traffic.bytes_written).collect();
     let reads = done.iter().map(|traffic| traffic.reads).collect();
-    Ok(Walked { elapsed, shares, written, reads, memory_max })
+    Ok(Walked { elapsed, before: shares, after: shares_after, written, reads, memory_max })
 }
 
 /// One walker; two of them write where they were, durably at the end.

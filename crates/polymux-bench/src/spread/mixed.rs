@@ -3,7 +3,8 @@
 //! What is true here:
 //! * Eight threads read 4 KiB each, each place once at most, of a file that is in nobody's memory.
 //! * The native side does the same with as many threads, of a file on each device that is as large as its part of the file in the
-//!   volume, beside a writer on each device that is as fast as the mount wrote there, and no faster.
+//!   volume, beside a writer on each device that is as fast as the mount wrote there, and no faster: past the page cache, so that the
+//!   device has the bytes when they are written.
 //! * The kernel's throttle counts reads and writes apart, so that on these devices a stream takes nothing from readers but processors,
 //!   and what the file systems and Polymux make of it.
 //! * What is read is verified, the stream too, after everything was unmounted.
@@ -149,7 +150,7 @@ fn native(stand: &Stand, shares: &[u64], way: Way, written: &[f64]) -> Result<Fo
     let mut streams = Vec::new();
     for (profile, rate) in stand.profiles.iter().zip(written) {
         let path = stand.devices.mount_point(profile.name)?.join(STREAM);
-        streams.push(Stream { bytes_per_second: Some(*rate), ..Stream::at_full_speed(path) });
+        streams.push(Stream { path, way: Way::Direct, bytes_per_second: Some(*rate) });
     }
     let (found, written) = beside(stand, &Group(pieces), &streams, way)?;
     stand.devices.forget_caches()?;

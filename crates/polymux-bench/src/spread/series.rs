@@ -58,6 +58,16 @@ impl Series {
         self.windows(since, until).find(|(_, rate)| *rate >= bytes_per_second).map(|(end, _)| end - since)
     }
 
+    /// Seconds from `since` until all devices together took as much and did so until `until`; `None`: not at the end.
+    #[must_use]
+    pub fn settled(&self, since: f64, until: f64, bytes_per_second: f64) -> Option<f64> {
+        let mut settled = None;
+        for (end, rate) in self.windows(since, until) {
+            settled = if rate >= bytes_per_second { settled.or(Some(end - since)) } else { None };
+        }
+        settled
+    }
+
     /// The least rate in any second between two moments.
     #[must_use]
     pub fn least(&self, since: f64, until: f64) -> Option<f64> {
@@ -101,6 +111,8 @@ mod tests {
         let series = series(&[[[100, 0]; 10].as_slice(), &[[0, 0]; 3], &[[1, 1]; 17]].concat());
         assert!(is_near(series.reached(1.0, 3.0, 18.0), 1.2), "{:?}", series.reached(1.0, 3.0, 18.0));
         assert!(is_near(series.least(1.0, 3.0), 14.0));
+        assert!(is_near(series.settled(0.0, 3.0, 18.0), 2.2) && is_near(series.settled(0.0, 1.0, 18.0), 1.0));
+        assert_eq!(series.settled(0.0, 3.0, 21.0), None);
         assert!(is_near(series.least(1.5, 3.0), 20.0));
     }
 

@@ -214,6 +214,17 @@ impl Volume {
         Ok(tiers.iter().map(on).collect())
     }
 
+    /// Moves a file to a tier, and waits until it is there.
+    ///
+    /// # Errors
+    /// Where the volume refuses.
+    pub fn migrate(&self, path: &Path, tier: &str) -> Result<()> {
+        let output = self.command().args(["migrate", "--wait", "--to", tier]).arg(path).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "polymux migrate: {}", said.trim());
+        Ok(())
+    }
+
     /// How long what nobody waits for made way.
     ///
     /// # Errors
