@@ -89,6 +89,9 @@ pub struct SpreadArguments {
     /// Limit reads per second in every measurement, as `random` does.
     #[arg(long)]
     pub request_limits: bool,
+    /// In `graph`, let movers make way for nobody.
+    #[arg(long)]
+    pub movers_at_full_speed: bool,
     /// Policy of the volume.
     #[arg(long, default_value = "spread")]
     pub policy: String,

@@ -109,7 +109,9 @@ fn table(stand: &Stand, start: Start, bytes: u64, other: &Walked, ours: &Walked)
     let (steps, policy) = (stand.arguments.seconds * STEPS_PER_SECOND, stand.arguments.policy.as_str());
     let begin = if start == Start::AsWritten { "as it was written" } else { "on the slowest tier at first" };
     let (megabytes, fast) = (bytes / 1_000_000, bytes / FAST_PART / 1_000_000);
-    let title = format!("{steps} steps over a graph of {megabytes} MB {begin}, fast tier of {fast} MB");
+    let movers = if stand.arguments.movers_at_full_speed { "at full speed" } else { "that make way" };
+    let title =
+        format!("{steps} steps over a graph of {megabytes} MB {begin}, fast tier of {fast} MB, movers {movers}");
     let columns = [
         "policy",
         "seconds",
@@ -154,7 +156,8 @@ fn row(policy: &str, found: &Walked, other: &Walked) -> Vec<Cell> {
 fn walked(stand: &Stand, graph: &Path, index: &Index, (policy, start): (&str, Start), steps: u64) -> Result<Walked> {
     let capacity = fs::metadata(graph)?.len() / FAST_PART;
     let capacity = Some((stand.profiles[0].name, capacity));
-    let mut volume = stand.volume_with(&Settings { policy, capacity, options: "passthrough = \"off\"" })?;
+    let options = format!("passthrough = \"off\"\nmovers_polite = {}", !stand.arguments.movers_at_full_speed);
+    let mut volume = stand.volume_with(&Settings { policy, capacity, options: &options })?;
     volume.start(&stand.devices)?;
     // With the limits: how the file is spread depends on what the devices take.
     stand.devices.throttle()?;

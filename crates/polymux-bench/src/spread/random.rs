@@ -28,12 +28,15 @@ pub const FILE: &str = "random";
 /// Largest file: the images lie in memory.
 const FILE_BYTES_MAX: u64 = 3 << 30;
 
+/// What was read through the mount with requests of one size, in both ways.
+type Mounts = Vec<(Way, Reads)>;
+
 /// What was found for one size of requests.
 struct Found {
     request_bytes: usize,
     native: Reads,
     same_blocks: Reads,
-    mounts: Vec<(Way, Reads)>,
+    mounts: Mounts,
 }
 
 /// Measures.
@@ -77,7 +80,7 @@ fn file_bytes(profiles: &[Profile], seconds: u64) -> u64 {
 }
 
 /// The shares of the tiers, and what was read through the mount for each size.
-fn on_volume(stand: &Stand, blocks: u64) -> Result<(Vec<u64>, Vec<Vec<(Way, Reads)>>)> {
+fn on_volume(stand: &Stand, blocks: u64) -> Result<(Vec<u64>, Vec<Mounts>)> {
     let mut volume = stand.volume()?;
     let path = volume.mount_point().join(FILE);
     volume.start(&stand.devices)?;
