@@ -4,6 +4,7 @@
 //! * Each thread has a part of the file of its own. A reader reads each 4 KiB of it once, in the order of chance; a writer writes as many,
 //!   anywhere in its part, so that some are written more than once. Nothing of the file is in memory at the beginning.
 //! * A writer's clock stops when its fsync has returned. The rate of all readers (of all writers) ends with the last of them.
+//! * The volume is measured as it comes, and with the option `page_cache = "off"`.
 //! * Readers verify what they read. What the writers left is verified after everything was unmounted: each block has its last write.
 
 use std::fs::OpenOptions;
@@ -16,6 +17,7 @@ use anyhow::{Context, Result};
 use super::SpreadArguments;
 use super::stamped::{self, BLOCK_BYTES, Noise};
 use super::stand::{self, Requests, Stand};
+use super::volume::Settings;
 use crate::parallel;
 use crate::report::{Cell, Report, Section};
 
@@ -28,6 +30,9 @@ const BYTES_PER_SECOND: u64 = 1 << 30;
 const FILE_BYTES_MAX: u64 = 2 << 30;
 
 const FILE: &str = "shared";
+
+/// How the volume is mounted, and lines of its options. The kernel lets writers of one file in one at a time where it keeps pages.
+const MOUNTS: [(&str, &str); 2] = [("mount", ""), ("mount, page_cache off", "page_cache = \"off\"")];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
@@ -52,18 +57,25 @@ pub fn run(arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
     let blocks_of_part = bytes / BLOCK_BYTES as u64 / (2 * THREADS_OF_EACH);
     let stand = Stand::make(arguments, stand::profiles(arguments, Requests::Unlimited), bytes)?;
     let native = native(&stand, blocks_of_part).context("natively")?;
-    let (mounted, shares) = mounted(&stand, blocks_of_part).context("through the mount")?;
+    let mut sides = vec![("native, the fastest device alone", native)];
+    let mut shares = Vec::new();
+    for (side, options) in MOUNTS {
+        let (found, of_tiers) = mounted(&stand, options, blocks_of_part).context(side)?;
+        sides.push((side, found));
+        shares = of_tiers;
+    }
     let title =
         format!("{THREADS_OF_EACH} readers and {THREADS_OF_EACH} writers of one file of {} MB", bytes / 1_000_000);
     let columns = ["side", "reads/s", "to native", "writes/s, durable", "to native", "target"];
     let mut section = Section::new(stand.title(&title), &columns);
-    for (side, found) in [("native, the fastest device alone", &native), ("mount", &mounted)] {
+    let (native_reads, native_writes) = (sides[0].1.reads_per_second, sides[0].1.writes_per_second);
+    for (side, found) in &sides {
         section.row(vec![
-            side.into(),
+            (*side).into(),
             Cell::Number(found.reads_per_second, 0),
-            Cell::Number(found.reads_per_second / native.reads_per_second, 3),
+            Cell::Number(found.reads_per_second / native_reads, 3),
             Cell::Number(found.writes_per_second, 0),
-            Cell::Number(found.writes_per_second / native.writes_per_second, 3),
+            Cell::Number(found.writes_per_second / native_writes, 3),
             "1.3".into(),
         ]);
     }
@@ -85,8 +97,9 @@ fn native(stand: &Stand, blocks_of_part: u64) -> Result<Found> {
     Ok(found)
 }
 
-fn mounted(stand: &Stand, blocks_of_part: u64) -> Result<(Found, Vec<u64>)> {
-    let mut volume = stand.volume()?;
+fn mounted(stand: &Stand, options: &str, blocks_of_part: u64) -> Result<(Found, Vec<u64>)> {
+    let mut volume =
+        stand.volume_with(&Settings { policy: &stand.arguments.policy, options, ..Settings::default() })?;
     let path = volume.mount_point().join(FILE);
     volume.start(&stand.devices)?;
     // With the limits: how the file is spread depends on what the devices take.
