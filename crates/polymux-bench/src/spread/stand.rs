@@ -1,12 +1,15 @@
 //! Devices and what is put on them in turn: native files, or a volume.
 //!
 //! What is true here: XFS and ext4 take turns, as a user's devices would be; each device has room for all that is written to all of
-//! them, so that none is full in any measurement.
+//! them, so that none is full in any measurement. Memory is touched before anything is measured: a virtual machine gets its memory from
+//! the host page by page, at a few hundred MB/s, and a measurement that needed more than ever before would see that.
 
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use rustix::fs::FallocateFlags;
 
 use super::SpreadArguments;
 use super::reads::Piece;
@@ -22,6 +25,9 @@ const FORMATS: [Format; 3] = [Format::Xfs, Format::Ext4, Format::Ext4];
 
 /// Room of each device beside what is written: file systems need some.
 const SPARE_BYTES: u64 = 1 << 30;
+
+/// Copies of what is written that are in memory at once: in the image, and in the page caches of the tier and of the mount.
+const COPIES: u64 = 3;
 
 /// Whether devices have limits of requests beside those of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +72,18 @@ const fn reads_per_second(kind: Kind) -> Option<u64> {
     }
 }
 
+/// Takes memory and gives it back, so that it is there when it is needed; no more than half of what is free.
+fn touch_memory(directory: &Path, bytes: u64) -> Result<()> {
+    let table = fs::read_to_string("/proc/meminfo")?;
+    let words = table.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let available_kib: u64 = words.and_then(|words| words.split_whitespace().next()).unwrap_or("0").parse()?;
+    let path = directory.join("touched");
+    let file = File::create_new(&path)?;
+    let touched = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes.min(available_kib * 1024 / 2));
+    fs::remove_file(&path)?;
+    Ok(touched?)
+}
+
 impl<'a> Stand<'a> {
     /// Makes devices that have room for so many bytes each.
     ///
@@ -73,6 +91,7 @@ impl<'a> Stand<'a> {
     /// Where one cannot be made.
     pub fn make(arguments: &'a SpreadArguments, profiles: Vec<Profile>, bytes: u64) -> Result<Self> {
         let devices = Devices::make(&profiles, bytes + SPARE_BYTES)?;
+        touch_memory(&devices.directory(), COPIES * bytes)?;
         Ok(Self { arguments, program: arguments.program()?, profiles, devices })
     }
 

@@ -1,4 +1,7 @@
 //! Threads that write one stream each until they are told to stop, at full speed or at a given one, and read it back.
+//!
+//! What is true here: the page cache gives back what a stream wrote a while ago. The images of the devices are in the same memory, and
+//! memory that a virtual machine touches for the first time is slow.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -8,12 +11,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use polymux_tier::measure::AlignedBuffer;
+use rustix::fs::Advice;
 
 use super::load::Way;
 use super::stamped::{self, BLOCK_BYTES};
 
 /// Bytes of a request.
 pub const REQUEST_BYTES: usize = 1 << 20;
+
+/// Bytes after which the page cache gives back what was written before.
+const KEPT_BYTES: u64 = 64 << 20;
 
 /// Pause of a writer who is ahead of its speed.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -59,6 +66,9 @@ impl Stream {
             stamped::fill(bytes, offset / BLOCK_BYTES as u64, 0);
             file.write_all_at(bytes, offset).with_context(|| self.path.display().to_string())?;
             offset += REQUEST_BYTES as u64;
+            if offset % KEPT_BYTES == 0 && self.way == Way::Cached {
+                rustix::fs::fadvise(&file, 0, std::num::NonZeroU64::new(offset), Advice::DontNeed)?;
+            }
         }
         Ok(offset)
     }
