@@ -130,6 +130,7 @@ fn table(stand: &Stand, start: Start, bytes: u64, other: &Walked, ours: &Walked)
         let shares = [&found.before, &found.after].map(|shares| stand.shares_in_words(shares));
         section.note(format!("The graph with {policy}: before the walk {}, after it {}.", shares[0], shares[1]));
     }
+    section.note("`lru` promotes on each access, but above the low mark of the fast tier only what is hotter than chance explains.");
     section.note(format!("Memory of walkers and daemon together: {} MB at most.", MEMORY_BYTES / 1_000_000));
     section
 }
