@@ -170,8 +170,8 @@ impl Core {
             let written = file.take_unsynced(slot);
             let target = SyncTarget::Object(reference_of(&entry));
             let handle = self.tiers.by_id(entry.tier)?;
-            let sync = handle.shared().map(|tier| self.sync_pool.begin(tier, target));
-            pending.push(((slot, entry), written, sync, handle.waited_for()));
+            let begin = |tier| self.sync_pool.begin_holding(tier, target, handle.clone().waited_for());
+            pending.push(((slot, entry), written, handle.shared().map(begin)));
         }
         let mut outcome = match &own {
             Some((slot, entry)) => {
@@ -182,9 +182,8 @@ impl Core {
             }
             None => self.flush_inode(inode),
         };
-        for (object, written, sync, waited_for) in pending {
+        for (object, written, sync) in pending {
             let synced = sync.map(PendingSync::wait);
-            drop(waited_for);
             outcome = join(outcome, self.note_synced(inode, file, object, written, synced));
         }
         drop(gate);

@@ -35,10 +35,14 @@ pub(crate) enum SyncTarget {
     All,
 }
 
+/// What is let go as soon as a sync has come to its end, whoever waits for others meanwhile: that the tier has something urgent.
+type Held = Box<dyn Send>;
+
 struct Job {
     tier: Arc<WatchedTier>,
     target: SyncTarget,
     ticket: Arc<Ticket>,
+    held: Option<Held>,
 }
 
 #[derive(Default)]
@@ -99,26 +103,27 @@ pub(crate) struct PendingSync {
     ticket: Arc<Ticket>,
 }
 
-fn carry_out(job: &Job) -> Outcome {
+fn carry_out(job: &mut Job) -> Outcome {
     let sync = || match job.target {
         SyncTarget::Object(object) => job.tier.sync(object),
         SyncTarget::All => job.tier.sync_all(),
     };
     // Whoever waits must hear of it, whatever happens.
-    std::panic::catch_unwind(AssertUnwindSafe(sync))
-        .unwrap_or(Err(TierError::Io { operation: "syncing", errno: Errno::EIO }))
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(sync));
+    drop(job.held.take());
+    outcome.unwrap_or(Err(TierError::Io { operation: "syncing", errno: Errno::EIO }))
 }
 
 fn serve(shared: &Shared) {
     let mut state = shared.state.lock();
     while !state.closed {
-        let Some(job) = state.waiting.pop_front() else {
+        let Some(mut job) = state.waiting.pop_front() else {
             shared.wake.wait(&mut state);
             continue;
         };
         state.busy += 1;
         drop(state);
-        let outcome = carry_out(&job);
+        let outcome = carry_out(&mut job);
         state = shared.state.lock();
         // Free before the caller hears of it, whose next sync would start another thread.
         state.busy -= 1;
@@ -129,9 +134,23 @@ fn serve(shared: &Shared) {
 impl SyncPool {
     /// Hands a sync over.
     pub(crate) fn begin(&self, tier: Arc<WatchedTier>, target: SyncTarget) -> PendingSync {
+        self.begin_job(tier, target, None)
+    }
+
+    /// The same, and something that is held until the sync has come to its end.
+    pub(crate) fn begin_holding(
+        &self,
+        tier: Arc<WatchedTier>,
+        target: SyncTarget,
+        held: impl Send + 'static,
+    ) -> PendingSync {
+        self.begin_job(tier, target, Some(Box::new(held)))
+    }
+
+    fn begin_job(&self, tier: Arc<WatchedTier>, target: SyncTarget, held: Option<Held>) -> PendingSync {
         let ticket = Arc::new(Ticket::default());
         let mut state = self.shared.state.lock();
-        state.waiting.push_back(Job { tier: tier.clone(), target, ticket: ticket.clone() });
+        state.waiting.push_back(Job { tier: tier.clone(), target, ticket: ticket.clone(), held });
         let free = state.threads.len() - state.busy;
         // The checker of schedules knows no such thread; there whoever waits carries the sync out.
         if cfg!(not(shuttle)) && state.waiting.len() > free && state.threads.len() < THREADS_MAX {
@@ -181,8 +200,8 @@ impl PendingSync {
             let place = state.waiting.iter().position(|job| Arc::ptr_eq(&job.ticket, &self.ticket));
             place.and_then(|place| state.waiting.remove(place))
         };
-        if let Some(job) = own {
-            return carry_out(&job);
+        if let Some(mut job) = own {
+            return carry_out(&mut job);
         }
         let mut state = self.ticket.state.lock();
         loop {
@@ -242,6 +261,28 @@ mod tests {
         }
         assert!((0..200).all(|id| !tier.is_unsynced(object(id))));
         assert!(pool.threads_started() <= THREADS_MAX);
+    }
+
+    #[test]
+    fn what_is_held_for_a_sync_is_let_go_with_its_end_although_nobody_asks_for_it_yet() {
+        let slow = Arc::new(FaultyTier::new(tier_with_objects(1)));
+        slow.hang(&[OperationKind::Sync]);
+        let slow_tier = Arc::new(WatchedTier::new(slow.clone(), Duration::ZERO));
+        let target = SyncTarget::Object(ObjectRef::new(ObjectId(0), Bucket(0)));
+        let (pool, held) = (SyncPool::default(), [Arc::new(()), Arc::new(())]);
+        let pending = [
+            pool.begin_holding(slow_tier, target, held[0].clone()),
+            pool.begin_holding(tier_with_objects(1), target, held[1].clone()),
+        ];
+        while Arc::strong_count(&held[1]) > 1 {
+            std::thread::yield_now();
+        }
+        assert_eq!(Arc::strong_count(&held[0]), 2, "this one is under way");
+        slow.release();
+        for sync in pending {
+            sync.wait().unwrap();
+        }
+        assert_eq!(Arc::strong_count(&held[0]), 1);
     }
 
     #[test]
