@@ -116,5 +116,9 @@ mod model {
         pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
             self.0.try_read().ok()
         }
+
+        pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+            self.0.try_write().ok()
+        }
     }
 }
