@@ -21,6 +21,7 @@ mod number_hash;
 mod pin_counts;
 mod read_streams;
 mod record;
+mod streams;
 mod table;
 mod write_streams;
 

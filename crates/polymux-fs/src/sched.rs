@@ -36,3 +36,8 @@ pub(crate) use deferral::{Deferrable, Ready, Urgency, Waits};
 pub(crate) use meter::{Direction, Finished, Timing};
 pub(crate) use tier::{MoverLimits, Politeness, TierSchedule};
 pub(crate) use windows::{Gate, GateState, TimeWindow, Windows, minute_of_week};
+
+/// A time in whole microseconds; one that does not fit is as long as can be.
+fn microseconds(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

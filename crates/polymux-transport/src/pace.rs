@@ -18,6 +18,17 @@ const QUICK: Duration = Duration::from_micros(200);
 /// Quick requests in a row after which it stays awake.
 const QUICK_MIN: u32 = 8;
 
+/// Looks for a request until it is there or [`AWAKE_MAX`] is over, letting go of the processor between two looks.
+fn came_in_time(began: Instant, mut has_request: impl FnMut() -> bool) -> bool {
+    while !has_request() {
+        if began.elapsed() >= AWAKE_MAX {
+            return false;
+        }
+        thread::yield_now();
+    }
+    true
+}
+
 /// The pace of the requests that one thread gets.
 #[derive(Debug)]
 pub(crate) struct Pace {
@@ -35,18 +46,14 @@ impl Default for Pace {
 
 impl Pace {
     /// Waits for a request, awake, as long as that pays. The caller goes on to wait in the kernel.
-    pub(crate) fn wait(&mut self, mut has_request: impl FnMut() -> bool) {
+    pub(crate) fn wait(&mut self, has_request: impl FnMut() -> bool) {
         self.began = Instant::now();
         if self.quick < QUICK_MIN {
             return;
         }
-        while !has_request() {
-            if self.began.elapsed() >= AWAKE_MAX {
-                // It has to be earned again.
-                self.quick = 0;
-                return;
-            }
-            thread::yield_now();
+        if !came_in_time(self.began, has_request) {
+            // It has to be earned again.
+            self.quick = 0;
         }
     }
 
@@ -83,18 +90,15 @@ impl Lingering {
     }
 
     /// Looks for a request, awake, and returns whether there is one.
-    pub(crate) fn wait(&mut self, mut has_request: impl FnMut() -> bool) -> bool {
-        let began = Instant::now();
-        while !has_request() {
-            if began.elapsed() >= AWAKE_MAX {
-                self.useless = (self.useless + 1).min(USELESS_MAX);
-                self.left_out = (1 << self.useless) - 1;
-                return false;
-            }
-            thread::yield_now();
+    pub(crate) fn wait(&mut self, has_request: impl FnMut() -> bool) -> bool {
+        let came = came_in_time(Instant::now(), has_request);
+        if came {
+            self.useless = 0;
+        } else {
+            self.useless = (self.useless + 1).min(USELESS_MAX);
+            self.left_out = (1 << self.useless) - 1;
         }
-        self.useless = 0;
-        true
+        came
     }
 }
 

@@ -22,11 +22,6 @@ fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {}", finished.text()))
 }
 
-#[track_caller]
-fn assert_done(finished: &Finished) {
-    assert!(finished.is_success(), "{}", finished.text());
-}
-
 /// One line says what is wrong, and names these things.
 #[track_caller]
 fn assert_refused(finished: &Finished, words: &[&str]) {
@@ -67,7 +62,7 @@ fn a_file_goes_to_another_tier_and_a_range_of_it_back() {
     let before = open.metadata().unwrap();
     assert_eq!(bytes_on(&volume, &path, "slow"), 0);
 
-    assert_done(&volume.polymux(["migrate", text(&path), "--to", "slow", "--wait"]));
+    volume.polymux(["migrate", text(&path), "--to", "slow", "--wait"]).assert_success();
     assert_eq!(bytes_on(&volume, &path, "fast"), 0);
     assert!(bytes_on(&volume, &path, "slow") >= 8 * MIB as u64);
     let after = open.metadata().unwrap();
@@ -75,7 +70,7 @@ fn a_file_goes_to_another_tier_and_a_range_of_it_back() {
     drop(open);
 
     let finished = volume.polymux(["migrate", text(&path), "--to", "fast", "--range", "2MiB-4MiB", "--wait", "--json"]);
-    assert_done(&finished);
+    finished.assert_success();
     let told = json(&finished);
     assert_eq!((&told["files"], &told["outcome"]["done"]), (&1.into(), &1.into()), "{told}");
     // The description of an object may take a block of its own beside the bytes.
@@ -131,7 +126,7 @@ fn a_tree_moves_with_each_hard_link_once() {
     write(&outside, 9, MIB);
 
     let finished = volume.polymux(["migrate", text(&tree), "--to", "slow", "--wait", "--json"]);
-    assert_done(&finished);
+    finished.assert_success();
     let told = json(&finished);
     assert_eq!((&told["files"], &told["outcome"]["done"]), (&300.into(), &300.into()), "{}", told["outcome"]);
     assert_eq!(told["jobs"].as_array().map(Vec::len), Some(300));
@@ -141,7 +136,7 @@ fn a_tree_moves_with_each_hard_link_once() {
     }
     assert_eq!(bytes_on(&volume, &outside, "slow"), 0, "what was not named stays");
     let said = volume.polymux(["migrate", text(&tree), "--to", "slow", "--wait"]);
-    assert_done(&said);
+    said.assert_success();
     assert!(said.stdout.starts_with("300 of 300 files moved to tier `slow`"), "{}", said.stdout);
 }
 
@@ -150,9 +145,9 @@ fn a_pause_holds_moves_until_it_is_taken_back() {
     let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
     let path = volume.path().join("file");
     write(&path, 1, 4 * MIB);
-    assert_done(&volume.polymux(["pause", &volume.name]));
+    volume.polymux(["pause", &volume.name]).assert_success();
     let said = volume.polymux(["migrate", text(&path), "--to", "slow"]);
-    assert_done(&said);
+    said.assert_success();
     assert!(said.stdout.contains("moving is paused: `polymux resume tested`"), "{}", said.stdout);
     thread::sleep(Duration::from_millis(700));
     assert_eq!(bytes_on(&volume, &path, "slow"), 0);
@@ -173,10 +168,10 @@ fn top_reports_once_where_there_is_no_terminal() {
     let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
     let path = volume.path().join("file");
     write(&path, 1, 4 * MIB);
-    assert_done(&volume.polymux(["migrate", text(&path), "--to", "slow", "--wait"]));
+    volume.polymux(["migrate", text(&path), "--to", "slow", "--wait"]).assert_success();
     for arguments in [&["top", "tested", "--once"][..], &["top", "tested"]] {
         let finished = volume.polymux(arguments.iter().copied());
-        assert_done(&finished);
+        finished.assert_success();
         for word in
             ["tested on ", "2 movers", "fast", "slow", "0 running, 0 queued, 0 parked", "conflicts 0", "4 MiB moved"]
         {
@@ -248,13 +243,13 @@ fn a_drain_under_load_ends_although_the_daemon_is_killed_at_any_moment() {
             (path, bytes)
         })
         .collect();
-    assert_done(&volume.polymux(["migrate", text(&directory), "--to", "slow", "--wait"]));
+    volume.polymux(["migrate", text(&directory), "--to", "slow", "--wait"]).assert_success();
     let loaded = volume.path().join("loaded");
     write(&loaded, 99, Load::LENGTH);
-    assert_done(&volume.polymux(["migrate", text(&loaded), "--to", "slow", "--wait"]));
+    volume.polymux(["migrate", text(&loaded), "--to", "slow", "--wait"]).assert_success();
 
     let said = volume.polymux(["tier", "drain", "tested", "slow"]);
-    assert_done(&said);
+    said.assert_success();
     assert!(said.stdout.contains("is being emptied") || said.stdout.contains("safe to remove"), "{}", said.stdout);
     let mut random = Random::new(7);
     for round in 0..if is_heavy() { 40 } else { 5 } {
@@ -275,7 +270,7 @@ fn a_drain_under_load_ends_although_the_daemon_is_killed_at_any_moment() {
 
     let load = Load::start(loaded.clone(), 2);
     let said = volume.polymux(["tier", "drain", "tested", "slow", "--wait"]);
-    assert_done(&said);
+    said.assert_success();
     assert!(said.stdout.contains("tier `slow` is empty: safe to remove"), "{}", said.stdout);
     let (model, is_whole) = load.stop();
     assert!(is_whole, "no operation failed while the tier was emptied");
@@ -285,7 +280,7 @@ fn a_drain_under_load_ends_although_the_daemon_is_killed_at_any_moment() {
         assert_eq!(bytes_on(&volume, path, "slow"), 0, "{}", path.display());
     }
 
-    assert_done(&volume.polymux(["tier", "drain", "tested", "slow", "--cancel"]));
+    volume.polymux(["tier", "drain", "tested", "slow", "--cancel"]).assert_success();
     volume.unmount();
     volume.mount();
     let status = json(&volume.polymux(["status", "tested", "--json"]));
@@ -300,7 +295,7 @@ fn a_drain_under_load_ends_although_the_daemon_is_killed_at_any_moment() {
 fn what_cannot_be_moved_is_refused_with_one_line_and_changes_nothing() {
     let Some(mut volume) = TestVolume::start(&Plan::anywhere().with_fast_capacity("6 MiB")) else { return };
     // So that nothing moves because the fast tier is full.
-    assert_done(&volume.polymux(["pause", "tested"]));
+    volume.polymux(["pause", "tested"]).assert_success();
     let path = volume.path().join("file");
     write(&path, 1, 2 * MIB);
     let large = volume.path().join("large");
@@ -337,7 +332,7 @@ fn what_cannot_be_moved_is_refused_with_one_line_and_changes_nothing() {
         Some(0)
     );
     assert_eq!((volume.bytes_per_tier(&path), volume.bytes_per_tier(&large)), before, "nothing was changed");
-    assert_done(&volume.polymux(["resume", "tested"]));
+    volume.polymux(["resume", "tested"]).assert_success();
 
     volume.unmount();
     assert_refused(

@@ -17,11 +17,6 @@ fn start(fast_capacity: Option<&'static str>) -> Option<TestVolume> {
 }
 
 #[track_caller]
-fn assert_done(finished: &Finished) {
-    assert!(finished.is_success(), "{}", finished.text());
-}
-
-#[track_caller]
 fn assert_refused(finished: &Finished, words: &[&str]) {
     assert!(!finished.is_success(), "it is not refused: {}", finished.text());
     for word in words {
@@ -31,7 +26,7 @@ fn assert_refused(finished: &Finished, words: &[&str]) {
 
 #[track_caller]
 fn json(finished: &Finished) -> Value {
-    assert_done(finished);
+    finished.assert_success();
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {}", finished.text()))
 }
 
@@ -52,7 +47,7 @@ fn own_names(tier: &Path) -> Vec<String> {
 fn records(volume: &TestVolume) -> String {
     let metadata = volume.config_path();
     let told = volume.polymux(["inspect", "store", "records", text(&metadata), "--kind", "P"]);
-    assert_done(&told);
+    told.assert_success();
     told.stdout
 }
 
@@ -83,7 +78,7 @@ fn a_tier_is_measured_while_it_is_in_use_and_what_was_found_stays_with_the_volum
     assert!(table.stdout.contains(day) && table.stdout.contains("/s"), "{}", table.text());
     volume.unmount();
     assert!(records(&volume).contains("points"), "{}", records(&volume));
-    assert_done(&volume.polymux(["fsck", "-n", "tested"]));
+    volume.polymux(["fsck", "-n", "tested"]).assert_success();
 }
 
 #[test]
@@ -92,12 +87,12 @@ fn all_tiers_of_a_volume_that_is_not_mounted_are_measured_and_the_volume_is_left
     fs::write(volume.path().join("kept"), vec![5; 1 << 20]).unwrap();
     volume.unmount();
     let said = volume.polymux(["tier", "measure", "tested", "--seconds", "1"]);
-    assert_done(&said);
+    said.assert_success();
     for tier in ["tier fast: measured", "tier slow: measured", "sequential read"] {
         assert!(said.stdout.contains(tier), "{}", said.text());
     }
     assert_eq!(records(&volume).matches("profile of a tier").count(), 2, "{}", records(&volume));
-    assert_done(&volume.polymux(["fsck", "-n", "tested"]));
+    volume.polymux(["fsck", "-n", "tested"]).assert_success();
     assert_refused(&volume.polymux(["tier", "measure", "tested", "none"]), &["no tier `none`"]);
     assert_refused(&volume.polymux(["tier", "measure", "tested", "--seconds", "0"]), &["1 to 600 seconds"]);
     volume.mount();
@@ -114,10 +109,10 @@ fn a_tier_is_measured_when_it_joins_and_forgotten_when_it_leaves() {
     fs::create_dir(&path).unwrap();
     let tier = format!("middle={}", path.display());
     let added = volume.polymux(["tier", "add", "tested", &tier, "--measure", "--before", "slow"]);
-    assert_done(&added);
+    added.assert_success();
     assert!(added.stdout.contains("joined") && added.stdout.contains("tier middle: measured"), "{}", added.text());
     assert!(listed(&volume)[1]["profile"]["measured_at"].is_string());
-    assert_done(&volume.polymux(["tier", "remove", "tested", "middle"]));
+    volume.polymux(["tier", "remove", "tested", "middle"]).assert_success();
     volume.unmount();
     assert_eq!(records(&volume).trim(), "", "it is forgotten");
 }
@@ -129,7 +124,7 @@ fn a_volume_can_be_made_and_measured_at_once() {
     fs::create_dir(&path).unwrap();
     let tier = format!("only={}", path.display());
     let made = volume.polymux(["create", "another", "--tier", &tier, "--measure"]);
-    assert_done(&made);
+    made.assert_success();
     assert!(made.stdout.contains("made of 1 tiers") && made.stdout.contains("tier only: measured"), "{}", made.text());
 }
 
@@ -172,7 +167,7 @@ fn a_measurement_that_nobody_waits_for_or_whose_daemon_is_killed_leaves_nothing(
     // Whoever only looks takes it for nothing, and leaves it; whoever repairs removes it.
     let left = volume.tier("slow").join(".polymux/measure");
     fs::write(&left, vec![1; 1 << 20]).unwrap();
-    assert_done(&volume.polymux(["fsck", "-n", "tested"]));
+    volume.polymux(["fsck", "-n", "tested"]).assert_success();
     assert!(left.exists());
     let repaired = volume.polymux(["fsck", "-y", "--json", "tested"]);
     let report = json(&repaired);
@@ -213,7 +208,7 @@ fn a_volume_tells_what_to_expect_of_its_tiers_and_what_is_reached_through_the_mo
     }
     assert!(listed(&volume)[1]["profile"]["measured_at"].is_string(), "what was measured of the tiers is kept");
     let told = volume.polymux(["bench", "tested", "--size", "16MiB", "--seconds", "1"]);
-    assert_done(&told);
+    told.assert_success();
     for words in ["sequential write with fsync", "through the mount", "what limited", "fast", "MiB/s"] {
         assert!(told.stdout.contains(words), "{words:?} is missing: {}", told.text());
     }

@@ -51,11 +51,6 @@ fn configured(volume: &TestVolume) -> Vec<String> {
     tiers.map(name).collect()
 }
 
-#[track_caller]
-fn assert_done(finished: &Finished) {
-    assert!(finished.is_success(), "{}", finished.text());
-}
-
 /// One line says what is wrong.
 #[track_caller]
 fn assert_refused(finished: &Finished, words: &[&str]) {
@@ -78,7 +73,7 @@ fn a_tier_joins_while_a_file_is_written_and_stays_over_a_mount() {
     let config = fs::read_to_string(volume.config_path()).unwrap();
     fs::write(volume.config_path(), format!("# By hand.\n{config}\n# Choices.\nnoatime = true\n")).unwrap();
     let middle = directory(&volume, "middle");
-    assert_done(&add(&volume, "middle", &middle, &["--before", "slow", "--capacity", "3 MiB", "--reserve", "5 %"]));
+    add(&volume, "middle", &middle, &["--before", "slow", "--capacity", "3 MiB", "--reserve", "5 %"]).assert_success();
     for (number, part) in content.chunks(64 << 10).enumerate() {
         file.write_all_at(part, (number * (64 << 10)) as u64).unwrap();
     }
@@ -103,12 +98,12 @@ fn a_tier_joins_while_a_file_is_written_and_stays_over_a_mount() {
         drop(held);
     });
     // It waits for what passes by itself.
-    assert_done(&remove(&volume, "middle"));
+    remove(&volume, "middle").assert_success();
     closing.join().unwrap();
     assert_eq!(names(&volume), ["fast", "slow"]);
     assert_eq!(configured(&volume), ["fast", "slow"]);
     assert_eq!(fs::read_dir(&middle).unwrap().count(), 0, "the directory is as it was");
-    assert_done(&add(&volume, "again", &middle, &["--position", "1"]));
+    add(&volume, "again", &middle, &["--position", "1"]).assert_success();
     assert_eq!(names(&volume), ["again", "fast", "slow"]);
     assert_eq!(listed(&volume)[0]["id"], 3, "no number is used again");
     volume.unmount();
@@ -165,10 +160,10 @@ fn what_cannot_be_done_is_refused_with_one_line_and_changes_nothing() {
 fn a_tier_that_the_configuration_names_elsewhere_stays_and_one_that_pins_name_leaves_with_a_warning() {
     let Some(mut volume) = start() else { return };
     let middle = directory(&volume, "middle");
-    assert_done(&add(&volume, "middle", &middle, &["--before", "slow"]));
+    add(&volume, "middle", &middle, &["--before", "slow"]).assert_success();
     let films = volume.path().join("films");
     fs::create_dir(&films).unwrap();
-    assert_done(&volume.polymux(["pin", text(&films), "--tier", "middle"]));
+    volume.polymux(["pin", text(&films), "--tier", "middle"]).assert_success();
     let free = fs::read_to_string(volume.config_path()).unwrap();
 
     let ruled = format!("{free}\n[[rule]]\nname = \"films\"\npath = \"films/**\"\ntiers = [\"middle\"]\n");
@@ -187,12 +182,12 @@ fn a_tier_that_the_configuration_names_elsewhere_stays_and_one_that_pins_name_le
 
     fs::write(volume.config_path(), &free).unwrap();
     let removed = remove(&volume, "middle");
-    assert_done(&removed);
+    removed.assert_success();
     assert!(removed.stderr.contains("1 pin still names tier `middle`"), "{}", removed.text());
     volume.unmount();
     volume.mount();
     assert_eq!(names(&volume), ["fast", "slow"]);
-    assert_done(&volume.polymux(["tier", "drain", volume.name.as_str(), "slow", "--wait"]));
+    volume.polymux(["tier", "drain", volume.name.as_str(), "slow", "--wait"]).assert_success();
     assert_refused(&volume.polymux(["pin", text(&films), "--tier", "slow"]), &["`slow` is being emptied"]);
     volume.unmount();
 }
@@ -210,7 +205,7 @@ fn a_daemon_killed_while_a_tier_joins_or_leaves_leaves_a_volume_that_mounts() {
         let path = directory(&volume, &name);
         let leaves = round % 3 == 2;
         if leaves {
-            assert_done(&add(&volume, &name, &path, &[]));
+            add(&volume, &name, &path, &[]).assert_success();
         }
         let mut ask = volume.begin(&match leaves {
             true => vec!["tier".to_owned(), "remove".to_owned(), volume.name.clone(), name.clone()],

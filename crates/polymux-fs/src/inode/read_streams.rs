@@ -2,82 +2,54 @@
 //!
 //! What is true here:
 //! * Pure state: a read goes in, a range to begin reading comes out. Each byte is asked for once as long as a stream goes on.
-//! * Reads of a stream may overtake one another by [`SLACK`]: the kernel reads ahead with several requests at once.
+//! * Reads of a stream may overtake one another (`streams`): the kernel reads ahead with several requests at once.
 //! * A few reads that follow one another are no stream yet, so that random reads bring nothing else into memory.
 
 use std::ops::Range;
 
 use polymux_types::limits::RANGE_NODE_SIZE;
 
-/// Streams that are told apart.
-const STREAMS_MAX: usize = 64;
-/// How far a read may be from where its stream is.
-const SLACK: u64 = 1 << 20;
+use super::streams::{Stream, Streams};
+
 /// Bytes in a row that make a stream.
 const STREAM_MIN: u64 = 512 << 10;
 
-#[derive(Clone, Copy, Debug)]
-struct Stream {
-    /// The furthest end of a read.
-    next: u64,
-    /// Bytes read one after the other.
-    run: u64,
-    /// Bytes before this one were asked for.
-    asked: u64,
-    turn: u64,
-}
-
-/// Streams of one file.
+/// Streams of one file. Bytes of a stream before `done` were asked for.
 #[derive(Debug, Default)]
-pub(crate) struct ReadStreams {
-    streams: Vec<Stream>,
-    turn: u64,
-}
+pub(crate) struct ReadStreams(Streams);
 
 impl ReadStreams {
     /// Notes a read. Returns what should be begun to be read now, in whole ranges as far as they reach, so that `window_bytes` before
     /// the stream are on their way.
     pub(crate) fn note(&mut self, offset: u64, length: u64, window_bytes: u64) -> Option<Range<u64>> {
         let end = offset.saturating_add(length);
-        self.turn += 1;
-        let turn = self.turn;
-        let near = self.streams.iter_mut().filter(|stream| stream.next.abs_diff(offset) <= SLACK);
-        let Some(stream) = near.min_by_key(|stream| stream.next.abs_diff(offset)) else {
-            self.begin(Stream { next: end, run: length, asked: end, turn });
+        let Some(stream) = self.0.go_on(offset) else {
+            self.0.begin(end, length, end);
             return None;
         };
         stream.run = stream.run.saturating_add(length);
         stream.next = stream.next.max(end);
-        stream.turn = turn;
-        if stream.run < STREAM_MIN {
-            return None;
-        }
-        let wanted = stream.next.saturating_add(window_bytes) / RANGE_NODE_SIZE * RANGE_NODE_SIZE;
-        let from = stream.asked.max(stream.next);
-        if wanted <= from {
-            return None;
-        }
-        stream.asked = wanted;
-        Some(from..wanted)
+        let asked = due(stream, window_bytes)?;
+        stream.done = asked.end;
+        Some(asked)
     }
 
     /// Whether [`ReadStreams::note`] would ask for something.
     pub(crate) fn would_ask(&self, offset: u64, length: u64, window_bytes: u64) -> bool {
-        let near = self.streams.iter().filter(|stream| stream.next.abs_diff(offset) <= SLACK);
-        near.min_by_key(|stream| stream.next.abs_diff(offset)).is_some_and(|stream| {
-            let next = stream.next.max(offset.saturating_add(length));
-            let wanted = next.saturating_add(window_bytes) / RANGE_NODE_SIZE * RANGE_NODE_SIZE;
-            stream.run.saturating_add(length) >= STREAM_MIN && wanted > stream.asked.max(next)
+        self.0.near(offset).is_some_and(|stream| {
+            let mut further = *stream;
+            further.next = stream.next.max(offset.saturating_add(length));
+            further.run = stream.run.saturating_add(length);
+            due(&further, window_bytes).is_some()
         })
     }
+}
 
-    fn begin(&mut self, stream: Stream) {
-        if self.streams.len() < STREAMS_MAX {
-            self.streams.push(stream);
-        } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|stream| stream.turn) {
-            *oldest = stream;
-        }
-    }
+/// What of a stream should be begun to be read.
+fn due(stream: &Stream, window_bytes: u64) -> Option<Range<u64>> {
+    let wanted = stream.next.saturating_add(window_bytes) / RANGE_NODE_SIZE * RANGE_NODE_SIZE;
+    let from = stream.done.max(stream.next);
+    (stream.run >= STREAM_MIN && wanted > from).then_some(from..wanted)
 }
 
 #[cfg(test)]

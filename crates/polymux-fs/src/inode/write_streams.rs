@@ -10,11 +10,7 @@
 
 use std::ops::Range;
 
-/// Streams that are told apart in a file.
-const STREAMS_MAX: usize = 64;
-
-/// How far a write may be from where its stream is: requests of one writer may overtake one another.
-const SLACK: u64 = 1 << 20;
+use super::streams::{SLACK, Streams};
 
 /// Bytes in a row that make a stream: more than what programs build up and delete again, and little beside what is so large
 /// that the beginning of a device's work matters.
@@ -23,23 +19,9 @@ const STREAM_MIN: u64 = 32 << 20;
 /// Ranges begin and end at multiples of this, so that no page goes out twice.
 const PIECE_BYTES: u64 = 1 << 20;
 
-#[derive(Clone, Copy, Debug)]
-struct Stream {
-    /// The furthest end of a write.
-    next: u64,
-    /// Bytes that took it further.
-    run: u64,
-    /// Bytes from its beginning to here came out.
-    given: u64,
-    turn: u64,
-}
-
-/// Streams of one file.
+/// Streams of one file. `run` of a stream is what took it further; bytes from its beginning to `done` came out.
 #[derive(Debug, Default)]
-pub(crate) struct WriteStreams {
-    streams: Vec<Stream>,
-    turn: u64,
-}
+pub(crate) struct WriteStreams(Streams);
 
 impl WriteStreams {
     /// Whether a write that ends here says nothing of a stream, so that it need not be noted.
@@ -50,31 +32,18 @@ impl WriteStreams {
     /// Notes a write. Returns what is to be written out now.
     pub(crate) fn note(&mut self, offset: u64, length: u64) -> Option<Range<u64>> {
         let end = offset.saturating_add(length);
-        self.turn += 1;
-        let turn = self.turn;
-        let near = self.streams.iter_mut().filter(|stream| stream.next.abs_diff(offset) <= SLACK);
-        let Some(stream) = near.min_by_key(|stream| stream.next.abs_diff(offset)) else {
-            let given = offset.next_multiple_of(PIECE_BYTES);
-            self.begin(Stream { next: end, run: length, given, turn });
+        let Some(stream) = self.0.go_on(offset) else {
+            self.0.begin(end, length, offset.next_multiple_of(PIECE_BYTES));
             return None;
         };
         stream.run = stream.run.saturating_add(length.min(end.saturating_sub(stream.next)));
         stream.next = stream.next.max(end);
-        stream.turn = turn;
         let reached = stream.next / PIECE_BYTES * PIECE_BYTES;
-        if stream.run < STREAM_MIN || reached <= stream.given {
+        if stream.run < STREAM_MIN || reached <= stream.done {
             return None;
         }
-        let from = std::mem::replace(&mut stream.given, reached);
+        let from = std::mem::replace(&mut stream.done, reached);
         Some(from..reached)
-    }
-
-    fn begin(&mut self, stream: Stream) {
-        if self.streams.len() < STREAMS_MAX {
-            self.streams.push(stream);
-        } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|stream| stream.turn) {
-            *oldest = stream;
-        }
     }
 }
 

@@ -146,6 +146,11 @@ fn split(tiers: &[SourceTier<'_>], ino: Ino, members: &[&Scanned], findings: &mu
     Ok(split)
 }
 
+/// When any of the objects of a file was last written.
+fn last_write(members: &[&Scanned]) -> Timestamp {
+    members.iter().map(|object| object.modified).max().unwrap_or_default()
+}
+
 /// A file that grew on several tiers (policy `spread`) ends at a floor that only the store knew. What one tier had not yet written
 /// when the machine stopped is a hole up to where the next range begins, and what other tiers have behind it was not promised either.
 fn tell_of_growth(
@@ -155,7 +160,7 @@ fn tell_of_growth(
     findings: &mut Findings,
 ) {
     let told = members[0].told.as_deref().expect("a group has a stamp");
-    let written = members.iter().map(|object| object.modified).max().unwrap_or_default();
+    let written = last_write(members);
     if told.refreshed.is_some_and(|(at, _)| written <= at) {
         return;
     }
@@ -255,7 +260,7 @@ fn file_of(
     findings: &mut Findings,
 ) -> RebuiltFile {
     let held = members.iter().map(|object| object.size).max().unwrap_or(0);
-    let written = members.iter().map(|object| object.modified).max().unwrap_or_default();
+    let written = last_write(members);
     let (size, modified) = match told.refreshed {
         Some((at, size)) if written > at => {
             if size > held {

@@ -16,6 +16,7 @@ use std::time::Duration;
 use polymux_types::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::meter::whole;
+use super::microseconds;
 
 /// Busy time in microseconds after which what was delivered counts.
 const INTERVAL_BUSY_US: u64 = 100_000;
@@ -92,10 +93,6 @@ pub(crate) struct Lane {
 pub(crate) struct Began {
     bytes: u64,
     at_us: u64,
-}
-
-fn microseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Lane {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use polymux_types::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::bandwidth::Lane;
+use super::microseconds;
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::report::DEFERRAL_WAIT_CLASSES;
 
@@ -79,10 +80,6 @@ pub(crate) struct Deferral {
     synced_us: AtomicU64,
     moves: ClassRecord,
     written_behind: ClassRecord,
-}
-
-fn microseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The class of a waiting time, of [`crate::report::deferral_wait_ends_ms`].

@@ -40,7 +40,7 @@ impl RequestSize {
     /// A request was served.
     pub(crate) fn note(&mut self, bytes: u64, elapsed: Duration) {
         // What a hanging tier took says nothing about the next request.
-        let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).clamp(1, MEMORY_US);
+        let elapsed_us = super::microseconds(elapsed).clamp(1, MEMORY_US);
         self.served_bytes += bytes;
         self.served_us += elapsed_us;
         if self.served_us > MEMORY_US {

@@ -9,6 +9,7 @@ use super::bucket::Bucket;
 use super::deferral::{Deferrable, Deferral, Ready, Urgency};
 use super::governor::{Governor, LATENCY_SLACK_US};
 use super::meter::{Direction, Finished, INTERVAL, Meter, Rates, TierLoad, Timing, whole};
+use super::microseconds;
 use super::request_size::{RequestSize, SERVICE_MAX};
 
 /// Requests of movers under way on a tier while no foreground I/O is.
@@ -73,10 +74,6 @@ struct Control {
     rates: Rates,
     interval_began: Duration,
     latencies_aged: Duration,
-}
-
-fn microseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl TierSchedule {

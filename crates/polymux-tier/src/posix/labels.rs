@@ -84,10 +84,11 @@ pub(super) fn remove(own_directory: &OwnedFd) -> Result<(), TierError> {
 pub(super) fn write(own_directory: &OwnedFd, label: &Label) -> Result<(), TierError> {
     let bytes = label_format::encode(label);
     for (name, other) in [(NAMES[0], NAMES[1]), (NAMES[1], NAMES[0])] {
-        match replace(own_directory, name, &bytes) {
-            Err(error) if is_full(&error) && is_valid(own_directory, other) => overwrite(own_directory, name, &bytes)?,
-            outcome => outcome.map_err(failed)?,
-        }
+        let written = match replace(own_directory, name, &bytes) {
+            Err(error) if is_full(&error) && is_valid(own_directory, other) => overwrite(own_directory, name, &bytes),
+            outcome => outcome,
+        };
+        written.map_err(|error| TierError::Io { operation: "writing the label", errno: error.into() })?;
     }
     Ok(())
 }
@@ -107,11 +108,12 @@ fn replace(own_directory: &OwnedFd, name: &str, bytes: &[u8]) -> std::io::Result
 }
 
 /// Writes over a copy where it lies, which takes no room. A crash damages it at most, and the other one is valid.
-fn overwrite(own_directory: &OwnedFd, name: &str, bytes: &[u8]) -> Result<(), TierError> {
-    let opened = rustix::fs::openat(own_directory, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
-    let file = std::fs::File::from(opened.map_err(std::io::Error::from).map_err(failed)?);
-    let written = file.write_all_at(bytes, 0).and_then(|()| file.set_len(bytes.len() as u64));
-    written.and_then(|()| file.sync_all()).map_err(failed)
+fn overwrite(own_directory: &OwnedFd, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    let opened = rustix::fs::openat(own_directory, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let file = std::fs::File::from(opened);
+    file.write_all_at(bytes, 0)?;
+    file.set_len(bytes.len() as u64)?;
+    file.sync_all()
 }
 
 fn is_valid(own_directory: &OwnedFd, name: &str) -> bool {
@@ -120,10 +122,6 @@ fn is_valid(own_directory: &OwnedFd, name: &str) -> bool {
 
 fn is_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
-}
-
-fn failed(error: std::io::Error) -> TierError {
-    TierError::Io { operation: "writing the label", errno: error.into() }
 }
 
 #[cfg(test)]

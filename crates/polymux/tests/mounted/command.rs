@@ -20,6 +20,12 @@ impl Finished {
         self.status.success()
     }
 
+    /// Asserts that it ended well.
+    #[track_caller]
+    pub fn assert_success(&self) {
+        assert!(self.is_success(), "{}", self.text());
+    }
+
     /// All that was said.
     pub fn text(&self) -> String {
         format!("{}{}", self.stdout, self.stderr)
