@@ -11,7 +11,7 @@ SOURCE ?= /usr/share
 TMPDIR ?= /var/tmp
 export TMPDIR
 
-.PHONY: all build try test test-heavy test-io-modes test-io-uring test-open-modes fmt clippy install uninstall dependencies dependencies-test
+.PHONY: all build try test test-heavy test-io-modes test-io-uring test-open-modes test-spread fmt clippy install uninstall dependencies dependencies-test
 
 all: build
 
@@ -48,6 +48,10 @@ test-io-modes: dependencies-test
 # being mounted).
 test-io-uring: dependencies-test
 	POLYMUX_TEST_TRANSPORT=io-uring $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
+
+# The same with files spread over all tiers (policy `spread`).
+test-spread: dependencies-test
+	POLYMUX_TEST_POLICY=spread $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -133,7 +137,7 @@ bench-move-watermarks:
 	$(BENCH) move-watermarks $(BENCH_OPTIONS)
 
 # Files on all devices at once, against the sum of the devices; as root. BENCH_OPTIONS="--devices 3 --measure random,convergence"
-# chooses among sequential, random, convergence, shared, mixed, small and graph.
+# chooses among sequential, random, convergence, policies, shared, mixed, small and graph.
 .PHONY: bench-spread
 bench-spread:
 	$(CARGO) build --release --locked -p polymux -p polymux-bench

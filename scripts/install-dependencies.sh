@@ -24,6 +24,7 @@ losetup:mount
 mount:mount
 findmnt:util-linux
 flock:util-linux
+fincore:util-linux-extra
 getfacl:acl
 setfattr:attr
 sqlite3:sqlite3

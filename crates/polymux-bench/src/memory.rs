@@ -30,10 +30,14 @@ pub fn reset_peak() -> Result<()> {
     fs::write("/proc/self/clear_refs", "5").context("the peak of resident memory cannot be reset")
 }
 
-fn field(text: &str, name: &str) -> Result<u64> {
+/// Bytes that a line of such a table of the kernel tells in KiB.
+///
+/// # Errors
+/// Where it has no such line.
+pub fn field(text: &str, name: &str) -> Result<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|rest| rest.split_whitespace().next()).and_then(|number| number.parse::<u64>().ok());
-    Ok(number.with_context(|| format!("{name} is not in the status of this process"))? * 1024)
+    Ok(number.with_context(|| format!("the kernel does not tell {name}"))? * 1024)
 }
 
 #[cfg(test)]

@@ -12,8 +12,10 @@ mod convergence;
 mod graph;
 mod load;
 mod mixed;
+mod policies;
 mod random;
 mod reads;
+mod reservoir;
 mod sequential;
 mod series;
 mod shared;
@@ -47,6 +49,8 @@ pub enum Measure {
     Mixed,
     /// Many small files, against the policy `hot-cold`.
     Small,
+    /// Writers none of which saturates a device, with each policy that spreads files.
+    Policies,
     /// Random walks over a graph larger than the fast tier and than memory, against a policy that promotes on each access.
     Graph,
 }
@@ -60,6 +64,7 @@ impl Measure {
             Self::Shared => shared::run(arguments, report),
             Self::Mixed => mixed::run(arguments, report),
             Self::Small => small::run(arguments, report),
+            Self::Policies => policies::run(arguments, report),
             Self::Graph => graph::run(arguments, report),
         }
     }
@@ -92,6 +97,9 @@ pub struct SpreadArguments {
     /// In `graph`, let movers make way for nobody.
     #[arg(long)]
     pub movers_at_full_speed: bool,
+    /// A line for the table `[options]` of the volumes of the policy that is measured, such as `movers = 0`; several times.
+    #[arg(long = "option", value_name = "LINE")]
+    pub options: Vec<String>,
     /// Policy of the volume.
     #[arg(long, default_value = "spread")]
     pub policy: String,

@@ -17,7 +17,7 @@ use crate::inode::{
     DirectoryState, HandleTable, InlineChange, Inode, InodeTable, LateStamps, Layout, SizeTrust, StampWalks,
 };
 use crate::migrate::{Drains, MoveQueue, Planner};
-use crate::placement::Steering;
+use crate::placement::{Steering, ThreadMaps};
 use crate::sched::{Gate, Windows, WriteBudget};
 use crate::space::{DisownedQueue, SyncPool, TierSet, WriteBehind};
 use crate::store::{DisownedKind, DisownedRecord, EntryCount, ExtentRecord, InodeBody, InodeRecord, Metadata, keys};
@@ -72,6 +72,8 @@ pub(crate) struct Core {
     pub(crate) has_spread: AtomicBool,
     /// What spread files are writing.
     pub(crate) write_behind: WriteBehind,
+    /// Which threads write to which tier, for the policies that map them.
+    pub(crate) thread_maps: ThreadMaps,
     /// Times that everything was asked to be made durable, so that what was promised then is remembered.
     pub(crate) volume_syncs: AtomicU64,
     /// Files whose object somebody has whom no description of this mount stands for.
@@ -246,6 +248,7 @@ impl Core {
             may_spread: AtomicBool::new(false),
             has_spread: AtomicBool::new(false),
             write_behind,
+            thread_maps: ThreadMaps::default(),
             volume_syncs: AtomicU64::new(0),
             holders: crate::inode::Holders::default(),
             passthrough_port: std::sync::OnceLock::new(),

@@ -7,8 +7,10 @@ mod census;
 mod context;
 mod fill;
 mod load;
+mod threads;
 
 pub(crate) use context::{Context, ContextSource, PIN_ATTRIBUTE, Steering, seconds_between};
+pub(crate) use threads::{Device, ThreadMaps};
 
 use polymux_policy::{HEAT_ONE, NO_TIER, PlacementFacts};
 use polymux_types::TierId;
@@ -37,10 +39,22 @@ impl Core {
 
     /// The same where what holds for the file is known.
     pub(crate) fn place_in(&self, context: &Context, inode: &Inode, request: &Request) -> Vec<TierId> {
+        self.place_mapped(context, inode, request, None)
+    }
+
+    /// The same for a thread that is mapped to a tier.
+    pub(crate) fn place_mapped(
+        &self,
+        context: &Context,
+        inode: &Inode,
+        request: &Request,
+        mapped: Option<TierId>,
+    ) -> Vec<TierId> {
         let mut facts = PlacementFacts::new(request.length, request.file_end);
         facts.allowed = context.allowed;
         facts.is_new = u8::from(!request.partial);
         facts.tail_tier = tail_tier(inode).map_or(NO_TIER, |tier| tier.0);
+        facts.mapped_tier = mapped.map_or(NO_TIER, |tier| tier.0);
         let heat = self.heat.file(inode.ino, self.logical_clock.now());
         facts.file_heat = heat.heat.max(if request.partial { 0 } else { HEAT_ONE });
         facts.sync_share = heat.sync_percent;

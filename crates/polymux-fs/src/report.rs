@@ -5,8 +5,8 @@ mod moves;
 mod profile;
 
 pub use explain::{
-    Explanation, PinReport, PlanReport, PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts,
-    SteeredBy,
+    Explanation, GrowthExplanation, PinReport, PlanReport, PlannedFile, PlannedMoves, PolicyReport, RangeExplanation,
+    RuleCounts, SteeredBy,
 };
 pub use profile::{LiveBandwidth, MeasuredProfile, TierProfile};
 

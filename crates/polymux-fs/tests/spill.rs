@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{
-    Hook, HookedTier, PosixVolume, Verdict, Volume, close, create, errno, find, pattern, read_at, read_only,
+    Hook, HookedTier, PosixVolume, Verdict, Volume, bytes_on, close, create, errno, find, pattern, read_at, read_only,
     read_whole, write_all,
 };
 use polymux_fs::{AllocateKind, Caller, FileSystem, HandleId, SetAttributes, SyncKind, Wait, WriteOrigin};
@@ -17,11 +17,6 @@ use polymux_types::{Errno, Ino};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-
-fn bytes_on(fs: &FileSystem, ino: Ino, tier: &str) -> u64 {
-    let location = fs.locate(ino).expect("located");
-    location.shares.iter().filter(|share| share.name == tier).map(|share| share.bytes_mapped).sum()
-}
 
 fn truncate(fs: &FileSystem, ino: Ino, size: u64) {
     let change = SetAttributes { size: Some(size), ..SetAttributes::default() };

@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{Volume, close, create, errno, find, pattern, read_at, read_whole, write_all};
+use common::{Volume, bytes_on, close, create, errno, find, pattern, read_at, read_whole, write_all};
 use polymux_fs::{
     AllocateKind, Caller, FileSystem, HandleId, MountOptions, PolicyKind, SetAttributes, SyncKind, Wait, WriteOrigin,
 };
@@ -37,11 +37,6 @@ fn crash(volume: &mut Volume) {
 
 fn sync(fs: &FileSystem, handle: HandleId) {
     fs.sync(&Caller::root(), handle, SyncKind::All).expect("synced");
-}
-
-fn bytes_on(fs: &FileSystem, ino: Ino, tier: &str) -> u64 {
-    let location = fs.locate(ino).expect("located");
-    location.shares.iter().filter(|share| share.name == tier).map(|share| share.bytes_mapped).sum()
 }
 
 fn open_again(fs: &FileSystem, name: &str) -> (Ino, HandleId) {

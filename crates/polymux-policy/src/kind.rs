@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::policies::{hot_cold, lru, poly, spread, static_placement, tpfs, whole_file};
-use crate::{Decision, Eviction, PlacementDecision, PlacementFacts, RangeFacts};
+use crate::policies::{hot_cold, lru, mapped, poly, promote_always, spread, static_placement, tpfs, whole_file};
+use crate::{Decision, Eviction, PlacementDecision, PlacementFacts, RangeFacts, ThreadRule};
 
 /// A built-in policy.
 #[repr(u32)]
@@ -25,16 +25,32 @@ pub enum PolicyKind {
     Static = 5,
     /// New ranges of large files go to the tier where they will be done soonest; otherwise as `poly`.
     Spread = 6,
+    /// New ranges of large files go to the tier of the thread that writes them; threads are mapped anew only where one comes or ends (P7).
+    /// Otherwise as `poly`.
+    PolyStatic = 7,
+    /// The same, with threads that are moved by Algorithm 1 as it is printed (P11).
+    PolyDynamic = 8,
+    /// The same, with threads that are moved to where all tiers together do more.
+    PolyClimb = 9,
+    /// Promotes whatever is used, whatever it displaces: what others are measured against.
+    PromoteAlways = 10,
 }
 
 impl PolicyKind {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 7] =
-        [Self::Lru, Self::HotCold, Self::Tpfs, Self::Poly, Self::WholeFile, Self::Static, Self::Spread];
-
-    /// Those that people may choose. `spread` is not among them as long as what a review found of it is open
-    /// (docs/design/0018).
-    pub const OFFERED: [Self; 6] = [Self::Lru, Self::HotCold, Self::Tpfs, Self::Poly, Self::WholeFile, Self::Static];
+    pub const ALL: [Self; 11] = [
+        Self::Lru,
+        Self::HotCold,
+        Self::Tpfs,
+        Self::Poly,
+        Self::WholeFile,
+        Self::Static,
+        Self::Spread,
+        Self::PolyStatic,
+        Self::PolyDynamic,
+        Self::PolyClimb,
+        Self::PromoteAlways,
+    ];
 
     /// The name in configs and on the command line.
     #[must_use]
@@ -47,6 +63,10 @@ impl PolicyKind {
             Self::WholeFile => "whole-file",
             Self::Static => "static",
             Self::Spread => "spread",
+            Self::PolyStatic => "poly-static",
+            Self::PolyDynamic => "poly-dynamic",
+            Self::PolyClimb => "poly-climb",
+            Self::PromoteAlways => "promote-always",
         }
     }
 
@@ -63,6 +83,37 @@ impl PolicyKind {
             Self::Spread => {
                 "Writes large files to all tiers at once, each as fast as it goes, and moves data as poly does."
             }
+            Self::PolyStatic => {
+                "Writes large files to the tier of the writing thread, and moves no thread; for comparison."
+            }
+            Self::PolyDynamic => {
+                "As poly-static, with threads moved by the rule that PolyStore printed; for comparison."
+            }
+            Self::PolyClimb => "As poly-static, with threads moved to where all tiers together do more.",
+            Self::PromoteAlways => "Promotes whatever is used, whatever it displaces, and never rests; for comparison.",
+        }
+    }
+
+    /// Whether it stops moving data while the load stays the same.
+    #[must_use]
+    pub fn comes_to_rest(self) -> bool {
+        self != Self::PromoteAlways
+    }
+
+    /// Whether new ranges of a large file may each go to another tier.
+    #[must_use]
+    pub fn spreads(self) -> bool {
+        self == Self::Spread || self.thread_rule().is_some()
+    }
+
+    /// How threads are mapped to tiers, where they are.
+    #[must_use]
+    pub fn thread_rule(self) -> Option<ThreadRule> {
+        match self {
+            Self::PolyStatic => Some(ThreadRule::Fixed),
+            Self::PolyDynamic => Some(ThreadRule::Printed),
+            Self::PolyClimb => Some(ThreadRule::Climb),
+            _ => None,
         }
     }
 }
@@ -75,7 +126,10 @@ impl fmt::Display for PolicyKind {
 
 /// The name of a policy that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no policy is called {0:?}; there are lru, hot-cold, tpfs, poly, whole-file and static")]
+#[error(
+    "no policy is called {0:?}; there are lru, hot-cold, tpfs, poly, whole-file, static, spread, poly-static, poly-dynamic, \
+     poly-climb and promote-always"
+)]
 pub struct UnknownPolicy(pub String);
 
 impl FromStr for PolicyKind {
@@ -98,8 +152,12 @@ pub fn decide(kind: PolicyKind, facts: &RangeFacts) -> Decision {
         PolicyKind::Lru => lru::decide(facts),
         PolicyKind::HotCold => hot_cold::decide(facts),
         PolicyKind::Tpfs => tpfs::decide(facts),
-        PolicyKind::Poly | PolicyKind::Spread => poly::decide(facts),
+        PolicyKind::Spread => spread::decide(facts),
+        PolicyKind::Poly | PolicyKind::PolyStatic | PolicyKind::PolyDynamic | PolicyKind::PolyClimb => {
+            poly::decide(facts)
+        }
         PolicyKind::WholeFile => whole_file::decide(facts),
+        PolicyKind::PromoteAlways => promote_always::decide(facts),
         PolicyKind::Static => static_placement::decide(facts),
     }
 }
@@ -113,8 +171,13 @@ pub fn evict(kind: PolicyKind, facts: &RangeFacts) -> Eviction {
         PolicyKind::Lru => lru::evict(facts),
         PolicyKind::HotCold => hot_cold::evict(facts),
         PolicyKind::Tpfs => tpfs::evict(facts),
-        PolicyKind::Poly | PolicyKind::Spread => poly::evict(facts),
+        PolicyKind::Poly
+        | PolicyKind::Spread
+        | PolicyKind::PolyStatic
+        | PolicyKind::PolyDynamic
+        | PolicyKind::PolyClimb => poly::evict(facts),
         PolicyKind::WholeFile => whole_file::evict(facts),
+        PolicyKind::PromoteAlways => promote_always::evict(facts),
         PolicyKind::Static => static_placement::evict(facts),
     }
 }
@@ -127,12 +190,13 @@ pub fn evict(kind: PolicyKind, facts: &RangeFacts) -> Eviction {
 #[must_use]
 pub fn place(kind: PolicyKind, facts: &PlacementFacts) -> PlacementDecision {
     match kind {
-        PolicyKind::Lru | PolicyKind::HotCold => hot_cold::place(facts),
+        PolicyKind::Lru | PolicyKind::HotCold | PolicyKind::PromoteAlways => hot_cold::place(facts),
         PolicyKind::Tpfs => tpfs::place(facts),
         PolicyKind::Poly => poly::place(facts),
         PolicyKind::WholeFile => whole_file::place(facts),
         PolicyKind::Static => static_placement::place(facts),
         PolicyKind::Spread => spread::place(facts),
+        PolicyKind::PolyStatic | PolicyKind::PolyDynamic | PolicyKind::PolyClimb => mapped::place(facts),
     }
 }
 
@@ -145,6 +209,8 @@ mod tests {
         for kind in PolicyKind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
             assert!(kind.description().ends_with('.'));
+            let unknown = UnknownPolicy("x".to_owned()).to_string();
+            assert!(unknown.contains(kind.name()), "{unknown} does not name {kind}");
         }
         assert!("LRU".parse::<PolicyKind>().is_err());
         assert_eq!(PolicyKind::default(), PolicyKind::HotCold);

@@ -36,6 +36,9 @@ pub use facts::{HEAT_ONE, NEVER, RangeFacts};
 pub use kind::{PolicyKind, UnknownPolicy, decide, evict, place};
 pub use placement::{FACTS_VERSION, NO_TIER, PlacementDecision, PlacementFacts, TierFacts, fastest_with_headroom};
 pub use rules::{FileFacts, PassthroughUse, Rule, RuleError, RuleField, RuleMatch, RuleProblem, RuleSet};
-pub use threads::{Bandwidths, Change, Climb, Mapping, PairState, PairStep, Printed, THRESHOLD_PERCENT, printed_step};
+pub use threads::{
+    Bandwidths, Change, Climb, Mapping, PairState, PairStep, Printed, THRESHOLD_PERCENT, ThreadController, ThreadRule,
+    printed_step,
+};
 pub use tier_fill::{TierFill, TierTable};
 pub use why::Why;

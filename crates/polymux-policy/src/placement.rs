@@ -8,7 +8,7 @@ use polymux_types::limits::TIERS_MAX;
 use crate::tier_fill::{TierFill, TierTable, mask_has};
 
 /// Version of the structs of this crate.
-pub const FACTS_VERSION: u32 = 3;
+pub const FACTS_VERSION: u32 = 4;
 
 const TIERS: usize = TIERS_MAX as usize;
 
@@ -55,8 +55,8 @@ pub struct PlacementFacts {
     pub sync_share: u8,
     /// The tier that has the end of the file now; [`NO_TIER`] for a new file.
     pub tail_tier: u16,
-    /// Zero.
-    pub reserved: u16,
+    /// The tier that the writing thread is mapped to; [`NO_TIER`] where threads are not mapped.
+    pub mapped_tier: u16,
     /// The tiers, in speed order or in the order that the rule prefers.
     pub tiers: TierTable,
 }
@@ -79,7 +79,7 @@ impl PlacementFacts {
             sequential: 0,
             sync_share: 0,
             tail_tier: NO_TIER,
-            reserved: 0,
+            mapped_tier: NO_TIER,
             tiers: TierTable::default(),
         }
     }

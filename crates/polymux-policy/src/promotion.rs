@@ -20,6 +20,28 @@ pub(crate) struct Wish {
     pub(crate) victim_idle_seconds: u32,
     /// Whether saturated tiers are passed over (P13).
     pub(crate) spares_saturated: SparesSaturated,
+    /// What may have to leave for it.
+    pub(crate) displaces: Displaces,
+    /// How soon the target must answer readers.
+    pub(crate) answers: Answers,
+}
+
+/// How soon a target answers, as far as is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// Its small reads take at most two thirds of the time that those of the range's own tier do.
+    Sooner,
+    /// That does not matter.
+    Whenever,
+}
+
+/// What a range may displace.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Displaces {
+    /// What is much colder.
+    Colder,
+    /// Whatever eviction takes.
+    Anything,
 }
 
 /// Whether tiers at the limit of their bandwidth are passed over.
@@ -39,6 +61,8 @@ impl Wish {
             why,
             victim_idle_seconds: 0,
             spares_saturated: SparesSaturated::No,
+            displaces: Displaces::Colder,
+            answers: Answers::Whenever,
         }
     }
 }
@@ -101,6 +125,11 @@ fn best_of(facts: &RangeFacts, candidates: &[TierFill], wish: &Wish) -> Result<(
     Err(refused.unwrap_or(if candidates.is_empty() { Why::AlreadyBest } else { Why::NotAllowedFaster }))
 }
 
+fn answers_sooner(facts: &RangeFacts, tier: &TierFill) -> bool {
+    let own = facts.tiers.position(facts.tier).map_or(0, |own| facts.tiers.offered()[own].read_latency_us);
+    own == 0 || tier.read_latency_us == 0 || u64::from(tier.read_latency_us) * 3 <= u64::from(own) * 2
+}
+
 fn may_come(facts: &RangeFacts, tier: &TierFill, wish: &Wish) -> Result<Why, Why> {
     if wish.partial && !tier.holds_partial_files() {
         return Err(Why::PartialNotHeld);
@@ -110,6 +139,14 @@ fn may_come(facts: &RangeFacts, tier: &TierFill, wish: &Wish) -> Result<Why, Why
     }
     if wish.spares_saturated == SparesSaturated::Yes && tier.is_saturated() {
         return Err(Why::TierSaturated);
+    }
+    if wish.answers == Answers::Sooner && !answers_sooner(facts, tier) {
+        return Err(Why::AnswersNoSooner);
+    }
+    if wish.displaces == Displaces::Anything {
+        // Above its mark eviction is at work already, and has to come to its end.
+        let has_room = wish.bytes <= tier.headroom && tier.used <= tier.high_mark;
+        return if has_room { Ok(wish.why) } else { Err(Why::NoRoomBelowMark) };
     }
     // Without a victim only up to the low mark: above it room is for new data, and eviction, which leaves the tier at its
     // low mark, would make room for exactly what it sent away.

@@ -291,5 +291,58 @@ impl Climb {
     }
 }
 
+/// How threads are mapped to devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadRule {
+    /// They stay where the static mapping puts them (P7).
+    Fixed,
+    /// By Algorithm 1 as it is printed (P11).
+    Printed,
+    /// By the corrected objective.
+    Climb,
+}
+
+/// One of the rules at work.
+#[derive(Clone, Debug)]
+pub enum ThreadController {
+    /// See [`ThreadRule::Fixed`].
+    Fixed(Mapping),
+    /// See [`ThreadRule::Printed`].
+    Printed(Box<Printed>),
+    /// See [`ThreadRule::Climb`].
+    Climb(Climb),
+}
+
+impl ThreadController {
+    /// Begins with a mapping.
+    #[must_use]
+    pub fn new(rule: ThreadRule, initial: Mapping) -> Self {
+        match rule {
+            ThreadRule::Fixed => Self::Fixed(initial),
+            ThreadRule::Printed => Self::Printed(Box::new(Printed::new(initial))),
+            ThreadRule::Climb => Self::Climb(Climb::new(initial)),
+        }
+    }
+
+    /// The mapping of the epoch that begins now.
+    #[must_use]
+    pub fn mapping(&self) -> &Mapping {
+        match self {
+            Self::Fixed(mapping) => mapping,
+            Self::Printed(printed) => printed.mapping(),
+            Self::Climb(climb) => climb.mapping(),
+        }
+    }
+
+    /// An epoch ended.
+    pub fn end_epoch(&mut self, measured: Bandwidths<'_>) {
+        match self {
+            Self::Fixed(_) => {}
+            Self::Printed(printed) => printed.end_epoch(measured),
+            Self::Climb(climb) => climb.end_epoch(measured),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

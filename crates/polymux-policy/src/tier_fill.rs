@@ -26,9 +26,9 @@ pub struct TierFill {
     pub coldest_heat: u32,
     /// Seconds since the last use of that one of them that was not used for longest; 0 where nothing can leave.
     pub longest_idle_seconds: u32,
-    /// Mean latency of a read in microseconds.
+    /// Mean time in microseconds of the last small reads, of up to 64 KiB; 0 where there was none in the last seconds.
     pub read_latency_us: u32,
-    /// Mean latency of a write in microseconds.
+    /// Latency in microseconds that half of all operations did not exceed.
     pub write_latency_us: u32,
     /// Size in bytes.
     pub total: u64,

@@ -38,6 +38,7 @@ reasons! {
     LargerThanGap = 10, "It is larger than the gap between the marks of the faster tier, so it would displace too much.";
     PartialNotHeld = 11, "The tier cannot hold a part of a file.";
     NotAllowedFaster = 12, "Rules, pins or the state of the faster tiers keep it from going there.";
+    AnswersNoSooner = 15, "The faster tier has so much to read that it answers hardly sooner than the one it is on.";
     MovesNothing = 13, "The static policy moves only what rules and pins demand.";
     NoSlowerTier = 14, "There is no slower tier that it may go to.";
     RulesSayElsewhere = 20, "A rule or pin does not allow the tier it is on.";
@@ -47,6 +48,7 @@ reasons! {
     FileHot = 24, "Its file as a whole is used often.";
     WaitedFor = 25, "Its writes are waited for, which the faster tier makes short.";
     MoreFrequent = 26, "It is used frequently compared with its file, and the faster tier has bandwidth to spare.";
+    UsedAtAll = 27, "It was used, and this policy asks for no more.";
     LeastRecentlyUsed = 30, "The tier is above its mark, and this was not used for longer than what stays.";
     Coldest = 31, "The tier is above its mark, and this is colder than what stays.";
     ColdestFile = 32, "The tier is above its mark, and the file is colder than those that stay.";

@@ -49,6 +49,12 @@ pub trait Tier: Send + Sync {
         self.read(object, offset, buffer, wait)
     }
 
+    /// The same for a caller who reads ahead by himself, where that is worth it ([`Tier::read_ahead`]): no more is brought from the
+    /// device than was asked for. A tier that sees only a part of what is read of a file would guess wrongly.
+    fn read_exactly(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
+        self.read(object, offset, buffer, wait)
+    }
+
     /// Writes at an offset, extending the object as needed; returns how much was written, which is less than asked for
     /// only when room ran out in the middle (then at least one byte was written). With no byte written, room running
     /// out is [`TierError::NoSpace`] or [`TierError::Quota`]. With [`Wait::Never`], [`TierError::WouldBlock`] before any

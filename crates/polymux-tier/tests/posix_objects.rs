@@ -1,6 +1,7 @@
 //! What the POSIX backend adds to the promises of all tiers: a capacity limit and a limit of descriptors.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use polymux_tier::{
     AllocateMode, BytesUsed, CleanStamp, Label, LoanPurpose, ObjectRef, PosixTier, PosixTierOptions, Tier, TierError,
@@ -194,4 +195,58 @@ fn half_of_the_descriptors_are_lent_and_a_lent_object_takes_no_further_one() {
     let again: Vec<_> = (1..=4).map(|id| lend(id, LoanPurpose::Change).expect("all were given back")).collect();
     assert!(lend(5, LoanPurpose::Change).is_err());
     drop(again);
+}
+
+/// Bytes of a file that are in memory, as `fincore` tells.
+fn bytes_in_memory(path: &Path) -> u64 {
+    let output = Command::new("fincore").args(["--bytes", "--noheadings", "--output", "RES"]).arg(path).output();
+    let output = output.expect("fincore, of util-linux, can be started");
+    String::from_utf8_lossy(&output.stdout).trim().parse().expect("it prints a number")
+}
+
+/// The largest file below a directory.
+fn largest_file(directory: &Path) -> PathBuf {
+    let mut found = Vec::new();
+    let mut left = vec![directory.to_path_buf()];
+    while let Some(directory) = left.pop() {
+        for entry in std::fs::read_dir(directory).expect("a directory is listed").flatten() {
+            let metadata = entry.metadata().expect("an entry has a stat");
+            if metadata.is_dir() { left.push(entry.path()) } else { found.push((metadata.len(), entry.path())) }
+        }
+    }
+    found.into_iter().max().expect("there is a file").1
+}
+
+#[test]
+fn a_read_whose_caller_reads_ahead_brings_nothing_else_into_memory() {
+    let directory = tempfile::tempdir().expect("a temporary directory is made");
+    let tier = PosixTier::prepare(directory.path(), PosixTierOptions::new("tier")).expect("a tier is made");
+    const SIZE: u64 = 8 << 20;
+    const PART: u64 = 64 << 10;
+    tier.create(object(1)).expect("an object is made");
+    write(&tier, 1, 0, &vec![7; usize::try_from(SIZE).expect("small")]).expect("written");
+    tier.sync(object(1)).expect("synced");
+    tier.drop_behind(object(1), 0, SIZE);
+    let path = largest_file(directory.path());
+    if Command::new("fincore").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "this must run in CI, and fincore is not there");
+        eprintln!("skipped: fincore (package util-linux-extra) is not installed");
+        return;
+    }
+    if bytes_in_memory(&path) > 0 {
+        eprintln!("skipped: the file system below keeps everything in memory");
+        return;
+    }
+    let mut buffer = vec![0; usize::try_from(PART).expect("small")];
+    // One after the other, as a stream would be.
+    for part in 16..20 {
+        let count = tier.read_exactly(object(1), part * PART, &mut buffer, Wait::Allowed).expect("read");
+        assert!(count == buffer.len() && buffer.iter().all(|byte| *byte == 7));
+    }
+    assert_eq!(bytes_in_memory(&path), 4 * PART);
+    // Other readers have the file system's way of reading ahead again.
+    for part in 96..100 {
+        tier.read(object(1), part * PART, &mut buffer, Wait::Allowed).expect("read");
+    }
+    assert!(bytes_in_memory(&path) > 8 * PART, "nothing was read ahead");
 }

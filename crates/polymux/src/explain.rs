@@ -13,7 +13,9 @@ use crate::cli::OutputFormat;
 use crate::client;
 use crate::migrate::Places;
 use crate::output;
-use crate::protocol::{Answer, ExplainReport, ExplainedRange, JobPhase, JobReport, Request, SteeredBy};
+use crate::protocol::{
+    Answer, ExplainReport, ExplainedGrowth, ExplainedRange, JobPhase, JobReport, Request, SteeredBy,
+};
 use crate::rate;
 use crate::registry::Registry;
 
@@ -59,6 +61,7 @@ fn render(file: &Path, report: &ExplainReport) -> String {
     if report.ranges.len() > RANGES_SHOWN_MAX {
         lines.push(format!("  {} more ranges: --json has them all", report.ranges.len() - RANGES_SHOWN_MAX));
     }
+    lines.extend(growth_line(&report.growth));
     lines.extend(report.tiers_out.iter().map(|(tier, why)| format!("  Tier `{tier}` takes no new data: {why}.")));
     lines.extend(report.jobs.iter().map(|job| format!("  {}", job_line(job))));
     lines.join("\n")
@@ -99,6 +102,30 @@ fn range_lines(range: &ExplainedRange, report: &ExplainReport) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Where a file that is spread grows.
+fn growth_line(growth: &[ExplainedGrowth]) -> Option<String> {
+    let facts = |tier: &ExplainedGrowth| {
+        let speed = match tier.bytes_per_second {
+            0 => "speed not known yet".to_owned(),
+            speed => format!("{}/s", ByteSize(speed)),
+        };
+        let threads = match tier.threads {
+            None => String::new(),
+            Some(1) => ", 1 thread".to_owned(),
+            Some(threads) => format!(", {threads} threads"),
+        };
+        format!("`{}` ({} on their way, {speed}{threads})", tier.tier, ByteSize(tier.outstanding_bytes))
+    };
+    let tiers: Vec<String> = growth.iter().map(facts).collect();
+    let maps_threads = growth.iter().any(|tier| tier.threads.is_some());
+    let begin = if maps_threads {
+        "Each thread that writes it on has a tier of its own"
+    } else {
+        "Its next 2 MiB would go to the first of these that takes them"
+    };
+    (!tiers.is_empty()).then(|| format!("  {begin}: {}.", tiers.join(", ")))
 }
 
 /// What is remembered of the use of a range.

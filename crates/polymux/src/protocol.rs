@@ -22,8 +22,8 @@ pub use moves::{
 };
 pub use profiles::{MeasureProgressReport, MeasuredTierReport, ProfileReport};
 pub use steering::{
-    ExplainReport, ExplainedRange, PinReport, PinnedReport, PinsReport, PlanReport, PlannedFile, PlannedMoves,
-    PoliciesReport, PolicyChange, PolicyReport, RuleReport, SteeredBy,
+    ExplainReport, ExplainedGrowth, ExplainedRange, PinReport, PinnedReport, PinsReport, PlanReport, PlannedFile,
+    PlannedMoves, PoliciesReport, PolicyChange, PolicyReport, RuleReport, SteeredBy,
 };
 
 /// Longest request in bytes.

@@ -12,8 +12,8 @@ use crate::config_format::RuleEntry;
 use crate::config_format::rules::{Account, PolicyName};
 use crate::policy_edit;
 use crate::protocol::{
-    ExplainReport, ExplainedRange, PinReport, PinnedReport, PinsReport, PlanReport, PlannedFile, PlannedMoves,
-    PoliciesReport, PolicyChange, PolicyReport, RefusedFile, RuleReport, SteeredBy,
+    ExplainReport, ExplainedGrowth, ExplainedRange, PinReport, PinnedReport, PinsReport, PlanReport, PlannedFile,
+    PlannedMoves, PoliciesReport, PolicyChange, PolicyReport, RefusedFile, RuleReport, SteeredBy,
 };
 use crate::report::DaemonView;
 use crate::tier_events;
@@ -43,7 +43,7 @@ pub fn policies_report(config: &VolumeConfig, counts: Option<&RuleCounts>) -> Po
     PoliciesReport {
         volume: config.name.clone(),
         current: current.name().to_owned(),
-        policies: PolicyKind::OFFERED.iter().map(policy).collect(),
+        policies: PolicyKind::ALL.iter().map(policy).collect(),
         warnings: if is_cut { Vec::new() } else { rules.iter().filter_map(warning_of).collect() },
         rules,
         files_seen: counts.map(|counts| counts.files_seen),
@@ -166,6 +166,7 @@ impl DaemonView {
             steered_by,
             allowed_tiers: explained.allowed_tiers,
             ranges: explained.ranges.into_iter().map(explained_range).collect(),
+            growth: explained.growth.into_iter().map(explained_growth).collect(),
             jobs: explained.jobs.into_iter().map(|job| self.job_report(job)).collect(),
             why_not_now: explained.why_not_now,
             tiers_out: explained.tiers_out,
@@ -218,6 +219,15 @@ impl DaemonView {
             return Some("Moving is paused.".to_owned());
         }
         moves.window_opens_in_minutes.map(|minutes| format!("The next time window opens in {minutes} minutes."))
+    }
+}
+
+fn explained_growth(growth: polymux_fs::GrowthExplanation) -> ExplainedGrowth {
+    ExplainedGrowth {
+        tier: growth.tier,
+        outstanding_bytes: growth.outstanding_bytes,
+        bytes_per_second: growth.bytes_per_second,
+        threads: growth.threads,
     }
 }
 

@@ -7,11 +7,10 @@
 //! * What was written is read back afterwards, cold, and verified.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 
 use super::load::Way;
 use super::series::{Sample, Series};
@@ -20,6 +19,7 @@ use super::streams::Stream;
 use super::{SpreadArguments, chart};
 use crate::report::{Cell, Report, Section};
 use crate::throttled::Limits;
+use crate::throttled::traffic::Traffic;
 
 const SAMPLE: Duration = Duration::from_millis(100);
 
@@ -168,30 +168,10 @@ fn files(directory: &std::path::Path, writers: u16) -> impl Iterator<Item = Path
 /// Lets streams be written through all phases; returns what devices took, and the bytes of each stream. The devices have no
 /// limits afterwards.
 fn course(stand: &Stand, streams: &[Stream], phase: Duration) -> Result<(Course, Vec<u64>)> {
-    stand.devices.throttle()?;
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let is_over = &is_over;
-        let before = stand.devices.traffic()?;
-        let begun = Instant::now();
-        let writers: Vec<_> = streams.iter().map(|stream| scope.spawn(move || stream.write(is_over))).collect();
-        let watched = watch(stand, &before, begun, phase);
-        is_over.store(true, Ordering::Relaxed);
-        // Whoever waits for a device need not wait for long.
-        stand.devices.unthrottle()?;
-        let written = writers
-            .into_iter()
-            .map(|writer| writer.join().map_err(|_| anyhow!("a writer panicked")).and_then(|written| written));
-        Ok((watched?, written.collect::<Result<_>>()?))
-    })
+    stand.while_written(streams, |before, begun| watch(stand, before, begun, phase))
 }
 
-fn watch(
-    stand: &Stand,
-    before: &[crate::throttled::traffic::Traffic],
-    begun: Instant,
-    phase: Duration,
-) -> Result<Course> {
+fn watch(stand: &Stand, before: &[Traffic], begun: Instant, phase: Duration) -> Result<Course> {
     let mut samples = vec![Sample { second: 0.0, bytes: vec![0; before.len()] }];
     let mut borders = vec![0.0];
     let fastest = &stand.profiles[0];

@@ -9,11 +9,7 @@
 //!   and what the file systems and Polymux make of it.
 //! * What is read is verified, the stream too, after everything was unmounted.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Instant;
-
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 
 use super::SpreadArguments;
 use super::load::Way;
@@ -129,7 +125,7 @@ fn mounted(stand: &Stand, blocks: u64, way: Way) -> Result<(Mounted, Vec<u64>)> 
     let path = volume.mount_point().join(FILE);
     volume.start(&stand.devices)?;
     // With the limits: how the file is spread depends on what the devices take.
-    stand.devices.throttle()?;
+    stand.throttle()?;
     stamped::write_file(&path, blocks)?;
     stand.devices.unthrottle()?;
     let shares = volume.bytes_of_file(&path)?;
@@ -160,26 +156,12 @@ fn native(stand: &Stand, shares: &[u64], way: Way, written: &[f64]) -> Result<Fo
 
 /// Reads beside streams, with the limits of the devices; they have none afterwards. Also the bytes of each stream.
 fn beside(stand: &Stand, group: &Group, streams: &[Stream], way: Way) -> Result<(Found, Vec<u64>)> {
-    stand.devices.throttle()?;
     let reads = RandomReads { threads: THREADS, request_bytes: BLOCK_BYTES, way, duration: stand.duration() };
-    let is_over = AtomicBool::new(false);
-    let before = stand.devices.traffic()?;
-    thread::scope(|scope| {
-        let is_over = &is_over;
-        let writers: Vec<_> = streams.iter().map(|stream| scope.spawn(move || stream.write(is_over))).collect();
-        let begun = Instant::now();
-        let done = reads.run(&stand.devices, std::slice::from_ref(group));
+    stand.while_written(streams, |before, begun| {
+        let reads = reads.run(&stand.devices, std::slice::from_ref(group))?;
         let seconds = begun.elapsed().as_secs_f64();
-        let after = stand.devices.traffic();
-        is_over.store(true, Ordering::Relaxed);
-        // Whoever waits for a device need not wait for long.
-        stand.devices.unthrottle()?;
-        let written = writers
-            .into_iter()
-            .map(|writer| writer.join().map_err(|_| anyhow!("a writer panicked")).and_then(|written| written));
-        let written = written.collect::<Result<Vec<u64>>>()?;
-        let of_each = after?.into_iter().zip(&before).map(|(after, before)| after.since(before).bytes_written as f64);
-        let found = Found { reads: done?, written: of_each.map(|bytes| bytes / seconds).collect() };
-        Ok((found, written))
+        let after = stand.devices.traffic()?;
+        let of_each = after.into_iter().zip(before).map(|(after, before)| after.since(before).bytes_written as f64);
+        Ok(Found { reads, written: of_each.map(|bytes| bytes / seconds).collect() })
     })
 }

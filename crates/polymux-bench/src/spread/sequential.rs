@@ -15,9 +15,7 @@ use anyhow::{Context, Result};
 use super::SpreadArguments;
 use super::load::{self, Load, Measured, Sharing, Way};
 use super::stand::{self, Requests, Stand};
-use super::volume::Volume;
 use crate::report::{Cell, Report, Section};
-use crate::throttled::Devices;
 
 fn loads(arguments: &SpreadArguments) -> Vec<Load> {
     let private = arguments.threads.iter().map(|threads| Load { threads: *threads, sharing: Sharing::Private });
@@ -40,7 +38,7 @@ pub fn run(arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
     let mut section = Section::new(stand.title("one after the other"), &columns);
     for load in loads(arguments) {
         let native = native(&stand, &shares, load).context("the native side")?;
-        let spread = mounted(&stand.devices, stand.volume()?, bytes, load).with_context(|| load.name())?;
+        let spread = mounted(&stand, bytes, load).with_context(|| load.name())?;
         for (what, native, spread) in [("write", &native.0, &spread.0), ("read", &native.1, &spread.1)] {
             let name = format!("{what}, {}", load.name());
             section.row(row(&name, "native, all at once", native, native));
@@ -73,24 +71,25 @@ fn native(stand: &Stand, shares: &[u64], load: Load) -> Result<(Measured, Measur
         .zip(shares)
         .map(|(profile, share)| Ok((devices.mount_point(profile.name)?, *share)))
         .collect::<Result<_>>()?;
-    devices.throttle()?;
+    stand.throttle()?;
     // What the devices can do: the better of both ways, the one of programs and the one past the page cache.
     let cached = load.write_each(&places, Way::Cached)?;
     devices.format_again()?;
-    devices.throttle()?;
+    stand.throttle()?;
     let direct = load.write_each(&places, Way::Direct)?;
     let written = if direct.rate > cached.rate { direct } else { cached };
     devices.unthrottle()?;
     devices.forget_caches()?;
-    devices.throttle()?;
+    stand.throttle()?;
     let read = load.read_each(&places)?;
     devices.unthrottle()?;
     Ok((written, read))
 }
 
-fn mounted(devices: &Devices, mut volume: Volume, bytes: u64, load: Load) -> Result<(Measured, Measured)> {
+fn mounted(stand: &Stand, bytes: u64, load: Load) -> Result<(Measured, Measured)> {
+    let (devices, mut volume) = (&stand.devices, stand.volume()?);
     volume.start(devices)?;
-    devices.throttle()?;
+    stand.throttle()?;
     let before = volume.bytes_on_tiers()?;
     let mut written = load.write_one(volume.mount_point(), bytes)?;
     let rates = |before: &[u64], after: &[u64], measured: &Measured| {
@@ -99,7 +98,7 @@ fn mounted(devices: &Devices, mut volume: Volume, bytes: u64, load: Load) -> Res
     written.of_each = rates(&before.written, &volume.bytes_on_tiers()?.written, &written);
     devices.unthrottle()?;
     volume.start_cold(devices)?;
-    devices.throttle()?;
+    stand.throttle()?;
     let mut read = load.read_one(volume.mount_point(), bytes)?;
     let after = volume.bytes_on_tiers()?;
     read.of_each = rates(&vec![0; after.read.len()], &after.read, &read);

@@ -89,7 +89,7 @@ fn native(stand: &Stand, blocks_of_part: u64) -> Result<Found> {
     let path = stand.devices.mount_point(stand.profiles[0].name)?.join(FILE);
     stamped::write_file(&path, blocks_of_part * THREADS_OF_EACH * 2)?;
     stand.devices.forget_caches()?;
-    stand.devices.throttle()?;
+    stand.throttle()?;
     let found = work(&path, blocks_of_part)?;
     stand.devices.unthrottle()?;
     stand.devices.forget_caches()?;
@@ -103,12 +103,12 @@ fn mounted(stand: &Stand, options: &str, blocks_of_part: u64) -> Result<(Found, 
     let path = volume.mount_point().join(FILE);
     volume.start(&stand.devices)?;
     // With the limits: how the file is spread depends on what the devices take.
-    stand.devices.throttle()?;
+    stand.throttle()?;
     stamped::write_file(&path, blocks_of_part * THREADS_OF_EACH * 2)?;
     stand.devices.unthrottle()?;
     let shares = volume.bytes_of_file(&path)?;
     volume.start_cold(&stand.devices)?;
-    stand.devices.throttle()?;
+    stand.throttle()?;
     let found = work(&path, blocks_of_part)?;
     stand.devices.unthrottle()?;
     volume.start_cold(&stand.devices)?;

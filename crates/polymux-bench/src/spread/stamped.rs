@@ -4,10 +4,13 @@
 //! half written or written twice is found by whoever reads it. What a file is made with is generation 0.
 
 use std::fs::{File, OpenOptions};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+
+use crate::parallel;
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: usize = 4096;
@@ -101,19 +104,35 @@ pub fn verify(buffer: &[u8], block: u64, generation: u64) -> Result<()> {
 /// # Errors
 /// Whatever the file system reports.
 pub fn write_file(path: &Path, blocks: u64) -> Result<()> {
+    write_file_by(path, blocks, 1)
+}
+
+/// The same by several threads, each of which writes a part of it.
+///
+/// # Errors
+/// As [`write_file`].
+pub fn write_file_by(path: &Path, blocks: u64, threads: u16) -> Result<()> {
     let open = OpenOptions::new().write(true).create(true).truncate(true).open(path);
     let file = open.with_context(|| path.display().to_string())?;
+    let part = blocks.div_ceil(u64::from(threads));
+    let parts: Vec<_> =
+        (0..u64::from(threads)).map(|thread| thread * part..((thread + 1) * part).min(blocks)).collect();
+    parallel::run(parts, |_, part| write_blocks(&file, part)).with_context(|| path.display().to_string())?;
+    file.sync_all().with_context(|| path.display().to_string())
+}
+
+fn write_blocks(file: &File, blocks: Range<u64>) -> Result<()> {
     let mut buffer = vec![0; REQUEST_BYTES];
     let per_request = (REQUEST_BYTES / BLOCK_BYTES) as u64;
-    let mut block = 0;
-    while block < blocks {
-        let now = per_request.min(blocks - block);
+    let mut block = blocks.start;
+    while block < blocks.end {
+        let now = per_request.min(blocks.end - block);
         let bytes = &mut buffer[..usize::try_from(now)? * BLOCK_BYTES];
         fill(bytes, block, 0);
-        file.write_all_at(bytes, block * BLOCK_BYTES as u64).with_context(|| path.display().to_string())?;
+        file.write_all_at(bytes, block * BLOCK_BYTES as u64)?;
         block += now;
     }
-    file.sync_all().with_context(|| path.display().to_string())
+    Ok(())
 }
 
 /// Reads blocks whose generations are given, from the first on, and verifies them.

@@ -1,21 +1,23 @@
 //! Devices and what is put on them in turn: native files, or a volume.
 //!
 //! What is true here: XFS and ext4 take turns, as a user's devices would be; each device has room for all that is written to all of
-//! them, so that none is full in any measurement. Memory is touched before anything is measured: a virtual machine gets its memory from
-//! the host page by page, at a few hundred MB/s, and a measurement that needed more than ever before would see that.
+//! them, so that none is full in any measurement. Memory is at hand whenever something is measured (`reservoir.rs`).
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use rustix::fs::FallocateFlags;
+use anyhow::{Result, anyhow, bail};
 
 use super::SpreadArguments;
 use super::reads::Piece;
+use super::reservoir::Reservoir;
 use super::stamped::{self, BLOCK_BYTES};
+use super::streams::Stream;
 use super::volume::{Settings, Volume};
 use crate::suite::ground::Kind;
+use crate::throttled::traffic::Traffic;
 use crate::throttled::{Devices, Format, Profile};
 
 /// Names of the devices and of the tiers on them, in speed order.
@@ -25,9 +27,6 @@ const FORMATS: [Format; 3] = [Format::Xfs, Format::Ext4, Format::Ext4];
 
 /// Room of each device beside what is written: file systems need some.
 const SPARE_BYTES: u64 = 1 << 30;
-
-/// Copies of what is written that are in memory at once: in the image, and in the page caches of the tier and of the mount.
-const COPIES: u64 = 3;
 
 /// Whether devices have limits of requests beside those of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +47,7 @@ pub struct Stand<'a> {
     pub profiles: Vec<Profile>,
     /// They themselves.
     pub devices: Devices,
+    reservoir: Reservoir,
 }
 
 /// The devices to make.
@@ -72,18 +72,6 @@ const fn reads_per_second(kind: Kind) -> Option<u64> {
     }
 }
 
-/// Takes memory and gives it back, so that it is there when it is needed; no more than half of what is free.
-fn touch_memory(directory: &Path, bytes: u64) -> Result<()> {
-    let table = fs::read_to_string("/proc/meminfo")?;
-    let words = table.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let available_kib: u64 = words.and_then(|words| words.split_whitespace().next()).unwrap_or("0").parse()?;
-    let path = directory.join("touched");
-    let file = File::create_new(&path)?;
-    let touched = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes.min(available_kib * 1024 / 2));
-    fs::remove_file(&path)?;
-    Ok(touched?)
-}
-
 impl<'a> Stand<'a> {
     /// Makes devices that have room for so many bytes each.
     ///
@@ -91,8 +79,44 @@ impl<'a> Stand<'a> {
     /// Where one cannot be made.
     pub fn make(arguments: &'a SpreadArguments, profiles: Vec<Profile>, bytes: u64) -> Result<Self> {
         let devices = Devices::make(&profiles, bytes + SPARE_BYTES)?;
-        touch_memory(&devices.directory(), COPIES * bytes)?;
-        Ok(Self { arguments, program: arguments.program()?, profiles, devices })
+        Ok(Self { arguments, program: arguments.program()?, profiles, devices, reservoir: Reservoir::make()? })
+    }
+
+    /// Lets every device be as slow as its profile says, with memory at hand: what follows is measured.
+    ///
+    /// # Errors
+    /// Where a limit cannot be set or memory cannot be held.
+    pub fn throttle(&self) -> Result<()> {
+        self.reservoir.refill()?;
+        self.devices.throttle()
+    }
+
+    /// Lets streams be written, with the limits of the devices, for as long as `work` takes, which is told what the devices had done when
+    /// that began. Returns what it found, and the bytes of each stream. The devices have no limits afterwards.
+    ///
+    /// # Errors
+    /// Whatever `work`, a writer or the devices report.
+    pub fn while_written<T>(
+        &self,
+        streams: &[Stream],
+        work: impl FnOnce(&[Traffic], Instant) -> Result<T>,
+    ) -> Result<(T, Vec<u64>)> {
+        self.throttle()?;
+        let is_over = AtomicBool::new(false);
+        let before = self.devices.traffic()?;
+        thread::scope(|scope| {
+            let is_over = &is_over;
+            let begun = Instant::now();
+            let writers: Vec<_> = streams.iter().map(|stream| scope.spawn(move || stream.write(is_over))).collect();
+            let found = work(&before, begun);
+            is_over.store(true, Ordering::Relaxed);
+            // Whoever waits for a device need not wait for long.
+            self.devices.unthrottle()?;
+            let written = writers
+                .into_iter()
+                .map(|writer| writer.join().map_err(|_| anyhow!("a writer panicked")).and_then(|written| written));
+            Ok((found?, written.collect::<Result<_>>()?))
+        })
     }
 
     /// How long a figure is measured.
@@ -133,7 +157,9 @@ impl<'a> Stand<'a> {
     /// # Errors
     /// Where it cannot be made.
     pub fn volume_with(&self, settings: &Settings) -> Result<Volume> {
-        Volume::make(&self.devices, &self.program, settings)
+        let own = [settings.options.to_owned()].into_iter().filter(|options| !options.is_empty());
+        let options = own.chain(self.arguments.options.iter().cloned()).collect::<Vec<_>>().join("\n");
+        Volume::make(&self.devices, &self.program, &Settings { options: &options, ..*settings })
     }
 
     /// A native file on each device, as large as its share; devices with none have no file.

@@ -109,8 +109,6 @@ impl Volume {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.env("POLYMUX_CONFIG_DIR", self.home.join("config")).env("POLYMUX_RUNTIME_DIR", self.home.join("run"));
-        // The policy `spread` is not offered yet.
-        command.env("POLYMUX_UNFINISHED", "1");
         command
     }
 

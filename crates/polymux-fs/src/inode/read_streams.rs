@@ -3,6 +3,8 @@
 //! What is true here:
 //! * Pure state: a read goes in, a range to begin reading comes out. Each byte is asked for once as long as a stream goes on.
 //! * Reads of a stream may overtake one another (`streams`): the kernel reads ahead with several requests at once.
+//! * A stream asks for nothing from where another one began: that one has read it, and several readers who each read a part of a
+//!   file do not go on into the next part.
 //! * A few reads that follow one another are no stream yet, so that random reads bring nothing else into memory.
 
 use std::ops::Range;
@@ -23,13 +25,14 @@ impl ReadStreams {
     /// the stream are on their way.
     pub(crate) fn note(&mut self, offset: u64, length: u64, window_bytes: u64) -> Option<Range<u64>> {
         let end = offset.saturating_add(length);
+        let limit = self.0.next_start(end, STREAM_MIN);
         let Some(stream) = self.0.go_on(offset) else {
             self.0.begin(end, length, end);
             return None;
         };
         stream.run = stream.run.saturating_add(length);
         stream.next = stream.next.max(end);
-        let asked = due(stream, window_bytes)?;
+        let asked = due(stream, window_bytes, limit)?;
         stream.done = asked.end;
         Some(asked)
     }
@@ -40,14 +43,16 @@ impl ReadStreams {
             let mut further = *stream;
             further.next = stream.next.max(offset.saturating_add(length));
             further.run = stream.run.saturating_add(length);
-            due(&further, window_bytes).is_some()
+            let limit = self.0.next_start(offset.saturating_add(length), STREAM_MIN);
+            due(&further, window_bytes, limit).is_some()
         })
     }
 }
 
-/// What of a stream should be begun to be read.
-fn due(stream: &Stream, window_bytes: u64) -> Option<Range<u64>> {
+/// What of a stream should be begun to be read, before `limit`.
+fn due(stream: &Stream, window_bytes: u64, limit: Option<u64>) -> Option<Range<u64>> {
     let wanted = stream.next.saturating_add(window_bytes) / RANGE_NODE_SIZE * RANGE_NODE_SIZE;
+    let wanted = wanted.min(limit.unwrap_or(u64::MAX));
     let from = stream.done.max(stream.next);
     (stream.run >= STREAM_MIN && wanted > from).then_some(from..wanted)
 }
@@ -99,6 +104,27 @@ mod tests {
                 ranges.iter().filter(|range| range.start >> 30 == stream).map(|range| range.end - range.start).sum();
             assert!(of_stream >= WINDOW, "stream {stream} asked for {of_stream}");
         }
+    }
+
+    #[test]
+    fn readers_of_parts_of_a_file_do_not_read_ahead_into_the_next_part() {
+        const PART: u64 = 44 * MIB + 512 * KIB;
+        let mut reads = ReadStreams::default();
+        let offsets = (0..PART / (128 * KIB)).flat_map(|index| (0..8).map(move |part| part * PART + index * 128 * KIB));
+        let ranges = asked(&mut reads, offsets);
+        let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        // The last one reads beyond its part, because nobody else begins there.
+        assert!(bytes <= 8 * PART + WINDOW, "{bytes} of {} were asked for", 8 * PART);
+        assert!(bytes >= 7 * PART, "{bytes}");
+    }
+
+    #[test]
+    fn a_stream_goes_on_where_another_one_began() {
+        let mut reads = ReadStreams::default();
+        asked(&mut reads, (32 * MIB..40 * MIB).step_by(128 << 10));
+        let ranges = asked(&mut reads, (0..64 * MIB).step_by(128 << 10));
+        assert!(ranges.last().is_some_and(|range| range.end >= 64 * MIB), "{:?}", ranges.last());
+        assert!(ranges.iter().all(|range| range.start >= 32 * MIB || range.end <= 32 * MIB), "{ranges:?}");
     }
 
     #[test]

@@ -11,8 +11,13 @@ const STREAMS_MAX: usize = 64;
 /// How far a request may be from where its stream is.
 pub(super) const SLACK: u64 = 1 << 20;
 
+/// Requests of a file within which a stream went on lately.
+const LATELY: u64 = 16_384;
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stream {
+    /// Where it began.
+    start: u64,
     /// The furthest end of a request.
     pub(super) next: u64,
     /// Bytes that count for how long it is.
@@ -50,9 +55,16 @@ impl Streams {
         Some(stream)
     }
 
+    /// Where the first stream at or behind an offset began, of those that are at least so long and went on lately.
+    pub(super) fn next_start(&self, offset: u64, run_min: u64) -> Option<u64> {
+        let is_alive = |stream: &&Stream| stream.run >= run_min && self.turn.saturating_sub(stream.turn) < LATELY;
+        let starts = self.streams.iter().filter(is_alive).map(|stream| stream.start);
+        starts.filter(|start| *start >= offset).min()
+    }
+
     /// A stream begins with a request of so many bytes that ends at `next`; bytes before `done` are seen to.
     pub(super) fn begin(&mut self, next: u64, run: u64, done: u64) {
-        let stream = Stream { next, run, done, turn: self.turn };
+        let stream = Stream { start: next.saturating_sub(run), next, run, done, turn: self.turn };
         if self.streams.len() < STREAMS_MAX {
             self.streams.push(stream);
         } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|stream| stream.turn) {

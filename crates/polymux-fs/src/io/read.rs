@@ -37,6 +37,30 @@ pub(crate) enum Keeper {
     Reader,
 }
 
+/// How a read goes about it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) wait: Wait,
+    pub(crate) keeper: Keeper,
+    pub(crate) ahead: Ahead,
+}
+
+/// Who brings bytes into memory before they are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ahead {
+    /// The file system of the tier, as it sees fit.
+    Tier,
+    /// We, from all tiers of the file.
+    File,
+}
+
+impl How {
+    /// A read of our own, that the tier carries out as it sees fit.
+    pub(crate) fn own() -> Self {
+        Self { wait: Wait::Allowed, keeper: Keeper::Tier, ahead: Ahead::Tier }
+    }
+}
+
 /// What one attempt reads from.
 struct Plan {
     noted: u64,
@@ -97,7 +121,8 @@ impl Core {
                 plan(inode, file, &layout, offset, buffer.len())?
             };
             let Some(plan) = plan else { return Ok(0) };
-            let stream = self.stream_window(file, plan.end - offset);
+            let ahead = self.who_reads_ahead(file);
+            let stream = self.stream_window(ahead, plan.end - offset);
             if let Some(window) = stream.filter(|_| wait == Wait::Never)
                 && file.read_streams.lock().would_ask(offset, plan.end - offset, window)
             {
@@ -107,7 +132,7 @@ impl Core {
                 // Pages that were not written out yet are waited for where they are given up.
                 return Err(ErrorKind::WouldBlock.into());
             }
-            let outcome = self.carry_out_read(&plan, offset, buffer, (wait, keeper));
+            let outcome = self.carry_out_read(&plan, offset, buffer, How { wait, keeper, ahead });
             if file.nodes.map_unchanged_since(block_of(offset)..block_after(plan.end), plan.noted) {
                 if let Ok(count) = &outcome {
                     // Whoever must not wait notes the read and asks for nothing.
@@ -128,12 +153,12 @@ impl Core {
             return self.read_inline(inode, file, &layout, offset, buffer);
         }
         match plan(inode, file, &layout, offset, buffer.len())? {
-            Some(plan) => self.carry_out_read(&plan, offset, buffer, (wait, keeper)),
+            Some(plan) => self.carry_out_read(&plan, offset, buffer, How { wait, keeper, ahead: Ahead::Tier }),
             None => Ok(0),
         }
     }
 
-    fn carry_out_read(&self, plan: &Plan, offset: u64, buffer: &mut [u8], how: (Wait, Keeper)) -> Result<usize> {
+    fn carry_out_read(&self, plan: &Plan, offset: u64, buffer: &mut [u8], how: How) -> Result<usize> {
         let mut filled = 0;
         for (run, entry) in &plan.parts {
             let start = offset.max(start_of(run.start));
@@ -146,18 +171,20 @@ impl Core {
             }
             filled += length;
         }
-        if how.1 == Keeper::Reader {
+        if how.keeper == Keeper::Reader {
             self.drop_behind(plan, offset);
         }
         Ok(filled)
     }
 
+    fn who_reads_ahead(&self, file: &FileState) -> Ahead {
+        let is_ours = self.may_spread.load(Ordering::Acquire) && file.layout.read().objects.len() > 1;
+        if is_ours { Ahead::File } else { Ahead::Tier }
+    }
+
     /// How far a stream that a read belongs to is read ahead; `None` where nothing is.
-    fn stream_window(&self, file: &FileState, length: u64) -> Option<u64> {
-        if !self.may_spread.load(Ordering::Acquire)
-            || length <= SINGLE_READ_MAX as u64
-            || file.layout.read().objects.len() < 2
-        {
+    fn stream_window(&self, ahead: Ahead, length: u64) -> Option<u64> {
+        if ahead == Ahead::Tier || length <= SINGLE_READ_MAX as u64 {
             return None;
         }
         let open = self.handles.len().max(1) as u64;
@@ -205,21 +232,19 @@ impl Core {
     }
 
     /// Fills a part from one object; what lies beyond the object's end is a hole of the file.
-    pub(crate) fn read_part(
-        &self,
-        entry: &ObjectEntry,
-        offset: u64,
-        part: &mut [u8],
-        (wait, keeper): (Wait, Keeper),
-    ) -> Result<()> {
+    pub(crate) fn read_part(&self, entry: &ObjectEntry, offset: u64, part: &mut [u8], how: How) -> Result<()> {
+        let wait = how.wait;
         let handle = self.tiers.by_id(entry.tier)?;
         let object = reference_of(entry);
         let count = handle.transfer(
             Direction::Read,
             |count| *count,
-            |tier| match keeper {
-                Keeper::Reader if part.len() <= SINGLE_READ_MAX => tier.read_for_keeper(object, offset, part, wait),
-                Keeper::Reader | Keeper::Tier => tier.read(object, offset, part, wait),
+            |tier| match (how.keeper, how.ahead) {
+                (Keeper::Reader, _) if part.len() <= SINGLE_READ_MAX => {
+                    tier.read_for_keeper(object, offset, part, wait)
+                }
+                (_, Ahead::File) => tier.read_exactly(object, offset, part, wait),
+                (_, Ahead::Tier) => tier.read(object, offset, part, wait),
             },
         )?;
         part[count..].fill(0);

@@ -14,7 +14,7 @@ use polymux_types::TierId;
 use polymux_types::limits::BLOCK_SIZE;
 
 use super::layout_change::Company;
-use super::read::Keeper;
+use super::read::How;
 use super::write::{Obstacle, Step, publish_size};
 use super::{block_after, block_of, start_of};
 use crate::blockmap::{END, Owner};
@@ -209,7 +209,7 @@ impl Core {
         let content_end = start_of(last).min(file.size().max(position + data.len() as u64));
         let mut content = vec![0; usize::try_from(content_end - start_of(first)).expect("two MiB fit")];
         if let Some(old) = &old {
-            self.read_part(old, start_of(first), &mut content, (Wait::Allowed, Keeper::Tier))?;
+            self.read_part(old, start_of(first), &mut content, How::own())?;
         }
         let within = usize::try_from(position - start_of(first)).expect("less than a block");
         content[within..within + data.len()].copy_from_slice(data);

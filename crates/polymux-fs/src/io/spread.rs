@@ -20,15 +20,25 @@ pub(super) use floor::{Recorded, join};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use polymux_tier::measure::Direction;
 use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{StreamId, TierId};
 
 use super::{block_after, block_of, start_of};
 use crate::blockmap::Owner;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::inode::{FileState, Inode};
-use crate::placement::Context;
+use crate::placement::{Context, Device};
 use crate::space::TierHandle;
+
+/// Bit of the thread that stands for whoever writes a file back from the page cache of the kernel, in the name of nobody.
+const THREAD_OF_FILE: u64 = 1 << 63;
+
+/// Which thread a request comes from.
+fn thread_of(inode: &Inode, stream: StreamId) -> StreamId {
+    if stream == StreamId(0) { StreamId(inode.ino.get() | THREAD_OF_FILE) } else { stream }
+}
 
 /// What a range is before its first byte is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +69,7 @@ impl Core {
     }
 
     /// Bytes of a range.
-    fn range_bytes(&self) -> u64 {
+    pub(crate) fn range_bytes(&self) -> u64 {
         start_of(self.range_blocks())
     }
 
@@ -87,17 +97,43 @@ impl Core {
     }
 
     /// Waits until a tier has room for the range that a write begins. Called with no lock held.
-    pub(super) fn wait_before_growth(&self, inode: &Inode, file: &FileState, offset: u64, length: usize) {
+    pub(super) fn wait_before_growth(
+        &self,
+        (inode, file): (&Inode, &FileState),
+        offset: u64,
+        length: usize,
+        stream: StreamId,
+    ) {
         if !file.spreads.load(Ordering::Relaxed) || !self.has_range_to_place(file, offset, length) {
             return;
         }
-        if self.write_behind.wait_for_room(&self.tiers_to_spread_to(&self.context_of(inode))) {
+        let context = self.context_of(inode);
+        let mut tiers = self.tiers_to_spread_to(&context);
+        // A thread that has a tier waits for that one.
+        let numbers: Vec<TierId> = tiers.iter().map(|handle| handle.id).collect();
+        if let Some(mapped) = self.thread_maps.present_tier(context.policy, &numbers, thread_of(inode, stream)) {
+            tiers.retain(|handle| handle.id == mapped);
+        }
+        if self.write_behind.wait_for_room(&tiers) {
             Counters::count(&self.counters.spread_waits);
         }
     }
 
+    /// The tier of the thread that begins a range, where the policy maps threads.
+    fn tier_of_thread(&self, context: &Context, inode: &Inode, stream: StreamId) -> Option<TierId> {
+        context.policy.thread_rule()?;
+        let now = self.clock.elapsed();
+        let device = |handle: &Arc<TierHandle>| Device {
+            tier: handle.id,
+            delivered_bytes: handle.write_lane.state(now).delivered_bytes,
+            bytes_per_second: handle.profile().bytes_per_second(Direction::Write).unwrap_or(0),
+        };
+        let devices: Vec<Device> = self.tiers_to_spread_to(context).iter().map(device).collect();
+        self.thread_maps.tier_for_range(context.policy, thread_of(inode, stream), &devices, now)
+    }
+
     /// Tiers that may get new ranges of a file.
-    fn tiers_to_spread_to(&self, context: &Context) -> Vec<Arc<TierHandle>> {
+    pub(crate) fn tiers_to_spread_to(&self, context: &Context) -> Vec<Arc<TierHandle>> {
         let may_take = |tier: &&Arc<TierHandle>| {
             context.allowed >> tier.id.0 & 1 != 0
                 && !tier.is_draining()

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use polymux_tier::Wait;
-use polymux_types::Errno;
 use polymux_types::limits::FILE_SIZE_MAX;
+use polymux_types::{Errno, StreamId};
 
 use super::spread::Placed;
 use super::{block_after, block_of, start_of};
@@ -25,6 +25,8 @@ pub(crate) struct WriteRequest<'a> {
     /// The offset is the end of the file, found under the append lock.
     pub(crate) append: bool,
     pub(crate) wait: Wait,
+    /// The thread that writes.
+    pub(crate) stream: StreamId,
 }
 
 /// How a pass over the data ended.
@@ -55,6 +57,7 @@ struct Held<'a> {
     inode: &'a Inode,
     file: &'a FileState,
     has_append_lock: bool,
+    stream: StreamId,
 }
 
 impl Core {
@@ -78,7 +81,8 @@ impl Core {
         loop {
             let wait = patience(request.wait, written);
             if wait == Wait::Allowed {
-                self.wait_before_growth(inode, file, offset + written as u64, request.data.len() - written);
+                let length = request.data.len() - written;
+                self.wait_before_growth((inode, file), offset + written as u64, length, request.stream);
             }
             let shared = lock_shared(file, wait)?;
             drop(turn.take());
@@ -92,7 +96,7 @@ impl Core {
             }
             let end = end_of_write(offset, request.data.len())?;
             let data = &request.data[..usize::try_from(end - offset).expect("no longer than the data")];
-            let held = Held { inode, file, has_append_lock: append.is_some() };
+            let held = Held { inode, file, has_append_lock: append.is_some(), stream: request.stream };
             match self.write_pass(&held, offset, data, &mut written, wait) {
                 Ok(Pass::Done) => {
                     if !file.is_inline() {
@@ -116,7 +120,7 @@ impl Core {
 
     /// Holds the blocks and writes what `written` leaves.
     fn write_pass(&self, held: &Held<'_>, offset: u64, data: &[u8], written: &mut usize, wait: Wait) -> Result<Pass> {
-        let Held { inode, file, .. } = *held;
+        let Held { inode, file, stream, .. } = *held;
         let end = offset + data.len() as u64;
         let is_inline = held.has_append_lock && file.is_inline();
         if is_inline && self.write_inline(inode, file, offset, data)? {
@@ -148,7 +152,7 @@ impl Core {
         }
         while *written < data.len() {
             let position = offset + *written as u64;
-            let rest = match self.place_growth(inode, file, position, &data[*written..])? {
+            let rest = match self.place_growth((inode, file), position, &data[*written..], stream)? {
                 Placed::In(rest) => rest,
                 Placed::AfterMove => return Ok(Pass::Again(Obstacle::Move)),
             };

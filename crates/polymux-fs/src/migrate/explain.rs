@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::inode::{FileState, Inode};
 use crate::io::{block_after, start_of};
 use crate::placement::{Context, ContextSource, Request};
-use crate::report::{Explanation, MoveReason, PolicyReport, RangeExplanation, SteeredBy, TierState};
+use crate::report::{Explanation, GrowthExplanation, MoveReason, PolicyReport, RangeExplanation, SteeredBy, TierState};
 use crate::sched::GateState;
 
 /// Nodes of a file that are looked at; of a larger one, those in front.
@@ -46,6 +46,7 @@ impl Core {
             steered_by,
             allowed_tiers: self.names_of_allowed(&context),
             ranges: self.explain_ranges(&inode, file, &context),
+            growth: self.explain_growth(&inode, file, &context),
             jobs,
             why_not_now,
             tiers_out: self.tiers_out(),
@@ -88,6 +89,29 @@ impl Core {
             }
         }
         ranges
+    }
+
+    /// Tiers in the order in which they would be asked for the next range of a file that is spread.
+    fn explain_growth(&self, inode: &Inode, file: &FileState, context: &Context) -> Vec<GrowthExplanation> {
+        let length = self.range_bytes();
+        // Up to there a file stays where it is.
+        if !context.policy.spreads() || file.size() < length {
+            return Vec::new();
+        }
+        let file_end = file.size().saturating_add(length);
+        let request = Request { length, file_end, partial: true, except: None };
+        let tiers: Vec<TierId> = self.tiers_to_spread_to(context).iter().map(|handle| handle.id).collect();
+        let threads = self.thread_maps.threads_of_tiers(context.policy, &tiers);
+        let explain = |tier: TierId| {
+            let handle = self.tiers.by_id(tier).ok()?;
+            Some(GrowthExplanation {
+                tier: handle.name.clone(),
+                outstanding_bytes: handle.bytes_behind(),
+                bytes_per_second: handle.write_lane.state(self.clock.elapsed()).bytes_per_second,
+                threads: threads.iter().find(|(of, _)| *of == tier).map(|(_, threads)| *threads),
+            })
+        };
+        self.place_in(context, inode, &request).into_iter().filter_map(explain).collect()
     }
 
     fn explain_piece(
@@ -161,7 +185,7 @@ impl Core {
             description: kind.description().to_owned(),
             is_current: *kind == current,
         };
-        polymux_policy::PolicyKind::OFFERED.iter().map(report).collect()
+        polymux_policy::PolicyKind::ALL.iter().map(report).collect()
     }
 }
 

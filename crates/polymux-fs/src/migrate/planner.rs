@@ -31,6 +31,9 @@ use crate::report::{Destination, MoveReason};
 /// Hot nodes looked at in a step.
 const HOT_PER_STEP: usize = 128;
 
+/// Bytes of a file that a policy which balances tiers moves up at once: then it is seen what came of it.
+const BALANCE_STEP_BYTES: u64 = 16 << 20;
+
 /// Files looked at in a step for what rules and pins demand.
 const RULED_PER_STEP: usize = 512;
 
@@ -218,6 +221,10 @@ impl Core {
             let bytes = if is_whole { file.size() } else { piece.bytes };
             let bundle = bundles.entry((inode.ino, TierId(decision.target))).or_default();
             if bundle.is_whole {
+                continue;
+            }
+            if context.policy == polymux_policy::PolicyKind::Spread && bundle.bytes >= BALANCE_STEP_BYTES {
+                self.heat.tell_again(inode.ino, node);
                 continue;
             }
             note_coming(table, decision.target, bytes);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use polymux_types::limits::FILE_SIZE_MAX;
-use polymux_types::{Errno, Ino};
+use polymux_types::{Errno, Ino, StreamId};
 
 use crate::access::{EXECUTE, READ, WRITE};
 use crate::attributes::{AllocateKind, FileKind, OpenOptions, SyncKind, WriteOrigin};
@@ -142,7 +142,7 @@ impl Core {
             WriteOrigin::PageCache => self.within_file(&handle.inode, file, offset, data)?,
         };
         let append = handle.options.append && origin == WriteOrigin::Call;
-        let request = WriteRequest { offset, data, append, wait: caller.wait };
+        let request = WriteRequest { offset, data, append, wait: caller.wait, stream: caller.stream };
         let outcome = self.write_file(&handle.inode, file, request);
         let (_, written) = outcome.inspect_err(|error| self.note_would_block(error))?;
         Counters::count(&self.counters.writes);
@@ -349,7 +349,12 @@ impl Core {
         let mut copied = 0;
         while copied < length {
             let step = usize::try_from(length - copied).unwrap_or(COPY_STEP).min(COPY_STEP);
-            let outcome = self.copy_step(&from, &to, (source.1 + copied, target.1 + copied), &mut buffer[..step]);
+            let outcome = self.copy_step(
+                (&from, &to),
+                (source.1 + copied, target.1 + copied),
+                &mut buffer[..step],
+                caller.stream,
+            );
             match outcome {
                 Ok(0) => break,
                 Ok(count) => copied += count as u64,
@@ -367,9 +372,16 @@ impl Core {
         Ok(copied)
     }
 
-    fn copy_step(&self, from: &Handle, to: &Handle, offsets: (u64, u64), buffer: &mut [u8]) -> Result<usize> {
+    fn copy_step(
+        &self,
+        (from, to): (&Handle, &Handle),
+        offsets: (u64, u64),
+        buffer: &mut [u8],
+        stream: StreamId,
+    ) -> Result<usize> {
         let count = self.read_file(&from.inode, file_of(from)?, offsets.0, buffer, (Wait::Allowed, Keeper::Tier))?;
-        let request = WriteRequest { offset: offsets.1, data: &buffer[..count], append: false, wait: Wait::Allowed };
+        let data = &buffer[..count];
+        let request = WriteRequest { offset: offsets.1, data, append: false, wait: Wait::Allowed, stream };
         self.write_file(&to.inode, file_of(to)?, request).map(|(_, written)| written)
     }
 }

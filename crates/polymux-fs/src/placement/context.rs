@@ -154,8 +154,9 @@ impl Core {
 
     /// Replaces policy and rules.
     pub(crate) fn steer(&self, steering: Steering) {
-        let is_spread = |policy: Option<PolicyKind>| policy == Some(PolicyKind::Spread);
-        let may_spread = is_spread(Some(steering.policy)) || steering.rules.rules().any(|rule| is_spread(rule.policy));
+        let is_spread = |policy: PolicyKind| policy.spreads();
+        let may_spread =
+            is_spread(steering.policy) || steering.rules.rules().any(|rule| rule.policy.is_some_and(is_spread));
         let mut present = self.steering.write();
         self.may_spread.store(may_spread, Ordering::Release);
         self.has_spread.fetch_or(may_spread, Ordering::AcqRel);

@@ -14,7 +14,7 @@ impl Core {
         };
         fill.read_load_percent = percent(load.foreground_read, load.read_best);
         fill.write_load_percent = percent(load.foreground_written, load.written_best);
-        fill.read_latency_us = load.latency_us_p50;
+        fill.read_latency_us = u32::try_from(tier.read_lane.small_service_us_lately(now)).unwrap_or(u32::MAX);
         fill.write_latency_us = load.latency_us_p50;
         fill.outstanding_bytes = tier.bytes_behind();
         fill.write_bytes_per_second = tier.write_lane.state(now).bytes_per_second;

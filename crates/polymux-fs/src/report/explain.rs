@@ -56,6 +56,19 @@ pub struct RangeExplanation {
     pub would_leave_to: Option<(String, String)>,
 }
 
+/// A tier that may get the next range of a file which is spread, as of now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrowthExplanation {
+    /// The tier.
+    pub tier: String,
+    /// Bytes that were written and are on their way to its device.
+    pub outstanding_bytes: u64,
+    /// Bytes per second that the device takes, as far as is known; 0: nothing is.
+    pub bytes_per_second: u64,
+    /// Threads that are mapped to it, where the policy maps them.
+    pub threads: Option<u32>,
+}
+
 /// Everything `explain` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
@@ -75,6 +88,8 @@ pub struct Explanation {
     pub allowed_tiers: Vec<String>,
     /// What holds for its ranges, in order.
     pub ranges: Vec<RangeExplanation>,
+    /// Where its next range would go, best first; empty where the policy spreads nothing.
+    pub growth: Vec<GrowthExplanation>,
     /// Jobs that concern it and have not ended.
     pub jobs: Vec<JobReport>,
     /// Why nothing moves at the moment, whatever is wanted: a sentence.

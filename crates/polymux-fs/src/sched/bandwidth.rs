@@ -8,6 +8,10 @@
 //! * The estimate follows busy time, so a change is seen after the same number of bytes' worth of time, whatever share of the
 //!   load the tier has: within a second of it at [`FOLLOW_SECONDS`]. A device that stops is seen to stop before any request
 //!   of it ends, because the interval that has not ended is compared, too.
+//! * A device that is not kept busy takes bursts faster than it goes on: its cache does, or the allowance of its throttle. So
+//!   a lane of writes learns from intervals in which it was kept busy. From others it learns only where nothing is known, and that a device which was slow for a while
+//!   is as fast again as it once was; one that became slow is soon kept busy. The interval that begins with a rest is one of those:
+//!   it is the one with the burst.
 //! * Devices deliver in bursts (the kernel's throttle in slices of 100 ms), so nothing shorter than [`INTERVAL_BUSY_US`] of
 //!   busy time is evaluated.
 
@@ -35,6 +39,18 @@ const LARGE_REQUEST_BYTES: u64 = 256 << 10;
 
 /// Share of an interval in percent from which a device that was busy in it counts as saturated.
 const SATURATED_PERCENT: u64 = 90;
+
+/// Share of an interval in percent below which a device was not kept busy in it.
+const KEPT_BUSY_PERCENT: u64 = 80;
+
+/// How old what is known of service times may be.
+const LATELY: Duration = Duration::from_secs(2);
+
+/// What is small: its time is that of waiting and finding.
+const SMALL_BYTES: u64 = 64 << 10;
+
+/// Small requests over which their time is averaged.
+const SMALL_MEAN_OF: u64 = 16;
 
 /// What takes longer came from the device: this many microseconds,
 const DEVICE_SERVICE_US: u64 = 100;
@@ -85,6 +101,13 @@ pub(crate) struct Lane {
     ended_us: AtomicU64,
     served_by_device_us: AtomicU64,
     last_busy_percent: AtomicU64,
+    /// Most bytes per second that it was known for.
+    best: AtomicU64,
+    /// Mean time of the last small requests, and when the last of them ended; 0: there was none.
+    small_service_us: AtomicU64,
+    small_ended_us: AtomicU64,
+    /// What is delivered may lie in a cache of the device.
+    takes_bursts: bool,
 }
 
 /// A request that is under way.
@@ -96,6 +119,11 @@ pub(crate) struct Began {
 }
 
 impl Lane {
+    /// A lane of writes.
+    pub(crate) fn of_writes() -> Self {
+        Self { takes_bursts: true, ..Self::default() }
+    }
+
     /// A request goes to the device. Each is ended by [`Lane::ended`], also one that fails.
     pub(crate) fn began(&self, bytes: u64, now: Duration) -> Began {
         let at_us = microseconds(now);
@@ -116,6 +144,9 @@ impl Lane {
         let service_us = now_us.saturating_sub(began.at_us);
         self.service_us.fetch_add(service_us, Ordering::Relaxed);
         self.ended_us.store(now_us, Ordering::Relaxed);
+        if delivered <= SMALL_BYTES {
+            self.note_small(service_us, now_us);
+        }
         if service_us >= DEVICE_SERVICE_US + delivered / MEMORY_BYTES_PER_US {
             self.served_by_device_us.store(now_us.max(1), Ordering::Relaxed);
         }
@@ -148,10 +179,43 @@ impl Lane {
         let bytes = self.bytes.swap(0, Ordering::AcqRel);
         let (requests, service_us) =
             (self.requests.swap(0, Ordering::AcqRel), self.service_us.swap(0, Ordering::AcqRel));
+        let length_us = now_us.saturating_sub(interval_began_us).max(1);
+        let busy_percent = (busy_us * 100 / length_us).min(100);
+        self.last_busy_percent.store(busy_percent, Ordering::Relaxed);
+        self.last_service_us.store(service_us.checked_div(requests).unwrap_or(0), Ordering::Relaxed);
+        if self.takes_bursts && busy_percent < KEPT_BUSY_PERCENT {
+            self.recover(bytes, busy_us);
+            return;
+        }
         if bytes >= requests.max(1) * LARGE_REQUEST_BYTES {
             self.learnt_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.learnt_us.fetch_add(busy_us, Ordering::Relaxed);
         }
+        self.remember(bytes, busy_us);
+        self.best.fetch_max(self.estimate().unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Takes an interval into the estimate in which the device was not kept busy, as far as that raises the estimate to what the device
+    /// once did.
+    fn recover(&self, bytes: u64, busy_us: u64) {
+        let best = self.best.load(Ordering::Relaxed);
+        let in_time = |per_second: u64| u128::from(per_second) * u128::from(busy_us) / 1_000_000;
+        let Some(known) = self.estimate() else {
+            // Too much is better than nothing: a device that is taken for too fast is soon kept busy.
+            self.remember(bytes, busy_us);
+            return;
+        };
+        if known >= best {
+            return;
+        }
+        if u128::from(bytes) > in_time(known) {
+            let believed = u128::from(bytes).min(in_time(best));
+            self.remember(u64::try_from(believed).unwrap_or(u64::MAX), busy_us);
+        }
+    }
+
+    /// Takes the bytes of an interval into the estimate. Called by whoever evaluates.
+    fn remember(&self, bytes: u64, busy_us: u64) {
         let busy_seconds = busy_us.max(1) as f64 / 1e6;
         // Both are forgotten at the same rate, and divided last: the short first interval does not count as a long one.
         let kept = (-busy_seconds / FOLLOW_SECONDS).exp();
@@ -159,9 +223,6 @@ impl Lane {
         let (memory_bytes, memory_seconds) = (remembered(&self.memory_bytes), remembered(&self.memory_seconds));
         self.memory_bytes.store((memory_bytes + bytes as f64).to_bits(), Ordering::Release);
         self.memory_seconds.store((memory_seconds + busy_seconds).to_bits(), Ordering::Release);
-        self.last_service_us.store(service_us.checked_div(requests).unwrap_or(0), Ordering::Relaxed);
-        let length_us = now_us.saturating_sub(interval_began_us).max(1);
-        self.last_busy_percent.store((busy_us * 100 / length_us).min(100), Ordering::Relaxed);
     }
 
     /// Says what is known of the device from before, where nothing was measured here yet: that soon counts for more.
@@ -169,6 +230,7 @@ impl Lane {
         if bytes_per_second > 0 && self.estimate().is_none() {
             self.memory_bytes.store((bytes_per_second as f64 * KNOWN_BEFORE_SECONDS).to_bits(), Ordering::Release);
             self.memory_seconds.store(KNOWN_BEFORE_SECONDS.to_bits(), Ordering::Release);
+            self.best.fetch_max(bytes_per_second, Ordering::Relaxed);
         }
     }
 
@@ -193,6 +255,22 @@ impl Lane {
     /// Bytes under way.
     pub(crate) fn outstanding_bytes(&self) -> u64 {
         self.outstanding_bytes.load(Ordering::Acquire)
+    }
+
+    /// Mean time in microseconds of the last small requests, where one came back in the last [`LATELY`]; else 0. Large ones take as long
+    /// as their bytes do, whatever waits before them.
+    pub(crate) fn small_service_us_lately(&self, now: Duration) -> u64 {
+        let ended_us = self.small_ended_us.load(Ordering::Relaxed);
+        let is_lately = ended_us > 0 && microseconds(now).saturating_sub(ended_us) <= microseconds(LATELY);
+        if is_lately { self.small_service_us.load(Ordering::Relaxed) } else { 0 }
+    }
+
+    fn note_small(&self, service_us: u64, now_us: u64) {
+        let is_first = self.small_ended_us.swap(now_us.max(1), Ordering::Relaxed) == 0;
+        let before = self.small_service_us.load(Ordering::Relaxed);
+        // Of two who come here together one may be lost: it is a mean.
+        let mean = if is_first { service_us } else { (before * (SMALL_MEAN_OF - 1) + service_us) / SMALL_MEAN_OF };
+        self.small_service_us.store(mean, Ordering::Relaxed);
     }
 
     /// How long ago the device served a request: zero while one is under way that is not served from memory, as far as can be
@@ -259,7 +337,7 @@ mod tests {
 
     impl Device {
         fn new(bytes_per_second: u64, slice: Duration) -> Self {
-            let (lane, now) = (Lane::default(), Duration::from_secs(1));
+            let (lane, now) = (Lane::of_writes(), Duration::from_secs(1));
             Self { lane, now, bytes_per_second, slice, allowed: 0, queue: VecDeque::new() }
         }
 
@@ -282,6 +360,14 @@ mod tests {
                     self.allowed = 0;
                 }
             }
+        }
+
+        /// What is under way comes to its end, and then nothing happens for a second.
+        fn end_all(&mut self) {
+            while let Some((began, bytes)) = self.queue.pop_front() {
+                self.lane.ended(began, bytes, self.now);
+            }
+            self.now += Duration::from_secs(1);
         }
 
         fn estimate(&self) -> u64 {
@@ -373,6 +459,64 @@ mod tests {
         assert!(!device.lane.state(device.now).is_saturated);
     }
 
+    /// Kept busy for a second, then given a burst now and then, which it takes five times as fast.
+    fn estimate_after_bursts(lane: Lane) -> u64 {
+        let mut device = Device { lane, ..Device::new(100 * MB, 5 * MS) };
+        device.run(Duration::from_secs(1), 10 * MB);
+        device.end_all();
+        for _ in 0..200 {
+            let began = device.lane.began(5 * MB, device.now);
+            device.lane.ended(began, 5 * MB, device.now + 10 * MS);
+            device.now += 50 * MS;
+        }
+        device.estimate()
+    }
+
+    #[test]
+    fn bursts_do_not_make_a_device_look_faster_than_it_was_when_it_was_kept_busy() {
+        let estimate = estimate_after_bursts(Lane::of_writes());
+        assert!(estimate < 130 * MB, "{estimate}");
+        // What is read is not in a cache because it was asked for.
+        assert!(is_near(estimate_after_bursts(Lane::default()), 500 * MB));
+    }
+
+    #[test]
+    fn a_device_that_was_slow_for_a_while_is_known_for_what_it_is_again_without_being_kept_busy() {
+        let mut device = Device::new(100 * MB, 5 * MS);
+        device.run(Duration::from_secs(1), 10 * MB);
+        device.bytes_per_second = 10 * MB;
+        device.run(Duration::from_secs(2), 10 * MB);
+        device.end_all();
+        assert!(device.estimate() < 20 * MB, "{}", device.estimate());
+        for _ in 0..200 {
+            let began = device.lane.began(5 * MB, device.now);
+            device.lane.ended(began, 5 * MB, device.now + 10 * MS);
+            device.now += 50 * MS;
+        }
+        assert!(is_near(device.estimate(), 100 * MB), "as fast as it was, and no faster: {}", device.estimate());
+    }
+
+    #[test]
+    fn the_time_of_small_requests_is_known_for_two_seconds_and_follows_the_last_ones() {
+        let (lane, mut now) = (Lane::default(), Duration::from_secs(1));
+        let mut read = |bytes: u64, took: Duration, times: u32| {
+            for _ in 0..times {
+                let began = lane.began(0, now);
+                now += took;
+                lane.ended(began, bytes, now);
+            }
+            now
+        };
+        assert_eq!(lane.small_service_us_lately(Duration::from_secs(1)), 0);
+        let until = read(4096, 9 * MS, 10);
+        assert_eq!(lane.small_service_us_lately(until), 9000);
+        let until = read(1 << 20, 50 * MS, 10);
+        assert_eq!(lane.small_service_us_lately(until), 9000, "large ones tell nothing of it");
+        let until = read(4096, MS / 10, 80);
+        assert!(lane.small_service_us_lately(until) < 200, "{}", lane.small_service_us_lately(until));
+        assert_eq!(lane.small_service_us_lately(until + Duration::from_secs(3)), 0);
+    }
+
     #[test]
     fn a_device_with_a_queue_all_the_time_is_saturated_and_its_service_time_is_what_the_queue_takes() {
         let mut device = Device::new(100 * MB, 5 * MS);
@@ -384,11 +528,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_before_is_believed_at_once_and_given_up_within_half_a_second_of_work() {
+    fn what_was_known_before_is_believed_at_once_and_given_up_soon_where_it_is_wrong() {
         let mut device = Device::new(12 * MB, 5 * MS);
         device.lane.begin_with(500 * MB);
         assert_eq!(device.estimate(), 500 * MB);
-        device.run(500 * MS, 8 * MB);
+        device.run(600 * MS, 8 * MB);
         assert!(device.estimate() < 60 * MB, "{}", device.estimate());
         device.run(Duration::from_secs(1), 8 * MB);
         assert!(is_near(device.estimate(), 12 * MB), "{}", device.estimate());

@@ -95,7 +95,7 @@ impl TierHandle {
             clock,
             schedule: TierSchedule::new(MoverLimits::default()),
             read_lane: Lane::default(),
-            write_lane: Lane::default(),
+            write_lane: Lane::of_writes(),
             profile: Mutex::default(),
             claimed_bytes: AtomicU64::new(0),
             tier,

@@ -415,6 +415,10 @@ impl Tier for WatchedTier {
         self.call(CallClass::Change, |tier| tier.write(object, offset, data, wait))
     }
 
+    fn read_exactly(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize> {
+        self.call(CallClass::Read, |tier| tier.read_exactly(object, offset, buffer, wait))
+    }
+
     fn begin_write_back(&self, object: ObjectRef, offset: u64, length: u64) {
         if let Ok(_call) = self.begin(CallClass::Sync) {
             self.inner.begin_write_back(object, offset, length);

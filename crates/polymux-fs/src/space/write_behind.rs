@@ -135,10 +135,13 @@ impl WriteBehind {
             while !has_room() && tiers.iter().any(|handle| self.step(handle.id)) {}
             return true;
         }
-        // Not by the clock, which in a simulation may stand still.
+        // By the clock, because pieces of other tiers wake us all the time; and by looks, because in a simulation it may stand still.
         let mut looks_left = PATIENCE.as_millis() / LOOK_INTERVAL.as_millis();
+        let until = self.clock.elapsed().saturating_add(PATIENCE);
+        let is_lost =
+            || tiers.iter().all(|handle| handle.is_failing() || handle.is_silent() || handle.present().is_none());
         let mut state = self.shared.state.lock();
-        while looks_left > 0 && !has_room() && !state.closed {
+        while looks_left > 0 && self.clock.elapsed() < until && !has_room() && !is_lost() && !state.closed {
             if self.shared.done.wait_for(&mut state, LOOK_INTERVAL).timed_out() {
                 looks_left -= 1;
             }

@@ -397,6 +397,12 @@ pub fn read_whole(fs: &FileSystem, ino: Ino) -> polymux_fs::Result<Vec<u8>> {
     content
 }
 
+/// Bytes of a file that a tier owns.
+pub fn bytes_on(fs: &FileSystem, ino: Ino, tier: &str) -> u64 {
+    let location = fs.locate(ino).expect("located");
+    location.shares.iter().filter(|share| share.name == tier).map(|share| share.bytes_mapped).sum()
+}
+
 /// Closes a description the way a program does.
 pub fn close(fs: &FileSystem, handle: HandleId) -> polymux_fs::Result<()> {
     let told = fs.flush(&Caller::root(), handle);

@@ -62,7 +62,7 @@ fn run(volume: &Volume, handles: &[HandleId], seconds: std::ops::Range<u32>) -> 
 
 #[test]
 fn after_ten_minutes_of_the_same_work_nothing_moves_under_any_policy() {
-    for policy in PolicyKind::ALL {
+    for policy in PolicyKind::ALL.into_iter().filter(|policy| policy.comes_to_rest()) {
         let (volume, handles) = volume_under(policy);
         let first = run(&volume, &handles, 0..PHASE_SECONDS);
         let second = run(&volume, &handles, PHASE_SECONDS..2 * PHASE_SECONDS);

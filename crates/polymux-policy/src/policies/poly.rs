@@ -18,7 +18,7 @@ pub(crate) fn decide(facts: &RangeFacts) -> Decision {
     promotion::decide(facts, facts.range_bytes, facts.is_partial(), wish(facts))
 }
 
-fn wish(facts: &RangeFacts) -> Result<Wish, Why> {
+pub(crate) fn wish(facts: &RangeFacts) -> Result<Wish, Why> {
     if facts.heat < SECOND_TOUCH || facts.heat < facts.file_heat / 2 {
         return Err(Why::BelowThreshold);
     }

@@ -5,26 +5,39 @@
 //! * A range is done on a tier after what is on its way there and the range itself, at the bandwidth that was measured. So
 //!   all queues have the same length in time, whatever the devices are, how many writers there are and whose files those
 //!   are; and who writes slower than the fastest device takes stays there, because its queue is empty.
-//! * The tier that has the end of the file keeps it unless another one is ahead by more than noise.
+//! * The tier that has the end of the file keeps it unless another one is ahead by more than noise. As long as nobody knows how fast it
+//!   is, that is a whole range: what was written just now is on its way to the fastest device, too.
 //!
-//! Moves are those of `poly`: up while the faster tier has bandwidth to spare (BW_Move, P13), down at the mark (CAP_Move, P14).
+//! Moves are those of `poly`: up while the faster tier has bandwidth to spare (BW_Move, P13), down at the mark (CAP_Move, P14). That a tier
+//! has something to spare for readers shows in how soon it answers: bytes per second say nothing of random reads. So ranges go up
+//! only while the faster tier answers clearly sooner than their own, and readers of a spread file have all of its devices.
 
 use crate::placement::{order, room_below_mark};
-use crate::policies::hot_cold;
-use crate::{PlacementDecision, PlacementFacts, TierFill};
+use crate::policies::{hot_cold, poly};
+use crate::promotion::{self, Answers, Wish};
+use crate::{Decision, PlacementDecision, PlacementFacts, RangeFacts, TierFill};
 
 /// Bytes per second of a tier of which nothing is known, where nothing is known of any other one.
 const BANDWIDTH_UNKNOWN: u64 = 100_000_000;
 
+/// A tier of which nothing is known is taken for so many times as fast as the best known one: it gets enough to be kept busy, and so
+/// becomes known soon. One that is taken for slower than it is would never be.
+const OPTIMISM: u64 = 2;
+
 /// Part of a range's own time by which another tier must be ahead of the one that has the end of the file.
 const AHEAD_DIVISOR: u64 = 4;
+
+pub(crate) fn decide(facts: &RangeFacts) -> Decision {
+    let wish = poly::wish(facts).map(|wish| Wish { answers: Answers::Sooner, ..wish });
+    promotion::decide(facts, facts.range_bytes, facts.is_partial(), wish)
+}
 
 pub(crate) fn place(facts: &PlacementFacts) -> PlacementDecision {
     if facts.is_new != 0 || facts.file_end <= facts.length {
         return hot_cold::place(facts);
     }
     let known = facts.offered().iter().map(|tier| tier.write_bytes_per_second).max().unwrap_or(0);
-    let otherwise = if known == 0 { BANDWIDTH_UNKNOWN } else { known };
+    let otherwise = if known == 0 { BANDWIDTH_UNKNOWN } else { known.saturating_mul(OPTIMISM) };
     order(facts, |tier| room_below_mark(facts, tier).then(|| done_after_us(facts, tier, otherwise)))
 }
 
@@ -34,7 +47,11 @@ fn done_after_us(facts: &PlacementFacts, tier: &TierFill, otherwise: u64) -> u64
     let time_us =
         |bytes: u64| u64::try_from(u128::from(bytes) * 1_000_000 / u128::from(bandwidth.max(1))).unwrap_or(u64::MAX);
     let done = time_us(tier.outstanding_bytes.saturating_add(facts.length));
-    if tier.tier == facts.tail_tier { done.saturating_sub(time_us(facts.length) / AHEAD_DIVISOR) } else { done }
+    let ahead = match tier.write_bytes_per_second {
+        0 => facts.length,
+        _ => facts.length / AHEAD_DIVISOR,
+    };
+    if tier.tier == facts.tail_tier { done.saturating_sub(time_us(ahead)) } else { done }
 }
 
 #[cfg(test)]
@@ -42,6 +59,7 @@ mod tests {
     use polymux_types::limits::RANGE_NODE_SIZE;
 
     use super::*;
+    use crate::{Action, Why};
 
     const MB: u64 = 1_000_000;
 
@@ -76,6 +94,43 @@ mod tests {
         assert_eq!(first(&facts(&[(0, 120 * MB), (0, 56 * MB)])), 0);
     }
 
+    /// A hot range on the second of tiers whose reads take so long.
+    fn hot_range<const TIERS: usize>(latencies_us: [u32; TIERS]) -> RangeFacts {
+        let mut facts = RangeFacts::new(1, RANGE_NODE_SIZE);
+        for (tier, read_latency_us) in (0..).zip(latencies_us) {
+            facts.tiers.offer(TierFill { read_latency_us, ..TierFill::new(tier, 1 << 40, 0, 1 << 40) });
+        }
+        RangeFacts { heat: 10 * crate::HEAT_ONE, file_size: 64 * RANGE_NODE_SIZE, ..facts }
+    }
+
+    #[test]
+    fn hot_ranges_go_up_only_while_the_faster_tier_answers_clearly_sooner() {
+        for (latencies_us, action) in [
+            ([100, 5000], Action::Move),
+            ([2000, 3000], Action::Move),
+            ([2001, 3000], Action::Stay),
+            ([9000, 3000], Action::Stay),
+            ([0, 3000], Action::Move),
+            ([100, 0], Action::Move),
+        ] {
+            assert_eq!(decide(&hot_range(latencies_us)).action, action, "{latencies_us:?}");
+        }
+        assert_eq!(decide(&hot_range([9000, 3000])).why, Why::AnswersNoSooner);
+    }
+
+    #[test]
+    fn a_fastest_tier_that_answers_late_bars_no_other() {
+        let mut facts = hot_range([7000, 200, 8000]);
+        facts.tier = 2;
+        assert_eq!((decide(&facts).action, decide(&facts).target), (Action::Move, 1));
+    }
+
+    #[test]
+    fn what_rules_demand_waits_for_no_answers() {
+        let facts = RangeFacts { allowed: 1, ..hot_range([9000, 3000]) };
+        assert_eq!((decide(&facts).action, decide(&facts).target), (Action::Move, 0));
+    }
+
     #[test]
     fn a_small_file_and_the_first_range_are_placed_as_ever() {
         let mut small = facts(&[(1 << 30, 120 * MB), (0, 56 * MB)]);
@@ -97,8 +152,20 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_of_unknown_bandwidth_is_taken_for_the_best() {
+    fn who_writes_slowly_stays_on_the_fastest_device_before_anything_is_known_of_it() {
+        // A mebibyte is still on its way there.
+        let mut facts = facts(&[(RANGE_NODE_SIZE / 2, 0), (0, 0)]);
+        facts.tail_tier = 0;
+        assert_eq!(first(&facts), 0);
+        facts.tiers.offered_mut()[0].outstanding_bytes = 3 * RANGE_NODE_SIZE / 2;
+        assert_eq!(first(&facts), 1, "who writes fast does not");
+    }
+
+    #[test]
+    fn a_tier_of_unknown_bandwidth_is_taken_for_better_than_the_best() {
         assert_eq!(first(&facts(&[(MB, 120 * MB), (0, 0)])), 1);
+        // Equal queues: who takes it for as fast as the slow one gives it half, and never learns that it is faster.
+        assert_eq!(first(&facts(&[(20 * MB, 0), (10 * MB, 56 * MB)])), 0);
         assert_eq!(place(&facts(&[(2 * MB, 0), (MB, 0)])).tiers(), [1, 0]);
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
@@ -32,6 +32,10 @@ pub(super) struct OpenObject {
     changers: AtomicU32,
     /// Loans of any kind. Changes while the number of lent objects of the tier is locked.
     pub(super) loans: AtomicU32,
+    /// The kernel was told to read nothing ahead.
+    pub(super) reads_exactly: AtomicBool,
+    /// Held while that changes.
+    pub(super) advice_turn: Mutex<()>,
 }
 
 impl OpenObject {
@@ -47,6 +51,8 @@ impl OpenObject {
             sync_failures: AtomicU64::new(0),
             changers: AtomicU32::new(0),
             loans: AtomicU32::new(0),
+            reads_exactly: AtomicBool::new(false),
+            advice_turn: Mutex::default(),
         }
     }
 

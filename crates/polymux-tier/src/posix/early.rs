@@ -4,11 +4,13 @@
 //! the sync that is to report it.
 
 use std::num::NonZeroU64;
+use std::sync::atomic::Ordering;
 
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Advice, OFlags};
 
 use super::PosixTier;
+use super::descriptors::OpenObject;
 use super::objects::path_of;
 use crate::object::ObjectRef;
 
@@ -18,6 +20,29 @@ fn sync_file_range(descriptor: &OwnedFd, offset: u64, length: u64, flags: libc::
     let result = unsafe { libc::sync_file_range(descriptor.as_raw_fd(), offset, length, flags) };
     if result != 0 {
         log::trace!("sync_file_range: {}", std::io::Error::last_os_error());
+    }
+}
+
+/// Who brings bytes into memory before they are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadAhead {
+    ByKernel,
+    ByCaller,
+}
+
+impl OpenObject {
+    /// Tells the kernel, where it was told something else before. All who read through the descriptor share this.
+    pub(super) fn set_read_ahead(&self, by: ReadAhead) {
+        let exactly = by == ReadAhead::ByCaller;
+        if self.reads_exactly.load(Ordering::Relaxed) == exactly {
+            return;
+        }
+        // What the kernel was told last is what is noted.
+        let _turn = self.advice_turn.lock();
+        if self.reads_exactly.swap(exactly, Ordering::Relaxed) != exactly {
+            let advice = if exactly { Advice::Random } else { Advice::Normal };
+            let _ = rustix::fs::fadvise(&self.descriptor, 0, None, advice);
+        }
     }
 }
 

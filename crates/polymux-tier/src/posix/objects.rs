@@ -13,6 +13,7 @@ use rustix::io::ReadWriteFlags;
 
 use super::capacity::{REMOVED, allocated_of};
 use super::descriptors::OpenObject;
+use super::early::ReadAhead;
 use super::{OpenAccess, PosixTier, UNCACHED, io_error, labels};
 use crate::capabilities::{Capabilities, Guarantee};
 use crate::counters::{CounterSnapshot, Counters};
@@ -208,7 +209,7 @@ impl PosixTier {
         offset: u64,
         buffer: &mut [u8],
         wait: Wait,
-        mut flags: ReadWriteFlags,
+        (mut flags, read_ahead): (ReadWriteFlags, Option<ReadAhead>),
     ) -> Result<usize, TierError> {
         offset_of(offset)?;
         let open = match wait {
@@ -217,6 +218,9 @@ impl PosixTier {
         };
         if wait == Wait::Never && self.capabilities.nowait_read {
             flags |= ReadWriteFlags::NOWAIT;
+        }
+        if let Some(by) = read_ahead {
+            open.set_read_ahead(by);
         }
         let mut filled = 0;
         while filled < buffer.len() {
@@ -369,7 +373,11 @@ impl Tier for PosixTier {
     }
 
     fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
-        self.read_with(object, offset, buffer, wait, ReadWriteFlags::empty())
+        self.read_with(object, offset, buffer, wait, (ReadWriteFlags::empty(), Some(ReadAhead::ByKernel)))
+    }
+
+    fn read_exactly(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
+        self.read_with(object, offset, buffer, wait, (ReadWriteFlags::empty(), Some(ReadAhead::ByCaller)))
     }
 
     fn read_for_keeper(
@@ -380,7 +388,7 @@ impl Tier for PosixTier {
         wait: Wait,
     ) -> Result<usize, TierError> {
         let uncached = if self.capabilities.uncached_read { UNCACHED } else { ReadWriteFlags::empty() };
-        self.read_with(object, offset, buffer, wait, uncached)
+        self.read_with(object, offset, buffer, wait, (uncached, None))
     }
 
     fn write(&self, object: ObjectRef, offset: u64, data: &[u8], wait: Wait) -> Result<usize, TierError> {

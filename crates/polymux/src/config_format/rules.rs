@@ -62,16 +62,11 @@ pub enum Account {
 #[serde(try_from = "String", into = "String")]
 pub struct PolicyName(pub PolicyKind);
 
-/// Where this is set, what is not finished can be chosen too: for those who develop and measure it.
-const UNFINISHED_VARIABLE: &str = "POLYMUX_UNFINISHED";
-
 impl TryFrom<String> for PolicyName {
     type Error = polymux_fs::UnknownPolicy;
 
     fn try_from(name: String) -> Result<Self, Self::Error> {
-        let policy: PolicyKind = name.parse()?;
-        let is_offered = PolicyKind::OFFERED.contains(&policy) || std::env::var_os(UNFINISHED_VARIABLE).is_some();
-        if is_offered { Ok(Self(policy)) } else { Err(polymux_fs::UnknownPolicy(name)) }
+        name.parse().map(Self)
     }
 }
 
@@ -86,9 +81,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_that_is_not_finished_cannot_be_chosen() {
-        assert_eq!(PolicyName::try_from("poly".to_owned()), Ok(PolicyName(PolicyKind::Poly)));
-        let refused = PolicyName::try_from(PolicyKind::Spread.name().to_owned()).unwrap_err().to_string();
-        assert!(refused.contains("spread") && refused.contains("static"), "{refused}");
+    fn every_policy_can_be_chosen_and_a_wrong_name_is_told_all_of_them() {
+        for policy in PolicyKind::ALL {
+            assert_eq!(PolicyName::try_from(policy.name().to_owned()), Ok(PolicyName(policy)));
+        }
+        let refused = PolicyName::try_from("sprad".to_owned()).unwrap_err().to_string();
+        assert!(refused.contains("sprad") && refused.contains("spread"), "{refused}");
     }
 }

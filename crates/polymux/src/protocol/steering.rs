@@ -178,12 +178,28 @@ pub struct ExplainReport {
     pub allowed_tiers: Vec<String>,
     /// Parts of the file, in order.
     pub ranges: Vec<ExplainedRange>,
+    /// Where its next range would go, best first; empty where the policy spreads nothing.
+    #[serde(default)]
+    pub growth: Vec<ExplainedGrowth>,
     /// Jobs that concern it and have not ended.
     pub jobs: Vec<JobReport>,
     /// Why nothing that nobody asked for moves at the moment.
     pub why_not_now: Option<String>,
     /// Tiers that take no new data at the moment, with the reason.
     pub tiers_out: Vec<(String, String)>,
+}
+
+/// A tier that may get the next range of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedGrowth {
+    /// The tier.
+    pub tier: String,
+    /// Bytes that were written and are on their way to its device.
+    pub outstanding_bytes: u64,
+    /// Bytes per second that the device takes, as far as is known; 0: nothing is.
+    pub bytes_per_second: u64,
+    /// Threads that are mapped to it, where the policy maps them.
+    pub threads: Option<u32>,
 }
 
 /// Everything `plan` tells.

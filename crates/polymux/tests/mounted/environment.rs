@@ -34,6 +34,14 @@ pub fn wanted_io() -> &'static [&'static str] {
     }
 }
 
+/// Gives all volumes of the tests another policy.
+const POLICY_VARIABLE: &str = "POLYMUX_TEST_POLICY";
+
+/// The policy that the environment names.
+pub fn wanted_policy() -> Option<String> {
+    std::env::var(POLICY_VARIABLE).ok()
+}
+
 /// Whether the environment names a way for the bytes of open files, so that what is chosen without that cannot be seen.
 pub fn skip_where_io_is_named() -> bool {
     let is_named = !wanted_io().is_empty();

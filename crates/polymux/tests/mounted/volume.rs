@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::command::{Finished, run, run_within, succeed, wait_within};
-use super::environment::{have_fuse, have_loop_devices, have_program, is_root, skip, wanted_io};
+use super::environment::{have_fuse, have_loop_devices, have_program, is_root, skip, wanted_io, wanted_policy};
 use super::native::{FileSystemKind, NativeMount, is_mounted, kind_of_mount, text};
 use super::rings;
 
@@ -166,6 +166,17 @@ impl TestVolume {
             ["create".to_owned(), self.name.clone()].into_iter().chain(tiers).chain(capacity).collect();
         let created = self.polymux(arguments.iter().map(String::as_str));
         assert!(created.is_success(), "create failed: {}", created.text());
+        if let Some(policy) = wanted_policy() {
+            self.set_policy(&policy);
+        }
+    }
+
+    /// Gives it a policy of its own, from its next mount on.
+    pub fn set_policy(&self, policy: &str) {
+        let config = std::fs::read_to_string(self.config_path()).expect("the configuration can be read");
+        let others: Vec<&str> = config.lines().filter(|line| !line.starts_with("policy = ")).collect();
+        let config = format!("policy = \"{policy}\"\n{}\n", others.join("\n"));
+        std::fs::write(self.config_path(), config).expect("the configuration can be written");
     }
 
     /// The same, and no block leaves the tier that it was written to.

@@ -1,8 +1,7 @@
 //! Which tier gets a range that a file grows by, or that it left out.
 
-use polymux_policy::PolicyKind;
 use polymux_tier::{Tier, TierError};
-use polymux_types::TierId;
+use polymux_types::{StreamId, TierId};
 
 use std::sync::atomic::Ordering;
 
@@ -23,10 +22,10 @@ impl Core {
     /// the blocks held, and with the append lock held where the file grows.
     pub(in crate::io) fn place_growth<'a>(
         &self,
-        inode: &Inode,
-        file: &FileState,
+        (inode, file): (&Inode, &FileState),
         position: u64,
         data: &'a [u8],
+        stream: StreamId,
     ) -> Result<Placed<'a>> {
         if file.is_inline() || file.is_passed_through() || !self.may_spread() {
             return Ok(Placed::In(data));
@@ -37,18 +36,19 @@ impl Core {
         let Some(unplaced) = self.unplaced(file, position) else { return Ok(Placed::In(data)) };
         self.check_growth(file)?;
         let context = self.context_of(inode);
-        file.spreads.store(context.policy == PolicyKind::Spread, Ordering::Release);
+        file.spreads.store(context.policy.spreads(), Ordering::Release);
         // What a mover claimed on a tier would be freed under what is written there. No move begins while we are inside.
         if file.is_moving() {
             return Ok(if unplaced == Unplaced::Hole { Placed::AfterMove } else { Placed::In(data) });
         }
-        if context.policy != PolicyKind::Spread {
+        if !context.policy.spreads() {
             return Ok(Placed::In(data));
         }
         let file_end = position + data.len() as u64;
         let request = Request { length: range_bytes, file_end, partial: true, except: None };
         let range = position / range_bytes;
-        for tier in self.place_in(&context, inode, &request) {
+        let mapped = self.tier_of_thread(&context, inode, stream);
+        for tier in self.place_mapped(&context, inode, &request, mapped) {
             let placed = match unplaced {
                 Unplaced::Tail => self.give_range_at_end(inode, file, tier, range),
                 Unplaced::Hole => self.give_hole(inode, file, tier, range),

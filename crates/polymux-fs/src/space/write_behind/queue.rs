@@ -32,8 +32,8 @@ const TURN: Duration = Duration::from_millis(10);
 /// So much may be on its way to any tier: four ranges.
 const ROOM_MIN: u64 = 4 * RANGE_NODE_SIZE;
 
-/// Bytes per second of a device of which nothing is known.
-const BANDWIDTH_UNKNOWN: u64 = 100_000_000;
+/// Bytes per second of a device of which nothing is known: enough to keep it busy, so that something is.
+const BANDWIDTH_UNKNOWN: u64 = 200_000_000;
 
 /// Pieces of streams that wait to be begun on a tier. The bytes are in memory with them or without.
 const STREAM_PIECES_MAX: usize = 1024;

@@ -1,5 +1,8 @@
 //! What is begun when, with nobody else on the tier and beside something urgent.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
 use polymux_sim::MemoryTier;
 use polymux_types::{Bucket, ManualClock, ObjectId};
 
@@ -87,6 +90,27 @@ fn a_writer_waits_for_no_tier_while_another_has_room() {
     stand.behind.claim(&stand.tiers[0], object(), 0, 1 << 30);
     assert!(!stand.behind.wait_for_room(&stand.tiers));
     assert!(!stand.behind.wait_for_room(&[]), "and for nothing where there is none");
+}
+
+#[test]
+fn who_waits_for_one_tier_is_let_go_in_time_although_another_one_is_at_work() {
+    let stand = Stand::new();
+    stand.behind.allow_threads();
+    // Nothing of this ever comes to its device.
+    stand.tiers[0].claim_bytes(1 << 30);
+    let (is_over, begun) = (AtomicBool::new(false), Instant::now());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) && begun.elapsed() < Duration::from_secs(20) {
+                stand.clock.advance(Duration::from_millis(10));
+                stand.behind.shared.done.notify_all();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let waited = stand.behind.wait_for_room(&stand.tiers[..1]);
+        is_over.store(true, Ordering::Relaxed);
+        assert!(waited && begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    });
 }
 
 #[test]

@@ -1,0 +1,152 @@
+//! Files that are spread over tiers, through a plain mount: written by ordinary programs, killed in the middle, and moved.
+
+mod mounted;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use mounted::native::text;
+use mounted::{Plan, Random, TestVolume};
+
+const MIB: u64 = 1 << 20;
+
+fn start(policy: &str) -> Option<TestVolume> {
+    let mut volume = TestVolume::create(&Plan::anywhere())?;
+    volume.set_policy(policy);
+    volume.mount();
+    Some(volume)
+}
+
+/// Bytes that differ from block to block and from file to file.
+fn content(seed: u64, length: u64) -> Vec<u8> {
+    Random::new(seed).bytes(usize::try_from(length).expect("small"))
+}
+
+#[test]
+fn one_writer_reaches_both_tiers_and_reads_what_it_wrote_after_mounting_again() {
+    let Some(mut volume) = start("spread") else { return };
+    let path = volume.path().join("large");
+    let content = content(1, 96 * MIB);
+    fs::write(&path, &content).expect("written");
+    File::open(&path).expect("it is there").sync_all().expect("synced");
+    volume.assert_is_split(&path);
+    let small = volume.path().join("small");
+    fs::write(&small, &content[..256 << 10]).expect("written");
+    let used = volume.bytes_per_tier(&small).values().filter(|bytes| **bytes > 0).count();
+    assert_eq!(used, 1, "a small file stays on one tier");
+    let explained = volume.polymux(["explain", text(&path)]);
+    assert!(explained.text().contains("Its next 2 MiB would go to"), "{}", explained.text());
+    volume.unmount();
+    volume.mount();
+    assert!(fs::read(&path).expect("read") == content);
+}
+
+#[test]
+fn what_was_synced_survives_a_killed_daemon_and_what_was_not_is_a_prefix() {
+    let Some(mut volume) = start("spread") else { return };
+    let content = content(2, 80 * MIB);
+    for (round, synced) in (0_u32..).zip([2 * MIB + 777, 33 * MIB, 64 * MIB]) {
+        let path = volume.path().join(format!("file-{round}"));
+        let mut file = File::create(&path).expect("made");
+        let synced = usize::try_from(synced).expect("small");
+        file.write_all(&content[..synced]).expect("written");
+        file.sync_all().expect("synced");
+        file.write_all(&content[synced..]).expect("written");
+        volume.kill_daemon();
+        drop(file);
+        volume.mount();
+        let left = fs::read(&path).expect("read");
+        assert!(left.len() >= synced, "{} bytes are left of {synced} that were synced", left.len());
+        assert!(content.starts_with(&left), "what is left is no prefix");
+    }
+    volume.unmount();
+    let checked = volume.polymux(["fsck", "-n", &volume.name]);
+    assert!(checked.is_success(), "{}", checked.text());
+}
+
+#[test]
+fn parts_of_a_file_written_by_threads_at_once_are_what_they_wrote_while_it_is_moved() {
+    for policy in ["spread", "poly-static", "poly-climb"] {
+        let Some(volume) = start(policy) else { return };
+        let path = volume.path().join("shared");
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("made");
+        const PART: u64 = 12 * MIB;
+        let parts: Vec<Vec<u8>> = (0..6).map(|thread| content(10 + thread, PART)).collect();
+        std::thread::scope(|scope| {
+            for (thread, part) in (0_u64..).zip(&parts) {
+                let file = &file;
+                scope.spawn(move || {
+                    for (index, chunk) in (0_u64..).zip(part.chunks(256 << 10)) {
+                        file.write_all_at(chunk, thread * PART + index * (256 << 10)).expect("written");
+                    }
+                });
+            }
+            scope.spawn(|| {
+                let moves = ["slow", "fast", "slow"].map(|tier| {
+                    std::thread::sleep(Duration::from_millis(50));
+                    // Refused while another one is asked for.
+                    volume.polymux(["migrate", text(&path), "--to", tier]).is_success()
+                });
+                assert!(moves.contains(&true), "nothing was moved");
+            });
+        });
+        file.sync_all().expect("synced");
+        assert!(fs::read(&path).expect("read") == parts.concat(), "{policy}");
+    }
+}
+
+/// `cp`, `dd` with gaps, truncation and appends, as on any file.
+#[test]
+fn ordinary_programs_see_an_ordinary_file() {
+    let Some(mut volume) = start("spread") else { return };
+    let path = volume.path().join("file");
+    let mut expected = content(3, 40 * MIB);
+    fs::write(&path, &expected).expect("written");
+    let file = OpenOptions::new().read(true).write(true).open(&path).expect("opened");
+    file.set_len(21 * MIB + 5).expect("cut");
+    expected.truncate(usize::try_from(21 * MIB + 5).expect("small"));
+    file.write_all_at(b"far away", 50 * MIB).expect("written");
+    expected.resize(usize::try_from(50 * MIB).expect("small"), 0);
+    expected.extend_from_slice(b"far away");
+    let mut appending = OpenOptions::new().append(true).open(&path).expect("opened");
+    let more = content(4, 9 * MIB);
+    appending.write_all(&more).expect("appended");
+    expected.extend_from_slice(&more);
+    assert!(fs::read(&path).expect("read") == expected);
+    drop((file, appending));
+    let copy = volume.path().join("copy");
+    fs::copy(&path, &copy).expect("copied");
+    fs::rename(&copy, &path).expect("replaced");
+    volume.unmount();
+    volume.mount();
+    assert!(fs::read(&path).expect("read") == expected);
+}
+
+#[test]
+fn room_of_all_tiers_can_be_used_and_then_there_is_no_space() {
+    let Some(mut volume) = TestVolume::create(&Plan::anywhere().with_fast_capacity("64 MiB")) else { return };
+    volume.set_policy("spread");
+    volume.edit_config("name = \"slow\"", "name = \"slow\"\ncapacity = \"96 MiB\"");
+    volume.mount();
+    let path = volume.path().join("file");
+    let mut file = File::create(&path).expect("made");
+    let chunk = content(5, MIB);
+    let begun = Instant::now();
+    let mut written = 0_u64;
+    let error = loop {
+        match file.write(&chunk) {
+            Ok(count) => written += count as u64,
+            Err(error) => break error,
+        }
+        assert!(begun.elapsed() < Duration::from_secs(120), "it never ends: {written} bytes");
+    };
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()), "{error}");
+    // Each tier keeps a reserve.
+    assert!(written >= 100 * MIB, "{written} bytes of 160 MiB");
+    file.sync_all().expect("synced");
+    let left = fs::read(&path).expect("read");
+    assert_eq!(left.len() as u64, written);
+    assert!(left.chunks(chunk.len()).all(|part| chunk.starts_with(part)));
+}
