@@ -9,9 +9,10 @@
 //!   load the tier has: within a second of it at [`FOLLOW_SECONDS`]. A device that stops is seen to stop before any request
 //!   of it ends, because the interval that has not ended is compared, too.
 //! * A device that is not kept busy takes bursts faster than it goes on: its cache does, or the allowance of its throttle. So
-//!   a lane of writes learns from intervals in which it was kept busy. From others it learns only where nothing is known, and that a device which was slow for a while
-//!   is as fast again as it once was; one that became slow is soon kept busy. The interval that begins with a rest is one of those:
-//!   it is the one with the burst.
+//!   a lane of writes learns from intervals in which it was kept busy. From others it learns where nothing is known that a device is fast
+//!   ([`UNKNOWN_BYTES_PER_SECOND`]), and never that it is slow: what is taken for too fast is soon kept busy, what is taken for too slow may
+//!   never be. And it learns that a device which was slow for a while is as fast again as it once was. The interval that begins with a
+//!   rest is one of those: it is the one with the burst, or with what else the device had to do then.
 //! * Devices deliver in bursts (the kernel's throttle in slices of 100 ms), so nothing shorter than [`INTERVAL_BUSY_US`] of
 //!   busy time is evaluated.
 
@@ -42,6 +43,9 @@ const SATURATED_PERCENT: u64 = 90;
 
 /// Share of an interval in percent below which a device was not kept busy in it.
 const KEPT_BUSY_PERCENT: u64 = 80;
+
+/// Bytes per second that a device is taken for while nothing is known of it: enough to keep it busy, so that something is.
+pub(crate) const UNKNOWN_BYTES_PER_SECOND: u64 = 200_000_000;
 
 /// How old what is known of service times may be.
 const LATELY: Duration = Duration::from_secs(2);
@@ -201,8 +205,9 @@ impl Lane {
         let best = self.best.load(Ordering::Relaxed);
         let in_time = |per_second: u64| u128::from(per_second) * u128::from(busy_us) / 1_000_000;
         let Some(known) = self.estimate() else {
-            // Too much is better than nothing: a device that is taken for too fast is soon kept busy.
-            self.remember(bytes, busy_us);
+            if u128::from(bytes) >= in_time(UNKNOWN_BYTES_PER_SECOND) {
+                self.remember(bytes, busy_us);
+            }
             return;
         };
         if known >= best {
@@ -449,13 +454,15 @@ mod tests {
     #[test]
     fn a_slow_writer_does_not_make_a_fast_device_look_slow() {
         let mut device = Device::new(120 * MB, MS);
+        device.run(Duration::from_secs(1), 8 * MB);
+        device.end_all();
         // One mebibyte in 50 ms is 21 MB/s, and each is delivered in 9 ms.
         for _ in 0..100 {
             let began = device.lane.began(1 << 20, device.now);
             device.lane.ended(began, 1 << 20, device.now + 9 * MS);
             device.now += 50 * MS;
         }
-        assert!(is_near(device.estimate(), (1 << 20) * 1000 / 9), "{}", device.estimate());
+        assert!(is_near(device.estimate(), 120 * MB), "{}", device.estimate());
         assert!(!device.lane.state(device.now).is_saturated);
     }
 
@@ -478,6 +485,19 @@ mod tests {
         assert!(estimate < 130 * MB, "{estimate}");
         // What is read is not in a cache because it was asked for.
         assert!(is_near(estimate_after_bursts(Lane::default()), 500 * MB));
+    }
+
+    #[test]
+    fn what_a_device_takes_that_is_not_kept_busy_may_tell_that_it_is_fast_and_not_that_it_is_slow() {
+        for (bytes_per_second, known) in [(23 * MB, 0), (199 * MB, 0), (700 * MB, 700 * MB)] {
+            let (lane, mut now) = (Lane::of_writes(), Duration::from_secs(1));
+            for _ in 0..20 {
+                let began = lane.began(bytes_per_second / 50, now);
+                lane.ended(began, bytes_per_second / 50, now + 20 * MS);
+                now += 100 * MS;
+            }
+            assert_eq!(lane.state(now).bytes_per_second, known);
+        }
     }
 
     #[test]
