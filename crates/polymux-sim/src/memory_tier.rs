@@ -67,6 +67,8 @@ impl MemoryTier {
             sparse: true,
             punch_hole: true,
             preallocate: true,
+            // It does not, but so what is done about it is in every simulated crash.
+            allocates_ahead: true,
             seek_data: true,
             extended_attributes: true,
             nowait_read: true,

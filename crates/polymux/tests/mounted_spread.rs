@@ -5,6 +5,7 @@ mod mounted;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mounted::native::text;
@@ -40,6 +41,55 @@ fn one_writer_reaches_both_tiers_and_reads_what_it_wrote_after_mounting_again() 
     assert!(explained.text().contains("Its next 2 MiB would go to"), "{}", explained.text());
     volume.unmount();
     volume.mount();
+    assert!(fs::read(&path).expect("read") == content);
+}
+
+/// Asserts that the tiers gave a file little more room than it has bytes: XFS takes room ahead, and keeps it where gaps follow.
+fn assert_takes_no_room_in_vain(volume: &TestVolume, file: &Path, length: u64) {
+    let bytes = volume.bytes_per_tier(file);
+    let allocated: u64 = bytes.values().sum();
+    assert!(allocated <= length + length / 50 + 2 * MIB, "{allocated} bytes for {length}: {bytes:?}");
+}
+
+#[test]
+fn a_spread_file_takes_no_more_room_than_it_has_bytes() {
+    let Some(mut volume) = start("spread") else { return };
+    // Requests of several sizes, one file by one writer, and many files that end behind their first range.
+    for (file, request) in [4096, 100_000, 1 << 20].into_iter().enumerate() {
+        let path = volume.path().join(format!("large-{file}"));
+        let content = content(20, 64 * MIB);
+        let mut written = File::create(&path).expect("made");
+        content.chunks(request).for_each(|chunk| written.write_all(chunk).expect("written"));
+        written.sync_all().expect("synced");
+        volume.assert_is_split(&path);
+        assert_takes_no_room_in_vain(&volume, &path, 64 * MIB);
+    }
+    let content = content(21, 5 * MIB);
+    for file in 0..20 {
+        fs::write(volume.path().join(format!("middling-{file}")), &content).expect("written");
+    }
+    volume.unmount();
+    volume.mount();
+    for file in 0..20 {
+        let path = volume.path().join(format!("middling-{file}"));
+        assert_takes_no_room_in_vain(&volume, &path, 5 * MIB);
+        assert!(fs::read(&path).expect("read") == content);
+    }
+}
+
+#[test]
+fn ranges_that_are_moved_one_by_one_take_no_more_room_than_they_have_bytes() {
+    let Some(volume) = start("static") else { return };
+    let path = volume.path().join("file");
+    let content = content(22, 64 * MIB);
+    fs::write(&path, &content).expect("written");
+    for range in (0..32).step_by(4) {
+        let range = format!("{}MiB-{}MiB", 2 * range, 2 * range + 4);
+        let moved = volume.polymux(["migrate", "--wait", "--to", "slow", "--range", &range, text(&path)]);
+        assert!(moved.is_success(), "{}", moved.text());
+    }
+    volume.assert_is_split(&path);
+    assert_takes_no_room_in_vain(&volume, &path, 64 * MIB);
     assert!(fs::read(&path).expect("read") == content);
 }
 

@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use polymux_tier::{SeekTarget, TierError, Wait};
+use polymux_tier::{AllocateMode, SeekTarget, TierError, Wait};
 use polymux_types::limits::BLOCK_SIZE;
 
 use super::Interrupt;
@@ -194,6 +194,12 @@ impl Core {
             return Err(Interrupt::NoRoom(to.id));
         }
         let reference = reference_of(target);
+        if to.get()?.capabilities().allocates_ahead {
+            // It would take more room than that behind the copy, and keep it where the next one leaves a gap.
+            let length = data.len() as u64;
+            to.run(|tier| tier.allocate(reference, position, length, AllocateMode::KeepSize))
+                .map_err(|error| Interrupt::of(error, to.id))?;
+        }
         let mut written = 0;
         while written < data.len() {
             let offset = position + written as u64;

@@ -50,12 +50,14 @@ pub(super) fn probe(directory: &OwnedFd, access: OpenAccess) -> Result<Capabilit
         Some((_, name, guarantee, overwrite)) => ((*name).to_owned(), *guarantee, *overwrite),
         None => (format!("unknown ({magic:#x})"), Guarantee::Remote, OverwriteStyle::Unknown),
     };
+    let allocates_ahead = name == "xfs";
     let mut capabilities = Capabilities {
         file_system: name,
         guarantee,
         sparse: true,
         punch_hole: true,
         preallocate: true,
+        allocates_ahead,
         seek_data: true,
         extended_attributes: true,
         nowait_read: false,

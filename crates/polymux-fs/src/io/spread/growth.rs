@@ -117,6 +117,9 @@ impl Core {
             self.reclaim_object(inode, &tail)?;
             return Ok(Some(tail));
         }
+        if let Some(tail) = tail.filter(|_| !file.may_grow_unsettled.load(Ordering::Acquire)) {
+            self.trim_before_gap(file, &tail);
+        }
         let former = file.possible_extenders();
         if !file.grows_unsettled() && !self.is_unpromised(file) {
             self.settle(inode, file)?;
