@@ -31,6 +31,23 @@ pub(super) enum StopRule {
     Never,
 }
 
+/// Whether an object goes on behind a gap after a part was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gaps {
+    Follow,
+    /// The part is the whole file. Room that was asked for beforehand would keep XFS from giving back, when the object is closed,
+    /// what it takes behind bytes that are appended later.
+    None,
+}
+
+fn gaps_of(part: &Part) -> Gaps {
+    let end = block_after(part.file().size());
+    match part.ranges.as_slice() {
+        [all] if all.start == 0 && all.end >= end => Gaps::None,
+        _ => Gaps::Follow,
+    }
+}
+
 type Outcome<T> = std::result::Result<T, Interrupt>;
 
 /// Waits until a request is on the device.
@@ -121,9 +138,9 @@ impl Core {
             self.read_ahead(&from, source, next..data.end.min(next + length));
             // The rest lies beyond the end of the source's object: a hole.
             let filled = &buffer[..count];
-            let (target, behind) = (part.target, part.behind.take());
+            let (target, behind, gaps) = (part.target, part.behind.take(), gaps_of(part));
             self.paced(part, &to, (Direction::Write, count as u64), rule, |to| {
-                self.write_to_target(&target, to, position, filled)?;
+                self.write_to_target((&target, gaps), to, position, filled)?;
                 wait_for(to, behind);
                 Ok(())
             })?;
@@ -186,7 +203,13 @@ impl Core {
         self.read_ahead(&from, &source, start..end.max(start));
     }
 
-    fn write_to_target(&self, target: &ObjectEntry, to: &TierHandle, position: u64, data: &[u8]) -> Outcome<()> {
+    fn write_to_target(
+        &self,
+        (target, gaps): (&ObjectEntry, Gaps),
+        to: &TierHandle,
+        position: u64,
+        data: &[u8],
+    ) -> Outcome<()> {
         if data.is_empty() {
             return Ok(());
         }
@@ -194,11 +217,13 @@ impl Core {
             return Err(Interrupt::NoRoom(to.id));
         }
         let reference = reference_of(target);
-        if to.get()?.capabilities().allocates_ahead {
-            // It would take more room than that behind the copy, and keep it where the next one leaves a gap.
+        if gaps == Gaps::Follow && to.get()?.capabilities().allocates_ahead {
+            // It would take more room than that behind the copy, and keep it where the next one leaves a gap. Where that fails the
+            // write finds out why.
             let length = data.len() as u64;
-            to.run(|tier| tier.allocate(reference, position, length, AllocateMode::KeepSize))
-                .map_err(|error| Interrupt::of(error, to.id))?;
+            if let Err(error) = to.run(|tier| tier.allocate(reference, position, length, AllocateMode::KeepSize)) {
+                log::debug!("tier `{}`: no room is made ahead of a copy: {error}", to.name);
+            }
         }
         let mut written = 0;
         while written < data.len() {

@@ -10,8 +10,8 @@
 //!   of it ends, because the interval that has not ended is compared, too.
 //! * A device that is not kept busy takes bursts faster than it goes on: its cache does, or the allowance of its throttle. So
 //!   a lane of writes learns from intervals in which it was kept busy. From others it learns where nothing is known that a device is fast
-//!   ([`UNKNOWN_BYTES_PER_SECOND`]), and never that it is slow: what is taken for too fast is soon kept busy, what is taken for too slow may
-//!   never be. And it learns that a device which was slow for a while is as fast again as it once was. The interval that begins with a
+//!   ([`UNKNOWN_BYTES_PER_SECOND`]); that it is slow only several of them tell together, by the best: what is taken for too fast is soon
+//!   kept busy, what is taken for too slow may never be. And it learns that a device which was slow for a while is as fast again as it once was. The interval that begins with a
 //!   rest is one of those: it is the one with the burst, or with what else the device had to do then.
 //! * Devices deliver in bursts (the kernel's throttle in slices of 100 ms), so nothing shorter than [`INTERVAL_BUSY_US`] of
 //!   busy time is evaluated.
@@ -46,6 +46,9 @@ const KEPT_BUSY_PERCENT: u64 = 80;
 
 /// Bytes per second that a device is taken for while nothing is known of it: enough to keep it busy, so that something is.
 pub(crate) const UNKNOWN_BYTES_PER_SECOND: u64 = 200_000_000;
+
+/// Intervals in which a device was not kept busy that tell together how fast it is.
+const BURSTS_ENOUGH: u64 = 8;
 
 /// How old what is known of service times may be.
 const LATELY: Duration = Duration::from_secs(2);
@@ -107,6 +110,9 @@ pub(crate) struct Lane {
     last_busy_percent: AtomicU64,
     /// Most bytes per second that it was known for.
     best: AtomicU64,
+    /// Intervals in which a device of which nothing is known was not kept busy, and the most bytes per second in one of them.
+    bursts: AtomicU64,
+    burst_best: AtomicU64,
     /// Mean time of the last small requests, and when the last of them ended; 0: there was none.
     small_service_us: AtomicU64,
     small_ended_us: AtomicU64,
@@ -120,6 +126,10 @@ pub(crate) struct Lane {
 pub(crate) struct Began {
     bytes: u64,
     at_us: u64,
+}
+
+fn rate_of(bytes: u64, busy_us: u64) -> u64 {
+    u64::try_from(u128::from(bytes) * 1_000_000 / u128::from(busy_us.max(1))).unwrap_or(u64::MAX)
 }
 
 impl Lane {
@@ -205,8 +215,13 @@ impl Lane {
         let best = self.best.load(Ordering::Relaxed);
         let in_time = |per_second: u64| u128::from(per_second) * u128::from(busy_us) / 1_000_000;
         let Some(known) = self.estimate() else {
+            let fastest = self.burst_best.fetch_max(rate_of(bytes, busy_us), Ordering::Relaxed);
+            let bursts = self.bursts.fetch_add(1, Ordering::Relaxed) + 1;
             if u128::from(bytes) >= in_time(UNKNOWN_BYTES_PER_SECOND) {
                 self.remember(bytes, busy_us);
+            } else if bursts >= BURSTS_ENOUGH {
+                // It is never kept busy. What it did at its best is what is known.
+                self.begin_with(fastest.max(rate_of(bytes, busy_us)));
             }
             return;
         };
@@ -308,7 +323,11 @@ impl Lane {
             // Nothing ended for long: even if all of a request ended now, it would be no faster than this.
             let at_best = self.bytes.load(Ordering::Relaxed) + REQUEST_BYTES_MAX.min(outstanding_bytes);
             let at_most = whole(at_best as f64 / (busy_us as f64 / 1e6)).max(1);
-            bytes_per_second = if bytes_per_second == 0 { 0 } else { bytes_per_second.min(at_most) };
+            bytes_per_second = match bytes_per_second {
+                0 if at_most >= UNKNOWN_BYTES_PER_SECOND => 0,
+                0 => at_most,
+                known => known.min(at_most),
+            };
         }
         LaneState {
             bytes_per_second,
@@ -491,12 +510,18 @@ mod tests {
     fn what_a_device_takes_that_is_not_kept_busy_may_tell_that_it_is_fast_and_not_that_it_is_slow() {
         for (bytes_per_second, known) in [(23 * MB, 0), (199 * MB, 0), (700 * MB, 700 * MB)] {
             let (lane, mut now) = (Lane::of_writes(), Duration::from_secs(1));
-            for _ in 0..20 {
+            let mut write = |bytes_per_second: u64| {
                 let began = lane.began(bytes_per_second / 50, now);
-                lane.ended(began, bytes_per_second / 50, now + 20 * MS);
-                now += 100 * MS;
-            }
-            assert_eq!(lane.state(now).bytes_per_second, known);
+                now += 20 * MS;
+                lane.ended(began, bytes_per_second / 50, now);
+                now += 80 * MS;
+                lane.state(now).bytes_per_second
+            };
+            // An interval has 100 ms of busy time: five of these writes.
+            assert_eq!((0..30).map(|_| write(bytes_per_second)).last(), Some(known));
+            // A device that is never kept busy is known for the best that it did.
+            let once = write(bytes_per_second * 2);
+            assert!((0..30).map(|_| write(bytes_per_second)).last() >= Some(bytes_per_second), "{once}");
         }
     }
 
@@ -577,10 +602,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_before_anything_was_delivered() {
+    fn nothing_is_known_before_anything_was_delivered_or_should_have_been() {
         let lane = Lane::default();
         let began = lane.began(1 << 20, MS);
-        assert_eq!(lane.state(Duration::from_secs(9)).bytes_per_second, 0);
+        assert_eq!(lane.state(5 * MS).bytes_per_second, 0);
+        // However fast it is, it took nine seconds for a mebibyte.
+        assert_eq!(lane.state(Duration::from_secs(9) + MS).bytes_per_second, (1 << 20) / 9);
         lane.ended(began, 0, Duration::from_secs(10));
         assert_eq!(lane.outstanding_bytes(), 0);
     }

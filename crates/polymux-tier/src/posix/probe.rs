@@ -123,6 +123,7 @@ impl<'a> Scratch<'a> {
         capabilities.punch_hole = rustix::fs::fallocate(&self.file, punch, FAR, BLOCK_SIZE).is_ok();
         capabilities.preallocate =
             rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, FAR, BLOCK_SIZE).is_ok();
+        capabilities.allocates_ahead &= capabilities.preallocate;
         capabilities.extended_attributes =
             rustix::fs::fsetxattr(&self.file, "user.polymux", b"probe", XattrFlags::empty()).is_ok();
         capabilities.timestamp_granularity_ns = self.timestamp_granularity();
