@@ -68,8 +68,7 @@ impl MemoryTier {
             sparse: true,
             punch_hole: true,
             preallocate: true,
-            // It does not; but so what is done about it is in simulated crashes, of every other name.
-            allocates_ahead: name.bytes().map(u32::from).sum::<u32>() % 2 == 1,
+            allocates_ahead: false,
             seek_data: true,
             extended_attributes: true,
             nowait_read: true,

@@ -9,8 +9,9 @@
 //!   load the tier has: within a second of it at [`FOLLOW_SECONDS`]. A device that stops is seen to stop before any request
 //!   of it ends, because the interval that has not ended is compared, too.
 //! * A device that is not kept busy takes bursts faster than it goes on: its cache does, or the allowance of its throttle. So
-//!   a lane of writes learns from intervals in which it was kept busy. From others it learns where nothing is known, from several of them
-//!   together, by the best: what is taken for too fast is soon kept busy, what is taken for too slow may never be. And it learns that a device which was slow for a while is as fast again as it once was. The interval that begins with a
+//!   a lane of writes learns from intervals in which it was kept busy. From others it learns where nothing is known that a device is fast
+//!   ([`UNKNOWN_BYTES_PER_SECOND`]); that it is slow only several of them tell together, by the best: what is taken for too fast is soon
+//!   kept busy, what is taken for too slow may never be. And it learns that a device which was slow for a while is as fast again as it once was. The interval that begins with a
 //!   rest is one of those: it is the one with the burst, or with what else the device had to do then.
 //! * Devices deliver in bursts (the kernel's throttle in slices of 100 ms), so nothing shorter than [`INTERVAL_BUSY_US`] of
 //!   busy time is evaluated.
@@ -216,7 +217,9 @@ impl Lane {
         let Some(known) = self.estimate() else {
             let fastest = self.burst_best.fetch_max(rate_of(bytes, busy_us), Ordering::Relaxed);
             let bursts = self.bursts.fetch_add(1, Ordering::Relaxed) + 1;
-            if bursts >= BURSTS_ENOUGH {
+            if u128::from(bytes) >= in_time(UNKNOWN_BYTES_PER_SECOND) {
+                self.remember(bytes, busy_us);
+            } else if bursts >= BURSTS_ENOUGH {
                 // It is never kept busy. What it did at its best is what is known.
                 self.begin_with(fastest.max(rate_of(bytes, busy_us)));
             }
@@ -504,22 +507,21 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_never_kept_busy_is_known_after_a_while_by_the_best_it_did() {
-        for mut rates in [vec![23 * MB; 60], vec![700 * MB; 60]] {
+    fn what_a_device_takes_that_is_not_kept_busy_may_tell_that_it_is_fast_and_not_that_it_is_slow() {
+        for (bytes_per_second, known) in [(23 * MB, 0), (199 * MB, 0), (700 * MB, 700 * MB)] {
             let (lane, mut now) = (Lane::of_writes(), Duration::from_secs(1));
-            let once = rates[0] * 2;
-            rates[10..15].fill(once);
-            let mut known = Vec::new();
-            for rate in &rates {
-                // An interval has 100 ms of busy time: five of these writes.
-                let began = lane.began(rate / 50, now);
+            let mut write = |bytes_per_second: u64| {
+                let began = lane.began(bytes_per_second / 50, now);
                 now += 20 * MS;
-                lane.ended(began, rate / 50, now);
+                lane.ended(began, bytes_per_second / 50, now);
                 now += 80 * MS;
-                known.push(lane.state(now).bytes_per_second);
-            }
-            assert!(known[..35].iter().all(|known| *known == 0), "one burst tells nothing: {known:?}");
-            assert!(known[45] > rates[0] && known[45] <= once, "{known:?}");
+                lane.state(now).bytes_per_second
+            };
+            // An interval has 100 ms of busy time: five of these writes.
+            assert_eq!((0..30).map(|_| write(bytes_per_second)).last(), Some(known));
+            // A device that is never kept busy is known for the best that it did.
+            let once = write(bytes_per_second * 2);
+            assert!((0..30).map(|_| write(bytes_per_second)).last() >= Some(bytes_per_second), "{once}");
         }
     }
 

@@ -8,14 +8,13 @@
 //!   range; who leaves a gap asks for his own blocks. Nothing is remembered: the steps follow from the write.
 //! * It is advice. Where it fails the write finds out why. But it changes the object, so it comes after the note that the object has
 //!   something unsynced.
-//! * Room is taken away ([`Core::trim_before_gap`]) only where nobody can write: behind the end of the file, with the append lock held,
-//!   while the object at the end has all that is behind it.
+//! * Room is taken away only where nobody can write, behind the end of the file: after an unclean stop before the file is used
+//!   ([`Core::trim_objects`]), and with the append lock held, while the object at the end has all that is behind it ([`Core::trim_before_gap`]).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use polymux_tier::{AllocateMode, Wait};
-use polymux_types::limits::FILE_SIZE_MAX;
 
 use super::super::{block_after, block_of, start_of};
 use crate::core::Core;
@@ -29,6 +28,9 @@ const STEP_MIN: u64 = 64 << 10;
 
 /// Bytes that may be asked for and not be written, at most.
 const STEP_MAX: u64 = 256 << 10;
+
+/// Ranges behind the end of a file in which room is given back.
+const TRIMMED_RANGES: u64 = 16;
 
 /// The room that a write from `position` to `end`, within one range of a file of `size`, is the first to need.
 fn step_of(range_bytes: u64, size: u64, position: u64, end: u64) -> Option<Range<u64>> {
@@ -77,6 +79,26 @@ impl Core {
         Ok(())
     }
 
+    /// Bytes behind the end of a file in which room is given back: more than XFS takes ahead of a range, and than steps ask for.
+    fn trimmed_bytes(&self) -> u64 {
+        TRIMMED_RANGES * self.range_bytes()
+    }
+
+    /// Gives back room that growth had asked for when the volume stopped uncleanly. Called by who finds out the size, before anybody
+    /// writes. A failure costs room and nothing else.
+    pub(in crate::io) fn trim_objects(&self, objects: &[ObjectEntry], size: u64) {
+        for entry in objects {
+            let Ok(handle) = self.tiers.by_id(entry.tier) else { continue };
+            if handle.get().is_ok_and(|tier| tier.capabilities().allocates_ahead) {
+                let start = start_of(block_after(size));
+                let outcome = handle.run(|tier| tier.punch(reference_of(entry), start, self.trimmed_bytes()));
+                if let Err(error) = outcome {
+                    log::debug!("tier `{}`: what was allocated ahead stays: {error}", handle.name);
+                }
+            }
+        }
+    }
+
     /// Gives back what the file system took behind the end of a file, before the file goes on elsewhere. Called with the append
     /// lock held, while the object at the end, which is in this slot, has all that is behind it. A failure costs room and nothing else.
     pub(super) fn trim_before_gap(&self, file: &FileState, slot: u8, tail: &ObjectEntry) {
@@ -93,7 +115,7 @@ impl Core {
         // What a program reserved stays, too.
         let start = start_of(block_after(end.max(file.reserved_end.load(Ordering::Acquire))));
         file.note_unsynced(slot, start, start);
-        if let Err(error) = handle.run(|tier| tier.punch(reference_of(tail), start, FILE_SIZE_MAX - start)) {
+        if let Err(error) = handle.run(|tier| tier.punch(reference_of(tail), start, self.trimmed_bytes())) {
             log::debug!("tier `{}`: what was allocated ahead stays: {error}", handle.name);
         }
     }
