@@ -61,14 +61,12 @@ impl MemoryTier {
     #[must_use]
     pub fn with_clock(name: impl Into<String>, capacity: u64, clock: Arc<dyn Clock>) -> Self {
         static DEVICE_NEXT: AtomicU64 = AtomicU64::new(1);
-        let name = name.into();
         let capabilities = Capabilities {
             file_system: "memory".to_owned(),
             guarantee: Guarantee::Durable,
             sparse: true,
             punch_hole: true,
             preallocate: true,
-            allocates_ahead: false,
             seek_data: true,
             extended_attributes: true,
             nowait_read: true,
@@ -82,7 +80,7 @@ impl MemoryTier {
             device: DEVICE_NEXT.fetch_add(1, Ordering::Relaxed),
         };
         let state = RwLock::new(State { pages_max: capacity / BLOCK_SIZE, ..State::default() });
-        Self { name, capabilities, clock, counters: Counters::default(), state }
+        Self { name: name.into(), capabilities, clock, counters: Counters::default(), state }
     }
 
     /// A tier as a crash left it: everything on it is durable.

@@ -55,9 +55,6 @@ impl Core {
         file.size.store(size, Ordering::Release);
         if self.after_unclean_stop.load(Ordering::Acquire) && !self.is_read_only() {
             self.cut_objects_to(file, &objects, size)?;
-            if extender.is_none() && objects.len() > 1 {
-                self.trim_objects(&objects, size);
-            }
             self.forget_damage_beyond(inode, file, size);
         }
         file.size_known.store(true, Ordering::Release);

@@ -157,15 +157,9 @@ impl Core {
             return change;
         }
         let now = self.clock.elapsed();
-        let known = |entry: &ObjectEntry| {
-            let tier = self.tiers.by_id(entry.tier);
-            tier.map_or(0, |tier| tier.write_lane.state(now).bytes_per_second)
-        };
-        // As the policy takes them: what nobody knows is better than what is known.
-        let best = layout.objects.iter().map(known).max().unwrap_or(0);
-        let bandwidth = |entry: &ObjectEntry| match known(entry) {
-            0 => best.saturating_mul(2).max(1),
-            known => known,
+        let bandwidth = |entry: &ObjectEntry| {
+            let known = self.tiers.by_id(entry.tier).map(|tier| tier.write_lane.state(now).bytes_per_second);
+            known.unwrap_or(0).max(1)
         };
         // A file with one object has no holes on record.
         let is_alone = layout.objects.len() == 1;
