@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::device::Device;
+use crate::memory;
 use crate::report::Section;
 
 /// A mount: what, and of which kind.
@@ -71,8 +72,7 @@ pub fn processor() -> String {
 #[must_use]
 pub fn memory_mib() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
-    kib.map(|kib: u64| kib / 1024)
+    memory::field(&text, "MemTotal:").ok().map(|bytes| bytes >> 20)
 }
 
 /// Processors that may be used.

@@ -89,6 +89,11 @@ impl PlacementFacts {
         self.tiers.offer(tier.into());
     }
 
+    /// What is placed is the beginning of a file: with that small files end (P5).
+    pub(crate) fn is_of_first_range(&self) -> bool {
+        self.is_new != 0 || self.file_end <= self.length
+    }
+
     /// The eligible tiers in the order in which they were offered.
     #[must_use]
     pub fn offered(&self) -> &[TierFill] {

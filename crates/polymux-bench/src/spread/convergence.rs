@@ -179,10 +179,7 @@ fn watch(stand: &Stand, before: &[Traffic], begun: Instant, phase: Duration) -> 
     let end = phase * 3;
     while next <= end {
         thread::sleep((begun + next).saturating_duration_since(Instant::now()));
-        let second = begun.elapsed().as_secs_f64();
-        let traffic = stand.devices.traffic()?;
-        let bytes = traffic.iter().zip(before).map(|(now, before)| now.since(before).bytes_written).collect();
-        samples.push(Sample { second, bytes });
+        samples.push(stand.sample(before, begun)?);
         if next == phase {
             stand.devices.limit(fastest.name, &cut(&fastest.limits))?;
         } else if next == phase * 2 {

@@ -86,9 +86,7 @@ fn watch(stand: &Stand, before: &[Traffic], begun: Instant, duration: Duration) 
     let mut samples = vec![Sample { second: 0.0, bytes: vec![0; before.len()] }];
     while begun.elapsed() < duration {
         thread::sleep(SAMPLE);
-        let traffic = stand.devices.traffic()?;
-        let bytes = traffic.iter().zip(before).map(|(now, before)| now.since(before).bytes_written).collect();
-        samples.push(Sample { second: begun.elapsed().as_secs_f64(), bytes });
+        samples.push(stand.sample(before, begun)?);
     }
     Ok(Series(samples))
 }

@@ -13,6 +13,7 @@ use anyhow::{Result, anyhow, bail};
 use super::SpreadArguments;
 use super::reads::Piece;
 use super::reservoir::Reservoir;
+use super::series::Sample;
 use super::stamped::{self, BLOCK_BYTES};
 use super::streams::Stream;
 use super::volume::{Settings, Volume};
@@ -117,6 +118,17 @@ impl<'a> Stand<'a> {
                 .map(|writer| writer.join().map_err(|_| anyhow!("a writer panicked")).and_then(|written| written));
             Ok((found?, written.collect::<Result<_>>()?))
         })
+    }
+
+    /// What the devices took since `begun`, when they had done so much.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell.
+    pub fn sample(&self, before: &[Traffic], begun: Instant) -> Result<Sample> {
+        let second = begun.elapsed().as_secs_f64();
+        let traffic = self.devices.traffic()?;
+        let bytes = traffic.iter().zip(before).map(|(now, before)| now.since(before).bytes_written).collect();
+        Ok(Sample { second, bytes })
     }
 
     /// How long a figure is measured.

@@ -113,15 +113,14 @@ impl Core {
     ) -> Result<usize> {
         self.ensure_size(inode, file)?;
         for _ in 0..ATTEMPTS_MAX {
-            let plan = {
+            let (plan, ahead) = {
                 let layout = file.layout.read();
                 if layout.objects.is_empty() {
                     return self.read_inline(inode, file, &layout, offset, buffer);
                 }
-                plan(inode, file, &layout, offset, buffer.len())?
+                (plan(inode, file, &layout, offset, buffer.len())?, self.who_reads_ahead(&layout))
             };
             let Some(plan) = plan else { return Ok(0) };
-            let ahead = self.who_reads_ahead(file);
             let stream = self.stream_window(ahead, plan.end - offset);
             if let Some(window) = stream.filter(|_| wait == Wait::Never)
                 && file.read_streams.lock().would_ask(offset, plan.end - offset, window)
@@ -177,8 +176,8 @@ impl Core {
         Ok(filled)
     }
 
-    fn who_reads_ahead(&self, file: &FileState) -> Ahead {
-        let is_ours = self.may_spread.load(Ordering::Acquire) && file.layout.read().objects.len() > 1;
+    fn who_reads_ahead(&self, layout: &Layout) -> Ahead {
+        let is_ours = self.may_spread.load(Ordering::Acquire) && layout.objects.len() > 1;
         if is_ours { Ahead::File } else { Ahead::Tier }
     }
 

@@ -109,10 +109,12 @@ impl Core {
         }
         let context = self.context_of(inode);
         let mut tiers = self.tiers_to_spread_to(&context);
-        // A thread that has a tier waits for that one.
-        let numbers: Vec<TierId> = tiers.iter().map(|handle| handle.id).collect();
-        if let Some(mapped) = self.thread_maps.present_tier(context.policy, &numbers, thread_of(inode, stream)) {
-            tiers.retain(|handle| handle.id == mapped);
+        if context.policy.thread_rule().is_some() {
+            // A thread that has a tier waits for that one.
+            let numbers = tiers.iter().map(|handle| handle.id).collect();
+            if let Some(mapped) = self.thread_maps.present_tier(context.policy, numbers, thread_of(inode, stream)) {
+                tiers.retain(|handle| handle.id == mapped);
+            }
         }
         if self.write_behind.wait_for_room(&tiers) {
             Counters::count(&self.counters.spread_waits);

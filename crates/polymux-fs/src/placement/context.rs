@@ -154,9 +154,8 @@ impl Core {
 
     /// Replaces policy and rules.
     pub(crate) fn steer(&self, steering: Steering) {
-        let is_spread = |policy: PolicyKind| policy.spreads();
-        let may_spread =
-            is_spread(steering.policy) || steering.rules.rules().any(|rule| rule.policy.is_some_and(is_spread));
+        let may_spread = steering.policy.spreads()
+            || steering.rules.rules().any(|rule| rule.policy.is_some_and(PolicyKind::spreads));
         let mut present = self.steering.write();
         self.may_spread.store(may_spread, Ordering::Release);
         self.has_spread.fetch_or(may_spread, Ordering::AcqRel);

@@ -45,9 +45,8 @@ struct Running {
 }
 
 /// The threads of one policy that write to the same tiers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct ThreadMap {
-    rule: ThreadRule,
     /// Each with when it last asked, in the order in which they came.
     threads: Vec<(StreamId, Duration)>,
     running: Option<Running>,
@@ -80,14 +79,12 @@ impl ThreadMaps {
         if maps.len() >= SCOPES_MAX && !maps.contains_key(&scope) {
             maps.clear();
         }
-        let map = maps.entry(scope).or_insert_with(|| ThreadMap { rule, threads: Vec::new(), running: None });
-        map.tier_for_range(thread, devices, now)
+        maps.entry(scope).or_default().tier_for_range(rule, thread, devices, now)
     }
 
     /// The tier among these that a thread was mapped to when it last asked.
-    pub(crate) fn present_tier(&self, policy: PolicyKind, tiers: &[TierId], thread: StreamId) -> Option<TierId> {
-        policy.thread_rule()?;
-        self.maps.lock().get(&(policy, tiers.to_vec()))?.present_tier(thread)
+    pub(crate) fn present_tier(&self, policy: PolicyKind, tiers: Vec<TierId>, thread: StreamId) -> Option<TierId> {
+        self.maps.lock().get(&(policy, tiers))?.present_tier(thread)
     }
 
     /// How many threads each of these tiers has now.
@@ -101,7 +98,13 @@ impl ThreadMaps {
 }
 
 impl ThreadMap {
-    fn tier_for_range(&mut self, thread: StreamId, devices: &[Device], now: Duration) -> Option<TierId> {
+    fn tier_for_range(
+        &mut self,
+        rule: ThreadRule,
+        thread: StreamId,
+        devices: &[Device],
+        now: Duration,
+    ) -> Option<TierId> {
         let count_before = self.threads.len();
         self.threads.retain(|(of, seen)| *of == thread || now.saturating_sub(*seen) < THREAD_GONE);
         let count = self.threads.len();
@@ -114,12 +117,12 @@ impl ThreadMap {
         let is_same = count_before == self.threads.len();
         match self.running.as_mut().filter(|_| is_same) {
             Some(running) => running.end_epoch_where_it_is_over(devices, now),
-            None => self.begin(devices, now),
+            None => self.begin(rule, devices, now),
         }
         self.present_tier(thread)
     }
 
-    fn begin(&mut self, devices: &[Device], now: Duration) {
+    fn begin(&mut self, rule: ThreadRule, devices: &[Device], now: Duration) {
         // Where of one nothing is known, nothing can be compared, and all are the same.
         let least = devices.iter().map(|device| device.bytes_per_second).min().unwrap_or(0);
         let weight =
@@ -128,7 +131,7 @@ impl ThreadMap {
             devices.iter().map(|device| u32::try_from(weight(device)).unwrap_or(u32::MAX).clamp(1, 1000)).collect();
         let threads = u32::try_from(self.threads.len()).unwrap_or(u32::MAX);
         let initial = Mapping::fill_fastest_first(threads, &saturating);
-        let controller = ThreadController::new(self.rule, initial);
+        let controller = ThreadController::new(rule, initial);
         self.running = Some(Running { controller, devices: devices.to_vec(), epoch_began: now });
     }
 
@@ -188,8 +191,8 @@ mod tests {
         assert_eq!(now, [0, 0, 1, 1].map(|tier| Some(TierId(tier))), "when all are there");
         assert_eq!(now, (10..14).map(|thread| ask(thread, 2000)).collect::<Vec<_>>());
         assert_eq!(maps.threads_of_tiers(PolicyKind::PolyStatic, &TIERS), [(TierId(0), 2), (TierId(1), 2)]);
-        assert_eq!(maps.present_tier(PolicyKind::PolyStatic, &TIERS, StreamId(13)), Some(TierId(1)));
-        assert_eq!(maps.present_tier(PolicyKind::PolyStatic, &TIERS, StreamId(99)), None);
+        assert_eq!(maps.present_tier(PolicyKind::PolyStatic, TIERS.to_vec(), StreamId(13)), Some(TierId(1)));
+        assert_eq!(maps.present_tier(PolicyKind::PolyStatic, TIERS.to_vec(), StreamId(99)), None);
     }
 
     #[test]
@@ -252,8 +255,8 @@ mod tests {
             assert_eq!(maps.tier_for_range(PolicyKind::PolyStatic, StreamId(3), &alone, now), Some(TierId(1)));
         }
         assert_eq!(maps.threads_of_tiers(PolicyKind::PolyStatic, &TIERS), [(TierId(0), 1), (TierId(1), 1)]);
-        assert_eq!(maps.present_tier(PolicyKind::PolyStatic, &TIERS, StreamId(3)), None);
-        assert_eq!(maps.present_tier(PolicyKind::PolyStatic, &TIERS[1..], StreamId(3)), Some(TierId(1)));
+        assert_eq!(maps.present_tier(PolicyKind::PolyStatic, TIERS.to_vec(), StreamId(3)), None);
+        assert_eq!(maps.present_tier(PolicyKind::PolyStatic, TIERS[1..].to_vec(), StreamId(3)), Some(TierId(1)));
     }
 
     #[test]

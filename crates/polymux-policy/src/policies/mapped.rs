@@ -7,7 +7,7 @@ use crate::policies::hot_cold;
 use crate::{NO_TIER, PlacementDecision, PlacementFacts};
 
 pub(crate) fn place(facts: &PlacementFacts) -> PlacementDecision {
-    if facts.is_new != 0 || facts.file_end <= facts.length || facts.mapped_tier == NO_TIER {
+    if facts.is_of_first_range() || facts.mapped_tier == NO_TIER {
         return hot_cold::place(facts);
     }
     order(facts, |tier| room_below_mark(facts, tier).then(|| u64::from(tier.tier != facts.mapped_tier)))

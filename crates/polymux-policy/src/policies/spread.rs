@@ -33,7 +33,7 @@ pub(crate) fn decide(facts: &RangeFacts) -> Decision {
 }
 
 pub(crate) fn place(facts: &PlacementFacts) -> PlacementDecision {
-    if facts.is_new != 0 || facts.file_end <= facts.length {
+    if facts.is_of_first_range() {
         return hot_cold::place(facts);
     }
     let known = facts.offered().iter().map(|tier| tier.write_bytes_per_second).max().unwrap_or(0);
