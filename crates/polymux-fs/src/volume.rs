@@ -145,8 +145,8 @@ pub struct MountOptions {
     /// Milliseconds after which a tier whose calls do not return counts as not answering: operations that need it fail
     /// then, until it answers again. 0: never.
     pub hang_after_ms: u32,
-    /// Milliseconds that the copies of moves and what is written behind make way at most for reads and syncs on the same tier; 0:
-    /// they do not.
+    /// Milliseconds that the copies of moves and what is written behind make way at most for reads and syncs on the same tier,
+    /// the time that it takes to wake up included; 0: they do not.
     pub deferral_ms_max: u32,
     /// Milliseconds after which the description on objects follows a change of names or attributes.
     pub stamp_delay_ms: u32,
@@ -176,7 +176,7 @@ impl Default for MountOptions {
             inline_size_max: 4096,
             inline_idle_seconds: 600,
             hang_after_ms: 10_000,
-            deferral_ms_max: 30,
+            deferral_ms_max: 40,
             stamp_delay_ms: 10_000,
             passthrough: PassthroughUse::Auto,
             page_cache: PageCache::On,

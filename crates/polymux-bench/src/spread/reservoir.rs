@@ -7,7 +7,9 @@
 //! What is true here:
 //! * All memory but [`FREE_BYTES`] is held, touched, in a file without a name. While something is measured, a thread
 //!   gives back as much of it as is used; what was given back just now is what the kernel takes next.
-//! * What a measurement leaves is taken again by [`Reservoir::refill`], before the next one.
+//! * What a measurement leaves is taken again by [`Reservoir::refill`], before the next one. What stays free is touched last, and the
+//!   kernel tells the host of free memory after two seconds at the earliest: it is there when the measurement begins. (Without that writers
+//!   reached 200 MB/s in their first two seconds, and kept no device busy.)
 //! * Each side of a comparison is preceded by a refill, so that both find the same.
 
 use std::fs::{self, File};
@@ -24,6 +26,9 @@ use crate::memory;
 
 /// Bytes that are left free: limits of what may be dirty are parts of what is free or cached.
 const FREE_BYTES: u64 = 4 << 30;
+
+/// Bytes that are not touched of these: for whatever else runs.
+const UNTOUCHED_BYTES: u64 = 512 << 20;
 
 /// Bytes that are taken or given at once.
 const CHUNK_BYTES: u64 = 64 << 20;
@@ -42,6 +47,8 @@ struct Held {
 pub struct Reservoir {
     held: Arc<Mutex<Held>>,
     is_over: Arc<AtomicBool>,
+    /// Nothing is given back meanwhile.
+    is_filling: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -65,6 +72,11 @@ impl Held {
         Ok(())
     }
 
+    fn empty() -> Result<Self> {
+        let file = rustix::fs::memfd_create("reservoir", MemfdFlags::CLOEXEC)?;
+        Ok(Self { file: File::from(file), start: 0, end: 0 })
+    }
+
     /// Gives a chunk back, where there is one.
     fn give(&mut self) -> Result<()> {
         let length = CHUNK_BYTES.min(self.end - self.start);
@@ -83,34 +95,45 @@ impl Reservoir {
     /// # Errors
     /// Where memory cannot be held.
     pub fn make() -> Result<Self> {
-        let file = rustix::fs::memfd_create("reservoir", MemfdFlags::CLOEXEC)?;
-        let held = Arc::new(Mutex::new(Held { file: File::from(file), start: 0, end: 0 }));
-        let is_over = Arc::new(AtomicBool::new(false));
+        let held = Arc::new(Mutex::new(Held::empty()?));
+        let (is_over, is_filling) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
         let thread = std::thread::spawn({
-            let (held, is_over) = (Arc::clone(&held), Arc::clone(&is_over));
-            move || give_what_is_used(&held, &is_over)
+            let (held, is_over, is_filling) = (Arc::clone(&held), Arc::clone(&is_over), Arc::clone(&is_filling));
+            move || give_what_is_used(&held, &is_over, &is_filling)
         });
-        let reservoir = Self { held, is_over, thread: Some(thread) };
+        let reservoir = Self { held, is_over, is_filling, thread: Some(thread) };
         reservoir.refill()?;
         Ok(reservoir)
     }
 
-    /// Takes what is free again.
+    /// Takes what is free again, and touches what stays free.
     ///
     /// # Errors
     /// Where memory cannot be held.
     pub fn refill(&self) -> Result<()> {
+        self.is_filling.store(true, Ordering::Relaxed);
+        let filled = self.fill();
+        self.is_filling.store(false, Ordering::Relaxed);
+        filled
+    }
+
+    fn fill(&self) -> Result<()> {
         let content = vec![1; 1 << 20];
         while free_bytes()? > FREE_BYTES + CHUNK_BYTES {
             locked(&self.held).take(&content)?;
+        }
+        let mut touched = Held::empty()?;
+        while free_bytes()? > UNTOUCHED_BYTES + CHUNK_BYTES {
+            touched.take(&content)?;
         }
         Ok(())
     }
 }
 
-fn give_what_is_used(held: &Mutex<Held>, is_over: &AtomicBool) {
+fn give_what_is_used(held: &Mutex<Held>, is_over: &AtomicBool, is_filling: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
-        let given = free_bytes().and_then(|free| if free < FREE_BYTES { locked(held).give() } else { Ok(()) });
+        let is_due = |free: u64| free < FREE_BYTES && !is_filling.load(Ordering::Relaxed);
+        let given = free_bytes().and_then(|free| if is_due(free) { locked(held).give() } else { Ok(()) });
         if let Err(error) = given {
             eprintln!("warning: memory is not given back, what is measured now is slower: {error:#}");
             return;
@@ -136,8 +159,7 @@ mod tests {
 
     #[test]
     fn memory_is_taken_in_chunks_and_given_back() {
-        let file = File::from(rustix::fs::memfd_create("reservoir", MemfdFlags::CLOEXEC).expect("memory files"));
-        let mut held = Held { file, start: 0, end: 0 };
+        let mut held = Held::empty().expect("memory files");
         let content = vec![1; 1 << 20];
         let blocks = |held: &Held| rustix::fs::fstat(&held.file).expect("it is there").st_blocks * 512;
         held.take(&content).expect("64 MiB are there");

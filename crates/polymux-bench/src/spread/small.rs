@@ -20,7 +20,7 @@ use crate::report::{Cell, Report, Section};
 use crate::statistics::Spread;
 use crate::suite::{durable, programs, runner, workloads};
 
-const REPETITIONS: usize = 5;
+const REPETITIONS: usize = 15;
 
 /// What is compared.
 const OTHER: &str = "hot-cold";

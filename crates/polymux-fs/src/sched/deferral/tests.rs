@@ -135,12 +135,12 @@ fn nothing_deferrable_waits_longer_than_the_bound_and_each_class_goes_on() {
         model.deferral.set_bound(bound);
         model.run(Duration::from_secs(20), Some(Duration::ZERO));
         for requester in &model.requesters {
-            assert!(requester.longest <= bound + STEP, "{:?}: {:?} of {bound:?}", requester.class, requester.longest);
+            assert!(requester.longest <= bound, "{:?}: {:?} of {bound:?}", requester.class, requester.longest);
             let at_least = 20_000 / (bound.as_millis() + 30);
             assert!(u128::from(requester.served) >= at_least, "{} served, not {at_least}", requester.served);
             let waits = model.deferral.waits(requester.class);
             assert!(waits.at_bound >= waits.requests - 1, "{waits:?}: all but the first, which nothing was before");
-            assert!(Duration::from_micros(waits.longest_us) <= bound + STEP, "{waits:?}");
+            assert!(Duration::from_micros(waits.longest_us) <= bound, "{waits:?}");
         }
     }
 }
@@ -188,7 +188,7 @@ fn with_nothing_urgent_nothing_waits() {
 }
 
 #[test]
-fn of_many_requests_that_are_ready_together_one_goes_in_each_bound() {
+fn of_many_requests_that_are_ready_together_one_goes_at_a_time() {
     let deferral = Deferral::default();
     let mut readies = [Ready::default(); 4];
     let mut went = Vec::new();
