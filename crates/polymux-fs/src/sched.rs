@@ -30,7 +30,7 @@ mod windows;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use bandwidth::{Began, Lane};
+pub(crate) use bandwidth::{Began, Lane, UNKNOWN_BYTES_PER_SECOND};
 pub(crate) use budget::WriteBudget;
 pub(crate) use deferral::{Deferrable, Ready, Urgency, Waits};
 pub(crate) use meter::{Direction, Finished, Timing};

@@ -89,6 +89,25 @@ fn growing_over_tiers_waits_for_no_sync() {
     assert_eq!((syncs, volume.counter("settles")), (0, 0));
 }
 
+#[test]
+fn what_a_file_grew_by_is_on_record_after_the_flush_interval_and_not_at_once() {
+    let volume = spread_volume(&[16 * MIB; 2]);
+    for second in 0..20 {
+        // As long after the mount as you like: what counts is when the file began to grow.
+        volume.step();
+        assert_eq!(volume.counter("spread_floors"), 0, "{second}");
+    }
+    let (_, handle) = create(volume.fs(), "f");
+    write_all(volume.fs(), handle, 0, &data(10 * RANGE)).expect("written");
+    let floors: Vec<u64> = (0..6)
+        .map(|_| {
+            volume.step();
+            volume.counter("spread_floors")
+        })
+        .collect();
+    assert_eq!((floors[0], floors[2], floors[5]), (0, 0, 1), "{floors:?}");
+}
+
 /// What became durable on one tier only must not make holes.
 #[test]
 fn an_append_that_nobody_synced_is_a_prefix_whatever_became_durable_where() {

@@ -90,6 +90,8 @@ pub(crate) struct FileState {
     pub(crate) spreads: AtomicBool,
     /// No tier is on record as its extender although it grows; see [`FileState::grows_unsettled`]. Set under the append lock.
     pub(crate) may_grow_unsettled: AtomicBool,
+    /// When the upkeep first saw bytes that its record does not know, in milliseconds since mounting; 0: it has not.
+    unsettled_since_ms: AtomicU64,
     /// Number of the next sync of the volume when the file got its home, while nothing of it was promised to be durable since;
     /// 0 where something may have been.
     pub(crate) unpromised: AtomicU64,
@@ -161,6 +163,7 @@ impl FileState {
             write_streams: Mutex::default(),
             spreads: AtomicBool::new(false),
             may_grow_unsettled: AtomicBool::new(false),
+            unsettled_since_ms: AtomicU64::new(0),
             unpromised: AtomicU64::new(0),
             awaits_switch: AtomicBool::new(false),
             switches: Mutex::default(),
@@ -214,6 +217,27 @@ impl FileState {
         }
         let layout = self.layout.read();
         layout.extenders == 0 && !layout.objects.is_empty() && self.size() > layout.size_floor
+    }
+
+    /// When such bytes were seen first, in milliseconds since mounting: now, where none were before. `None` where there are none.
+    pub(crate) fn unsettled_since_ms(&self, now_ms: u64) -> Option<u64> {
+        if !self.may_grow_unsettled.load(Ordering::Acquire) {
+            return None;
+        }
+        if !self.has_unsettled_tail() {
+            self.unsettled_anew();
+            return None;
+        }
+        let now_ms = now_ms.max(1);
+        match self.unsettled_since_ms.compare_exchange(0, now_ms, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => Some(now_ms),
+            Err(since_ms) => Some(since_ms),
+        }
+    }
+
+    /// What is seen from now on counts from then on.
+    pub(crate) fn unsettled_anew(&self) {
+        self.unsettled_since_ms.store(0, Ordering::Relaxed);
     }
 
     /// Notes bytes written to a slot before they are submitted.

@@ -9,9 +9,11 @@
 //!   load the tier has: within a second of it at [`FOLLOW_SECONDS`]. A device that stops is seen to stop before any request
 //!   of it ends, because the interval that has not ended is compared, too.
 //! * A device that is not kept busy takes bursts faster than it goes on: its cache does, or the allowance of its throttle. So
-//!   a lane of writes learns from intervals in which it was kept busy. From others it learns only where nothing is known, and that a device which was slow for a while
-//!   is as fast again as it once was; one that became slow is soon kept busy. The interval that begins with a rest is one of those:
-//!   it is the one with the burst.
+//!   a lane of writes learns from intervals in which it was kept busy. From others it learns where nothing is known that a device is fast
+//!   ([`UNKNOWN_BYTES_PER_SECOND`]); that it is slow only several of them tell together, by the best: what is taken for too fast is soon
+//!   kept busy, what is taken for too slow may never be. And it learns that a device which was slow for a while is as fast again as it
+//!   once was. The interval that begins with a rest is one of those: it is the one with the burst, or with what else the device had to
+//!   do then.
 //! * Devices deliver in bursts (the kernel's throttle in slices of 100 ms), so nothing shorter than [`INTERVAL_BUSY_US`] of
 //!   busy time is evaluated.
 
@@ -42,6 +44,12 @@ const SATURATED_PERCENT: u64 = 90;
 
 /// Share of an interval in percent below which a device was not kept busy in it.
 const KEPT_BUSY_PERCENT: u64 = 80;
+
+/// Bytes per second that a device is taken for while nothing is known of it: enough to keep it busy, so that something is.
+pub(crate) const UNKNOWN_BYTES_PER_SECOND: u64 = 200_000_000;
+
+/// Intervals in which a device was not kept busy that tell together how fast it is.
+const BURSTS_ENOUGH: u64 = 8;
 
 /// How old what is known of service times may be.
 const LATELY: Duration = Duration::from_secs(2);
@@ -103,6 +111,9 @@ pub(crate) struct Lane {
     last_busy_percent: AtomicU64,
     /// Most bytes per second that it was known for.
     best: AtomicU64,
+    /// Intervals in which a device of which nothing is known was not kept busy, and the most bytes per second in one of them.
+    bursts: AtomicU64,
+    burst_best: AtomicU64,
     /// Mean time of the last small requests, and when the last of them ended; 0: there was none.
     small_service_us: AtomicU64,
     small_ended_us: AtomicU64,
@@ -116,6 +127,10 @@ pub(crate) struct Lane {
 pub(crate) struct Began {
     bytes: u64,
     at_us: u64,
+}
+
+fn rate_of(bytes: u64, busy_us: u64) -> u64 {
+    u64::try_from(u128::from(bytes) * 1_000_000 / u128::from(busy_us.max(1))).unwrap_or(u64::MAX)
 }
 
 impl Lane {
@@ -201,8 +216,14 @@ impl Lane {
         let best = self.best.load(Ordering::Relaxed);
         let in_time = |per_second: u64| u128::from(per_second) * u128::from(busy_us) / 1_000_000;
         let Some(known) = self.estimate() else {
-            // Too much is better than nothing: a device that is taken for too fast is soon kept busy.
-            self.remember(bytes, busy_us);
+            let fastest = self.burst_best.fetch_max(rate_of(bytes, busy_us), Ordering::Relaxed);
+            let bursts = self.bursts.fetch_add(1, Ordering::Relaxed) + 1;
+            if u128::from(bytes) >= in_time(UNKNOWN_BYTES_PER_SECOND) {
+                self.remember(bytes, busy_us);
+            } else if bursts >= BURSTS_ENOUGH {
+                // It is never kept busy. What it did at its best is what is known.
+                self.begin_with(fastest.max(rate_of(bytes, busy_us)));
+            }
             return;
         };
         if known >= best {
@@ -449,13 +470,15 @@ mod tests {
     #[test]
     fn a_slow_writer_does_not_make_a_fast_device_look_slow() {
         let mut device = Device::new(120 * MB, MS);
+        device.run(Duration::from_secs(1), 8 * MB);
+        device.end_all();
         // One mebibyte in 50 ms is 21 MB/s, and each is delivered in 9 ms.
         for _ in 0..100 {
             let began = device.lane.began(1 << 20, device.now);
             device.lane.ended(began, 1 << 20, device.now + 9 * MS);
             device.now += 50 * MS;
         }
-        assert!(is_near(device.estimate(), (1 << 20) * 1000 / 9), "{}", device.estimate());
+        assert!(is_near(device.estimate(), 120 * MB), "{}", device.estimate());
         assert!(!device.lane.state(device.now).is_saturated);
     }
 
@@ -478,6 +501,25 @@ mod tests {
         assert!(estimate < 130 * MB, "{estimate}");
         // What is read is not in a cache because it was asked for.
         assert!(is_near(estimate_after_bursts(Lane::default()), 500 * MB));
+    }
+
+    #[test]
+    fn what_a_device_takes_that_is_not_kept_busy_may_tell_that_it_is_fast_and_not_that_it_is_slow() {
+        for (bytes_per_second, known) in [(23 * MB, 0), (199 * MB, 0), (700 * MB, 700 * MB)] {
+            let (lane, mut now) = (Lane::of_writes(), Duration::from_secs(1));
+            let mut write = |bytes_per_second: u64| {
+                let began = lane.began(bytes_per_second / 50, now);
+                now += 20 * MS;
+                lane.ended(began, bytes_per_second / 50, now);
+                now += 80 * MS;
+                lane.state(now).bytes_per_second
+            };
+            // An interval has 100 ms of busy time: five of these writes.
+            assert_eq!((0..30).map(|_| write(bytes_per_second)).last(), Some(known));
+            // A device that is never kept busy is known for the best that it did.
+            let once = write(bytes_per_second * 2);
+            assert!((0..30).map(|_| write(bytes_per_second)).last() >= Some(bytes_per_second), "{once}");
+        }
     }
 
     #[test]

@@ -24,6 +24,9 @@ use crate::inode::{FileState, Inode, Layout};
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::ObjectEntry;
 
+/// Times in which is looked for files that grow, until one is due: how exact that is.
+const LOOKS_PER_INTERVAL: u64 = 5;
+
 /// Holes that get an owner when the size is put on record; those behind are placed one by one, more slowly.
 const HOLES_PLACED_MAX: usize = 4096;
 
@@ -157,9 +160,15 @@ impl Core {
             return change;
         }
         let now = self.clock.elapsed();
-        let bandwidth = |entry: &ObjectEntry| {
-            let known = self.tiers.by_id(entry.tier).map(|tier| tier.write_lane.state(now).bytes_per_second);
-            known.unwrap_or(0).max(1)
+        let known = |entry: &ObjectEntry| {
+            let tier = self.tiers.by_id(entry.tier);
+            tier.map_or(0, |tier| tier.write_lane.state(now).bytes_per_second)
+        };
+        // As the policy takes them: what nobody knows is better than what is known.
+        let best = layout.objects.iter().map(known).max().unwrap_or(0);
+        let bandwidth = |entry: &ObjectEntry| match known(entry) {
+            0 => best.saturating_mul(2).max(1),
+            known => known,
         };
         // A file with one object has no holes on record.
         let is_alone = layout.objects.len() == 1;
@@ -199,8 +208,9 @@ impl Core {
         self.unsynced_objects(file).iter().any(|(_, entry)| is_slow(entry))
     }
 
-    /// Puts the sizes of spread files on record every few seconds, so that a crash takes no more of an append that nobody
-    /// synced than native file systems let it.
+    /// Puts the size of each spread file on record when its end was in memory only for a few seconds, so that a crash takes no more of
+    /// an append that nobody synced than native file systems let it. Not sooner: what is left out gets its tiers then, and that how
+    /// fast these are is seldom known when a file begins to grow.
     pub(crate) fn settle_spread_files(&self) -> Result<()> {
         if !self.has_spread.load(Ordering::Acquire) {
             return Ok(());
@@ -209,12 +219,17 @@ impl Core {
         if now_ms < self.settle_due_ms.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.settle_due_ms.store(now_ms.saturating_add(u64::from(self.options.flush_interval_ms)), Ordering::Relaxed);
+        let interval_ms = u64::from(self.options.flush_interval_ms);
+        let look_ms = interval_ms / LOOKS_PER_INTERVAL;
+        self.settle_due_ms.store(now_ms.saturating_add(look_ms), Ordering::Relaxed);
         let mut outcome = Ok(());
         for inode in self.inodes.all() {
+            let Some(file) = inode.file() else { continue };
+            let Some(since_ms) = file.unsettled_since_ms(now_ms) else { continue };
+            let is_due = now_ms.saturating_sub(since_ms) >= interval_ms - look_ms;
             // A tier that does not answer would keep the thread, and with it all that the volume does in the background.
-            if let Some(file) = inode.file().filter(|file| file.has_unsettled_tail() && !self.waits_for_slow_tier(file))
-            {
+            if is_due && !self.waits_for_slow_tier(file) {
+                file.unsettled_anew();
                 outcome = outcome.and(self.sync_file(&inode, file));
             }
         }

@@ -19,7 +19,7 @@ use polymux_types::limits::RANGE_NODE_SIZE;
 
 use super::gathering::{Gathering, PIECE_BYTES};
 use super::turns::{Turns, Waiting};
-use crate::sched::{Began, Deferrable, Ready, Urgency};
+use crate::sched::{Began, Deferrable, Ready, UNKNOWN_BYTES_PER_SECOND, Urgency};
 use crate::space::TierHandle;
 
 /// How long a device may need for what is on its way to it: more than the slices of 100 ms in which devices deliver, and
@@ -31,9 +31,6 @@ const TURN: Duration = Duration::from_millis(10);
 
 /// So much may be on its way to any tier: four ranges.
 const ROOM_MIN: u64 = 4 * RANGE_NODE_SIZE;
-
-/// Bytes per second of a device of which nothing is known: enough to keep it busy, so that something is.
-const BANDWIDTH_UNKNOWN: u64 = 200_000_000;
 
 /// Pieces of streams that wait to be begun on a tier. The bytes are in memory with them or without.
 const STREAM_PIECES_MAX: usize = 1024;
@@ -87,7 +84,7 @@ pub(super) struct Queue {
 /// Bytes that a tier takes within a time, as far as it is known.
 fn bytes_within(handle: &TierHandle, time: Duration, now: Duration) -> u64 {
     let lane = handle.write_lane.state(now);
-    let bandwidth = if lane.bytes_per_second == 0 { BANDWIDTH_UNKNOWN } else { lane.bytes_per_second };
+    let bandwidth = if lane.bytes_per_second == 0 { UNKNOWN_BYTES_PER_SECOND } else { lane.bytes_per_second };
     let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     bandwidth.saturating_mul(time_ms) / 1000
 }
