@@ -94,6 +94,9 @@ pub struct SpreadArguments {
     /// Limit reads per second in every measurement, as `random` does.
     #[arg(long)]
     pub request_limits: bool,
+    /// Measure the tiers of each volume first, as `polymux tier measure` does, and read files again when they were laid out for readers.
+    #[arg(long)]
+    pub measured: bool,
     /// In `graph`, let movers make way for nobody.
     #[arg(long)]
     pub movers_at_full_speed: bool,

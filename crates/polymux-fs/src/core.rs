@@ -12,11 +12,11 @@ use smallvec::SmallVec;
 use crate::blockmap::{Extent, MapChange};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
-use crate::heat::{HeatOptions, HeatTable, LogicalClock, StreamTable};
+use crate::heat::{HeatOptions, HeatTable, LogicalClock, ReadUses, StreamTable};
 use crate::inode::{
     DirectoryState, HandleTable, InlineChange, Inode, InodeTable, LateStamps, Layout, SizeTrust, StampWalks,
 };
-use crate::migrate::{Drains, MoveQueue, Planner};
+use crate::migrate::{Drains, MoveQueue, Planner, ReadersWaited};
 use crate::placement::{Steering, ThreadMaps};
 use crate::sched::{Gate, Windows, WriteBudget};
 use crate::space::{DisownedQueue, SyncPool, TierSet, WriteBehind};
@@ -55,6 +55,10 @@ pub(crate) struct Core {
     pub(crate) steering: RwLock<Arc<Steering>>,
     pub(crate) heat: HeatTable,
     pub(crate) streams: StreamTable,
+    /// How files on several tiers are read at present.
+    pub(crate) read_uses: ReadUses,
+    /// Files whose readers waited for one of several tiers.
+    pub(crate) readers_waited: ReadersWaited,
     /// Seconds in which the volume was mounted.
     pub(crate) logical_clock: LogicalClock,
     /// Bytes that may still be promoted today.
@@ -239,6 +243,8 @@ impl Core {
             steering: RwLock::default(),
             heat: HeatTable::new(heat_options(&options)),
             streams: StreamTable::new(STREAM_MEMORY_BYTES),
+            read_uses: ReadUses::default(),
+            readers_waited: ReadersWaited::default(),
             logical_clock,
             write_budget: WriteBudget::new(Vec::new(), promoted, logical_now),
             gate: Gate::new(Windows::default()),

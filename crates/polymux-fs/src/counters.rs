@@ -68,6 +68,10 @@ counters!(
     stream_bytes_behind,
     /// Ranges brought into memory ahead of a stream.
     ranges_read_ahead,
+    /// Files that were to be laid out anew because their readers waited for one of several tiers, and bytes that were asked to move for
+    /// them.
+    readers_waited,
+    bytes_moved_for_readers,
     /// Times that existing blocks moved to another tier because an overwrite found no room.
     relocations,
     /// Inline files that went from the metadata store to an object.

@@ -23,11 +23,13 @@ mod clock;
 mod decay;
 mod entry;
 mod persist;
+mod read_use;
 mod shard;
 mod streams;
 mod table;
 
 pub(crate) use clock::LogicalClock;
+pub(crate) use read_use::{ReadUse, ReadUses};
 pub(crate) use streams::StreamTable;
 pub(crate) use table::{HeatCursor, HeatTable};
 

@@ -6,8 +6,9 @@
 //! * A mover holds no lock of a file while it copies, and never more than the part that it switches.
 //!
 //! `queue` knows jobs, `driver` takes batches of them, `part`, `copy` and `commit` carry one part out, `compact` clears up
-//! after it, `drain` and `planner` make jobs.
+//! after it, `drain`, `planner` and `balance` make jobs.
 
+mod balance;
 mod batch;
 mod commit;
 mod compact;
@@ -24,6 +25,7 @@ mod queue;
 mod requests;
 mod victims;
 
+pub(crate) use balance::ReadersWaited;
 pub(crate) use drain::Drains;
 pub(crate) use planner::Planner;
 pub(crate) use queue::MoveQueue;

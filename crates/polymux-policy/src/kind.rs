@@ -106,6 +106,12 @@ impl PolicyKind {
         self == Self::Spread || self.thread_rule().is_some()
     }
 
+    /// Whether a file on several tiers is laid out anew for its readers ([`crate::balance_reads`]).
+    #[must_use]
+    pub fn balances_reads(self) -> bool {
+        self == Self::Spread
+    }
+
     /// How threads are mapped to tiers, where they are.
     #[must_use]
     pub fn thread_rule(self) -> Option<ThreadRule> {

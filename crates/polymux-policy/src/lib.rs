@@ -1,6 +1,6 @@
 //! Pure placement decisions: one fixed-size struct of facts in, one of decisions out (DESIGN sections 3 and 9).
 //!
-//! What is true here: no I/O, no clock, no lock, and no allocation in a decision. The structs are `repr(C)` and versioned,
+//! What is true here: no I/O, no clock, no lock, and no allocation in a decision about a range. The structs are `repr(C)` and versioned,
 //! because policies from outside will be handed the same bytes. All arithmetic is in integers, so the same facts give the
 //! same answer on every machine. Facts may be nonsense: the answer is then "stay", never a panic.
 //!
@@ -8,6 +8,7 @@
 //! PlacementFacts ──► place  ──► tiers for new blocks, best first
 //! RangeFacts     ──► decide ──► where a range should be because of its use: rules first, then promotion
 //!                └─► evict  ──► how soon a range leaves a tier that is above its high mark, and to where
+//! ReadPart       ──► balance_reads ──► what of a spread file moves up, so that its readers wait for no single tier
 //! FileFacts      ──► RuleSet::first_match ──► which policy and which tiers hold for a file
 //! ```
 //!
@@ -26,6 +27,7 @@ mod kind;
 mod placement;
 mod policies;
 mod promotion;
+mod read_balance;
 mod rules;
 mod threads;
 mod tier_fill;
@@ -35,6 +37,7 @@ pub use decision::{Action, Decision, Eviction};
 pub use facts::{HEAT_ONE, NEVER, RangeFacts};
 pub use kind::{PolicyKind, UnknownPolicy, decide, evict, place};
 pub use placement::{FACTS_VERSION, NO_TIER, PlacementDecision, PlacementFacts, TierFacts, fastest_with_headroom};
+pub use read_balance::{GAIN_MIN_PERCENT, ReadBalance, ReadPart, Shift, balance_reads};
 pub use rules::{FileFacts, PassthroughUse, Rule, RuleError, RuleField, RuleMatch, RuleProblem, RuleSet};
 pub use threads::{
     Bandwidths, Change, Climb, Mapping, PairState, PairStep, Printed, THRESHOLD_PERCENT, ThreadController, ThreadRule,

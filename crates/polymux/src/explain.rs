@@ -62,6 +62,7 @@ fn render(file: &Path, report: &ExplainReport) -> String {
         lines.push(format!("  {} more ranges: --json has them all", report.ranges.len() - RANGES_SHOWN_MAX));
     }
     lines.extend(growth_line(&report.growth));
+    lines.extend(report.readers.iter().map(|readers| format!("  {readers}")));
     lines.extend(report.tiers_out.iter().map(|(tier, why)| format!("  Tier `{tier}` takes no new data: {why}.")));
     lines.extend(report.jobs.iter().map(|job| format!("  {}", job_line(job))));
     lines.join("\n")

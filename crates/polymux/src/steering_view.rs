@@ -167,6 +167,7 @@ impl DaemonView {
             allowed_tiers: explained.allowed_tiers,
             ranges: explained.ranges.into_iter().map(explained_range).collect(),
             growth: explained.growth.into_iter().map(explained_growth).collect(),
+            readers: explained.readers,
             jobs: explained.jobs.into_iter().map(|job| self.job_report(job)).collect(),
             why_not_now: explained.why_not_now,
             tiers_out: explained.tiers_out,

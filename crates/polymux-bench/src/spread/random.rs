@@ -7,6 +7,8 @@
 //!   volume: who reads one file has each device's share fixed by where its blocks lie.
 //! * Every byte that is read is verified.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 
 use super::SpreadArguments;
@@ -31,8 +33,16 @@ pub const FILE: &str = "random";
 /// Largest file: the images lie in memory.
 const FILE_BYTES_MAX: u64 = 3 << 30;
 
-/// What was read through the mount with requests of one size, in both ways.
-type Mounts = Vec<(Way, Reads)>;
+/// What was read through the mount with requests of one size.
+type Mounts = Vec<Round>;
+
+/// Reads of one kind through the mount.
+struct Round {
+    way: Way,
+    /// How long it took to lay the file out for such readers; `None` where it was read as it lay.
+    laid_out_in: Option<Duration>,
+    reads: Reads,
+}
 
 /// What was found for one size of requests.
 struct Found {
@@ -99,12 +109,20 @@ fn on_volume(stand: &Stand, blocks: u64) -> Result<(Vec<u64>, Vec<u64>, Vec<Moun
     for request_bytes in SIZES {
         let mut of_size = Vec::new();
         for way in [Way::Direct, Way::Cached] {
-            volume.start_cold(&stand.devices)?;
-            stand.throttle()?;
             let reads = RandomReads { threads: THREADS, request_bytes, way, duration: stand.duration() };
-            let group = Group(vec![Piece { path: path.clone(), blocks }]);
-            of_size.push((way, reads.run(&stand.devices, &[group]).context("through the mount")?));
-            stand.devices.unthrottle()?;
+            let mut read_cold = |laid_out_in: Option<Duration>| {
+                volume.start_cold(&stand.devices)?;
+                stand.throttle()?;
+                let group = Group(vec![Piece { path: path.clone(), blocks }]);
+                let reads = reads.run(&stand.devices, &[group]).context("through the mount")?;
+                of_size.push(Round { way, laid_out_in, reads });
+                let settled = stand.arguments.measured.then(|| stand.settle(&volume)).transpose()?;
+                stand.devices.unthrottle()?;
+                anyhow::Ok(settled)
+            };
+            if let Some(settled) = read_cold(None)? {
+                read_cold(Some(settled))?;
+            }
         }
         found.push(of_size);
     }
@@ -136,7 +154,11 @@ fn rows(section: &mut Section, found: &Found) {
     };
     row("native, all at once", &found.native);
     row("native, the same blocks", &found.same_blocks);
-    for (way, reads) in &found.mounts {
-        row(if *way == Way::Direct { "mount, O_DIRECT" } else { "mount, cold" }, reads);
+    for Round { way, laid_out_in, reads } in &found.mounts {
+        let way = if *way == Way::Direct { "mount, O_DIRECT" } else { "mount, cold" };
+        match laid_out_in {
+            None => row(way, reads),
+            Some(took) => row(&format!("{way}, laid out for it in {:.0} s", took.as_secs_f64()), reads),
+        }
     }
 }

@@ -9,12 +9,14 @@
 //! * Reads are cold: everything is unmounted and mounted between.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use super::SpreadArguments;
 use super::load::{self, Load, Measured, Sharing, Way};
 use super::stand::{self, Requests, Stand};
+use super::volume::Volume;
 use crate::report::{Cell, Report, Section};
 
 fn loads(arguments: &SpreadArguments) -> Vec<Load> {
@@ -39,10 +41,15 @@ pub fn run(arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
     for load in loads(arguments) {
         let native = native(&stand, &shares, load).context("the native side")?;
         let spread = mounted(&stand, bytes, load).with_context(|| load.name())?;
-        for (what, native, spread) in [("write", &native.0, &spread.0), ("read", &native.1, &spread.1)] {
+        for (what, native, spread) in [("write", &native.0, &spread.written), ("read", &native.1, &spread.read)] {
             let name = format!("{what}, {}", load.name());
             section.row(row(&name, "native, all at once", native, native));
             section.row(row(&name, "mount", spread, native));
+        }
+        if let Some((laid_out, settled)) = &spread.laid_out {
+            let name = format!("read, {}", load.name());
+            let side = format!("mount, laid out for readers in {:.0} s", settled.as_secs_f64());
+            section.row(row(&name, &side, laid_out, &native.1));
         }
     }
     section.note("Each rate is bytes over wall-clock time, durable at the end; reads are cold. MB are 10^6 bytes.");
@@ -86,7 +93,15 @@ fn native(stand: &Stand, shares: &[u64], load: Load) -> Result<(Measured, Measur
     Ok((written, read))
 }
 
-fn mounted(stand: &Stand, bytes: u64, load: Load) -> Result<(Measured, Measured)> {
+/// What came of a load through the mount.
+struct Mounted {
+    written: Measured,
+    read: Measured,
+    /// Read cold once more, after files were laid out anew for those who had read them, and how long that took.
+    laid_out: Option<(Measured, Duration)>,
+}
+
+fn mounted(stand: &Stand, bytes: u64, load: Load) -> Result<Mounted> {
     let (devices, mut volume) = (&stand.devices, stand.volume()?);
     volume.start(devices)?;
     stand.throttle()?;
@@ -97,12 +112,22 @@ fn mounted(stand: &Stand, bytes: u64, load: Load) -> Result<(Measured, Measured)
     };
     written.of_each = rates(&before.written, &volume.bytes_on_tiers()?.written, &written);
     devices.unthrottle()?;
-    volume.start_cold(devices)?;
-    stand.throttle()?;
-    let mut read = load.read_one(volume.mount_point(), bytes)?;
-    let after = volume.bytes_on_tiers()?;
-    read.of_each = rates(&vec![0; after.read.len()], &after.read, &read);
+    let read_cold = |volume: &mut Volume| {
+        volume.start_cold(devices)?;
+        stand.throttle()?;
+        let mut read = load.read_one(volume.mount_point(), bytes)?;
+        let after = volume.bytes_on_tiers()?;
+        read.of_each = rates(&vec![0; after.read.len()], &after.read, &read);
+        anyhow::Ok(read)
+    };
+    let read = read_cold(&mut volume)?;
+    let mut laid_out = None;
+    if stand.arguments.measured {
+        let settled = stand.settle(&volume)?;
+        devices.unthrottle()?;
+        laid_out = Some((read_cold(&mut volume)?, settled));
+    }
     devices.unthrottle()?;
     volume.stop()?;
-    Ok((written, read))
+    Ok(Mounted { written, read, laid_out })
 }

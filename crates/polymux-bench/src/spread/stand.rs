@@ -29,6 +29,11 @@ const FORMATS: [Format; 3] = [Format::Xfs, Format::Ext4, Format::Ext4];
 /// Room of each device beside what is written: file systems need some.
 const SPARE_BYTES: u64 = 1 << 30;
 
+/// How often somebody looks whether files are still laid out anew,
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// and for how long.
+const SETTLING_MAX: Duration = Duration::from_secs(180);
+
 /// Whether devices have limits of requests beside those of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requests {
@@ -171,7 +176,32 @@ impl<'a> Stand<'a> {
     pub fn volume_with(&self, settings: &Settings) -> Result<Volume> {
         let own = [settings.options.to_owned()].into_iter().filter(|options| !options.is_empty());
         let options = own.chain(self.arguments.options.iter().cloned()).collect::<Vec<_>>().join("\n");
-        Volume::make(&self.devices, &self.program, &Settings { options: &options, ..*settings })
+        let mut volume = Volume::make(&self.devices, &self.program, &Settings { options: &options, ..*settings })?;
+        if self.arguments.measured {
+            volume.start(&self.devices)?;
+            self.throttle()?;
+            volume.measure_tiers()?;
+            self.devices.unthrottle()?;
+            volume.stop()?;
+        }
+        Ok(volume)
+    }
+
+    /// Waits, with the limits of the devices, until nothing is to be laid out anew for its readers any more. Returns how long that took.
+    ///
+    /// # Errors
+    /// Where it takes too long.
+    pub fn settle(&self, volume: &Volume) -> Result<Duration> {
+        let begun = Instant::now();
+        // What was read just now is looked at after a second.
+        thread::sleep(2 * LOOK_INTERVAL);
+        while volume.is_laying_out()? {
+            if begun.elapsed() > SETTLING_MAX {
+                bail!("files are still laid out anew after {} s", SETTLING_MAX.as_secs());
+            }
+            thread::sleep(LOOK_INTERVAL);
+        }
+        Ok(begun.elapsed())
     }
 
     /// A native file on each device, as large as its share; devices with none have no file.

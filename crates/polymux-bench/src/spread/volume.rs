@@ -223,6 +223,31 @@ impl Volume {
         Ok(())
     }
 
+    /// Measures its tiers.
+    ///
+    /// # Errors
+    /// Where the volume refuses.
+    pub fn measure_tiers(&self) -> Result<()> {
+        let output = self.command().args(["tier", "measure", "--json", NAME]).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "polymux tier measure: {}", said.trim());
+        if std::env::var_os("POLYMUX_BENCH_STATUS").is_some() {
+            eprintln!("{}", String::from_utf8_lossy(&output.stdout));
+        }
+        Ok(())
+    }
+
+    /// Whether files are moved, or are to be, for the sake of their readers.
+    ///
+    /// # Errors
+    /// Where the volume does not say.
+    pub fn is_laying_out(&self) -> Result<bool> {
+        let plan = self.ask(&["plan", "--json", NAME].map(std::ffi::OsStr::new))?;
+        let moves = plan["moves"].as_array().context("`plan` names no moves")?;
+        let is_planned = moves.iter().any(|moves| moves["reason"] == "rebalance");
+        Ok(is_planned || plan["jobs_open"].as_u64().context("`plan` counts no jobs")? > 0)
+    }
+
     /// How long what nobody waits for made way.
     ///
     /// # Errors

@@ -137,7 +137,12 @@ impl Core {
                     // Whoever must not wait notes the read and asks for nothing.
                     let window = stream.map(|window| if wait == Wait::Never { 0 } else { window });
                     self.read_ahead_of_stream(file, (offset, plan.end - offset), window);
-                    self.note_access(inode, AccessKind::Read, offset, *count);
+                    match ahead {
+                        Ahead::File => self.note_spread_read(inode, offset, *count),
+                        Ahead::Tier => {
+                            self.note_access(inode, AccessKind::Read, offset, *count);
+                        }
+                    }
                 }
                 return outcome;
             }

@@ -227,7 +227,7 @@ impl Core {
             return Progress::Idle;
         }
         let woken = self.wake_movers();
-        let steps = [Core::drain_step, Core::promote_step, Core::evict_step, Core::walk_step];
+        let steps = [Core::drain_step, Core::promote_step, Core::evict_step, Core::walk_step, Core::balance_step];
         // The movers hear of it as of any other work.
         let mut progress = if woken > 0 { Progress::Worked } else { Progress::Idle };
         for step in steps {

@@ -36,6 +36,7 @@ impl Core {
         let mut sums = Sums::new();
         self.plan_all_rules(policy, &mut table, &mut sums)?;
         self.plan_all_promotions(policy, &mut table, &mut sums)?;
+        self.plan_all_readers(policy, &mut table, &mut sums)?;
         self.plan_all_evictions(policy, &table, &mut sums)?;
         let (open, ..) = self.moves.open_jobs(|_| true);
         let moves = self.sum_up(&sums);
@@ -71,6 +72,26 @@ impl Core {
             });
             for (ino, node) in hot {
                 self.plan_one_promotion(policy, (ino, node), table, sums)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What goes up for readers who waited, as soon as the tiers have nothing else to do.
+    fn plan_all_readers(&self, policy: PolicyKind, table: &mut TierTable, sums: &mut Sums) -> Result<()> {
+        for (ino, reads) in self.readers_waited.waiting() {
+            let Ok(inode) = self.inode(ino) else { continue };
+            let Some(file) = inode.file() else { continue };
+            if let Err(error) = self.ensure_size(&inode, file) {
+                self.pass_over(ino, &error);
+                continue;
+            }
+            let context = self.context_under(&inode, policy);
+            let Some(balance) = self.balance_of(file, &context, &reads, table) else { continue };
+            for shift in &balance.shifts {
+                note_coming(table, shift.to, shift.bytes);
+                let key = (MoveReason::Rebalance, TierId(shift.from), TierId(shift.to), ino);
+                *sums.entry(key).or_default() += shift.bytes;
             }
         }
         Ok(())

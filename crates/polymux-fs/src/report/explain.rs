@@ -90,6 +90,8 @@ pub struct Explanation {
     pub ranges: Vec<RangeExplanation>,
     /// Where its next range would go, best first; empty where the policy spreads nothing.
     pub growth: Vec<GrowthExplanation>,
+    /// Where its readers waited for one of several tiers: what is going to be done about it, a sentence.
+    pub readers: Option<String>,
     /// Jobs that concern it and have not ended.
     pub jobs: Vec<JobReport>,
     /// Why nothing moves at the moment, whatever is wanted: a sentence.

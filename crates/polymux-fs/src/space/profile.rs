@@ -38,6 +38,11 @@ impl TierHandle {
         self.known_profile().profile.clone()
     }
 
+    /// Looks at what is on record without a copy of it.
+    pub(crate) fn look_at_profile<T>(&self, look: impl FnOnce(&TierProfile) -> T) -> T {
+        look(&self.known_profile().profile)
+    }
+
     /// Takes over what is on record from now on. What was learnt until now is in it, or is of the past.
     pub(crate) fn set_profile(&self, profile: TierProfile) {
         let known = |direction| profile.bytes_per_second(direction).unwrap_or(0);

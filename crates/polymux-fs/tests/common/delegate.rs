@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use polymux_tier::measure::Ground;
 use polymux_tier::{
     AllocateMode, Capabilities, CounterSnapshot, Label, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Tier,
     TierError, Wait,
@@ -49,6 +50,11 @@ pub trait Hook: Send + Sync {
     /// Before a sync of one object or of everything.
     fn before_sync(&self) -> Verdict {
         Verdict::Pass
+    }
+
+    /// What is measured in place of the tier; `None`: the tier.
+    fn measuring_ground(&self) -> Option<Box<dyn Ground>> {
+        None
     }
 }
 
@@ -180,6 +186,10 @@ impl Tier for HookedTier {
             Verdict::Fail(error) => Err(error),
             Verdict::Pretend => Ok(()),
         }
+    }
+
+    fn measuring_ground(&self) -> Result<Box<dyn Ground>, TierError> {
+        self.hook.measuring_ground().map_or_else(|| self.inner.measuring_ground(), Ok)
     }
 
     fn counters(&self) -> CounterSnapshot {

@@ -1,6 +1,10 @@
 //! What was measured, and what follows from it.
 
+use std::collections::BTreeMap;
+
 use super::ground::Way;
+
+const PICOSECONDS: u64 = 1_000_000_000_000;
 
 /// Bytes of the small requests whose number in a second is told.
 const SMALL_REQUEST_BYTES: u32 = 4096;
@@ -117,6 +121,28 @@ impl Measurement {
         self.small(direction).map(Point::requests_per_second).max()
     }
 
+    /// Picoseconds that the device needs for each random read of so many bytes while it has as many under way as it likes. Between and
+    /// beyond the sizes that were measured, a request is a fixed time and one for each byte.
+    #[must_use]
+    pub fn random_read_picoseconds(&self, request_bytes: u64) -> Option<u64> {
+        let mut of_sizes: BTreeMap<u64, u64> = BTreeMap::new();
+        for point in self.of(Direction::Read, Pattern::Random).filter(|point| point.bytes_per_second > 0) {
+            let bytes = u64::from(point.request_bytes);
+            let time = bytes.saturating_mul(PICOSECONDS) / point.bytes_per_second;
+            let least = of_sizes.entry(bytes).or_insert(time);
+            *least = time.min(*least);
+        }
+        let (small, small_time) = of_sizes.first_key_value()?;
+        let (large, large_time) = of_sizes.last_key_value()?;
+        let beyond = u128::from(request_bytes.saturating_sub(*small));
+        let per_bytes = match large.saturating_sub(*small) {
+            // Of one size nothing tells what is fixed.
+            0 => u128::from(*small_time) * beyond / u128::from((*small).max(1)),
+            between => u128::from(large_time.saturating_sub(*small_time)) * beyond / u128::from(between),
+        };
+        Some(small_time.saturating_add(u64::try_from(per_bytes).unwrap_or(u64::MAX)))
+    }
+
     /// How long a request of 4 KiB takes that is alone.
     #[must_use]
     pub fn latency(&self, direction: Direction) -> Option<&Point> {
@@ -131,5 +157,51 @@ impl Measurement {
             .filter(|point| u128::from(point.requests_per_second()) * 100 >= best * ENOUGH_PERCENT)
             .map(|point| point.in_flight)
             .min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn random(request_bytes: u32, in_flight: u16, bytes_per_second: u64) -> Point {
+        Point {
+            direction: Direction::Read,
+            pattern: Pattern::Random,
+            request_bytes,
+            in_flight,
+            requests: 100,
+            bytes_per_second,
+            median_us: 100,
+            p99_us: 200,
+        }
+    }
+
+    fn measured(points: Vec<Point>) -> Measurement {
+        Measurement { way: Way::Direct, file_bytes: 1 << 30, elapsed_ms: 1000, caveats: Caveats::default(), points }
+    }
+
+    #[test]
+    fn a_random_read_takes_a_fixed_time_and_one_for_each_byte() {
+        // 20,000 and 10,000 requests per second; one at a time is slower, and does not count.
+        let found = measured(vec![
+            random(4096, 1, 4096 * 1000),
+            random(4096, 32, 4096 * 20_000),
+            random(65536, 8, 65536 * 10_000),
+        ]);
+        let microseconds = |bytes| found.random_read_picoseconds(bytes).unwrap() / 1_000_000;
+        assert_eq!((microseconds(512), microseconds(4096), microseconds(65536)), (50, 50, 100));
+        assert_eq!(microseconds(4096 + (65536 - 4096) / 2), 75);
+        assert_eq!(microseconds(65536 + 61440), 150);
+    }
+
+    #[test]
+    fn of_one_size_all_time_is_taken_for_that_of_the_bytes_and_of_none_nothing_is_known() {
+        let found = measured(vec![random(4096, 32, 4096 * 20_000)]);
+        assert_eq!(found.random_read_picoseconds(8192), Some(100_000_000));
+        assert_eq!(measured(Vec::new()).random_read_picoseconds(4096), None);
+        // Larger requests that were faster are noise.
+        let noise = measured(vec![random(4096, 32, 4096 * 1000), random(65536, 8, 65536 * 2000)]);
+        assert_eq!(noise.random_read_picoseconds(65536), Some(1_000_000_000));
     }
 }

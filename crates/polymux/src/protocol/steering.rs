@@ -181,6 +181,9 @@ pub struct ExplainReport {
     /// Where its next range would go, best first; empty where the policy spreads nothing.
     #[serde(default)]
     pub growth: Vec<ExplainedGrowth>,
+    /// What is going to be done about one of several tiers that its readers waited for, a sentence.
+    #[serde(default)]
+    pub readers: Option<String>,
     /// Jobs that concern it and have not ended.
     pub jobs: Vec<JobReport>,
     /// Why nothing that nobody asked for moves at the moment.

@@ -1,0 +1,96 @@
+//! How the files on several tiers are read at present: a window that somebody takes now and then.
+//!
+//! What is true here:
+//! * Notes cost a lock of a shard; nobody is called with one held, and one is held at a time.
+//! * Bounded: of more files than fit into a shard the ones that came later are not seen in this window.
+
+use std::collections::BTreeMap;
+
+use polymux_types::Ino;
+use polymux_types::sync::Mutex;
+
+use super::Pattern;
+
+const SHARDS: usize = 16;
+
+/// Files that a shard remembers.
+const FILES_MAX: usize = 256;
+
+/// What was read of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReadUse {
+    /// Bytes of requests that went on where another one ended.
+    pub(crate) stream_bytes: u64,
+    /// Bytes of all others, and how many these were.
+    pub(crate) random_bytes: u64,
+    pub(crate) random_requests: u64,
+}
+
+impl ReadUse {
+    /// All bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.stream_bytes.saturating_add(self.random_bytes)
+    }
+
+    fn add(&mut self, pattern: Pattern, bytes: u64) {
+        match pattern {
+            Pattern::Sequential => self.stream_bytes = self.stream_bytes.saturating_add(bytes),
+            Pattern::Random => {
+                self.random_bytes = self.random_bytes.saturating_add(bytes);
+                self.random_requests += 1;
+            }
+        }
+    }
+}
+
+/// The present window.
+#[derive(Debug, Default)]
+pub(crate) struct ReadUses {
+    shards: [Mutex<BTreeMap<Ino, ReadUse>>; SHARDS],
+}
+
+impl ReadUses {
+    /// Notes a read.
+    pub(crate) fn note(&self, ino: Ino, pattern: Pattern, bytes: u64) {
+        let shard = super::shard::hash(ino.0, 0) % SHARDS as u64;
+        let mut shard = self.shards[usize::try_from(shard).expect("a remainder fits")].lock();
+        if shard.len() < FILES_MAX || shard.contains_key(&ino) {
+            shard.entry(ino).or_default().add(pattern, bytes);
+        }
+    }
+
+    /// Ends the window, and tells what was in it.
+    pub(crate) fn take(&self) -> BTreeMap<Ino, ReadUse> {
+        let mut all = BTreeMap::new();
+        for shard in &self.shards {
+            all.append(&mut shard.lock());
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_is_told_once_by_file_and_kind() {
+        let uses = ReadUses::default();
+        uses.note(Ino(7), Pattern::Sequential, 1000);
+        uses.note(Ino(7), Pattern::Random, 40);
+        uses.note(Ino(7), Pattern::Random, 60);
+        uses.note(Ino(9), Pattern::Random, 5);
+        let seven = ReadUse { stream_bytes: 1000, random_bytes: 100, random_requests: 2 };
+        let nine = ReadUse { stream_bytes: 0, random_bytes: 5, random_requests: 1 };
+        assert_eq!(uses.take(), BTreeMap::from([(Ino(7), seven), (Ino(9), nine)]));
+        assert_eq!(uses.take(), BTreeMap::new());
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let uses = ReadUses::default();
+        (0..100_000).for_each(|ino| uses.note(Ino(ino), Pattern::Random, 1));
+        let taken = uses.take();
+        assert!(taken.len() <= SHARDS * FILES_MAX && taken.len() > SHARDS * FILES_MAX / 2, "{}", taken.len());
+    }
+}

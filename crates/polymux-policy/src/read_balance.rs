@@ -1,0 +1,274 @@
+//! Which bytes of a spread file should move up, so that its readers have what all of its devices give together (P13).
+//!
+//! What is true here:
+//! * A file is laid out as its devices *wrote*. Who reads all of it waits for the device with the largest part for its speed, so the
+//!   time of a reader is the longest of `bytes * time for each byte` over the tiers.
+//! * Bytes only go to tiers that serve this use of the file in less time. So what moved never comes back for the sake of another use,
+//!   and the bytes that can move for one layout are bounded.
+//! * A tier gets nothing above its low mark: room is not worth an eviction.
+//! * What would gain less than [`GAIN_MIN_PERCENT`] stays. The bytes that move are about as many percent of the file as are gained.
+
+use polymux_types::limits::TIERS_MAX;
+
+use crate::tier_fill::{TierFill, TierTable, mask_has};
+
+const TIERS: usize = TIERS_MAX as usize;
+
+/// Least part of the time of a reader in percent that is worth moving anything for.
+pub const GAIN_MIN_PERCENT: u128 = 2;
+
+/// How often the time is halved in the search: to less than a thousandth of a promille.
+const SEARCH_STEPS: u32 = 24;
+
+/// What a tier has of a file, and how fast it serves it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadPart {
+    /// Number of the tier.
+    pub tier: u16,
+    /// Bytes of the file there.
+    pub bytes: u64,
+    /// Picoseconds for each byte, as the file was read lately; 0 where nobody knows.
+    pub picoseconds_per_byte: u64,
+}
+
+/// Bytes that should go from one tier to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shift {
+    /// From this tier
+    pub from: u16,
+    /// to this one,
+    pub to: u16,
+    /// so many bytes.
+    pub bytes: u64,
+}
+
+/// What a reader of a whole file waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadBalance {
+    /// Time in picoseconds in which the file can be read as it lies.
+    pub time_now: u128,
+    /// The same after the shifts.
+    pub time_then: u128,
+    /// The tier that takes that time now.
+    pub slowest: u16,
+    /// What should move; empty where it is not worth it.
+    pub shifts: Vec<Shift>,
+}
+
+/// A candidate: how much it has, how much may come, and how long each byte takes.
+#[derive(Clone, Copy, Default)]
+struct Candidate {
+    tier: u16,
+    bytes: u64,
+    room: u64,
+    cost: u128,
+}
+
+impl Candidate {
+    /// Most bytes that it serves in that time.
+    fn in_time(&self, time: u128) -> u128 {
+        time / self.cost
+    }
+}
+
+/// Says what should move. `parts` are those of the file and the tiers that it has nothing on; rules and pins allow the tiers of the
+/// bit set `allowed`. `None` where the speed of a tier with a part of it is not known, or it has no parts.
+#[must_use]
+pub fn balance_reads(parts: &[ReadPart], allowed: u64, tiers: &TierTable) -> Option<ReadBalance> {
+    let mut candidates = [Candidate::default(); TIERS];
+    let mut count = 0;
+    for part in parts.iter().take(TIERS) {
+        let fill = tiers.offered().iter().find(|fill| fill.tier == part.tier);
+        let room = fill.map_or(0, |fill| room_for(fill, allowed));
+        if part.picoseconds_per_byte == 0 && part.bytes > 0 {
+            return None;
+        }
+        if part.picoseconds_per_byte > 0 && (part.bytes > 0 || room > 0) {
+            let cost = u128::from(part.picoseconds_per_byte);
+            candidates[count] = Candidate { tier: part.tier, bytes: part.bytes, room, cost };
+            count += 1;
+        }
+    }
+    let candidates = &mut candidates[..count];
+    // The one that takes longest for a byte first. Sorting is stable, so tiers that are alike stay in the order of the parts.
+    candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.cost));
+    let time_of = |candidate: &Candidate| u128::from(candidate.bytes) * candidate.cost;
+    let slowest = candidates.iter().max_by_key(|candidate| time_of(candidate)).filter(|slowest| slowest.bytes > 0)?;
+    let (time_now, slowest) = (time_of(slowest), slowest.tier);
+    let (mut too_short, mut time_then) = (0, time_now);
+    for _ in 0..SEARCH_STEPS {
+        let middle = too_short + (time_then - too_short) / 2;
+        match shifts_for(candidates, middle) {
+            Some(_) => time_then = middle,
+            None => too_short = middle,
+        }
+    }
+    let is_worth_it = (time_now - time_then) / GAIN_MIN_PERCENT >= time_now / 100;
+    let shifts = shifts_for(candidates, time_then).filter(|_| is_worth_it).unwrap_or_default();
+    Some(ReadBalance { time_now, time_then, slowest, shifts })
+}
+
+/// Bytes that may come to a tier.
+fn room_for(fill: &TierFill, allowed: u64) -> u64 {
+    let takes = fill.takes_new_data() && fill.holds_partial_files() && mask_has(allowed, fill.tier);
+    if !takes {
+        return 0;
+    }
+    fill.low_mark.min(fill.high_mark).saturating_sub(fill.used).min(fill.headroom).min(fill.write_budget_left)
+}
+
+/// What has to move so that no tier takes longer than this; `None` where that cannot be had. The candidates are sorted.
+fn shifts_for(candidates: &[Candidate], time: u128) -> Option<Vec<Shift>> {
+    let mut shifts = Vec::new();
+    // What slower ones have too much of, from the slowest on.
+    let mut waiting: Vec<(Candidate, u64)> = Vec::new();
+    for candidate in candidates {
+        let fits = u64::try_from(candidate.in_time(time)).unwrap_or(u64::MAX);
+        if candidate.bytes > fits {
+            waiting.push((*candidate, candidate.bytes - fits));
+            continue;
+        }
+        let mut spare = (fits - candidate.bytes).min(candidate.room);
+        for (from, bytes) in waiting.iter_mut().filter(|(from, _)| from.cost > candidate.cost) {
+            let shifted = spare.min(*bytes);
+            if shifted > 0 {
+                shifts.push(Shift { from: from.tier, to: candidate.tier, bytes: shifted });
+                *bytes -= shifted;
+                spare -= shifted;
+            }
+        }
+    }
+    waiting.iter().all(|(_, bytes)| *bytes == 0).then_some(shifts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1_000_000;
+    const GB: u64 = 1000 * MB;
+
+    fn part(tier: u16, bytes: u64, bytes_per_second: u64) -> ReadPart {
+        ReadPart { tier, bytes, picoseconds_per_byte: 1_000_000_000_000 / bytes_per_second }
+    }
+
+    fn tiers(fills: &[TierFill]) -> TierTable {
+        let mut table = TierTable::default();
+        fills.iter().for_each(|fill| table.offer(*fill));
+        table
+    }
+
+    fn roomy(count: u16) -> TierTable {
+        tiers(&(0..count).map(|tier| TierFill::new(tier, 100 * GB, 0, 100 * GB)).collect::<Vec<_>>())
+    }
+
+    /// What is on each tier afterwards.
+    fn after(parts: &[ReadPart], balance: &ReadBalance) -> Vec<u64> {
+        let moved = |part: &ReadPart| {
+            let sum = |which: &dyn Fn(&Shift) -> bool| -> u64 {
+                balance.shifts.iter().filter(|shift| which(shift)).map(|shift| shift.bytes).sum()
+            };
+            part.bytes + sum(&|shift| shift.to == part.tier) - sum(&|shift| shift.from == part.tier)
+        };
+        parts.iter().map(moved).collect()
+    }
+
+    /// Three devices that read in another proportion than they write.
+    fn as_written() -> [ReadPart; 3] {
+        [part(0, 2300 * MB, 660 * MB), part(1, 1200 * MB, 120 * MB), part(2, 560 * MB, 53 * MB)]
+    }
+
+    #[test]
+    fn a_file_that_was_laid_out_for_writing_is_laid_out_for_its_readers() {
+        let parts = as_written();
+        let balance = balance_reads(&parts, u64::MAX, &roomy(3)).expect("all speeds are known");
+        assert_eq!(balance.slowest, 2);
+        // 4.06 GB at 833 MB/s instead of what the slowest needs for its part.
+        let seconds = |time: u128| time as f64 / 1e12;
+        assert!((seconds(balance.time_now) - 10.57).abs() < 0.01, "{balance:?}");
+        assert!((seconds(balance.time_then) - 4.874).abs() < 0.01, "{balance:?}");
+        let shares = after(&parts, &balance);
+        assert_eq!(shares.iter().sum::<u64>(), 4060 * MB);
+        for (share, expected) in shares.iter().zip([3217, 585, 258]) {
+            assert!(share.abs_diff(expected * MB) < MB, "{shares:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_laid_out_once_stays() {
+        let parts = as_written();
+        let balance = balance_reads(&parts, u64::MAX, &roomy(3)).unwrap();
+        let mut settled = parts;
+        settled.iter_mut().zip(after(&parts, &balance)).for_each(|(part, bytes)| part.bytes = bytes);
+        let again = balance_reads(&settled, u64::MAX, &roomy(3)).unwrap();
+        assert_eq!(again.shifts, []);
+    }
+
+    #[test]
+    fn less_than_two_percent_is_not_worth_a_move() {
+        let at = |bytes: u64| [part(0, GB, 100 * MB), part(1, bytes, 99 * MB)];
+        assert_eq!(balance_reads(&at(GB + 10 * MB), u64::MAX, &roomy(2)).unwrap().shifts, []);
+        assert_eq!(balance_reads(&at(GB + 50 * MB), u64::MAX, &roomy(2)).unwrap().shifts.len(), 1);
+    }
+
+    #[test]
+    fn nothing_goes_to_a_tier_that_takes_longer() {
+        // All of it is on the fast one; the slow one would make reading faster, and random reads slower.
+        let parts = [part(0, GB, 500 * MB), part(1, 0, 150 * MB)];
+        let balance = balance_reads(&parts, u64::MAX, &roomy(2)).unwrap();
+        assert_eq!((balance.shifts.len(), balance.time_now), (0, balance.time_then));
+    }
+
+    #[test]
+    fn a_tier_that_has_nothing_of_the_file_takes_a_part_of_it() {
+        let parts = [part(0, 0, 500 * MB), part(1, GB, 100 * MB)];
+        let balance = balance_reads(&parts, u64::MAX, &roomy(2)).unwrap();
+        assert!(after(&parts, &balance)[0].abs_diff(833 * MB) < MB, "{balance:?}");
+    }
+
+    #[test]
+    fn rules_marks_budgets_and_drains_are_kept() {
+        let parts = as_written();
+        let allowed = balance_reads(&parts, 0b110, &roomy(3)).unwrap();
+        assert!(allowed.shifts.iter().all(|shift| shift.to == 1), "{allowed:?}");
+        let room = |change: fn(&mut TierFill)| {
+            let mut table = roomy(3);
+            change(&mut table.offered_mut()[0]);
+            let balance = balance_reads(&parts, u64::MAX, &table).unwrap();
+            let shifted = balance.shifts.iter().filter(|shift| shift.to == 0).map(|shift| shift.bytes).sum::<u64>();
+            assert!(balance.time_then <= balance.time_now);
+            shifted
+        };
+        assert!(room(|_| {}) > 900 * MB);
+        assert!(room(|fill| fill.used = fill.low_mark - 300 * MB) <= 300 * MB);
+        assert!(room(|fill| fill.write_budget_left = 200 * MB) <= 200 * MB);
+        assert!(room(|fill| fill.headroom = 100 * MB) <= 100 * MB);
+        assert_eq!(room(|fill| fill.used = u64::MAX), 0);
+        assert_eq!(room(|fill| fill.flags |= TierFill::DRAINING), 0);
+        assert_eq!(room(|fill| fill.flags = TierFill::TAKES_NEW_DATA), 0);
+    }
+
+    #[test]
+    fn a_speed_that_nobody_knows_keeps_everything_where_it_is() {
+        let mut parts = as_written();
+        parts[1].picoseconds_per_byte = 0;
+        assert_eq!(balance_reads(&parts, u64::MAX, &roomy(3)), None);
+        parts[1].bytes = 0;
+        let without = balance_reads(&parts, u64::MAX, &roomy(3)).expect("it has nothing of the file");
+        assert!(without.shifts.iter().all(|shift| (shift.from, shift.to) == (2, 0)), "{without:?}");
+        assert_eq!(balance_reads(&[], u64::MAX, &roomy(3)), None);
+        assert_eq!(balance_reads(&[part(0, 0, MB)], u64::MAX, &roomy(3)), None);
+    }
+
+    #[test]
+    fn nonsense_neither_panics_nor_moves_more_than_there_is() {
+        let huge = [
+            ReadPart { tier: 0, bytes: u64::MAX, picoseconds_per_byte: u64::MAX },
+            ReadPart { tier: 1, bytes: u64::MAX, picoseconds_per_byte: 1 },
+            ReadPart { tier: 999, bytes: 7, picoseconds_per_byte: 3 },
+        ];
+        let balance = balance_reads(&huge, u64::MAX, &roomy(2)).unwrap();
+        assert!(balance.time_then <= balance.time_now);
+        assert!(balance.shifts.iter().all(|shift| shift.to != 999), "{balance:?}");
+    }
+}
