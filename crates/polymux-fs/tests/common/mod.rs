@@ -91,7 +91,9 @@ impl Volume {
             tiers,
             store: Arc::new(MemoryStore::new()),
             clock,
-            options: MountOptions::default(),
+            // A mover that naps moves the clock on by itself, by minutes within a second where it has threads beside it: a call
+            // under way on another thread would look as if it hung.
+            options: MountOptions { hang_after_ms: 0, ..MountOptions::default() },
             metadata_tier: None,
             store_in_front: None,
             mounts: 0,
