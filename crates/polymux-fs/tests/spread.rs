@@ -6,11 +6,15 @@
 
 mod common;
 
+use std::cell::RefCell;
+use std::sync::Arc;
+
 use common::{Volume, bytes_on, close, create, errno, find, pattern, read_at, read_whole, write_all};
 use polymux_fs::{
     AllocateKind, Caller, FileSystem, HandleId, MountOptions, PolicyKind, SetAttributes, SyncKind, Wait, WriteOrigin,
 };
-use polymux_tier::Tier;
+use polymux_sim::{FaultyTier, MemoryTier, OperationKind};
+use polymux_tier::{Tier, TierError};
 use polymux_types::{Errno, Ino};
 
 const KIB: u64 = 1 << 10;
@@ -404,4 +408,74 @@ fn a_file_with_one_object_has_no_extents_on_record() {
         assert_eq!(!left.is_empty(), syncs);
         assert!(left.is_empty() || left[..start.len()] == start && left[4 * start.len()..] == start);
     }
+}
+
+/// A volume on tiers that take room ahead, and the tiers.
+fn volume_that_takes_ahead() -> (Volume, Vec<Arc<FaultyTier>>) {
+    let tiers = RefCell::new(Vec::new());
+    let mut volume = Volume::wrapping(&[16 * MIB; 2], |_, _| -> Arc<dyn Tier> {
+        let memory = MemoryTier::new("takes ahead", 16 * MIB).with_capabilities(|can| can.allocates_ahead = true);
+        let tier = Arc::new(FaultyTier::new(Arc::new(memory)));
+        tiers.borrow_mut().push(Arc::clone(&tier));
+        tier
+    });
+    volume.options = MountOptions { spread_range_bytes: 256 << 10, inline_size_max: 0, ..volume.options };
+    volume.remount();
+    steer(&volume);
+    (volume, tiers.into_inner())
+}
+
+#[test]
+fn room_is_asked_for_a_few_times_and_no_more_of_it_than_is_written() {
+    let (volume, tiers) = volume_that_takes_ahead();
+    let (ino, handle) = create(volume.fs(), "f");
+    let content = data(4 * MIB);
+    for (place, block) in (0..).zip(content.chunks(4096)) {
+        write_all(volume.fs(), handle, place * 4096, block).expect("written");
+    }
+    let sum = |count: fn(&FaultyTier) -> u64| tiers.iter().map(|tier| count(tier)).sum::<u64>();
+    assert_eq!(sum(|tier| tier.space().expect("answered").used), 4 * MIB);
+    // Each range is asked for in three steps: 64, 128 and 256 KiB. The first one is not placed.
+    let allocates = sum(|tier| tier.counters().allocates);
+    assert!((15..=45).contains(&allocates), "{allocates} for 1024 writes");
+    assert_eq!(sum(|tier| tier.counters().punches), 1, "where it went on elsewhere");
+    assert!(read_whole(volume.fs(), ino).expect("read") == content);
+}
+
+#[test]
+fn room_that_is_refused_fails_no_write() {
+    let broken = TierError::Io { operation: "reserving room", errno: Errno::EIO };
+    for error in [TierError::NoSpace, TierError::Unsupported("reserving room"), broken] {
+        let (volume, tiers) = volume_that_takes_ahead();
+        let (ino, handle) = create(volume.fs(), "f");
+        let content = data(4 * MIB + 1000);
+        for kind in [OperationKind::Allocate, OperationKind::Punch] {
+            tiers.iter().for_each(|tier| tier.fail_always(kind, error.clone()));
+        }
+        write_all(volume.fs(), handle, 0, &content).expect("written");
+        sync(volume.fs(), handle);
+        assert!(read_whole(volume.fs(), ino).expect("read") == content, "{error}");
+    }
+}
+
+#[test]
+fn room_that_growth_had_asked_for_is_given_back_after_a_crash() {
+    let (mut volume, tiers) = volume_that_takes_ahead();
+    let (_, handle) = create(volume.fs(), "f");
+    let content = data(MIB);
+    write_all(volume.fs(), handle, 0, &content).expect("written");
+    sync(volume.fs(), handle);
+    let used = || tiers.iter().map(|tier| tier.space().expect("answered").used).sum::<u64>();
+    assert_eq!(used(), MIB);
+    // The room is there, and the bytes never come.
+    for tier in &tiers {
+        tier.fail_always(OperationKind::Write, TierError::Io { operation: "writing", errno: Errno::EIO });
+    }
+    write_all(volume.fs(), handle, MIB, &content[..1000]).expect_err("no tier takes it");
+    assert!(used() > MIB, "room was asked for");
+    tiers.iter().for_each(|tier| tier.heal());
+    crash(&mut volume);
+    let (ino, _) = open_again(volume.fs(), "f");
+    assert!(read_whole(volume.fs(), ino).expect("read") == content);
+    assert_eq!(used(), MIB);
 }

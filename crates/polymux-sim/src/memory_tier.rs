@@ -67,6 +67,7 @@ impl MemoryTier {
             sparse: true,
             punch_hole: true,
             preallocate: true,
+            allocates_ahead: false,
             seek_data: true,
             extended_attributes: true,
             nowait_read: true,

@@ -37,6 +37,9 @@ pub struct Capabilities {
     pub punch_hole: bool,
     /// Room can be reserved.
     pub preallocate: bool,
+    /// What is appended gets room for more, which stays where the object goes on behind a gap (XFS: `xfs_iomap_prealloc_size`).
+    /// Who leaves gaps asks for the room that he needs before he writes.
+    pub allocates_ahead: bool,
     /// Holes can be found (`SEEK_DATA`, `SEEK_HOLE`) exactly, not as one big run of data.
     pub seek_data: bool,
     /// Extended attributes in the `user.` name space.

@@ -193,6 +193,7 @@ fn capability_map(capabilities: &Capabilities) -> BTreeMap<String, String> {
         ("sparse", capabilities.sparse.to_string()),
         ("punch_hole", capabilities.punch_hole.to_string()),
         ("preallocate", capabilities.preallocate.to_string()),
+        ("allocates_ahead", capabilities.allocates_ahead.to_string()),
         ("seek_data", capabilities.seek_data.to_string()),
         ("extended_attributes", capabilities.extended_attributes.to_string()),
         ("nowait_read", capabilities.nowait_read.to_string()),

@@ -11,6 +11,8 @@ use std::sync::atomic::Ordering;
 
 use polymux_tier::{TierError, Wait};
 
+use super::spread::give_back_room;
+use super::start_of;
 use super::truncate::cut_damage;
 use crate::blockmap::Owner;
 use crate::core::{Core, Transaction};
@@ -54,7 +56,7 @@ impl Core {
         }
         file.size.store(size, Ordering::Release);
         if self.after_unclean_stop.load(Ordering::Acquire) && !self.is_read_only() {
-            self.cut_objects_to(file, &objects, size)?;
+            self.cut_objects_to(file, &objects, (extender.map(|(slot, _)| slot), size))?;
             self.forget_damage_beyond(inode, file, size);
         }
         file.size_known.store(true, Ordering::Release);
@@ -112,8 +114,14 @@ impl Core {
         }
     }
 
-    /// No ghost bytes: what an unclean stop left beyond the file's end must not come back when the file grows.
-    fn cut_objects_to(&self, file: &FileState, objects: &[ObjectEntry], size: u64) -> Result<()> {
+    /// No ghost bytes: what an unclean stop left beyond the file's end must not come back when the file grows. Nor does room stay
+    /// there that growth had asked for; behind the extender's object it may be the room that a program reserved.
+    fn cut_objects_to(
+        &self,
+        file: &FileState,
+        objects: &[ObjectEntry],
+        (extender, size): (Option<u8>, u64),
+    ) -> Result<()> {
         if is_planted(PlantedFault::GhostsNotCut) {
             return Ok(());
         }
@@ -123,10 +131,14 @@ impl Core {
             if handle.present().is_none() {
                 continue;
             }
-            let owns_bytes = runs.iter().any(|run| run.owner == Some(Owner::Slot(slot)));
+            let owned = runs.iter().filter(|run| run.owner == Some(Owner::Slot(slot)));
+            let bytes_owned: u64 = owned.map(|run| start_of(run.end) - start_of(run.start)).sum();
+            let owns_bytes = bytes_owned > 0;
+            let may_have_room = objects.len() > 1 && extender != Some(slot);
             let reference = reference_of(entry);
             handle.run(|tier| match tier.stat(reference) {
                 Ok(stat) if stat.size > size => tier.truncate(reference, size).and_then(|()| tier.sync(reference)),
+                Ok(stat) if may_have_room => give_back_room(tier, reference, &stat, bytes_owned),
                 // Recorded, made, not durable, and not needed for any byte yet: made again.
                 Err(TierError::NotFound(_)) if !owns_bytes => tier.create(reference),
                 // A missing object that owns bytes shows when they are read.

@@ -6,16 +6,18 @@
 //! * While a file grows so, no tier is on record as its extender: after a crash it ends at its floor, and objects are cut
 //!   there before anybody uses them. So an append that nobody synced is a prefix, whatever became durable on which tier, and
 //!   a range behind the floor may change its tier without anything being disowned, copied or synced.
-//! * `growth` gives ranges to tiers, `switch` sees to what has to be true when a file gives up its extender, and `floor` puts sizes
-//!   on record.
+//! * `growth` gives ranges to tiers, `room` asks for the room of what is written there, `switch` sees to what has to be true when a
+//!   file gives up its extender, and `floor` puts sizes on record.
 //! * A file that has unsynced bytes on a tier which is away or does not answer does not grow: nothing that others get could be put
 //!   on record.
 
 mod floor;
 mod growth;
+mod room;
 mod switch;
 
 pub(super) use floor::{Recorded, join};
+pub(super) use room::give_back_room;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

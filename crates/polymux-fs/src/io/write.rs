@@ -241,9 +241,11 @@ impl Core {
         if data.is_empty() {
             return Err(ErrorKind::NoSpace.into());
         }
-        self.wait_for_switch(file, entry.tier, position + data.len() as u64, wait)?;
-        file.note_unsynced(slot, position, position + data.len() as u64);
+        let written_end = position + data.len() as u64;
+        self.wait_for_switch(file, entry.tier, written_end, wait)?;
+        file.note_unsynced(slot, position, written_end);
         file.blocks_stale.store(true, Ordering::Release);
+        self.make_room_for_growth(file, &handle, entry, (position, written_end), wait)?;
         let count = handle.transfer(
             Direction::Write,
             |count| *count,

@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use polymux_tier::{SeekTarget, TierError, Wait};
+use polymux_tier::{AllocateMode, SeekTarget, TierError, Wait};
 use polymux_types::limits::BLOCK_SIZE;
 
 use super::Interrupt;
@@ -29,6 +29,23 @@ pub(super) enum StopRule {
     WhenAsked,
     /// It is short, and its writers are kept out.
     Never,
+}
+
+/// Whether an object goes on behind a gap after a part was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gaps {
+    Follow,
+    /// The part is the whole file. Room that was asked for beforehand would keep XFS from giving back, when the object is
+    /// closed, what it takes behind bytes that are appended later.
+    None,
+}
+
+fn gaps_of(part: &Part) -> Gaps {
+    let end = block_after(part.file().size());
+    match part.ranges.as_slice() {
+        [all] if all.start == 0 && all.end >= end => Gaps::None,
+        _ => Gaps::Follow,
+    }
 }
 
 type Outcome<T> = std::result::Result<T, Interrupt>;
@@ -121,9 +138,9 @@ impl Core {
             self.read_ahead(&from, source, next..data.end.min(next + length));
             // The rest lies beyond the end of the source's object: a hole.
             let filled = &buffer[..count];
-            let (target, behind) = (part.target, part.behind.take());
+            let (target, behind, gaps) = (part.target, part.behind.take(), gaps_of(part));
             self.paced(part, &to, (Direction::Write, count as u64), rule, |to| {
-                self.write_to_target(&target, to, position, filled)?;
+                self.write_to_target((&target, gaps), to, position, filled)?;
                 wait_for(to, behind);
                 Ok(())
             })?;
@@ -186,7 +203,13 @@ impl Core {
         self.read_ahead(&from, &source, start..end.max(start));
     }
 
-    fn write_to_target(&self, target: &ObjectEntry, to: &TierHandle, position: u64, data: &[u8]) -> Outcome<()> {
+    fn write_to_target(
+        &self,
+        (target, gaps): (&ObjectEntry, Gaps),
+        to: &TierHandle,
+        position: u64,
+        data: &[u8],
+    ) -> Outcome<()> {
         if data.is_empty() {
             return Ok(());
         }
@@ -194,6 +217,14 @@ impl Core {
             return Err(Interrupt::NoRoom(to.id));
         }
         let reference = reference_of(target);
+        if gaps == Gaps::Follow && to.get()?.capabilities().allocates_ahead {
+            // It would take more room than that behind the copy, and keep it where the next one leaves a gap. Where that fails
+            // the write finds out why.
+            let length = data.len() as u64;
+            if let Err(error) = to.run(|tier| tier.allocate(reference, position, length, AllocateMode::KeepSize)) {
+                log::debug!("tier `{}`: no room is made ahead of a copy: {error}", to.name);
+            }
+        }
         let mut written = 0;
         while written < data.len() {
             let offset = position + written as u64;

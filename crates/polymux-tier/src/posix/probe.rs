@@ -50,12 +50,14 @@ pub(super) fn probe(directory: &OwnedFd, access: OpenAccess) -> Result<Capabilit
         Some((_, name, guarantee, overwrite)) => ((*name).to_owned(), *guarantee, *overwrite),
         None => (format!("unknown ({magic:#x})"), Guarantee::Remote, OverwriteStyle::Unknown),
     };
+    let allocates_ahead = name == "xfs";
     let mut capabilities = Capabilities {
         file_system: name,
         guarantee,
         sparse: true,
         punch_hole: true,
         preallocate: true,
+        allocates_ahead,
         seek_data: true,
         extended_attributes: true,
         nowait_read: false,
@@ -121,6 +123,7 @@ impl<'a> Scratch<'a> {
         capabilities.punch_hole = rustix::fs::fallocate(&self.file, punch, FAR, BLOCK_SIZE).is_ok();
         capabilities.preallocate =
             rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, FAR, BLOCK_SIZE).is_ok();
+        capabilities.allocates_ahead &= capabilities.preallocate;
         capabilities.extended_attributes =
             rustix::fs::fsetxattr(&self.file, "user.polymux", b"probe", XattrFlags::empty()).is_ok();
         capabilities.timestamp_granularity_ns = self.timestamp_granularity();

@@ -110,12 +110,15 @@ impl Core {
         let left_out = self.reached_blocks(file)..first;
         let tail = {
             let layout = file.layout.read();
-            layout.tail_slot().map(|slot| layout.object(slot))
+            layout.tail_slot().map(|slot| (slot, layout.object(slot)))
         };
-        if let Some(tail) = tail.filter(|tail| tail.tier == tier && left_out.is_empty()) {
+        if let Some((_, tail)) = tail.filter(|(_, tail)| tail.tier == tier && left_out.is_empty()) {
             // What was cut off there and could not be freed would be freed under what is written now.
             self.reclaim_object(inode, &tail)?;
             return Ok(Some(tail));
+        }
+        if let Some((slot, tail)) = tail.filter(|_| !file.may_grow_unsettled.load(Ordering::Acquire)) {
+            self.trim_before_gap(file, slot, &tail);
         }
         let former = file.possible_extenders();
         if !file.grows_unsettled() && !self.is_unpromised(file) {

@@ -1,0 +1,178 @@
+//! Room that growing parts of a file are given before they are written.
+//!
+//! What is true here:
+//! * XFS takes room behind the end of what is appended, as much again as was written without a gap, and gives it back when the
+//!   file is closed. An object of a spread file goes on behind a gap, and what was taken before it then lies inside the object, for
+//!   ever: 40 % more than the bytes of a file were measured. Where room is there already, XFS takes none.
+//! * So on such file systems whoever appends asks for room first, in steps that grow from [`STEP_MIN`] to [`STEP_MAX`], none beyond
+//!   the range; who leaves a gap asks for his own blocks. Nothing is remembered: the steps follow from the write.
+//! * It is advice: no write fails because of it. But it changes the object, so it comes after the note that the object has
+//!   something unsynced.
+//! * Room is only ever added in a file (`fallocate`, size kept). It is taken away only where nobody can write, behind the end: with
+//!   the append lock held, while the object at the end has all that is behind it ([`Core::trim_before_gap`]), and after an unclean
+//!   stop, before the file is used ([`give_back_room`]).
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use polymux_tier::{AllocateMode, ObjectRef, ObjectStat, Tier, TierError, Wait};
+use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
+
+use super::super::{block_after, block_of, start_of};
+use crate::core::Core;
+use crate::error::{ErrorKind, Result};
+use crate::inode::{FileState, reference_of};
+use crate::space::TierHandle;
+use crate::store::ObjectEntry;
+
+/// Least bytes that are asked for at once; what XFS itself takes where it has nothing to go by.
+const STEP_MIN: u64 = 64 << 10;
+
+/// Bytes that may be asked for and not be written, at most.
+const STEP_MAX: u64 = 256 << 10;
+
+/// The room that a write from `position` to `end`, within one range of a file of `size`, is the first to need.
+fn step_of(range_bytes: u64, size: u64, position: u64, end: u64) -> Option<Range<u64>> {
+    let range_start = position / range_bytes * range_bytes;
+    let range_end = range_start + range_bytes;
+    if position > size {
+        // It leaves a gap, and nobody knows whether more follows.
+        return Some(start_of(block_of(position))..start_of(block_after(end)).min(range_end));
+    }
+    let reached = |position: u64| match position - range_start {
+        0 => 0,
+        offset if offset <= STEP_MAX => offset.next_power_of_two().max(STEP_MIN).min(range_bytes),
+        offset => offset.next_multiple_of(STEP_MAX).min(range_bytes),
+    };
+    let (before, after) = (reached(position), reached(end.min(range_end)));
+    (end > size && after > before).then(|| range_start + before..range_start + after)
+}
+
+impl Core {
+    /// Gives an object of a spread file the room that a write is the first to need, where its file system would take more. Called
+    /// after what is written was noted as unsynced.
+    pub(in crate::io) fn make_room_for_growth(
+        &self,
+        file: &FileState,
+        handle: &TierHandle,
+        entry: &ObjectEntry,
+        (position, end): (u64, u64),
+        wait: Wait,
+    ) -> Result<()> {
+        let takes_ahead = handle.get()?.capabilities().allocates_ahead;
+        if !takes_ahead || !file.grows_unsettled() {
+            return Ok(());
+        }
+        let Some(step) = step_of(self.range_bytes(), file.size(), position, end) else { return Ok(()) };
+        if wait == Wait::Never {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let length = step.end - step.start;
+        if handle.headroom() < length {
+            return Ok(());
+        }
+        let made = handle.run(|tier| tier.allocate(reference_of(entry), step.start, length, AllocateMode::KeepSize));
+        if let Err(error) = made {
+            log::debug!("tier `{}`: no room is made ahead of a write: {error}", handle.name);
+        }
+        Ok(())
+    }
+
+    /// Gives back what the file system took behind the end of a file, before the file goes on elsewhere. Called with the append
+    /// lock held, while the object at the end, which is in this slot, has all that is behind it. A failure costs room and nothing
+    /// else.
+    pub(super) fn trim_before_gap(&self, file: &FileState, slot: u8, tail: &ObjectEntry) {
+        let Ok(handle) = self.tiers.by_id(tail.tier) else { return };
+        let takes_ahead = handle.get().is_ok_and(|tier| tier.capabilities().allocates_ahead);
+        if !takes_ahead || handle.is_failing() || handle.is_slow() {
+            return;
+        }
+        let end = file.size();
+        let stat = match handle.run(|tier| tier.stat(reference_of(tail))) {
+            // What somebody else made longer, and we do not know of, stays.
+            Ok(stat) if stat.size <= end && stat.allocated > 0 => stat,
+            _ => return,
+        };
+        // What a program reserved stays, too.
+        let start = start_of(block_after(end.max(file.reserved_end.load(Ordering::Acquire))));
+        file.note_unsynced(slot, end, end);
+        // What was taken ahead follows the end without a gap, and is part of what is allocated.
+        let length = stat.allocated.next_multiple_of(BLOCK_SIZE).min(FILE_SIZE_MAX.saturating_sub(start));
+        if let Err(error) = handle.run(|tier| tier.punch(reference_of(tail), start, length)) {
+            log::debug!("tier `{}`: what was allocated ahead stays: {error}", handle.name);
+        }
+    }
+}
+
+/// Gives back room behind the end of an object for which growth had asked when the volume stopped uncleanly. Called before anybody
+/// uses the file, for an object that has this many bytes of it and no bytes behind its end. Without success the room stays.
+pub(in crate::io) fn give_back_room(
+    tier: &dyn Tier,
+    object: ObjectRef,
+    stat: &ObjectStat,
+    bytes_owned: u64,
+) -> std::result::Result<(), TierError> {
+    if !tier.capabilities().allocates_ahead || stat.allocated <= bytes_owned {
+        return Ok(());
+    }
+    // Cutting an object where it ends frees all that is behind, however far behind.
+    match tier.truncate(object, stat.size) {
+        Ok(()) => tier.sync(object),
+        Err(error) => {
+            log::debug!("room behind the end of object {} stays: {error}", object.id);
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+    const RANGE: u64 = 2048 * KIB;
+
+    /// Steps of writes of so many bytes, one after the other, in the second range of a file; in KiB of the range.
+    fn steps(write_bytes: u64) -> Vec<(u64, u64)> {
+        let writes = (RANGE..2 * RANGE).step_by(usize::try_from(write_bytes).unwrap());
+        let in_kib = |step: Range<u64>| ((step.start - RANGE) / KIB, (step.end - RANGE) / KIB);
+        writes.filter_map(|at| step_of(RANGE, at, at, at + write_bytes)).map(in_kib).collect()
+    }
+
+    #[test]
+    fn a_range_that_is_written_in_order_gets_all_of_its_room_once_in_a_few_steps() {
+        let small = steps(4 * KIB);
+        assert_eq!(small[..5], [(0, 64), (64, 128), (128, 256), (256, 512), (512, 768)]);
+        for steps in [small, steps(128 * KIB), steps(512 * KIB)] {
+            assert!(steps.windows(2).all(|pair| pair[0].1 == pair[1].0), "{steps:?}");
+            assert_eq!((steps[0].0, steps[steps.len() - 1].1), (0, 2048));
+        }
+        assert_eq!(steps(1024 * KIB), [(0, 1024), (1024, 2048)]);
+        assert_eq!(steps(RANGE), [(0, 2048)]);
+    }
+
+    #[test]
+    fn who_leaves_a_gap_takes_his_own_blocks() {
+        for offset in [0, 64 * KIB, 1024 * KIB, 1500 * KIB] {
+            let position = 3 * RANGE + offset;
+            assert_eq!(step_of(RANGE, 2 * RANGE, position, position + 1), Some(position..position + 4 * KIB));
+        }
+        assert_eq!(step_of(RANGE, RANGE, 2 * RANGE - 10, 2 * RANGE), Some(2 * RANGE - 4 * KIB..2 * RANGE));
+    }
+
+    #[test]
+    fn what_is_written_within_the_size_asks_for_nothing() {
+        assert_eq!(step_of(RANGE, 2 * RANGE, RANGE, RANGE + 100 * KIB), None);
+    }
+
+    #[test]
+    fn no_step_leaves_the_range() {
+        for range_bytes in [4 * KIB, 64 * KIB, RANGE] {
+            let step = step_of(range_bytes, range_bytes, range_bytes, 2 * range_bytes);
+            assert_eq!(step, Some(range_bytes..2 * range_bytes));
+        }
+        // A range may have any number of blocks.
+        assert_eq!(step_of(12 * KIB, 12 * KIB, 12 * KIB, 16 * KIB), Some(12 * KIB..24 * KIB));
+        assert_eq!(step_of(12 * KIB, 16 * KIB, 16 * KIB, 24 * KIB), None);
+    }
+}
