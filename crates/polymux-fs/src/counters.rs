@@ -68,9 +68,10 @@ counters!(
     stream_bytes_behind,
     /// Ranges brought into memory ahead of a stream.
     ranges_read_ahead,
-    /// Files that were to be laid out anew because their readers waited for one of several tiers, and bytes that were asked to move for
-    /// them.
-    readers_waited,
+    /// Times that readers of a spread file kept one of its devices busy for a second, files that were laid out anew for them, and bytes
+    /// that were asked to move for it.
+    windows_of_waiting_readers,
+    files_laid_out_for_readers,
     bytes_moved_for_readers,
     /// Times that existing blocks moved to another tier because an overwrite found no room.
     relocations,

@@ -413,8 +413,8 @@ fn a_file_with_one_object_has_no_extents_on_record() {
 /// A volume on tiers that take room ahead, and the tiers.
 fn volume_that_takes_ahead() -> (Volume, Vec<Arc<FaultyTier>>) {
     let tiers = RefCell::new(Vec::new());
-    let mut volume = Volume::wrapping(&[16 * MIB; 2], |_, _| -> Arc<dyn Tier> {
-        let memory = MemoryTier::new("takes ahead", 16 * MIB).with_capabilities(|can| can.allocates_ahead = true);
+    let mut volume = Volume::wrapping(&[64 * MIB; 2], |_, _| -> Arc<dyn Tier> {
+        let memory = MemoryTier::new("takes ahead", 64 * MIB).with_capabilities(|can| can.allocates_ahead = true);
         let tier = Arc::new(FaultyTier::new(Arc::new(memory)));
         tiers.borrow_mut().push(Arc::clone(&tier));
         tier
@@ -478,4 +478,63 @@ fn room_that_growth_had_asked_for_is_given_back_after_a_crash() {
     let (ino, _) = open_again(volume.fs(), "f");
     assert!(read_whole(volume.fs(), ino).expect("read") == content);
     assert_eq!(used(), MIB);
+}
+
+#[test]
+fn a_device_that_fails_syncs_keeps_nobody_from_reading_after_a_crash() {
+    let (mut volume, tiers) = volume_that_takes_ahead();
+    let (_, handle) = create(volume.fs(), "f");
+    let content = data(MIB);
+    write_all(volume.fs(), handle, 0, &content).expect("written");
+    sync(volume.fs(), handle);
+    for tier in &tiers {
+        tier.fail_always(OperationKind::Write, TierError::Io { operation: "writing", errno: Errno::EIO });
+    }
+    write_all(volume.fs(), handle, MIB, &content[..1000]).expect_err("no tier takes it");
+    tiers.iter().for_each(|tier| tier.heal());
+    crash(&mut volume);
+    for tier in &tiers {
+        tier.fail_always(OperationKind::Sync, TierError::Io { operation: "syncing", errno: Errno::EIO });
+    }
+    let (ino, _) = open_again(volume.fs(), "f");
+    assert!(read_whole(volume.fs(), ino).expect("read") == content);
+    tiers.iter().for_each(|tier| tier.heal());
+}
+
+#[test]
+fn room_that_a_program_reserved_is_there_after_a_crash() {
+    let (mut volume, tiers) = volume_that_takes_ahead();
+    let (ino, handle) = create(volume.fs(), "f");
+    write_all(volume.fs(), handle, 0, &data(MIB)).expect("written");
+    let reserved = volume.fs().allocate(&Caller::root(), handle, MIB, 2 * MIB, AllocateKind::KeepSize);
+    reserved.expect("reserved");
+    sync(volume.fs(), handle);
+    let used = || tiers.iter().map(|tier| tier.space().expect("answered").used).sum::<u64>();
+    let before = used();
+    assert!(before >= 3 * MIB, "{before}");
+    crash(&mut volume);
+    assert_eq!(read_whole(volume.fs(), ino).expect("read").len() as u64, MIB);
+    assert_eq!(used(), before);
+}
+
+#[test]
+fn a_file_that_is_moved_as_a_whole_gets_no_room_ahead_and_parts_of_one_do() {
+    let (volume, tiers) = volume_that_takes_ahead();
+    volume.fs().set_steering(PolicyKind::Static, &[]).expect("taken");
+    let (ino, handle) = create(volume.fs(), "f");
+    // More than a mover takes at once.
+    let content = data(45 * MIB);
+    write_all(volume.fs(), handle, 0, &content).expect("written");
+    sync(volume.fs(), handle);
+    let allocates = |tier: usize| tiers[tier].counters().allocates;
+    let moved = |to: &str, range: Option<std::ops::Range<u64>>| {
+        volume.fs().migrate(ino, to, range).expect("taken");
+        while volume.fs().move_step() == polymux_fs::Progress::Worked {}
+    };
+    moved("slow", None);
+    assert_eq!((bytes_on(volume.fs(), ino, "slow"), allocates(1)), (45 * MIB, 0));
+    moved("fast", Some(20 * MIB..24 * MIB));
+    assert_eq!(bytes_on(volume.fs(), ino, "fast"), 4 * MIB);
+    assert!(allocates(0) > 0);
+    assert!(read_whole(volume.fs(), ino).expect("read") == content);
 }

@@ -3,8 +3,8 @@
 //! What is true here:
 //! * A file is laid out as its devices *wrote*. Who reads all of it waits for the device with the largest part for its speed, so the
 //!   time of a reader is the longest of `bytes * time for each byte` over the tiers.
-//! * Bytes only go to tiers that serve this use of the file in less time. So what moved never comes back for the sake of another use,
-//!   and the bytes that can move for one layout are bounded.
+//! * Bytes only go to tiers that are offered before their own and serve this use of the file in less time. So what moved never comes back for
+//!   the sake of another use, and heat, which brings ranges up in the same order, does not work against it.
 //! * A tier gets nothing above its low mark: room is not worth an eviction.
 //! * What would gain less than [`GAIN_MIN_PERCENT`] stays. The bytes that move are about as many percent of the file as are gained.
 
@@ -59,6 +59,8 @@ pub struct ReadBalance {
 #[derive(Clone, Copy, Default)]
 struct Candidate {
     tier: u16,
+    /// In the order in which tiers are offered.
+    place: usize,
     bytes: u64,
     room: u64,
     cost: u128,
@@ -78,14 +80,16 @@ pub fn balance_reads(parts: &[ReadPart], allowed: u64, tiers: &TierTable) -> Opt
     let mut candidates = [Candidate::default(); TIERS];
     let mut count = 0;
     for part in parts.iter().take(TIERS) {
-        let fill = tiers.offered().iter().find(|fill| fill.tier == part.tier);
-        let room = fill.map_or(0, |fill| room_for(fill, allowed));
+        let place = tiers.position(part.tier);
+        let room = place.map_or(0, |place| room_for(&tiers.offered()[place], allowed));
         if part.picoseconds_per_byte == 0 && part.bytes > 0 {
             return None;
         }
         if part.picoseconds_per_byte > 0 && (part.bytes > 0 || room > 0) {
             let cost = u128::from(part.picoseconds_per_byte);
-            candidates[count] = Candidate { tier: part.tier, bytes: part.bytes, room, cost };
+            // From a tier that is not offered nothing can come: none is before it.
+            let place = place.unwrap_or(0);
+            candidates[count] = Candidate { tier: part.tier, place, bytes: part.bytes, room, cost };
             count += 1;
         }
     }
@@ -129,7 +133,8 @@ fn shifts_for(candidates: &[Candidate], time: u128) -> Option<Vec<Shift>> {
             continue;
         }
         let mut spare = (fits - candidate.bytes).min(candidate.room);
-        for (from, bytes) in waiting.iter_mut().filter(|(from, _)| from.cost > candidate.cost) {
+        let may_come = |from: &Candidate| from.cost > candidate.cost && from.place > candidate.place;
+        for (from, bytes) in waiting.iter_mut().filter(|(from, _)| may_come(from)) {
             let shifted = spare.min(*bytes);
             if shifted > 0 {
                 shifts.push(Shift { from: from.tier, to: candidate.tier, bytes: shifted });
@@ -217,6 +222,26 @@ mod tests {
         let parts = [part(0, GB, 500 * MB), part(1, 0, 150 * MB)];
         let balance = balance_reads(&parts, u64::MAX, &roomy(2)).unwrap();
         assert_eq!((balance.shifts.len(), balance.time_now), (0, balance.time_then));
+    }
+
+    #[test]
+    fn nothing_comes_back_for_another_use() {
+        // The second tier is an array of disks: streams come faster from it than from the first, and small reads much more slowly.
+        let streams = [part(0, GB, 500 * MB), part(1, GB, 800 * MB)];
+        assert_eq!(balance_reads(&streams, u64::MAX, &roomy(2)).unwrap().shifts, []);
+        let small = [part(0, GB, 300 * MB), part(1, GB, MB)];
+        let balance = balance_reads(&small, u64::MAX, &roomy(2)).unwrap();
+        assert!(
+            balance.shifts.iter().all(|shift| shift.to == 0) && after(&small, &balance)[0] > 1990 * MB,
+            "{balance:?}"
+        );
+    }
+
+    #[test]
+    fn nothing_is_to_come_from_a_tier_that_is_away() {
+        let parts = [part(0, GB, 660 * MB), part(1, GB, 120 * MB), part(2, GB, 53 * MB)];
+        let balance = balance_reads(&parts, u64::MAX, &roomy(2)).unwrap();
+        assert!(balance.shifts.iter().all(|shift| shift.from != 2), "{balance:?}");
     }
 
     #[test]

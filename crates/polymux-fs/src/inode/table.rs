@@ -200,7 +200,16 @@ impl InodeTable {
 
     /// All inodes in memory, for flushing and reports.
     pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
-        let of = |shard: &Shard| shard.0.read().inodes.values().map(|slot| slot.inode.clone()).collect::<Vec<_>>();
+        self.all_where(|_| true)
+    }
+
+    /// Those of which this is true. It is asked with a lock of the table held.
+    pub(crate) fn all_where(&self, is_wanted: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
+        let of = |shard: &Shard| {
+            let shard = shard.0.read();
+            let wanted = shard.inodes.values().filter(|slot| is_wanted(&slot.inode));
+            wanted.map(|slot| slot.inode.clone()).collect::<Vec<_>>()
+        };
         self.shards.iter().flat_map(of).collect()
     }
 }

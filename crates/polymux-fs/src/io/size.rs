@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use polymux_tier::{TierError, Wait};
 
-use super::spread::give_back_room;
+use super::spread::{OwnedBytes, give_back_room};
 use super::start_of;
 use super::truncate::cut_damage;
 use crate::blockmap::Owner;
@@ -132,13 +132,19 @@ impl Core {
                 continue;
             }
             let owned = runs.iter().filter(|run| run.owner == Some(Owner::Slot(slot)));
-            let bytes_owned: u64 = owned.map(|run| start_of(run.end) - start_of(run.start)).sum();
-            let owns_bytes = bytes_owned > 0;
+            let owned = owned.fold(OwnedBytes::default(), |owned, run| OwnedBytes {
+                bytes: owned.bytes + start_of(run.end) - start_of(run.start),
+                end: start_of(run.end).min(size),
+            });
+            let owns_bytes = owned.bytes > 0;
             let may_have_room = objects.len() > 1 && extender != Some(slot);
             let reference = reference_of(entry);
             handle.run(|tier| match tier.stat(reference) {
                 Ok(stat) if stat.size > size => tier.truncate(reference, size).and_then(|()| tier.sync(reference)),
-                Ok(stat) if may_have_room => give_back_room(tier, reference, &stat, bytes_owned),
+                Ok(stat) if may_have_room => {
+                    give_back_room(tier, reference, &stat, &owned);
+                    Ok(())
+                }
                 // Recorded, made, not durable, and not needed for any byte yet: made again.
                 Err(TierError::NotFound(_)) if !owns_bytes => tier.create(reference),
                 // A missing object that owns bytes shows when they are read.

@@ -17,7 +17,7 @@ mod room;
 mod switch;
 
 pub(super) use floor::{Recorded, join};
-pub(super) use room::give_back_room;
+pub(super) use room::{OwnedBytes, give_back_room};
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,31 +1,32 @@
-//! Spread files whose readers waited for one of the tiers are laid out anew, once the tiers have nothing else to do (P13, BW_Move).
+//! Spread files whose readers waited for one of the tiers are laid out anew, once these have nothing else to do (P13, BW_Move;
+//! docs/design/0021).
 //!
 //! What is true here:
 //! * A file is laid out as its devices write. What devices read in another proportion waits, when it is read, for the one with the
 //!   largest part for its speed, while the others idle.
-//! * Only what was seen counts: how files were read in a window of a second, and whether that kept a device busy. How fast devices serve
-//!   such reads was measured (docs/design/0019); where it was not, nothing moves.
-//! * Nothing moves beside programs: the tiers of a file had nothing to do for [`IDLE_MIN`] before.
-//! * What moves goes up, and below the low mark (`polymux_policy::balance_reads`).
+//! * How fast devices serve such reads was measured (docs/design/0019); where it was not, nothing moves.
+//! * Nothing is planned beside programs: the tiers of a file had nothing to do for [`window::REST_MIN`] before. What was planned goes on as
+//!   all moves do.
+//! * What moves goes up in the order of the tiers, off the tier that it was planned for, and below the low mark of the target
+//!   (`polymux_policy::balance_reads`). A file has one plan at a time.
 //! * What waits is in memory, and bounded. Who is forgotten waits until he is read again.
 //!
 //! ```text
-//!  reads ──► heat::ReadUses ──► each second: was a device busy with them? ──► waiting files ──► idle: a job for each target
+//!  reads ──► heat::ReadUses ──► `window`: was a device busy with them? ──► waiting files ──► at rest: `layout`: jobs by source and target
 //! ```
 
 mod layout;
+mod window;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use polymux_policy::{ReadBalance, TierTable, balance_reads};
 use polymux_types::sync::Mutex;
-use polymux_types::{Ino, TierId};
+use polymux_types::{ByteSize, Ino, TierId};
 
-use self::layout::{bundles_of, parts_of};
-use super::facts::bytes_mapped_on;
+use self::layout::{NodeMoves, Shares, moves_for, parts_of, shares_of};
 use super::planner::note_coming;
 use crate::core::Core;
 use crate::counters::Counters;
@@ -33,21 +34,7 @@ use crate::error::Result;
 use crate::heat::ReadUse;
 use crate::inode::{FileState, Inode};
 use crate::placement::Context;
-use crate::report::{Destination, MoveReason};
-use crate::space::TierHandle;
-
-/// Least length of a window.
-const WINDOW_MIN: Duration = Duration::from_secs(1);
-
-/// Part of a window in percent for which reads must have kept a device busy. Not all of it: what was measured is not exact, and the
-/// window begins and ends at any time.
-const BUSY_PERCENT_MIN: u128 = 70;
-
-/// What would have kept one busy for more of the window came from memory, at least in part.
-const BUSY_PERCENT_MAX: u128 = 150;
-
-/// How long the tiers must have had nothing to do.
-const IDLE_MIN: Duration = Duration::from_secs(2);
+use crate::report::MoveReason;
 
 /// Files that wait.
 const WAITING_MAX: usize = 1024;
@@ -64,17 +51,40 @@ pub(crate) struct ReadersWaited {
 #[derive(Debug, Default)]
 struct State {
     window_began: Duration,
+    /// Bytes that each tier had read for anybody when it began.
+    bytes_read: BTreeMap<TierId, u64>,
+    /// When each tier was seen to have something to do last.
+    busy_seen: BTreeMap<TierId, Duration>,
     /// Files to be laid out anew, and how they were read.
     waiting: BTreeMap<Ino, ReadUse>,
-    /// When a tier was seen to have something to do.
-    busy_seen: Duration,
+    /// Where the look through them goes on.
+    next: Ino,
+    /// Times that something was planned: of a large file another sample is looked at each time.
+    plans: u64,
 }
 
-impl ReadersWaited {
-    /// Files to be laid out anew, and how they were read.
-    pub(super) fn waiting(&self) -> BTreeMap<Ino, ReadUse> {
-        self.state.lock().waiting.clone()
+impl State {
+    /// The next files that wait, from where the look ended.
+    fn take_turn(&mut self) -> Vec<(Ino, ReadUse)> {
+        let (before, from) = (self.waiting.range(..self.next), self.waiting.range(self.next..));
+        let turn: Vec<_> = from.chain(before).take(FILES_PER_STEP).map(|(ino, reads)| (*ino, *reads)).collect();
+        self.next = turn.last().map_or(Ino(0), |(ino, _)| Ino(ino.0.saturating_add(1)));
+        turn
     }
+}
+
+/// How a file lies for its readers, and what of it moves.
+pub(super) struct FilePlan {
+    balance: ReadBalance,
+    pub(super) moves: Vec<NodeMoves>,
+}
+
+/// What becomes of a file that waits.
+enum Turn {
+    /// Its tiers have something to do, or it is being moved.
+    Later,
+    /// Its moves are planned, or it needs none.
+    Over,
 }
 
 impl Core {
@@ -84,160 +94,121 @@ impl Core {
             return Ok(false);
         }
         self.end_window_of_readers();
-        // Asked in any case: it looks at the tiers.
-        let is_idle = self.tiers_had_nothing_to_do();
-        if !is_idle || self.why_nothing_moves().is_some() {
+        let at_rest = self.tiers_at_rest();
+        if at_rest.is_empty() || self.why_nothing_moves().is_some() {
             return Ok(false);
         }
-        let waiting: Vec<(Ino, ReadUse)> = {
-            let state = self.readers_waited.state.lock();
-            state.waiting.iter().take(FILES_PER_STEP).map(|(ino, reads)| (*ino, *reads)).collect()
-        };
-        if waiting.is_empty() {
+        let turn = self.readers_waited.state.lock().take_turn();
+        if turn.is_empty() {
             return Ok(false);
         }
         let mut table = self.planning_table();
-        let mut has_submitted = false;
-        for (ino, reads) in &waiting {
-            self.readers_waited.state.lock().waiting.remove(ino);
-            match self.lay_out_for_readers(*ino, reads, &mut table) {
-                Ok(submitted) => has_submitted |= submitted,
+        let mut has_planned = false;
+        for (ino, reads) in &turn {
+            match self.lay_out_for_readers(*ino, reads, &at_rest, &mut table) {
+                Ok(Turn::Later) => continue,
+                Ok(Turn::Over) => has_planned = true,
                 Err(error) => self.pass_over(*ino, &error),
             }
+            self.readers_waited.state.lock().waiting.remove(ino);
         }
-        Ok(has_submitted || waiting.len() == FILES_PER_STEP)
+        Ok(has_planned)
     }
 
-    /// Looks at what was read, where a window is over.
-    fn end_window_of_readers(&self) {
-        let now = self.clock.elapsed();
-        let length = {
-            let mut state = self.readers_waited.state.lock();
-            let length = now.saturating_sub(state.window_began);
-            if length < WINDOW_MIN {
-                return;
-            }
-            state.window_began = now;
-            length
-        };
-        let uses = self.read_uses.take();
-        if uses.is_empty() {
-            return;
-        }
-        let busy = self.busy_tiers(&uses, length);
-        let waits = |ino: &Ino| {
-            let inode = self.inode(*ino).ok()?;
-            let file = inode.file()?;
-            Some(busy.iter().any(|tier| bytes_mapped_on(file, *tier) > 0))
-        };
-        for (ino, reads) in uses.into_iter().filter(|(ino, _)| waits(ino) == Some(true)) {
-            let mut state = self.readers_waited.state.lock();
-            if state.waiting.len() < WAITING_MAX || state.waiting.contains_key(&ino) {
-                if state.waiting.insert(ino, reads).is_none() {
-                    Counters::count(&self.counters.readers_waited);
-                }
-            }
-        }
-    }
-
-    /// Tiers that reads like these kept busy, as far as is known.
-    fn busy_tiers(&self, uses: &BTreeMap<Ino, ReadUse>, length: Duration) -> Vec<TierId> {
-        let mut times: BTreeMap<u16, u128> = BTreeMap::new();
-        for (ino, reads) in uses {
-            let Ok(inode) = self.inode(*ino) else { continue };
-            let Some(file) = inode.file() else { continue };
-            for part in parts_of(self, file, reads) {
-                // Each tier has served its part of what was read.
-                let served = u128::from(reads.bytes()) * u128::from(part.bytes) / u128::from(file.size().max(1));
-                *times.entry(part.tier).or_default() += served * u128::from(part.picoseconds_per_byte);
-            }
-        }
-        let percent = |time: u128| time * 100 / (length.as_nanos().max(1) * 1000);
-        let is_of_memory = times.values().any(|time| percent(*time) > BUSY_PERCENT_MAX);
-        let is_busy = |time: u128| percent(time) >= BUSY_PERCENT_MIN && !is_of_memory;
-        times.into_iter().filter(|(_, time)| is_busy(*time)).map(|(tier, _)| TierId(tier)).collect()
-    }
-
-    /// Whether no program used a tier lately, and nothing is on its way to one.
-    fn tiers_had_nothing_to_do(&self) -> bool {
-        let now = self.clock.elapsed();
-        let has_work = |handle: &Arc<TierHandle>| {
-            // Asking for the load ends an interval that nobody else ends.
-            let load = handle.schedule.load(now);
-            load.queue_depth > load.mover_queue_depth
-                || handle.schedule.foreground_is_active(now)
-                || handle.bytes_behind() > 0
-        };
-        let is_busy = self.tiers.all().iter().any(has_work);
-        let mut state = self.readers_waited.state.lock();
-        if is_busy {
-            state.busy_seen = now;
-        }
-        now.saturating_sub(state.busy_seen) >= IDLE_MIN
-    }
-
-    /// Plans what of a file moves up for its readers.
-    fn lay_out_for_readers(&self, ino: Ino, reads: &ReadUse, table: &mut TierTable) -> Result<bool> {
+    /// Plans what of a file moves up for its readers, where its tiers have nothing else to do.
+    fn lay_out_for_readers(
+        &self,
+        ino: Ino,
+        reads: &ReadUse,
+        at_rest: &[TierId],
+        table: &mut TierTable,
+    ) -> Result<Turn> {
         let inode = self.inode(ino)?;
-        let Some(file) = inode.file() else { return Ok(false) };
+        let Some(file) = inode.file() else { return Ok(Turn::Over) };
+        if inode.common.read().links == 0 {
+            return Ok(Turn::Over);
+        }
+        let is_at_rest = file.layout.read().objects.iter().all(|entry| at_rest.contains(&entry.tier));
+        if !is_at_rest || !self.moves.jobs_of(ino, self.clock.elapsed()).is_empty() {
+            return Ok(Turn::Later);
+        }
         self.ensure_size(&inode, file)?;
-        let Some(balance) = self.balance_of(file, &self.context_of(&inode), reads, table) else { return Ok(false) };
-        let mut has_submitted = false;
-        for (tier, bundle) in bundles_of(file, &balance.shifts) {
-            let (bytes, target) = (bundle.bytes, TierId(tier));
-            let ranges = bundle.into_ranges();
-            if self.submit_move(ino, ranges, Destination::To(target), MoveReason::Rebalance, bytes).is_some() {
-                note_coming(table, tier, bytes);
+        let Some(plan) = self.plan_for_readers(file, &self.context_of(&inode), reads, table) else {
+            return Ok(Turn::Over);
+        };
+        if plan.moves.iter().any(|moves| !at_rest.contains(&moves.to)) {
+            return Ok(Turn::Later);
+        }
+        if !plan.moves.is_empty() {
+            Counters::count(&self.counters.files_laid_out_for_readers);
+            self.readers_waited.state.lock().plans += 1;
+        }
+        for NodeMoves { from, to, bundle } in plan.moves {
+            let bytes = bundle.bytes;
+            let job = self.submit_move_off(ino, bundle.into_ranges(), (from, to), MoveReason::Rebalance, bytes);
+            if job.is_some() {
+                note_coming(table, to.0, bytes);
                 self.counters.bytes_moved_for_readers.fetch_add(bytes, Ordering::Relaxed);
-                self.write_budget.charge(target, bytes, self.logical_clock.now());
-                has_submitted = true;
+                self.write_budget.charge(to, bytes, self.logical_clock.now());
             }
         }
-        Ok(has_submitted)
+        Ok(Turn::Over)
     }
 
     /// How a file lies for its readers; `None` where that is nobody's business, or not known.
-    pub(super) fn balance_of(
+    pub(super) fn plan_for_readers(
         &self,
         file: &FileState,
         context: &Context,
         reads: &ReadUse,
         table: &TierTable,
-    ) -> Option<ReadBalance> {
+    ) -> Option<FilePlan> {
         if !context.policy.balances_reads() || file.is_passed_through() {
             return None;
         }
-        balance_reads(&parts_of(self, file, reads), context.allowed, table)
+        let mut table = *table;
+        table.prefer(&context.preferred);
+        let shares: Shares = shares_of(file, self.readers_waited.state.lock().plans);
+        let balance = balance_reads(&parts_of(self, &shares, reads), context.allowed, &table)?;
+        let moves = moves_for(shares, &balance.shifts);
+        Some(FilePlan { balance, moves })
+    }
+
+    /// Files to be laid out anew, and how they were read.
+    pub(super) fn files_of_waiting_readers(&self) -> BTreeMap<Ino, ReadUse> {
+        self.readers_waited.state.lock().waiting.clone()
     }
 
     /// A sentence about a file whose readers waited, where it is to be laid out anew, or where nobody could tell whether it should be.
     pub(super) fn explain_readers(&self, inode: &Inode, file: &FileState) -> Option<String> {
+        let context = self.context_of(inode);
+        if !context.policy.balances_reads() {
+            return None;
+        }
         let waiting = self.readers_waited.state.lock().waiting.get(&inode.ino).copied();
-        let Some(reads) = waiting else { return self.explain_unknown_speeds(inode, file) };
-        let balance = self.balance_of(file, &self.context_of(inode), &reads, &self.planning_table())?;
-        let bytes: u64 = bundles_of(file, &balance.shifts).values().map(|bundle| bundle.bytes).sum();
-        let slowest = self.name_of_tier(TierId(balance.slowest));
-        let percent = balance.time_then * 100 / balance.time_now.max(1);
-        let size = polymux_types::ByteSize(bytes);
+        let Some(reads) = waiting else { return self.explain_unknown_speeds(file) };
+        let plan = self.plan_for_readers(file, &context, &reads, &self.planning_table())?;
+        let bytes: u64 = plan.moves.iter().map(|moves| moves.bundle.bytes).sum();
+        let slowest = self.name_of_tier(TierId(plan.balance.slowest));
+        let percent = plan.balance.time_then * 100 / plan.balance.time_now.max(1);
+        let size = ByteSize(bytes);
         (bytes > 0).then(|| {
             format!(
-                "Its readers waited for tier `{slowest}`: {size} go up when the tiers have nothing else to do, and reading it then takes \
-                 {percent} % of the time."
+                "Its readers waited for a tier, most for `{slowest}`: {size} go up when its tiers have nothing else to do. To read all of \
+                 it takes {percent} % of the time then."
             )
         })
     }
 
-    fn explain_unknown_speeds(&self, inode: &Inode, file: &FileState) -> Option<String> {
-        let streams = ReadUse { stream_bytes: 1, ..ReadUse::default() };
-        let parts = parts_of(self, file, &streams);
-        let parts = parts.iter().filter(|part| part.bytes > 0);
-        let unknown = parts.clone().find(|part| part.picoseconds_per_byte == 0)?;
-        let is_spread = parts.count() > 1 && self.context_of(inode).policy.balances_reads();
-        let (tier, volume) = (self.name_of_tier(TierId(unknown.tier)), &self.name);
-        is_spread.then(|| {
-            format!(
-                "It stays laid out as it was written: how fast tier `{tier}` is read is not known (`polymux tier measure {volume}`)."
-            )
-        })
+    fn explain_unknown_speeds(&self, file: &FileState) -> Option<String> {
+        let tiers: Vec<TierId> = file.layout.read().objects.iter().map(|entry| entry.tier).collect();
+        let is_unknown = |tier: &TierId| {
+            self.tiers.by_id(*tier).is_ok_and(|handle| handle.look_at_profile(|profile| profile.measured.is_none()))
+        };
+        let unknown = tiers.iter().copied().find(is_unknown).filter(|_| tiers.len() > 1)?;
+        let (tier, volume) = (self.name_of_tier(unknown), &self.name);
+        Some(format!(
+            "It stays laid out as it was written: how fast tier `{tier}` is read is not known (`polymux tier measure {volume}`)."
+        ))
     }
 }

@@ -10,7 +10,7 @@ use polymux_types::TierId;
 use super::Interrupt;
 use super::copy::StopRule;
 use super::pace::is_unwanted;
-use super::part::{Beginning, Part, Selection};
+use super::part::{Beginning, Gaps, Part, Selection};
 use super::queue::{Job, Scope};
 use crate::blockmap::BLOCKS_PER_NODE;
 use crate::core::Core;
@@ -133,7 +133,7 @@ impl Core {
                 Err(error) => return ended_at_once(job, Outcome::Interrupted(error.into())),
             }
         }
-        let selection = Selection { from: job.source_only(), target };
+        let (selection, is_whole) = (Selection { from: job.source_only(), target }, job.is_whole);
         let Scope::Ranges(ranges) = &mut job.scope else { unreachable!("the whole became a range above") };
         // A part whose writers are kept out is one node. Where there are no holes, an object is all of its file or nothing.
         let (form, nodes_max) = match self.holds_parts(target) {
@@ -146,7 +146,8 @@ impl Core {
         if taken.is_empty() {
             return ended_at_once(job, Outcome::Over);
         }
-        let (part, outcome) = match self.begin_part(&inode, &taken, selection) {
+        let gaps = if is_whole && selection.leaves_nothing(&inode) { Gaps::None } else { Gaps::Follow };
+        let (part, outcome) = match self.begin_part(&inode, &taken, (selection, gaps)) {
             Ok(Beginning::Part(part)) => (Some(part), None),
             Ok(Beginning::NothingToMove) => (None, Some(Outcome::Advanced)),
             Ok(Beginning::Busy) => (None, Some(Outcome::Again)),

@@ -14,7 +14,7 @@ use polymux_tier::{AllocateMode, SeekTarget, TierError, Wait};
 use polymux_types::limits::BLOCK_SIZE;
 
 use super::Interrupt;
-use super::part::{Part, WriteBehind};
+use super::part::{Gaps, Part, WriteBehind};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::inode::reference_of;
@@ -29,23 +29,6 @@ pub(super) enum StopRule {
     WhenAsked,
     /// It is short, and its writers are kept out.
     Never,
-}
-
-/// Whether an object goes on behind a gap after a part was copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gaps {
-    Follow,
-    /// The part is the whole file. Room that was asked for beforehand would keep XFS from giving back, when the object is
-    /// closed, what it takes behind bytes that are appended later.
-    None,
-}
-
-fn gaps_of(part: &Part) -> Gaps {
-    let end = block_after(part.file().size());
-    match part.ranges.as_slice() {
-        [all] if all.start == 0 && all.end >= end => Gaps::None,
-        _ => Gaps::Follow,
-    }
 }
 
 type Outcome<T> = std::result::Result<T, Interrupt>;
@@ -138,7 +121,7 @@ impl Core {
             self.read_ahead(&from, source, next..data.end.min(next + length));
             // The rest lies beyond the end of the source's object: a hole.
             let filled = &buffer[..count];
-            let (target, behind, gaps) = (part.target, part.behind.take(), gaps_of(part));
+            let (target, behind, gaps) = (part.target, part.behind.take(), part.gaps);
             self.paced(part, &to, (Direction::Write, count as u64), rule, |to| {
                 self.write_to_target((&target, gaps), to, position, filled)?;
                 wait_for(to, behind);

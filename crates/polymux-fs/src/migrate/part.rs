@@ -31,6 +31,15 @@ pub(super) enum TargetObject {
     New,
 }
 
+/// Whether the object on the target goes on behind gaps when all that is wanted has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gaps {
+    Follow,
+    /// All of the file comes. Room that is asked for beforehand would keep XFS from giving back, when the object is closed, what it
+    /// takes behind bytes that are appended later.
+    None,
+}
+
 /// Whole nodes of one file that are being moved.
 pub(super) struct Part {
     pub(super) inode: Arc<Inode>,
@@ -39,6 +48,7 @@ pub(super) struct Part {
     pub(super) from: Option<TierId>,
     pub(super) target: ObjectEntry,
     pub(super) target_object: TargetObject,
+    pub(super) gaps: Gaps,
     /// Whole nodes, in order, apart.
     pub(super) ranges: Vec<Range<u64>>,
     /// Disowned records of the target's range, kept from being carried out while the part is under way.
@@ -106,6 +116,12 @@ impl Selection {
         tier != self.target && self.from.is_none_or(|from| from == tier)
     }
 
+    /// Whether the target has all of a file when everything was moved that is taken of it.
+    pub(super) fn leaves_nothing(self, inode: &Inode) -> bool {
+        let stays = |tier: TierId| tier != self.target && !self.takes(tier);
+        inode.file().is_some_and(|file| !file.layout.read().objects.iter().any(|entry| stays(entry.tier)))
+    }
+
     /// The runs within `ranges` that are moved. The last one reaches to the end of all blocks where its range holds the end
     /// of the file; a range behind the end has none, so that what a file once was leaves nothing behind in its map.
     pub(super) fn runs(self, layout: &Layout, ranges: &[Range<u64>], size: u64) -> Vec<(Run, ObjectEntry)> {
@@ -133,7 +149,7 @@ impl Core {
         &self,
         inode: &Arc<Inode>,
         wanted: &[Range<u64>],
-        selection: Selection,
+        (selection, gaps): (Selection, Gaps),
     ) -> std::result::Result<Beginning, Interrupt> {
         let Some(file) = inode.file() else { return Ok(Beginning::NothingToMove) };
         self.ensure_size(inode, file)?;
@@ -172,6 +188,7 @@ impl Core {
                     from: selection.from,
                     target: entry,
                     target_object,
+                    gaps,
                     ranges,
                     claims,
                     error_sequence: file.error_sequence.load(Ordering::Acquire),

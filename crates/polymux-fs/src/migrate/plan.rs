@@ -79,7 +79,7 @@ impl Core {
 
     /// What goes up for readers who waited, as soon as the tiers have nothing else to do.
     fn plan_all_readers(&self, policy: PolicyKind, table: &mut TierTable, sums: &mut Sums) -> Result<()> {
-        for (ino, reads) in self.readers_waited.waiting() {
+        for (ino, reads) in self.files_of_waiting_readers() {
             let Ok(inode) = self.inode(ino) else { continue };
             let Some(file) = inode.file() else { continue };
             if let Err(error) = self.ensure_size(&inode, file) {
@@ -87,11 +87,10 @@ impl Core {
                 continue;
             }
             let context = self.context_under(&inode, policy);
-            let Some(balance) = self.balance_of(file, &context, &reads, table) else { continue };
-            for shift in &balance.shifts {
-                note_coming(table, shift.to, shift.bytes);
-                let key = (MoveReason::Rebalance, TierId(shift.from), TierId(shift.to), ino);
-                *sums.entry(key).or_default() += shift.bytes;
+            let Some(plan) = self.plan_for_readers(file, &context, &reads, table) else { continue };
+            for moves in &plan.moves {
+                note_coming(table, moves.to.0, moves.bundle.bytes);
+                *sums.entry((MoveReason::Rebalance, moves.from, moves.to, ino)).or_default() += moves.bundle.bytes;
             }
         }
         Ok(())

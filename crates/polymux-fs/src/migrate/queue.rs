@@ -123,7 +123,7 @@ struct State {
     busy_files: HashSet<Ino>,
     busy_tiers: HashSet<TierId>,
     /// What is wanted already: the same is not taken in twice.
-    wanted: BTreeSet<(Ino, u16, bool, MoveReason)>,
+    wanted: BTreeSet<Wanted>,
 }
 
 /// All jobs of a volume.
@@ -141,10 +141,13 @@ pub(super) struct Batch {
     pub(super) jobs: Vec<Job>,
 }
 
-fn wanted_key(job: &Job) -> (Ino, u16, bool, MoveReason) {
+/// What must not be wanted twice: of a file, off a tier, to one or away from one, for the same reason.
+type Wanted = (Ino, Option<TierId>, TierId, bool, MoveReason);
+
+fn wanted_key(job: &Job) -> Wanted {
     match job.destination {
-        Destination::To(tier) => (job.ino, tier.0, true, job.reason),
-        Destination::AwayFrom(tier) => (job.ino, tier.0, false, job.reason),
+        Destination::To(tier) => (job.ino, job.leaves, tier, true, job.reason),
+        Destination::AwayFrom(tier) => (job.ino, job.leaves, tier, false, job.reason),
     }
 }
 

@@ -275,7 +275,7 @@ impl Core {
     }
 
     /// As [`Core::submit_move`], and the bytes count as leaving a tier until the job ends.
-    fn submit_move_off(
+    pub(super) fn submit_move_off(
         &self,
         ino: Ino,
         ranges: Option<Vec<std::ops::Range<u64>>>,

@@ -126,7 +126,10 @@ impl Measurement {
     #[must_use]
     pub fn random_read_picoseconds(&self, request_bytes: u64) -> Option<u64> {
         let mut of_sizes: BTreeMap<u64, u64> = BTreeMap::new();
-        for point in self.of(Direction::Read, Pattern::Random).filter(|point| point.bytes_per_second > 0) {
+        for point in self
+            .of(Direction::Read, Pattern::Random)
+            .filter(|point| point.bytes_per_second > 0 && point.request_bytes > 0)
+        {
             let bytes = u64::from(point.request_bytes);
             let time = bytes.saturating_mul(PICOSECONDS) / point.bytes_per_second;
             let least = of_sizes.entry(bytes).or_insert(time);

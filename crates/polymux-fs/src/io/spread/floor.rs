@@ -139,6 +139,7 @@ impl Core {
             Ok(Some(Recorded::Yes)) => {}
             recorded => return Ok(recorded?.unwrap_or(Recorded::Yes)),
         }
+        file.unsettled_anew();
         Counters::count(&self.counters.settles);
         Counters::count(&self.counters.spread_floors);
         Ok(Recorded::Yes)
@@ -223,13 +224,13 @@ impl Core {
         let look_ms = interval_ms / LOOKS_PER_INTERVAL;
         self.settle_due_ms.store(now_ms.saturating_add(look_ms), Ordering::Relaxed);
         let mut outcome = Ok(());
-        for inode in self.inodes.all() {
+        for inode in self.inodes.all_where(|inode| inode.file().is_some_and(FileState::may_grow_unsettled)) {
             let Some(file) = inode.file() else { continue };
             let Some(since_ms) = file.unsettled_since_ms(now_ms) else { continue };
-            let is_due = now_ms.saturating_sub(since_ms) >= interval_ms - look_ms;
+            // It may have been one look before it was seen, and the next one may come late.
+            let is_due = now_ms.saturating_sub(since_ms) >= interval_ms - 2 * look_ms;
             // A tier that does not answer would keep the thread, and with it all that the volume does in the background.
             if is_due && !self.waits_for_slow_tier(file) {
-                file.unsettled_anew();
                 outcome = outcome.and(self.sync_file(&inode, file));
             }
         }

@@ -15,7 +15,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use polymux_tier::{AllocateMode, ObjectRef, ObjectStat, Tier, TierError, Wait};
+use polymux_tier::{AllocateMode, ObjectRef, ObjectStat, Tier, Wait};
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 
 use super::super::{block_after, block_of, start_of};
@@ -30,6 +30,9 @@ const STEP_MIN: u64 = 64 << 10;
 
 /// Bytes that may be asked for and not be written, at most.
 const STEP_MAX: u64 = 256 << 10;
+
+/// Room that a file system counts for its own notes about an object.
+const ROOM_OF_MAPS: u64 = 64 << 10;
 
 /// The room that a write from `position` to `end`, within one range of a file of `size`, is the first to need.
 fn step_of(range_bytes: u64, size: u64, position: u64, end: u64) -> Option<Range<u64>> {
@@ -71,7 +74,8 @@ impl Core {
         if handle.headroom() < length {
             return Ok(());
         }
-        let made = handle.run(|tier| tier.allocate(reference_of(entry), step.start, length, AllocateMode::KeepSize));
+        // A wish that is refused tells nothing of the tier.
+        let made = handle.get()?.allocate(reference_of(entry), step.start, length, AllocateMode::KeepSize);
         if let Err(error) = made {
             log::debug!("tier `{}`: no room is made ahead of a write: {error}", handle.name);
         }
@@ -83,12 +87,12 @@ impl Core {
     /// else.
     pub(super) fn trim_before_gap(&self, file: &FileState, slot: u8, tail: &ObjectEntry) {
         let Ok(handle) = self.tiers.by_id(tail.tier) else { return };
-        let takes_ahead = handle.get().is_ok_and(|tier| tier.capabilities().allocates_ahead);
-        if !takes_ahead || handle.is_failing() || handle.is_slow() {
+        let Some(tier) = handle.present() else { return };
+        if !tier.capabilities().allocates_ahead || handle.is_failing() || handle.is_slow() {
             return;
         }
         let end = file.size();
-        let stat = match handle.run(|tier| tier.stat(reference_of(tail))) {
+        let stat = match tier.stat(reference_of(tail)) {
             // What somebody else made longer, and we do not know of, stays.
             Ok(stat) if stat.size <= end && stat.allocated > 0 => stat,
             _ => return,
@@ -98,31 +102,35 @@ impl Core {
         file.note_unsynced(slot, end, end);
         // What was taken ahead follows the end without a gap, and is part of what is allocated.
         let length = stat.allocated.next_multiple_of(BLOCK_SIZE).min(FILE_SIZE_MAX.saturating_sub(start));
-        if let Err(error) = handle.run(|tier| tier.punch(reference_of(tail), start, length)) {
+        if let Err(error) = tier.punch(reference_of(tail), start, length) {
             log::debug!("tier `{}`: what was allocated ahead stays: {error}", handle.name);
         }
     }
 }
 
 /// Gives back room behind the end of an object for which growth had asked when the volume stopped uncleanly. Called before anybody
-/// uses the file, for an object that has this many bytes of it and no bytes behind its end. Without success the room stays.
-pub(in crate::io) fn give_back_room(
-    tier: &dyn Tier,
-    object: ObjectRef,
-    stat: &ObjectStat,
-    bytes_owned: u64,
-) -> std::result::Result<(), TierError> {
-    if !tier.capabilities().allocates_ahead || stat.allocated <= bytes_owned {
-        return Ok(());
+/// uses the file, for an object that has these bytes of it. What is more than growth asks for was reserved by a program, and stays, as
+/// does room where the object ends before its last byte of the file. Without success the room stays, too.
+pub(in crate::io) fn give_back_room(tier: &dyn Tier, object: ObjectRef, stat: &ObjectStat, owned: &OwnedBytes) {
+    let surplus = stat.allocated.saturating_sub(owned.bytes);
+    let is_of_growth = surplus > 0 && surplus <= STEP_MAX + ROOM_OF_MAPS && stat.size >= owned.end;
+    if !tier.capabilities().allocates_ahead || !is_of_growth {
+        return;
     }
     // Cutting an object where it ends frees all that is behind, however far behind.
-    match tier.truncate(object, stat.size) {
-        Ok(()) => tier.sync(object),
-        Err(error) => {
-            log::debug!("room behind the end of object {} stays: {error}", object.id);
-            Ok(())
-        }
+    let given = tier.truncate(object, stat.size).and_then(|()| tier.sync(object));
+    if let Err(error) = given {
+        log::debug!("room behind the end of object {} stays: {error}", object.id);
     }
+}
+
+/// What an object has of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::io) struct OwnedBytes {
+    /// How many bytes,
+    pub(in crate::io) bytes: u64,
+    /// and where the last of them ends.
+    pub(in crate::io) end: u64,
 }
 
 #[cfg(test)]

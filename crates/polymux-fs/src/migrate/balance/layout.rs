@@ -1,40 +1,88 @@
 //! How a file lies on its tiers, what reading it takes on each, and which of its nodes move.
+//!
+//! What is true here: of a file of more than [`NODES_MAX`] nodes a sample is looked at, and only nodes of the sample move; another sample
+//! is looked at the next time. So neither the look nor a job grows with the file.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
-use std::sync::Arc;
 
 use polymux_policy::{ReadPart, Shift};
 use polymux_tier::measure::Direction;
 use polymux_types::TierId;
 use polymux_types::limits::RANGE_NODE_SIZE;
 
-use super::super::facts::bytes_mapped_on;
+use super::super::facts::blocks_of_node;
 use super::super::planner::Bundle;
-use crate::blockmap::{BLOCKS_PER_NODE, Owner, Run};
+use crate::blockmap::{BLOCKS_PER_NODE, Owner};
 use crate::core::Core;
 use crate::heat::ReadUse;
 use crate::inode::FileState;
-use crate::io::block_after;
+use crate::io::{block_after, start_of};
 use crate::report::TierProfile;
-use crate::space::TierHandle;
+
+/// Nodes of a file that are looked at: all of one of 8 GiB.
+const NODES_MAX: u64 = 4096;
 
 /// Part of the bytes of streams that their first requests have at most.
 const BEGINNINGS_DIVISOR: u64 = 20;
 
 const PICOSECONDS: u128 = 1_000_000_000_000;
 
-/// Picoseconds for each byte that is read in such a way, while the device has as much to do as it likes. `None` where that is not
-/// known, or nothing was read.
-fn picoseconds_per_byte(profile: &TierProfile, reads: &ReadUse) -> Option<u64> {
+/// What tiers have of a file.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    /// One node in so many was looked at.
+    one_in: u64,
+    /// Bytes of the file on each, as far as the sample tells.
+    bytes: BTreeMap<u16, u64>,
+    /// Nodes of the sample that one tier has, in order.
+    nodes: BTreeMap<u16, Vec<u64>>,
+}
+
+/// Nodes that go from one tier to another.
+pub(in super::super) struct NodeMoves {
+    pub(in super::super) from: TierId,
+    pub(in super::super) to: TierId,
+    pub(in super::super) bundle: Bundle,
+}
+
+/// Looks at a file, or at the sample of this number.
+pub(super) fn shares_of(file: &FileState, sample: u64) -> Shares {
+    let end = block_after(file.size());
+    let nodes = end.div_ceil(BLOCKS_PER_NODE);
+    let one_in = nodes.div_ceil(NODES_MAX).max(1);
+    let mut shares = Shares { one_in, ..Shares::default() };
+    let layout = file.layout.read();
+    if layout.objects.is_empty() {
+        return shares;
+    }
+    let mut node = sample % one_in;
+    while node < nodes {
+        let blocks = blocks_of_node(node);
+        let runs = layout.map.runs(blocks.start, blocks.end.min(end));
+        for run in &runs {
+            let Some(Owner::Slot(slot)) = run.owner else { continue };
+            let tier = layout.object(slot).tier.0;
+            *shares.bytes.entry(tier).or_default() += start_of(run.end - run.start).saturating_mul(one_in);
+            if runs.len() == 1 {
+                shares.nodes.entry(tier).or_default().push(node);
+            }
+        }
+        node += one_in;
+    }
+    shares
+}
+
+/// Picoseconds for each byte that is read in such a way, while the device has as much to do as it likes. `None` where that was not
+/// measured, or nothing was read.
+pub(super) fn picoseconds_per_byte(profile: &TierProfile, reads: &ReadUse) -> Option<u64> {
+    let measured = &profile.measured.as_ref()?.measurement;
     let reads = without_beginnings(reads);
     let mut time = 0;
     if reads.stream_bytes > 0 {
-        let bytes_per_second = profile.bytes_per_second(Direction::Read).filter(|bytes| *bytes > 0)?;
+        let bytes_per_second = measured.sequential_bytes_per_second(Direction::Read).filter(|bytes| *bytes > 0)?;
         time += u128::from(reads.stream_bytes) * PICOSECONDS / u128::from(bytes_per_second);
     }
     if let Some(mean) = reads.random_bytes.checked_div(reads.random_requests) {
-        let measured = &profile.measured.as_ref()?.measurement;
         time += u128::from(measured.random_read_picoseconds(mean)?) * u128::from(reads.random_requests);
     }
     let per_byte = time.checked_div(u128::from(reads.bytes()))?;
@@ -50,27 +98,13 @@ fn without_beginnings(reads: &ReadUse) -> ReadUse {
 }
 
 /// What all tiers have of a file, and how long each needs for a byte of it.
-pub(super) fn parts_of(core: &Core, file: &FileState, reads: &ReadUse) -> Vec<ReadPart> {
-    let part = |handle: &Arc<TierHandle>| ReadPart {
+pub(super) fn parts_of(core: &Core, shares: &Shares, reads: &ReadUse) -> Vec<ReadPart> {
+    let part = |handle: &std::sync::Arc<crate::space::TierHandle>| ReadPart {
         tier: handle.id.0,
-        bytes: bytes_mapped_on(file, handle.id),
+        bytes: shares.bytes.get(&handle.id.0).copied().unwrap_or(0),
         picoseconds_per_byte: handle.look_at_profile(|profile| picoseconds_per_byte(profile, reads)).unwrap_or(0),
     };
     core.tiers.all().iter().map(part).collect()
-}
-
-/// Whole nodes of a file that one tier owns, in order.
-fn nodes_on(file: &FileState, tier: TierId) -> Vec<u64> {
-    let end = block_after(file.size());
-    let layout = file.layout.read();
-    let Some(slot) = layout.slot_of(tier) else { return Vec::new() };
-    let owned = layout.map.runs(0, end).into_iter().filter(|run| run.owner == Some(Owner::Slot(slot)));
-    let whole = |run: Run| -> Range<u64> {
-        // The last node may be short.
-        let after = if run.end >= end { run.end.div_ceil(BLOCKS_PER_NODE) } else { run.end / BLOCKS_PER_NODE };
-        run.start.div_ceil(BLOCKS_PER_NODE)..after
-    };
-    owned.flat_map(whole).collect()
 }
 
 /// So many of them, at equal distances: whoever reads any part of the file has all tiers.
@@ -80,42 +114,68 @@ fn spaced(nodes: &[u64], count: usize) -> impl Iterator<Item = u64> {
 }
 
 /// What moves where, in whole nodes. Each node once.
-pub(super) fn bundles_of(file: &FileState, shifts: &[Shift]) -> BTreeMap<u16, Bundle> {
-    let mut bundles: BTreeMap<u16, Bundle> = BTreeMap::new();
-    let mut left: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
+pub(super) fn moves_for(shares: Shares, shifts: &[Shift]) -> Vec<NodeMoves> {
+    let Shares { one_in, mut nodes, .. } = shares;
+    let mut moves = Vec::new();
     for shift in shifts {
-        let nodes = left.entry(shift.from).or_insert_with(|| nodes_on(file, TierId(shift.from)));
-        let count = shift.bytes.saturating_add(RANGE_NODE_SIZE / 2) / RANGE_NODE_SIZE;
-        let chosen: Vec<u64> = spaced(nodes, usize::try_from(count).unwrap_or(usize::MAX)).collect();
-        nodes.retain(|node| chosen.binary_search(node).is_err());
-        let bundle = bundles.entry(shift.to).or_default();
+        let Some(left) = nodes.get_mut(&shift.from) else { continue };
+        let count = (shift.bytes / one_in.max(1)).saturating_add(RANGE_NODE_SIZE / 2) / RANGE_NODE_SIZE;
+        let chosen: Vec<u64> = spaced(left, usize::try_from(count).unwrap_or(usize::MAX)).collect();
+        if chosen.is_empty() {
+            continue;
+        }
+        left.retain(|node| chosen.binary_search(node).is_err());
+        let mut bundle = Bundle::default();
         chosen.iter().for_each(|node| bundle.add(*node, RANGE_NODE_SIZE));
+        moves.push(NodeMoves { from: TierId(shift.from), to: TierId(shift.to), bundle });
     }
-    bundles.retain(|_, bundle| bundle.bytes > 0);
-    bundles
+    moves
 }
 
 #[cfg(test)]
 mod tests {
+    use polymux_tier::measure::{Caveats, Measurement, Pattern, Point, Way};
     use polymux_types::Timestamp;
 
     use super::*;
-    use crate::report::LiveBandwidth;
+    use crate::report::MeasuredProfile;
 
     const MB: u64 = 1_000_000;
 
+    fn measured(points: Vec<Point>) -> TierProfile {
+        let measurement =
+            Measurement { way: Way::Direct, file_bytes: 0, elapsed_ms: 1, caveats: Caveats::default(), points };
+        TierProfile { measured: Some(MeasuredProfile { at: Timestamp::new(1, 0), measurement }), live: Vec::new() }
+    }
+
+    fn point(pattern: Pattern, request_bytes: u32, bytes_per_second: u64) -> Point {
+        Point {
+            direction: Direction::Read,
+            pattern,
+            request_bytes,
+            in_flight: 4,
+            requests: 9,
+            bytes_per_second,
+            median_us: 1,
+            p99_us: 1,
+        }
+    }
+
     #[test]
     fn streams_and_random_reads_count_as_each_takes_the_device() {
-        let at = Timestamp::new(1, 0);
-        let live = LiveBandwidth { direction: Direction::Read, bytes_per_second: 100 * MB, busy_seconds: 9, at };
-        let profile = TierProfile { measured: None, live: vec![live] };
         let streams = ReadUse { stream_bytes: 8 * MB, ..ReadUse::default() };
-        assert_eq!(picoseconds_per_byte(&profile, &streams), Some(10_000));
-        let random = ReadUse { random_bytes: 4096, random_requests: 1, ..ReadUse::default() };
-        assert_eq!(picoseconds_per_byte(&profile, &random), None, "nobody measured small reads");
+        let random = ReadUse { random_bytes: 40_960, random_requests: 10, ..ReadUse::default() };
+        let sequential = point(Pattern::Sequential, 1 << 20, 100 * MB);
+        let alone = measured(vec![sequential]);
+        assert_eq!(picoseconds_per_byte(&alone, &streams), Some(10_000));
+        assert_eq!(picoseconds_per_byte(&alone, &random), None, "nobody measured small reads");
         let begun = ReadUse { stream_bytes: 8 * MB, ..random };
-        assert_eq!(picoseconds_per_byte(&profile, &begun), Some(10_000));
-        assert_eq!(picoseconds_per_byte(&profile, &ReadUse::default()), None);
+        assert_eq!(picoseconds_per_byte(&alone, &begun), Some(10_000), "each stream has a first request");
+        let both = measured(vec![sequential, point(Pattern::Random, 4096, 4096 * 1000)]);
+        assert_eq!(picoseconds_per_byte(&both, &random), Some(1_000_000_000 / 4096));
+        let mixed = ReadUse { stream_bytes: 40_960, ..random };
+        assert_eq!(picoseconds_per_byte(&both, &mixed), Some((10_000_000_000 + 409_600_000) / 81_920));
+        assert_eq!(picoseconds_per_byte(&both, &ReadUse::default()), None);
         assert_eq!(picoseconds_per_byte(&TierProfile::default(), &streams), None);
     }
 
@@ -126,5 +186,17 @@ mod tests {
         assert_eq!(chosen, [100, 125, 150, 175]);
         assert_eq!(spaced(&nodes, 1000).count(), 100);
         assert_eq!(spaced(&[], 3).count(), 0);
+    }
+
+    #[test]
+    fn of_a_sample_as_many_nodes_move_as_are_its_part() {
+        let nodes = BTreeMap::from([(2, (0..100).map(|node| node * 10).collect())]);
+        let shares = Shares { one_in: 10, bytes: BTreeMap::new(), nodes };
+        let shift = |to: u16, nodes: u64| Shift { from: 2, to, bytes: nodes * RANGE_NODE_SIZE };
+        let moves = moves_for(shares, &[shift(0, 500), shift(1, 200), shift(1, 3)]);
+        let counts: Vec<u64> = moves.iter().map(|moves| moves.bundle.bytes / RANGE_NODE_SIZE).collect();
+        assert_eq!(counts, [50, 20]);
+        let (first, second) = (&moves[0].bundle.ranges, &moves[1].bundle.ranges);
+        assert!(first.iter().all(|range| !second.contains(range)), "no node goes twice");
     }
 }

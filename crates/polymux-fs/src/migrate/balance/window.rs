@@ -1,0 +1,135 @@
+//! Which devices readers kept busy, and which tiers have nothing to do.
+//!
+//! What is true here:
+//! * A device was busy with what its tier has read in a window, at the speed at which it was measured to serve such reads. What would
+//!   have taken it much longer than the window came from memory, at least in part, and tells nothing.
+//! * No map is looked at: the cost does not depend on the size of files.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use polymux_types::{Ino, TierId};
+
+use super::WAITING_MAX;
+use super::layout::picoseconds_per_byte;
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::heat::ReadUse;
+use crate::space::TierHandle;
+
+/// Least length of a window.
+const WINDOW_MIN: Duration = Duration::from_secs(1);
+
+/// Part of a window in percent for which reads must have kept a device busy. Not all of it: what was measured is not exact, and the
+/// window begins and ends at any time.
+const BUSY_PERCENT_MIN: u128 = 70;
+
+/// What would have kept one busy for more of the window came from memory.
+const BUSY_PERCENT_MAX: u128 = 150;
+
+/// How long a tier must have had nothing to do.
+pub(super) const REST_MIN: Duration = Duration::from_secs(2);
+
+/// What a tier did for readers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// Its device had something to do nearly all of the time.
+    KeptBusy,
+    /// Its memory answered.
+    FromMemory,
+    /// It had time to spare, or nobody knows.
+    Else,
+}
+
+impl Core {
+    /// Looks at what was read, where a window is over.
+    pub(super) fn end_window_of_readers(&self) {
+        let Some((length, read)) = self.next_window() else { return };
+        let uses = self.read_uses.take();
+        if uses.is_empty() {
+            return;
+        }
+        let tiers = self.tiers.all();
+        let reading: BTreeMap<TierId, Reading> =
+            tiers.iter().map(|handle| (handle.id, reading_of(handle, &uses, read.get(&handle.id), length))).collect();
+        if !reading.values().any(|reading| *reading == Reading::KeptBusy) {
+            return;
+        }
+        for (ino, reads) in uses {
+            let Ok(inode) = self.inode(ino) else { continue };
+            let Some(file) = inode.file() else { continue };
+            let of_file: Vec<Option<Reading>> =
+                file.layout.read().objects.iter().map(|entry| reading.get(&entry.tier).copied()).collect();
+            let waited = of_file.contains(&Some(Reading::KeptBusy)) && !of_file.contains(&Some(Reading::FromMemory));
+            let mut state = self.readers_waited.state.lock();
+            if waited && (state.waiting.len() < WAITING_MAX || state.waiting.contains_key(&ino)) {
+                state.waiting.insert(ino, reads);
+                Counters::count(&self.counters.windows_of_waiting_readers);
+            }
+        }
+    }
+
+    /// Begins the next window, where it is time. Returns how long the last one was, and what each tier has read in it.
+    fn next_window(&self) -> Option<(Duration, BTreeMap<TierId, u64>)> {
+        let now = self.clock.elapsed();
+        let mut state = self.readers_waited.state.lock();
+        let length = now.saturating_sub(state.window_began);
+        if length < WINDOW_MIN {
+            return None;
+        }
+        state.window_began = now;
+        let bytes_of = |handle: &Arc<TierHandle>| Some((handle.id, handle.present()?.counters().bytes_read));
+        let bytes_read: BTreeMap<TierId, u64> = self.tiers.all().iter().filter_map(bytes_of).collect();
+        let before = std::mem::replace(&mut state.bytes_read, bytes_read.clone());
+        let since = |(tier, bytes): (TierId, u64)| Some((tier, bytes.saturating_sub(*before.get(&tier)?)));
+        Some((length, bytes_read.into_iter().filter_map(since).collect()))
+    }
+
+    /// Tiers that no program used lately, and that have taken all that was written.
+    pub(super) fn tiers_at_rest(&self) -> Vec<TierId> {
+        let now = self.clock.elapsed();
+        let mut state = self.readers_waited.state.lock();
+        let mut at_rest = Vec::new();
+        for handle in self.tiers.all().iter() {
+            // Asking for the load ends an interval that nobody else ends.
+            let load = handle.schedule.load(now);
+            let is_busy = load.queue_depth > load.mover_queue_depth
+                || handle.schedule.foreground_is_active(now)
+                || handle.bytes_behind() > 0;
+            let seen = state.busy_seen.entry(handle.id).or_insert(now);
+            if is_busy {
+                *seen = now;
+            }
+            if now.saturating_sub(*seen) >= REST_MIN {
+                at_rest.push(handle.id);
+            }
+        }
+        at_rest
+    }
+}
+
+/// What a tier did in a window in which files were read so, if it has read that many bytes.
+fn reading_of(
+    handle: &TierHandle,
+    uses: &BTreeMap<Ino, ReadUse>,
+    bytes_read: Option<&u64>,
+    length: Duration,
+) -> Reading {
+    let Some(bytes_read) = bytes_read.filter(|bytes| **bytes > 0) else { return Reading::Else };
+    let (mut bytes, mut time) = (0, 0);
+    for reads in uses.values() {
+        let cost = handle.look_at_profile(|profile| picoseconds_per_byte(profile, reads));
+        let Some(cost) = cost else { return Reading::Else };
+        bytes += u128::from(reads.bytes());
+        time += u128::from(reads.bytes()).saturating_mul(u128::from(cost));
+    }
+    let per_byte = time.checked_div(bytes).unwrap_or(0);
+    let window = length.as_nanos().max(1) * 1000;
+    let percent = u128::from(*bytes_read).saturating_mul(per_byte) / (window / 100).max(1);
+    match percent {
+        percent if percent > BUSY_PERCENT_MAX => Reading::FromMemory,
+        percent if percent >= BUSY_PERCENT_MIN => Reading::KeptBusy,
+        _ => Reading::Else,
+    }
+}
