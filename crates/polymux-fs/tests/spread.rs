@@ -434,7 +434,7 @@ fn room_is_asked_for_a_few_times_and_no_more_of_it_than_is_written() {
         write_all(volume.fs(), handle, place * 4096, block).expect("written");
     }
     let sum = |count: fn(&FaultyTier) -> u64| tiers.iter().map(|tier| count(tier)).sum::<u64>();
-    assert_eq!(sum(|tier| tier.space().expect("answered").used), 4 * MIB);
+    assert_eq!(used(&tiers), 4 * MIB);
     // Each range is asked for in three steps: 64, 128 and 256 KiB. The first one is not placed.
     let allocates = sum(|tier| tier.counters().allocates);
     assert!((15..=45).contains(&allocates), "{allocates} for 1024 writes");
@@ -458,41 +458,40 @@ fn room_that_is_refused_fails_no_write() {
     }
 }
 
-#[test]
-fn room_that_growth_had_asked_for_is_given_back_after_a_crash() {
+/// The same, with a file `f` of a mebibyte, after a crash when room was asked for that no bytes came to. Returns what is in it, too.
+fn crashed_with_room() -> (Volume, Vec<Arc<FaultyTier>>, Vec<u8>) {
     let (mut volume, tiers) = volume_that_takes_ahead();
     let (_, handle) = create(volume.fs(), "f");
     let content = data(MIB);
     write_all(volume.fs(), handle, 0, &content).expect("written");
     sync(volume.fs(), handle);
-    let used = || tiers.iter().map(|tier| tier.space().expect("answered").used).sum::<u64>();
-    assert_eq!(used(), MIB);
-    // The room is there, and the bytes never come.
+    assert_eq!(used(&tiers), MIB);
     for tier in &tiers {
         tier.fail_always(OperationKind::Write, TierError::Io { operation: "writing", errno: Errno::EIO });
     }
     write_all(volume.fs(), handle, MIB, &content[..1000]).expect_err("no tier takes it");
-    assert!(used() > MIB, "room was asked for");
+    assert!(used(&tiers) > MIB, "room was asked for");
     tiers.iter().for_each(|tier| tier.heal());
     crash(&mut volume);
+    (volume, tiers, content)
+}
+
+/// Bytes that all of them hold.
+fn used(tiers: &[Arc<FaultyTier>]) -> u64 {
+    tiers.iter().map(|tier| tier.space().expect("answered").used).sum()
+}
+
+#[test]
+fn room_that_growth_had_asked_for_is_given_back_after_a_crash() {
+    let (volume, tiers, content) = crashed_with_room();
     let (ino, _) = open_again(volume.fs(), "f");
     assert!(read_whole(volume.fs(), ino).expect("read") == content);
-    assert_eq!(used(), MIB);
+    assert_eq!(used(&tiers), MIB);
 }
 
 #[test]
 fn a_device_that_fails_syncs_keeps_nobody_from_reading_after_a_crash() {
-    let (mut volume, tiers) = volume_that_takes_ahead();
-    let (_, handle) = create(volume.fs(), "f");
-    let content = data(MIB);
-    write_all(volume.fs(), handle, 0, &content).expect("written");
-    sync(volume.fs(), handle);
-    for tier in &tiers {
-        tier.fail_always(OperationKind::Write, TierError::Io { operation: "writing", errno: Errno::EIO });
-    }
-    write_all(volume.fs(), handle, MIB, &content[..1000]).expect_err("no tier takes it");
-    tiers.iter().for_each(|tier| tier.heal());
-    crash(&mut volume);
+    let (volume, tiers, content) = crashed_with_room();
     for tier in &tiers {
         tier.fail_always(OperationKind::Sync, TierError::Io { operation: "syncing", errno: Errno::EIO });
     }
@@ -509,12 +508,11 @@ fn room_that_a_program_reserved_is_there_after_a_crash() {
     let reserved = volume.fs().allocate(&Caller::root(), handle, MIB, 2 * MIB, AllocateKind::KeepSize);
     reserved.expect("reserved");
     sync(volume.fs(), handle);
-    let used = || tiers.iter().map(|tier| tier.space().expect("answered").used).sum::<u64>();
-    let before = used();
+    let before = used(&tiers);
     assert!(before >= 3 * MIB, "{before}");
     crash(&mut volume);
     assert_eq!(read_whole(volume.fs(), ino).expect("read").len() as u64, MIB);
-    assert_eq!(used(), before);
+    assert_eq!(used(&tiers), before);
 }
 
 #[test]

@@ -96,11 +96,14 @@ fn content() -> Vec<u8> {
     pattern(3, usize::try_from(NODES * RANGE_NODE_SIZE).expect("small"))
 }
 
-fn measure(volume: &Volume) {
+/// The same with devices that were measured.
+fn measured_volume_with_file() -> (Volume, Ino, HandleId) {
+    let (volume, ino, handle) = volume_with_file();
     for tier in TIERS {
         let measured = volume.fs().measure_tier(tier, Duration::from_secs(1), &mut |_| ControlFlow::Continue(()));
         measured.expect("a device is measured");
     }
+    (volume, ino, handle)
 }
 
 /// Reads the file three times, in this time each.
@@ -139,8 +142,7 @@ const KEPT_BUSY: Duration = Duration::from_millis(4200);
 
 #[test]
 fn a_file_is_laid_out_for_those_who_waited_for_its_slowest_tier() {
-    let (volume, ino, handle) = volume_with_file();
-    measure(&volume);
+    let (volume, ino, handle) = measured_volume_with_file();
     read_three_times(&volume, handle, KEPT_BUSY);
     volume.fs().step();
     let waited = volume.fs().explain(ino).expect("explained").readers.expect("its readers waited");
@@ -159,8 +161,7 @@ fn a_file_is_laid_out_for_those_who_waited_for_its_slowest_tier() {
 
 #[test]
 fn what_moves_up_is_taken_from_all_over_the_file() {
-    let (volume, ino, handle) = volume_with_file();
-    measure(&volume);
+    let (volume, ino, handle) = measured_volume_with_file();
     read_three_times(&volume, handle, KEPT_BUSY);
     rest(&volume);
     let ranges = volume.fs().explain(ino).expect("explained").ranges;
@@ -189,8 +190,7 @@ fn nothing_moves_where_nobody_knows_how_fast_devices_are_read_and_explain_says_s
 fn a_reader_who_waits_for_nothing_moves_nothing() {
     // He reads slowly, or what he reads is in memory.
     for (times, each) in [(3, Duration::from_secs(20)), (10, Duration::from_millis(100))] {
-        let (volume, ino, handle) = volume_with_file();
-        measure(&volume);
+        let (volume, ino, handle) = measured_volume_with_file();
         let before = nodes(volume.fs(), ino);
         read(&volume, handle, times, each);
         volume.clock.advance(Duration::from_secs(1));
@@ -201,8 +201,7 @@ fn a_reader_who_waits_for_nothing_moves_nothing() {
 
 #[test]
 fn nothing_moves_while_programs_use_the_tiers() {
-    let (volume, ino, handle) = volume_with_file();
-    measure(&volume);
+    let (volume, ino, handle) = measured_volume_with_file();
     let before = nodes(volume.fs(), ino);
     read_three_times(&volume, handle, KEPT_BUSY);
     let (_, other) = create(volume.fs(), "other");
@@ -218,8 +217,7 @@ fn nothing_moves_while_programs_use_the_tiers() {
 
 #[test]
 fn another_policy_moves_nothing_for_streams() {
-    let (volume, ino, handle) = volume_with_file();
-    measure(&volume);
+    let (volume, ino, handle) = measured_volume_with_file();
     let before = nodes(volume.fs(), ino);
     volume.fs().set_steering(PolicyKind::Poly, &[]).expect("taken");
     read_three_times(&volume, handle, KEPT_BUSY);

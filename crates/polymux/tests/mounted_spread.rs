@@ -83,7 +83,7 @@ fn a_spread_file_takes_hardly_more_room_than_it_has_bytes() {
             content.chunks(request).for_each(|chunk| written.write_all(chunk).expect("written"));
             written.sync_all().expect("synced");
             // Which tiers are worth it is a matter of what else the machine does at the moment.
-            split += usize::from(volume.bytes_per_tier(&path).values().filter(|bytes| **bytes > 0).count() > 1);
+            split += usize::from(volume.is_split(&path));
             assert_takes_no_room_in_vain(&volume, &path, 48 * MIB);
         }
         (0..20).for_each(|file| fs::write(directory.join(file.to_string()), content(file, MIDDLING)).expect("written"));

@@ -56,6 +56,13 @@ pub struct Deferral {
     pub longest_us: u64,
 }
 
+/// Prints what a volume told, for whoever wants to see it.
+fn show(told: &Value) {
+    if std::env::var_os("POLYMUX_BENCH_STATUS").is_some() {
+        eprintln!("{told}");
+    }
+}
+
 impl Volume {
     /// Makes it anew, on empty devices, and otherwise as `polymux create` makes it.
     ///
@@ -168,9 +175,7 @@ impl Volume {
     /// Where the volume does not say.
     pub fn status(&self) -> Result<Value> {
         let told = self.ask(&["status", "--json", NAME].map(std::ffi::OsStr::new))?;
-        if std::env::var_os("POLYMUX_BENCH_STATUS").is_some() {
-            eprintln!("{told}");
-        }
+        show(&told);
         Ok(told.get(0).cloned().unwrap_or(told))
     }
 
@@ -228,12 +233,7 @@ impl Volume {
     /// # Errors
     /// Where the volume refuses.
     pub fn measure_tiers(&self) -> Result<()> {
-        let output = self.command().args(["tier", "measure", "--json", NAME]).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "polymux tier measure: {}", said.trim());
-        if std::env::var_os("POLYMUX_BENCH_STATUS").is_some() {
-            eprintln!("{}", String::from_utf8_lossy(&output.stdout));
-        }
+        show(&self.ask(&["tier", "measure", "--json", NAME].map(std::ffi::OsStr::new))?);
         Ok(())
     }
 

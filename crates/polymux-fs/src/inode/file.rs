@@ -219,16 +219,8 @@ impl FileState {
         layout.extenders == 0 && !layout.objects.is_empty() && self.size() > layout.size_floor
     }
 
-    /// Whether there may be: it did so once.
-    pub(crate) fn may_grow_unsettled(&self) -> bool {
-        self.may_grow_unsettled.load(Ordering::Acquire)
-    }
-
     /// When such bytes were seen first, in milliseconds since mounting: now, where none were before. `None` where there are none.
     pub(crate) fn unsettled_since_ms(&self, now_ms: u64) -> Option<u64> {
-        if !self.may_grow_unsettled.load(Ordering::Acquire) {
-            return None;
-        }
         if !self.has_unsettled_tail() {
             self.unsettled_anew();
             return None;

@@ -32,7 +32,7 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::Result;
 use crate::heat::ReadUse;
-use crate::inode::{FileState, Inode};
+use crate::inode::FileState;
 use crate::placement::Context;
 use crate::report::MoveReason;
 
@@ -53,7 +53,7 @@ struct State {
     window_began: Duration,
     /// Bytes that each tier had read for anybody when it began.
     bytes_read: BTreeMap<TierId, u64>,
-    /// When each tier was seen to have something to do last.
+    /// When each tier was seen to have something to do last, while a file waits.
     busy_seen: BTreeMap<TierId, Duration>,
     /// Files to be laid out anew, and how they were read.
     waiting: BTreeMap<Ino, ReadUse>,
@@ -64,6 +64,15 @@ struct State {
 }
 
 impl State {
+    /// Whether no file waits. Then nobody need look at the tiers, and what was seen of them is of the past.
+    fn has_nobody(&mut self) -> bool {
+        let has_nobody = self.waiting.is_empty();
+        if has_nobody {
+            self.busy_seen.clear();
+        }
+        has_nobody
+    }
+
     /// The next files that wait, from where the look ended.
     fn take_turn(&mut self) -> Vec<(Ino, ReadUse)> {
         let (before, from) = (self.waiting.range(..self.next), self.waiting.range(self.next..));
@@ -94,14 +103,14 @@ impl Core {
             return Ok(false);
         }
         self.end_window_of_readers();
+        if self.readers_waited.state.lock().has_nobody() {
+            return Ok(false);
+        }
         let at_rest = self.tiers_at_rest();
         if at_rest.is_empty() || self.why_nothing_moves().is_some() {
             return Ok(false);
         }
         let turn = self.readers_waited.state.lock().take_turn();
-        if turn.is_empty() {
-            return Ok(false);
-        }
         let mut table = self.planning_table();
         let mut has_planned = false;
         for (ino, reads) in &turn {
@@ -180,14 +189,13 @@ impl Core {
     }
 
     /// A sentence about a file whose readers waited, where it is to be laid out anew, or where nobody could tell whether it should be.
-    pub(super) fn explain_readers(&self, inode: &Inode, file: &FileState) -> Option<String> {
-        let context = self.context_of(inode);
+    pub(super) fn explain_readers(&self, ino: Ino, file: &FileState, context: &Context) -> Option<String> {
         if !context.policy.balances_reads() {
             return None;
         }
-        let waiting = self.readers_waited.state.lock().waiting.get(&inode.ino).copied();
+        let waiting = self.readers_waited.state.lock().waiting.get(&ino).copied();
         let Some(reads) = waiting else { return self.explain_unknown_speeds(file) };
-        let plan = self.plan_for_readers(file, &context, &reads, &self.planning_table())?;
+        let plan = self.plan_for_readers(file, context, &reads, &self.planning_table())?;
         let bytes: u64 = plan.moves.iter().map(|moves| moves.bundle.bytes).sum();
         let slowest = self.name_of_tier(TierId(plan.balance.slowest));
         let percent = plan.balance.time_then * 100 / plan.balance.time_now.max(1);

@@ -47,7 +47,7 @@ impl Core {
             allowed_tiers: self.names_of_allowed(&context),
             ranges: self.explain_ranges(&inode, file, &context),
             growth: self.explain_growth(&inode, file, &context),
-            readers: self.explain_readers(&inode, file),
+            readers: self.explain_readers(ino, file, &context),
             jobs,
             why_not_now,
             tiers_out: self.tiers_out(),

@@ -121,6 +121,13 @@ impl Measurement {
         self.small(direction).map(Point::requests_per_second).max()
     }
 
+    /// Picoseconds that the device needs to read so many bytes in order.
+    #[must_use]
+    pub fn sequential_read_picoseconds(&self, bytes: u64) -> Option<u128> {
+        let bytes_per_second = self.sequential_bytes_per_second(Direction::Read).filter(|bytes| *bytes > 0)?;
+        Some(u128::from(bytes) * u128::from(PICOSECONDS) / u128::from(bytes_per_second))
+    }
+
     /// Picoseconds that the device needs for each random read of so many bytes while it has as many under way as it likes. Between and
     /// beyond the sizes that were measured, a request is a fixed time and one for each byte.
     #[must_use]

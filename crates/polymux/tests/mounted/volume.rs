@@ -367,11 +367,15 @@ impl TestVolume {
         tiers.iter().map(share).collect()
     }
 
+    /// Whether a file has bytes on several tiers.
+    pub fn is_split(&self, file: &Path) -> bool {
+        self.bytes_per_tier(file).values().filter(|bytes| **bytes > 0).count() >= 2
+    }
+
     /// Asserts that bytes of a file lie on both tiers.
     pub fn assert_is_split(&self, file: &Path) {
-        let bytes = self.bytes_per_tier(file);
-        let used = bytes.values().filter(|bytes| **bytes > 0).count();
-        assert!(used >= 2, "{} is not split over both tiers: {bytes:?}", file.display());
+        let bytes = || self.bytes_per_tier(file);
+        assert!(self.is_split(file), "{} is not split over both tiers: {:?}", file.display(), bytes());
     }
 }
 

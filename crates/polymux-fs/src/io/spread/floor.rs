@@ -224,7 +224,8 @@ impl Core {
         let look_ms = interval_ms / LOOKS_PER_INTERVAL;
         self.settle_due_ms.store(now_ms.saturating_add(look_ms), Ordering::Relaxed);
         let mut outcome = Ok(());
-        for inode in self.inodes.all_where(|inode| inode.file().is_some_and(FileState::may_grow_unsettled)) {
+        let may_grow = |inode: &Inode| inode.file().is_some_and(|file| file.may_grow_unsettled.load(Ordering::Acquire));
+        for inode in self.inodes.all_where(may_grow) {
             let Some(file) = inode.file() else { continue };
             let Some(since_ms) = file.unsettled_since_ms(now_ms) else { continue };
             // It may have been one look before it was seen, and the next one may come late.

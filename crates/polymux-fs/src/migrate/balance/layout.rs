@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 
 use polymux_policy::{ReadPart, Shift};
-use polymux_tier::measure::Direction;
 use polymux_types::TierId;
 use polymux_types::limits::RANGE_NODE_SIZE;
 
@@ -24,8 +23,6 @@ const NODES_MAX: u64 = 4096;
 
 /// Part of the bytes of streams that their first requests have at most.
 const BEGINNINGS_DIVISOR: u64 = 20;
-
-const PICOSECONDS: u128 = 1_000_000_000_000;
 
 /// What tiers have of a file.
 #[derive(Debug, Default)]
@@ -77,17 +74,15 @@ pub(super) fn shares_of(file: &FileState, sample: u64) -> Shares {
 pub(super) fn picoseconds_per_byte(profile: &TierProfile, reads: &ReadUse) -> Option<u64> {
     let measured = &profile.measured.as_ref()?.measurement;
     let reads = without_beginnings(reads);
-    let bytes_per_second = measured.sequential_bytes_per_second(Direction::Read).filter(|bytes| *bytes > 0);
-    let time_of_stream = |bytes: u64| Some(u128::from(bytes) * PICOSECONDS / u128::from(bytes_per_second?));
     let mut time = 0;
     if reads.stream_bytes > 0 {
-        time += time_of_stream(reads.stream_bytes)?;
+        time += measured.sequential_read_picoseconds(reads.stream_bytes)?;
     }
     if let Some(mean) = reads.random_bytes.checked_div(reads.random_requests) {
         let random = u128::from(measured.random_read_picoseconds(mean)?) * u128::from(reads.random_requests);
         // No device reads anywhere faster than in order. A load of a third of a second may say so, because a throttle lets through
         // at first what it has saved up.
-        time += random.max(time_of_stream(reads.random_bytes).unwrap_or(0));
+        time += random.max(measured.sequential_read_picoseconds(reads.random_bytes).unwrap_or(0));
     }
     let per_byte = time.checked_div(u128::from(reads.bytes()))?;
     Some(u64::try_from(per_byte).unwrap_or(u64::MAX).max(1))
@@ -138,7 +133,7 @@ pub(super) fn moves_for(shares: Shares, shifts: &[Shift]) -> Vec<NodeMoves> {
 
 #[cfg(test)]
 mod tests {
-    use polymux_tier::measure::{Caveats, Measurement, Pattern, Point, Way};
+    use polymux_tier::measure::{Caveats, Direction, Measurement, Pattern, Point, Way};
     use polymux_types::Timestamp;
 
     use super::*;
