@@ -94,7 +94,8 @@ pub struct SpreadArguments {
     /// Limit reads per second in every measurement, as `random` does.
     #[arg(long)]
     pub request_limits: bool,
-    /// Measure the tiers of each volume first, as `polymux tier measure` does, and read files again when they were laid out for readers.
+    /// Measure the tiers of each volume first, as `polymux tier measure` does, and let files be laid out for readers: in `sequential`, before they
+    /// are read; in `random`, after they were read as they were written, and then they are read again.
     #[arg(long)]
     pub measured: bool,
     /// In `graph`, let movers make way for nobody.

@@ -12,11 +12,11 @@ use smallvec::SmallVec;
 use crate::blockmap::{Extent, MapChange};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
-use crate::heat::{HeatOptions, HeatTable, LogicalClock, ReadUses, StreamTable};
+use crate::heat::{GrownFiles, HeatOptions, HeatTable, LogicalClock, ReadUses, StreamTable};
 use crate::inode::{
     DirectoryState, HandleTable, InlineChange, Inode, InodeTable, LateStamps, Layout, SizeTrust, StampWalks,
 };
-use crate::migrate::{Drains, MoveQueue, Planner, ReadersWaited};
+use crate::migrate::{Drains, LayoutQueue, MoveQueue, Planner};
 use crate::placement::{Steering, ThreadMaps};
 use crate::sched::{Gate, Windows, WriteBudget};
 use crate::space::{DisownedQueue, SyncPool, TierSet, WriteBehind};
@@ -57,8 +57,10 @@ pub(crate) struct Core {
     pub(crate) streams: StreamTable,
     /// How files on several tiers are read at present.
     pub(crate) read_uses: ReadUses,
-    /// Files whose readers waited for one of several tiers.
-    pub(crate) readers_waited: ReadersWaited,
+    /// Files that grew over several tiers.
+    pub(crate) grown_files: GrownFiles,
+    /// Files to be laid out anew for their readers.
+    pub(crate) layout_queue: LayoutQueue,
     /// Seconds in which the volume was mounted.
     pub(crate) logical_clock: LogicalClock,
     /// Bytes that may still be promoted today.
@@ -244,7 +246,8 @@ impl Core {
             heat: HeatTable::new(heat_options(&options)),
             streams: StreamTable::new(STREAM_MEMORY_BYTES),
             read_uses: ReadUses::default(),
-            readers_waited: ReadersWaited::default(),
+            grown_files: GrownFiles::default(),
+            layout_queue: LayoutQueue::default(),
             logical_clock,
             write_budget: WriteBudget::new(Vec::new(), promoted, logical_now),
             gate: Gate::new(Windows::default()),

@@ -22,6 +22,7 @@
 mod clock;
 mod decay;
 mod entry;
+mod grown;
 mod persist;
 mod read_use;
 mod shard;
@@ -29,6 +30,7 @@ mod streams;
 mod table;
 
 pub(crate) use clock::LogicalClock;
+pub(crate) use grown::GrownFiles;
 pub(crate) use read_use::{ReadUse, ReadUses};
 pub(crate) use streams::StreamTable;
 pub(crate) use table::{HeatCursor, HeatTable};

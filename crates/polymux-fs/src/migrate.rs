@@ -25,7 +25,7 @@ mod queue;
 mod requests;
 mod victims;
 
-pub(crate) use balance::ReadersWaited;
+pub(crate) use balance::LayoutQueue;
 pub(crate) use drain::Drains;
 pub(crate) use planner::Planner;
 pub(crate) use queue::MoveQueue;

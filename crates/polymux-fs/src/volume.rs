@@ -123,6 +123,17 @@ pub enum PageCache {
     Off,
 }
 
+/// When spread files are laid out for those who read them, where their devices were measured (docs/design/0021).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReaderLayout {
+    /// When one was written, for who reads it from its beginning to its end; and when its readers waited.
+    WhenWritten,
+    /// When its readers waited for one of its devices.
+    WhenRead,
+    /// They stay as they were written.
+    Never,
+}
+
 /// Choices of one mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountOptions {
@@ -163,6 +174,8 @@ pub struct MountOptions {
     /// Bytes of a file that the policy `spread` gives to a tier at a time (PolyStore's range, P2). Counts in whole blocks, as
     /// one at least.
     pub spread_range_bytes: u32,
+    /// When spread files are laid out for readers.
+    pub reader_layout: ReaderLayout,
 }
 
 impl Default for MountOptions {
@@ -184,6 +197,7 @@ impl Default for MountOptions {
             heat_memory_bytes: 32 << 20,
             heat_half_life_seconds: 3600,
             spread_range_bytes: 2 << 20,
+            reader_layout: ReaderLayout::WhenWritten,
         }
     }
 }

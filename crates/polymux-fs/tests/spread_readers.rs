@@ -1,4 +1,5 @@
-//! Spread files whose readers waited for one tier are laid out anew for them when the tiers have nothing else to do.
+//! Spread files are laid out anew for their readers when the tiers have nothing else to do: for a stream when they were written, and
+//! for those who waited for one tier.
 //!
 //! What is true here: time moves where a test moves it, and where a device that is measured is at work.
 
@@ -8,8 +9,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Hook, HookedTier, Volume, bytes_on, create, pattern, read_at, write_all};
-use polymux_fs::{FileSystem, HandleId, MoveReason, PolicyKind, Progress};
+use common::{Hook, HookedTier, Volume, bytes_on, close, create, pattern, read_at, read_write, write_all};
+use polymux_fs::{Caller, FileSystem, HandleId, MoveReason, PolicyKind, Progress, ReaderLayout, SyncKind};
 use polymux_tier::TierError;
 use polymux_tier::measure::{Ground, Way};
 use polymux_types::limits::RANGE_NODE_SIZE;
@@ -75,12 +76,13 @@ impl Hook for Device {
 }
 
 /// A volume of three such devices, and a file with a third of it on each.
-fn volume_with_file() -> (Volume, Ino, HandleId) {
+fn volume_with_file(layout: ReaderLayout) -> (Volume, Ino, HandleId) {
     let clock = Arc::new(Mutex::new(None));
     let device = |tier: usize| Arc::new(Device(SPEEDS[tier], Arc::clone(&clock)));
     let mut volume = Volume::wrapping(&[256 * MIB; 3], |tier, inner| Arc::new(HookedTier::new(inner, device(tier))));
     *clock.lock() = Some(Arc::clone(&volume.clock));
     volume.options.inline_size_max = 0;
+    volume.options.reader_layout = layout;
     volume.remount();
     volume.fs().set_steering(PolicyKind::Spread, &[]).expect("taken");
     let (ino, handle) = create(volume.fs(), "f");
@@ -96,9 +98,13 @@ fn content() -> Vec<u8> {
     pattern(3, usize::try_from(NODES * RANGE_NODE_SIZE).expect("small"))
 }
 
-/// The same with devices that were measured.
+/// The same with devices that were measured, where only readers who waited count.
 fn measured_volume_with_file() -> (Volume, Ino, HandleId) {
-    let (volume, ino, handle) = volume_with_file();
+    measured_volume_with(ReaderLayout::WhenRead)
+}
+
+fn measured_volume_with(layout: ReaderLayout) -> (Volume, Ino, HandleId) {
+    let (volume, ino, handle) = volume_with_file(layout);
     for tier in TIERS {
         let measured = volume.fs().measure_tier(tier, Duration::from_secs(1), &mut |_| ControlFlow::Continue(()));
         measured.expect("a device is measured");
@@ -124,6 +130,10 @@ fn read(volume: &Volume, handle: HandleId, times: u32, each: Duration) {
         assert!(read == content, "other bytes than were written");
         volume.clock.advance(each);
     }
+}
+
+fn sync(fs: &FileSystem, handle: HandleId) {
+    fs.sync(&Caller::root(), handle, SyncKind::All).expect("synced");
 }
 
 fn rest(volume: &Volume) {
@@ -177,7 +187,7 @@ fn what_moves_up_is_taken_from_all_over_the_file() {
 
 #[test]
 fn nothing_moves_where_nobody_knows_how_fast_devices_are_read_and_explain_says_so() {
-    let (volume, ino, handle) = volume_with_file();
+    let (volume, ino, handle) = volume_with_file(ReaderLayout::WhenWritten);
     let before = nodes(volume.fs(), ino);
     read_three_times(&volume, handle, KEPT_BUSY);
     rest(&volume);
@@ -220,6 +230,49 @@ fn another_policy_moves_nothing_for_streams() {
     let (volume, ino, handle) = measured_volume_with_file();
     let before = nodes(volume.fs(), ino);
     volume.fs().set_steering(PolicyKind::Poly, &[]).expect("taken");
+    read_three_times(&volume, handle, KEPT_BUSY);
+    rest(&volume);
+    assert_eq!(nodes(volume.fs(), ino), before);
+    assert_eq!(volume.fs().explain(ino).expect("explained").readers, None);
+}
+
+#[test]
+fn what_was_written_is_laid_out_for_a_stream_before_anybody_reads_it() {
+    let (volume, ino, handle) = measured_volume_with(ReaderLayout::WhenWritten);
+    let before = nodes(volume.fs(), ino);
+    sync(volume.fs(), handle);
+    rest(&volume);
+    assert_eq!(nodes(volume.fs(), ino), before, "whoever has it open may write on");
+    let expected = volume.fs().explain(ino).expect("explained").readers.expect("something is to be done");
+    assert!(expected.starts_with("Who reads all of it would wait for a tier, most for `slow`: "), "{expected}");
+    close(volume.fs(), handle).expect("closed");
+    rest(&volume);
+    let [fast, middle, slow] = nodes(volume.fs(), ino);
+    assert!(fast.abs_diff(24) <= 1 && middle.abs_diff(4) <= 1 && slow.abs_diff(2) <= 1, "{fast} {middle} {slow}");
+    let handle = volume.fs().open(&Caller::root(), ino, read_write()).expect("opened");
+    write_all(volume.fs(), handle, NODES * RANGE_NODE_SIZE, &[7; 4096]).expect("written");
+    sync(volume.fs(), handle);
+    close(volume.fs(), handle).expect("closed");
+    let moved = volume.counter("bytes_moved_for_readers");
+    rest(&volume);
+    assert_eq!(volume.counter("bytes_moved_for_readers"), moved, "a little more of it is no reason");
+}
+
+#[test]
+fn what_was_written_stays_until_it_is_read_where_the_user_wants_that() {
+    let (volume, ino, handle) = measured_volume_with(ReaderLayout::WhenRead);
+    let before = nodes(volume.fs(), ino);
+    sync(volume.fs(), handle);
+    close(volume.fs(), handle).expect("closed");
+    rest(&volume);
+    assert_eq!(nodes(volume.fs(), ino), before);
+}
+
+#[test]
+fn files_stay_as_they_were_written_where_the_user_wants_that() {
+    let (volume, ino, handle) = measured_volume_with(ReaderLayout::Never);
+    let before = nodes(volume.fs(), ino);
+    sync(volume.fs(), handle);
     read_three_times(&volume, handle, KEPT_BUSY);
     rest(&volume);
     assert_eq!(nodes(volume.fs(), ino), before);

@@ -37,7 +37,7 @@ use load::Load;
 use plan::{Phase, Start, plan, time_of_first};
 
 /// How long a tier is measured where nobody says how long.
-pub const TIME_DEFAULT: Duration = Duration::from_secs(8);
+pub const TIME_DEFAULT: Duration = Duration::from_secs(12);
 
 /// Longest measurement: nothing is learnt after that.
 pub const TIME_MAX: Duration = Duration::from_secs(600);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use device::{Model, SimulatedDevice};
 use polymux_tier::measure::{
-    Direction, MeasureError, MeasureOptions, Measurement, Pattern, Point, TIME_DEFAULT, Way, measure,
+    Direction, MeasureError, MeasureOptions, Measurement, Pattern, Point, TIME_DEFAULT, TIME_MIN, Way, measure,
 };
 use polymux_tier::{Label, PosixTier, PosixTierOptions, Tier, TierError};
 use polymux_types::{Clock, Epoch, SystemClock, TierId, VolumeId};
@@ -94,6 +94,16 @@ fn what_is_measured_takes_as_long_as_it_may_and_no_more_room_than_it_may() {
             assert_eq!(device.reads_of_holes(), 0, "what was never written was read");
         }
     }
+}
+
+#[test]
+fn of_a_slow_device_the_numbers_that_are_told_are_found_in_the_shortest_time() {
+    let found = measured_for(&SimulatedDevice::new(DISK), TIME_MIN);
+    let random = found.random_requests_per_second(Direction::Read).expect("small reads were tried");
+    assert_near(random, 124, 10);
+    assert_near(found.sequential_bytes_per_second(Direction::Read).expect("streams were tried"), 118 * MB, 10);
+    assert!(found.latency(Direction::Read).is_some() && found.saturating_in_flight(Direction::Read).is_some());
+    assert!(found.points.len() >= 8, "{}", found.points.len());
 }
 
 #[test]

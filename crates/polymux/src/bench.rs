@@ -17,7 +17,6 @@ mod usage;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_types::ByteSize;
@@ -50,12 +49,10 @@ const FILE_BYTES_MIN: u64 = 16 << 20;
 /// The part of the room that is left which it may take.
 const ROOM_DIVISOR: u64 = 8;
 
-/// How long each tier is measured where nobody says how long.
-const TIER_TIME: Duration = Duration::from_secs(4);
-
 /// Measures a volume and prints what was found.
 pub fn run(registry: &Registry, arguments: &BenchArguments) -> Result<()> {
-    let tier_time = if arguments.seconds.is_some() { tier_measure::time_of(arguments.seconds)? } else { TIER_TIME };
+    // As long as `tier measure` does: it is put on record, too.
+    let tier_time = tier_measure::time_of(arguments.seconds)?;
     let (name, directory) = place(registry, &arguments.target)?;
     let status =
         status::status_of(registry, &name)?.ok_or_else(|| anyhow!("volume `{name}` is not mounted: mount it first"))?;

@@ -13,7 +13,7 @@ mod schedule;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
-use polymux_fs::{PageCache, PassthroughUse};
+use polymux_fs::{PageCache, PassthroughUse, ReaderLayout};
 use polymux_fuse::ExtendedAttributes;
 use polymux_types::{ByteSize, Percent};
 use serde::{Deserialize, Serialize};
@@ -116,6 +116,9 @@ pub struct OptionsEntry {
     /// Whether files have extended attributes, ACLs among them; default: `on`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extended_attributes: Option<ExtendedAttributesEntry>,
+    /// When files of the policy `spread` are laid out for those who read them; default: `when-written`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reader_layout: Option<ReaderLayoutEntry>,
     /// Threads that move blocks between tiers, 0 to 16; with 0 nothing is moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub movers: Option<Movers>,
@@ -251,6 +254,28 @@ impl From<PassthroughEntry> for PassthroughUse {
             PassthroughEntry::Auto => Self::Auto,
             PassthroughEntry::Read => Self::Read,
             PassthroughEntry::Off => Self::Off,
+        }
+    }
+}
+
+/// When spread files are laid out for those who read them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReaderLayoutEntry {
+    /// Once they are written, and when their readers waited.
+    WhenWritten,
+    /// When their readers waited.
+    WhenRead,
+    /// They stay as they were written.
+    Never,
+}
+
+impl From<ReaderLayoutEntry> for ReaderLayout {
+    fn from(entry: ReaderLayoutEntry) -> Self {
+        match entry {
+            ReaderLayoutEntry::WhenWritten => Self::WhenWritten,
+            ReaderLayoutEntry::WhenRead => Self::WhenRead,
+            ReaderLayoutEntry::Never => Self::Never,
         }
     }
 }
@@ -509,6 +534,21 @@ threads = 4
         }
         let error = error_of(&GOOD.replace("threads = 4", "deferral_ms_max = 1001"));
         assert!(error.starts_with("/etc/polymux/media.toml:18: ") && error.contains("0 to 1000"), "{error}");
+    }
+
+    #[test]
+    fn when_files_are_laid_out_for_readers_is_one_of_three() {
+        for (word, layout) in [
+            ("when-written", ReaderLayout::WhenWritten),
+            ("when-read", ReaderLayout::WhenRead),
+            ("never", ReaderLayout::Never),
+        ] {
+            let text = GOOD.replace("threads = 4", &format!("reader_layout = \"{word}\""));
+            let entry = parse(Path::new("x"), &text).unwrap().options.reader_layout;
+            assert_eq!(entry.map(ReaderLayout::from), Some(layout));
+        }
+        let error = error_of(&GOOD.replace("threads = 4", "reader_layout = \"always\""));
+        assert!(error.starts_with("/etc/polymux/media.toml:18: ") && error.contains("when-read"), "{error}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! mount that silently ignores what it was asked for is worse than none.
 
 use anyhow::{Result, bail};
-use polymux_fs::{Access, AccessTimes, BootId, MissingTiers, MountOptions, PageCache, PassthroughUse};
+use polymux_fs::{Access, AccessTimes, BootId, MissingTiers, MountOptions, PageCache, PassthroughUse, ReaderLayout};
 use polymux_fuse::{ExtendedAttributes, FuseOptions, Sharing, SpecialFiles, Transport};
 
 use crate::config::VolumeConfig;
@@ -124,6 +124,7 @@ impl RequestedOptions {
         if let Some(seconds) = config.options.hang_after {
             options.hang_after_ms = seconds.saturating_mul(1000);
         }
+        options.reader_layout = config.options.reader_layout.map_or(options.reader_layout, ReaderLayout::from);
         if let Some(milliseconds) = config.options.deferral_ms_max {
             options.deferral_ms_max = milliseconds.0;
         }

@@ -6,7 +6,8 @@
 //! * The native side writes to all devices at the same time, with as many threads on each as the mount has in all, each device its
 //!   share of the bytes: once as programs do and once past the page cache, and the faster way counts. Its sum is what the devices can
 //!   do together on this machine.
-//! * Reads are cold: everything is unmounted and mounted between.
+//! * Reads are cold: everything is unmounted and mounted between. Where tiers were measured, the volume is left alone until files are laid
+//!   out for their readers; otherwise they are read as they were written.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +17,6 @@ use anyhow::{Context, Result};
 use super::SpreadArguments;
 use super::load::{self, Load, Measured, Sharing, Way};
 use super::stand::{self, Requests, Stand};
-use super::volume::Volume;
 use crate::report::{Cell, Report, Section};
 
 fn loads(arguments: &SpreadArguments) -> Vec<Load> {
@@ -41,15 +41,15 @@ pub fn run(arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
     for load in loads(arguments) {
         let native = native(&stand, &shares, load).context("the native side")?;
         let spread = mounted(&stand, bytes, load).with_context(|| load.name())?;
-        for (what, native, spread) in [("write", &native.0, &spread.written), ("read", &native.1, &spread.read)] {
+        let reader = match spread.rested {
+            None => "mount".to_owned(),
+            Some(rested) => format!("mount, after {:.0} s at rest", rested.as_secs_f64()),
+        };
+        let written = ("write", "mount", &native.0, &spread.written);
+        for (what, side, native, spread) in [written, ("read", reader.as_str(), &native.1, &spread.read)] {
             let name = format!("{what}, {}", load.name());
             section.row(row(&name, "native, all at once", native, native));
-            section.row(row(&name, "mount", spread, native));
-        }
-        if let Some((laid_out, settled)) = &spread.laid_out {
-            let name = format!("read, {}", load.name());
-            let side = format!("mount, laid out for readers in {:.0} s", settled.as_secs_f64());
-            section.row(row(&name, &side, laid_out, &native.1));
+            section.row(row(&name, side, spread, native));
         }
     }
     section.note("Each rate is bytes over wall-clock time, durable at the end; reads are cold. MB are 10^6 bytes.");
@@ -97,8 +97,8 @@ fn native(stand: &Stand, shares: &[u64], load: Load) -> Result<(Measured, Measur
 struct Mounted {
     written: Measured,
     read: Measured,
-    /// Read cold once more, after files were laid out anew for those who had read them, and how long that took.
-    laid_out: Option<(Measured, Duration)>,
+    /// How long the volume was left alone between, until everything was laid out for readers.
+    rested: Option<Duration>,
 }
 
 fn mounted(stand: &Stand, bytes: u64, load: Load) -> Result<Mounted> {
@@ -111,23 +111,14 @@ fn mounted(stand: &Stand, bytes: u64, load: Load) -> Result<Mounted> {
         before.iter().zip(after).map(|(before, after)| load::rate(after - before, measured.elapsed)).collect()
     };
     written.of_each = rates(&before.written, &volume.bytes_on_tiers()?.written, &written);
+    let rested = stand.arguments.measured.then(|| stand.settle(&volume)).transpose()?;
     devices.unthrottle()?;
-    let read_cold = |volume: &mut Volume| {
-        volume.start_cold(devices)?;
-        stand.throttle()?;
-        let mut read = load.read_one(volume.mount_point(), bytes)?;
-        let after = volume.bytes_on_tiers()?;
-        read.of_each = rates(&vec![0; after.read.len()], &after.read, &read);
-        anyhow::Ok(read)
-    };
-    let read = read_cold(&mut volume)?;
-    let mut laid_out = None;
-    if stand.arguments.measured {
-        let settled = stand.settle(&volume)?;
-        devices.unthrottle()?;
-        laid_out = Some((read_cold(&mut volume)?, settled));
-    }
+    volume.start_cold(devices)?;
+    stand.throttle()?;
+    let mut read = load.read_one(volume.mount_point(), bytes)?;
+    let after = volume.bytes_on_tiers()?;
+    read.of_each = rates(&vec![0; after.read.len()], &after.read, &read);
     devices.unthrottle()?;
     volume.stop()?;
-    Ok(Mounted { written, read, laid_out })
+    Ok(Mounted { written, read, rested })
 }

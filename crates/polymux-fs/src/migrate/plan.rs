@@ -1,6 +1,6 @@
 //! What would be moved if nothing changed: the planner's questions without its orders.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use polymux_policy::{Action, PolicyKind, TierTable, decide};
 use polymux_types::{Ino, TierId};
@@ -35,8 +35,8 @@ impl Core {
         let mut table = self.planning_table();
         let mut sums = Sums::new();
         self.plan_all_rules(policy, &mut table, &mut sums)?;
-        self.plan_all_promotions(policy, &mut table, &mut sums)?;
-        self.plan_all_readers(policy, &mut table, &mut sums)?;
+        let laid_out = self.plan_all_readers(policy, &mut table, &mut sums)?;
+        self.plan_all_promotions(policy, &laid_out, &mut table, &mut sums)?;
         self.plan_all_evictions(policy, &table, &mut sums)?;
         let (open, ..) = self.moves.open_jobs(|_| true);
         let moves = self.sum_up(&sums);
@@ -61,12 +61,19 @@ impl Core {
         if context.source == ContextSource::Volume { Context { policy, ..context } } else { context }
     }
 
-    fn plan_all_promotions(&self, policy: PolicyKind, table: &mut TierTable, sums: &mut Sums) -> Result<()> {
+    /// What goes up because it is hot, but of files that are laid out for their readers: their ranges are looked at when they are used again.
+    fn plan_all_promotions(
+        &self,
+        policy: PolicyKind,
+        laid_out: &BTreeSet<Ino>,
+        table: &mut TierTable,
+        sums: &mut Sums,
+    ) -> Result<()> {
         let mut cursor = Some(HeatCursor::default());
         while let Some(from) = cursor {
             let mut hot = Vec::new();
             cursor = self.heat.for_each_after(from, HOT_PAGE, self.logical_clock.now(), |ino, node, heat| {
-                if heat.heat >= HOT_MIN {
+                if heat.heat >= HOT_MIN && !laid_out.contains(&ino) {
                     hot.push((ino, node));
                 }
             });
@@ -77,9 +84,10 @@ impl Core {
         Ok(())
     }
 
-    /// What goes up for readers who waited, as soon as the tiers have nothing else to do.
-    fn plan_all_readers(&self, policy: PolicyKind, table: &mut TierTable, sums: &mut Sums) -> Result<()> {
-        for (ino, reads) in self.files_of_waiting_readers() {
+    /// What goes up for readers, as soon as the tiers have nothing else to do. Returns the files of which something does.
+    fn plan_all_readers(&self, policy: PolicyKind, table: &mut TierTable, sums: &mut Sums) -> Result<BTreeSet<Ino>> {
+        let mut laid_out = BTreeSet::new();
+        for (ino, queued) in self.files_to_be_laid_out() {
             let Ok(inode) = self.inode(ino) else { continue };
             let Some(file) = inode.file() else { continue };
             if let Err(error) = self.ensure_size(&inode, file) {
@@ -87,13 +95,15 @@ impl Core {
                 continue;
             }
             let context = self.context_under(&inode, policy);
-            let Some(plan) = self.plan_for_readers(file, &context, &reads, table) else { continue };
+            let Some(plan) = self.plan_for_readers(file, &context, &queued, table) else { continue };
             for moves in &plan.moves {
-                note_coming(table, moves.to.0, moves.bundle.bytes);
-                *sums.entry((MoveReason::Rebalance, moves.from, moves.to, ino)).or_default() += moves.bundle.bytes;
+                let bytes = plan.bytes_of(moves);
+                note_coming(table, moves.to.0, bytes);
+                *sums.entry((MoveReason::Rebalance, moves.from, moves.to, ino)).or_default() += bytes;
+                laid_out.insert(ino);
             }
         }
-        Ok(())
+        Ok(laid_out)
     }
 
     fn plan_one_promotion(

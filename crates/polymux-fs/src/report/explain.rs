@@ -90,7 +90,7 @@ pub struct Explanation {
     pub ranges: Vec<RangeExplanation>,
     /// Where its next range would go, best first; empty where the policy spreads nothing.
     pub growth: Vec<GrowthExplanation>,
-    /// Where its readers waited for one of several tiers: what is going to be done about it, a sentence.
+    /// Where it lies on several tiers and its readers wait for one of them: what is going to be done about it, a sentence.
     pub readers: Option<String>,
     /// Jobs that concern it and have not ended.
     pub jobs: Vec<JobReport>,

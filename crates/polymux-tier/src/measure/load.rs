@@ -11,7 +11,7 @@ use std::time::Duration;
 use polymux_types::Clock;
 
 use super::MeasureError;
-use super::ground::Ground;
+use super::ground::{Ground, Way};
 use super::measurement::{Direction, Pattern, Point};
 use super::noise::{Noise, Shuffle};
 use super::plan::{Phase, Start};
@@ -26,8 +26,16 @@ const ALIGNMENT: usize = 4096;
 /// How often a load may overwrite each place: devices wear, and a file of a few MiB is through in no time.
 const OVERWRITES_MAX: u64 = 4;
 
-/// What happens before this time of a load is how it begins, not how it goes on.
-const SETTLING_MAX: Duration = Duration::from_millis(100);
+/// What happens in the first third of a load is how it begins, not how it goes on: a device that is throttled gives what it has saved
+/// up.
+const SETTLING_DIVISOR: u32 = 3;
+
+/// Of a load no longer than this a quarter does: too little would be left.
+const SHORT: Duration = Duration::from_millis(400);
+
+/// How often a load may read each place past the page cache. Memory of this machine does not answer then, and that of the device
+/// belongs to it.
+const ROUNDS_MAX: u64 = 8;
 
 /// As many requests tell how it goes on.
 const STEADY_REQUESTS_MIN: usize = 8;
@@ -230,15 +238,19 @@ fn run_lane(shared: &Shared<'_>, seed: u64) -> Result<Lane, TierError> {
     Ok(lane)
 }
 
-/// Where the next request goes; `None` where there is no further place. Nothing is read twice, because memory would answer the
+/// Where the next request goes; `None` where there is no further place. Nothing is read twice where memory would answer the
 /// second time, and nothing is filled twice; overwriting begins again.
 fn next_offset(shared: &Shared<'_>) -> Option<u64> {
     let number = shared.next.fetch_add(1, Ordering::Relaxed);
-    let place = match shared.phase.start {
-        Start::Overwriting if number >= shared.places * OVERWRITES_MAX => return None,
-        Start::Overwriting => number % shared.places,
-        Start::Filling | Start::Cold => Some(number).filter(|number| *number < shared.places)?,
+    let rounds_max = match shared.phase.start {
+        Start::Overwriting => OVERWRITES_MAX,
+        Start::Cold if shared.ground.way() == Way::Direct => ROUNDS_MAX,
+        Start::Filling | Start::Cold => 1,
     };
+    if number / shared.places >= rounds_max {
+        return None;
+    }
+    let place = number % shared.places;
     let place = match shared.phase.pattern {
         Pattern::Sequential => place,
         Pattern::Random => shared.shuffle.at(place),
@@ -292,13 +304,22 @@ fn steady(ends: &[u32], took: &Took) -> Option<(usize, Duration)> {
     if took.flush * FLUSH_DIVISOR > took.all {
         return None;
     }
+    // It ends before its time where there is no further place to read or to write.
+    let length = took.planned.min(took.all);
     let after = |time: Duration| ends.partition_point(|end| *end <= microseconds(time));
-    let first = after(SETTLING_MAX.min(took.planned / 4)).max(1) - 1;
+    let first = after(settling(length)).max(1) - 1;
     let last = after(took.planned).max(1) - 1;
     let count = last.checked_sub(first).filter(|count| *count >= STEADY_REQUESTS_MIN)?;
     let time = Duration::from_micros(u64::from(ends[last] - ends[first]));
     // What ended within a moment was let through at once.
-    (time * 2 >= took.planned).then_some((count, time))
+    (time * 2 >= length).then_some((count, time))
+}
+
+/// How long a load of this length begins.
+fn settling(length: Duration) -> Duration {
+    let short = length.min(SHORT) / 4;
+    let beyond = length.saturating_sub(SHORT) / 2;
+    (short + beyond).min(length / SETTLING_DIVISOR)
 }
 
 #[cfg(test)]
@@ -326,6 +347,17 @@ mod tests {
             let per_second = count as f64 / time.as_secs_f64();
             assert!((per_second - 120.0).abs() < 6.0, "{per_second} of 120 in {planned} ms");
         }
+    }
+
+    #[test]
+    fn what_a_throttled_device_has_saved_up_does_not_count_in_a_long_load() {
+        // Twice as much for 300 ms, and then as it goes on.
+        let saved = (1..=72).map(|number| number * 300_000 / 72);
+        let after = throttled(12, 12).into_iter().map(|end| 300_000 + end);
+        let ends: Vec<u32> = saved.chain(after).collect();
+        let (count, time) = steady(&ends, &took(1500 * MS, Duration::ZERO)).expect("there are enough");
+        let per_second = count as f64 / time.as_secs_f64();
+        assert!((per_second - 120.0).abs() < 4.0, "{per_second} of 120");
     }
 
     #[test]

@@ -109,16 +109,18 @@ impl Measurement {
         self.of(direction, Pattern::Random).filter(|point| point.request_bytes == SMALL_REQUEST_BYTES)
     }
 
-    /// Most bytes per second, one after the other.
+    /// Bytes per second, one after the other, with as much under way as was tried.
     #[must_use]
     pub fn sequential_bytes_per_second(&self, direction: Direction) -> Option<u64> {
-        self.of(direction, Pattern::Sequential).map(|point| point.bytes_per_second).max()
+        let fullest =
+            self.of(direction, Pattern::Sequential).max_by_key(|point| (point.in_flight, point.request_bytes));
+        fullest.map(|point| point.bytes_per_second)
     }
 
-    /// Most requests of 4 KiB per second, anywhere.
+    /// Requests of 4 KiB per second, anywhere, with as many under way as were tried.
     #[must_use]
     pub fn random_requests_per_second(&self, direction: Direction) -> Option<u64> {
-        self.small(direction).map(Point::requests_per_second).max()
+        self.small(direction).max_by_key(|point| point.in_flight).map(Point::requests_per_second)
     }
 
     /// Picoseconds that the device needs to read so many bytes in order.
@@ -132,19 +134,19 @@ impl Measurement {
     /// beyond the sizes that were measured, a request is a fixed time and one for each byte.
     #[must_use]
     pub fn random_read_picoseconds(&self, request_bytes: u64) -> Option<u64> {
-        let mut of_sizes: BTreeMap<u64, u64> = BTreeMap::new();
-        for point in self
-            .of(Direction::Read, Pattern::Random)
-            .filter(|point| point.bytes_per_second > 0 && point.request_bytes > 0)
-        {
-            let bytes = u64::from(point.request_bytes);
-            let time = bytes.saturating_mul(PICOSECONDS) / point.bytes_per_second;
-            let least = of_sizes.entry(bytes).or_insert(time);
-            *least = time.min(*least);
+        // Of each size the load with most under way.
+        let mut of_sizes: BTreeMap<u32, (u16, u64)> = BTreeMap::new();
+        let random = self.of(Direction::Read, Pattern::Random);
+        for point in random.filter(|point| point.bytes_per_second > 0 && point.request_bytes > 0) {
+            let time = u64::from(point.request_bytes).saturating_mul(PICOSECONDS) / point.bytes_per_second;
+            let fullest = of_sizes.entry(point.request_bytes).or_insert((point.in_flight, time));
+            if point.in_flight >= fullest.0 {
+                *fullest = (point.in_flight, time);
+            }
         }
-        let (small, small_time) = of_sizes.first_key_value()?;
-        let (large, large_time) = of_sizes.last_key_value()?;
-        let beyond = u128::from(request_bytes.saturating_sub(*small));
+        let (small, (_, small_time)) = of_sizes.first_key_value()?;
+        let (large, (_, large_time)) = of_sizes.last_key_value()?;
+        let beyond = u128::from(request_bytes.saturating_sub(u64::from(*small)));
         let per_bytes = match large.saturating_sub(*small) {
             // Of one size nothing tells what is fixed.
             0 => u128::from(*small_time) * beyond / u128::from((*small).max(1)),
@@ -203,6 +205,25 @@ mod tests {
         assert_eq!((microseconds(512), microseconds(4096), microseconds(65536)), (50, 50, 100));
         assert_eq!(microseconds(4096 + (65536 - 4096) / 2), 75);
         assert_eq!(microseconds(65536 + 61440), 150);
+    }
+
+    #[test]
+    fn the_load_with_most_under_way_counts_and_not_one_that_spent_what_was_saved_up() {
+        let order = |in_flight, bytes_per_second| Point {
+            pattern: Pattern::Sequential,
+            ..random(1 << 20, in_flight, bytes_per_second)
+        };
+        let found = measured(vec![
+            order(1, 800_000_000),
+            order(4, 660_000_000),
+            random(4096, 1, 4096 * 27_000),
+            random(4096, 32, 4096 * 20_000),
+            random(4096, 16, 4096 * 24_000),
+        ]);
+        assert_eq!(found.sequential_bytes_per_second(Direction::Read), Some(660_000_000));
+        assert_eq!(found.random_requests_per_second(Direction::Read), Some(20_000));
+        assert_eq!(found.random_read_picoseconds(4096), Some(50_000_000));
+        assert_eq!(found.saturating_in_flight(Direction::Read), Some(1));
     }
 
     #[test]

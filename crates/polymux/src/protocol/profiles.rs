@@ -40,11 +40,11 @@ pub struct ProfileReport {
     pub elapsed_ms: u32,
     /// What to think of before the numbers are believed.
     pub caveats: Vec<String>,
-    /// Bytes per second, one request after the other, the best of all loads.
+    /// Bytes per second, one request after the other, with as much under way as was tried.
     pub sequential_read: Option<u64>,
     /// The same for writes.
     pub sequential_write: Option<u64>,
-    /// Requests of 4 KiB per second, anywhere, the best of all loads.
+    /// Requests of 4 KiB per second, anywhere, with as many under way as were tried.
     pub random_reads: Option<u64>,
     /// The same for writes.
     pub random_writes: Option<u64>,
@@ -52,7 +52,7 @@ pub struct ProfileReport {
     pub read_latency_median_us: Option<u32>,
     /// and 99 % of them.
     pub read_latency_p99_us: Option<u32>,
-    /// Reads of 4 KiB under way at once that get nine tenths of the most out of the device.
+    /// Reads of 4 KiB under way at once that get nine tenths of that.
     pub saturating_reads: Option<u16>,
     /// Every load that was tried.
     pub points: Vec<PointReport>,

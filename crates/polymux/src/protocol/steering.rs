@@ -181,7 +181,7 @@ pub struct ExplainReport {
     /// Where its next range would go, best first; empty where the policy spreads nothing.
     #[serde(default)]
     pub growth: Vec<ExplainedGrowth>,
-    /// What is going to be done about one of several tiers that its readers waited for, a sentence.
+    /// What is going to be done about one of several tiers that its readers wait for, a sentence.
     #[serde(default)]
     pub readers: Option<String>,
     /// Jobs that concern it and have not ended.

@@ -23,6 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode, Layout};
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::ObjectEntry;
+use crate::volume::ReaderLayout;
 
 /// Times in which is looked for files that grow, until one is due: how exact that is.
 const LOOKS_PER_INTERVAL: u64 = 5;
@@ -142,6 +143,9 @@ impl Core {
         file.unsettled_anew();
         Counters::count(&self.counters.settles);
         Counters::count(&self.counters.spread_floors);
+        if self.options.reader_layout == ReaderLayout::WhenWritten {
+            self.grown_files.note(inode.ino);
+        }
         Ok(Recorded::Yes)
     }
 

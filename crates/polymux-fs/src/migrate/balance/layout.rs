@@ -1,7 +1,7 @@
 //! How a file lies on its tiers, what reading it takes on each, and which of its nodes move.
 //!
-//! What is true here: of a file of more than [`NODES_MAX`] nodes a sample is looked at, and only nodes of the sample move; another sample
-//! is looked at the next time. So neither the look nor a job grows with the file.
+//! What is true here: of a file of more than [`NODES_MAX`] nodes a sample is looked at, and only nodes of the sample move; then another sample
+//! is looked at, until each node was in one. So neither the look nor a job grows with the file.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ const BEGINNINGS_DIVISOR: u64 = 20;
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     /// One node in so many was looked at.
-    one_in: u64,
+    pub(super) one_in: u64,
     /// Bytes of the file on each, as far as the sample tells.
     bytes: BTreeMap<u16, u64>,
     /// Nodes of the sample that one tier has, in order.
@@ -80,8 +80,8 @@ pub(super) fn picoseconds_per_byte(profile: &TierProfile, reads: &ReadUse) -> Op
     }
     if let Some(mean) = reads.random_bytes.checked_div(reads.random_requests) {
         let random = u128::from(measured.random_read_picoseconds(mean)?) * u128::from(reads.random_requests);
-        // No device reads anywhere faster than in order. A load of a third of a second may say so, because a throttle lets through
-        // at first what it has saved up.
+        // No device reads anywhere faster than in order. A short load may say so, because a throttle lets through at first what it
+        // has saved up.
         time += random.max(measured.sequential_read_picoseconds(reads.random_bytes).unwrap_or(0));
     }
     let per_byte = time.checked_div(u128::from(reads.bytes()))?;

@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use polymux_types::{Ino, TierId};
 
-use super::WAITING_MAX;
 use super::layout::picoseconds_per_byte;
+use super::queue::{Added, Cause, QueuedFile};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::heat::ReadUse;
 use crate::space::TierHandle;
+use crate::volume::ReaderLayout;
 
 /// Least length of a window.
 const WINDOW_MIN: Duration = Duration::from_secs(1);
@@ -47,7 +48,7 @@ impl Core {
     pub(super) fn end_window_of_readers(&self) {
         let Some((length, read)) = self.next_window() else { return };
         let uses = self.read_uses.take();
-        if uses.is_empty() {
+        if uses.is_empty() || self.options.reader_layout == ReaderLayout::Never {
             return;
         }
         let tiers = self.tiers.all();
@@ -62,9 +63,8 @@ impl Core {
             let of_file: Vec<Option<Reading>> =
                 file.layout.read().objects.iter().map(|entry| reading.get(&entry.tier).copied()).collect();
             let waited = of_file.contains(&Some(Reading::KeptBusy)) && !of_file.contains(&Some(Reading::FromMemory));
-            let mut state = self.readers_waited.state.lock();
-            if waited && (state.waiting.len() < WAITING_MAX || state.waiting.contains_key(&ino)) {
-                state.waiting.insert(ino, reads);
+            let queued = QueuedFile::new(reads, Cause::ReadersWaited);
+            if waited && self.layout_queue.state.lock().add(ino, queued) == Added::Yes {
                 Counters::count(&self.counters.windows_of_waiting_readers);
             }
         }
@@ -73,7 +73,7 @@ impl Core {
     /// Begins the next window, where it is time. Returns how long the last one was, and what each tier has read in it.
     fn next_window(&self) -> Option<(Duration, BTreeMap<TierId, u64>)> {
         let now = self.clock.elapsed();
-        let mut state = self.readers_waited.state.lock();
+        let mut state = self.layout_queue.state.lock();
         let length = now.saturating_sub(state.window_began);
         if length < WINDOW_MIN {
             return None;
@@ -89,7 +89,7 @@ impl Core {
     /// Tiers that no program used lately, and that have taken all that was written.
     pub(super) fn tiers_at_rest(&self) -> Vec<TierId> {
         let now = self.clock.elapsed();
-        let mut state = self.readers_waited.state.lock();
+        let mut state = self.layout_queue.state.lock();
         let mut at_rest = Vec::new();
         for handle in self.tiers.all().iter() {
             // Asking for the load ends an interval that nobody else ends.
