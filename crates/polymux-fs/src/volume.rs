@@ -189,7 +189,7 @@ impl Default for MountOptions {
             inline_size_max: 4096,
             inline_idle_seconds: 600,
             hang_after_ms: 10_000,
-            deferral_ms_max: 40,
+            deferral_ms_max: 60,
             stamp_delay_ms: 10_000,
             passthrough: PassthroughUse::Auto,
             page_cache: PageCache::On,

@@ -27,7 +27,7 @@ const STREAM: &str = "stream";
 const FILE_BYTES_MAX: u64 = 2 << 30;
 
 /// The default of `deferral_ms_max`.
-const DEFERRAL_MS_MAX: f64 = 40.0;
+const DEFERRAL_MS_MAX: f64 = 60.0;
 
 /// What one side did.
 struct Found {
