@@ -14,7 +14,8 @@ use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::heat::{GrownFiles, HeatOptions, HeatTable, LogicalClock, ReadUses, StreamTable};
 use crate::inode::{
-    DirectoryState, HandleTable, InlineChange, Inode, InodeTable, LateStamps, Layout, SizeTrust, StampWalks,
+    ActiveStreams, DirectoryState, HandleTable, InlineChange, Inode, InodeTable, LateStamps, Layout, SizeTrust,
+    StampWalks,
 };
 use crate::migrate::{Drains, LayoutQueue, MoveQueue, Planner};
 use crate::placement::{Steering, ThreadMaps};
@@ -55,6 +56,8 @@ pub(crate) struct Core {
     pub(crate) steering: RwLock<Arc<Steering>>,
     pub(crate) heat: HeatTable,
     pub(crate) streams: StreamTable,
+    /// Streams that are read ahead at present.
+    pub(crate) active_streams: ActiveStreams,
     /// How files on several tiers are read at present.
     pub(crate) read_uses: ReadUses,
     /// Files that grew over several tiers.
@@ -245,6 +248,7 @@ impl Core {
             steering: RwLock::default(),
             heat: HeatTable::new(heat_options(&options)),
             streams: StreamTable::new(STREAM_MEMORY_BYTES),
+            active_streams: ActiveStreams::default(),
             read_uses: ReadUses::default(),
             grown_files: GrownFiles::default(),
             layout_queue: LayoutQueue::default(),

@@ -9,6 +9,7 @@
 //!   While it is empty, a spread file may grow all the same (docs/design/0018): then the record knows of no byte behind its floor.
 //! * An inode leaves memory only when nobody refers to it and its times and its size are in the record.
 
+mod active_streams;
 mod attributes;
 mod file;
 mod handle;
@@ -25,6 +26,7 @@ mod streams;
 mod table;
 mod write_streams;
 
+pub(crate) use active_streams::ActiveStreams;
 pub(crate) use attributes::Common;
 pub(crate) use file::{AwaitedSwitch, FileState, Layout, PassedThrough, reference_of};
 pub(crate) use handle::{Handle, HandleTable};
@@ -34,6 +36,7 @@ pub use io_mode::IoMode;
 pub(crate) use io_mode::{Grant, OpenPurpose, Standing};
 pub(crate) use late_stamps::{LateFile, LateStamps, StampWalks, WalkBelow};
 pub(crate) use moving::MoveTicket;
+pub(crate) use read_streams::Asked;
 pub(crate) use record::SizeTrust;
 pub(crate) use table::{InodeTable, Lifecycle};
 pub(crate) use write_streams::WriteStreams;

@@ -16,6 +16,7 @@ mod layout_change;
 mod objects;
 mod passthrough;
 mod read;
+mod read_ahead;
 mod seek;
 mod size;
 mod spill;

@@ -37,7 +37,7 @@ pub use decision::{Action, Decision, Eviction};
 pub use facts::{HEAT_ONE, NEVER, RangeFacts};
 pub use kind::{PolicyKind, UnknownPolicy, decide, evict, place};
 pub use placement::{FACTS_VERSION, NO_TIER, PlacementDecision, PlacementFacts, TierFacts, fastest_with_headroom};
-pub use read_balance::{GAIN_MIN_PERCENT, ReadBalance, ReadPart, Shift, balance_reads};
+pub use read_balance::{GAIN_MIN_PERCENT, ReadBalance, ReadPart, Rounding, Shift, balance_reads};
 pub use rules::{FileFacts, PassthroughUse, Rule, RuleError, RuleField, RuleMatch, RuleProblem, RuleSet};
 pub use threads::{
     Bandwidths, Change, Climb, Mapping, PairState, PairStep, Printed, THRESHOLD_PERCENT, ThreadController, ThreadRule,

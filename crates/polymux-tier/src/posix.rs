@@ -20,9 +20,11 @@ mod measuring;
 mod objects;
 mod offload;
 mod probe;
+mod read_ahead;
 mod stamp_format;
 mod try_out;
 
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -117,6 +119,8 @@ pub struct PosixTier {
     lent_max: usize,
     /// Whether the file system gives leases, once it was asked.
     has_leases: OnceLock<bool>,
+    /// Bytes that are read ahead by one request.
+    read_ahead_piece: NonZeroU64,
     _lock: TierLock,
 }
 
@@ -159,6 +163,7 @@ impl PosixTier {
         let objects = directory::open(&path.join(OWN_DIRECTORY).join("objects"))?;
         let mut capabilities = probe::probe(&own_directory, options.access)?;
         capabilities.is_limited = options.capacity.is_some();
+        let read_ahead_piece = read_ahead::piece_bytes(&objects);
         let descriptors_max = directory::descriptors_allowed(options.descriptors_max);
         let descriptors = DescriptorCache::new(descriptors_max);
         Ok(Self {
@@ -175,6 +180,7 @@ impl PosixTier {
             lent: Arc::default(),
             lent_max: descriptors_max / 2,
             has_leases: OnceLock::new(),
+            read_ahead_piece,
             _lock: lock,
         })
     }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use polymux_tier::{
     AllocateMode, BytesUsed, CleanStamp, Label, LoanPurpose, ObjectRef, PosixTier, PosixTierOptions, Tier, TierError,
@@ -204,6 +205,16 @@ fn bytes_in_memory(path: &Path) -> u64 {
     String::from_utf8_lossy(&output.stdout).trim().parse().expect("it prints a number")
 }
 
+/// Whether it can be asked; says so where it cannot.
+fn has_fincore() -> bool {
+    let has_it = Command::new("fincore").arg("--version").output().is_ok();
+    if !has_it {
+        assert!(std::env::var_os("CI").is_none(), "this must run in CI, and fincore is not there");
+        eprintln!("skipped: fincore (package util-linux-extra) is not installed");
+    }
+    has_it
+}
+
 /// The largest file below a directory.
 fn largest_file(directory: &Path) -> PathBuf {
     let mut found = Vec::new();
@@ -228,9 +239,7 @@ fn a_read_whose_caller_reads_ahead_brings_nothing_else_into_memory() {
     tier.sync(object(1)).expect("synced");
     tier.drop_behind(object(1), 0, SIZE);
     let path = largest_file(directory.path());
-    if Command::new("fincore").arg("--version").output().is_err() {
-        assert!(std::env::var_os("CI").is_none(), "this must run in CI, and fincore is not there");
-        eprintln!("skipped: fincore (package util-linux-extra) is not installed");
+    if !has_fincore() {
         return;
     }
     if bytes_in_memory(&path) > 0 {
@@ -249,4 +258,30 @@ fn a_read_whose_caller_reads_ahead_brings_nothing_else_into_memory() {
         tier.read(object(1), part * PART, &mut buffer, Wait::Allowed).expect("read");
     }
     assert!(bytes_in_memory(&path) > 8 * PART, "nothing was read ahead");
+}
+
+/// The kernel reads no more at once than a device reads ahead, and says nothing.
+#[test]
+fn a_range_of_any_length_is_begun_to_be_read_as_a_whole() {
+    let directory = tempfile::tempdir().expect("a temporary directory is made");
+    let tier = PosixTier::prepare(directory.path(), PosixTierOptions::new("tier")).expect("a tier is made");
+    const SIZE: u64 = 16 << 20;
+    tier.create(object(1)).expect("an object is made");
+    write(&tier, 1, 0, &vec![7; usize::try_from(SIZE).expect("small")]).expect("written");
+    tier.sync(object(1)).expect("synced");
+    tier.drop_behind(object(1), 0, SIZE);
+    let path = largest_file(directory.path());
+    if !has_fincore() {
+        return;
+    }
+    if bytes_in_memory(&path) > 0 {
+        eprintln!("skipped: the file system below keeps everything in memory");
+        return;
+    }
+    tier.read_ahead(object(1), 0, SIZE);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while bytes_in_memory(&path) < SIZE {
+        assert!(Instant::now() < deadline, "{} of {SIZE} bytes were begun", bytes_in_memory(&path));
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

@@ -5,7 +5,8 @@
 //! * Reads of a stream may overtake one another (`streams`): the kernel reads ahead with several requests at once.
 //! * A stream asks for nothing from where another one began: that one has read it, and several readers who each read a part of a
 //!   file do not go on into the next part.
-//! * A few reads that follow one another are no stream yet, so that random reads bring nothing else into memory.
+//! * A few reads that follow one another are no stream yet, so that random reads bring nothing else into memory. A stream that begins is read
+//!   ahead by as much as it has shown to be, so that many that begin together do not ask for the whole window each.
 
 use std::ops::Range;
 
@@ -16,25 +17,61 @@ use super::streams::{Stream, Streams};
 /// Bytes in a row that make a stream.
 const STREAM_MIN: u64 = 512 << 10;
 
+/// A stream is read ahead by so much at once,
+const AHEAD_MIN: u64 = 4 << 20;
+
+/// and by so many times the bytes that were read of it.
+const AHEAD_OF_RUN: u64 = 2;
+
+/// A stream of which so much was read is expected to go on for long.
+const LONG_MIN: u64 = 2 << 20;
+
+/// What a read was part of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Noted {
+    /// Where its stream began, if it was part of one.
+    pub(crate) stream_start: Option<u64>,
+    /// What should be begun to be read now.
+    pub(crate) asked: Option<Asked>,
+}
+
+/// What should be begun to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Bytes of the file.
+    pub(crate) range: Range<u64>,
+    /// What was asked for before `range`, as far as it was not read.
+    pub(crate) on_its_way: Range<u64>,
+    /// How far the stream may look behind `range` for what comes next: nowhere while it may end soon.
+    pub(crate) outlook_end: u64,
+}
+
+/// How far a long stream looks out behind what it asks for.
+const OUTLOOK_BYTES: u64 = 64 << 20;
+
 /// Streams of one file. Bytes of a stream before `done` were asked for.
 #[derive(Debug, Default)]
 pub(crate) struct ReadStreams(Streams);
 
 impl ReadStreams {
-    /// Notes a read. Returns what should be begun to be read now, in whole ranges as far as they reach, so that `window_bytes` before
-    /// the stream are on their way.
-    pub(crate) fn note(&mut self, offset: u64, length: u64, window_bytes: u64) -> Option<Range<u64>> {
+    /// Notes a read. What should be begun to be read are whole ranges as far as they reach, so that `window_bytes` before the stream
+    /// are on their way.
+    pub(crate) fn note(&mut self, offset: u64, length: u64, window_bytes: u64) -> Noted {
         let end = offset.saturating_add(length);
         let limit = self.0.next_start(end, STREAM_MIN);
         let Some(stream) = self.0.go_on(offset) else {
             self.0.begin(end, length, end);
-            return None;
+            return Noted::default();
         };
         stream.run = stream.run.saturating_add(length);
         stream.next = stream.next.max(end);
-        let asked = due(stream, window_bytes, limit)?;
-        stream.done = asked.end;
-        Some(asked)
+        let stream_start = (stream.run >= STREAM_MIN).then_some(stream.start);
+        let Some(range) = due(stream, window_bytes, limit) else { return Noted { stream_start, asked: None } };
+        let on_its_way = stream.next.min(range.start)..range.start;
+        stream.done = range.end;
+        let outlook = if shown(stream) < LONG_MIN { 0 } else { OUTLOOK_BYTES };
+        let outlook_end = range.end.saturating_add(outlook).min(limit.unwrap_or(u64::MAX));
+        Noted { stream_start, asked: Some(Asked { range, on_its_way, outlook_end }) }
     }
 
     /// Whether [`ReadStreams::note`] would ask for something.
@@ -49,9 +86,15 @@ impl ReadStreams {
     }
 }
 
+/// How long a stream has shown to be. What is read again and again in one place does not make it longer.
+fn shown(stream: &Stream) -> u64 {
+    stream.run.min(stream.next.saturating_sub(stream.start))
+}
+
 /// What of a stream should be begun to be read, before `limit`.
 fn due(stream: &Stream, window_bytes: u64, limit: Option<u64>) -> Option<Range<u64>> {
-    let wanted = stream.next.saturating_add(window_bytes) / RANGE_NODE_SIZE * RANGE_NODE_SIZE;
+    let ahead = window_bytes.min(shown(stream).saturating_mul(AHEAD_OF_RUN).max(AHEAD_MIN));
+    let wanted = stream.next.saturating_add(ahead) / RANGE_NODE_SIZE * RANGE_NODE_SIZE;
     let wanted = wanted.min(limit.unwrap_or(u64::MAX));
     let from = stream.done.max(stream.next);
     (stream.run >= STREAM_MIN && wanted > from).then_some(from..wanted)
@@ -67,7 +110,8 @@ mod tests {
 
     /// What is asked for by reads at these offsets.
     fn asked(streams: &mut ReadStreams, offsets: impl IntoIterator<Item = u64>) -> Vec<Range<u64>> {
-        offsets.into_iter().filter_map(|offset| streams.note(offset, 128 * KIB, WINDOW)).collect()
+        let asked = offsets.into_iter().filter_map(|offset| streams.note(offset, 128 * KIB, WINDOW).asked);
+        asked.map(|asked| asked.range).collect()
     }
 
     #[test]
@@ -79,10 +123,43 @@ mod tests {
                 assert!(range.start >= offset && (reached == 0 || range.start == reached), "{range:?} after {reached}");
                 reached = range.end;
             }
-            if offset > MIB {
+            if offset > WINDOW / AHEAD_OF_RUN {
                 assert!(reached >= offset + WINDOW - RANGE_NODE_SIZE, "{reached} at {offset}");
             }
         }
+    }
+
+    #[test]
+    fn a_stream_that_begins_is_read_ahead_by_as_much_as_it_has_shown_to_be() {
+        let mut reads = ReadStreams::default();
+        let reached = |ranges: Vec<Range<u64>>| ranges.last().map(|range| range.end);
+        assert_eq!(reached(asked(&mut reads, (0..MIB).step_by(128 << 10))), Some(4 * MIB));
+        assert_eq!(reached(asked(&mut reads, (MIB..4 * MIB).step_by(128 << 10))), Some(12 * MIB));
+    }
+
+    #[test]
+    fn what_is_read_again_and_again_in_one_place_is_read_ahead_by_no_more() {
+        let mut reads = ReadStreams::default();
+        let place = (0..MIB).step_by(128 << 10);
+        for _ in 0..100 {
+            asked(&mut reads, place.clone());
+        }
+        let noted = reads.note(MIB, 128 * KIB, WINDOW);
+        assert_eq!((noted.stream_start, noted.asked), (Some(0), None), "4 MiB were asked for, and no more");
+    }
+
+    #[test]
+    fn a_long_stream_looks_out_but_not_beyond_where_another_one_began() {
+        let outlooks = |reads: &mut ReadStreams, from: u64| {
+            let asked =
+                (from..from + 4 * MIB).step_by(128 << 10).filter_map(|at| reads.note(at, 128 * KIB, WINDOW).asked);
+            asked.map(|asked| (asked.range.end, asked.outlook_end)).collect::<Vec<_>>()
+        };
+        let mut reads = ReadStreams::default();
+        let first = outlooks(&mut reads, 200 * MIB);
+        assert_eq!(first[0], (204 * MIB, 204 * MIB));
+        assert_eq!(first.last(), Some(&(212 * MIB, 276 * MIB)));
+        assert_eq!(outlooks(&mut reads, 160 * MIB).last(), Some(&(172 * MIB, 200 * MIB)));
     }
 
     #[test]
@@ -137,7 +214,7 @@ mod tests {
                 (place >> 33) % (1 << 14) * (64 << 10) * 16
             })
             .collect();
-        let found = offsets.iter().filter_map(|offset| reads.note(*offset, 64 * KIB, WINDOW)).count();
+        let found = offsets.iter().filter_map(|offset| reads.note(*offset, 64 * KIB, WINDOW).asked).count();
         assert!(found < 20, "{found} of 5000");
     }
 }

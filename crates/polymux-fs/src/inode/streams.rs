@@ -17,7 +17,7 @@ const LATELY: u64 = 16_384;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stream {
     /// Where it began.
-    start: u64,
+    pub(super) start: u64,
     /// The furthest end of a request.
     pub(super) next: u64,
     /// Bytes that count for how long it is.

@@ -19,14 +19,7 @@ use crate::store::ObjectEntry;
 const ATTEMPTS_MAX: u32 = 8;
 
 /// Reads up to here are not part of a stream: the kernel reads more ahead of one.
-const SINGLE_READ_MAX: usize = 8 << 10;
-
-/// Bytes of a stream that are on their way ahead of it, together for all open files as far as each gets the least,
-const READ_AHEAD_BYTES_ALL: u64 = 256 << 20;
-/// at least for each,
-const READ_AHEAD_BYTES_MIN: u64 = 4 << 20;
-/// and at most: what the devices together deliver while the slowest of them answers.
-const READ_AHEAD_BYTES_MAX: u64 = 32 << 20;
+pub(super) const SINGLE_READ_MAX: usize = 8 << 10;
 
 /// Who has the bytes after a read, so that they are in memory once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +129,7 @@ impl Core {
                 if let Ok(count) = &outcome {
                     // Whoever must not wait notes the read and asks for nothing.
                     let window = stream.map(|window| if wait == Wait::Never { 0 } else { window });
-                    self.read_ahead_of_stream(file, (offset, plan.end - offset), window);
+                    self.read_ahead_of_stream(inode.ino, file, (offset, plan.end - offset), window);
                     match ahead {
                         Ahead::File => self.note_spread_read(inode, offset, *count),
                         Ahead::Tier => {
@@ -184,42 +177,6 @@ impl Core {
     fn who_reads_ahead(&self, layout: &Layout) -> Ahead {
         let is_ours = self.may_spread.load(Ordering::Acquire) && layout.objects.len() > 1;
         if is_ours { Ahead::File } else { Ahead::Tier }
-    }
-
-    /// How far a stream that a read belongs to is read ahead; `None` where nothing is.
-    fn stream_window(&self, ahead: Ahead, length: u64) -> Option<u64> {
-        if ahead == Ahead::Tier || length <= SINGLE_READ_MAX as u64 {
-            return None;
-        }
-        let open = self.handles.len().max(1) as u64;
-        Some((READ_AHEAD_BYTES_ALL / open).clamp(READ_AHEAD_BYTES_MIN, READ_AHEAD_BYTES_MAX))
-    }
-
-    /// A file on several tiers is read ahead on all of them at once: no file system below sees more of the stream than its own
-    /// ranges. The reader has his own bytes by then.
-    fn read_ahead_of_stream(&self, file: &FileState, (offset, length): (u64, u64), window: Option<u64>) {
-        let Some(window) = window else { return };
-        let Some(wanted) = file.read_streams.lock().note(offset, length, window) else { return };
-        let end = wanted.end.min(file.size());
-        let parts: Vec<(Run, ObjectEntry)> = {
-            let layout = file.layout.read();
-            let runs = layout.map.runs(block_of(wanted.start), block_after(end.max(wanted.start)));
-            let owned = |run: Run| match run.owner {
-                Some(Owner::Slot(slot)) => Some((run, layout.object(slot))),
-                Some(Owner::Hole) | None => None,
-            };
-            runs.into_iter().filter_map(owned).collect()
-        };
-        for (run, entry) in parts {
-            let (from, to) = (start_of(run.start), start_of(run.end).min(end));
-            if let Ok(handle) = self.tiers.by_id(entry.tier)
-                && !handle.is_slow()
-                && let Some(tier) = handle.present()
-            {
-                Counters::count(&self.counters.ranges_read_ahead);
-                tier.read_ahead(reference_of(&entry), from, to.saturating_sub(from));
-            }
-        }
     }
 
     /// Range nodes whose end was read go out of the memory of their tiers: whoever reads on has them.

@@ -95,7 +95,7 @@ impl Core {
                 continue;
             }
             let context = self.context_under(&inode, policy);
-            let Some(plan) = self.plan_for_readers(file, &context, &queued, table) else { continue };
+            let Some(plan) = self.plan_for_readers((inode.ino, file), &context, &queued, table) else { continue };
             for moves in &plan.moves {
                 let bytes = plan.bytes_of(moves);
                 note_coming(table, moves.to.0, bytes);

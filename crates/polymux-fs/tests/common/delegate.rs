@@ -37,6 +37,9 @@ pub trait Hook: Send + Sync {
     /// Before a range begins its way to the device.
     fn before_write_back(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
 
+    /// Before a range begins its way into memory.
+    fn before_read_ahead(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
+
     /// Before an object is looked at.
     fn before_stat(&self, _object: ObjectRef) -> Verdict {
         Verdict::Pass
@@ -101,6 +104,11 @@ impl Tier for HookedTier {
             Verdict::Fail(error) => Err(error),
             Verdict::Pretend => Ok(buffer.len()),
         }
+    }
+
+    fn read_ahead(&self, object: ObjectRef, offset: u64, length: u64) {
+        self.hook.before_read_ahead(object, offset, length);
+        self.inner.read_ahead(object, offset, length);
     }
 
     fn write(&self, object: ObjectRef, offset: u64, data: &[u8], wait: Wait) -> Result<usize, TierError> {

@@ -73,9 +73,14 @@ impl PosixTier {
 
     /// Starts reading a range.
     pub(super) fn begin_reading(&self, object: ObjectRef, offset: u64, length: u64) {
-        if let (Ok(open), Some(length)) = (self.object(object), NonZeroU64::new(length)) {
+        let Ok(open) = self.object(object) else { return };
+        let end = offset.saturating_add(length);
+        let mut next = offset;
+        while let Some(left) = NonZeroU64::new(end - next) {
+            let piece = left.min(self.read_ahead_piece);
             // What cannot be read is told to whoever reads it.
-            let _ = rustix::fs::fadvise(&open.descriptor, offset, Some(length), Advice::WillNeed);
+            let _ = rustix::fs::fadvise(&open.descriptor, next, Some(piece), Advice::WillNeed);
+            next += piece.get();
         }
     }
 }

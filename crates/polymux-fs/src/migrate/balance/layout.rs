@@ -29,8 +29,10 @@ const BEGINNINGS_DIVISOR: u64 = 20;
 pub(super) struct Shares {
     /// One node in so many was looked at.
     pub(super) one_in: u64,
-    /// Bytes of the file on each, as far as the sample tells.
+    /// Bytes of the file on each, as far as the sample tells,
     bytes: BTreeMap<u16, u64>,
+    /// and those of nodes that one tier has.
+    movable: BTreeMap<u16, u64>,
     /// Nodes of the sample that one tier has, in order.
     nodes: BTreeMap<u16, Vec<u64>>,
 }
@@ -59,8 +61,10 @@ pub(super) fn shares_of(file: &FileState, sample: u64) -> Shares {
         for run in &runs {
             let Some(Owner::Slot(slot)) = run.owner else { continue };
             let tier = layout.object(slot).tier.0;
-            *shares.bytes.entry(tier).or_default() += start_of(run.end - run.start).saturating_mul(one_in);
+            let bytes = start_of(run.end - run.start).saturating_mul(one_in);
+            *shares.bytes.entry(tier).or_default() += bytes;
             if runs.len() == 1 {
+                *shares.movable.entry(tier).or_default() += bytes;
                 shares.nodes.entry(tier).or_default().push(node);
             }
         }
@@ -101,6 +105,7 @@ pub(super) fn parts_of(core: &Core, shares: &Shares, reads: &ReadUse) -> Vec<Rea
     let part = |handle: &std::sync::Arc<crate::space::TierHandle>| ReadPart {
         tier: handle.id.0,
         bytes: shares.bytes.get(&handle.id.0).copied().unwrap_or(0),
+        movable: shares.movable.get(&handle.id.0).copied().unwrap_or(0),
         picoseconds_per_byte: handle.look_at_profile(|profile| picoseconds_per_byte(profile, reads)).unwrap_or(0),
     };
     core.tiers.all().iter().map(part).collect()
@@ -118,7 +123,7 @@ pub(super) fn moves_for(shares: Shares, shifts: &[Shift]) -> Vec<NodeMoves> {
     let mut moves = Vec::new();
     for shift in shifts {
         let Some(left) = nodes.get_mut(&shift.from) else { continue };
-        let count = (shift.bytes / one_in.max(1)).saturating_add(RANGE_NODE_SIZE / 2) / RANGE_NODE_SIZE;
+        let count = (shift.bytes / one_in.max(1)).div_ceil(RANGE_NODE_SIZE);
         let chosen: Vec<u64> = spaced(left, usize::try_from(count).unwrap_or(usize::MAX)).collect();
         if chosen.is_empty() {
             continue;
@@ -193,11 +198,11 @@ mod tests {
     #[test]
     fn of_a_sample_as_many_nodes_move_as_are_its_part() {
         let nodes = BTreeMap::from([(2, (0..100).map(|node| node * 10).collect())]);
-        let shares = Shares { one_in: 10, bytes: BTreeMap::new(), nodes };
+        let shares = Shares { one_in: 10, nodes, ..Shares::default() };
         let shift = |to: u16, nodes: u64| Shift { from: 2, to, bytes: nodes * RANGE_NODE_SIZE };
-        let moves = moves_for(shares, &[shift(0, 500), shift(1, 200), shift(1, 3)]);
+        let moves = moves_for(shares, &[shift(0, 500), shift(1, 200), shift(1, 10)]);
         let counts: Vec<u64> = moves.iter().map(|moves| moves.bundle.bytes / RANGE_NODE_SIZE).collect();
-        assert_eq!(counts, [50, 20]);
+        assert_eq!(counts, [50, 20, 1]);
         let (first, second) = (&moves[0].bundle.ranges, &moves[1].bundle.ranges);
         assert!(first.iter().all(|range| !second.contains(range)), "no node goes twice");
     }

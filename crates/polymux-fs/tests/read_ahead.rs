@@ -1,0 +1,117 @@
+//! What is begun to be read of files on several tiers, before it is asked for.
+
+mod common;
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use common::{Hook, HookedTier, Verdict, Volume, bytes_on, create, pattern, read_at, write_all};
+use polymux_fs::{HandleId, PolicyKind};
+use polymux_tier::ObjectRef;
+use polymux_types::limits::RANGE_NODE_SIZE;
+use polymux_types::sync::Mutex;
+
+const MIB: u64 = 1 << 20;
+const TIERS: [&str; 3] = ["fast", "middle", "slow"];
+/// Where the file is spread from.
+const SPREAD_FROM: u64 = 16 * MIB;
+const SIZE: u64 = 56 * MIB;
+
+/// What a tier was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Request {
+    Begin(Range<u64>),
+    Read(Range<u64>),
+}
+
+/// All that it was asked for, in order.
+#[derive(Default)]
+struct Asked(Mutex<Vec<Request>>);
+
+impl Hook for Asked {
+    fn before_read_ahead(&self, _object: ObjectRef, offset: u64, length: u64) {
+        self.0.lock().push(Request::Begin(offset..offset + length));
+    }
+
+    fn before_read(&self, _object: ObjectRef, offset: u64, length: usize) -> Verdict {
+        self.0.lock().push(Request::Read(offset..offset + length as u64));
+        Verdict::Pass
+    }
+}
+
+impl Asked {
+    fn take(&self) -> Vec<Request> {
+        std::mem::take(&mut self.0.lock())
+    }
+
+    /// What it was asked to begin since it was looked at last.
+    fn take_begun(&self) -> Vec<Range<u64>> {
+        let begun = |request| match request {
+            Request::Begin(range) => Some(range),
+            Request::Read(_) => None,
+        };
+        self.take().into_iter().filter_map(begun).collect()
+    }
+}
+
+/// A file that begins on the fastest tier and is spread from there on.
+fn volume_with_file() -> (Volume, HandleId, Vec<Arc<Asked>>) {
+    let asked: Vec<Arc<Asked>> = TIERS.iter().map(|_| Arc::default()).collect();
+    let hook = |tier: usize| Arc::clone(&asked[tier]);
+    let volume = Volume::wrapping(&[256 * MIB; 3], |tier, inner| Arc::new(HookedTier::new(inner, hook(tier))));
+    let fs = volume.fs();
+    let (ino, handle) = create(fs, "f");
+    let content = pattern(5, usize::try_from(SIZE).expect("small"));
+    let (first, rest) = content.split_at(usize::try_from(SPREAD_FROM).expect("small"));
+    write_all(fs, handle, 0, first).expect("written");
+    assert_eq!(bytes_on(fs, ino, "fast"), SPREAD_FROM);
+    fs.set_steering(PolicyKind::Spread, &[]).expect("taken");
+    write_all(fs, handle, SPREAD_FROM, rest).expect("written");
+    assert!(TIERS.iter().all(|tier| bytes_on(fs, ino, tier) > 4 * RANGE_NODE_SIZE));
+    (volume, handle, asked)
+}
+
+fn read(volume: &Volume, handle: HandleId, range: Range<u64>) {
+    for offset in range.step_by(128 << 10) {
+        read_at(volume.fs(), handle, offset, 128 << 10).expect("read");
+    }
+}
+
+/// A device that has nothing of what a reader gets next would idle now, and be waited for later.
+#[test]
+fn tiers_that_have_nothing_of_what_comes_next_begin_with_what_comes_then() {
+    let (volume, handle, asked) = volume_with_file();
+    read(&volume, handle, 0..3 * MIB / 2);
+    assert!(!asked[0].take_begun().is_empty(), "it is a stream");
+    assert_eq!((asked[1].take_begun(), asked[2].take_begun()), (vec![], vec![]), "which may end soon");
+    read(&volume, handle, 3 * MIB / 2..4 * MIB);
+    assert!(asked[0].take_begun().iter().all(|range| range.end <= SPREAD_FROM), "the fast one has enough to do");
+    for tier in &asked[1..] {
+        let begun = tier.take_begun();
+        let first = begun.first().expect("it begins").clone();
+        assert_eq!(first.end - first.start, RANGE_NODE_SIZE, "with one range");
+        assert!(begun.iter().all(|range| *range == first), "{begun:?}");
+    }
+}
+
+#[test]
+fn what_a_stream_reads_was_begun_as_a_whole_before() {
+    let (volume, handle, asked) = volume_with_file();
+    read(&volume, handle, 0..SIZE);
+    for (tier, asked) in TIERS.iter().zip(&asked) {
+        let (mut begun, mut reads) = (HashSet::new(), 0);
+        for request in asked.take() {
+            match request {
+                Request::Begin(range) => begun.extend(range.step_by(4096)),
+                // The first ones make it a stream.
+                Request::Read(range) if range.start < MIB => {}
+                Request::Read(range) => {
+                    reads += 1;
+                    assert!(range.step_by(4096).all(|byte| begun.contains(&byte)), "unexpected on {tier}");
+                }
+            }
+        }
+        assert!(reads > 0, "{tier} has a part of it");
+    }
+}
