@@ -99,8 +99,9 @@ impl Candidate {
     }
 }
 
-/// Says what should move, in multiples of `unit` bytes, rounded in one way. `parts` are those of the file and the tiers that it has nothing on; rules and
-/// pins allow the tiers of the bit set `allowed`. `None` where the speed of a tier with a part of it is not known, or it has no parts.
+/// Says what should move, in multiples of `unit` bytes, rounded in one way; all that a tier has may go, too. `parts` are those of the
+/// file and the tiers that it has nothing on; rules and pins allow the tiers of the bit set `allowed`. `None` where the speed of a tier
+/// with a part of it is not known, or it has no parts.
 ///
 /// # Panics
 /// `unit` is 0.
