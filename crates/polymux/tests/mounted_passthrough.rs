@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use mounted::command::run;
 use mounted::native::text;
 use mounted::volume::Ground;
-use mounted::{Plan, Random, TestVolume, have_program, is_root, skip, skip_where_io_is_named, succeed};
+use mounted::{
+    Plan, Random, TestVolume, have_program, is_root, skip, skip_where_io_is_named, skip_where_policy_is_named, succeed,
+};
 
 const MIB: usize = 1 << 20;
 
@@ -109,6 +111,9 @@ fn reads_and_writes_of_a_whole_file_cost_no_message_and_where_says_why() {
 
 #[test]
 fn a_rule_keeps_files_with_the_daemon_so_that_they_can_move_while_they_are_open() {
+    if skip_where_policy_is_named() {
+        return;
+    }
     let options = "passthrough = \"auto\"\n[[rule]]\npath = \"*.db\"\npassthrough = \"off\"\n\
                    [[rule]]\npath = \"*.log\"\npassthrough = \"read\"";
     let Some(volume) = start(options) else { return };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mounted::native::text;
 use mounted::volume::Ground;
-use mounted::{Finished, Plan, TestVolume};
+use mounted::{Finished, Plan, TestVolume, skip_where_policy_is_named};
 use serde_json::Value;
 
 fn start(fast_capacity: Option<&'static str>) -> Option<TestVolume> {
@@ -181,6 +181,9 @@ fn bench(volume: &TestVolume, target: &str) -> Value {
 
 #[test]
 fn a_volume_tells_what_to_expect_of_its_tiers_and_what_is_reached_through_the_mount() {
+    if skip_where_policy_is_named() {
+        return;
+    }
     let Some(mut volume) = start(None) else { return };
     let directory = volume.path().join("below");
     fs::create_dir(&directory).unwrap();

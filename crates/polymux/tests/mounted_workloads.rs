@@ -18,7 +18,12 @@ fn start(programs: &[&str], room_mebibytes: usize) -> Option<TestVolume> {
         return None;
     }
     let volume = TestVolume::start_without_movers(&Plan::anywhere().with_fast_capacity("16 MiB"))?;
-    fs::write(volume.path().join("ballast"), Random::new(1).bytes((16 - room_mebibytes) << 20)).unwrap();
+    // In small files, which every policy keeps on one tier.
+    let ballast = volume.path().join("ballast");
+    fs::create_dir(&ballast).unwrap();
+    for (number, part) in Random::new(1).bytes((16 - room_mebibytes) << 20).chunks(64 << 10).enumerate() {
+        fs::write(ballast.join(number.to_string()), part).unwrap();
+    }
     Some(volume)
 }
 

@@ -51,6 +51,15 @@ pub fn skip_where_io_is_named() -> bool {
     is_named
 }
 
+/// Whether the environment names a policy, so that what another one does cannot be seen.
+pub fn skip_where_policy_is_named() -> bool {
+    let is_named = wanted_policy().is_some();
+    if is_named {
+        skip(&format!("{POLICY_VARIABLE} names one policy for all volumes"));
+    }
+    is_named
+}
+
 pub fn have_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin"].map(std::path::PathBuf::from);
