@@ -7,6 +7,9 @@ use polymux_policy::PassthroughUse;
 use polymux_tier::Tier;
 use polymux_types::{ByteSize, Clock, Percent, TierId, VolumeId};
 
+/// The default of [`MountOptions::deferral_ms_max`].
+pub(crate) const DEFERRAL_MS_MAX_DEFAULT: u32 = 60;
+
 /// One tier as the configuration lists it.
 pub struct TierMember {
     /// Name in the configuration.
@@ -189,7 +192,7 @@ impl Default for MountOptions {
             inline_size_max: 4096,
             inline_idle_seconds: 600,
             hang_after_ms: 10_000,
-            deferral_ms_max: 60,
+            deferral_ms_max: DEFERRAL_MS_MAX_DEFAULT,
             stamp_delay_ms: 10_000,
             passthrough: PassthroughUse::Auto,
             page_cache: PageCache::On,

@@ -195,7 +195,10 @@ impl Search<'_> {
             if candidate.bytes > fits {
                 // All that there is may go, too: the last unit of a file may be a short one.
                 let excess = (candidate.bytes - fits).checked_next_multiple_of(self.unit)?.min(candidate.bytes);
-                waiting.push((*candidate, Some(excess).filter(|excess| *excess <= candidate.movable)?));
+                if excess > candidate.movable {
+                    return None;
+                }
+                waiting.push((*candidate, excess));
                 continue;
             }
             let mut spare = whole((fits - candidate.bytes).min(candidate.room), self.unit);

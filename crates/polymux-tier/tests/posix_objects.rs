@@ -228,24 +228,29 @@ fn largest_file(directory: &Path) -> PathBuf {
     found.into_iter().max().expect("there is a file").1
 }
 
-#[test]
-fn a_read_whose_caller_reads_ahead_brings_nothing_else_into_memory() {
-    let directory = tempfile::tempdir().expect("a temporary directory is made");
-    let tier = PosixTier::prepare(directory.path(), PosixTierOptions::new("tier")).expect("a tier is made");
-    const SIZE: u64 = 8 << 20;
-    const PART: u64 = 64 << 10;
+/// A tier with one object of sevens, of which nothing is in memory, and its file; `None` where nobody could tell what of it is.
+fn tier_with_cold_object(directory: &Path, size: u64) -> Option<(PosixTier, PathBuf)> {
+    let tier = PosixTier::prepare(directory, PosixTierOptions::new("tier")).expect("a tier is made");
     tier.create(object(1)).expect("an object is made");
-    write(&tier, 1, 0, &vec![7; usize::try_from(SIZE).expect("small")]).expect("written");
+    write(&tier, 1, 0, &vec![7; usize::try_from(size).expect("small")]).expect("written");
     tier.sync(object(1)).expect("synced");
-    tier.drop_behind(object(1), 0, SIZE);
-    let path = largest_file(directory.path());
+    tier.drop_behind(object(1), 0, size);
+    let path = largest_file(directory);
     if !has_fincore() {
-        return;
+        return None;
     }
     if bytes_in_memory(&path) > 0 {
         eprintln!("skipped: the file system below keeps everything in memory");
-        return;
+        return None;
     }
+    Some((tier, path))
+}
+
+#[test]
+fn a_read_whose_caller_reads_ahead_brings_nothing_else_into_memory() {
+    const PART: u64 = 64 << 10;
+    let directory = tempfile::tempdir().expect("a temporary directory is made");
+    let Some((tier, path)) = tier_with_cold_object(directory.path(), 8 << 20) else { return };
     let mut buffer = vec![0; usize::try_from(PART).expect("small")];
     // One after the other, as a stream would be.
     for part in 16..20 {
@@ -263,21 +268,9 @@ fn a_read_whose_caller_reads_ahead_brings_nothing_else_into_memory() {
 /// The kernel reads no more at once than a device reads ahead, and says nothing.
 #[test]
 fn a_range_of_any_length_is_begun_to_be_read_as_a_whole() {
-    let directory = tempfile::tempdir().expect("a temporary directory is made");
-    let tier = PosixTier::prepare(directory.path(), PosixTierOptions::new("tier")).expect("a tier is made");
     const SIZE: u64 = 16 << 20;
-    tier.create(object(1)).expect("an object is made");
-    write(&tier, 1, 0, &vec![7; usize::try_from(SIZE).expect("small")]).expect("written");
-    tier.sync(object(1)).expect("synced");
-    tier.drop_behind(object(1), 0, SIZE);
-    let path = largest_file(directory.path());
-    if !has_fincore() {
-        return;
-    }
-    if bytes_in_memory(&path) > 0 {
-        eprintln!("skipped: the file system below keeps everything in memory");
-        return;
-    }
+    let directory = tempfile::tempdir().expect("a temporary directory is made");
+    let Some((tier, path)) = tier_with_cold_object(directory.path(), SIZE) else { return };
     tier.read_ahead(object(1), 0, SIZE);
     let deadline = Instant::now() + Duration::from_secs(20);
     while bytes_in_memory(&path) < SIZE {

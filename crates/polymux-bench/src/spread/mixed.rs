@@ -10,6 +10,7 @@
 //! * What is read is verified, the stream too, after everything was unmounted.
 
 use anyhow::{Context, Result};
+use polymux_fs::MountOptions;
 
 use super::SpreadArguments;
 use super::load::Way;
@@ -25,9 +26,6 @@ const THREADS: u16 = 8;
 const FILE: &str = "cold";
 const STREAM: &str = "stream";
 const FILE_BYTES_MAX: u64 = 2 << 30;
-
-/// The default of `deferral_ms_max`.
-const DEFERRAL_MS_MAX: f64 = 60.0;
 
 /// What one side did.
 struct Found {
@@ -116,7 +114,7 @@ fn deferral_row(deferral: &Deferral, way: Way) -> Vec<Cell> {
         Cell::Number(deferral.requests as f64, 0),
         Cell::Number(deferral.at_bound as f64, 0),
         Cell::Number(deferral.longest_us as f64 / 1e3, 1),
-        Cell::Number(DEFERRAL_MS_MAX, 0),
+        Cell::Number(MountOptions::default().deferral_ms_max.into(), 0),
     ]
 }
 

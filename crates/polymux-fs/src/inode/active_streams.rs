@@ -4,7 +4,6 @@
 //! share one, so that the count may be lower than the number of streams, never higher. Nothing is locked.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::Duration;
 
 use polymux_types::Ino;
 use polymux_types::sync::{AtomicU64, Ordering};
@@ -12,8 +11,8 @@ use polymux_types::sync::{AtomicU64, Ordering};
 /// More streams count as so many.
 const SLOTS: usize = 256;
 
-/// A stream of which nothing was read this long has ended, or is so slow that it needs nothing.
-const LATELY: Duration = Duration::from_millis(500);
+/// A stream of which nothing was read for so many milliseconds has ended, or is so slow that it needs nothing.
+const LATELY_MS: u64 = 500;
 
 /// Streams that are read ahead.
 #[derive(Debug)]
@@ -39,10 +38,9 @@ impl ActiveStreams {
 
     /// How many there are.
     pub(crate) fn count(&self, now_ms: u64) -> u64 {
-        let lately_ms = u64::try_from(LATELY.as_millis()).unwrap_or(u64::MAX);
         let is_active = |read: &&AtomicU64| {
             let read_ms = read.load(Ordering::Relaxed);
-            read_ms > 0 && now_ms.saturating_sub(read_ms - 1) < lately_ms
+            read_ms > 0 && now_ms.saturating_sub(read_ms - 1) < LATELY_MS
         };
         self.read_ms.iter().filter(is_active).count() as u64
     }

@@ -14,7 +14,7 @@ use super::io_mode::IoModes;
 use super::moving::MoveTicketPlace;
 use super::read_streams::ReadStreams;
 use super::write_streams::WriteStreams;
-use crate::blockmap::{BlockMap, NodeTable, Owner};
+use crate::blockmap::{BlockMap, NodeTable, Owner, Run};
 use crate::error::{Error, Result};
 use crate::passthrough::{BackingId, Obstacle};
 use crate::store::ObjectEntry;
@@ -262,6 +262,14 @@ impl Layout {
     /// The object in a slot. Panics for a slot that no verified map names.
     pub(crate) fn object(&self, slot: u8) -> ObjectEntry {
         self.objects[usize::from(slot)]
+    }
+
+    /// Who has the bytes of a run, with its slot; `None` for a hole.
+    pub(crate) fn owner_of(&self, run: &Run) -> Option<(u8, ObjectEntry)> {
+        match run.owner {
+            Some(Owner::Slot(slot)) => Some((slot, self.object(slot))),
+            Some(Owner::Hole) | None => None,
+        }
     }
 
     /// The slot of a tier, where the file has an object there.

@@ -40,8 +40,8 @@ pub(crate) struct Noted {
 pub(crate) struct Asked {
     /// Bytes of the file.
     pub(crate) range: Range<u64>,
-    /// What was asked for before `range`, as far as it was not read.
-    pub(crate) on_its_way: Range<u64>,
+    /// How far the stream was read: from there to `range` is on its way.
+    pub(crate) read_to: u64,
     /// How far the stream may look behind `range` for what comes next: nowhere while it may end soon.
     pub(crate) outlook_end: u64,
 }
@@ -67,11 +67,11 @@ impl ReadStreams {
         stream.next = stream.next.max(end);
         let stream_start = (stream.run >= STREAM_MIN).then_some(stream.start);
         let Some(range) = due(stream, window_bytes, limit) else { return Noted { stream_start, asked: None } };
-        let on_its_way = stream.next.min(range.start)..range.start;
+        let read_to = stream.next;
         stream.done = range.end;
         let outlook = if shown(stream) < LONG_MIN { 0 } else { OUTLOOK_BYTES };
         let outlook_end = range.end.saturating_add(outlook).min(limit.unwrap_or(u64::MAX));
-        Noted { stream_start, asked: Some(Asked { range, on_its_way, outlook_end }) }
+        Noted { stream_start, asked: Some(Asked { range, read_to, outlook_end }) }
     }
 
     /// Whether [`ReadStreams::note`] would ask for something.

@@ -6,7 +6,7 @@ use polymux_tier::{TierError, Wait};
 use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
 
 use super::{block_after, block_of, start_of};
-use crate::blockmap::{Owner, Run};
+use crate::blockmap::Run;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{ErrorKind, Result};
@@ -78,10 +78,7 @@ fn plan(inode: &Inode, file: &FileState, layout: &Layout, offset: u64, length: u
         .map
         .runs(block_of(offset), block_after(end))
         .into_iter()
-        .map(|run| match run.owner {
-            Some(Owner::Slot(slot)) => (run, Some(layout.object(slot))),
-            Some(Owner::Hole) | None => (run, None),
-        })
+        .map(|run| (run, layout.owner_of(&run).map(|(_, entry)| entry)))
         .collect();
     Ok(Some(Plan { noted, end, size, parts }))
 }

@@ -17,7 +17,7 @@ use polymux_types::{Ino, TierId};
 
 use super::read::{Ahead, SINGLE_READ_MAX};
 use super::{block_after, block_of, start_of};
-use crate::blockmap::{Owner, Run};
+use crate::blockmap::Run;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::inode::{Asked, FileState, reference_of};
@@ -94,7 +94,7 @@ fn first_of_idle_tiers(file: &FileState, asked: &Asked) -> Vec<(Part, u64)> {
     }
     let layout = file.layout.read();
     let mut idle: Vec<TierId> = layout.objects.iter().map(|entry| entry.tier).collect();
-    let (mut block, asked_end) = (block_of(asked.on_its_way.start), block_after(asked.range.end));
+    let (mut block, asked_end) = (block_of(asked.read_to), block_after(asked.range.end));
     for _ in 0..OUTLOOK_RUNS_MAX {
         if idle.is_empty() || start_of(block) >= outlook_end || found.len() == OUTLOOK_TIERS_MAX {
             break;
@@ -102,8 +102,7 @@ fn first_of_idle_tiers(file: &FileState, asked: &Asked) -> Vec<(Part, u64)> {
         let run = layout.map.run_at(block);
         let is_on_its_way = block < asked_end;
         block = if is_on_its_way { run.end.min(asked_end) } else { run.end };
-        let Some(Owner::Slot(slot)) = run.owner else { continue };
-        let entry = layout.object(slot);
+        let Some((_, entry)) = layout.owner_of(&run) else { continue };
         let idle_before = idle.len();
         idle.retain(|tier| *tier != entry.tier);
         if idle.len() < idle_before && !is_on_its_way {
@@ -119,9 +118,5 @@ fn parts(file: &FileState, range: &Range<u64>) -> Vec<Part> {
     let end = range.end.min(file.size()).max(range.start);
     let layout = file.layout.read();
     let runs = layout.map.runs(block_of(range.start), block_after(end));
-    let owned = |run: Run| match run.owner {
-        Some(Owner::Slot(slot)) => Some((run, layout.object(slot))),
-        Some(Owner::Hole) | None => None,
-    };
-    runs.into_iter().filter_map(owned).collect()
+    runs.into_iter().filter_map(|run| Some((run, layout.owner_of(&run)?.1))).collect()
 }

@@ -4,7 +4,6 @@ use polymux_tier::{SeekTarget, TierError};
 use polymux_types::Errno;
 
 use super::{block_of, start_of};
-use crate::blockmap::Owner;
 use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{FileState, Inode, reference_of};
@@ -27,10 +26,7 @@ impl Core {
             let (run, entry) = {
                 let layout = file.layout.read();
                 let run = layout.map.run_at(block_of(position));
-                let entry = match run.owner {
-                    Some(Owner::Slot(slot)) => Some(layout.object(slot)),
-                    Some(Owner::Hole) | None => None,
-                };
+                let entry = layout.owner_of(&run).map(|(_, entry)| entry);
                 (run, entry)
             };
             let end = start_of(run.end).min(size);

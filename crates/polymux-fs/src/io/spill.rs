@@ -61,10 +61,7 @@ impl Core {
         }
         let owner = {
             let layout = file.layout.read();
-            match layout.map.run_at(first).owner {
-                Some(Owner::Slot(slot)) => Some((slot, layout.object(slot))),
-                Some(Owner::Hole) | None => None,
-            }
+            layout.owner_of(&layout.map.run_at(first))
         };
         if owner.is_some_and(|(_, entry)| file.is_moving_to(entry.tier)) {
             // What is disowned on the target now would be freed when the mover has brought the same blocks back.

@@ -8,7 +8,6 @@ use polymux_types::{Errno, StreamId};
 
 use super::spread::Placed;
 use super::{block_after, block_of, start_of};
-use crate::blockmap::Owner;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::heat::AccessKind;
@@ -172,10 +171,7 @@ impl Core {
         let (run, entry) = {
             let layout = file.layout.read();
             let run = layout.map.run_at(block_of(position));
-            let entry = match run.owner {
-                Some(Owner::Slot(slot)) => Some((slot, layout.object(slot))),
-                Some(Owner::Hole) | None => None,
-            };
+            let entry = layout.owner_of(&run);
             (run, entry)
         };
         let length =

@@ -6,7 +6,6 @@
 use polymux_tier::Guarantee;
 
 use super::{block_after, block_of, start_of};
-use crate::blockmap::Owner;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::inode::{FileState, WriteStreams, reference_of};
@@ -23,10 +22,7 @@ impl Core {
         let parts: Vec<_> = {
             let layout = file.layout.read();
             let runs = layout.map.runs(block_of(range.start), block_after(range.end));
-            let owned = |run: crate::blockmap::Run| match run.owner {
-                Some(Owner::Slot(slot)) => Some((start_of(run.start)..start_of(run.end), layout.object(slot))),
-                Some(Owner::Hole) | None => None,
-            };
+            let owned = |run| layout.owner_of(&run).map(|(_, entry)| (start_of(run.start)..start_of(run.end), entry));
             runs.into_iter().filter_map(owned).collect()
         };
         for (run, entry) in parts {

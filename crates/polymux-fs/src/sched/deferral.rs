@@ -19,6 +19,7 @@ use super::bandwidth::Lane;
 use super::microseconds;
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::report::DEFERRAL_WAIT_CLASSES;
+use crate::volume::DEFERRAL_MS_MAX_DEFAULT;
 
 /// How long after an urgent request the next one is expected: who reads one block after the other leaves less between them.
 const LINGER: Duration = Duration::from_millis(5);
@@ -27,7 +28,7 @@ const LINGER: Duration = Duration::from_millis(5);
 const ASK_AGAIN: Duration = Duration::from_micros(500);
 
 /// How long a deferrable request waits at most, unless the configuration says otherwise.
-pub(crate) const BOUND_DEFAULT: Duration = Duration::from_millis(60);
+pub(crate) const BOUND_DEFAULT: Duration = Duration::from_millis(DEFERRAL_MS_MAX_DEFAULT as u64);
 
 /// What makes way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

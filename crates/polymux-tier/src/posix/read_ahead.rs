@@ -6,13 +6,14 @@
 use std::fs;
 use std::num::NonZeroU64;
 
+use polymux_types::limits::RANGE_NODE_SIZE;
 use rustix::fd::OwnedFd;
 
 /// What devices read ahead where nobody said otherwise, and what is asked for at least.
 const PIECE_BYTES_MIN: NonZeroU64 = NonZeroU64::new(128 << 10).expect("not zero");
 
 /// One node of a file.
-const PIECE_BYTES_MAX: NonZeroU64 = NonZeroU64::new(2 << 20).expect("not zero");
+const PIECE_BYTES_MAX: NonZeroU64 = NonZeroU64::new(RANGE_NODE_SIZE).expect("not zero");
 
 /// Bytes that the kernel brings for one request to the file system of this directory.
 pub(super) fn piece_bytes(directory: &OwnedFd) -> NonZeroU64 {

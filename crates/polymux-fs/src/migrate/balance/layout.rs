@@ -11,7 +11,7 @@ use polymux_types::limits::RANGE_NODE_SIZE;
 
 use super::super::facts::blocks_of_node;
 use super::super::planner::Bundle;
-use crate::blockmap::{BLOCKS_PER_NODE, Owner};
+use crate::blockmap::BLOCKS_PER_NODE;
 use crate::core::Core;
 use crate::heat::ReadUse;
 use crate::inode::FileState;
@@ -29,12 +29,18 @@ const BEGINNINGS_DIVISOR: u64 = 20;
 pub(super) struct Shares {
     /// One node in so many was looked at.
     pub(super) one_in: u64,
-    /// Bytes of the file on each, as far as the sample tells,
-    bytes: BTreeMap<u16, u64>,
-    /// and those of nodes that one tier has.
-    movable: BTreeMap<u16, u64>,
-    /// Nodes of the sample that one tier has, in order.
-    nodes: BTreeMap<u16, Vec<u64>>,
+    of_tiers: BTreeMap<u16, Share>,
+}
+
+/// What one tier has of a file.
+#[derive(Debug, Default)]
+struct Share {
+    /// Bytes, as far as the sample tells,
+    bytes: u64,
+    /// and those of nodes that no other tier has a part of.
+    movable: u64,
+    /// Such nodes of the sample, in order.
+    nodes: Vec<u64>,
 }
 
 /// Nodes that go from one tier to another.
@@ -59,13 +65,13 @@ pub(super) fn shares_of(file: &FileState, sample: u64) -> Shares {
         let blocks = blocks_of_node(node);
         let runs = layout.map.runs(blocks.start, blocks.end.min(end));
         for run in &runs {
-            let Some(Owner::Slot(slot)) = run.owner else { continue };
-            let tier = layout.object(slot).tier.0;
+            let Some((_, entry)) = layout.owner_of(run) else { continue };
+            let share = shares.of_tiers.entry(entry.tier.0).or_default();
             let bytes = start_of(run.end - run.start).saturating_mul(one_in);
-            *shares.bytes.entry(tier).or_default() += bytes;
+            share.bytes += bytes;
             if runs.len() == 1 {
-                *shares.movable.entry(tier).or_default() += bytes;
-                shares.nodes.entry(tier).or_default().push(node);
+                share.movable += bytes;
+                share.nodes.push(node);
             }
         }
         node += one_in;
@@ -102,11 +108,10 @@ fn without_beginnings(reads: &ReadUse) -> ReadUse {
 
 /// What all tiers have of a file, and how long each needs for a byte of it.
 pub(super) fn parts_of(core: &Core, shares: &Shares, reads: &ReadUse) -> Vec<ReadPart> {
-    let part = |handle: &std::sync::Arc<crate::space::TierHandle>| ReadPart {
-        tier: handle.id.0,
-        bytes: shares.bytes.get(&handle.id.0).copied().unwrap_or(0),
-        movable: shares.movable.get(&handle.id.0).copied().unwrap_or(0),
-        picoseconds_per_byte: handle.look_at_profile(|profile| picoseconds_per_byte(profile, reads)).unwrap_or(0),
+    let part = |handle: &std::sync::Arc<crate::space::TierHandle>| {
+        let (bytes, movable) = shares.of_tiers.get(&handle.id.0).map_or((0, 0), |share| (share.bytes, share.movable));
+        let speed = handle.look_at_profile(|profile| picoseconds_per_byte(profile, reads));
+        ReadPart { tier: handle.id.0, bytes, movable, picoseconds_per_byte: speed.unwrap_or(0) }
     };
     core.tiers.all().iter().map(part).collect()
 }
@@ -119,10 +124,10 @@ fn spaced(nodes: &[u64], count: usize) -> impl Iterator<Item = u64> {
 
 /// What moves where, in whole nodes. Each node once.
 pub(super) fn moves_for(shares: Shares, shifts: &[Shift]) -> Vec<NodeMoves> {
-    let Shares { one_in, mut nodes, .. } = shares;
+    let Shares { one_in, mut of_tiers } = shares;
     let mut moves = Vec::new();
     for shift in shifts {
-        let Some(left) = nodes.get_mut(&shift.from) else { continue };
+        let Some(Share { nodes: left, .. }) = of_tiers.get_mut(&shift.from) else { continue };
         let count = (shift.bytes / one_in.max(1)).div_ceil(RANGE_NODE_SIZE);
         let chosen: Vec<u64> = spaced(left, usize::try_from(count).unwrap_or(usize::MAX)).collect();
         if chosen.is_empty() {
@@ -197,8 +202,8 @@ mod tests {
 
     #[test]
     fn of_a_sample_as_many_nodes_move_as_are_its_part() {
-        let nodes = BTreeMap::from([(2, (0..100).map(|node| node * 10).collect())]);
-        let shares = Shares { one_in: 10, nodes, ..Shares::default() };
+        let share = Share { nodes: (0..100).map(|node| node * 10).collect(), ..Share::default() };
+        let shares = Shares { one_in: 10, of_tiers: BTreeMap::from([(2, share)]) };
         let shift = |to: u16, nodes: u64| Shift { from: 2, to, bytes: nodes * RANGE_NODE_SIZE };
         let moves = moves_for(shares, &[shift(0, 500), shift(1, 200), shift(1, 10)]);
         let counts: Vec<u64> = moves.iter().map(|moves| moves.bundle.bytes / RANGE_NODE_SIZE).collect();
