@@ -416,6 +416,9 @@ pub struct CreateArguments {
     /// Tier that holds the metadata; default: the first durable one
     #[arg(long, value_name = "NAME")]
     pub metadata: Option<String>,
+    /// New file in byte-addressable memory (DAX) for the end of the metadata log
+    #[arg(long, value_name = "FILE")]
+    pub metadata_region: Option<PathBuf>,
     /// Measure what the devices of the tiers can do, for a few seconds each
     #[arg(long)]
     pub measure: bool,

@@ -151,6 +151,8 @@ impl VolumeConfig {
         })?;
         check_copy_tier(&tiers, metadata, file.options.metadata_copy.as_deref())
             .map_err(|error| (Section::Options, "metadata_copy", error))?;
+        check_region_path(file.options.metadata_region.as_deref())
+            .map_err(|error| (Section::Options, "metadata_region", error))?;
         steering_config::check_options(&file.options).map_err(|(key, error)| (Section::Options, key, error))?;
         let steering = SteeringConfig::check(file.policy, file.rule, &tiers, text)?;
         Ok(Self { name: file.name, id, metadata, tiers, options: file.options, steering })
@@ -242,6 +244,14 @@ fn check_copy_tier(tiers: &[TierConfig], metadata: usize, copy: Option<&str>) ->
     }
 }
 
+/// Checks the path of the region of the metadata log.
+fn check_region_path(region: Option<&Path>) -> Result<()> {
+    match region {
+        Some(path) if !path.is_absolute() => bail!("metadata_region: {} is not an absolute path", path.display()),
+        Some(_) | None => Ok(()),
+    }
+}
+
 fn check_tier_name(before: &[TierConfig], tier: &TierConfig) -> Result<()> {
     names::check("tier", &tier.name)?;
     if before.iter().any(|other| other.name == tier.name) {
@@ -312,6 +322,7 @@ mod tests {
             ("6b1f5c9e", "xxxxxxxx", ":2: ", "UUID"),
             ("path = \"/b\"\n", "path = \"/b\"\n[options]\nmetadata_copy = \"c\"\n", ":11: ", "`c`"),
             ("path = \"/b\"\n", "path = \"/b\"\n[options]\nmetadata_copy = \"a\"\n", ":11: ", "itself"),
+            ("path = \"/b\"\n", "path = \"/b\"\n[options]\nmetadata_region = \"r\"\n", ":11: ", "not an absolute path"),
         ] {
             let error = read(&GOOD.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(error.contains(line) && error.contains(needle), "{to}: {error}");

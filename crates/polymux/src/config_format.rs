@@ -132,6 +132,9 @@ pub struct OptionsEntry {
     /// system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_copy: Option<String>,
+    /// File in byte-addressable memory (DAX) that holds the end of the metadata log. It is made by `create`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata_region: Option<PathBuf>,
     /// Seconds between two rounds of shipping to the second copy; 0: what is synced is in the copy too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_copy_interval: Option<u32>,

@@ -19,6 +19,7 @@ use polymux_types::{SystemClock, VolumeId};
 use crate::cli::{CreateArguments, Named};
 use crate::config::{self, TierConfig, VolumeConfig};
 use crate::config_format::OptionsEntry;
+use crate::metadata;
 use crate::names;
 use crate::output;
 use crate::registry::{Registry, VolumeReference};
@@ -78,7 +79,9 @@ fn plan(arguments: &CreateArguments, volatile: VolatileTiers) -> Result<(VolumeC
     let mut warnings = tiers::warnings_of_sharing(&devices);
     warnings.extend(tiers.iter().zip(&capabilities).filter_map(|(tier, can)| warning_of_limits(tier, can)));
     let id = VolumeId::from_random(random_bytes()?);
-    let options = OptionsEntry::default();
+    let metadata_region = arguments.metadata_region.as_ref().map(std::path::absolute).transpose()?;
+    metadata_region.as_deref().map_or(Ok(()), metadata::check_region)?;
+    let options = OptionsEntry { metadata_region, ..OptionsEntry::default() };
     Ok((
         VolumeConfig {
             name: arguments.name.clone(),
@@ -144,7 +147,8 @@ impl Undo {
 impl Drop for Undo {
     fn drop(&mut self) {
         for path in self.made.drain(..).rev() {
-            if let Err(error) = fs::remove_dir_all(&path)
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            if let Err(error) = removed
                 && error.kind() != std::io::ErrorKind::NotFound
             {
                 output::warn(&format!("{} stays behind: {error}", path.display()));
@@ -163,7 +167,8 @@ fn make(config: &VolumeConfig, config_path: &Path) -> Result<()> {
             .map_err(|error| anyhow!("tier `{}`: {}: {error}", tier.name, tier.path.display()))?;
         members.push(tiers::member(tier, Arc::new(open))?);
     }
-    let store = crate::metadata::open(config, OpenMode::CreateNew, None)?;
+    undo.made.extend(config.options.metadata_region.clone());
+    let store = metadata::open(config, OpenMode::CreateNew, None)?;
     let parts = Parts {
         name: config.name.clone(),
         tiers: members,

@@ -21,7 +21,7 @@ use polymux_fs::{
     Access, CheckMode, CheckProgress, FileSystem, MissingTiers, Parts, TierMember, TierPresence, VolumeCheck,
     VolumeError,
 };
-use polymux_meta::{InUse, LogPlacement, LogView, MetadataStore, StoreView};
+use polymux_meta::{InUse, LogView, MetadataStore, StoreView};
 use polymux_types::{Errno, SystemClock};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -29,6 +29,7 @@ use crate::cli::{FsckArguments, output_format};
 use crate::client;
 use crate::config::VolumeConfig;
 use crate::create::random_bytes;
+use crate::metadata;
 use crate::metadata_copy::Metadata;
 use crate::mount_options::RequestedOptions;
 use crate::output;
@@ -155,7 +156,7 @@ fn pass(config: &VolumeConfig, mode: CheckMode, cancelled: &AtomicBool) -> Resul
     let checked = match mode {
         CheckMode::Report => {
             let store = config.metadata_directory();
-            let placement = LogPlacement::recorded(&store)?;
+            let placement = metadata::recorded_placement(config)?;
             let view = StoreView::open(&store, &placement, &polymux_fs::store_boundaries())
                 .map_err(|error| anyhow!("{}: {error}", store.display()))?;
             let parts = parts_of(config, members, Arc::new(view))?;
@@ -182,7 +183,7 @@ fn finished(config: &VolumeConfig, mode: CheckMode, check: &VolumeCheck, start: 
     let name = if mode == CheckMode::Repair { "repair" } else { "report" };
     let mut report = report_of(&config.name, name, check, start.elapsed());
     let store = config.metadata_directory();
-    let placement = LogPlacement::recorded(&store)?;
+    let placement = metadata::recorded_placement(config)?;
     let log = LogView::open(&store, &placement, InUse::Read)?;
     copy::compare(config, &log, &mut report)?;
     report.finish();

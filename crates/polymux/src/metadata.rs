@@ -1,8 +1,9 @@
 //! The metadata store of a volume, as its configuration wants it.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use polymux_meta::{CopyOptions, LogPlacement, LogStore, LogStoreOptions, OpenMode};
 use polymux_tier::mapped::{self, Addressing, RegionKind};
 use rustix::fs::statvfs;
@@ -20,8 +21,8 @@ const MEBIBYTE: u64 = 1024 * 1024;
 pub fn open(config: &VolumeConfig, mode: OpenMode, copy: Option<usize>) -> Result<LogStore> {
     let mut options = options(config, mode)?;
     options.log_placement = match mode {
-        OpenMode::CreateNew => placement(config, options.log_bytes),
-        OpenMode::Existing => LogPlacement::recorded(&config.metadata_directory())?,
+        OpenMode::CreateNew => placement(config, options.log_bytes)?,
+        OpenMode::Existing => recorded_placement(config)?,
     };
     if let Some(tier) = copy {
         let mut copying = CopyOptions::new(config.copy_directory(tier));
@@ -41,7 +42,7 @@ pub fn open(config: &VolumeConfig, mode: OpenMode, copy: Option<usize>) -> Resul
 /// # Errors
 ///
 /// As [`LogStore::open`].
-pub fn create_beside(config: &VolumeConfig, directory: &std::path::Path) -> Result<LogStore> {
+pub fn create_beside(config: &VolumeConfig, directory: &Path) -> Result<LogStore> {
     let mut options = options(config, OpenMode::CreateNew)?;
     options.log_placement = LogPlacement::Block;
     Ok(LogStore::open(directory, &options)?)
@@ -65,22 +66,79 @@ pub fn options(config: &VolumeConfig, mode: OpenMode) -> Result<LogStoreOptions>
     Ok(options)
 }
 
-/// Where the log of a new store goes: into byte-addressable memory where the metadata tier has it (DAX), as its file system
-/// shows by mapping a file so; otherwise into a file.
-fn placement(config: &VolumeConfig, log_bytes: u64) -> LogPlacement {
+/// Where the log of an existing store is: as the store records it, with the path of its region as the configuration gives it
+/// now. The content identifies a region, so that it may be mounted elsewhere than when the store was made.
+///
+/// # Errors
+///
+/// As [`LogPlacement::recorded`].
+pub fn recorded_placement(config: &VolumeConfig) -> Result<LogPlacement> {
+    let recorded = LogPlacement::recorded(&config.metadata_directory())?;
+    let Some(configured) = &config.options.metadata_region else { return Ok(recorded) };
+    Ok(match recorded {
+        LogPlacement::Region { length_bytes, kind, write_back_delay_ns, .. } => {
+            LogPlacement::Region { path: configured.clone(), length_bytes, kind, write_back_delay_ns }
+        }
+        LogPlacement::Block => {
+            // A store that was made anew, from its copy or from the objects, has its log in a file.
+            log::warn!(
+                "metadata_region = {} is not in use: this metadata store keeps its log in a file",
+                configured.display()
+            );
+            LogPlacement::Block
+        }
+    })
+}
+
+/// Where the log of a new store goes: into the region that the configuration names; without one into byte-addressable memory
+/// where the metadata tier has it (DAX), as its file system shows by mapping a file so; otherwise into a file.
+fn placement(config: &VolumeConfig, log_bytes: u64) -> Result<LogPlacement> {
+    let region = |path: PathBuf| LogPlacement::Region {
+        path,
+        length_bytes: log_bytes.next_power_of_two(),
+        kind: RegionKind::Dax,
+        write_back_delay_ns: 0,
+    };
+    if let Some(path) = &config.options.metadata_region {
+        check_region(path)?;
+        return Ok(region(path.clone()));
+    }
     let tier = &config.tiers[config.metadata].path;
-    match mapped::probe(tier) {
-        Ok(Addressing::Dax) => LogPlacement::Region {
-            path: config.metadata_directory().with_extension("region"),
-            length_bytes: log_bytes.next_power_of_two(),
-            kind: RegionKind::Dax,
-            write_back_delay_ns: 0,
-        },
+    Ok(match mapped::probe(tier) {
+        Ok(Addressing::Dax) => region(config.metadata_directory().with_extension("region")),
         Ok(Addressing::Memory | Addressing::Blocks) => LogPlacement::Block,
         Err(error) => {
             log::warn!("tier {}: it could not be found out whether it is byte-addressable: {error}", tier.display());
             LogPlacement::Block
         }
+    })
+}
+
+/// Checks that a new region of the log can be made at a path: there is no file yet, and the directory lies in
+/// byte-addressable memory that survives a power failure.
+///
+/// # Errors
+///
+/// Says why it cannot, and names the path.
+pub fn check_region(path: &Path) -> Result<()> {
+    if path.symlink_metadata().is_ok() {
+        bail!("metadata_region: {} exists already; name a file that is to be made", path.display());
+    }
+    let directory = path.parent().filter(|_| path.is_absolute() && path.file_name().is_some());
+    let Some(directory) = directory else {
+        bail!("metadata_region: {} is not the absolute path of a file", path.display());
+    };
+    match mapped::probe(directory) {
+        Ok(Addressing::Dax) => Ok(()),
+        Ok(Addressing::Memory) => bail!(
+            "metadata_region: {} is in ordinary memory, which does not survive a power failure",
+            directory.display()
+        ),
+        Ok(Addressing::Blocks) => bail!(
+            "metadata_region: {} is not in byte-addressable memory: its file system has to be mounted with DAX",
+            directory.display()
+        ),
+        Err(error) => Err(error).with_context(|| format!("metadata_region: {}", directory.display())),
     }
 }
 

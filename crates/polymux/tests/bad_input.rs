@@ -168,6 +168,25 @@ fn a_tier_that_is_missing_or_no_directory_is_refused() {
 }
 
 #[test]
+fn a_region_for_the_log_that_is_not_byte_addressable_is_refused_and_nothing_is_made() {
+    let place = Place::new();
+    let (fast, blocks) = (place.tier("fast"), place.path("slow").join("region"));
+    let create = |region: &str| ["create", "media", "--tier", &fast, "--metadata-region", region].map(str::to_owned);
+    let refused = |region: &Path, needles: &[&str]| {
+        let arguments = create(region.to_str().expect("paths of tests are plain"));
+        place.refused(&arguments.each_ref().map(String::as_str), needles);
+        assert_eq!(fs::read_dir(place.path("fast")).unwrap().count(), 0, "nothing is made on the tier");
+    };
+    refused(&blocks, &["metadata_region", "slow", "DAX"]);
+    assert!(!blocks.exists());
+    refused(Path::new("/dev/shm/polymux-region"), &["/dev/shm", "ordinary memory"]);
+    refused(&place.path("nowhere").join("region"), &["nowhere"]);
+    fs::write(&blocks, "somebody's").unwrap();
+    refused(&blocks, &["region exists already"]);
+    assert_eq!(fs::read_to_string(&blocks).unwrap(), "somebody's");
+}
+
+#[test]
 fn tiers_given_twice_or_nested_are_refused() {
     let place = Place::new();
     let (fast, slow) = (place.tier("fast"), place.tier("slow"));
