@@ -222,6 +222,27 @@ fn reserving_more_than_a_tier_has_takes_the_rest_from_the_next() {
 }
 
 #[test]
+fn zeroing_a_range_for_which_there_is_no_room_leaves_every_byte() {
+    for kind in [AllocateKind::ZeroRange, AllocateKind::ZeroRangeKeepSize] {
+        let volume = Volume::new(&[64 * KIB, 512 * KIB]);
+        let (ino, handle) = create(volume.fs(), "f");
+        let mut data = pattern(14, 20_000);
+        write_all(volume.fs(), handle, 0, &data).expect("written");
+        // A hole that all tiers together have no room for.
+        truncate(volume.fs(), ino, MIB);
+        data.resize(usize::try_from(MIB).expect("small"), 0);
+        let zero = |offset, length| volume.fs().allocate(&Caller::root(), handle, offset, length, kind);
+        assert_eq!(errno(zero(1000, 64 * MIB)), Errno::ENOSPC, "{kind:?} beyond the end");
+        assert!(read_whole(volume.fs(), ino).expect("read") == data, "{kind:?} beyond the end: bytes changed");
+        assert_eq!(errno(zero(1000, MIB - 1000)), Errno::ENOSPC, "{kind:?} of a hole");
+        assert!(read_whole(volume.fs(), ino).expect("read") == data, "{kind:?} of a hole: bytes changed");
+        zero(1000, 100_000).expect("there is room");
+        data[1000..101_000].fill(0);
+        assert!(read_whole(volume.fs(), ino).expect("read") == data, "{kind:?} with room");
+    }
+}
+
+#[test]
 fn the_reserve_of_a_tier_stays_free() {
     let mut volume = Volume::new(&[256 * KIB, 16 * MIB]);
     volume.set_reserve(0, 128 * KIB);

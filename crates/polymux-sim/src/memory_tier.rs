@@ -296,6 +296,9 @@ impl Tier for MemoryTier {
             if object.pages_missing(offset, length) > room {
                 return Err(TierError::NoSpace);
             }
+            if mode == AllocateMode::Zero {
+                object.punch(offset, length);
+            }
             object.reserve(offset, length);
             if mode == AllocateMode::Extend {
                 object.extend(offset + length);

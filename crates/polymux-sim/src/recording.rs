@@ -334,7 +334,13 @@ impl Tier for RecordingTier {
 
     fn allocate(&self, object: ObjectRef, offset: u64, length: u64, mode: AllocateMode) -> Result<(), TierError> {
         self.inner.allocate(object, offset, length, mode)?;
-        self.note(TierChange::Allocate { object, offset, length, mode });
+        if mode == AllocateMode::Zero {
+            // Each half may be all that a crash leaves.
+            self.note(TierChange::Punch { object, offset, length });
+            self.note(TierChange::Allocate { object, offset, length, mode: AllocateMode::KeepSize });
+        } else {
+            self.note(TierChange::Allocate { object, offset, length, mode });
+        }
         Ok(())
     }
 

@@ -169,6 +169,15 @@ pub fn allocation_keeps_bytes_and_obeys_its_mode(tier: &dyn Tier) {
     let mut expected = vec![0; 2 * BLOCK];
     expected[..4].copy_from_slice(b"head");
     assert_eq!(read(tier, object, 0, 3 * BLOCK), expected);
+    let zeroed = tier.allocate(object, 2, BLOCK_SIZE, AllocateMode::Zero);
+    if matches!(zeroed, Err(TierError::Unsupported(_))) {
+        return;
+    }
+    zeroed.expect("a range is made zeros");
+    expected[2..4].fill(0);
+    assert_eq!(read(tier, object, 0, 3 * BLOCK), expected);
+    let allocated = tier.stat(object).expect("an object has a stat").allocated;
+    assert!(allocated >= 16 * BLOCK_SIZE, "the room of a zeroed range is given up: {allocated}");
 }
 
 /// A punched range reads as zeros, keeps the size and gives its room back.

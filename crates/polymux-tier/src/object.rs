@@ -68,6 +68,8 @@ pub enum AllocateMode {
     Extend,
     /// The size stays as it is.
     KeepSize,
+    /// The size stays, and the range reads as zeros afterwards.
+    Zero,
 }
 
 /// What [`crate::Tier::seek`] looks for.

@@ -115,7 +115,8 @@ pub trait Tier: Send + Sync {
     /// Sets the size, cutting or extending with zeros.
     fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError>;
 
-    /// Reserves room for a range, which reads as before (zeros where it was a hole).
+    /// Reserves room for a range, which reads as before (zeros where it was a hole) or, with [`AllocateMode::Zero`], as zeros;
+    /// [`TierError::Unsupported`] where the file system cannot.
     fn allocate(&self, object: ObjectRef, offset: u64, length: u64, mode: AllocateMode) -> Result<(), TierError>;
 
     /// Makes a range a hole; the size stays. [`TierError::Unsupported`] where the file system cannot.

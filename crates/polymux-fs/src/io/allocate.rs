@@ -60,13 +60,15 @@ impl Core {
             AllocateKind::PunchHole => self.punch_range(inode, file, offset, end.min(file.size())),
             AllocateKind::Extend => self.reserve_and_extend(inode, file, offset, end),
             AllocateKind::KeepSize => self.reserve(inode, file, offset, end),
+            // Room first: without it no byte changes.
             AllocateKind::ZeroRange => {
-                self.punch_range(inode, file, offset, end.min(file.size()))?;
-                self.reserve_and_extend(inode, file, offset, end)
+                let old_size = file.size();
+                self.reserve_and_extend(inode, file, offset, end)?;
+                self.zero_range(inode, file, offset, end.min(old_size))
             }
             AllocateKind::ZeroRangeKeepSize => {
-                self.punch_range(inode, file, offset, end.min(file.size()))?;
-                self.reserve(inode, file, offset, end)
+                self.reserve(inode, file, offset, end)?;
+                self.zero_range(inode, file, offset, end.min(file.size()))
             }
         }
     }
@@ -96,6 +98,23 @@ impl Core {
             file.note_unsynced(part.slot, part.start, part.end);
             let tier = handle.get()?;
             match tier.punch(reference, part.start, part.end - part.start) {
+                Err(TierError::Unsupported(_)) => self.write_zeros(&part)?,
+                other => other.map_err(|error| handle.note_error(error))?,
+            }
+        }
+        if start < end {
+            self.heal(inode, file, start, usize::try_from(end - start).unwrap_or(usize::MAX))?;
+        }
+        Ok(())
+    }
+
+    /// Zeros a range for which room was reserved, and keeps the room.
+    fn zero_range(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
+        for part in self.parts(file, start, end) {
+            let handle = self.tiers.by_id(part.entry.tier)?;
+            file.note_unsynced(part.slot, part.start, part.end);
+            let length = part.end - part.start;
+            match handle.get()?.allocate(reference_of(&part.entry), part.start, length, AllocateMode::Zero) {
                 Err(TierError::Unsupported(_)) => self.write_zeros(&part)?,
                 other => other.map_err(|error| handle.note_error(error))?,
             }

@@ -480,6 +480,7 @@ impl Tier for PosixTier {
         let flags = match mode {
             AllocateMode::Extend => FallocateFlags::empty(),
             AllocateMode::KeepSize => FallocateFlags::KEEP_SIZE,
+            AllocateMode::Zero => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
         };
         let outcome = open.changing(|| rustix::fs::fallocate(&open.descriptor, flags, offset, length));
         self.account(&open);
