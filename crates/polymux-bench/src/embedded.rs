@@ -16,6 +16,7 @@ const OPEN_NEW: OpenOptions = OpenOptions {
     read: false,
     write: true,
     append: false,
+    positions_appends: false,
     truncate: false,
     exclusive: true,
     synchronous: false,

@@ -133,6 +133,9 @@ pub struct OpenOptions {
     pub write: bool,
     /// Every write goes to the end of the file, atomically.
     pub append: bool,
+    /// Opened with `O_APPEND` by a front end that finds the position of each append itself, and that hears when the flag is
+    /// cleared. The kernel would go on appending to an object that it opened with the flag.
+    pub positions_appends: bool,
     /// The file is emptied when it is opened.
     pub truncate: bool,
     /// Creation fails where the name exists.
@@ -209,6 +212,8 @@ pub enum AllocateKind {
 pub enum WriteOrigin {
     /// A call of a program.
     Call,
+    /// A call of a program whose bytes are durable when it returns (`O_DSYNC`, `O_SYNC`, `RWF_DSYNC`, `RWF_SYNC`).
+    DurableCall,
     /// Write-back of mapped pages: it carries no caller, is not checked, and never grows the file (DESIGN section 10).
     PageCache,
 }

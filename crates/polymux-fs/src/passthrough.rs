@@ -71,6 +71,8 @@ pub enum Obstacle {
     Unsettled,
     /// Its writes are to be durable when they return.
     Synchronous,
+    /// It was opened to append: the kernel would go on appending to the object when the flag is cleared.
+    Appends,
     /// A direct write would not take its set-id bits away.
     SetId,
     /// It was emptied to be written anew, and may grow beyond its tier.
@@ -98,6 +100,7 @@ impl Obstacle {
             Self::Unsettled => "some of its bytes are lost, or wait to be freed",
             Self::Emptied => "it was emptied to be written anew, wherever there is room",
             Self::Synchronous => "its writes are synchronous",
+            Self::Appends => "it is open for appending",
             Self::SetId => "it has a set-id bit, which a write takes away",
             Self::Busy => "it is being moved or changed",
             Self::Tier => "its tier is missing, failing, being emptied, remote, or lends nothing more",

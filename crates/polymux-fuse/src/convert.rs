@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use polymux_fs::{
-    AllocateKind, Attributes, FileKind, NodeKind, OpenOptions, RenameMode, SeekTarget, SetTime, VolumeSpace, XattrMode,
+    AllocateKind, Attributes, FileKind, NodeKind, OpenOptions, RenameMode, SeekTarget, SetTime, VolumeSpace,
+    WriteOrigin, XattrMode,
 };
-use polymux_transport::wire::{Attr, Space};
+use polymux_transport::wire::{Attr, Space, WriteFlags};
 use polymux_types::limits::{BLOCK_SIZE, NAME_LENGTH_MAX};
 use polymux_types::{Errno, Ino, Timestamp};
 
@@ -110,10 +111,22 @@ pub(crate) fn open_options(flags: i32) -> OpenOptions {
         read: access == libc::O_RDONLY || access == libc::O_RDWR,
         write: access == libc::O_WRONLY || access == libc::O_RDWR,
         append: false,
+        positions_appends: flags & libc::O_APPEND != 0,
         truncate: flags & libc::O_TRUNC != 0,
         exclusive: flags & libc::O_EXCL != 0,
         synchronous: flags & libc::O_DSYNC != 0,
         execute: flags & OPENED_TO_EXECUTE != 0,
+    }
+}
+
+/// Where written bytes come from, and whether they are to be durable at once. The status flags are those of the description
+/// at the moment of the write, with the flags of the single write (`RWF_DSYNC`, `RWF_SYNC`) added: where the page cache is
+/// not used, the kernel sends no `FSYNC` after such a write (`fuse_direct_write_iter` in fs/fuse/file.c).
+pub(crate) fn write_origin(flags: WriteFlags, status_flags: i32) -> WriteOrigin {
+    match (flags.is_from_cache(), status_flags & libc::O_DSYNC != 0) {
+        (true, _) => WriteOrigin::PageCache,
+        (false, true) => WriteOrigin::DurableCall,
+        (false, false) => WriteOrigin::Call,
     }
 }
 

@@ -48,8 +48,8 @@ impl Service for Adapter {
             }
             Op::Open { flags, further } => return self.open(header, (flags, further), reply, wait),
             Op::Read { handle, offset, size } => return self.read(header, place(handle, offset), size, reply, wait),
-            Op::Write { handle, offset, flags, data, .. } => {
-                let work = || self.write_file(header, place(handle, offset), data, flags, wait);
+            Op::Write { handle, offset, flags, open_flags, data } => {
+                let work = || self.write_file(header, place(handle, offset), data, (flags, open_flags), wait);
                 return self.answer_unless_it_waits(header, reply, wait, work, |reply, count| {
                     reply.body(&written(count));
                 });

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use polymux_fs::{Caller, HandleId, OpenOptions, SyncKind, Wait, WriteOrigin};
+use polymux_fs::{Caller, HandleId, OpenOptions, SyncKind, Wait};
 use polymux_transport::wire::{Attr, Header, OpenReply, OpenRequestFlags, WriteFlags};
 use polymux_types::{Errno, Ino};
 
@@ -102,10 +102,10 @@ impl Adapter {
         header: &Header,
         place: Place,
         data: &[u8],
-        flags: WriteFlags,
+        (flags, status_flags): (WriteFlags, i32),
         wait: Wait,
     ) -> Outcome<u32> {
-        let origin = if flags.is_from_cache() { WriteOrigin::PageCache } else { WriteOrigin::Call };
+        let origin = convert::write_origin(flags, status_flags);
         self.run("write", place.ino, |fs| {
             let caller = caller(header);
             if flags.kills_set_id() {

@@ -16,6 +16,7 @@ pub const OPEN: OpenOptions = OpenOptions {
     read: true,
     write: true,
     append: false,
+    positions_appends: false,
     truncate: false,
     exclusive: false,
     synchronous: false,

@@ -279,6 +279,9 @@ impl Core {
         if handle.options.synchronous {
             return Ok(Some(Obstacle::Synchronous));
         }
+        if handle.options.positions_appends {
+            return Ok(Some(Obstacle::Appends));
+        }
         if inode.common.read().permissions & SET_ID != 0 {
             return Ok(Some(Obstacle::SetId));
         }

@@ -129,19 +129,20 @@ impl Core {
         origin: WriteOrigin,
     ) -> Result<usize> {
         let handle = self.handles.get(handle)?;
-        if !handle.options.write && origin == WriteOrigin::Call {
+        if !handle.options.write && origin != WriteOrigin::PageCache {
             return Err(Errno::EBADF.into());
         }
         self.check_writable()?;
-        if handle.options.synchronous {
+        let is_durable = handle.options.synchronous || origin == WriteOrigin::DurableCall;
+        if is_durable {
             self.check_may_wait(caller)?;
         }
         let file = file_of(&handle)?;
         let data = match origin {
-            WriteOrigin::Call => data,
+            WriteOrigin::Call | WriteOrigin::DurableCall => data,
             WriteOrigin::PageCache => self.within_file(&handle.inode, file, offset, data)?,
         };
-        let append = handle.options.append && origin == WriteOrigin::Call;
+        let append = handle.options.append && origin != WriteOrigin::PageCache;
         let request = WriteRequest { offset, data, append, wait: caller.wait, stream: caller.stream };
         let outcome = self.write_file(&handle.inode, file, request);
         let (_, written) = outcome.inspect_err(|error| self.note_would_block(error))?;
@@ -149,9 +150,9 @@ impl Core {
         Counters::add(&self.counters.bytes_written, written);
         if written > 0 {
             let owner_only = Caller { permissions: crate::Permissions::CheckedByKernel, ..caller.clone() };
-            self.note_modified(if origin == WriteOrigin::Call { caller } else { &owner_only }, &handle.inode);
+            self.note_modified(if origin == WriteOrigin::PageCache { &owner_only } else { caller }, &handle.inode);
         }
-        if handle.options.synchronous {
+        if is_durable {
             self.sync_and_report(&handle.inode, file, &handle.error_seen)?;
         }
         // Write-back beyond the end of the file has nothing to keep and counts as done.

@@ -206,6 +206,7 @@ const READ_WRITE: OpenOptions = OpenOptions {
     read: true,
     write: true,
     append: false,
+    positions_appends: false,
     truncate: false,
     exclusive: false,
     synchronous: false,
