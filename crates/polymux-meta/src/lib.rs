@@ -33,7 +33,8 @@ pub use formats::on_disk_formats;
 pub use log::{BLOCK, LogCounters, LogEnd, LogMedium};
 pub use log_store::{InUse, LogEntry, LogSummary, LogView, PartitionView, StoreView, TableLevel};
 pub use log_store::{
-    LogPlacement, LogStore, LogStoreOptions, OpenMode, RegionKind, StepProgress, StoreReport, Workers,
+    LogPlacement, LogStore, LogStoreOptions, OpenMode, RegionKind, StepProgress, StoreReport, WindowPlace,
+    WindowReport, Workers,
 };
 pub use memtable::GROUP_LENGTH;
 pub use store::{CopySync, Entry, MetadataStore, Room};

@@ -38,6 +38,10 @@ mod read_back;
 mod region;
 mod region_spill;
 mod ring;
+mod surviving;
+mod surviving_format;
+#[cfg(all(test, not(shuttle)))]
+mod surviving_tests;
 mod window;
 
 use std::sync::{Arc, OnceLock};
@@ -51,7 +55,8 @@ pub use medium::{BLOCK, LogMedium};
 pub(crate) use read_back::cut_last_block;
 pub(crate) use region::{LogRegion, REGION_DATA_LENGTH_MIN, REGION_HEADER_LENGTH, RegionLog};
 pub use ring::LogEnd;
-pub(crate) use ring::{Replay, pieces};
+pub(crate) use ring::{Replay, Replayed, pieces};
+pub(crate) use surviving::{SurvivingWindow, Survivors};
 
 use self::flush::Flush;
 use self::region_spill::SpillUrgency;
@@ -96,6 +101,17 @@ struct Counts {
     device_bytes: AtomicU64,
     flushes: AtomicU64,
     stalls: AtomicU64,
+}
+
+/// What the window of a log is made of.
+pub(crate) enum WindowMemory {
+    /// Memory of the process, so many bytes.
+    Plain {
+        /// A power of two.
+        length: u64,
+    },
+    /// Memory that outlives the process.
+    Surviving(SurvivingWindow),
 }
 
 /// The place of an entry.
@@ -163,24 +179,31 @@ impl Log {
         Ok(header)
     }
 
-    /// Opens a log for writing, to go on at `position`, where replay found its end.
+    /// Opens a log for writing, to go on at `position`, where replay found its end. What surviving memory held is in the ring.
     pub(crate) fn resume(
         medium: Arc<dyn LogMedium>,
         header: LogHeader,
         position: u64,
-        window_length: u64,
+        window: WindowMemory,
     ) -> Result<Self, StoreError> {
         let header = next_life(header)?;
         let low = position - position % BLOCK;
-        let window = Window::new(window_length.min(header.ring_length));
         let mut block = vec![0; usize::try_from(BLOCK).expect("a block fits into memory")];
         let offset = HEADER_LENGTH + low % header.ring_length;
         medium.read(offset, &mut block).map_err(|error| StoreError::Io(format!("reading the log: {error}")))?;
-        // The first block that is written holds the end of what is durable already.
-        window.restore(low, position, &block);
         // A process that was killed may have written what it never flushed, and replay found it.
         medium.flush().map_err(|error| StoreError::Io(format!("flushing the log: {error}")))?;
         write_header(&*medium, &header)?;
+        let window = match window {
+            WindowMemory::Plain { length } => Window::new(length.min(header.ring_length)),
+            // What it held is in the ring by now.
+            WindowMemory::Surviving(memory) => {
+                memory.begin(&header, low);
+                Window::in_surviving(memory)
+            }
+        };
+        // The first block that is written holds the end of what is durable already.
+        window.restore(low, position, &block);
         Ok(Self::begin(medium, header, window, low, position))
     }
 
@@ -364,6 +387,14 @@ impl Log {
             flushes: count(&self.counts.flushes),
             syncs: self.flush.syncs(),
             stalls: count(&self.counts.stalls),
+        }
+    }
+
+    /// Gives surviving memory up: everything is durable, and nothing is appended after this.
+    pub(crate) fn discard_surviving(&self) {
+        assert_eq!(self.durable(), self.tail(), "nothing is in memory alone");
+        if let Some(memory) = self.window.surviving() {
+            memory.discard();
         }
     }
 

@@ -44,7 +44,7 @@ use polymux_types::sync::{Mutex, RwLock, RwLockReadGuard};
 pub use self::open::{LogStoreOptions, OpenMode, Workers};
 pub(crate) use self::placement::on_disk_format;
 pub use self::placement::{LogPlacement, RegionKind};
-pub use self::report::StoreReport;
+pub use self::report::{StoreReport, WindowPlace, WindowReport};
 pub use self::view::{InUse, LogEntry, LogSummary, LogView, PartitionView, StoreView, TableLevel};
 
 /// A commit looks at the size of its memtable each time the log grows by this many bytes.
@@ -77,6 +77,7 @@ pub(crate) struct Inner {
     log_span_max: u64,
     signals: Signals,
     replayed_entries: u64,
+    window: WindowReport,
     stalled_commits: AtomicU64,
     copy: Option<SecondCopy>,
 }
@@ -294,8 +295,8 @@ impl Drop for LogStore {
         // Stopped before anything else goes, so that no thread works on a store that nobody holds.
         self.background = None;
         // What was committed reaches the medium, as if the process had ended in order; what was synced is there already.
-        if self.inner.log.check().is_ok() {
-            let _ = self.inner.log.sync(self.inner.log.tail());
+        if self.inner.log.check().is_ok() && self.inner.log.sync(self.inner.log.tail()).is_ok() {
+            self.inner.log.discard_surviving();
         }
         match self.copying.take() {
             Some(copying) => drop(copying),

@@ -11,7 +11,7 @@ use shuttle::thread;
 
 use crate::batch::Batch;
 use crate::log::crash_medium::CrashMedium;
-use crate::log::{Log, Replay};
+use crate::log::{Log, Replay, WindowMemory};
 use crate::memtable::Memtable;
 use polymux_types::sync::{AtomicU64, Ordering, RwLock};
 
@@ -26,7 +26,7 @@ fn new_log(window: u64) -> (Arc<CrashMedium>, Arc<Log>) {
     let medium = Arc::new(CrashMedium::new(8192 + 16 * 1024));
     Log::format(&*medium, 1, 77).unwrap();
     let header = Log::read_header(&*medium).unwrap();
-    let log = Log::resume(medium.clone(), header, header.checkpoint, window).unwrap();
+    let log = Log::resume(medium.clone(), header, header.checkpoint, WindowMemory::Plain { length: window }).unwrap();
     (medium, Arc::new(log))
 }
 

@@ -15,7 +15,12 @@
 //!  store word ──► cache of the processor ──write_back (clwb, sfence)──► the medium
 //! ```
 
+#[cfg(not(shuttle))]
+mod surviving;
 mod write_back;
+
+#[cfg(not(shuttle))]
+pub use surviving::SharedMemory;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -143,6 +148,11 @@ impl MappedRegion {
         assert!(length > 0 && length.is_multiple_of(REGION_PAGE), "a region is whole pages long");
         let file = OpenOptions::new().read(true).write(true).custom_flags(no_follow()).open(path);
         let file = file.map_err(|error| failed(path, error))?;
+        Self::take(file, path, length, kind)
+    }
+
+    /// The same for a file that is open for reading and writing.
+    fn take(file: File, path: &Path, length: u64, kind: RegionKind) -> Result<Self, RegionError> {
         let metadata = file.metadata().map_err(|error| failed(path, error))?;
         if !metadata.is_file() {
             return Err(refused(path, "not a regular file"));

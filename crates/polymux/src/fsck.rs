@@ -21,7 +21,7 @@ use polymux_fs::{
     Access, CheckMode, CheckProgress, FileSystem, MissingTiers, Parts, TierMember, TierPresence, VolumeCheck,
     VolumeError,
 };
-use polymux_meta::{InUse, LogView, MetadataStore, StoreView};
+use polymux_meta::{InUse, LogView, MetadataStore, OpenMode, StoreView};
 use polymux_types::{Errno, SystemClock};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -157,7 +157,9 @@ fn pass(config: &VolumeConfig, mode: CheckMode, cancelled: &AtomicBool) -> Resul
         CheckMode::Report => {
             let store = config.metadata_directory();
             let placement = metadata::recorded_placement(config)?;
-            let view = StoreView::open(&store, &placement, &polymux_fs::store_boundaries())
+            let mut reading = metadata::options(config, OpenMode::Existing)?;
+            reading.surviving = metadata::surviving_place();
+            let view = StoreView::open_for(&store, &placement, &reading)
                 .map_err(|error| anyhow!("{}: {error}", store.display()))?;
             let parts = parts_of(config, members, Arc::new(view))?;
             FileSystem::check(parts, options.for_file_system(config), mode, &mut on_progress)

@@ -1,17 +1,24 @@
 //! The metadata store of a volume, as its configuration wants it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use polymux_fs::BootId;
 use polymux_meta::{CopyOptions, LogPlacement, LogStore, LogStoreOptions, OpenMode};
-use polymux_tier::mapped::{self, Addressing, RegionKind};
+use polymux_tier::mapped::{self, Addressing, RegionKind, SharedMemory};
+use polymux_types::surviving::SurvivingPlace;
 use rustix::fs::statvfs;
 
 use crate::config::VolumeConfig;
 use crate::create::random_bytes;
+use crate::mount_options::present_boot;
 
 const MEBIBYTE: u64 = 1024 * 1024;
+
+/// Overrides where memory is kept that outlives the daemon. Where it names no directory on tmpfs, none does.
+pub const MEMORY_DIRECTORY_VARIABLE: &str = "POLYMUX_MEMORY_DIR";
 
 /// Opens the store of a volume, or makes it; with its second copy on the tier `copy`, where one is given.
 ///
@@ -24,6 +31,9 @@ pub fn open(config: &VolumeConfig, mode: OpenMode, copy: Option<usize>) -> Resul
         OpenMode::CreateNew => placement(config, options.log_bytes)?,
         OpenMode::Existing => recorded_placement(config)?,
     };
+    if mode == OpenMode::Existing {
+        options.surviving = surviving_place();
+    }
     if let Some(tier) = copy {
         let mut copying = CopyOptions::new(config.copy_directory(tier));
         if let Some(seconds) = config.options.metadata_copy_interval {
@@ -35,6 +45,16 @@ pub fn open(config: &VolumeConfig, mode: OpenMode, copy: Option<usize>) -> Resul
         options.copy = Some(copying);
     }
     Ok(LogStore::open(&config.metadata_directory(), &options)?)
+}
+
+/// Where the end of the log outlives the daemon; nowhere where the boot of this machine has no number.
+pub fn surviving_place() -> Option<Arc<dyn SurvivingPlace>> {
+    let BootId(boot) = Some(present_boot()).filter(|boot| *boot != BootId::UNKNOWN)?;
+    let chosen = std::env::var_os(MEMORY_DIRECTORY_VARIABLE);
+    Some(Arc::new(match chosen {
+        Some(directory) => SharedMemory::in_directory(Path::new(&directory), boot),
+        None => SharedMemory::of_machine(boot),
+    }))
 }
 
 /// Makes a store for a volume in a directory beside its place, to be renamed there. Its log is in a file.

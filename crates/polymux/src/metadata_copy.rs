@@ -16,7 +16,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_fs::{Access, TierMember, TierPresence, VolumeError};
 use polymux_meta::{
-    CopyDescription, CopyState, CopyWorth, LogStore, OpenMode, StoreError, describe_copy, restore_from_copy,
+    CopyDescription, CopyState, CopyWorth, LogStore, OpenMode, StoreError, WindowPlace, describe_copy,
+    restore_from_copy,
 };
 use polymux_tier::Guarantee;
 
@@ -64,8 +65,16 @@ impl Metadata {
     /// How the store does.
     pub fn store_report(&self) -> MetadataStoreReport {
         let report = self.store.report();
+        let (log_window, log_window_reason) = match report.window.place {
+            WindowPlace::Surviving(path) => (Some(path), None),
+            WindowPlace::Region => (Some(report.medium.clone()), None),
+            WindowPlace::Plain(reason) => (None, Some(reason)),
+        };
         MetadataStoreReport {
             log_medium: report.medium,
+            log_window,
+            log_window_reason,
+            survived_entries: report.window.survived_entries,
             log_bytes: report.log_bytes,
             log_used_bytes: report.log_used_bytes,
             memtable_bytes: report.memtable_bytes,

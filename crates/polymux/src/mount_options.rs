@@ -41,7 +41,7 @@ pub enum MetadataSource {
 }
 
 /// The boot of this kernel. Where it cannot be read, all boots are one: what may be held from before is looked at.
-fn present_boot() -> BootId {
+pub fn present_boot() -> BootId {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     BootId(u128::from_str_radix(&digits, 16).unwrap_or_default().to_be_bytes())

@@ -287,6 +287,15 @@ pub struct StatusReport {
 pub struct MetadataStoreReport {
     /// How its log is written: `block device, direct`, for instance.
     pub log_medium: String,
+    /// Where what is not flushed outlives the daemon; `None` where it does not.
+    #[serde(default)]
+    pub log_window: Option<String>,
+    /// Why it does not, where there is a reason.
+    #[serde(default)]
+    pub log_window_reason: Option<String>,
+    /// Log entries that this mount took from what a daemon that died had in memory.
+    #[serde(default)]
+    pub survived_entries: u64,
     /// Bytes of the log.
     pub log_bytes: u64,
     /// Bytes of it that the tables do not have yet; what a mount after a crash would read.

@@ -83,6 +83,7 @@ fn render(report: &StatusReport) -> String {
         report.transactions_committed.saturating_sub(report.transactions_durable)
     ));
     lines.push(store_line(&report.metadata_store));
+    lines.push(window_line(&report.metadata_store));
     lines.push(copy_line(&report.metadata_copy));
     lines.push(format!(
         "  in use: {} inodes in memory, {} open files, {} ranges waiting to be freed, {} files waiting to be described",
@@ -172,6 +173,15 @@ fn store_line(store: &MetadataStoreReport) -> String {
         store.tables,
         ByteSize(store.table_bytes)
     )
+}
+
+/// Whether what programs were told is done outlives the daemon.
+fn window_line(store: &MetadataStoreReport) -> String {
+    match (&store.log_window, &store.log_window_reason) {
+        (Some(place), _) => format!("  not flushed yet: outlives the daemon ({place})"),
+        (None, Some(reason)) => format!("  not flushed yet: lost if the daemon dies ({reason})"),
+        (None, None) => "  not flushed yet: lost if the daemon dies".to_owned(),
+    }
 }
 
 fn copy_line(copy: &MetadataCopyReport) -> String {

@@ -17,7 +17,7 @@ fn new_medium() -> Arc<CrashMedium> {
 /// Replays and opens; returns the payloads found.
 fn open(medium: &Arc<CrashMedium>) -> (Log, Vec<Vec<u8>>) {
     let (header, found, end) = replay(medium);
-    (Log::resume(medium.clone(), header, end, WINDOW).unwrap(), found)
+    (Log::resume(medium.clone(), header, end, WindowMemory::Plain { length: WINDOW }).unwrap(), found)
 }
 
 fn replay(medium: &Arc<CrashMedium>) -> (LogHeader, Vec<Vec<u8>>, u64) {
@@ -291,7 +291,7 @@ impl LogMedium for SlowMedium {
 fn threads_that_come_no_more_are_not_waited_for_and_nobody_sleeps_for_ever() {
     let medium = Arc::new(SlowMedium(new_medium()));
     let (header, _, end) = replay(&medium.0);
-    let log = Arc::new(Log::resume(medium, header, end, WINDOW).unwrap());
+    let log = Arc::new(Log::resume(medium, header, end, WindowMemory::Plain { length: WINDOW }).unwrap());
     let (done, all_done) = std::sync::mpsc::channel();
     for worker in 0..8_u64 {
         let (log, done) = (log.clone(), done.clone());

@@ -11,6 +11,7 @@
 //! * In a region an entry is written back before its commit mark is stored, and the mark before the end of the entry is
 //!   noted in memory, where the walker looks: so what is complete is durable, and the region is not read while it is
 //!   filled. A note of an earlier round is smaller than the position that it would be taken for.
+//! * In surviving memory it is filled as in any other; what a process that died left there is for `surviving` to say.
 //! * Nobody waits here for anybody.
 
 use std::io;
@@ -19,6 +20,7 @@ use super::entry_format::{ALIGNMENT, HEADER_WORDS, WORD, checksum, commit_mark, 
 use super::entry_format::{payload_length_of, third_word};
 use super::medium::BLOCK;
 use super::region::RegionLog;
+use super::surviving::SurvivingWindow;
 use polymux_types::sync::{AtomicU64, Ordering};
 
 /// Words that hold the end of the log.
@@ -28,6 +30,7 @@ pub(crate) struct Window {
 
 enum Place {
     Memory(Box<[AtomicU64]>),
+    Surviving(SurvivingWindow),
     Region {
         region: Box<RegionLog>,
         /// For each line of the region, the end of the entry that begins there, once it is durable.
@@ -42,6 +45,19 @@ impl Window {
         Self { place: Place::Memory(zeros(length / WORD)) }
     }
 
+    /// An empty window in surviving memory, which is ready for it.
+    pub(crate) fn in_surviving(memory: SurvivingWindow) -> Self {
+        Self { place: Place::Surviving(memory) }
+    }
+
+    /// The surviving memory, where it is in one.
+    pub(crate) fn surviving(&self) -> Option<&SurvivingWindow> {
+        match &self.place {
+            Place::Surviving(memory) => Some(memory),
+            Place::Memory(_) | Place::Region { .. } => None,
+        }
+    }
+
     /// A window on what a region holds.
     pub(crate) fn in_region(region: RegionLog) -> Self {
         let ends = zeros(region.data_length() / ALIGNMENT);
@@ -51,7 +67,7 @@ impl Window {
     /// The region, where it is in one.
     pub(crate) fn region(&self) -> Option<&RegionLog> {
         match &self.place {
-            Place::Memory(_) => None,
+            Place::Memory(_) | Place::Surviving(_) => None,
             Place::Region { region, .. } => Some(region),
         }
     }
@@ -59,7 +75,7 @@ impl Window {
     /// Longest entry for which there can always be made room.
     pub(crate) fn entry_length_max(&self) -> u64 {
         match &self.place {
-            Place::Memory(_) => self.length() - BLOCK,
+            Place::Memory(_) | Place::Surviving(_) => self.length() - BLOCK,
             // The other half is given up whole.
             Place::Region { .. } => self.length() / 2,
         }
@@ -68,6 +84,7 @@ impl Window {
     fn words(&self) -> &[AtomicU64] {
         match &self.place {
             Place::Memory(words) => words,
+            Place::Surviving(memory) => memory.words(),
             Place::Region { region, .. } => region.data(),
         }
     }
@@ -107,7 +124,7 @@ impl Window {
             next += WORD;
         }
         match &self.place {
-            Place::Memory(_) => at(words, mark).store(commit_mark(position), Ordering::Release),
+            Place::Memory(_) | Place::Surviving(_) => at(words, mark).store(commit_mark(position), Ordering::Release),
             Place::Region { region, ends } => {
                 // The line of the mark holds what is before it in the line too, and a line is written in order.
                 region.write_back(position..end - ALIGNMENT)?;
@@ -123,6 +140,7 @@ impl Window {
     pub(crate) fn end_of_complete(&self, position: u64) -> Option<u64> {
         let words = match &self.place {
             Place::Memory(words) => words,
+            Place::Surviving(memory) => memory.words(),
             Place::Region { ends, .. } => {
                 let end = note_of(ends, position).load(Ordering::Acquire);
                 return (end > position).then_some(end);
@@ -163,6 +181,9 @@ impl Window {
 
     /// Makes the lines of `from .. to` ready for the next round. Only the caller knows that nobody reads them any more.
     pub(crate) fn release(&self, from: u64, to: u64) {
+        if let Some(memory) = self.surviving() {
+            memory.set_low(to);
+        }
         let mut line = from;
         while line < to {
             at(self.words(), line + WORD).store(0, Ordering::Release);

@@ -5,7 +5,8 @@
 //!   `ballast`. It is there once its log has a header, which is written last; a creation that was cut short leaves a
 //!   directory that can be created again after it was emptied, and is never opened.
 //! * Recovery reads the log from its checkpoint and puts every entry of the complete prefix into the active memtable. It
-//!   writes nothing but the header of the new generation, and may be repeated at will. Its time depends on the log alone.
+//!   writes nothing but what outlived the last process (`log/surviving.rs`) and the header of the new generation, and may be
+//!   repeated at will. Its time depends on the log alone.
 //! * The log's file is locked while it is open, so that two processes never write one store.
 
 use std::fs;
@@ -16,14 +17,16 @@ use std::sync::atomic::AtomicU64;
 
 use super::background::{Background, Signals};
 use super::placement::LogPlacement;
-use super::{Inner, Levels, LogStore, sequence_of};
+use super::{Inner, Levels, LogStore, WindowPlace, WindowReport, sequence_of};
 use crate::ballast::Ballast;
 use crate::batch::Batch;
 use crate::copy::{CopyOptions, CopyThread, SecondCopy};
 use crate::error::StoreError;
-use crate::log::{BlockFile, HEADER_LENGTH, Log, LogHeader, LogMedium, LogRegion, RegionLog, Replay};
+use crate::log::{BlockFile, HEADER_LENGTH, Log, LogHeader, LogMedium, LogRegion, RegionLog, Replay, Replayed};
+use crate::log::{SurvivingWindow, WindowMemory};
 use crate::memtable::Memtable;
 use crate::tables::{Tables, TablesOptions};
+use polymux_types::surviving::SurvivingPlace;
 use polymux_types::sync::{Mutex, RwLock};
 
 const BALLAST_FILE: &str = "ballast";
@@ -73,6 +76,8 @@ pub struct LogStoreOptions {
     pub log_placement: LogPlacement,
     /// A second copy on another file system, where there is to be one.
     pub copy: Option<CopyOptions>,
+    /// Where the window is kept so that it outlives the process; a log in a region needs none.
+    pub surviving: Option<Arc<dyn SurvivingPlace>>,
 }
 
 impl LogStoreOptions {
@@ -91,6 +96,7 @@ impl LogStoreOptions {
             workers: Workers::Threads,
             log_placement: LogPlacement::Block,
             copy: None,
+            surviving: None,
         }
     }
 
@@ -158,9 +164,16 @@ impl LogStore {
         sync_directory(path)?;
         let memtable = Memtable::new(header.checkpoint);
         let (end, replayed_entries) = replay(&*medium, region.as_ref(), header, &memtable)?;
+        let mut counted = WindowReport { survived_entries: 0, place: WindowPlace::Plain("not asked for".to_owned()) };
         let log = match region {
-            Some(region) => Log::resume_in_region(medium, region, header, end)?,
-            None => Log::resume(medium, header, end, options.window_bytes)?,
+            Some(region) => {
+                counted.place = WindowPlace::Region;
+                Log::resume_in_region(medium, region, header, end)?
+            }
+            None => {
+                let (window, end) = take_up(path, options, &*medium, header, end, &memtable, &mut counted)?;
+                Log::resume(medium, header, end, window)?
+            }
         };
         let copy = options.copy.clone().map(|copy| SecondCopy::attach(copy, &log, &tables));
         let inner = Arc::new(Inner {
@@ -173,7 +186,8 @@ impl LogStore {
             // Two memtables and what comes while one is written have room in the ring.
             log_span_max: log.ring_length() / 3,
             signals: Signals::default(),
-            replayed_entries,
+            replayed_entries: replayed_entries + counted.survived_entries,
+            window: counted,
             stalled_commits: AtomicU64::new(0),
             copy,
             log,
@@ -200,13 +214,63 @@ fn replay(
     let mut replay = Replay::with_region(medium, region, header);
     let mut entries = 0;
     while let Some(entry) = replay.next()? {
-        let batch = Batch::from_bytes(entry.payload.to_vec()).ok_or_else(|| {
-            StoreError::Corrupted(format!("the log entry at {} has a valid checksum and is no batch", entry.position))
-        })?;
-        memtable.apply(&batch, sequence_of(entry.end).get());
+        apply(memtable, &entry)?;
         entries += 1;
     }
     Ok((replay.position(), entries))
+}
+
+fn apply(memtable: &Memtable, entry: &Replayed<'_>) -> Result<(), StoreError> {
+    let batch = Batch::from_bytes(entry.payload.to_vec()).ok_or_else(|| {
+        StoreError::Corrupted(format!("the log entry at {} has a valid checksum and is no batch", entry.position))
+    })?;
+    memtable.apply(&batch, sequence_of(entry.end).get());
+    Ok(())
+}
+
+/// Finds memory for the window, and puts what the last process left in it into the memtable and behind the end of the ring.
+/// Returns the memory and the new end.
+fn take_up(
+    path: &Path,
+    options: &LogStoreOptions,
+    medium: &dyn LogMedium,
+    header: LogHeader,
+    end: u64,
+    memtable: &Memtable,
+    report: &mut WindowReport,
+) -> Result<(WindowMemory, u64), StoreError> {
+    let length = options.window_bytes.min(header.ring_length);
+    let plain = WindowMemory::Plain { length };
+    let Some(place) = &options.surviving else { return Ok((plain, end)) };
+    let window = match SurvivingWindow::open(&**place, &header, length) {
+        Ok(window) => window,
+        Err(reason) => {
+            log::warn!("{}: what is not flushed is lost when the daemon dies: {reason}", path.display());
+            report.place = WindowPlace::Plain(reason);
+            return Ok((plain, end));
+        }
+    };
+    report.place = WindowPlace::Surviving(window.description());
+    let taken = match window.survivors(&header) {
+        Ok(survivors) => survivors.take_up(end, |entry| apply(memtable, &entry)),
+        Err(reason) => {
+            log::debug!("{}: nothing is taken from {}: {reason}", path.display(), window.description());
+            return Ok((WindowMemory::Surviving(window), end));
+        }
+    };
+    let taken = match taken {
+        Err(StoreError::Corrupted(reason)) => {
+            log::error!("{}: what the last process had in memory is not taken: {reason}", path.display());
+            return Ok((WindowMemory::Surviving(window), end));
+        }
+        taken => taken?,
+    };
+    taken.write(medium, &header)?;
+    report.survived_entries = taken.entries();
+    if taken.entries() > 0 {
+        log::info!("{}: {} transactions outlived the last process in memory", path.display(), taken.entries());
+    }
+    Ok((WindowMemory::Surviving(window), taken.end()))
 }
 
 fn create(path: &Path, options: &LogStoreOptions) -> Result<(), StoreError> {

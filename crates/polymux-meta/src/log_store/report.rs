@@ -6,6 +6,26 @@ use crate::log::LogCounters;
 use crate::tables::TableCounters;
 use std::sync::atomic::Ordering;
 
+/// Where the end of the log is until it is flushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WindowPlace {
+    /// In memory that outlives the process: a name for people.
+    Surviving(String),
+    /// In memory of the process alone, and why.
+    Plain(String),
+    /// In the region of the log, which is durable.
+    Region,
+}
+
+/// The window of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowReport {
+    /// Where it is.
+    pub place: WindowPlace,
+    /// Entries that the last opening took from what a process that died left there.
+    pub survived_entries: u64,
+}
+
 /// State and counters of a store, for `status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreReport {
@@ -25,6 +45,8 @@ pub struct StoreReport {
     pub ballast_bytes: (u64, u64),
     /// Entries that the last opening took from the log.
     pub replayed_entries: u64,
+    /// Where the log is until it is flushed.
+    pub window: WindowReport,
     /// Commits that had to wait for tables.
     pub stalled_commits: u64,
     /// How the second copy does, where there is one.
@@ -58,6 +80,7 @@ impl Inner {
             table_bytes: self.tables.bytes(),
             ballast_bytes: self.ballast.fill(),
             replayed_entries: self.replayed_entries,
+            window: self.window.clone(),
             stalled_commits: self.stalled_commits.load(Ordering::Relaxed),
             copy: self.second_copy().map(|copy| copy.report(self.log.durable())),
             log: self.log.counters(),

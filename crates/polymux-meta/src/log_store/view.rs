@@ -17,14 +17,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use polymux_types::Sequence;
+use polymux_types::surviving::SurvivingPlace;
 
 use self::private::PrivateTables;
+use super::open::LogStoreOptions;
 use super::placement::LogPlacement;
 use super::read::range_over;
 use super::sequence_of;
 use crate::batch::Batch;
 use crate::error::StoreError;
-use crate::log::{Log, LogEnd, LogHeader, LogMedium, RegionLog, Replay};
+use crate::log::{Log, LogEnd, LogHeader, LogMedium, RegionLog, Replay, Survivors};
 use crate::memtable::Memtable;
 use crate::store::{Entry, MetadataStore};
 pub use crate::tables::{PartitionView, TableLevel};
@@ -71,6 +73,8 @@ pub struct LogView {
     medium: LogFile,
     region: Option<RegionLog>,
     header: LogHeader,
+    /// What outlived the last process, where that is to be shown.
+    survivors: Option<Survivors>,
     locked: bool,
 }
 
@@ -93,7 +97,13 @@ impl LogView {
         }
         let header = Log::read_header(&medium)?;
         let region = placement.open()?.map(|region| RegionLog::open(region, &header)).transpose()?;
-        Ok(Self { medium, region, header, locked })
+        Ok(Self { medium, region, header, survivors: None, locked })
+    }
+
+    /// Shows what outlived the last process as part of the log, as the next opening will take it up.
+    fn with_survivors(mut self, place: &dyn SurvivingPlace, window_bytes: u64) -> Self {
+        self.survivors = Survivors::read(place, &self.header, window_bytes.min(self.header.ring_length));
+        self
     }
 
     /// Whether another process has the store open. Then entries may come while they are read, and the checkpoint may pass
@@ -125,8 +135,19 @@ impl LogView {
             let (position, length, generation) = (entry.position, entry.end - entry.position, entry.generation);
             visit(LogEntry { position, length, generation, batch })?;
         }
-        let end = replay.end()?;
-        Ok((replay.position(), end))
+        let (position, end) = (replay.position(), replay.end()?);
+        let Some(survivors) = &self.survivors else { return Ok((position, end)) };
+        let taken = survivors.take_up(position, |entry| {
+            let batch = Batch::from_bytes(entry.payload.to_vec());
+            let (position, length, generation) = (entry.position, entry.end - entry.position, entry.generation);
+            visit(LogEntry { position, length, generation, batch })
+        });
+        match taken {
+            Ok(taken) => Ok((taken.end(), end)),
+            // The next opening does not take it either.
+            Err(StoreError::Corrupted(_)) => Ok((position, end)),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -146,7 +167,24 @@ impl StoreView {
     /// [`StoreError::Open`] where there is none, or where it is in use; [`StoreError::Io`] or [`StoreError::Corrupted`]
     /// where it cannot be read.
     pub fn open(path: &Path, placement: &LogPlacement, boundaries: &[Vec<u8>]) -> Result<Self, StoreError> {
+        Self::over(path, LogView::open(path, placement, InUse::Refuse)?, boundaries)
+    }
+
+    /// The same with what outlived the last process, as an opening with these options would take it up.
+    ///
+    /// # Errors
+    ///
+    /// As [`StoreView::open`].
+    pub fn open_for(path: &Path, placement: &LogPlacement, options: &LogStoreOptions) -> Result<Self, StoreError> {
         let log = LogView::open(path, placement, InUse::Refuse)?;
+        let log = match (&options.surviving, placement) {
+            (Some(place), LogPlacement::Block) => log.with_survivors(&**place, options.window_bytes),
+            _ => log,
+        };
+        Self::over(path, log, &options.boundaries)
+    }
+
+    fn over(path: &Path, log: LogView, boundaries: &[Vec<u8>]) -> Result<Self, StoreError> {
         let tables = PrivateTables::open(path, boundaries)?;
         let memtable = Memtable::new(log.header.checkpoint);
         let (end, _) = log.visit(|entry| {

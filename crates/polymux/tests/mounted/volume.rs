@@ -76,6 +76,8 @@ pub struct TestVolume {
     // Dropped after the daemon, and in this order.
     grounds: Vec<NativeMount>,
     base: tempfile::TempDir,
+    /// Where memory that outlives the daemon is kept; `None`: nothing does.
+    memory: Option<tempfile::TempDir>,
 }
 
 const START_DEADLINE: Duration = Duration::from_secs(60);
@@ -125,7 +127,18 @@ impl TestVolume {
             tiers: Vec::new(),
             grounds: Vec::new(),
             base,
+            memory: tempfile::Builder::new().prefix("polymux-mounted-").tempdir_in("/dev/shm").ok(),
         }
+    }
+
+    /// As of the next mount, what the daemon has in memory is lost with it.
+    pub fn keep_no_memory(&mut self) {
+        self.memory = None;
+    }
+
+    /// Whether there is memory that outlives the daemon, as `status` says.
+    pub fn has_surviving_memory(&self) -> bool {
+        self.polymux(["status", &self.name]).stdout.contains("not flushed yet: outlives the daemon")
     }
 
     fn lay_ground(&mut self, ground: Ground) {
@@ -152,6 +165,8 @@ impl TestVolume {
     pub fn as_owner(&self, script: &str) -> Finished {
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!("cd {} && {{ {script}; }}", text(&self.mountpoint)));
+        let memory = self.memory.as_ref().map_or_else(|| self.base.path().join("none"), |it| it.path().to_owned());
+        command.env("POLYMUX_MEMORY_DIR", memory);
         if let Some(user) = self.user {
             command.uid(user).gid(user);
         }
@@ -228,6 +243,8 @@ impl TestVolume {
         command.args(arguments);
         command.env("POLYMUX_CONFIG_DIR", self.base.path().join("config"));
         command.env("POLYMUX_RUNTIME_DIR", self.base.path().join("runtime"));
+        let memory = self.memory.as_ref().map_or_else(|| self.base.path().join("none"), |it| it.path().to_owned());
+        command.env("POLYMUX_MEMORY_DIR", memory);
         if let Some(user) = self.user {
             command.uid(user).gid(user);
         }
