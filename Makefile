@@ -176,14 +176,16 @@ fixture:
 # chance beside all shorter ones, over a model of the metadata store; STORED workloads over the real one, and a fifteenth as
 # many that lose it and go on from its second copy. Each planted fault must be found, and it fails where it saw fewer than 2,000
 # workloads or 100,000 distinct states. Takes less than half an hour on two cores. Then the metadata store alone, over SEEDS
-# times as many runs as `make test` looks at. As root, for the recording file system.
+# times as many runs as `make test` looks at. STREAMS workloads are streams that nobody syncs, of which it looks at 20,000 states at
+# least. As root, for the recording file system.
 SEEDS ?= 10
 WORKLOADS ?= 2400
 STORED ?= 36
+STREAMS ?= 200
 .PHONY: test-crash-states
 test-crash-states:
-	POLYMUX_CRASH_LONG=$(WORKLOADS) POLYMUX_CRASH_STORED=$(STORED) $(CARGO) test --locked --release -p polymux-fs \
-		--test crash_states -- --nocapture --test-threads 1
+	POLYMUX_CRASH_LONG=$(WORKLOADS) POLYMUX_CRASH_STORED=$(STORED) POLYMUX_CRASH_STREAMS=$(STREAMS) \
+		$(CARGO) test --locked --release -p polymux-fs --test crash_states -- --nocapture --test-threads 1
 	POLYMUX_CRASH_SEEDS=$(SEEDS) $(CARGO) test --locked -p polymux-meta --test crash_states -- --nocapture
 
 # Power failures below a mounted volume on ext4 and XFS: IMAGES images of what the disks may keep, about two seconds each; as

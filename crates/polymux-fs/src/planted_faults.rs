@@ -45,6 +45,9 @@ pub enum PlantedFault {
     SpreadSizeNotRecorded,
     /// The extender of a spread file gets bytes behind the place where others took over, before its record is durable.
     SpreadSwitchNotAwaited,
+    /// A file that grows beyond its first range on the tier that has it keeps that tier as its extender, so that a crash asks an
+    /// object for the size whose later pages may be durable without the earlier ones.
+    SpreadExtenderGoesOn,
     /// What makes way for urgent requests waits for as long as there are any. A matter of the scheduler's own tests, no crash shows it.
     DeferrableStarves,
     /// Disowned bytes are freed before the second copy of the store knows that they are disowned. Shows only where there
@@ -64,7 +67,7 @@ mod planted {
 
     impl PlantedFault {
         /// All that show without a second copy of the store.
-        pub const ALL: [Self; 19] = [
+        pub const ALL: [Self; 20] = [
             Self::FsyncWithoutData,
             Self::PunchBeforeCommit,
             Self::RecordGoneBeforeTierSync,
@@ -84,6 +87,7 @@ mod planted {
             Self::SpreadPromiseForgotten,
             Self::SpreadSizeNotRecorded,
             Self::SpreadSwitchNotAwaited,
+            Self::SpreadExtenderGoesOn,
         ];
 
         /// Plants a fault on this thread, or none.

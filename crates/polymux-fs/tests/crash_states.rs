@@ -112,6 +112,34 @@ fn no_crash_state_of_any_workload_loses_what_was_promised() {
     }
 }
 
+/// Distinct states of streams that the long form looks at, at least.
+const STREAM_STATES_MIN: usize = 20_000;
+
+/// Streams that nobody syncs, beside syncs of other files: a prefix of each is left, whatever its tiers kept.
+#[test]
+fn an_unsynced_stream_over_many_ranges_is_a_prefix_in_every_crash_state() {
+    if let Some(name) = from_environment::<String>("POLYMUX_CRASH_STATE") {
+        return look_at(&name, effort());
+    }
+    let streams: Option<usize> = from_environment("POLYMUX_CRASH_STREAMS");
+    let share = Share { suite: Suite::Stream, stride: 1, count: streams.unwrap_or(4) };
+    let report = campaign::expect_none("streams", &[share], seed(), Effort { again_one_of: 256, ..EFFORT });
+    if streams.is_some() {
+        assert!(report.states.len() >= STREAM_STATES_MIN, "{} distinct states", report.states.len());
+    }
+}
+
+/// The same streams show the fault as it was: 2 MiB of zeros, then data, where the first tier kept the end of the file.
+#[test]
+fn an_extender_that_goes_on_behind_the_first_range_is_found_in_streams() {
+    let share = Share { suite: Suite::Stream, stride: 1, count: 4 };
+    let plant = || PlantedFault::plant(Some(PlantedFault::SpreadExtenderGoesOn));
+    let report = campaign::run(&[share], seed(), EFFORT_FOR_FAULTS, plant, 1);
+    report.print("SpreadExtenderGoesOn in streams");
+    let first = report.violations.first().expect("planted and not found");
+    println!("  {}", first.lines().take(2).collect::<Vec<_>>().join(": "));
+}
+
 /// Workloads over the real store: few in the short form.
 fn stored_count() -> usize {
     from_environment("POLYMUX_CRASH_STORED").unwrap_or(if long_count().is_some() { 300 } else { 12 })
@@ -215,6 +243,7 @@ fn shares_for_faults() -> Vec<Share> {
         share(Suite::Failing, Suite::Failing.count()),
         share(Suite::Short(1), Suite::Short(1).count()),
         share(Suite::Random, 60),
+        share(Suite::Stream, 12),
     ]
 }
 

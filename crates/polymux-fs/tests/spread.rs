@@ -438,7 +438,7 @@ fn room_is_asked_for_a_few_times_and_no_more_of_it_than_is_written() {
     // Each range is asked for in three steps: 64, 128 and 256 KiB. The first one is not placed.
     let allocates = sum(|tier| tier.counters().allocates);
     assert!((15..=45).contains(&allocates), "{allocates} for 1024 writes");
-    assert_eq!(sum(|tier| tier.counters().punches), 1, "where it went on elsewhere");
+    assert_eq!(sum(|tier| tier.counters().punches), 1, "where it gave up its extender");
     assert!(read_whole(volume.fs(), ino).expect("read") == content);
 }
 

@@ -71,6 +71,8 @@ pub struct History {
     facts: BTreeMap<Ino, Vec<(usize, Facts)>>,
     /// Syncs failed: what was lost shows as an error when it is read.
     pub has_failed_syncs: bool,
+    /// Bytes of a range, where files that are larger grow over several tiers.
+    pub spread_range: Option<usize>,
     promises: Vec<(usize, Promise)>,
     /// Positions at which the second copy held everything that was durable, ascending.
     shipped: Vec<usize>,
@@ -79,6 +81,11 @@ pub struct History {
 }
 
 impl History {
+    /// Of a volume that spreads files which are larger than this many bytes, or none.
+    pub fn of_volume(spread_range: Option<usize>) -> Self {
+        Self { spread_range, ..Self::default() }
+    }
+
     /// Whether a step may have had effects at a crash point.
     fn has_begun(&self, step: usize, point: usize) -> bool {
         let mark = &self.marks[step];

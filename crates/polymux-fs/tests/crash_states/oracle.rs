@@ -127,7 +127,7 @@ pub fn judge_copy(history: &History, point: usize, observed: &Observed) -> Resul
     judge_by(&history.of_copy(point), point, observed, judge_file_of_copy)
 }
 
-type JudgeFile = fn(&[&Version], &Found) -> Result<(), String>;
+type JudgeFile = fn(&History, &[&Version], &Found) -> Result<(), String>;
 
 fn judge_by(history: &History, point: usize, observed: &Observed, judge_file: JudgeFile) -> Result<(), String> {
     let possible = history.names_possible(point);
@@ -157,7 +157,7 @@ fn judge_files(
         if !found.lost.is_empty() && !history.has_failed_syncs {
             return Err(format!("`{name}` (inode {ino}): blocks {:?} cannot be read", found.lost));
         }
-        judge_file(&versions, found).map_err(|text| {
+        judge_file(history, &versions, found).map_err(|text| {
             let versions: Vec<(usize, usize)> =
                 versions.iter().map(|version| (version.step, version.content.len())).collect();
             format!(
@@ -182,7 +182,7 @@ fn judge_facts(possible: &[&Facts], found: &Found) -> Result<(), String> {
     Err(format!("permissions {permissions:o}, modified {modified:?}, xattr {xattr:?}; possible are {possible:?}"))
 }
 
-fn judge_file(versions: &[&Version], found: &Found) -> Result<(), String> {
+fn judge_file(history: &History, versions: &[&Version], found: &Found) -> Result<(), String> {
     let size = found.content.len();
     if !is_size_possible(versions, size) {
         return Err(format!("a size of {size} that it never had"));
@@ -190,10 +190,10 @@ fn judge_file(versions: &[&Version], found: &Found) -> Result<(), String> {
     for block in (0..size.div_ceil(BLOCK)).filter(|block| !found.lost.contains(block)) {
         judge_block(versions, found, block)?;
     }
-    judge_spread(versions, found)
+    judge_spread(history, versions, found)
 }
 
-fn judge_file_of_copy(versions: &[&Version], found: &Found) -> Result<(), String> {
+fn judge_file_of_copy(_: &History, versions: &[&Version], found: &Found) -> Result<(), String> {
     let size = found.content.len();
     if !is_size_possible(versions, size) {
         return Err(format!("a size of {size} that it had neither then nor later"));
@@ -258,8 +258,10 @@ fn judge_block(versions: &[&Version], found: &Found, block: usize) -> Result<(),
     Err(format!("block {block} of {size} bytes was never like this: it begins with {shown:02x?}"))
 }
 
-/// An unsynced append that was spread over tiers is a prefix: behind a tier's end there is no hole before the next one.
-fn judge_spread(versions: &[&Version], found: &Found) -> Result<(), String> {
+/// An unsynced append that went over several tiers is a prefix: no hole lies before the second tier. Where files grow over several
+/// tiers at once, there is none anywhere behind the range in which growth began, whichever tiers have the bytes: until there the file
+/// is on one tier and as its file system leaves it.
+fn judge_spread(history: &History, versions: &[&Version], found: &Found) -> Result<(), String> {
     let size = found.content.len();
     let synced = versions[0].content.len();
     let is_append_only = versions.windows(2).all(|pair| pair[1].content.starts_with(&pair[0].content));
@@ -267,18 +269,22 @@ fn judge_spread(versions: &[&Version], found: &Found) -> Result<(), String> {
         return Ok(());
     }
     let newest = &versions[versions.len() - 1].content;
+    // What a failed sync lost is no hole that looks like data: a program that reads it gets an error.
+    let is_told = |at: usize| found.lost.contains(&(at / BLOCK));
+    let is_lost = |at: &usize| found.content[*at] == 0 && newest[*at] != 0 && !is_told(*at);
     for (start, _) in found.places.iter().skip(1).filter(|(start, _)| *start < size) {
-        let before = synced.min(*start)..*start;
-        // What a failed sync lost is no hole that looks like data: whoever reads it is told.
-        let is_told = |at: usize| found.lost.contains(&(at / BLOCK));
-        let is_lost = |at: usize| found.content[at] == 0 && newest[at] != 0 && !is_told(at);
-        if let Some(at) = before.clone().find(|at| is_lost(*at)) {
+        if let Some(at) = (synced.min(*start)..*start).find(is_lost) {
             return Err(format!(
                 "an append over two tiers lost byte {at}, and what follows on the next tier at {start} is there"
             ));
         }
     }
-    Ok(())
+    let Some(range) = history.spread_range else { return Ok(()) };
+    let begins_to_spread = synced.max(1).next_multiple_of(range);
+    match (synced..size).find(is_lost).filter(|_| size > begins_to_spread) {
+        Some(at) => Err(format!("an append that grows over tiers lost byte {at}, and its size is {size}")),
+        None => Ok(()),
+    }
 }
 
 /// The records keep to their rules.

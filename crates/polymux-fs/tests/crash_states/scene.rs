@@ -39,8 +39,10 @@ pub struct Shape {
     pub capacities: [u64; 3],
     /// Longest file in the metadata store.
     pub inline_size_max: u32,
-    /// Files larger than a block are spread over the tiers, block by block.
+    /// Where it spreads files, those larger than a range.
     pub policy: PolicyKind,
+    /// Bytes of a range: what one tier gets of a spread file at a time.
+    pub range_bytes: u32,
 }
 
 impl Shape {
@@ -48,7 +50,7 @@ impl Shape {
         MountOptions {
             inline_size_max: self.inline_size_max,
             heat_memory_bytes: 64 << 10,
-            spread_range_bytes: 4096,
+            spread_range_bytes: self.range_bytes,
             ..MountOptions::default()
         }
     }

@@ -15,11 +15,41 @@ const MIB: u64 = 1 << 20;
 /// An append goes on to the slow tier; everything fits anywhere; there are no inline files; or the blocks of a file go to both
 /// tiers in turn.
 pub const SHAPES: [Shape; 4] = [
-    Shape { name: "tight", capacities: [20 * KIB, 16 * MIB, 16 * MIB], inline_size_max: 4096, policy: DEFAULT },
-    Shape { name: "roomy", capacities: [16 * MIB; 3], inline_size_max: 4096, policy: DEFAULT },
-    Shape { name: "objects", capacities: [28 * KIB, 16 * MIB, 16 * MIB], inline_size_max: 0, policy: DEFAULT },
-    Shape { name: "spread", capacities: [16 * MIB; 3], inline_size_max: 4096, policy: PolicyKind::Spread },
+    Shape {
+        name: "tight",
+        capacities: [20 * KIB, 16 * MIB, 16 * MIB],
+        inline_size_max: 4096,
+        policy: DEFAULT,
+        range_bytes: BLOCK,
+    },
+    Shape { name: "roomy", capacities: [16 * MIB; 3], inline_size_max: 4096, policy: DEFAULT, range_bytes: BLOCK },
+    Shape {
+        name: "objects",
+        capacities: [28 * KIB, 16 * MIB, 16 * MIB],
+        inline_size_max: 0,
+        policy: DEFAULT,
+        range_bytes: BLOCK,
+    },
+    Shape {
+        name: "spread",
+        capacities: [16 * MIB; 3],
+        inline_size_max: 4096,
+        policy: PolicyKind::Spread,
+        range_bytes: BLOCK,
+    },
 ];
+
+/// A range is several pages, each of which may be lost by itself.
+const STREAM_SHAPE: Shape = Shape {
+    name: "stream",
+    capacities: [16 * MIB; 3],
+    inline_size_max: 4096,
+    policy: PolicyKind::Spread,
+    range_bytes: 2 * BLOCK,
+};
+
+/// Bytes of a block.
+const BLOCK: u32 = 4096;
 
 const DEFAULT: PolicyKind = PolicyKind::HotCold;
 
@@ -144,6 +174,8 @@ pub enum Suite {
     Failing,
     /// By chance.
     Random,
+    /// Files grow over many ranges, unsynced, beside syncs of other files.
+    Stream,
     /// The chosen ones, then short ones by chance with work of the store among them: for the real store.
     Stored,
 }
@@ -155,7 +187,7 @@ impl Suite {
             Self::Chosen => CHOSEN.len() * SHAPES.len(),
             Self::Short(length) => SYMBOLS.pow(length) * SHAPES.len(),
             Self::Failing => FAILING * SHAPES.len(),
-            Self::Random | Self::Stored => usize::MAX,
+            Self::Random | Self::Stream | Self::Stored => usize::MAX,
         }
     }
 
@@ -165,6 +197,7 @@ impl Suite {
             Self::Short(length) => format!("short{length}"),
             Self::Failing => "failing".to_owned(),
             Self::Random => "random".to_owned(),
+            Self::Stream => "stream".to_owned(),
             Self::Stored => "stored".to_owned(),
         }
     }
@@ -174,6 +207,7 @@ impl Suite {
             Some(length) => length.parse().ok().map(Self::Short),
             None if name == "chosen" => Some(Self::Chosen),
             None if name == "stored" => Some(Self::Stored),
+            None if name == "stream" => Some(Self::Stream),
             None if name == "failing" => Some(Self::Failing),
             None => (name == "random").then_some(Self::Random),
         }
@@ -206,6 +240,7 @@ impl Suite {
             }
             Self::Stored => stored_workload(&mut generator(index, seed ^ 0x5703)),
             Self::Random => random_workload(&mut generator(index, seed)),
+            Self::Stream => stream_workload(&mut generator(index, seed ^ 0x57e4)),
         }
     }
 }
@@ -228,6 +263,37 @@ fn random_workload(random: &mut Random) -> Workload {
         operations.push(random_operation(random));
     }
     Workload { shape, operations }
+}
+
+/// Ranges of a stream: so many at least, and fewer than so many more.
+const STREAM_RANGES: (usize, usize) = (2, 6);
+
+/// One or two files grow by appends that nobody syncs. Between them another file is appended to and synced, names are, and
+/// background work brings what is behind to the devices, so that the tier that has the end of a file keeps it at times.
+fn stream_workload(random: &mut Random) -> Workload {
+    let (ranges_min, ranges_more) = STREAM_RANGES;
+    let range = BLOCK as usize * 2;
+    let mut operations = vec![Operation::Create("c")];
+    let mut left = (ranges_min + random.below(ranges_more)) * range;
+    let has_second = random.below(3) == 0;
+    while left > 0 {
+        let length = [1000, 4096, 8192, 12_000, 3 * range][random.below(5)].min(left);
+        let name = if has_second && random.below(3) == 0 { "a" } else { "c" };
+        operations.push(Operation::Write { name, at: At::End, length, descriptor: 0 });
+        left -= length;
+        match random.below(12) {
+            0..4 => operations.extend(vec![Operation::Background; 1 + random.below(3)]),
+            4..6 => {
+                operations.push(Operation::Write { name: "b", at: At::End, length: 500, descriptor: 0 });
+                operations.push(Operation::Fsync("b"));
+            }
+            6 => operations.push(Operation::SyncDirectory("")),
+            7 => operations.push(Operation::FlushLog),
+            8 if random.below(3) == 0 => operations.push(Operation::Fsync("c")),
+            _ => {}
+        }
+    }
+    Workload { shape: STREAM_SHAPE, operations }
 }
 
 fn generator(index: usize, seed: u64) -> Random {
