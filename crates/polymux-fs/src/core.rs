@@ -17,7 +17,7 @@ use crate::inode::{
     ActiveStreams, DirectoryState, HandleTable, InlineChange, Inode, InodeTable, LateStamps, Layout, SizeTrust,
     StampWalks,
 };
-use crate::migrate::{Drains, LayoutQueue, MoveQueue, Planner};
+use crate::migrate::{CacheLooks, Drains, LayoutQueue, MoveQueue, Planner};
 use crate::placement::{Steering, ThreadMaps};
 use crate::sched::{Gate, Windows, WriteBudget};
 use crate::space::{DisownedQueue, SyncPool, TierSet, WriteBehind};
@@ -52,6 +52,8 @@ pub(crate) struct Core {
     pub(crate) moves: MoveQueue,
     pub(crate) drains: Drains,
     pub(crate) planner: Planner,
+    /// Looks at the page caches of tiers.
+    pub(crate) cache_looks: CacheLooks,
     /// Policy and rules.
     pub(crate) steering: RwLock<Arc<Steering>>,
     pub(crate) heat: HeatTable,
@@ -245,6 +247,7 @@ impl Core {
             moves: MoveQueue::default(),
             drains: Drains::default(),
             planner: Planner::default(),
+            cache_looks: CacheLooks::default(),
             steering: RwLock::default(),
             heat: HeatTable::new(heat_options(&options)),
             streams: StreamTable::new(STREAM_MEMORY_BYTES),

@@ -73,6 +73,9 @@ counters!(
     windows_of_waiting_readers,
     files_laid_out_for_readers,
     bytes_moved_for_readers,
+    /// Looks at the page cache of a tier before a promotion, and promotions that were left out because it holds the range.
+    page_cache_looks,
+    promotions_spared_by_cache,
     /// Times that existing blocks moved to another tier because an overwrite found no room.
     relocations,
     /// Inline files that went from the metadata store to an object.

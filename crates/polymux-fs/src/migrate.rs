@@ -10,6 +10,7 @@
 
 mod balance;
 mod batch;
+mod cache_look;
 mod commit;
 mod compact;
 mod copy;
@@ -26,6 +27,7 @@ mod requests;
 mod victims;
 
 pub(crate) use balance::LayoutQueue;
+pub(crate) use cache_look::CacheLooks;
 pub(crate) use drain::Drains;
 pub(crate) use planner::Planner;
 pub(crate) use queue::MoveQueue;

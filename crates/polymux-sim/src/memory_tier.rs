@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use polymux_tier::measure::Ground;
 use polymux_tier::{
     AllocateMode, Capabilities, CounterSnapshot, Counters, Guarantee, Label, ObjectRef, ObjectStamp, ObjectStat,
-    OverwriteStyle, SeekTarget, Space, Tier, TierError, Wait,
+    OverwriteStyle, Rotation, SeekTarget, Space, Tier, TierError, Wait,
 };
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use polymux_types::sync::RwLock;
@@ -47,7 +47,12 @@ pub struct MemoryTier {
     clock: Arc<dyn Clock>,
     counters: Counters,
     state: RwLock<State>,
+    /// Share of any range that the tier says is in its page cache, in percent; [`CACHED_UNKNOWN`]: it does not say.
+    cached_percent: AtomicU64,
 }
+
+/// The tier does not say what its page cache holds.
+const CACHED_UNKNOWN: u64 = u64::MAX;
 
 impl MemoryTier {
     /// An empty tier without a label that takes `capacity` bytes of objects, rounded down to whole blocks. Each tier
@@ -78,10 +83,18 @@ impl MemoryTier {
             timestamp_granularity_ns: 1,
             overwrite: OverwriteStyle::InPlace,
             is_limited: false,
+            rotation: Rotation::NonRotational,
             device: DEVICE_NEXT.fetch_add(1, Ordering::Relaxed),
         };
         let state = RwLock::new(State { pages_max: capacity / BLOCK_SIZE, ..State::default() });
-        Self { name: name.into(), capabilities, clock, counters: Counters::default(), state }
+        Self {
+            name: name.into(),
+            capabilities,
+            clock,
+            counters: Counters::default(),
+            state,
+            cached_percent: AtomicU64::new(CACHED_UNKNOWN),
+        }
     }
 
     /// A tier as a crash left it: everything on it is durable.
@@ -121,6 +134,11 @@ impl MemoryTier {
     /// Changes the capacity in bytes; what is there already stays, also when it is more.
     pub fn set_capacity(&self, capacity: u64) {
         self.state.write().pages_max = capacity / BLOCK_SIZE;
+    }
+
+    /// From now on the tier says that this share of any range is in its page cache, in percent.
+    pub fn set_cached_percent(&self, percent: u64) {
+        self.cached_percent.store(percent, Ordering::Release);
     }
 
     /// Loses everything that was not made durable, as a power failure would.
@@ -219,6 +237,11 @@ impl Tier for MemoryTier {
         let (total, used) = (state.pages_max * BLOCK_SIZE, state.pages_used * BLOCK_SIZE);
         let free = total.saturating_sub(used);
         Ok(Space { total, free, used, objects_free: u64::MAX, file_system_total: total, file_system_free: free })
+    }
+
+    fn cached_bytes(&self, _: ObjectRef, _: u64, length: u64) -> Option<u64> {
+        let percent = self.cached_percent.load(Ordering::Acquire);
+        (percent != CACHED_UNKNOWN).then(|| length / 100 * percent)
     }
 
     fn create(&self, object: ObjectRef) -> Result<(), TierError> {

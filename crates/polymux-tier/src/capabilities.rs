@@ -24,6 +24,17 @@ pub enum Guarantee {
     Durable,
 }
 
+/// Whether the device below a file system has parts that move, as far as the kernel tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rotation {
+    /// It has none: flash, memory.
+    NonRotational,
+    /// It seeks, and may be asleep.
+    Rotational,
+    /// Not known, as of a server, or of a file system over several devices; treated like one that seeks.
+    Unknown,
+}
+
 /// Facts about the file system below a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
@@ -60,6 +71,8 @@ pub struct Capabilities {
     pub overwrite: OverwriteStyle,
     /// No more than a configured capacity is taken of the file system: what is written past the tier is not seen to keep to that.
     pub is_limited: bool,
+    /// Whether its device seeks.
+    pub rotation: Rotation,
     /// Device number of the file system: tiers that share it are counted once.
     pub device: u64,
 }

@@ -21,7 +21,7 @@ pub mod object;
 pub mod posix;
 mod tier;
 
-pub use capabilities::{Capabilities, Guarantee, OverwriteStyle};
+pub use capabilities::{Capabilities, Guarantee, OverwriteStyle, Rotation};
 pub use counters::{CounterSnapshot, Counters};
 pub use error::TierError;
 pub use label::{CleanStamp, Label};

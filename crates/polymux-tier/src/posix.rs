@@ -8,6 +8,7 @@
 //! * With a capacity limit `used` is the sum of what the objects take, as their file system counts it.
 //! * No I/O on objects happens under a lock of the descriptor cache. Lock order: shard of the cache, then nothing.
 
+mod cached;
 mod capacity;
 mod descriptors;
 mod directory;

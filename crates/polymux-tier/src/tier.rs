@@ -72,6 +72,12 @@ pub trait Tier: Send + Sync {
     /// Begins to bring a range into memory, and does not wait for it. A hint.
     fn read_ahead(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
 
+    /// Bytes of a range that the page cache of the file system below holds, in whole pages; `None` where that cannot be told. Asks no
+    /// device, and brings nothing into memory.
+    fn cached_bytes(&self, _object: ObjectRef, _offset: u64, _length: u64) -> Option<u64> {
+        None
+    }
+
     /// A range was read by somebody who keeps it himself, and need not stay in memory here. A hint.
     fn drop_behind(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
 

@@ -56,6 +56,31 @@ fn the_room_in_use_equals_a_walk_after_a_sync() {
     assert_eq!(tier.bytes_used(), Some(0), "an empty tier takes room");
 }
 
+/// Both answers: what was written lately is in memory, what was given up is not.
+#[test]
+fn a_tier_tells_what_the_page_cache_holds() {
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a temporary directory is made");
+    let tier = PosixTier::prepare(directory.path(), PosixTierOptions::new("tier")).expect("a tier is made");
+    tier.create(object(1)).expect("an object is made");
+    let length = 256 * BLOCK as u64;
+    write(&tier, 1, 0, &vec![7; 256 * BLOCK]).expect("a write with room succeeds");
+    tier.sync(object(1)).expect("a sync succeeds");
+    let Some(held) = tier.cached_bytes(object(1), 0, length) else {
+        eprintln!("skipped: the kernel does not tell what is in memory (cachestat came with Linux 6.5)");
+        return;
+    };
+    if tier.capabilities().file_system == "tmpfs" {
+        eprintln!("skipped: /var/tmp is in memory, and what is there is always in it");
+        return;
+    }
+    assert_eq!(held, length, "what was written is in memory");
+    assert_eq!(tier.cached_bytes(object(1), length, length), Some(0), "there is nothing behind the end");
+    assert_eq!(tier.cached_bytes(object(1), 0, 0), Some(0));
+    assert_eq!(tier.cached_bytes(object(2), 0, length), None, "an object that is not there");
+    tier.drop_behind(object(1), 0, length);
+    assert_eq!(tier.cached_bytes(object(1), 0, length), Some(0), "what was given up is not in memory");
+}
+
 #[test]
 fn syncing_one_object_counts_what_its_map_came_to_take() {
     let directory = tempfile::tempdir().expect("a temporary directory is made");

@@ -1,6 +1,6 @@
 //! Why a file is where it is, and what happens next.
 
-use polymux_policy::{Action, decide, evict};
+use polymux_policy::{Action, evict};
 use polymux_types::{Ino, TierId};
 
 use super::facts::{Piece, pieces_of_node};
@@ -124,7 +124,7 @@ impl Core {
         table: &polymux_policy::TierTable,
     ) -> RangeExplanation {
         let facts = self.range_facts(inode, file, node, piece, context, table);
-        let decision = decide(context.policy, &facts);
+        let decision = self.decide_after_look(file, node, piece, context, &facts);
         let eviction = evict(context.policy, &facts);
         let moves = decision.action == Action::Move;
         let drained = self.tiers.by_id(piece.tier).ok().filter(|handle| self.drains.is_emptied(handle));

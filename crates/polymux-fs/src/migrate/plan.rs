@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use polymux_policy::{Action, PolicyKind, TierTable, decide};
+use polymux_policy::{Action, PolicyKind, TierTable};
 use polymux_types::{Ino, TierId};
 
 use super::facts::{bytes_mapped_on, pieces_of_node};
@@ -122,7 +122,7 @@ impl Core {
         let context = self.context_under(&inode, policy);
         for piece in pieces_of_node(file, node) {
             let facts = self.range_facts(&inode, file, node, piece, &context, table);
-            let decision = decide(context.policy, &facts);
+            let decision = self.decide_after_look(file, node, piece, &context, &facts);
             if decision.action == Action::Stay {
                 continue;
             }

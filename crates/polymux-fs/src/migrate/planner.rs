@@ -210,7 +210,7 @@ impl Core {
         let context = self.context_of(inode);
         for piece in pieces_of_node(file, node) {
             let facts = self.range_facts(inode, file, node, piece, &context, table);
-            let decision = decide(context.policy, &facts);
+            let decision = self.decide_after_look(file, node, piece, &context, &facts);
             if decision.action == Action::Stay {
                 self.wish_for_room(piece.tier, table);
                 // What does not fit today is looked at again when it is used again.

@@ -437,6 +437,11 @@ impl Tier for WatchedTier {
         }
     }
 
+    fn cached_bytes(&self, object: ObjectRef, offset: u64, length: u64) -> Option<u64> {
+        let _call = self.begin(CallClass::Read).ok()?;
+        self.inner.cached_bytes(object, offset, length)
+    }
+
     fn drop_behind(&self, object: ObjectRef, offset: u64, length: u64) {
         if let Ok(_call) = self.begin(CallClass::Read) {
             self.inner.drop_behind(object, offset, length);

@@ -37,6 +37,9 @@ pub trait Hook: Send + Sync {
     /// Before a range begins its way to the device.
     fn before_write_back(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
 
+    /// Before a caller waits until a range is on the device.
+    fn before_wait_for_write_back(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
+
     /// Before a range begins its way into memory.
     fn before_read_ahead(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
 
@@ -65,18 +68,27 @@ pub trait Hook: Send + Sync {
 pub struct HookedTier {
     inner: Arc<dyn Tier>,
     hook: Arc<dyn Hook>,
+    capabilities: Capabilities,
 }
 
 impl HookedTier {
     /// Puts a hook in front of a tier.
     pub fn new(inner: Arc<dyn Tier>, hook: Arc<dyn Hook>) -> Self {
-        Self { inner, hook }
+        let capabilities = inner.capabilities().clone();
+        Self { inner, hook, capabilities }
+    }
+
+    /// Replaces what the tier says of its file system.
+    #[allow(dead_code, reason = "not all tests need it")]
+    pub fn with_capabilities(mut self, change: impl FnOnce(&mut Capabilities)) -> Self {
+        change(&mut self.capabilities);
+        self
     }
 }
 
 impl Tier for HookedTier {
     fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
+        &self.capabilities
     }
 
     fn space(&self) -> Result<Space, TierError> {
@@ -106,6 +118,10 @@ impl Tier for HookedTier {
         }
     }
 
+    fn cached_bytes(&self, object: ObjectRef, offset: u64, length: u64) -> Option<u64> {
+        self.inner.cached_bytes(object, offset, length)
+    }
+
     fn read_ahead(&self, object: ObjectRef, offset: u64, length: u64) {
         self.hook.before_read_ahead(object, offset, length);
         self.inner.read_ahead(object, offset, length);
@@ -125,6 +141,7 @@ impl Tier for HookedTier {
     }
 
     fn wait_for_write_back(&self, object: ObjectRef, offset: u64, length: u64) {
+        self.hook.before_wait_for_write_back(object, offset, length);
         self.inner.wait_for_write_back(object, offset, length);
     }
 

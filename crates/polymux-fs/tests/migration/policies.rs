@@ -34,6 +34,42 @@ fn a_tier_that_is_filled_settles_between_its_marks_and_no_write_fails() {
     assert_eq!(volume.fs().moves().parked_count, 0);
 }
 
+/// Uses a range of a file on the slow tier often, whose page cache holds so much of it; the names of the tiers that have bytes then.
+fn tiers_after_use(cached_percent: Option<u64>) -> (Volume, Ino) {
+    let volume = Volume::new(&[64 * MIB, 512 * MIB]);
+    let (ino, handle) = create(volume.fs(), "f");
+    write_all(volume.fs(), handle, 0, &pattern(1, mebibytes(20))).expect("written");
+    volume.fs().migrate(ino, "slow", None).expect("accepted");
+    settle(&volume);
+    if let Some(percent) = cached_percent {
+        volume.memory(1).set_cached_percent(percent);
+    }
+    for _ in 0..30 {
+        read_at(volume.fs(), handle, 4 * MIB + 77_777, 4096).expect("read");
+        volume.clock.advance(Duration::from_secs(7));
+        settle(&volume);
+    }
+    (volume, ino)
+}
+
+#[test]
+fn what_the_page_cache_serves_is_not_promoted_and_what_it_does_not_serve_is() {
+    let bytes_on_fast = |(volume, ino): &(Volume, Ino)| {
+        shares(volume.fs(), *ino).into_iter().find(|(tier, _)| tier == "fast").map_or(0, |(_, bytes)| bytes)
+    };
+    let cached = tiers_after_use(Some(100));
+    assert_eq!(bytes_on_fast(&cached), 0, "all of it is in memory");
+    assert!(cached.0.counter("promotions_spared_by_cache") > 0);
+    let explained = cached.0.fs().explain(cached.1).expect("explained");
+    let hot = explained.ranges.iter().find(|range| range.offset == 4 * MIB).expect("the range is explained");
+    assert!(hot.why.contains("page cache"), "{}", hot.why);
+    for percent in [None, Some(0), Some(40)] {
+        let moved = tiers_after_use(percent);
+        assert_eq!(bytes_on_fast(&moved), 2 * MIB, "{percent:?} in memory");
+        assert_eq!(moved.0.counter("promotions_spared_by_cache"), 0);
+    }
+}
+
 #[test]
 fn what_is_used_again_and_again_comes_to_the_fast_tier_and_stays_there() {
     let volume = Volume::new(&[64 * MIB, 512 * MIB]);

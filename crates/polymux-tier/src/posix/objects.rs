@@ -422,6 +422,10 @@ impl Tier for PosixTier {
         self.give_up_pages(object, offset, length);
     }
 
+    fn cached_bytes(&self, object: ObjectRef, offset: u64, length: u64) -> Option<u64> {
+        self.bytes_in_page_cache(object, offset, length)
+    }
+
     fn read_ahead(&self, object: ObjectRef, offset: u64, length: u64) {
         self.begin_reading(object, offset, length);
     }

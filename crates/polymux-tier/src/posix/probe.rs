@@ -9,7 +9,7 @@ use rustix::io::ReadWriteFlags;
 
 use super::objects::seek_in;
 use super::{OpenAccess, io_error};
-use crate::capabilities::{Capabilities, Guarantee, OverwriteStyle};
+use crate::capabilities::{Capabilities, Guarantee, OverwriteStyle, Rotation};
 use crate::error::TierError;
 use crate::object::SeekTarget;
 
@@ -68,6 +68,7 @@ pub(super) fn probe(directory: &OwnedFd, access: OpenAccess) -> Result<Capabilit
         timestamp_granularity_ns: 1,
         overwrite,
         is_limited: false,
+        rotation: rotation_of(stat.st_dev),
         device: stat.st_dev,
     };
     if access == OpenAccess::ReadWrite {
@@ -75,6 +76,20 @@ pub(super) fn probe(directory: &OwnedFd, access: OpenAccess) -> Result<Capabilit
         scratch.probe(&mut capabilities)?;
     }
     Ok(capabilities)
+}
+
+/// What the kernel says of the device with a number. A partition has what its disk has; a number that is no disk's (btrfs, a server,
+/// memory) has nothing.
+fn rotation_of(device: u64) -> Rotation {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let of_disk = format!("/sys/dev/block/{number}/queue/rotational");
+    let of_partition = format!("/sys/dev/block/{number}/../queue/rotational");
+    let told = [of_disk, of_partition].iter().find_map(|path| std::fs::read_to_string(path).ok());
+    match told.as_deref().map(str::trim) {
+        Some("0") => Rotation::NonRotational,
+        Some(_) => Rotation::Rotational,
+        None => Rotation::Unknown,
+    }
 }
 
 /// Whether the file system is known to be on a device of this host.

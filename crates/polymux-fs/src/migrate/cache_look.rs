@@ -1,0 +1,127 @@
+//! What the page cache serves is not promoted (P13): the look at it, and what looking may cost.
+//!
+//! What is true here:
+//! * Only a range that would be promoted is looked at, because only there the answer changes anything.
+//! * Looking takes at most 1 % of the time: after a look of `t` the next one comes when 100 `t` are over, and what was not used of the
+//!   last second may be used at once. A range that comes too early is not looked at, and counts as not cached.
+//! * A tier that cannot tell (an old kernel, a file system in memory of ours) leaves it unknown, which counts as not cached.
+
+use std::time::Duration;
+
+use polymux_policy::{Action, Decision, RangeFacts, decide};
+use polymux_types::TierId;
+use polymux_types::sync::Mutex;
+
+use super::facts::{Piece, blocks_of_node};
+use crate::blockmap::Owner;
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::inode::{FileState, reference_of};
+use crate::io::{block_after, start_of};
+use crate::placement::Context;
+
+/// How many times as long as a look takes the next one waits.
+const SHARE_DIVISOR: u32 = 100;
+
+/// Time whose share may be used at once.
+const BURST: Duration = Duration::from_secs(1);
+
+/// What a look counts for at least, however coarse the clock is.
+const LOOK_MIN: Duration = Duration::from_micros(1);
+
+/// The time that looks at the page cache may take.
+#[derive(Debug, Default)]
+pub(crate) struct CacheLooks {
+    /// When the looks so far are paid for.
+    paid_at: Mutex<Duration>,
+}
+
+impl CacheLooks {
+    fn is_due(&self, now: Duration) -> bool {
+        *self.paid_at.lock() <= now
+    }
+
+    fn note(&self, began: Duration, ended: Duration) {
+        let took = ended.saturating_sub(began).max(LOOK_MIN);
+        let mut paid_at = self.paid_at.lock();
+        *paid_at = (*paid_at).max(ended.saturating_sub(BURST)).saturating_add(took.saturating_mul(SHARE_DIVISOR));
+    }
+}
+
+impl Core {
+    /// What the policy says of a range. Where it would be promoted for its use, the page cache is looked at first.
+    pub(super) fn decide_after_look(
+        &self,
+        file: &FileState,
+        node: u64,
+        piece: Piece,
+        context: &Context,
+        facts: &RangeFacts,
+    ) -> Decision {
+        let decision = decide(context.policy, facts);
+        let mut cached = *facts;
+        cached.is_cached = 1;
+        if decision.action == Action::Stay || decide(context.policy, &cached) == decision {
+            return decision;
+        }
+        let began = self.clock.elapsed();
+        if !self.cache_looks.is_due(began) {
+            return decision;
+        }
+        let share = self.cached_share(file, node, piece.tier);
+        self.cache_looks.note(began, self.clock.elapsed());
+        Counters::count(&self.counters.page_cache_looks);
+        match share {
+            Some((held, of)) if held > of / 2 => {
+                Counters::count(&self.counters.promotions_spared_by_cache);
+                decide(context.policy, &cached)
+            }
+            _ => decision,
+        }
+    }
+
+    /// Bytes of what a tier has of a node that the page cache holds, and how many there are; `None` where the tier cannot tell.
+    fn cached_share(&self, file: &FileState, node: u64, tier: TierId) -> Option<(u64, u64)> {
+        let blocks = blocks_of_node(node);
+        let end = blocks.end.min(block_after(file.size()));
+        let (runs, entry) = {
+            let layout = file.layout.read();
+            let slot = layout.slot_of(tier)?;
+            let runs = layout.map.runs(blocks.start, end);
+            let owned: Vec<_> = runs.into_iter().filter(|run| run.owner == Some(Owner::Slot(slot))).collect();
+            (owned, layout.object(slot))
+        };
+        let handle = self.tiers.by_id(tier).ok()?;
+        let tier = handle.present()?;
+        let (mut held, mut of) = (0_u64, 0_u64);
+        for run in runs {
+            let length = start_of(run.end - run.start);
+            held += tier.cached_bytes(reference_of(&entry), start_of(run.start), length)?.min(length);
+            of += length;
+        }
+        Some((held, of))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_take_a_hundredth_of_the_time_and_a_burst() {
+        let (looks, took) = (CacheLooks::default(), Duration::from_micros(20));
+        let (mut now, mut spent) = (Duration::from_secs(10), Duration::ZERO);
+        let end = Duration::from_secs(20);
+        while now < end {
+            if looks.is_due(now) {
+                looks.note(now, now + took);
+                spent += took;
+                now += took;
+            } else {
+                now += Duration::from_micros(5);
+            }
+        }
+        assert!(spent <= Duration::from_millis(111), "{spent:?} of ten seconds, and of the one before");
+        assert!(spent >= Duration::from_millis(105), "{spent:?}");
+    }
+}
