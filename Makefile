@@ -203,3 +203,9 @@ ROUNDS ?= 300
 .PHONY: test-kill
 test-kill: dependencies-test
 	POLYMUX_KILL_ROUNDS=$(ROUNDS) $(CARGO) test --locked -p polymux --test mounted_kill_moves -- --nocapture
+
+# `make try` RUNS times over ten kinds of sources, as root and as a user, alone and beside a load; up to a minute a run.
+RUNS ?= 50
+.PHONY: test-try
+test-try: dependencies-test
+	POLYMUX_TRY_RUNS=$(RUNS) $(CARGO) test --locked -p polymux --test mounted_try -- --nocapture --test-threads 1

@@ -67,8 +67,12 @@ pub enum Obstacle {
     NoObject,
     /// More than one tier holds it.
     Split,
-    /// Some of its bytes are lost, or wait to be freed.
-    Unsettled,
+    /// A failed sync lost some of its bytes, and they were not written since.
+    Damaged,
+    /// Bytes that it gave up on its object wait to be freed.
+    Unfreed,
+    /// Its place, or its length, is not in the log yet.
+    Unlogged,
     /// Its writes are to be durable when they return.
     Synchronous,
     /// It was opened to append: the kernel would go on appending to the object when the flag is cleared.
@@ -97,7 +101,9 @@ impl Obstacle {
             Self::ReadingOnly => "passthrough is for reading only",
             Self::NoObject => "it has no object yet",
             Self::Split => "more than one tier holds it",
-            Self::Unsettled => "some of its bytes are lost, or wait to be freed",
+            Self::Damaged => "some of its bytes are lost",
+            Self::Unfreed => "bytes that it gave up on its tier wait to be freed",
+            Self::Unlogged => "its place or its length is not in the log yet, which the next sync or periodic flush ends",
             Self::Emptied => "it was emptied to be written anew, wherever there is room",
             Self::Synchronous => "its writes are synchronous",
             Self::Appends => "it is open for appending",

@@ -38,6 +38,7 @@ use crate::logging;
 use crate::metadata_copy::Metadata;
 use crate::mount_options::RequestedOptions;
 use crate::mount_table::{MountTable, is_polymux};
+use crate::process_end::{HOLDER_MARK, ProcessEnd};
 use crate::registry::Registry;
 use crate::report::DaemonView;
 use crate::steering_config;
@@ -48,6 +49,9 @@ const OPEN_FILES_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long the last of the work may hang in a tier that does not answer.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a mount waits for an earlier daemon of the volume that is just ending.
+const HOLDER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What the lock of a volume says that did not end cleanly, before the reason.
 pub const UNCLEAN_END: &str = "ended uncleanly: ";
@@ -329,21 +333,27 @@ impl VolumeLock {
             .mode(0o600)
             .open(path)
             .with_context(|| format!("cannot open {}", path.display()))?;
-        // `umount` holds a shared lock for a moment while it looks whether the daemon is gone.
-        let free = (0..20).any(|attempt| {
-            if attempt > 0 {
-                thread::sleep(Duration::from_millis(25));
-            }
-            file.try_lock().is_ok()
-        });
-        if !free {
-            let mut holder = String::new();
-            file.read_to_string(&mut holder)?;
+        // A daemon that was killed may be ending still, and `umount` holds a shared lock while it looks whether one is gone.
+        let start = Instant::now();
+        let mut is_free = file.try_lock().is_ok();
+        while !is_free && start.elapsed() < HOLDER_PATIENCE {
+            thread::sleep(Duration::from_millis(25));
+            is_free = file.try_lock().is_ok();
+        }
+        let mut holder = String::new();
+        file.read_to_string(&mut holder)?;
+        if !is_free {
             bail!("volume `{name}` is mounted already {}", holder.trim());
+        }
+        // The locks of the tiers end with the process that had this one.
+        if let Some(ending) = ProcessEnd::of_holder(&holder)
+            && !ending.is_over_within(HOLDER_PATIENCE)
+        {
+            log::warn!("volume `{name}`: process {} of its last daemon has not ended", ending.id());
         }
         file.set_len(0)?;
         file.rewind()?;
-        writeln!(file, "on {} by process {}", mount_point.display(), std::process::id())?;
+        writeln!(file, "on {} {HOLDER_MARK}{}", mount_point.display(), std::process::id())?;
         Ok(Self { file })
     }
 

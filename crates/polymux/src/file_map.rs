@@ -77,12 +77,20 @@ impl FileMap {
     /// The picture of a file, for so many columns.
     pub fn of(file: &Path, report: &WhereReport, width: u64) -> Self {
         let data = data_runs(file, report.size);
-        Self::from_parts(report, data.as_deref(), width)
+        let columns = width.saturating_sub(LABEL_WIDTH).clamp(8, 128);
+        Self::from_parts(report, data.as_deref(), columns, CELLS_MAX)
     }
 
-    fn from_parts(report: &WhereReport, data: Option<&[Range<u64>]>, width: u64) -> Self {
-        let columns = width.saturating_sub(LABEL_WIDTH).clamp(8, 128);
-        let cell_bytes = report.size.div_ceil(CELLS_MAX).max(CELL_BYTES_MIN).next_multiple_of(CELL_BYTES_MIN);
+    /// One row of so many characters at the most, with its legend behind it; holes are drawn as what surrounds them.
+    pub fn row(report: &WhereReport, columns: u64, colours: Colours) -> String {
+        let map = Self::from_parts(report, None, columns, columns);
+        let cells: String = map.cells.chars().map(|cell| map.coloured(cell, colours)).collect();
+        let legend = map.legend.iter().map(|(letter, place)| format!("{} {place}", map.coloured(*letter, colours)));
+        format!("{cells}  {}", legend.collect::<Vec<_>>().join("  "))
+    }
+
+    fn from_parts(report: &WhereReport, data: Option<&[Range<u64>]>, columns: u64, cells_max: u64) -> Self {
+        let cell_bytes = report.size.div_ceil(cells_max).max(CELL_BYTES_MIN).next_multiple_of(CELL_BYTES_MIN);
         let legend = legend(report);
         let letter_of = |place: &str| legend.iter().find(|(_, known)| *known == place).map(|(letter, _)| *letter);
         let knows_holes = data.is_some();
@@ -237,7 +245,7 @@ mod tests {
     fn each_block_of_a_small_file_has_a_character() {
         let report = report(32 * KIB, &[(0, 16 * KIB, "fast"), (16 * KIB, 16 * KIB, "slow")]);
         let data = [0..8 * KIB, 12 * KIB..28 * KIB];
-        let map = FileMap::from_parts(&report, Some(&data), 80);
+        let map = FileMap::from_parts(&report, Some(&data), 69, CELLS_MAX);
         assert_eq!(map.cells, "FF.FSSS.");
         assert_eq!(map.render(Colours::Plain).lines().last().unwrap(), "  F fast   S slow   . hole");
         assert!(map.render(Colours::PerTier).contains('\x1b') && map.render(Colours::Plain).is_ascii());
@@ -247,7 +255,7 @@ mod tests {
     fn a_cell_of_several_tiers_has_a_small_letter() {
         let size = CELLS_MAX * 8 * KIB;
         let report = report(size, &[(0, 2 * KIB, "fast"), (2 * KIB, size - 2 * KIB, "fat")]);
-        let map = FileMap::from_parts(&report, None, 80);
+        let map = FileMap::from_parts(&report, None, 69, CELLS_MAX);
         assert_eq!(map.cell_bytes, 8 * KIB);
         assert_eq!(map.cells.len() as u64, CELLS_MAX);
         assert!(map.cells.starts_with("aAAA"), "{}", &map.cells[..8]);
@@ -258,15 +266,21 @@ mod tests {
     fn rows_fit_the_width() {
         let report = report(4 << 20, &[(0, 4 << 20, "fast")]);
         for width in [20, 40, 80, 200] {
-            let map = FileMap::from_parts(&report, None, width);
+            let map = FileMap::from_parts(&report, None, width - LABEL_WIDTH, CELLS_MAX);
             let longest = map.render(Colours::Plain).lines().filter(|line| line.contains("FFF")).map(str::len).max();
             assert!(longest.is_some_and(|longest| longest as u64 <= width), "{width}: {longest:?}");
         }
     }
 
     #[test]
+    fn a_row_is_a_picture_in_one_line() {
+        let report = report(48 << 20, &[(0, 32 << 20, "fast"), (32 << 20, 16 << 20, "slow")]);
+        assert_eq!(FileMap::row(&report, 12, Colours::Plain), "FFFFFFFFSSSS  F fast  S slow");
+    }
+
+    #[test]
     fn an_empty_file_is_no_picture_but_no_failure() {
-        let map = FileMap::from_parts(&report(0, &[]), Some(&[]), 80);
+        let map = FileMap::from_parts(&report(0, &[]), Some(&[]), 69, CELLS_MAX);
         assert_eq!(map.cells, "");
         assert!(!map.render(Colours::Plain).is_empty());
     }

@@ -36,6 +36,7 @@ mod pins;
 mod plan;
 mod policies;
 mod policy_edit;
+mod process_end;
 mod progress;
 mod protocol;
 mod rate;

@@ -1,4 +1,5 @@
-//! `polymux umount`: takes a volume out of the tree and waits until its daemon has written everything back.
+//! `polymux umount`: takes a volume out of the tree and waits until its daemon has written everything back and is gone, so that
+//! nothing of it keeps the next mount away.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,6 +15,7 @@ use rustix::mount::UnmountFlags;
 use crate::client;
 use crate::daemon::UNCLEAN_END;
 use crate::mount_table::{MountTable, is_polymux, volumes};
+use crate::process_end::ProcessEnd;
 use crate::registry::Registry;
 
 /// How long the daemon may take to write back before this stops waiting (the daemon goes on).
@@ -32,11 +34,32 @@ pub enum UnmountMode {
 pub fn run(registry: &Registry, volume: &str, mode: UnmountMode) -> Result<()> {
     let name = client::volume_name(registry, volume)?;
     let mount_point = mount_point_of(&name, volume)?;
+    let daemon = daemon_of(registry, &name);
     unmount(&mount_point, mode)?;
     if mode == UnmountMode::Lazy {
         return Ok(());
     }
-    wait_for_daemon(registry, &name)
+    wait_for_lock(registry, &name)?;
+    match daemon {
+        Some(daemon) if !daemon.is_over_within(DAEMON_PATIENCE) => bail!(
+            "{name} is unmounted and everything is written back, but process {} of its daemon has not ended after {} s",
+            daemon.id(),
+            DAEMON_PATIENCE.as_secs()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// The daemon that serves a volume now. `None` where it is dead, or another user's.
+fn daemon_of(registry: &Registry, name: &str) -> Option<ProcessEnd> {
+    let mut lock = File::open(registry.lock_path(name)).ok()?;
+    if lock.try_lock_shared().is_ok() {
+        // Whom it names is gone, and another process may have its number.
+        return None;
+    }
+    let mut text = String::new();
+    lock.read_to_string(&mut text).ok()?;
+    ProcessEnd::of_holder(&text)
 }
 
 /// The directory that a volume is mounted on, from the kernel's table, which is right also when the daemon is dead.
@@ -98,7 +121,7 @@ fn busy(mount_point: &Path) -> String {
 }
 
 /// Waits until the daemon has let go of its lock, which it does when everything is on the tiers.
-fn wait_for_daemon(registry: &Registry, name: &str) -> Result<()> {
+fn wait_for_lock(registry: &Registry, name: &str) -> Result<()> {
     let Ok(lock) = File::open(registry.lock_path(name)) else {
         // Another user's daemon, or none: the kernel has let go, and there is nothing to wait on.
         return Ok(());

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use mounted::command::shell;
+use mounted::volume::Ground;
 use mounted::{Plan, Random, TestVolume, have_program, skip};
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -53,6 +54,29 @@ fn open_flags_mean_what_open_2_says() {
     assert_eq!(errno(&no_follow.open(volume.path().join("link")).unwrap_err()), libc::ELOOP);
     let directory = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(&path).unwrap_err();
     assert_eq!(errno(&directory), libc::ENOTDIR);
+}
+
+#[test]
+fn a_volume_mounts_right_after_it_was_unmounted_or_its_daemon_was_killed() {
+    let ground = Ground::Directories;
+    let Some(mut volume) = TestVolume::create(&Plan { ground, fast_capacity: None }) else { return };
+    let mount_point = volume.path().to_str().unwrap().to_owned();
+    for round in 0..30 {
+        // As a user does: the daemon is no child of whoever waits for it.
+        volume.polymux(["mount", "tested", &mount_point]).assert_success();
+        fs::write(volume.path().join(format!("file{round}")), vec![1; 100_000]).unwrap();
+        if round % 5 == 4 {
+            let status = volume.polymux(["status", "tested", "--json"]);
+            let status: serde_json::Value = serde_json::from_str(&status.stdout).expect("status is JSON");
+            let daemon = status["pid"].as_i64().or(status[0]["pid"].as_i64()).expect("it has a process");
+            let daemon = rustix::process::Pid::from_raw(i32::try_from(daemon).unwrap()).unwrap();
+            rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
+        } else {
+            volume.polymux(["umount", "tested"]).assert_success();
+        }
+    }
+    volume.mount();
+    volume.unmount();
 }
 
 /// A child that is ended with the test.

@@ -240,7 +240,7 @@ impl Core {
         }
         // After a crash the log would say that the object holds less, and what it holds beyond that would be freed.
         if self.metadata.durable().0 < file.layout_sequence.load(Ordering::Acquire) {
-            return Ok(Some(Obstacle::Unsettled));
+            return Ok(Some(Obstacle::Unlogged));
         }
         let entry = {
             let layout = file.layout.read();
@@ -251,12 +251,12 @@ impl Core {
                 return Ok(Some(Obstacle::Split));
             }
             if !layout.damaged.is_empty() {
-                return Ok(Some(Obstacle::Unsettled));
+                return Ok(Some(Obstacle::Damaged));
             }
             layout.object(0)
         };
         if self.disowned.holds(entry.tier, entry.object) {
-            return Ok(Some(Obstacle::Unsettled));
+            return Ok(Some(Obstacle::Unfreed));
         }
         let handle = self.tiers.by_id(entry.tier)?;
         let Some(tier) = handle.present() else { return Ok(Some(Obstacle::Tier)) };
@@ -266,7 +266,7 @@ impl Core {
         }
         let stat = handle.run(|tier| tier.stat(reference_of(&entry)))?;
         if stat.size != file.size() && !file.is_held.load(Ordering::Acquire) {
-            return Ok(Some(Obstacle::Unsettled));
+            return Ok(Some(Obstacle::Unlogged));
         }
         if stat.size > SLOW_SIZE_MAX && !self.is_well_placed(inode, &entry) {
             return Ok(Some(Obstacle::MayMove));

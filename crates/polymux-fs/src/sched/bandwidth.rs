@@ -265,7 +265,8 @@ impl Lane {
     fn estimate(&self) -> Option<u64> {
         let seconds = f64::from_bits(self.memory_seconds.load(Ordering::Acquire));
         let bytes = f64::from_bits(self.memory_bytes.load(Ordering::Acquire));
-        (seconds > 0.0).then(|| whole(bytes / seconds).max(1))
+        // Rounded: what a product of both was made of is what their quotient gives.
+        (seconds > 0.0).then(|| whole((bytes / seconds).round()).max(1))
     }
 
     /// Requests under way.
@@ -398,6 +399,15 @@ mod tests {
 
     fn is_near(estimate: u64, wanted: u64) -> bool {
         estimate.abs_diff(wanted) * 10 <= wanted
+    }
+
+    #[test]
+    fn a_rate_that_was_measured_before_is_told_as_it_was_measured() {
+        for known in (1_400_446_000..1_400_447_000).chain([1, 3, 7, 120 * MB - 1]) {
+            let lane = Lane::default();
+            lane.begin_with(known);
+            assert_eq!(lane.state(Duration::ZERO).bytes_per_second, known);
+        }
     }
 
     #[test]

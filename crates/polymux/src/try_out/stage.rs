@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_tier::Guarantee;
@@ -23,6 +23,9 @@ use crate::umount::{self, UnmountMode};
 
 /// Name of the volume of a trial.
 pub const VOLUME_NAME: &str = "try";
+
+/// Its tiers, the fastest first.
+pub const TIERS: [&str; 3] = ["fast", "slow", "archive"];
 
 /// Everything that a trial makes.
 pub struct Stage {
@@ -45,20 +48,16 @@ impl Stage {
         make(&directory)?;
         let registry = Registry::private(&directory);
         let stage = Self { directory, registry, daemon: None, volatile, kept: false };
-        for path in [stage.tier("fast"), stage.tier("slow"), stage.mount_point()] {
-            make(&path)?;
+        for tier in TIERS {
+            make(&stage.tier(tier))?;
         }
+        make(&stage.mount_point())?;
         Ok(stage)
     }
 
     /// The directory that everything lies in.
     pub fn directory(&self) -> &Path {
         &self.directory
-    }
-
-    /// Where its volume is registered.
-    pub fn registry(&self) -> &Registry {
-        &self.registry
     }
 
     /// Whether the tiers are in memory.
@@ -76,28 +75,40 @@ impl Stage {
         self.directory.join("mnt")
     }
 
-    /// Makes the volume, by the same command that a user would type. Returns that command.
-    pub fn create(&self, fast_capacity: u64) -> Result<String> {
-        let named = |tier: &str| {
-            let mut argument = OsString::from(format!("{tier}="));
-            argument.push(self.tier(tier));
-            argument
-        };
+    /// Makes the volume, by the same command that a user would type.
+    pub fn create(&self, fast_capacity: u64) -> Result<()> {
         let mut arguments: Vec<OsString> = vec!["create".into(), VOLUME_NAME.into()];
-        for tier in ["fast", "slow"] {
-            arguments.extend(["--tier".into(), named(tier)]);
+        for tier in TIERS {
+            let mut named = OsString::from(format!("{tier}="));
+            named.push(self.tier(tier));
+            arguments.extend(["--tier".into(), named]);
         }
         arguments.extend(["--capacity".into(), format!("fast={fast_capacity}").into()]);
-        let shown: Vec<_> = arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
         if self.volatile {
             arguments.push("--volatile-for-tests".into());
         }
+        self.command(arguments).map(drop)
+    }
+
+    /// Runs this program with arguments that a user could give it; returns what it prints.
+    ///
+    /// # Errors
+    /// With the program's own words where it fails.
+    pub fn command<I: Into<OsString>>(&self, arguments: impl IntoIterator<Item = I>) -> Result<String> {
+        let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
         let program = std::env::current_exe().context("cannot find this program")?;
-        let output = Command::new(program).args(&arguments).envs(self.registry.environment()).output()?;
+        let output = Command::new(program)
+            .args(&arguments)
+            .envs(self.registry.environment())
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot run this program")?;
         if !output.status.success() {
-            bail!("{}", String::from_utf8_lossy(&output.stderr).trim().to_owned());
+            let verb = arguments.first().map(|verb| verb.to_string_lossy().into_owned()).unwrap_or_default();
+            let said = String::from_utf8_lossy(&output.stderr);
+            bail!("polymux {verb}: {}", said.lines().last().unwrap_or("it failed without a word"));
         }
-        Ok(format!("polymux {}", shown.join(" ")))
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Mounts the volume; the daemon is a child of this process.
@@ -119,9 +130,19 @@ impl Stage {
         umount::run(&self.registry, name, UnmountMode::WhenIdle)?;
         let status = self.daemon.take().map(|mut daemon| daemon.wait()).transpose()?;
         match status {
-            Some(status) if !status.success() => bail!("the daemon ended with {status}: {}", self.log_tail()),
+            Some(status) if !status.success() => {
+                bail!("the daemon ended with {status}: {}", self.last_error().unwrap_or_default())
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Kills the daemon as the kernel does when memory runs out: it gets to do nothing more.
+    pub fn kill(&mut self) -> Result<()> {
+        let mut daemon = self.daemon.take().ok_or_else(|| anyhow!("no daemon is running"))?;
+        daemon.kill().context("cannot kill the daemon")?;
+        daemon.wait().context("cannot wait for the daemon")?;
+        Ok(())
     }
 
     /// Leaves everything as it is. Returns the commands that make it visible.
@@ -149,9 +170,15 @@ impl Stage {
         fs::remove_dir_all(&self.directory).with_context(|| format!("cannot remove {}", self.directory.display()))
     }
 
-    fn log_tail(&self) -> String {
-        let text = fs::read_to_string(self.registry.log_path(VOLUME_NAME)).unwrap_or_default();
-        text.lines().last().unwrap_or("it logged nothing").to_owned()
+    /// What the daemons of this trial logged as errors: the last of it, or nothing.
+    pub fn last_error(&self) -> Option<String> {
+        let text = fs::read_to_string(self.registry.log_path(VOLUME_NAME)).ok()?;
+        text.lines().rfind(|line| is_error(line)).map(str::to_owned)
+    }
+
+    /// Whether the volume, or what a dead daemon left of it, is in the tree.
+    pub fn is_mounted(&self) -> bool {
+        MountTable::read().map_or(true, |table| table.at(&self.mount_point()).is_some())
     }
 }
 
@@ -160,26 +187,29 @@ impl Drop for Stage {
         if self.kept {
             return;
         }
-        let last_words = self.log_tail();
-        if self.daemon.is_some() {
-            if let Some(name) = self.mount_point().to_str() {
-                let _ = umount::run(&self.registry, name, UnmountMode::Lazy);
-            }
-            if let Some(mut daemon) = self.daemon.take() {
-                output::warn(&format!("the daemon's last words: {last_words}"));
-                let _ = daemon.kill();
-                let _ = daemon.wait();
-            }
+        if self.is_mounted()
+            && let Some(name) = self.mount_point().to_str()
+        {
+            let _ = umount::run(&self.registry, name, UnmountMode::Lazy);
         }
-        match MountTable::read() {
-            Ok(table) if table.at(&self.mount_point()).is_none() => {
-                if let Err(error) = fs::remove_dir_all(&self.directory) {
-                    output::warn(&format!("{} stays behind: {error}", self.directory.display()));
-                }
+        if let Some(mut daemon) = self.daemon.take() {
+            if let Some(words) = self.last_error() {
+                output::warn(&format!("the daemon's last words: {words}"));
             }
-            _ => output::warn(&format!("{} stays behind, because it is still mounted", self.directory.display())),
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+        if self.is_mounted() {
+            output::warn(&format!("{} stays behind, because it is still mounted", self.directory.display()));
+        } else if let Err(error) = fs::remove_dir_all(&self.directory) {
+            output::warn(&format!("{} stays behind: {error}", self.directory.display()));
         }
     }
+}
+
+/// Whether a line of the daemon's log is an error, with a time in front or as the journal reads it.
+fn is_error(line: &str) -> bool {
+    line.starts_with("<3>") || line.split_whitespace().nth(1) == Some("ERROR")
 }
 
 /// A place for the tiers, and whether it is in memory.
@@ -197,5 +227,19 @@ fn choose_base() -> Result<(PathBuf, bool)> {
     match chosen {
         Some((path, guarantee)) => Ok((path.clone(), *guarantee == Guarantee::Volatile)),
         None => bail!("neither TMPDIR nor /var/tmp nor /tmp can hold the tiers of a trial"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_error;
+
+    #[test]
+    fn only_errors_are_last_words() {
+        assert!(is_error("2026-01-31T23:59:59Z ERROR polymux::daemon: no"));
+        assert!(is_error("<3>no"));
+        for harmless in ["2026-01-31T23:59:59Z WARN  polymux::daemon: ERROR", "<4>no", "", "ERROR"] {
+            assert!(!is_error(harmless), "{harmless}");
+        }
     }
 }

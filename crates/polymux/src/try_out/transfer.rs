@@ -1,21 +1,27 @@
 //! Copying the selection onto the volume, and comparing it with its source byte by byte.
 //!
-//! Invariant: the comparison reads both sides anew and fails at the first difference, with the path.
+//! Invariants:
+//! * The comparison reads both sides anew and fails at the first difference, with the path.
+//! * A source that cannot be read, or that changes meanwhile, is left out and counted; it is no failure of the volume.
 
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::SeekFrom;
 
+use super::own_file::check_interrupted;
 use super::selection::{Entry, EntryKind, Selection};
 
 /// Bytes per read or write.
 const CHUNK_SIZE: usize = 1024 * 1024;
+
+/// Files from this size on are synced when they are copied; what is smaller is complete once the log is.
+const SYNCED_SIZE_MIN: u64 = 1024 * 1024;
 
 /// Copies and compares one selection.
 pub struct Transfer<'a> {
@@ -25,96 +31,166 @@ pub struct Transfer<'a> {
     pub target: &'a Path,
     /// Which files.
     pub selection: &'a Selection,
-    /// A file of the copy that got the bytes of another source file appended, both below the source.
-    pub appended: Option<(PathBuf, PathBuf)>,
     /// Set when the user wants to stop.
     pub interrupted: &'a AtomicBool,
+    /// What was copied.
+    copied: Vec<Copied<'a>>,
 }
 
-impl Transfer<'_> {
+/// An entry that was copied.
+struct Copied<'a> {
+    entry: &'a Entry,
+    /// The original as it was before it was copied.
+    original: fs::Metadata,
+}
+
+/// What came of copying or comparing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Regular files.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Entries whose source could not be read, or changed.
+    pub left_out: usize,
+}
+
+/// Whether a source could be read.
+enum Source<T> {
+    Read(T),
+    Unreadable,
+}
+
+/// Takes what was read from the source, or ends the function: the entry is left out.
+macro_rules! read_or_leave_out {
+    ($read:expr) => {
+        match $read {
+            Ok(value) => value,
+            Err(_) => return Ok(Source::Unreadable),
+        }
+    };
+}
+
+impl<'a> Transfer<'a> {
+    /// Nothing is copied yet.
+    pub fn new(source: &'a Path, target: &'a Path, selection: &'a Selection, interrupted: &'a AtomicBool) -> Self {
+        Self { source, target, selection, interrupted, copied: Vec::new() }
+    }
+
     /// Copies everything: data with its holes, links, permissions and modification times, and as root the owners.
-    pub fn copy(&self) -> Result<()> {
+    pub fn copy(&mut self) -> Result<Tally> {
         let progress = self.progress("copying");
+        let mut tally = Tally::default();
         for entry in &self.selection.entries {
-            self.check_interrupted()?;
-            self.copy_entry(entry, &progress).with_context(|| format!("copying {}", entry.path.display()))?;
+            check_interrupted(self.interrupted)?;
+            let outcome = self.copy_entry(entry, &progress);
+            match outcome.with_context(|| format!("copying {}", entry.path.display()))? {
+                Source::Read(original) => {
+                    if original.is_file() {
+                        tally.files += 1;
+                        tally.bytes += original.size();
+                    }
+                    self.copied.push(Copied { entry, original });
+                }
+                Source::Unreadable => tally.left_out += 1,
+            }
         }
         // Last, and the deepest first, because what is made in a directory changes its time.
-        for entry in self.selection.entries.iter().rev().filter(|entry| entry.kind == EntryKind::Directory) {
-            let metadata = self.source.join(&entry.path).symlink_metadata()?;
-            let target = self.target.join(&entry.path);
-            copy_owner(&target, &metadata)?;
-            fs::set_permissions(&target, fs::Permissions::from_mode(metadata.mode() & 0o7777))?;
-            File::open(&target)?.set_times(FileTimes::new().set_modified(metadata.modified()?))?;
+        for Copied { entry, original } in self.copied.iter().rev() {
+            if entry.kind == EntryKind::Directory {
+                let target = self.target.join(&entry.path);
+                finish_directory(&target, original).with_context(|| format!("copying {}", entry.path.display()))?;
+            }
         }
         progress.finish_and_clear();
-        Ok(())
+        Ok(tally)
     }
 
-    fn copy_entry(&self, entry: &Entry, progress: &ProgressBar) -> Result<()> {
+    fn copy_entry(&self, entry: &Entry, progress: &ProgressBar) -> Result<Source<fs::Metadata>> {
         let (source, target) = (self.source.join(&entry.path), self.target.join(&entry.path));
         match &entry.kind {
-            EntryKind::Directory => fs::create_dir(&target)?,
+            EntryKind::Directory => {
+                // Made in any case: what lies in it may be readable.
+                fs::create_dir(&target)?;
+                Ok(Source::Read(read_or_leave_out!(source.symlink_metadata())))
+            }
             EntryKind::Symlink(link) => {
+                let original = read_or_leave_out!(source.symlink_metadata());
                 std::os::unix::fs::symlink(link, &target)?;
-                copy_owner(&target, &source.symlink_metadata()?)?;
+                copy_owner(&target, &original)?;
+                Ok(Source::Read(original))
             }
             EntryKind::File(_) => {
-                copy_file(&source, &target, progress)?;
+                let copied = copy_file(&source, &target, progress)?;
+                if matches!(copied, Source::Unreadable) && target.symlink_metadata().is_ok() {
+                    fs::remove_file(&target)?;
+                }
+                Ok(copied)
             }
         }
-        Ok(())
     }
 
-    /// Compares everything; returns how many bytes were compared.
-    pub fn verify(&self) -> Result<u64> {
+    /// Compares everything that was copied.
+    pub fn verify(&self) -> Result<Tally> {
         let progress = self.progress("comparing");
-        let mut bytes = 0;
-        for entry in &self.selection.entries {
-            self.check_interrupted()?;
-            bytes +=
-                self.verify_entry(entry, &progress).with_context(|| format!("comparing {}", entry.path.display()))?;
+        let mut tally = Tally::default();
+        for copied in &self.copied {
+            check_interrupted(self.interrupted)?;
+            let path = &copied.entry.path;
+            let outcome = self.verify_entry(copied, &progress);
+            // Looked at behind the comparison: whatever it found stands only where the original is as it was.
+            if !self.is_as_it_was(copied) {
+                tally.left_out += 1;
+                continue;
+            }
+            match outcome.with_context(|| format!("comparing {}", path.display()))? {
+                Source::Read(bytes) => {
+                    tally.files += usize::from(copied.original.is_file());
+                    tally.bytes += bytes;
+                }
+                Source::Unreadable => tally.left_out += 1,
+            }
         }
         progress.finish_and_clear();
-        Ok(bytes)
+        Ok(tally)
     }
 
-    fn verify_entry(&self, entry: &Entry, progress: &ProgressBar) -> Result<u64> {
-        let (source, target) = (self.source.join(&entry.path), self.target.join(&entry.path));
-        let (original, copy) = (source.symlink_metadata()?, target.symlink_metadata()?);
+    fn is_as_it_was(&self, copied: &Copied<'_>) -> bool {
+        let version = |metadata: &fs::Metadata| {
+            (metadata.ctime(), metadata.ctime_nsec(), metadata.mtime(), metadata.mtime_nsec(), metadata.size())
+        };
+        let now = self.source.join(&copied.entry.path).symlink_metadata();
+        now.is_ok_and(|now| version(&now) == version(&copied.original))
+    }
+
+    fn verify_entry(&self, copied: &Copied<'_>, progress: &ProgressBar) -> Result<Source<u64>> {
+        let Copied { entry, original } = copied;
+        let target = self.target.join(&entry.path);
+        let copy = target.symlink_metadata()?;
         if original.file_type() != copy.file_type() {
             bail!("the copy is of another type");
         }
         if rustix::process::geteuid().is_root() && (original.uid(), original.gid()) != (copy.uid(), copy.gid()) {
             bail!("the copy has another owner");
         }
-        match &entry.kind {
-            EntryKind::Symlink(link) if fs::read_link(&target)? != *link => bail!("the link leads elsewhere"),
-            EntryKind::Symlink(_) => return Ok(0),
-            _ if original.mode() != copy.mode() => {
-                bail!("permissions are {:o}, not {:o}", copy.mode() & 0o7777, original.mode() & 0o7777)
+        if let EntryKind::Symlink(link) = &entry.kind {
+            if fs::read_link(&target)? != *link {
+                bail!("the link leads elsewhere");
             }
-            _ => {}
+            return Ok(Source::Read(0));
         }
-        let appended = self.appended.as_ref().filter(|(path, _)| *path == entry.path);
-        if appended.is_none() && original.modified()? != copy.modified()? {
+        let (expected, found) = (permissions_of(original), copy.mode() & 0o7777);
+        if expected != found {
+            bail!("permissions are {found:o}, not {expected:o}");
+        }
+        if original.modified()? != copy.modified()? {
             bail!("the modification time differs");
         }
         if entry.kind == EntryKind::Directory {
-            return Ok(0);
+            return Ok(Source::Read(0));
         }
-        let mut expected: Box<dyn Read> = Box::new(File::open(&source)?);
-        if let Some((_, tail)) = appended {
-            expected = Box::new(expected.chain(File::open(self.source.join(tail))?));
-        }
-        compare(expected, File::open(&target)?, progress)
-    }
-
-    fn check_interrupted(&self) -> Result<()> {
-        if self.interrupted.load(Ordering::Relaxed) {
-            bail!("interrupted");
-        }
-        Ok(())
+        let expected = read_or_leave_out!(File::open(self.source.join(&entry.path)));
+        compare(expected.take(original.size()), File::open(&target)?, progress)
     }
 
     fn progress(&self, what: &'static str) -> ProgressBar {
@@ -125,51 +201,64 @@ impl Transfer<'_> {
     }
 }
 
-fn copy_file(source: &Path, target: &Path, progress: &ProgressBar) -> Result<()> {
-    let from = File::open(source)?;
-    let metadata = from.metadata()?;
+/// Permissions of a copy. A user owns the copies of what others own, and needs to get at them.
+fn permissions_of(original: &fs::Metadata) -> u32 {
+    let own = if original.is_dir() { 0o700 } else { 0o400 };
+    let added = if rustix::process::geteuid().is_root() { 0 } else { own };
+    original.mode() & 0o7777 | added
+}
+
+fn finish_directory(target: &Path, original: &fs::Metadata) -> Result<()> {
+    let opened = File::open(target)?;
+    copy_owner(target, original)?;
+    opened.set_permissions(fs::Permissions::from_mode(permissions_of(original)))?;
+    opened.set_times(FileTimes::new().set_modified(original.modified()?))?;
+    Ok(opened.sync_all()?)
+}
+
+fn copy_file(source: &Path, target: &Path, progress: &ProgressBar) -> Result<Source<fs::Metadata>> {
+    let from = read_or_leave_out!(File::open(source));
+    let original = read_or_leave_out!(from.metadata());
     let to = OpenOptions::new().write(true).create_new(true).mode(0o600).open(target)?;
+    let mut buffer = vec![0; CHUNK_SIZE.min(usize::try_from(original.size()).unwrap_or(CHUNK_SIZE))];
     let mut position = 0;
-    while let Some((start, end)) = next_data(&from, position, metadata.size())? {
-        copy_range(&from, &to, start, end)?;
+    while let Some((start, end)) = next_data(&from, position, original.size()) {
+        let mut offset = start;
+        while offset < end {
+            let wanted = usize::try_from(end - offset).unwrap_or(CHUNK_SIZE).min(buffer.len());
+            let length = read_or_leave_out!(from.read_at(&mut buffer[..wanted], offset));
+            if length == 0 {
+                return Ok(Source::Unreadable);
+            }
+            to.write_all_at(&buffer[..length], offset)?;
+            offset += length as u64;
+        }
         progress.inc(end - position);
         position = end;
     }
-    to.set_len(metadata.size())?;
-    copy_owner(target, &metadata)?;
-    to.set_permissions(fs::Permissions::from_mode(metadata.mode() & 0o7777))?;
-    to.set_times(FileTimes::new().set_modified(metadata.modified()?))?;
-    Ok(())
+    to.set_len(original.size())?;
+    copy_owner(target, &original)?;
+    to.set_permissions(fs::Permissions::from_mode(permissions_of(&original)))?;
+    to.set_times(FileTimes::new().set_modified(original.modified()?))?;
+    if original.size() >= SYNCED_SIZE_MIN {
+        to.sync_all()?;
+    }
+    Ok(Source::Read(original))
 }
 
 /// The next run of bytes that is not a hole; all of the rest where the file system cannot tell.
-fn next_data(file: &File, position: u64, size: u64) -> Result<Option<(u64, u64)>> {
+fn next_data(file: &File, position: u64, size: u64) -> Option<(u64, u64)> {
     if position >= size {
-        return Ok(None);
+        return None;
     }
     match rustix::fs::seek(file, SeekFrom::Data(position)) {
         Ok(start) => {
             let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(size);
-            Ok(Some((start, end.clamp(start, size))).filter(|(start, end)| start < end))
+            Some((start, end.clamp(start, size))).filter(|(start, end)| start < end)
         }
-        Err(rustix::io::Errno::NXIO) => Ok(None),
-        Err(_) => Ok(Some((position, size))),
+        Err(rustix::io::Errno::NXIO) => None,
+        Err(_) => Some((position, size)),
     }
-}
-
-fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
-    let mut buffer = vec![0; CHUNK_SIZE];
-    let mut offset = start;
-    while offset < end {
-        let wanted = usize::try_from(end - offset).unwrap_or(CHUNK_SIZE).min(CHUNK_SIZE);
-        let length = from.read_at(&mut buffer[..wanted], offset)?;
-        if length == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the source became shorter"));
-        }
-        to.write_all_at(&buffer[..length], offset)?;
-        offset += length as u64;
-    }
-    Ok(())
 }
 
 /// Gives the copy the owner of the original, which only root may.
@@ -180,11 +269,12 @@ fn copy_owner(target: &Path, original: &fs::Metadata) -> Result<()> {
     Ok(())
 }
 
-fn compare(mut expected: impl Read, mut found: impl Read, progress: &ProgressBar) -> Result<u64> {
+fn compare(mut expected: impl Read, mut found: impl Read, progress: &ProgressBar) -> Result<Source<u64>> {
     let (mut left, mut right) = (vec![0; CHUNK_SIZE], vec![0; CHUNK_SIZE]);
     let mut offset = 0;
     loop {
-        let (length, other) = (fill(&mut expected, &mut left)?, fill(&mut found, &mut right)?);
+        let length = read_or_leave_out!(fill(&mut expected, &mut left));
+        let other = fill(&mut found, &mut right)?;
         if length != other {
             bail!("the copy has {} bytes, the source has {}", offset + other as u64, offset + length as u64);
         }
@@ -192,7 +282,7 @@ fn compare(mut expected: impl Read, mut found: impl Read, progress: &ProgressBar
             bail!("byte {} is {:#04x}, not {:#04x}", offset + index as u64, right[index], left[index]);
         }
         if length == 0 {
-            return Ok(offset);
+            return Ok(Source::Read(offset));
         }
         offset += length as u64;
         progress.inc(length as u64);
@@ -213,6 +303,8 @@ fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     #[test]
@@ -228,15 +320,10 @@ mod tests {
         std::os::unix::fs::symlink("sub/file", source.join("link")).unwrap();
         let selection = Selection::of(&source, Path::new("/nowhere"), 1 << 30).unwrap();
         let interrupted = AtomicBool::new(false);
-        let transfer = Transfer {
-            source: &source,
-            target: &target,
-            selection: &selection,
-            appended: None,
-            interrupted: &interrupted,
-        };
+        let mut transfer = Transfer::new(&source, &target, &selection, &interrupted);
         transfer.copy().unwrap();
-        assert_eq!(transfer.verify().unwrap(), (10 << 20) + 8);
+        let whole = Tally { files: 2, bytes: (10 << 20) + 8, left_out: 0 };
+        assert_eq!(transfer.verify().unwrap(), whole);
         assert!(fs::metadata(target.join("sparse")).unwrap().blocks() < 1000, "holes stay holes");
         let modified = fs::metadata(source.join("sub/file")).unwrap().modified().unwrap();
         fs::write(target.join("sub/file"), b"contentz").unwrap();
@@ -245,5 +332,23 @@ mod tests {
         assert!(error.contains("sub/file") && error.contains("byte 7"), "{error}");
         interrupted.store(true, Ordering::Relaxed);
         assert!(transfer.verify().unwrap_err().to_string().contains("interrupted"));
+    }
+
+    #[test]
+    fn what_changes_or_disappears_while_it_is_copied_is_left_out_and_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        let (source, target) = (directory.path().join("source"), directory.path().join("target"));
+        fs::create_dir(&source).unwrap();
+        fs::create_dir(&target).unwrap();
+        for name in ["gone", "grows", "stays"] {
+            fs::write(source.join(name), b"contents").unwrap();
+        }
+        let selection = Selection::of(&source, Path::new("/nowhere"), 1 << 30).unwrap();
+        fs::remove_file(source.join("gone")).unwrap();
+        let interrupted = AtomicBool::new(false);
+        let mut transfer = Transfer::new(&source, &target, &selection, &interrupted);
+        assert_eq!(transfer.copy().unwrap(), Tally { files: 2, bytes: 16, left_out: 1 });
+        fs::write(source.join("grows"), b"contents and more").unwrap();
+        assert_eq!(transfer.verify().unwrap(), Tally { files: 1, bytes: 8, left_out: 1 });
     }
 }
