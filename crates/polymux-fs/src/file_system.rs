@@ -194,8 +194,7 @@ impl FileSystem {
         self.core.watch_step();
         let tiers = self.core.tiers.all();
         let steps = [self.core.volume_step(), self.core.upkeep_step()];
-        let write_behind = |tier| if self.core.write_behind.step(tier) { Progress::Worked } else { Progress::Idle };
-        let of_tiers = tiers.iter().flat_map(|tier| [self.tier_step(tier.id), write_behind(tier.id)]);
+        let of_tiers = tiers.iter().flat_map(|tier| [self.tier_step(tier.id), self.write_behind_step(tier.id)]);
         let worked = steps.into_iter().chain(of_tiers.collect::<Vec<_>>()).chain([self.core.plan_step()]);
         if worked.filter(|progress| *progress == Progress::Worked).count() > 0 {
             Progress::Worked
@@ -211,6 +210,11 @@ impl FileSystem {
             (Progress::Idle, Progress::Idle) => Progress::Idle,
             _ => Progress::Worked,
         }
+    }
+
+    /// Part of [`FileSystem::step`]: begins to write out what waits on a tier, or waits for the oldest that was begun there.
+    pub fn write_behind_step(&self, tier: TierId) -> Progress {
+        if self.core.write_behind.step(tier) { Progress::Worked } else { Progress::Idle }
     }
 
     /// Part of [`FileSystem::step`]: what goes from file to file, such as finding sizes after an unclean stop.

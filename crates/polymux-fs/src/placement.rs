@@ -12,7 +12,7 @@ mod threads;
 pub(crate) use context::{Context, ContextSource, PIN_ATTRIBUTE, Steering, seconds_between};
 pub(crate) use threads::{Device, ThreadMaps};
 
-use polymux_policy::{HEAT_ONE, NO_TIER, PlacementFacts};
+use polymux_policy::{Growth, HEAT_ONE, NO_TIER, PlacementFacts, PolicyKind, growth};
 use polymux_types::TierId;
 
 use crate::core::Core;
@@ -50,6 +50,29 @@ impl Core {
         request: &Request,
         mapped: Option<TierId>,
     ) -> Vec<TierId> {
+        let facts = self.placement_facts(context, inode, request, mapped);
+        let offered: Vec<u16> = facts.offered().iter().map(|tier| tier.tier).collect();
+        let decision = polymux_policy::place(context.policy, &facts);
+        decision.tiers().iter().filter(|tier| offered.contains(tier)).map(|tier| TierId(*tier)).collect()
+    }
+
+    /// Whether the growth of a file by a range goes to several tiers, or why not.
+    pub(crate) fn growth_in(&self, context: &Context, inode: &Inode, request: &Request) -> Growth {
+        match context.policy {
+            // Where the answer needs no facts.
+            PolicyKind::Adaptive => growth(context.policy, &self.placement_facts(context, inode, request, None)),
+            policy if policy.spreads() => Growth::IsSpread,
+            _ => Growth::PolicyKeeps,
+        }
+    }
+
+    fn placement_facts(
+        &self,
+        context: &Context,
+        inode: &Inode,
+        request: &Request,
+        mapped: Option<TierId>,
+    ) -> PlacementFacts {
         let mut facts = PlacementFacts::new(request.length, request.file_end);
         facts.allowed = context.allowed;
         facts.is_new = u8::from(!request.partial);
@@ -77,9 +100,7 @@ impl Core {
             facts.offer(self.fill_of(tier, &space));
         }
         facts.tiers.prefer(&context.preferred);
-        let offered: Vec<u16> = facts.offered().iter().map(|tier| tier.tier).collect();
-        let decision = polymux_policy::place(context.policy, &facts);
-        decision.tiers().iter().filter(|tier| offered.contains(tier)).map(|tier| TierId(*tier)).collect()
+        facts
     }
 }
 

@@ -24,6 +24,7 @@ mod deferral;
 mod governor;
 mod meter;
 mod request_size;
+mod saturation;
 mod tier;
 mod windows;
 
@@ -34,6 +35,7 @@ pub(crate) use bandwidth::{Began, Lane, UNKNOWN_BYTES_PER_SECOND};
 pub(crate) use budget::WriteBudget;
 pub(crate) use deferral::{Deferrable, Ready, Urgency, Waits};
 pub(crate) use meter::{Direction, Finished, Timing};
+pub(crate) use saturation::Saturation;
 pub(crate) use tier::{MoverLimits, Politeness, TierSchedule};
 pub(crate) use windows::{Gate, GateState, TimeWindow, Windows, minute_of_week};
 

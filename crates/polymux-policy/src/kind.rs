@@ -3,8 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::policies::{hot_cold, lru, mapped, poly, promote_always, spread, static_placement, tpfs, whole_file};
-use crate::{Decision, Eviction, PlacementDecision, PlacementFacts, RangeFacts, ThreadRule};
+use crate::policies::{
+    adaptive, hot_cold, lru, mapped, poly, promote_always, spread, static_placement, tpfs, whole_file,
+};
+use crate::{Decision, Eviction, Growth, PlacementDecision, PlacementFacts, RangeFacts, ThreadRule};
 
 /// A built-in policy.
 #[repr(u32)]
@@ -34,11 +36,13 @@ pub enum PolicyKind {
     PolyClimb = 9,
     /// Promotes whatever is used, whatever it displaces: what others are measured against.
     PromoteAlways = 10,
+    /// As `hot-cold`, and the growth of large files goes to several tiers while one does not carry it.
+    Adaptive = 11,
 }
 
 impl PolicyKind {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Lru,
         Self::HotCold,
         Self::Tpfs,
@@ -50,6 +54,7 @@ impl PolicyKind {
         Self::PolyDynamic,
         Self::PolyClimb,
         Self::PromoteAlways,
+        Self::Adaptive,
     ];
 
     /// The name in configs and on the command line.
@@ -67,6 +72,7 @@ impl PolicyKind {
             Self::PolyDynamic => "poly-dynamic",
             Self::PolyClimb => "poly-climb",
             Self::PromoteAlways => "promote-always",
+            Self::Adaptive => "adaptive",
         }
     }
 
@@ -91,6 +97,9 @@ impl PolicyKind {
             }
             Self::PolyClimb => "As poly-static, with threads moved to where all tiers together do more.",
             Self::PromoteAlways => "Promotes whatever is used, whatever it displaces, and never rests; for comparison.",
+            Self::Adaptive => {
+                "Moves data as hot-cold does, and spreads the growth of large files while one tier does not keep up."
+            }
         }
     }
 
@@ -103,7 +112,7 @@ impl PolicyKind {
     /// Whether new ranges of a large file may each go to another tier.
     #[must_use]
     pub fn spreads(self) -> bool {
-        self == Self::Spread || self.thread_rule().is_some()
+        matches!(self, Self::Spread | Self::Adaptive) || self.thread_rule().is_some()
     }
 
     /// Whether a file on several tiers is laid out anew for its readers ([`crate::balance_reads`]).
@@ -134,7 +143,7 @@ impl fmt::Display for PolicyKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no policy is called {0:?}; there are lru, hot-cold, tpfs, poly, whole-file, static, spread, poly-static, poly-dynamic, \
-     poly-climb and promote-always"
+     poly-climb, promote-always and adaptive"
 )]
 pub struct UnknownPolicy(pub String);
 
@@ -156,7 +165,7 @@ impl FromStr for PolicyKind {
 pub fn decide(kind: PolicyKind, facts: &RangeFacts) -> Decision {
     match kind {
         PolicyKind::Lru => lru::decide(facts),
-        PolicyKind::HotCold => hot_cold::decide(facts),
+        PolicyKind::HotCold | PolicyKind::Adaptive => hot_cold::decide(facts),
         PolicyKind::Tpfs => tpfs::decide(facts),
         PolicyKind::Spread => spread::decide(facts),
         PolicyKind::Poly | PolicyKind::PolyStatic | PolicyKind::PolyDynamic | PolicyKind::PolyClimb => {
@@ -175,7 +184,7 @@ pub fn decide(kind: PolicyKind, facts: &RangeFacts) -> Decision {
 pub fn evict(kind: PolicyKind, facts: &RangeFacts) -> Eviction {
     match kind {
         PolicyKind::Lru => lru::evict(facts),
-        PolicyKind::HotCold => hot_cold::evict(facts),
+        PolicyKind::HotCold | PolicyKind::Adaptive => hot_cold::evict(facts),
         PolicyKind::Tpfs => tpfs::evict(facts),
         PolicyKind::Poly
         | PolicyKind::Spread
@@ -202,7 +211,19 @@ pub fn place(kind: PolicyKind, facts: &PlacementFacts) -> PlacementDecision {
         PolicyKind::WholeFile => whole_file::place(facts),
         PolicyKind::Static => static_placement::place(facts),
         PolicyKind::Spread => spread::place(facts),
+        PolicyKind::Adaptive => adaptive::place(facts),
         PolicyKind::PolyStatic | PolicyKind::PolyDynamic | PolicyKind::PolyClimb => mapped::place(facts),
+    }
+}
+
+/// Whether the growth of a file goes to several tiers, and why not; `facts` are about its next range. Where it was spread before, and
+/// the policy still spreads, [`place`] alone decides.
+#[must_use]
+pub fn growth(kind: PolicyKind, facts: &PlacementFacts) -> Growth {
+    match kind {
+        PolicyKind::Adaptive => adaptive::growth(facts),
+        _ if kind.spreads() => Growth::IsSpread,
+        _ => Growth::PolicyKeeps,
     }
 }
 

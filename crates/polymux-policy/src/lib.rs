@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! PlacementFacts ──► place  ──► tiers for new blocks, best first
+//!                └─► growth ──► whether a file that grows goes to several tiers
 //! RangeFacts     ──► decide ──► where a range should be because of its use: rules first, then promotion
 //!                └─► evict  ──► how soon a range leaves a tier that is above its high mark, and to where
 //! ReadPart       ──► balance_reads ──► what of a spread file moves up, so that its readers wait for no single tier
@@ -35,8 +36,9 @@ mod why;
 
 pub use decision::{Action, Decision, Eviction};
 pub use facts::{HEAT_ONE, NEVER, RangeFacts};
-pub use kind::{PolicyKind, UnknownPolicy, decide, evict, place};
+pub use kind::{PolicyKind, UnknownPolicy, decide, evict, growth, place};
 pub use placement::{FACTS_VERSION, NO_TIER, PlacementDecision, PlacementFacts, TierFacts, fastest_with_headroom};
+pub use policies::adaptive::{Growth, LARGE_FILE_BYTES};
 pub use read_balance::{GAIN_MIN_PERCENT, ReadBalance, ReadPart, Rounding, Shift, balance_reads};
 pub use rules::{FileFacts, PassthroughUse, Rule, RuleError, RuleField, RuleMatch, RuleProblem, RuleSet};
 pub use threads::{

@@ -3,6 +3,7 @@
 //! What is true of each: `decide` and `evict` say what the policy wants, and leave to `promotion` and `eviction` what is
 //! allowed; `place` gives a preference, and `placement` names every tier that could help.
 
+pub(crate) mod adaptive;
 pub(crate) mod hot_cold;
 pub(crate) mod lru;
 pub(crate) mod mapped;

@@ -13,7 +13,8 @@ const TIERS: usize = TIERS_MAX as usize;
 pub struct TierFill {
     /// Number of the tier.
     pub tier: u16,
-    /// [`TierFill::TAKES_NEW_DATA`], [`TierFill::HOLDS_PARTIAL_FILES`], [`TierFill::DRAINING`].
+    /// [`TierFill::TAKES_NEW_DATA`], [`TierFill::HOLDS_PARTIAL_FILES`], [`TierFill::DRAINING`],
+    /// [`TierFill::TAKES_SPREAD_GROWTH`], [`TierFill::SATURATED_BY_WRITERS`].
     pub flags: u16,
     /// Read load in percent of the bandwidth that the tier has shown, 0..=100.
     pub read_load_percent: u16,
@@ -55,6 +56,10 @@ impl TierFill {
     pub const HOLDS_PARTIAL_FILES: u16 = 2;
     /// It is being emptied.
     pub const DRAINING: u16 = 4;
+    /// It takes a part of a file that grows faster than its own tier takes it: its device is known not to rotate.
+    pub const TAKES_SPREAD_GROWTH: u16 = 8;
+    /// Writers have handed it more than it takes, for longer than a burst lasts.
+    pub const SATURATED_BY_WRITERS: u16 = 16;
     /// Percent of load from which a tier counts as saturated (P13).
     pub const SATURATED_PERCENT: u16 = 90;
 
@@ -81,6 +86,14 @@ impl TierFill {
 
     pub(crate) fn holds_partial_files(&self) -> bool {
         self.flags & Self::HOLDS_PARTIAL_FILES != 0
+    }
+
+    pub(crate) fn takes_spread_growth(&self) -> bool {
+        self.flags & Self::TAKES_SPREAD_GROWTH != 0 && self.holds_partial_files() && self.takes_new_data()
+    }
+
+    pub(crate) fn is_saturated_by_writers(&self) -> bool {
+        self.flags & Self::SATURATED_BY_WRITERS != 0
     }
 
     pub(crate) fn is_saturated(&self) -> bool {

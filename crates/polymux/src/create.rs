@@ -4,21 +4,22 @@
 //! * Everything is checked before anything is made.
 //! * What fails midway is undone: [`Undo`] removes exactly what this run made, and nothing that was there before.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_fs::{Access, FileSystem, NewVolume, Parts};
+use polymux_fs::{Access, FileSystem, NewVolume, Parts, PolicyKind};
 use polymux_meta::OpenMode;
 use polymux_tier::measure::TIME_DEFAULT;
-use polymux_tier::{Capabilities, Guarantee, PosixTier};
+use polymux_tier::{Capabilities, Guarantee, PosixTier, Rotation};
 use polymux_types::{SystemClock, VolumeId};
 
 use crate::cli::{CreateArguments, Named};
 use crate::config::{self, TierConfig, VolumeConfig};
-use crate::config_format::OptionsEntry;
+use crate::config_format::{OptionsEntry, PolicyName};
 use crate::metadata;
 use crate::names;
 use crate::output;
@@ -39,6 +40,7 @@ pub fn run(registry: &Registry, arguments: &CreateArguments) -> Result<()> {
     }
     let volatile = if arguments.volatile_for_tests { VolatileTiers::Allowed } else { VolatileTiers::Refused };
     let (config, warnings) = plan(arguments, volatile)?;
+    let policy = config.steering.policy();
     if arguments.config.is_none() {
         registry.make_config_directory()?;
     }
@@ -50,6 +52,13 @@ pub fn run(registry: &Registry, arguments: &CreateArguments) -> Result<()> {
         config.tiers.len(),
         config_path.display()
     ))?;
+    if policy == PolicyKind::Adaptive {
+        output::line(&format!(
+            "policy adaptive: large files grow over several tiers while one does not keep up, and a lost tier then costs a part of each; \
+             `polymux policy set {} hot-cold` keeps the growth of a file on one",
+            config.name
+        ))?;
+    }
     if arguments.measure {
         // The volume is made, whatever comes of this.
         match tier_measure::unmounted(&config, &[], TIME_DEFAULT) {
@@ -89,10 +98,21 @@ fn plan(arguments: &CreateArguments, volatile: VolatileTiers) -> Result<(VolumeC
             metadata,
             tiers,
             options,
-            steering: SteeringConfig::default(),
+            steering: SteeringConfig { policy: default_policy(&capabilities), ..SteeringConfig::default() },
         },
         warnings,
     ))
+}
+
+/// The policy that a new volume has on record; `None`: that of volumes without one. Growth over several tiers is for volumes whose tiers
+/// have a device each that is known not to rotate.
+fn default_policy(capabilities: &[Capabilities]) -> Option<PolicyName> {
+    let is_fit = |can: &Capabilities| {
+        can.rotation == Rotation::NonRotational && can.guarantee == Guarantee::Durable && can.holds_partial_files()
+    };
+    let devices: BTreeSet<u64> = capabilities.iter().map(|can| can.device).collect();
+    let are_fit = devices.len() > 1 && devices.len() == capabilities.len() && capabilities.iter().all(is_fit);
+    are_fit.then_some(PolicyName(PolicyKind::Adaptive))
 }
 
 /// A tier as the command line gives it, with the true path of its directory.
@@ -197,4 +217,40 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
         .and_then(|mut file| file.read_exact(&mut bytes))
         .context("cannot read /dev/urandom")?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use polymux_tier::PosixTierOptions;
+
+    use super::*;
+
+    #[test]
+    fn a_new_volume_is_adaptive_where_each_tier_has_a_device_that_is_known_not_to_rotate() {
+        let directory = tempfile::tempdir().unwrap();
+        let tier = PosixTier::prepare(directory.path(), PosixTierOptions::new("tier")).unwrap();
+        let tier_on = |device, rotation, guarantee| Capabilities {
+            device,
+            rotation,
+            guarantee,
+            sparse: true,
+            punch_hole: true,
+            ..polymux_tier::Tier::capabilities(&tier).clone()
+        };
+        let solid = |device| tier_on(device, Rotation::NonRotational, Guarantee::Durable);
+        let adaptive = Some(PolicyName(PolicyKind::Adaptive));
+        assert_eq!(default_policy(&[solid(1), solid(2)]), adaptive);
+        assert_eq!(default_policy(&[solid(1), solid(2), solid(3)]), adaptive);
+        let others = [
+            tier_on(2, Rotation::Rotational, Guarantee::Durable),
+            tier_on(2, Rotation::Unknown, Guarantee::Durable),
+            tier_on(2, Rotation::NonRotational, Guarantee::Remote),
+            tier_on(2, Rotation::NonRotational, Guarantee::Volatile),
+            solid(1),
+        ];
+        for other in others {
+            assert_eq!(default_policy(&[solid(1), other.clone()]), None, "{other:?}");
+        }
+        assert_eq!(default_policy(&[solid(1)]), None, "one tier has nothing to spread over");
+    }
 }

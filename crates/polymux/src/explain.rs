@@ -61,6 +61,7 @@ fn render(file: &Path, report: &ExplainReport) -> String {
     if report.ranges.len() > RANGES_SHOWN_MAX {
         lines.push(format!("  {} more ranges: --json has them all", report.ranges.len() - RANGES_SHOWN_MAX));
     }
+    lines.extend(report.growth_why.iter().map(|why| format!("  {why}")));
     lines.extend(growth_line(&report.growth));
     lines.extend(report.readers.iter().map(|readers| format!("  {readers}")));
     lines.extend(report.tiers_out.iter().map(|(tier, why)| format!("  Tier `{tier}` takes no new data: {why}.")));

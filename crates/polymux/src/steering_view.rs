@@ -167,6 +167,7 @@ impl DaemonView {
             allowed_tiers: explained.allowed_tiers,
             ranges: explained.ranges.into_iter().map(explained_range).collect(),
             growth: explained.growth.into_iter().map(explained_growth).collect(),
+            growth_why: explained.growth_why,
             readers: explained.readers,
             jobs: explained.jobs.into_iter().map(|job| self.job_report(job)).collect(),
             why_not_now: explained.why_not_now,

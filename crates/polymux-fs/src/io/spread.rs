@@ -22,6 +22,7 @@ pub(super) use room::{OwnedBytes, give_back_room};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use polymux_policy::{Growth, LARGE_FILE_BYTES, PolicyKind};
 use polymux_tier::measure::Direction;
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::{StreamId, TierId};
@@ -31,7 +32,7 @@ use crate::blockmap::Owner;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::inode::{FileState, Inode};
-use crate::placement::{Context, Device};
+use crate::placement::{Context, Device, Request};
 use crate::space::TierHandle;
 
 /// Bit of the thread that stands for whoever writes a file back from the page cache of the kernel, in the name of nobody.
@@ -106,11 +107,18 @@ impl Core {
         length: usize,
         stream: StreamId,
     ) {
-        if !file.spreads.load(Ordering::Relaxed) || !self.has_range_to_place(file, offset, length) {
+        let may_wait = file.spreads.load(Ordering::Relaxed) || file.size() >= LARGE_FILE_BYTES;
+        if !may_wait || !self.has_range_to_place(file, offset, length) {
             return;
         }
         let context = self.context_of(inode);
-        let mut tiers = self.tiers_to_spread_to(&context);
+        let mut tiers = if context.policy == PolicyKind::Adaptive {
+            self.next_tier_of_growth((inode, file), &context, offset).into_iter().collect()
+        } else if file.spreads.load(Ordering::Relaxed) {
+            self.tiers_to_spread_to(&context)
+        } else {
+            return;
+        };
         if context.policy.thread_rule().is_some() {
             // A thread that has a tier waits for that one.
             let numbers = tiers.iter().map(|handle| handle.id).collect();
@@ -121,6 +129,27 @@ impl Core {
         if self.write_behind.wait_for_room(&tiers) {
             Counters::count(&self.counters.spread_waits);
         }
+    }
+
+    /// The tier that gets the next range under a policy that keeps growth on one tier while that one carries it; none where no other
+    /// one would help, so that there is nothing to wait for.
+    fn next_tier_of_growth(
+        &self,
+        (inode, file): (&Inode, &FileState),
+        context: &Context,
+        offset: u64,
+    ) -> Option<Arc<TierHandle>> {
+        let length = self.range_bytes();
+        let request = Request { length, file_end: offset.saturating_add(length), partial: true, except: None };
+        let next = if file.grows_unsettled() {
+            self.place_in(context, inode, &request).first().copied()?
+        } else {
+            let may_spread =
+                matches!(self.growth_in(context, inode, &request), Growth::OneTierCarriesIt | Growth::IsSpread);
+            let layout = file.layout.read();
+            layout.tail_slot().filter(|_| may_spread).map(|slot| layout.object(slot).tier)?
+        };
+        self.tiers.by_id(next).ok()
     }
 
     /// The tier of the thread that begins a range, where the policy maps threads.
@@ -142,6 +171,7 @@ impl Core {
             context.allowed >> tier.id.0 & 1 != 0
                 && !tier.is_draining()
                 && !tier.is_failing()
+                && (context.policy != PolicyKind::Adaptive || tier.takes_spread_growth())
                 && tier.present().is_some_and(|present| present.capabilities().holds_partial_files())
                 && tier.headroom() >= self.range_bytes()
         };

@@ -1,6 +1,6 @@
 //! Why a file is where it is, and what happens next.
 
-use polymux_policy::{Action, evict};
+use polymux_policy::{Action, Growth, PolicyKind, evict};
 use polymux_types::{Ino, TierId};
 
 use super::facts::{Piece, pieces_of_node};
@@ -47,6 +47,7 @@ impl Core {
             allowed_tiers: self.names_of_allowed(&context),
             ranges: self.explain_ranges(&inode, file, &context),
             growth: self.explain_growth(&inode, file, &context),
+            growth_why: self.explain_spreading(&inode, file, &context),
             readers: self.explain_readers(ino, file, &context),
             jobs,
             why_not_now,
@@ -92,11 +93,30 @@ impl Core {
         ranges
     }
 
+    /// Whether the growth of a file goes to several tiers, where that depends on their load.
+    fn explain_spreading(&self, inode: &Inode, file: &FileState, context: &Context) -> Option<String> {
+        if context.policy != PolicyKind::Adaptive || file.is_inline() {
+            return None;
+        }
+        let growth = if file.grows_unsettled() { Growth::IsSpread } else { self.growth_of(inode, file, context) };
+        Some(growth.sentence().to_owned())
+    }
+
+    /// The same for the next range of a file that was not spread before.
+    fn growth_of(&self, inode: &Inode, file: &FileState, context: &Context) -> Growth {
+        let length = self.range_bytes();
+        let file_end = file.size().saturating_add(length);
+        self.growth_in(context, inode, &Request { length, file_end, partial: true, except: None })
+    }
+
     /// Tiers in the order in which they would be asked for the next range of a file that is spread.
     fn explain_growth(&self, inode: &Inode, file: &FileState, context: &Context) -> Vec<GrowthExplanation> {
         let length = self.range_bytes();
         // Up to there a file stays where it is.
         if !context.policy.spreads() || file.size() < length {
+            return Vec::new();
+        }
+        if !file.grows_unsettled() && self.growth_of(inode, file, context) != Growth::IsSpread {
             return Vec::new();
         }
         let file_end = file.size().saturating_add(length);

@@ -24,6 +24,9 @@ impl Core {
         if tier.present().is_some_and(|tier| tier.capabilities().holds_partial_files()) {
             fill.flags |= TierFill::HOLDS_PARTIAL_FILES;
         }
+        if tier.takes_spread_growth() {
+            fill.flags |= TierFill::TAKES_SPREAD_GROWTH;
+        }
         fill.write_budget_left = self.write_budget.budget_left(tier.id, self.logical_clock.now());
         self.fill_load(tier, &mut fill);
         fill

@@ -18,5 +18,8 @@ impl Core {
         fill.write_latency_us = load.latency_us_p50;
         fill.outstanding_bytes = tier.bytes_behind();
         fill.write_bytes_per_second = tier.write_lane.state(now).bytes_per_second;
+        if tier.saturation.note(fill.outstanding_bytes, fill.write_bytes_per_second, now) {
+            fill.flags |= TierFill::SATURATED_BY_WRITERS;
+        }
     }
 }

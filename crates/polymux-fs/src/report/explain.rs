@@ -90,6 +90,8 @@ pub struct Explanation {
     pub ranges: Vec<RangeExplanation>,
     /// Where its next range would go, best first; empty where the policy spreads nothing.
     pub growth: Vec<GrowthExplanation>,
+    /// Why its growth stays on one tier or goes to several, where the policy decides that by the load: a sentence.
+    pub growth_why: Option<String>,
     /// Where it lies on several tiers and its readers wait for one of them: what is going to be done about it, a sentence.
     pub readers: Option<String>,
     /// Jobs that concern it and have not ended.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
-use polymux_tier::{Space, Tier, TierError};
+use polymux_tier::{Rotation, Space, Tier, TierError};
 use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, RwLock};
 use polymux_types::{Clock, Percent, TierId};
 
@@ -21,7 +21,9 @@ use super::watch::{Change, WatchedTier};
 use crate::attributes::VolumeSpace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::report::{DeferralReport, LaneReport, TierState};
-use crate::sched::{Deferrable, Direction, Finished, Lane, MoverLimits, TierSchedule, Timing, Urgency, Waits};
+use crate::sched::{
+    Deferrable, Direction, Finished, Lane, MoverLimits, Saturation, TierSchedule, Timing, Urgency, Waits,
+};
 use crate::volume::{TierMember, TierPresence, TierSource};
 
 /// Room is asked for anew after this time,
@@ -57,6 +59,8 @@ pub(crate) struct TierHandle {
     pub(crate) read_lane: Lane,
     /// and what it takes of what is written behind. Writes into the memory of its file system say nothing of it.
     pub(crate) write_lane: Lane,
+    /// Whether writers hand it more than it takes.
+    pub(crate) saturation: Saturation,
     /// What the device can do, as it is on record, and what of the lanes went into that.
     profile: Mutex<KnownProfile>,
     /// Bytes that were given to the tier and did not begin their way to the device.
@@ -96,6 +100,7 @@ impl TierHandle {
             schedule: TierSchedule::new(MoverLimits::default()),
             read_lane: Lane::default(),
             write_lane: Lane::of_writes(),
+            saturation: Saturation::default(),
             profile: Mutex::default(),
             claimed_bytes: AtomicU64::new(0),
             tier,
@@ -114,6 +119,11 @@ impl TierHandle {
     /// Whether files leave this tier and nothing new comes to it.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Whether parts of files may come here that their own tier does not take fast enough: its device does not seek, as far as is known.
+    pub(crate) fn takes_spread_growth(&self) -> bool {
+        self.present().is_some_and(|tier| tier.capabilities().rotation == Rotation::NonRotational)
     }
 
     /// Follows the record of the tier.

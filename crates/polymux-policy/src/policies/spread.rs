@@ -36,9 +36,15 @@ pub(crate) fn place(facts: &PlacementFacts) -> PlacementDecision {
     if facts.is_of_first_range() {
         return hot_cold::place(facts);
     }
+    place_among(facts, |_| true)
+}
+
+/// Orders the tiers that `helps` is true of by when the range would be done there; others below their mark follow.
+pub(crate) fn place_among(facts: &PlacementFacts, helps: impl Fn(&TierFill) -> bool) -> PlacementDecision {
     let known = facts.offered().iter().map(|tier| tier.write_bytes_per_second).max().unwrap_or(0);
     let otherwise = if known == 0 { BANDWIDTH_UNKNOWN } else { known.saturating_mul(OPTIMISM) };
-    order(facts, |tier| room_below_mark(facts, tier).then(|| done_after_us(facts, tier, otherwise)))
+    let rank = |tier: &TierFill| if helps(tier) { done_after_us(facts, tier, otherwise) } else { u64::MAX };
+    order(facts, |tier| room_below_mark(facts, tier).then(|| rank(tier)))
 }
 
 /// Microseconds until the bytes would be on the device of a tier.

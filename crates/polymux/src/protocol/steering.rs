@@ -181,6 +181,9 @@ pub struct ExplainReport {
     /// Where its next range would go, best first; empty where the policy spreads nothing.
     #[serde(default)]
     pub growth: Vec<ExplainedGrowth>,
+    /// Why its growth stays on one tier or goes to several, where the policy decides that by the load.
+    #[serde(default)]
+    pub growth_why: Option<String>,
     /// What is going to be done about one of several tiers that its readers wait for, a sentence.
     #[serde(default)]
     pub readers: Option<String>,

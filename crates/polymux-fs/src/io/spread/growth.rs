@@ -1,5 +1,6 @@
 //! Which tier gets a range that a file grows by, or that it left out.
 
+use polymux_policy::Growth;
 use polymux_tier::{Tier, TierError};
 use polymux_types::{StreamId, TierId};
 
@@ -16,6 +17,9 @@ use crate::inode::{AwaitedSwitch, FileState, Inode, reference_of};
 use crate::placement::Request;
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::ObjectEntry;
+
+/// Bytes of a file that may be off the record when it begins to spread.
+const UNSETTLED_BEGINNING_MAX: u64 = 32 << 20;
 
 impl Core {
     /// Gives the range of `position` to a tier, where it has none yet, and returns the data that belongs into it. Called with
@@ -36,16 +40,19 @@ impl Core {
         let Some(unplaced) = self.unplaced(file, position) else { return Ok(Placed::In(data)) };
         self.check_growth(file)?;
         let context = self.context_of(inode);
-        file.spreads.store(context.policy.spreads(), Ordering::Release);
+        let file_end = position + data.len() as u64;
+        let request = Request { length: range_bytes, file_end, partial: true, except: None };
+        // What was spread before is left to the policy's placement.
+        let spreads = context.policy.spreads()
+            && (file.grows_unsettled() || self.growth_in(&context, inode, &request) == Growth::IsSpread);
+        file.spreads.store(spreads, Ordering::Release);
         // What a mover claimed on a tier would be freed under what is written there. No move begins while we are inside.
         if file.is_moving() {
             return Ok(if unplaced == Unplaced::Hole { Placed::AfterMove } else { Placed::In(data) });
         }
-        if !context.policy.spreads() {
+        if !spreads {
             return Ok(Placed::In(data));
         }
-        let file_end = position + data.len() as u64;
-        let request = Request { length: range_bytes, file_end, partial: true, except: None };
         let range = position / range_bytes;
         let mapped = self.tier_of_thread(&context, inode, stream);
         for tier in self.place_mapped(&context, inode, &request, mapped) {
@@ -124,7 +131,9 @@ impl Core {
             self.trim_before_gap(file, slot, &tail);
         }
         let former = file.possible_extenders();
-        if !file.grows_unsettled() && !self.is_unpromised(file) {
+        // What a file that begins to spread late has behind it would all be cut off by a crash, synced or written back long ago.
+        let has_much_behind = file.size() > UNSETTLED_BEGINNING_MAX;
+        if !file.grows_unsettled() && (has_much_behind || !self.is_unpromised(file)) {
             self.settle(inode, file)?;
         }
         let entry = self.ensure_object(inode, file, tier)?;
