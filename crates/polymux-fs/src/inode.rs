@@ -81,6 +81,8 @@ pub(crate) struct Inode {
     pub(crate) common: RwLock<Common>,
     /// It certainly has no extended attribute. Changes under the record lock.
     pub(crate) lacks_xattrs: AtomicBool,
+    /// It certainly has no capabilities (`security.capability`). Changes under the record lock.
+    pub(crate) lacks_capabilities: AtomicBool,
     /// Of a directory: its last record says that it is not exact (docs/design/0009). Then its times are dirty, too.
     /// Changes under the record lock.
     pub(crate) is_record_open: AtomicBool,

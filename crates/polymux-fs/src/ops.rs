@@ -9,6 +9,7 @@ mod dependents;
 mod directories;
 mod files;
 mod names;
+mod privileges;
 mod profiles;
 mod reports;
 mod stamps;

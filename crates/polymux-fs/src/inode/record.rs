@@ -66,6 +66,7 @@ impl Inode {
             record_lock: Mutex::new(()),
             common: RwLock::new(common),
             lacks_xattrs: AtomicBool::new(record.lacks_xattrs),
+            lacks_capabilities: AtomicBool::new(record.lacks_xattrs),
             is_record_open: AtomicBool::new(false),
             times_dirty: AtomicBool::new(false),
             last_sequence: AtomicU64::new(sequence.0),

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use polymux_types::{Errno, Ino, Timestamp};
 
+use super::privileges::{drop_set_id, drop_set_id_of_any_caller};
 use crate::access::{ACCESS_ACL, WRITE};
 use crate::attributes::{Attributes, SetAttributes, SetTime};
 use crate::caller::{Caller, Wait};
@@ -71,6 +72,9 @@ impl Core {
         let inode = self.inode(ino)?;
         self.check_answers_at_once(caller, &inode)?;
         self.check_change(caller, &inode, change)?;
+        if change.size.is_some() || change.uid.is_some() || change.gid.is_some() {
+            self.drop_capabilities(caller, &inode)?;
+        }
         if let Some(size) = change.size {
             self.set_size(caller, &inode, size, change)?;
         }
@@ -231,15 +235,12 @@ fn apply(common: &mut Common, caller: &Caller, inode: &Inode, change: &SetAttrib
         }
     }
     if change.uid.is_some() || change.gid.is_some() {
+        if caller.checks_permissions() && !inode.is_directory() {
+            // Judged by the group that the file had.
+            drop_set_id_of_any_caller(common, caller);
+        }
         common.uid = change.uid.unwrap_or(common.uid);
         common.gid = change.gid.unwrap_or(common.gid);
-        if caller.checks_permissions() && !inode.is_directory() {
-            // As Linux does for every caller: a file that changes hands loses its set-id bits.
-            common.permissions &= !libc::S_ISUID;
-            if common.permissions & libc::S_IXGRP != 0 {
-                common.permissions &= !libc::S_ISGID;
-            }
-        }
     }
     let moment = |time: SetTime| match time {
         SetTime::Now => now,
@@ -248,15 +249,4 @@ fn apply(common: &mut Common, caller: &Caller, inode: &Inode, change: &SetAttrib
     common.accessed = change.accessed.map_or(common.accessed, moment);
     common.modified = change.modified.map_or(common.modified, moment);
     common.changed = now;
-}
-
-/// A write by somebody without privilege takes the set-id bits away.
-fn drop_set_id(common: &mut Common, caller: &Caller) {
-    if caller.is_privileged() {
-        return;
-    }
-    common.permissions &= !libc::S_ISUID;
-    if common.permissions & libc::S_IXGRP != 0 {
-        common.permissions &= !libc::S_ISGID;
-    }
 }

@@ -70,6 +70,7 @@ impl Core {
 
     fn empty_at_open(&self, caller: &Caller, inode: &Inode) -> Result<()> {
         let file = inode.file().ok_or(Errno::EINVAL)?;
+        self.drop_capabilities(caller, inode)?;
         self.truncate_file(inode, file, 0)?;
         self.note_modified(caller, inode);
         Ok(())
@@ -142,6 +143,9 @@ impl Core {
             WriteOrigin::Call | WriteOrigin::DurableCall => data,
             WriteOrigin::PageCache => self.within_file(&handle.inode, file, offset, data)?,
         };
+        if origin != WriteOrigin::PageCache && !data.is_empty() {
+            self.drop_capabilities(caller, &handle.inode)?;
+        }
         let append = handle.options.append && origin != WriteOrigin::PageCache;
         let request = WriteRequest { offset, data, append, wait: caller.wait, stream: caller.stream };
         let outcome = self.write_file(&handle.inode, file, request);
@@ -306,6 +310,7 @@ impl Core {
             return Err(Errno::EINVAL.into());
         }
         let file = file_of(&handle)?;
+        self.drop_capabilities(caller, &handle.inode)?;
         self.allocate_file(&handle.inode, file, offset, length, kind)?;
         self.note_modified(caller, &handle.inode);
         if handle.options.synchronous {
@@ -344,6 +349,9 @@ impl Core {
         let overlaps = source.1 < target.1.saturating_add(length) && target.1 < source.1.saturating_add(length);
         if from.inode.ino == to.inode.ino && overlaps {
             return Err(Errno::EINVAL.into());
+        }
+        if length > 0 {
+            self.drop_capabilities(caller, &to.inode)?;
         }
         let length = length.min(COPY_MAX);
         let mut buffer = vec![0; COPY_STEP.min(usize::try_from(length).unwrap_or(COPY_STEP))];

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use polymux_types::{Errno, Ino, limits};
 
+use super::privileges::CAPABILITIES;
 use crate::access::{ACCESS_ACL, Acl, DEFAULT_ACL, READ, WRITE};
 use crate::attributes::{FileKind, XattrMode};
 use crate::caller::Caller;
@@ -94,6 +95,9 @@ impl Core {
                 NameSpace::DefaultAcl => set_default_acl(&inode, value)?,
                 _ => true,
             };
+            if name == CAPABILITIES {
+                inode.lacks_capabilities.store(false, Ordering::Release);
+            }
             if stored {
                 inode.lacks_xattrs.store(false, Ordering::Release);
                 put_xattr(&mut transaction.batch, ino, name, value);

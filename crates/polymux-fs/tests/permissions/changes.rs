@@ -72,6 +72,65 @@ fn a_change_of_owner_clears_set_id_bits_of_files_and_not_of_directories() {
 }
 
 #[test]
+fn every_change_of_data_or_owner_takes_the_capabilities_of_a_program_away() {
+    const CAPABILITIES: &[u8] = b"security.capability";
+    const NOTE: &[u8] = b"security.note";
+    let volume = volume();
+    let fs = volume.fs();
+    let changes: [(&str, &dyn Fn(Ino)); 5] = [
+        ("write", &|ino| {
+            let handle = fs.open(&root(), ino, read_write()).expect("opened");
+            fs.write(&root(), handle, 0, b"x", WriteOrigin::Call).expect("written");
+            fs.release(handle).expect("released");
+        }),
+        ("truncate", &|ino| {
+            change(&volume, ino, SetAttributes { size: Some(3), ..SetAttributes::default() });
+        }),
+        ("open that empties", &|ino| {
+            let handle = fs.open(&root(), ino, OpenOptions { truncate: true, ..read_write() }).expect("opened");
+            fs.release(handle).expect("released");
+        }),
+        ("fallocate", &|ino| {
+            let handle = fs.open(&root(), ino, read_write()).expect("opened");
+            fs.allocate(&root(), handle, 0, 4096, polymux_fs::AllocateKind::Extend).expect("reserved");
+            fs.release(handle).expect("released");
+        }),
+        ("chown", &|ino| change(&volume, ino, user(STRANGER))),
+    ];
+    for (index, (what, change)) in changes.iter().enumerate() {
+        let ino = file(&volume, &format!("f{index}"), 0o755);
+        // Twice: what was found out about the first time must not be remembered wrongly.
+        for round in 0..2 {
+            for name in [CAPABILITIES, NOTE] {
+                fs.set_xattr(&root(), ino, name, b"value", XattrMode::CreateOrReplace).expect("root may");
+            }
+            change(ino);
+            assert_eq!(errno(fs.xattr(&root(), ino, CAPABILITIES)), Errno::ENODATA, "{what}, round {round}");
+            assert_eq!(fs.xattr(&root(), ino, NOTE).expect("it stays"), b"value", "{what}");
+        }
+    }
+}
+
+#[test]
+fn without_execution_by_the_group_only_its_members_keep_the_set_group_id_bit() {
+    let volume = volume();
+    let ino = file(&volume, "f", 0o2767);
+    let write = |caller: &Caller| {
+        let handle = volume.fs().open(caller, ino, read_write()).expect("opened");
+        volume.fs().write(caller, handle, 0, b"x", WriteOrigin::Call).expect("written");
+        volume.fs().release(handle).expect("released");
+    };
+    write(&member());
+    assert_eq!(permissions_of(&volume, ino), 0o2767);
+    write(&stranger());
+    assert_eq!(permissions_of(&volume, ino), 0o767);
+    change(&volume, ino, mode(0o2767));
+    set(&volume, &Caller { groups: vec![OTHER_GROUP], ..Caller::user(OWNER, OTHER_GROUP) }, ino, group(OTHER_GROUP))
+        .expect("the owner chooses among their groups");
+    assert_eq!(permissions_of(&volume, ino), 0o767, "judged by the group that the file had");
+}
+
+#[test]
 fn a_write_of_anybody_but_root_clears_set_id_bits() {
     let volume = volume();
     let ino = file(&volume, "f", 0o6777);

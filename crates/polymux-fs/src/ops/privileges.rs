@@ -1,0 +1,59 @@
+//! What a file lends to those who run it (set-id bits, capabilities), and when it loses that.
+//!
+//! What is true here: whoever changes data or owner of a file takes its capabilities away, privileged or not; its set-id bits
+//! stay for callers with privilege, as `setattr_should_drop_suidgid` and `cap_inode_killpriv` of Linux have it. A kernel that
+//! checks permissions drops set-id bits by itself and says so; capabilities it leaves to the file system wherever pages are not
+//! cached (`FUSE_HANDLE_KILLPRIV_V2` in linux/fuse.h).
+
+use std::sync::atomic::Ordering;
+
+use crate::caller::Caller;
+use crate::core::Core;
+use crate::error::Result;
+use crate::inode::{Common, Inode};
+use crate::store::keys;
+
+/// The attribute that holds the capabilities of a program (capabilities(7)).
+pub(super) const CAPABILITIES: &[u8] = b"security.capability";
+
+impl Core {
+    /// Removes the capabilities of a file whose data or owner is about to change. Costs one look into the store for each
+    /// stay of the inode in memory, and none where the file has no attribute.
+    pub(super) fn drop_capabilities(&self, caller: &Caller, inode: &Inode) -> Result<()> {
+        if inode.lacks_xattrs.load(Ordering::Acquire) || inode.lacks_capabilities.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        {
+            // Under the record lock nobody adds the attribute meanwhile.
+            let _alone = inode.record_lock.lock();
+            if self.metadata.xattr(inode.ino, CAPABILITIES)?.is_none() {
+                inode.lacks_capabilities.store(true, Ordering::Release);
+                return Ok(());
+            }
+        }
+        self.check_may_wait(caller)?;
+        self.put_with_state(inode, |transaction| {
+            transaction.batch.delete(keys::xattr(inode.ino, CAPABILITIES));
+            inode.common.write().changed = self.now();
+            inode.lacks_capabilities.store(true, Ordering::Release);
+            Ok(())
+        })
+    }
+}
+
+/// Drops the set-id bits that a change of data by this caller takes away. The set-group-id bit of a file that its group cannot
+/// execute stays for members of the group.
+pub(super) fn drop_set_id(common: &mut Common, caller: &Caller) {
+    if !caller.is_privileged() {
+        drop_set_id_of_any_caller(common, caller);
+    }
+}
+
+/// As [`drop_set_id`], for a change of owner, which takes the bits away from every caller.
+pub(super) fn drop_set_id_of_any_caller(common: &mut Common, caller: &Caller) {
+    common.permissions &= !libc::S_ISUID;
+    let is_kept = common.permissions & libc::S_IXGRP == 0 && (caller.is_privileged() || caller.is_in_group(common.gid));
+    if !is_kept {
+        common.permissions &= !libc::S_ISGID;
+    }
+}
