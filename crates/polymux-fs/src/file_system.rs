@@ -440,6 +440,12 @@ impl FileSystem {
         self.core.is_changed_directly(ino)
     }
 
+    /// Whether a description is open whose I/O was decided ([`FileSystem::decide_io_mode`]) and that may change the file.
+    #[must_use]
+    pub fn is_open_for_changes(&self, ino: Ino) -> bool {
+        self.core.is_open_for_changes(ino)
+    }
+
     /// Whether no tier holds bytes of an open file: they are in the metadata store, or there are none yet.
     pub fn is_inline(&self, handle: HandleId) -> Result<bool> {
         self.core.is_inline(handle)

@@ -5,11 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use polymux_fs::{Caller, Error, FileSystem, Permissions, Wait};
+use polymux_transport::Device;
 use polymux_transport::wire::{Attr, Header};
 use polymux_types::{Errno, Ino, StreamId};
 
 use crate::convert;
 use crate::options::ExtendedAttributes;
+use crate::programs::Programs;
 use crate::requests::Requests;
 
 /// Serves one mount. Shared by all threads of the transport.
@@ -19,6 +21,10 @@ pub(crate) struct Adapter {
     /// What is under way.
     pub(crate) requests: Arc<Requests>,
     pub(crate) extended_attributes: ExtendedAttributes,
+    /// Where notifications go.
+    pub(crate) device: Arc<Device>,
+    /// What is executed.
+    pub(crate) programs: Arc<Programs>,
 }
 
 /// What came of a request.
@@ -96,7 +102,7 @@ fn groups_of_process(pid: u32) -> Option<Vec<u32>> {
     parse_groups(&status)
 }
 
-fn parse_groups(status: &str) -> Option<Vec<u32>> {
+pub(crate) fn parse_groups(status: &str) -> Option<Vec<u32>> {
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:"))?;
     line.split_whitespace().map(|group| group.parse().ok()).collect()
 }

@@ -13,7 +13,7 @@ use crate::adapter::{Adapter, Outcome, caller, caller_with_umask, ino};
 use crate::convert;
 use crate::names::{ModeAndMask, NewName};
 use crate::passthrough;
-use crate::set_id::{take_set_id, takes_set_id};
+use crate::set_id::takes_set_id;
 
 /// Most bytes that one copy takes on. Callers repeat a short copy, and a thread of the transport is not held for long.
 const COPY_LENGTH_MAX: u64 = 256 * 1024 * 1024;
@@ -49,9 +49,16 @@ impl Adapter {
             // It is emptied here, so that it is known that it will be written anew, wherever there is room.
             let options = OpenOptions { exclusive: false, ..convert::open_options(flags) };
             if options.truncate && further.kills_set_id() {
-                take_set_id(fs, &caller, ino(header))?;
+                self.take_set_id_unheard(fs, header, ino(header))?;
             }
-            passthrough::describe(fs, fs.open(&caller, ino(header), options)?)
+            let open = passthrough::describe(fs, fs.open(&caller, ino(header), options)?)?;
+            if options.execute
+                && let Err(errno) = self.programs.begin(ino(header), open.handle, header.pid)
+            {
+                let _ = fs.take_back(HandleId(open.handle));
+                return Err(errno.into());
+            }
+            Ok(open)
         })
     }
 
@@ -109,7 +116,7 @@ impl Adapter {
         self.run("write", place.ino, |fs| {
             let caller = caller(header);
             if flags.kills_set_id() {
-                take_set_id(fs, &caller, place.ino)?;
+                self.take_set_id_unheard(fs, header, place.ino)?;
             }
             let caller = Caller { wait, ..caller };
             let written = fs.write(&caller, place.handle(), place.offset, data, origin)?;
@@ -124,10 +131,12 @@ impl Adapter {
 
     /// Nobody was told of an open file.
     pub(crate) fn take_file_back(&self, handle: u64) {
+        self.programs.end(handle);
         let _ = self.fs.take_back(HandleId(handle));
     }
 
     pub(crate) fn release_file(&self, number: Ino, handle: u64, wait: Wait) -> Outcome<()> {
+        self.programs.end(handle);
         self.run("release", number, |fs| match wait {
             Wait::Allowed => fs.release(HandleId(handle)),
             Wait::Never => fs.release_at_once(HandleId(handle)),
@@ -148,7 +157,7 @@ impl Adapter {
             let kind = convert::allocate_kind(mode)?;
             let caller = caller(header);
             if takes_set_id(header) {
-                take_set_id(fs, &caller, place.ino)?;
+                self.take_set_id_unheard(fs, header, place.ino)?;
             }
             fs.allocate(&caller, place.handle(), place.offset, length, kind)
         })
@@ -167,7 +176,7 @@ impl Adapter {
             let length = length.min(COPY_LENGTH_MAX);
             let caller = caller(header);
             if takes_set_id(header) {
-                take_set_id(fs, &caller, target.ino)?;
+                self.take_set_id_unheard(fs, header, target.ino)?;
             }
             let copied =
                 fs.copy_range(&caller, source.handle(), source.offset, target.handle(), target.offset, length)?;

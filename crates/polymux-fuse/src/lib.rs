@@ -13,7 +13,8 @@
 //!   leaves to the file system (default ACLs, umask, group inheritance) is done by `polymux-fs`.
 //! * A thread that hangs in a tier which does not answer is made up for by another one, and its request is answered with an
 //!   error after a while (docs/design/0014), so that the mount always answers.
-//! * No request handler holds a lock of this crate, and nothing here waits for the kernel: no notifications are sent.
+//! * Nothing here waits for the kernel: the one notification that is sent (attributes are outdated) neither touches pages nor takes
+//!   the lock of an inode. No request handler holds a lock of this crate but that of `programs`.
 //! * A panic below a request becomes `EIO` for that request and an error in the log; the mount goes on.
 
 mod adapter;
@@ -24,6 +25,7 @@ mod files;
 mod names;
 mod options;
 mod passthrough;
+mod programs;
 mod requests;
 mod session;
 mod set_id;

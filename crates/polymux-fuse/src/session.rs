@@ -49,7 +49,6 @@ pub struct Unmounter {
 pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> io::Result<Session> {
     let mountpoint = mountpoint.canonicalize()?;
     let extended_attributes = options.extended_attributes;
-    let adapter = Adapter { fs, requests: Arc::new(Requests::new()), extended_attributes };
     let device = polymux_transport::mount(&mountpoint, &options.to_settings())?;
     let obstacle = if options.transport == Transport::Classic { None } else { uring::obstacle() };
     let may_have_rings = options.transport != Transport::Classic && obstacle.is_none();
@@ -57,6 +56,13 @@ pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> i
     let agreement = negotiate(&device, |offered| wishes(offered, rings, extended_attributes))
         .inspect_err(|_| take_down(&mountpoint))?;
     let device = Arc::new(device);
+    let adapter = Adapter {
+        fs,
+        requests: Arc::new(Requests::new()),
+        extended_attributes,
+        device: Arc::clone(&device),
+        programs: Arc::default(),
+    };
     if agreement.capabilities.contains(Capabilities::PASSTHROUGH) {
         let port = Arc::new(Backings::new(Arc::clone(&device)));
         if let Err(error) = adapter.fs.set_passthrough_port(port) {

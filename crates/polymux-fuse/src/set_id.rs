@@ -3,23 +3,56 @@
 //!
 //! Without that agreement the kernel asks for the file's capabilities before each single `write(2)`, so that every
 //! write costs two requests. Capabilities themselves (`security.capability`) the kernel removes.
+//!
+//! How the kernel asks for it (docs/design/0024):
+//!
+//! | What a program does | Request | The kernel learns the new mode |
+//! |---|---|---|
+//! | write, splice (cached, or passed through), `fallocate`, `copy_file_range` | a `SETATTR` that changes nothing, before the first byte | by its answer |
+//! | truncation, change of owner | `SETATTR` with a flag | by its answer |
+//! | open that empties the file | `OPEN` with a flag | not: `programs` |
+//! | write with direct I/O | `WRITE` with a flag | not: `programs` |
+//!
+//! `chown(-1, -1)` is the same empty `SETATTR`, which anybody may send: it takes the bits away only for the owner, for root, and
+//! while somebody has the file open for writing.
 
 use polymux_fs::{Attributes, Caller, FileKind, FileSystem, SetAttributes};
-use polymux_transport::wire::Header;
-use polymux_types::Ino;
+use polymux_transport::wire::{AttrChange, Header};
+use polymux_types::{Errno, Ino};
+
+use crate::adapter::{Adapter, caller};
+
+/// `CAP_FSETID`: keeps the set-group-id bit of files of other groups.
+const CAP_FSETID: u32 = 4;
 
 /// What is left of the permission bits once the set-id bits are taken away; `None` where there is nothing to take.
-/// The set-group-id bit of a file that its group cannot execute means something else, and stays.
-pub(crate) fn without_set_id(attributes: &Attributes) -> Option<u32> {
+/// The set-group-id bit of a file that its group cannot execute goes with all who are not in that group.
+pub(crate) fn without_set_id(attributes: &Attributes, is_in_group: impl FnOnce() -> bool) -> Option<u32> {
     if attributes.kind == FileKind::Directory {
         return None;
     }
     let old = attributes.permissions;
     let mut new = old & !libc::S_ISUID;
-    if old & libc::S_IXGRP != 0 {
+    if old & libc::S_ISGID != 0 && (old & libc::S_IXGRP != 0 || !is_in_group()) {
         new &= !libc::S_ISGID;
     }
     (new != old).then_some(new)
+}
+
+/// Whether the process of a request is in a group, or has the privilege that counts as much. One that cannot be read (another
+/// process namespace, or gone) has neither.
+pub(crate) fn is_in_group(header: &Header, group: u32) -> bool {
+    if header.gid == group {
+        return true;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", header.pid)).unwrap_or_default();
+    let is_privileged = header.uid == 0 && parse_capabilities(&status).is_some_and(|set| set & 1 << CAP_FSETID != 0);
+    is_privileged || crate::adapter::parse_groups(&status).is_some_and(|groups| groups.contains(&group))
+}
+
+fn parse_capabilities(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
 }
 
 /// Whether what the process of this request changes takes set-id bits away. The kernel says so itself with a write, a
@@ -28,12 +61,50 @@ pub(crate) fn takes_set_id(header: &Header) -> bool {
     header.uid != 0
 }
 
-/// Takes the set-id bits of a file away, before its data is changed.
-pub(crate) fn take_set_id(fs: &FileSystem, caller: &Caller, ino: Ino) -> polymux_fs::Result<()> {
-    if let Some(permissions) = without_set_id(&fs.attributes(caller, ino)?) {
-        fs.set_attributes(caller, ino, &SetAttributes { permissions: Some(permissions), ..SetAttributes::default() })?;
+/// Whether a change says nothing at all: the kernel sends that before a write that takes privileges away.
+pub(crate) fn is_empty(change: &AttrChange) -> bool {
+    let AttrChange { mode, uid, gid, size, accessed, modified, handle: _, kills_set_id } = change;
+    !kills_set_id && mode.or(*uid).or(*gid).is_none() && size.is_none() && accessed.or(*modified).is_none()
+}
+
+fn put(fs: &FileSystem, caller: &Caller, ino: Ino, permissions: u32) -> polymux_fs::Result<()> {
+    let change = SetAttributes { permissions: Some(permissions), ..SetAttributes::default() };
+    fs.set_attributes(caller, ino, &change).map(drop)
+}
+
+/// Takes the set-id bits of a file away whose writer announces himself; the answer carries the new mode.
+///
+/// # Errors
+/// `EPERM`: the request comes from somebody who may not change the mode, and no writer is there.
+pub(crate) fn take_set_id_of_writer(fs: &FileSystem, header: &Header, ino: Ino) -> polymux_fs::Result<()> {
+    let caller = caller(header);
+    let attributes = fs.attributes(&caller, ino)?;
+    let Some(permissions) = without_set_id(&attributes, || is_in_group(header, attributes.gid)) else { return Ok(()) };
+    if header.uid != 0 && header.uid != attributes.uid && !fs.is_open_for_changes(ino) {
+        return Err(Errno::EPERM.into());
     }
-    Ok(())
+    put(fs, &caller, ino, permissions)
+}
+
+impl Adapter {
+    /// Takes the set-id bits of a file away, before its data is changed by a request whose answer does not carry the new mode.
+    pub(crate) fn take_set_id_unheard(&self, fs: &FileSystem, header: &Header, ino: Ino) -> polymux_fs::Result<()> {
+        let caller = caller(header);
+        let left = || -> polymux_fs::Result<Option<u32>> {
+            let attributes = fs.attributes(&caller, ino)?;
+            Ok(without_set_id(&attributes, || is_in_group(header, attributes.gid)))
+        };
+        if left()?.is_none() {
+            return Ok(());
+        }
+        self.programs.remove_unheard(ino, || {
+            let removed = left()?.map_or(Ok(()), |left| put(fs, &caller, ino, left));
+            // Before anybody may execute the file again. Nothing waits for the kernel here: what it keeps is marked as outdated,
+            // and no page is touched.
+            self.device.expire_attributes(ino.get());
+            removed
+        })
+    }
 }
 
 #[cfg(test)]
@@ -62,16 +133,41 @@ mod tests {
 
     #[test]
     fn set_id_bits_go_by_the_rules_of_linux() {
-        for (old, new) in [
-            (0o4755, Some(0o755)),
-            (0o6755, Some(0o755)),
-            (0o2755, Some(0o755)),
-            (0o2745, None),
-            (0o6745, Some(0o2745)),
-            (0o1777, None),
+        for (old, of_member, of_others) in [
+            (0o4755, Some(0o755), Some(0o755)),
+            (0o6755, Some(0o755), Some(0o755)),
+            (0o2755, Some(0o755), Some(0o755)),
+            (0o2745, None, Some(0o745)),
+            (0o2767, None, Some(0o767)),
+            (0o6745, Some(0o2745), Some(0o745)),
+            (0o1777, None, None),
         ] {
-            assert_eq!(without_set_id(&with(FileKind::Regular, old)), new, "{old:o}");
+            assert_eq!(without_set_id(&with(FileKind::Regular, old), || true), of_member, "{old:o}");
+            assert_eq!(without_set_id(&with(FileKind::Regular, old), || false), of_others, "{old:o}");
         }
-        assert_eq!(without_set_id(&with(FileKind::Directory, 0o2777)), None);
+        assert_eq!(without_set_id(&with(FileKind::Directory, 0o2777), || false), None);
+    }
+
+    #[test]
+    fn capabilities_are_read_from_the_status_of_a_process() {
+        assert_eq!(parse_capabilities("Name:\tsh\nCapEff:\t000001ffffffffff\n"), Some(0x1ff_ffff_ffff));
+        assert_eq!(parse_capabilities("CapInh:\t0\n"), None);
+    }
+
+    #[test]
+    fn only_a_change_of_nothing_is_empty() {
+        assert!(is_empty(&AttrChange::default()));
+        assert!(is_empty(&AttrChange { handle: Some(1), ..AttrChange::default() }));
+        for change in [
+            AttrChange { mode: Some(0), ..AttrChange::default() },
+            AttrChange { uid: Some(0), ..AttrChange::default() },
+            AttrChange { gid: Some(0), ..AttrChange::default() },
+            AttrChange { size: Some(0), ..AttrChange::default() },
+            AttrChange { accessed: Some(None), ..AttrChange::default() },
+            AttrChange { modified: Some(None), ..AttrChange::default() },
+            AttrChange { kills_set_id: true, ..AttrChange::default() },
+        ] {
+            assert!(!is_empty(&change), "{change:?}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{Setter, opcode};
 
-use crate::wire::answer_header;
+use crate::wire::{answer_header, expiry};
 
 const PATH: &str = "/dev/fuse";
 
@@ -114,6 +114,24 @@ impl Device {
                 Err(error) => {
                     log::error!("the kernel takes no answer of {} bytes to request {unique}: {error}", body.len());
                     return self.answer(unique, Err(Errno::EIO), &[]);
+                }
+            }
+        }
+    }
+
+    /// Tells the kernel that the attributes which it keeps of an inode are outdated; it asks before it uses them again. May be
+    /// called while a request is served: it neither takes the lock of the inode nor touches a page.
+    pub fn expire_attributes(&self, node: u64) {
+        use rustix::io::Errno as Number;
+        let notification = expiry(node);
+        loop {
+            match rustix::io::write(&self.0, &notification) {
+                // The kernel does not keep that inode any more, or the connection is closed.
+                Ok(_) | Err(Number::NOENT | Number::NODEV) => return,
+                Err(Number::INTR | Number::AGAIN) => {}
+                Err(error) => {
+                    log::error!("the kernel is not told that it has old attributes of inode {node}: {error}");
+                    return;
                 }
             }
         }

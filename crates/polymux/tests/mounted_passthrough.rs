@@ -185,6 +185,21 @@ fn a_file_that_is_open_over_the_death_of_the_daemon_stays_where_it_is_and_is_see
     assert!(fs::read(&path).expect("read") == expected);
 }
 
+#[test]
+fn what_is_open_since_before_the_daemon_died_gets_no_set_id_bits() {
+    let Some(mut volume) = start("") else { return };
+    let path = closed_file(&volume, "held", &Random::new(5).bytes(MIB));
+    let file = open(&path);
+    volume.kill_daemon();
+    file.write_all_at(b"after!", 0).expect("the kernel goes on without the daemon");
+    volume.mount();
+    let set = |mode| fs::set_permissions(&path, PermissionsExt::from_mode(mode)).map_err(|error| error.raw_os_error());
+    assert_eq!(set(0o4755), Err(Some(libc::EBUSY)), "nobody would hear of a write that has to take the bits away");
+    assert_eq!(set(0o755), Ok(()));
+    drop(file);
+    wait_until("it may have them when it is closed", || set(0o4755).is_ok());
+}
+
 /// Gives `/dev/fuse` the mode that distributions give it, for as long as this lives.
 struct DeviceForAll(fs::Permissions);
 

@@ -61,9 +61,16 @@ pub(crate) struct IoModes {
     /// Of these, those that may change the object.
     changing: u32,
     through_daemon: u32,
+    /// Of all of them, those that may change the file.
+    writing: u32,
 }
 
 impl IoModes {
+    /// Whether a description may change the file, in whatever way.
+    pub(crate) fn is_open_for_changes(self) -> bool {
+        self.writing > 0
+    }
+
     pub(crate) fn is_passed_through(self) -> bool {
         self.passed > 0
     }
@@ -108,6 +115,7 @@ impl IoModes {
         } else {
             self.through_daemon += 1;
         }
+        self.writing += u32::from(purpose == OpenPurpose::Change);
         mode
     }
 
@@ -121,6 +129,9 @@ impl IoModes {
             }
         } else {
             less(&mut self.through_daemon);
+        }
+        if purpose == OpenPurpose::Change {
+            less(&mut self.writing);
         }
     }
 }

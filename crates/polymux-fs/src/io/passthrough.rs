@@ -33,7 +33,7 @@ const SLOW_SIZE_MAX: u64 = 64 << 20;
 /// Room that a file which may be changed directly is expected to take beyond its holes: as much again, within these limits.
 const GROWTH_MIN: u64 = 1 << 20;
 const GROWTH_MAX: u64 = 64 << 20;
-/// Set-user-id and set-group-id: a direct write would not take them away.
+/// Set-user-id and set-group-id: such a file is changed through the daemon.
 const SET_ID: u32 = 0o6000;
 /// Range nodes of a file that count as used once when it is closed: nobody heard which were.
 const NODES_WARMED_MAX: u64 = 512;
@@ -467,6 +467,12 @@ impl Core {
     /// Whether the kernel may be changing it.
     pub(crate) fn is_changed_directly(&self, ino: Ino) -> bool {
         self.inodes.get(ino).is_some_and(|inode| inode.file().is_some_and(FileState::is_changed_directly))
+    }
+
+    /// Whether the kernel has a description that may change the file.
+    pub(crate) fn is_open_for_changes(&self, ino: Ino) -> bool {
+        let inode = self.inodes.get(ino);
+        inode.as_ref().and_then(|inode| inode.file()).is_some_and(|file| file.passed.lock().modes.is_open_for_changes())
     }
 
     /// Nobody heard what was read and written: the file counts as used once, now.

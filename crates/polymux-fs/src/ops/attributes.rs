@@ -13,6 +13,8 @@ use crate::error::{ErrorKind, Result};
 use crate::inode::{Body, Common, Inode};
 use crate::store::put_xattr;
 
+/// Set-user-id and set-group-id.
+const SET_ID: u32 = 0o6000;
 /// Size that directories report.
 const DIRECTORY_SIZE: u64 = 4096;
 
@@ -72,6 +74,7 @@ impl Core {
         let inode = self.inode(ino)?;
         self.check_answers_at_once(caller, &inode)?;
         self.check_change(caller, &inode, change)?;
+        self.check_new_set_id(&inode, change)?;
         if change.size.is_some() || change.uid.is_some() || change.gid.is_some() {
             self.drop_capabilities(caller, &inode)?;
         }
@@ -148,6 +151,15 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Refuses set-id bits to a file that somebody may still change through a mount that is gone: the kernel sends the request
+    /// that would take them away again to where nobody is.
+    fn check_new_set_id(&self, inode: &Inode, change: &SetAttributes) -> Result<()> {
+        let new = change.permissions.unwrap_or_default() & !inode.common.read().permissions;
+        let Some(file) = inode.file().filter(|_| new & SET_ID != 0) else { return Ok(()) };
+        self.look_for_holder(inode, file)?;
+        if file.is_held_for_changes.load(Ordering::Acquire) { Err(Errno::EBUSY.into()) } else { Ok(()) }
     }
 
     fn set_size(&self, caller: &Caller, inode: &Inode, size: u64, change: &SetAttributes) -> Result<()> {

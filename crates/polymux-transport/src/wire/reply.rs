@@ -16,6 +16,18 @@ pub(crate) fn answer_header(unique: u64, outcome: Result<(), Errno>, body_length
     Writer::new().u32(length).i32(outcome.map_or_else(|errno| -errno.raw(), |()| 0)).u64(unique).finish()
 }
 
+/// Bytes of a notification that an inode changed: its number, and where its data did and how much of it.
+const EXPIRY_LENGTH: usize = ANSWER_HEADER_LENGTH + 24;
+/// `FUSE_NOTIFY_INVAL_INODE`, where answers have their error.
+const EXPIRE_INODE: i32 = 2;
+
+/// The notification that attributes of an inode are outdated. No pages go: the offset is negative.
+pub(crate) fn expiry(node: u64) -> [u8; EXPIRY_LENGTH] {
+    let length = u32::try_from(EXPIRY_LENGTH).expect("it is short");
+    // No request is answered: its number is 0.
+    Writer::new().u32(length).i32(EXPIRE_INODE).u64(0).u64(node).i64(-1).i64(0).finish()
+}
+
 /// Attributes of an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
