@@ -209,3 +209,9 @@ RUNS ?= 50
 .PHONY: test-try
 test-try: dependencies-test
 	POLYMUX_TRY_RUNS=$(RUNS) $(CARGO) test --locked -p polymux --test mounted_try -- --nocapture --test-threads 1
+
+# Volumes of four tiers and 20,000 files lose one of them for good: ROUNDS volumes (30 without it), one to three minutes each.
+.PHONY: test-forget
+test-forget: dependencies-test
+	POLYMUX_FORGET_ROUNDS=$(if $(filter command environment,$(firstword $(origin ROUNDS))),$(ROUNDS),30) POLYMUX_FORGET_FILES=20000 \
+		$(CARGO) test --locked -p polymux --test mounted_forget -- --nocapture --test-threads 1

@@ -129,8 +129,21 @@ pub(crate) struct Core {
     pub(crate) stamp_walks: Mutex<StampWalks>,
     /// The last unmount left no description to be written.
     pub(crate) stamps_were_complete: AtomicBool,
+    /// Files with damaged ranges.
+    pub(crate) damaged_files: Mutex<KnownDamage>,
     /// What recovery did, for `status`.
     pub(crate) recovery_notes: Mutex<VecDeque<String>>,
+}
+
+/// What is known of files with damaged ranges.
+#[derive(Debug, Default)]
+pub(crate) struct KnownDamage {
+    /// Files that had some when they were looked at; they may be whole again.
+    pub(crate) files: std::collections::BTreeSet<Ino>,
+    /// Number of the last inode that was looked at.
+    pub(crate) looked_up_to: u64,
+    /// All were.
+    pub(crate) is_complete: bool,
 }
 
 /// Changes that become durable together.
@@ -288,6 +301,7 @@ impl Core {
             late_stamps: LateStamps::default(),
             stamp_walks: Mutex::default(),
             stamps_were_complete: AtomicBool::new(false),
+            damaged_files: Mutex::default(),
             recovery_notes: Mutex::default(),
         })
     }

@@ -27,8 +27,8 @@ pub enum ErrorKind {
     /// No tier has room.
     #[error("no tier has room")]
     NoSpace,
-    /// The range was lost by a failed sync and not written since (DESIGN section 6).
-    #[error("inode {0}: data was lost by a failed sync")]
+    /// The range was lost by a failed sync or with a forgotten tier and not written since (DESIGN section 6).
+    #[error("inode {0}: data was lost by a failed sync or with a tier")]
     Damaged(Ino),
     /// The metadata store failed.
     #[error(transparent)]

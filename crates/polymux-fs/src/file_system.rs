@@ -1,6 +1,7 @@
 //! The public face: one type, usable without FUSE. What concerns moves is in a file of its own.
 
 mod background;
+mod losses;
 mod moves;
 mod steering;
 

@@ -7,7 +7,9 @@
 //! * Readers hold no lock while they read: they note the map's version and read again if it changed (DESIGN section 7).
 //! * Lock order inside a file: barrier, append, range nodes, record lock, layout.
 
+mod accept;
 mod allocate;
+mod forget_tier;
 mod heat;
 mod holders;
 mod inline;

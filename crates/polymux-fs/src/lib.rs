@@ -90,11 +90,12 @@ pub use rebuild::{
     RebuildSource,
 };
 pub use report::{
-    DEFERRAL_WAIT_CLASSES, DeferralReport, Destination, DrainReport, Explanation, ExtentReport, FileIo, FileLocation,
-    GrowthExplanation, JobId, JobReport, JobState, LaneReport, LiveBandwidth, MeasuredProfile, MoveReason, MoveRefusal,
-    MoveWindow, MoverLimits, MoverPoliteness, MoversState, MovesReport, PassthroughState, PinReport, PlanReport,
-    PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts, SteeredBy, TierFile, TierFiles,
-    TierLoadReport, TierProfile, TierShare, TierState, TierStatus, VolumeStatus, WaitsFor, deferral_wait_ends_ms,
+    DEFERRAL_WAIT_CLASSES, DamagedFiles, DeferralReport, Destination, DrainReport, Explanation, ExtentReport, FileIo,
+    FileLocation, ForgottenTier, GrowthExplanation, JobId, JobReport, JobState, LaneReport, LiveBandwidth, LostFile,
+    MeasuredProfile, MoveReason, MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness, MoversState, MovesReport,
+    PassthroughState, PinReport, PlanReport, PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts,
+    SteeredBy, TierFile, TierFiles, TierLoadReport, TierProfile, TierShare, TierState, TierStatus, VolumeStatus,
+    WaitsFor, deferral_wait_ends_ms,
 };
 pub use store::{
     CheckReport, Description, Field, FieldValue, INVARIANTS, RECORD_KINDS, Violation, check_records, describe_all_anew,

@@ -229,6 +229,43 @@ pub struct ExtentReport {
     pub tier: Option<String>,
 }
 
+/// Files with damaged ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DamagedFiles {
+    /// How many were found.
+    pub count: u64,
+    /// The first of them, by inode number: path from the root of the volume, where there is one.
+    pub listed: Vec<(Ino, Option<Vec<u8>>)>,
+    /// All files of the volume were looked at. Each look goes on where the last one ended.
+    pub is_complete: bool,
+}
+
+/// A file that loses bytes with a tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostFile {
+    /// The file.
+    pub ino: Ino,
+    /// One of its paths from the root of the volume, without a leading slash; `None` where it has no name any more.
+    pub path: Option<Vec<u8>>,
+    /// Its size in bytes once the tier is forgotten.
+    pub size: u64,
+    /// Only the tier knew where the file ends: it may have been longer.
+    pub is_end_known: bool,
+    /// Lost byte ranges, ascending: start and end.
+    pub ranges: Vec<(u64, u64)>,
+    /// No object of the file is left on another tier.
+    pub is_whole: bool,
+}
+
+/// What forgetting a tier came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ForgottenTier {
+    /// Files that let go of an object on the tier.
+    pub files: u64,
+    /// Of these, files of which no object was left.
+    pub whole: u64,
+}
+
 /// Everything `where` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileLocation {

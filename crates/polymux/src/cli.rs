@@ -188,6 +188,8 @@ pub enum TierAction {
         /// Name of the tier
         tier: String,
     },
+    /// Take a tier that is lost out of a mounted volume for good: what lay only there is told first, and is lost
+    Forget(TierForgetArguments),
     /// Move everything off a tier while the volume is in use, so that the tier can be removed
     Drain(TierDrainArguments),
     /// Measure what the devices of tiers can do, mounted or not, and keep that with the volume
@@ -250,6 +252,24 @@ pub struct PinArguments {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `tier forget`.
+#[derive(Debug, clap::Args)]
+pub struct TierForgetArguments {
+    /// Name or mount point of the volume, mounted with --degraded
+    pub volume: String,
+    /// Name of the tier
+    pub tier: String,
+    /// Where the list of lost files goes; default: a new file in the working directory
+    #[arg(long, value_name = "FILE")]
+    pub list: Option<PathBuf>,
+    /// Only write the list
+    #[arg(short = 'n', long, conflicts_with = "yes")]
+    pub no: bool,
+    /// Do it without asking
+    #[arg(short = 'y', long)]
+    pub yes: bool,
 }
 
 /// Arguments of `tier add`.
@@ -461,7 +481,11 @@ pub struct MountArguments {
 #[derive(Debug, clap::Args)]
 pub struct FsckArguments {
     /// Name of the volume, or path of its configuration
-    pub volume: String,
+    #[arg(required_unless_present = "accept")]
+    pub volume: Option<String>,
+    /// Make the lost bytes of files on a mounted volume zeros, so that they can be read again
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["volume", "no", "yes", "online"])]
+    pub accept: Vec<PathBuf>,
     /// Change nothing: tell what is wrong
     #[arg(short = 'n', long, conflicts_with_all = ["yes", "online"])]
     pub no: bool,

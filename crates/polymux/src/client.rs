@@ -53,7 +53,9 @@ fn converse(stream: &UnixStream, request: &Request, on_progress: &mut dyn FnMut(
     let mut reader = BufReader::new(stream);
     loop {
         match next_answer(&mut reader)? {
-            progress @ (Answer::CheckProgress(_) | Answer::MeasureProgress(_)) => on_progress(&progress),
+            progress @ (Answer::CheckProgress(_) | Answer::MeasureProgress(_) | Answer::TierLossPart(_)) => {
+                on_progress(&progress)
+            }
             Answer::Error(text) => return Err(anyhow!(text)),
             answer => return Ok(answer),
         }

@@ -37,6 +37,45 @@ pub fn remove_tier(path: &Path, name: &str) -> Result<()> {
     edit(path, |file, text| without_tier(path, file, text, name))
 }
 
+/// Lists a tier no more that is lost, and takes it out of the rules and options that name it. Does nothing where it is not
+/// listed. A rule that allows no other tier goes.
+pub fn forget_tier(path: &Path, name: &str) -> Result<()> {
+    edit(path, |file, text| {
+        if file.tier.iter().all(|tier| tier.name != name) {
+            return Ok(text.to_owned());
+        }
+        let changed = without_tier(path, file, text, name)?;
+        for rule in &mut file.rule {
+            rule.tiers.iter_mut().for_each(|tiers| tiers.retain(|tier| tier != name));
+        }
+        file.rule.retain(|rule| rule.tiers.as_ref().is_none_or(|tiers| !tiers.is_empty()));
+        if file.options.metadata_copy.as_deref() == Some(name) {
+            file.options.metadata_copy = None;
+        }
+        Ok(changed)
+    })
+}
+
+/// Says on which tier the metadata store is. A second copy that was to be on the same tier is chosen anew.
+pub fn set_metadata_tier(path: &Path, name: &str) -> Result<()> {
+    edit(path, |file, text| {
+        name.clone_into(&mut file.metadata);
+        if file.options.metadata_copy.as_deref() == Some(name) {
+            file.options.metadata_copy = None;
+        }
+        let is_key = |line: &str| line.split('=').next().is_some_and(|key| key.trim() == "metadata");
+        let mut is_done = false;
+        let lines = text.lines().map(|line| {
+            if is_done || !is_key(line) {
+                return format!("{line}\n");
+            }
+            is_done = true;
+            format!("metadata = \"{name}\"\n")
+        });
+        Ok(lines.collect())
+    })
+}
+
 /// Refuses to list a tier no more where what is left would be no configuration: something else names the tier. Nothing is
 /// written.
 pub fn check_removal(path: &Path, name: &str) -> Result<()> {

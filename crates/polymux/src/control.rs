@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use polymux_types::Ino;
 use crate::protocol::{Answer, MovesReport, REQUEST_LENGTH_MAX, Request, TierChange};
 use crate::report::DaemonView;
 use crate::tier_events;
+use crate::tier_forget;
 use crate::tier_measure;
 use crate::tiers::VolatileTiers;
 
@@ -30,6 +31,12 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Time between two lines that say how far something is.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Time between two lines that say that something is still under way.
+const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Lost files told in one line.
+const LOST_FILES_PER_LINE: usize = 256;
 
 /// A socket that is served until the process ends; its name goes when this is dropped.
 pub struct ControlServer {
@@ -131,6 +138,42 @@ fn measure(stream: &UnixStream, view: &DaemonView, tier: &str, millis: u64) -> A
     measured.map_or_else(refused, |report| Answer::TierMeasured(Box::new(report)))
 }
 
+fn losses(stream: &UnixStream, view: &DaemonView, tier: &str) -> Answer {
+    let mut part = Vec::new();
+    let told = view.file_system.files_lost_with(tier, &mut |lost| {
+        part.push(tier_forget::report_of(&lost));
+        if part.len() < LOST_FILES_PER_LINE {
+            return ControlFlow::Continue(());
+        }
+        match send(stream, &Answer::TierLossPart(std::mem::take(&mut part))) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    });
+    let last = told.map_err(anyhow::Error::from).and_then(|()| send(stream, &Answer::TierLossPart(part)));
+    last.map_or_else(refused, |()| Answer::Done)
+}
+
+/// Goes on to the end whether anybody waits for it or not.
+fn forget(stream: &UnixStream, view: &DaemonView, tier: &str) -> Answer {
+    let (sender, receiver) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            // The receiver is there until the end of the scope.
+            let _ = sender.send(tier_events::forget(view, tier));
+        });
+        loop {
+            match receiver.recv_timeout(SIGN_OF_LIFE_INTERVAL) {
+                Ok(changed) => return tier_changed(changed),
+                Err(mpsc::RecvTimeoutError::Timeout) => drop(send(stream, &Answer::TierLossPart(Vec::new()))),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return Answer::Error("the daemon stopped forgetting the tier: its log says why".to_owned());
+                }
+            }
+        }
+    })
+}
+
 fn answer_to(request: &Request, stream: &UnixStream, view: &DaemonView) -> Answer {
     let answered = match request {
         Request::Status => view.status().map(|report| Answer::Status(Box::new(report))),
@@ -162,6 +205,9 @@ fn answer_to(request: &Request, stream: &UnixStream, view: &DaemonView) -> Answe
         }
         Request::ForgetPages { ino } => view.file_system.forget_pages(Ino(*ino)).map(|()| Answer::Done),
         Request::TierMeasure { tier, millis } => return measure(stream, view, tier, *millis),
+        Request::TierLosses { tier } => return losses(stream, view, tier),
+        Request::TierForget { tier } => return forget(stream, view, tier),
+        Request::AcceptLoss { ino } => view.file_system.accept_lost_bytes(Ino(*ino)).map(Answer::LossAccepted),
         Request::TierRemove { tier } => return tier_changed(tier_events::remove(view, tier)),
     };
     answered.unwrap_or_else(|error| Answer::Error(error.to_string()))

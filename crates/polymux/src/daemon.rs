@@ -35,7 +35,7 @@ use crate::control::ControlServer;
 use crate::create;
 use crate::daemonize::{self, Readiness};
 use crate::logging;
-use crate::metadata_copy::Metadata;
+use crate::metadata_copy::{self, Metadata};
 use crate::mount_options::RequestedOptions;
 use crate::mount_table::{MountTable, is_polymux};
 use crate::process_end::{HOLDER_MARK, ProcessEnd};
@@ -121,13 +121,22 @@ struct Mounted {
 
 impl Mounted {
     fn start(registry: &Registry, config_path: &Path, mount_point: &Path, options: &RequestedOptions) -> Result<Self> {
-        let config = VolumeConfig::read(config_path)?;
+        let mut config = VolumeConfig::read(config_path)?;
         registry.make_runtime_directory()?;
         let lock = VolumeLock::take(&registry.lock_path(&config.name), &config.name, mount_point)?;
         let mut warnings = detach_dead_mount(&config.name, mount_point)?;
         check_mount_point(&config, mount_point)?;
         prepare_process();
+        let taken_over = metadata_copy::take_over(&config, config_path, options)?;
+        if let Some((note, changed)) = &taken_over {
+            warnings.push(note.clone());
+            config = changed.clone();
+        }
         let (file_system, metadata) = open_file_system(&config, options, &mut warnings)?;
+        if taken_over.is_some() {
+            // The store is beside it now, and newer.
+            let _ = std::fs::remove_dir_all(config.copy_directory(config.metadata));
+        }
         let file_system = Arc::new(file_system);
         steering_config::apply(&config, &file_system).inspect_err(|_| end(&file_system))?;
         let kernel_options = options.for_kernel(&config);

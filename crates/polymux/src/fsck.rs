@@ -5,6 +5,7 @@
 //! * Without `-y` nothing changes, unless a person at a terminal has seen the findings and said yes.
 //! * For the length of a check every tier is locked, so no daemon can mount the volume meanwhile.
 
+mod accept;
 mod copy;
 mod progress;
 mod report;
@@ -73,8 +74,12 @@ pub fn run(arguments: &FsckArguments) -> ExitCode {
 
 fn check(registry: &Registry, arguments: &FsckArguments) -> Result<u8> {
     let format = output_format(arguments.json);
+    if !arguments.accept.is_empty() {
+        accept::run(registry, &arguments.accept, format)?;
+        return Ok(0);
+    }
     let ended = if arguments.online {
-        Ended::Done(Box::new(ask_daemon(registry, &arguments.volume)?))
+        Ended::Done(Box::new(ask_daemon(registry, volume_of(arguments))?))
     } else {
         offline(registry, arguments)?
     };
@@ -88,6 +93,10 @@ fn check(registry: &Registry, arguments: &FsckArguments) -> Result<u8> {
             Ok(bits::CANCELLED)
         }
     }
+}
+
+fn volume_of(arguments: &FsckArguments) -> &str {
+    arguments.volume.as_deref().expect("the command line has a volume where no file is accepted")
 }
 
 fn ask_daemon(registry: &Registry, volume: &str) -> Result<FsckReport> {
@@ -107,7 +116,7 @@ fn ask_daemon(registry: &Registry, volume: &str) -> Result<FsckReport> {
 }
 
 fn offline(registry: &Registry, arguments: &FsckArguments) -> Result<Ended> {
-    let path = registry.config_path(&VolumeReference::parse(&arguments.volume))?;
+    let path = registry.config_path(&VolumeReference::parse(volume_of(arguments)))?;
     let config = VolumeConfig::read(&path)?;
     if client::ask(registry, &config.name, &Request::Status)?.is_some() {
         bail!("volume `{}` is mounted: unmount it, or look at it with --online", config.name);

@@ -48,6 +48,7 @@ mod steering_config;
 mod steering_view;
 mod tier_admin;
 mod tier_events;
+mod tier_forget;
 mod tier_measure;
 mod tiers;
 mod top;
@@ -130,6 +131,7 @@ fn run(verb: Verb) -> Result<()> {
         }
         Verb::Tier { action: TierAction::Add(arguments) } => tier_admin::add(&registry()?, &arguments),
         Verb::Tier { action: TierAction::Remove { volume, tier } } => tier_admin::remove(&registry()?, &volume, &tier),
+        Verb::Tier { action: TierAction::Forget(arguments) } => tier_forget::run(&registry()?, &arguments),
         Verb::Tier { action: TierAction::List { volume, json } } => {
             tier_admin::list(&registry()?, &volume, output_format(json))
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_fs::{Access, TierMember, TierPresence, VolumeError};
+use polymux_fs::{Access, MissingTiers, TierMember, TierPresence, VolumeError};
 use polymux_meta::{
     CopyDescription, CopyState, CopyWorth, LogStore, OpenMode, StoreError, WindowPlace, describe_copy,
     restore_from_copy,
@@ -22,9 +22,11 @@ use polymux_meta::{
 use polymux_tier::Guarantee;
 
 use crate::config::{NO_COPY, VolumeConfig};
+use crate::config_edit;
 use crate::metadata;
 use crate::mount_options::{MetadataSource, RequestedOptions};
 use crate::protocol::{MetadataCopyReport, MetadataStoreReport};
+use crate::tiers;
 
 /// The metadata store of a mounted volume.
 pub struct Metadata {
@@ -170,6 +172,34 @@ fn copy_tier(config: &VolumeConfig, members: &[TierMember]) -> Result<usize, Str
     used.or(candidates.first())
         .copied()
         .ok_or_else(|| "no other durable tier is on a file system of its own".to_owned())
+}
+
+/// Where the volume is to start from its second copy and its metadata tier is not there at all: makes the tier that has the copy
+/// the metadata tier, in the configuration first. Returns what there is to say about that, and the configuration as it is then.
+///
+/// # Errors
+/// There is no copy to start from, or the configuration cannot be written.
+pub fn take_over(
+    config: &VolumeConfig,
+    path: &Path,
+    options: &RequestedOptions,
+) -> Result<Option<(String, VolumeConfig)>> {
+    let is_asked = options.metadata_source == Some(MetadataSource::SecondCopy)
+        && options.missing == Some(MissingTiers::Degraded)
+        && options.access != Some(Access::ReadOnly);
+    if !is_asked {
+        return Ok(None);
+    }
+    let members = tiers::open_all(config, Access::ReadWrite)?;
+    let lost = &members[config.metadata];
+    if matches!(lost.presence, TierPresence::Present(_)) {
+        return Ok(None);
+    }
+    let (tier, _) = newest_copy(config)?;
+    let name = &config.tiers[tier].name;
+    config_edit::set_metadata_tier(path, name)?;
+    let note = format!("metadata tier `{}` is missing: tier `{name}` is the metadata tier from now on", lost.name);
+    Ok(Some((note, VolumeConfig::read(path)?)))
 }
 
 /// Makes the store from its second copy. Returns what there is to say about that.

@@ -130,6 +130,21 @@ pub enum Request {
         /// Inode number.
         ino: u64,
     },
+    /// Tell which files lose bytes with a tier that is lost.
+    TierLosses {
+        /// Its name.
+        tier: String,
+    },
+    /// Take a tier that is lost out of the volume for good.
+    TierForget {
+        /// Its name.
+        tier: String,
+    },
+    /// Make the damaged ranges of a file zeros.
+    AcceptLoss {
+        /// Inode number.
+        ino: u64,
+    },
     /// Take a tier that holds nothing out of the volume.
     TierRemove {
         /// Its name.
@@ -179,7 +194,12 @@ pub enum Answer {
     CheckProgress(CheckProgressReport),
     /// To [`Request::Fsck`].
     Fsck(Box<FsckReport>),
-    /// To [`Request::TierAdd`] and [`Request::TierRemove`]: it is done.
+    /// To [`Request::TierLosses`], any number of times before the answer itself; with no file in it, a sign of life of
+    /// [`Request::TierForget`].
+    TierLossPart(Vec<LostFileReport>),
+    /// To [`Request::AcceptLoss`]: byte ranges that are zeros now, start and end.
+    LossAccepted(Vec<(u64, u64)>),
+    /// To [`Request::TierAdd`], [`Request::TierForget`] and [`Request::TierRemove`]: it is done.
     TierChanged(TierChange),
     /// To [`Request::TierMeasure`], any number of times before the answer itself.
     MeasureProgress(MeasureProgressReport),
@@ -206,6 +226,23 @@ impl From<&CheckProgress> for CheckProgressReport {
     fn from(progress: &CheckProgress) -> Self {
         Self { pass: progress.pass, name: progress.name.to_owned(), done: progress.done }
     }
+}
+
+/// A file that loses bytes with a tier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostFileReport {
+    /// Inode number.
+    pub ino: u64,
+    /// One of its paths within the volume, what acts on a terminal escaped; `None` where it has no name any more.
+    pub path: Option<String>,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Only the tier knew where the file ends: it may have been longer.
+    pub end_unknown: bool,
+    /// Nothing of it is left.
+    pub whole: bool,
+    /// Lost byte ranges: start and end.
+    pub ranges: Vec<(u64, u64)>,
 }
 
 /// A tier that joined or left.
@@ -271,6 +308,9 @@ pub struct StatusReport {
     pub transactions_committed: u64,
     /// Last durable transaction of this mount.
     pub transactions_durable: u64,
+    /// Files with lost bytes.
+    #[serde(default)]
+    pub damaged: DamagedFilesReport,
     /// What recovery did at this mount; empty after a clean stop.
     pub recovery: Vec<String>,
     /// What was noticed while mounting.
@@ -280,6 +320,17 @@ pub struct StatusReport {
     /// Blocks that move between tiers.
     #[serde(default)]
     pub moves: MovesSummary,
+}
+
+/// Files with lost bytes in a [`StatusReport`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedFilesReport {
+    /// How many were found.
+    pub files: u64,
+    /// Paths of the first ones within the volume, what acts on a terminal escaped.
+    pub listed: Vec<String>,
+    /// All files of the volume were looked at; each status looks at more.
+    pub complete: bool,
 }
 
 /// The metadata store in a [`StatusReport`].

@@ -20,6 +20,10 @@ use crate::protocol::{
     DeferralReport, ExtentReport, LaneReport, ProfileReport, ShareReport, SpaceReport, StatusReport, TierFileReport,
     TierFilesReport, TierReport, WaitClass, WhereReport,
 };
+use crate::tier_forget;
+
+/// Files with lost bytes that a status names.
+const DAMAGED_LISTED_MAX: usize = 10;
 
 /// What a daemon knows beside its file system.
 pub struct DaemonView {
@@ -89,6 +93,7 @@ impl DaemonView {
             stamps_late: status.stamps_late,
             transactions_committed: status.transactions_committed,
             transactions_durable: status.transactions_durable,
+            damaged: tier_forget::damaged_report(&self.file_system.damaged_files(DAMAGED_LISTED_MAX)?),
             recovery: self.metadata.recovery.iter().cloned().chain(status.recovery).collect(),
             warnings: self.warnings.clone(),
             counters: to_map(status.counters),

@@ -8,8 +8,8 @@ use crate::cli::OutputFormat;
 use crate::client;
 use crate::output::{self, Table};
 use crate::protocol::{
-    Answer, DeferralReport, DrainReport, MetadataCopyReport, MetadataStoreReport, MovesSummary, Request, StatusReport,
-    TierReport,
+    Answer, DamagedFilesReport, DeferralReport, DrainReport, MetadataCopyReport, MetadataStoreReport, MovesSummary,
+    Request, StatusReport, TierReport,
 };
 use crate::registry::Registry;
 
@@ -97,7 +97,23 @@ fn render(report: &StatusReport) -> String {
     lines.extend(reasons.map(|(name, reason)| format!("  tier {name}: {reason}")));
     lines.extend(report.warnings.iter().map(|warning| format!("  warning: {warning}")));
     lines.extend(report.recovery.iter().map(|note| format!("  recovery: {note}")));
+    lines.extend(damaged_lines(&report.name, &report.damaged));
     lines.join("\n")
+}
+
+/// Files with lost bytes, and what to do about them; nothing where there are none.
+fn damaged_lines(volume: &str, damaged: &DamagedFilesReport) -> Vec<String> {
+    if damaged.files == 0 {
+        return Vec::new();
+    }
+    let so_far = if damaged.complete { "" } else { " so far" };
+    let mut lines = vec![format!(
+        "  lost bytes: in {}{so_far}; `polymux fsck --online {volume}` names all, `polymux fsck --accept FILE...` makes lost \
+         bytes zeros",
+        output::files(damaged.files)
+    )];
+    lines.extend(damaged.listed.iter().map(|path| format!("    {path}")));
+    lines
 }
 
 /// The longest that anything made way for reads and syncs, with its tier; nothing where nothing did.

@@ -229,6 +229,11 @@ pub fn check_options(options: &OptionsEntry) -> std::result::Result<(), (&'stati
     Ok(())
 }
 
+/// Makes the policy and the rules of a configuration those of the volume.
+pub fn apply_rules(config: &VolumeConfig, file_system: &FileSystem) -> Result<()> {
+    Ok(file_system.set_steering(config.steering.policy(), &config.steering.rules)?)
+}
+
 /// Hands everything that steers movement to a volume that was just mounted.
 pub fn apply(config: &VolumeConfig, file_system: &Arc<FileSystem>) -> Result<()> {
     file_system.set_steering(config.steering.policy(), &config.steering.rules)?;

@@ -90,6 +90,33 @@ pub fn remove(view: &DaemonView, name: &str) -> Result<TierChange> {
     Ok(TierChange { done: format!("tier `{name}` left volume `{}`", config.name), warnings })
 }
 
+/// Takes a tier that is lost out of the volume, and out of its configuration with all that names it.
+pub fn forget(view: &DaemonView, name: &str) -> Result<TierChange> {
+    let _one_at_a_time = EVENT.lock();
+    let volume = view.config.read().name.clone();
+    let unlist = || config_edit::forget_tier(&view.config_path, name).map_err(|error| format!("{error:#}"));
+    let forgotten = view.file_system.forget_tier(name, unlist);
+    let config = VolumeConfig::read(&view.config_path)?;
+    if config.tiers.iter().all(|tier| tier.name != name) {
+        steering_config::apply_rules(&config, &view.file_system)?;
+        *view.config.write() = config;
+    }
+    let forgotten = forgotten?;
+    let mut warnings = Vec::new();
+    for pin in view.file_system.pins()?.into_iter().filter(|pin| pin.tier == name) {
+        if let Err(error) = view.file_system.pin_to_tier(pin.ino, None) {
+            warnings.push(format!("the pin of inode {} to tier `{name}` stays: {error}", pin.ino));
+        }
+    }
+    let done = format!(
+        "tier `{name}` is forgotten: {} had data there, {} of them nowhere else",
+        crate::output::files(forgotten.files),
+        forgotten.whole
+    );
+    log::warn!("volume {volume}: {done}");
+    Ok(TierChange { done, warnings })
+}
+
 /// What was removed from a tier a moment ago may not be gone yet, because the kernel tells late that a file is closed.
 const REMOVAL_WAIT_MAX: Duration = Duration::from_secs(5);
 const REMOVAL_RETRY: Duration = Duration::from_millis(100);

@@ -130,7 +130,10 @@ pub fn render(file: &Path, report: &WhereReport, detail: ExtentDetail) -> String
     }
     let damaged = report.damaged.iter();
     lines.extend(damaged.map(|(offset, length)| {
-        format!("  damaged: {length} bytes at {offset} were lost by a failed sync and not written since")
+        format!(
+            "  damaged: {length} bytes at {offset} were lost by a failed sync or with a tier, and not written since: \
+                 `polymux fsck --accept FILE` makes them zeros"
+        )
     }));
     lines.join("\n")
 }

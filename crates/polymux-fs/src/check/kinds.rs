@@ -180,7 +180,7 @@ pub(super) static DAMAGED_BEYOND: FindingKind =
     error("damaged-beyond", "a damaged range lies beyond the end of its file", "it is cut off");
 pub(super) static DATA_DAMAGED: FindingKind = note(
     "data-damaged",
-    "bytes of a file were lost by a failed sync, and read as an error until they are written",
+    "bytes of a file were lost by a failed sync or with a forgotten tier, and read as an error until they are written",
     "nothing",
 );
 pub(super) static DISOWNED_EMPTY: FindingKind =

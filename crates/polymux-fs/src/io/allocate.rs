@@ -91,7 +91,7 @@ impl Core {
         runs.iter().filter_map(part).collect()
     }
 
-    fn punch_range(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
+    pub(super) fn punch_range(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
         for part in self.parts(file, start, end) {
             let handle = self.tiers.by_id(part.entry.tier)?;
             let reference = reference_of(&part.entry);

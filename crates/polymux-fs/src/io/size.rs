@@ -157,7 +157,7 @@ impl Core {
 
     /// Bytes that a failed sync lost beyond what is now the end of the file are not part of it any more; where it grows again,
     /// they are as good as any others. What cannot be logged stays damaged: an error where zeros are is no lost byte.
-    fn forget_damage_beyond(&self, inode: &Inode, file: &FileState, size: u64) {
+    pub(super) fn forget_damage_beyond(&self, inode: &Inode, file: &FileState, size: u64) {
         let before = file.layout.read().damaged.clone();
         let mut left = before.clone();
         cut_damage(&mut left, size);

@@ -86,6 +86,7 @@ impl Core {
             return Ok(());
         }
         let (start, end) = written.unwrap_or((0, file.size()));
+        self.damaged_files.lock().files.insert(inode.ino);
         self.transact(&[inode], |transaction| {
             if inode.lifecycle.lock().gone {
                 return Ok(());

@@ -64,7 +64,10 @@ impl Core {
     pub(crate) fn drain(&self, name: &str) -> std::result::Result<TierId, VolumeError> {
         let handle = self.tier_that_may_go(name)?;
         if handle.present().is_none() {
-            return Err(VolumeError::TierRefused(format!("tier `{name}` is missing, so nothing can be taken off it")));
+            return Err(VolumeError::TierRefused(format!(
+                "tier `{name}` is missing, so nothing can be taken off it: bring it back, or let `polymux tier forget` give \
+                 up what is on it"
+            )));
         }
         let available = self.tiers.space_of(|tier| tier.id != handle.id && !tier.is_failing()).available;
         let needed = self.bytes_to_drain(&handle, available)?;

@@ -68,6 +68,9 @@ impl Core {
         let found = self.metadata.tiers()?.into_iter().find(|(id, _)| *id == away.id);
         let (id, record) = found.ok_or_else(|| Error::corrupted("the tier table", "a tier has no record"))?;
         let standing = record.standing;
+        if standing == TierStanding::Forgotten {
+            return Err(VolumeError::TierRefused(format!("tier `{}` is being forgotten", away.name)));
+        }
         let volume = read_volume(&self.metadata, &self.name)?;
         let epoch = self.metadata.epoch()?.ok_or_else(|| Error::corrupted("the epoch record", "it is missing"))?;
         let source = away.source();

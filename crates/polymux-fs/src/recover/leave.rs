@@ -20,13 +20,13 @@ use crate::space::TierHandle;
 use crate::store::{InodeBody, TierRecord, TierStanding};
 use crate::volume::VolumeError;
 
-type EventResult<T> = std::result::Result<T, VolumeError>;
+pub(super) type EventResult<T> = std::result::Result<T, VolumeError>;
 
-fn refused(reason: impl Into<String>) -> VolumeError {
+pub(super) fn refused(reason: impl Into<String>) -> VolumeError {
     VolumeError::TierRefused(reason.into())
 }
 
-fn busy(reason: impl Into<String>) -> VolumeError {
+pub(super) fn busy(reason: impl Into<String>) -> VolumeError {
     VolumeError::TierBusy(reason.into())
 }
 
@@ -128,7 +128,7 @@ impl Core {
     }
 
     /// Nothing is moved to or off a tier that left.
-    fn end_moves_of(&self, handle: &TierHandle) {
+    pub(super) fn end_moves_of(&self, handle: &TierHandle) {
         self.cancel_moves_to(handle);
         let now = self.clock.elapsed();
         let (to, away) = (Destination::To(handle.id), Destination::AwayFrom(handle.id));
@@ -158,6 +158,13 @@ impl Core {
         let files = self.files_on(handle.id)?;
         if files.named > 0 {
             let files = counted(files.named + files.nameless);
+            if handle.present().is_none() {
+                return Err(refused(format!(
+                    "tier `{}` is missing and holds data of {files}: bring it back and drain it, or let `polymux tier \
+                     forget` give up what is on it",
+                    handle.name
+                )));
+            }
             return Err(refused(format!("tier `{}` still holds data of {files}: drain it first", handle.name)));
         }
         if files.nameless > 0 {
@@ -216,7 +223,7 @@ impl Core {
     }
 
     /// Changes how far a tier belongs to the volume, durably wherever the volume can be started from.
-    fn put_standing(&self, id: TierId, standing: TierStanding) -> Result<()> {
+    pub(super) fn put_standing(&self, id: TierId, standing: TierStanding) -> Result<()> {
         let change = |record: Option<TierRecord>| record.map(|record| TierRecord { standing, ..record });
         let sequence = self.change_tier_record(id, change)?;
         self.flush_through_copy(sequence)

@@ -6,6 +6,7 @@ use polymux_meta::{Batch, CopySync, Sequence};
 use polymux_tier::{CleanStamp, Label, TierError};
 use polymux_types::{Clock, Epoch, Ino, TierId};
 
+use super::forget::FORGOTTEN;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::space::{Purpose, TierHandle, TierSet};
@@ -58,6 +59,7 @@ pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<
         core.forget_tiers(&unlisted)?;
         core.raise_epoch(epoch.epoch, &labels)?;
         core.run_passes(!was_clean)?;
+        core.go_on_forgetting()?;
     }
     Ok(core)
 }
@@ -91,7 +93,9 @@ fn match_tiers(
                 record.name
             )));
         }
-        unlisted.push(*id);
+        if record.standing != TierStanding::Forgotten {
+            unlisted.push(*id);
+        }
     }
     let mut matched = Vec::with_capacity(members.len());
     for member in members {
@@ -105,7 +109,18 @@ fn match_tiers(
         let record = TierRecord { standing: record.standing.when_listed(), ..record.clone() };
         matched.push(Matched { id: *id, record, member, label: None });
     }
+    for (id, record) in &records {
+        if record.standing == TierStanding::Forgotten && !is_listed_name(&matched, &record.name) {
+            let presence = TierPresence::Missing(FORGOTTEN.to_owned());
+            let member = TierMember::new(record.name.clone(), presence);
+            matched.push(Matched { id: *id, record: record.clone(), member, label: None });
+        }
+    }
     Ok((matched, unlisted))
+}
+
+fn is_listed_name(matched: &[Matched], name: &str) -> bool {
+    matched.iter().any(|tier| tier.record.name == name)
 }
 
 /// Reads the label of a tier and compares it with what is recorded.
@@ -119,6 +134,7 @@ pub(super) fn check_label(
     let present = match &tier.member.presence {
         TierPresence::Present(present) => present,
         TierPresence::Missing(_) if missing == MissingTiers::Degraded => return Ok(()),
+        TierPresence::Missing(_) if tier.record.standing == TierStanding::Forgotten => return Ok(()),
         TierPresence::Missing(reason) => return Err(VolumeError::TierMissing { name, reason: reason.clone() }),
     };
     let label = match present.read_label() {
@@ -154,7 +170,7 @@ fn handle_of(tier: Matched, metadata_tier: Option<&str>, clock: std::sync::Arc<d
     let holds_metadata = metadata_tier == Some(tier.member.name.as_str());
     let purpose = if holds_metadata { Purpose::DataAndMetadata } else { Purpose::Data };
     let handle = TierHandle::new(tier.id, tier.member, purpose, clock);
-    handle.set_draining(tier.record.standing == TierStanding::Draining);
+    handle.set_draining(matches!(tier.record.standing, TierStanding::Draining | TierStanding::Forgotten));
     handle
 }
 

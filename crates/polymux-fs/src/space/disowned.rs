@@ -63,6 +63,11 @@ impl DisownedQueue {
         self.pending.lock().range((tier, ObjectId(0), 0)..).next().is_some_and(|((of, ..), _)| *of == tier)
     }
 
+    /// Drops what is to be freed on a tier that left without it.
+    pub(crate) fn forget_tier(&self, tier: TierId) {
+        self.pending.lock().retain(|(of, ..), _| *of != tier);
+    }
+
     /// Puts a record back that could not be carried out; one that was added for the same bytes meanwhile stays.
     fn put_back(&self, record: DisownedRecord, sequence: Sequence) {
         self.pending.lock().entry((record.tier, record.object, record.start)).or_insert((record, sequence));

@@ -283,6 +283,7 @@ fn tier(record: &TierRecord) -> Vec<Field> {
         TierStanding::Draining => "draining",
         TierStanding::Joining => "joining",
         TierStanding::Leaving => "leaving",
+        TierStanding::Forgotten => "forgotten",
     };
     vec![
         ("name", bytes(record.name.as_bytes())),

@@ -52,20 +52,22 @@ pub(crate) enum TierStanding {
     Joining,
     /// It is being removed and holds nothing. It belongs to the volume as long as the configuration lists it.
     Leaving,
+    /// It is lost for good, and files let go of it. It still belongs to the volume as long as the configuration lists it.
+    Forgotten,
 }
 
 impl TierStanding {
     /// What the standing is where the configuration lists the tier: what was under way is finished, or was not begun.
     pub(crate) fn when_listed(self) -> Self {
         match self {
-            Self::InService | Self::Joining => Self::InService,
+            Self::InService | Self::Joining | Self::Forgotten => Self::InService,
             Self::Draining | Self::Leaving => Self::Draining,
         }
     }
 
     /// Whether a configuration that does not list the tier is right.
     pub(crate) fn may_be_unlisted(self) -> bool {
-        matches!(self, Self::Joining | Self::Leaving)
+        matches!(self, Self::Joining | Self::Leaving | Self::Forgotten)
     }
 }
 
@@ -129,6 +131,7 @@ impl TierRecord {
             TierStanding::Draining => Some(1),
             TierStanding::Joining => Some(2),
             TierStanding::Leaving => Some(3),
+            TierStanding::Forgotten => Some(4),
         };
         let mut writer = Writer::new(if state.is_some() { VERSION_STATE } else { VERSION });
         writer.bytes(self.name.as_bytes()).u64(self.instance).u64(self.epoch.0);
@@ -149,6 +152,7 @@ impl TierRecord {
                 1 => TierStanding::Draining,
                 2 => TierStanding::Joining,
                 3 => TierStanding::Leaving,
+                4 => TierStanding::Forgotten,
                 _ => return Err(reader.invalid("it is in no known state")),
             },
         };
@@ -173,8 +177,8 @@ mod tests {
             let epoch = EpochRecord { epoch: Epoch(7), raising, shutdown };
             assert_eq!(EpochRecord::decode(&epoch.encode()).unwrap(), epoch);
         }
-        for standing in [TierStanding::InService, TierStanding::Draining, TierStanding::Joining, TierStanding::Leaving]
-        {
+        let standings = [TierStanding::InService, TierStanding::Draining, TierStanding::Joining, TierStanding::Leaving];
+        for standing in standings.into_iter().chain([TierStanding::Forgotten]) {
             let tier = TierRecord { name: "fast".to_owned(), instance: 1 << 60, epoch: Epoch(2), standing };
             assert_eq!(TierRecord::decode(TierId(0), &tier.encode()).unwrap(), tier);
         }
@@ -192,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_tier_in_an_unknown_state_is_refused() {
-        for state in [0, 4, 255] {
+        for state in [0, 5, 255] {
             let mut writer = Writer::new(VERSION_STATE);
             writer.bytes(b"fast").u64(1 << 60).u64(2).u8(state);
             assert!(TierRecord::decode(TierId(0), &writer.finish()).is_err(), "{state}");

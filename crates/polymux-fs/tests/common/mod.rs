@@ -23,8 +23,9 @@ pub use delegate::{Hook, HookedTier, Verdict};
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub use hooked_store::{HookedStore, StoreHook};
 use polymux_fs::{
-    Attributes, Caller, CheckMode, FileKind, FileSystem, HandleId, MountOptions, NewVolume, OpenOptions, Parts,
-    Progress, RebuildReport, RebuildSource, TierMember, TierPresence, VolumeError, WriteOrigin,
+    Attributes, Caller, CheckMode, FileKind, FileSystem, ForgottenTier, HandleId, MissingTiers, MountOptions,
+    NewVolume, OpenOptions, Parts, Progress, RebuildReport, RebuildSource, TierMember, TierPresence, VolumeError,
+    WriteOrigin,
 };
 use polymux_meta::MetadataStore;
 use polymux_sim::{MemoryStore, MemoryTier};
@@ -139,6 +140,23 @@ impl Volume {
             self.configuration.lock().retain(|listed| *listed != index);
             Ok(())
         })
+    }
+
+    /// Forgets a tier and takes it out of the configuration.
+    pub fn forget_tier(&self, index: usize) -> Result<ForgottenTier, VolumeError> {
+        self.fs().forget_tier(&self.names[index], || {
+            self.configuration.lock().retain(|listed| *listed != index);
+            Ok(())
+        })
+    }
+
+    /// Unmounts, takes a tier away and mounts without it.
+    pub fn lose_tier(&mut self, index: usize) {
+        self.unmount().expect("the volume unmounts");
+        self.set_missing(index, true);
+        self.options.missing = MissingTiers::Degraded;
+        self.mount().expect("the volume mounts degraded");
+        self.options.missing = MissingTiers::Refuse;
     }
 
     /// A tier with what stands in front of it.

@@ -161,6 +161,13 @@ fn text(report: &FsckReport) -> String {
     if all > told {
         lines.push(format!("... and {} more", all - told));
     }
+    if report.counts.contains_key("data-damaged") {
+        lines.push(
+            "lost bytes are an error until they are overwritten or their file is deleted; `polymux fsck --accept FILE...` on \
+             the mounted volume makes them zeros"
+                .to_owned(),
+        );
+    }
     lines.extend(report.recovery.iter().map(|note| output::one_line(note)));
     if report.unclean && report.mode == "report" {
         lines.push("the volume was not unmounted in order: the next mount recovers it".to_owned());

@@ -1,0 +1,30 @@
+//! The damaged ranges of a file become zeros, because somebody who knows of the loss said so (docs/design/0027).
+
+use std::sync::atomic::Ordering;
+
+use crate::core::Core;
+use crate::error::Result;
+use crate::inode::{FileState, Inode};
+
+impl Core {
+    /// Makes the damaged ranges of a file zeros. Returns them: start and end.
+    pub(crate) fn accept_damage(&self, inode: &Inode, file: &FileState) -> Result<Vec<(u64, u64)>> {
+        self.ensure_size(inode, file)?;
+        let ranges = {
+            let _alone = file.lock_alone();
+            let _append = file.append.lock();
+            self.see_direct_changes(inode, file)?;
+            let ranges = file.layout.read().damaged.clone();
+            let size = file.size();
+            for (start, end) in &ranges {
+                self.punch_range(inode, file, *start, (*end).min(size))?;
+            }
+            self.forget_damage_beyond(inode, file, size);
+            file.blocks_stale.store(true, Ordering::Release);
+            file.pages_stale.store(true, Ordering::Release);
+            ranges
+        };
+        self.sync_file(inode, file)?;
+        Ok(ranges)
+    }
+}

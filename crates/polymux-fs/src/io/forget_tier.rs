@@ -1,0 +1,250 @@
+//! A file lets go of a tier that is lost for good (docs/design/0027).
+//!
+//! What is true here:
+//! * A lost range is a damaged range: it reads as EIO until it is written, cut off or accepted. Blocks that the lost tier owned
+//!   become holes of the map, or, where one object is left, part of that object.
+//! * A file whose only object is lost gets a new one of its size without a byte of data, made and durable before the record
+//!   names it: a file without objects would be empty or inline.
+//! * Where only the lost tier knew the end of a file, the file is one block longer than its last known byte, and that block is
+//!   damaged: whoever reads to the end meets the error.
+//! * Each file is one transaction, so a crash leaves it as it was or as it will be.
+
+use std::sync::atomic::Ordering;
+
+use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{Errno, Ino, TierId};
+
+use super::layout_change::Company;
+use super::{block_after, start_of};
+use crate::blockmap::{END, MapChange, Owner};
+use crate::core::{Core, Transaction};
+use crate::error::{ErrorKind, Result};
+use crate::inode::{FileState, Inode, Layout, reference_of};
+use crate::placement::Request;
+use crate::report::LostFile;
+use crate::store::ObjectEntry;
+
+/// Whether the end of a file is known without the lost tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Known,
+    Unknown,
+}
+
+/// What a file loses with a tier.
+struct Loss {
+    /// Size of the file from then on, in bytes.
+    size: u64,
+    /// Lost byte ranges, ascending: start and end.
+    ranges: Vec<(u64, u64)>,
+    /// No object of the file is left.
+    is_whole: bool,
+}
+
+impl Loss {
+    fn of(layout: &Layout, slot: u8, size: u64, end: End) -> Self {
+        let runs = layout.map.runs(0, END);
+        let lost = || runs.iter().filter(|run| run.owner == Some(Owner::Slot(slot)));
+        let mut ranges = Vec::new();
+        let mut size_after = size;
+        if end == End::Unknown {
+            let tail = lost().filter(|run| run.end == END).map(|run| start_of(run.start)).next_back();
+            let known = size.max(tail.unwrap_or(0)).next_multiple_of(BLOCK_SIZE);
+            size_after = known + BLOCK_SIZE;
+            ranges.push((size.min(known), size_after));
+        }
+        ranges.extend(lost().map(|run| (start_of(run.start), start_of(run.end).min(size_after))));
+        ranges.retain(|(start, end)| start < end);
+        ranges.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
+        for (start, end) in ranges {
+            match merged.last_mut() {
+                Some((_, last)) if start <= *last => *last = (*last).max(end),
+                _ => merged.push((start, end)),
+            }
+        }
+        Self { size: size_after, ranges: merged, is_whole: layout.objects.len() == 1 }
+    }
+}
+
+impl Core {
+    /// What a file loses with a tier, its path left out; `None` where it has no object there, or loses no byte.
+    pub(crate) fn loss_of_file(&self, inode: &Inode, file: &FileState, tier: TierId) -> Result<Option<LostFile>> {
+        let end = self.end_without(inode, file, tier)?;
+        let loss = {
+            let layout = file.layout.read();
+            layout.slot_of(tier).map(|slot| Loss::of(&layout, slot, file.size(), end))
+        };
+        let Some(loss) = loss.filter(|loss| !loss.ranges.is_empty()) else { return Ok(None) };
+        Ok(Some(LostFile {
+            ino: inode.ino,
+            path: None,
+            size: loss.size,
+            is_end_known: end == End::Known,
+            ranges: loss.ranges,
+            is_whole: loss.is_whole,
+        }))
+    }
+
+    /// Finds out the size as far as that can be done without a tier.
+    fn end_without(&self, inode: &Inode, file: &FileState, tier: TierId) -> Result<End> {
+        let Err(error) = self.ensure_size(inode, file) else { return Ok(End::Known) };
+        if !error.is_about_tier() {
+            return Err(error);
+        }
+        match file.layout.read().extender() {
+            _ if file.size_known.load(Ordering::Acquire) => Ok(End::Known),
+            None => Ok(End::Known),
+            Some((_, entry)) if entry.tier == tier => Ok(End::Unknown),
+            Some(_) => Err(error),
+        }
+    }
+
+    /// Makes the object that a file gets whose only one lies on a lost tier; `None` where it needs none. It has to be durable
+    /// before [`Core::let_go_of_tier`] names it.
+    pub(crate) fn make_heir(&self, inode: &Inode, file: &FileState, tier: TierId) -> Result<Option<ObjectEntry>> {
+        let end = self.end_without(inode, file, tier)?;
+        let size = {
+            let layout = file.layout.read();
+            let Some(slot) = layout.slot_of(tier).filter(|_| layout.objects.len() == 1) else { return Ok(None) };
+            Loss::of(&layout, slot, file.size(), end).size
+        };
+        if size == 0 {
+            return Ok(None);
+        }
+        let request = Request { length: 1, file_end: size, partial: false, except: Some(tier) };
+        let mut refusal = ErrorKind::NoSpace.into();
+        for candidate in self.place_or_reclaim(inode, &request)? {
+            let made = self.make_object(inode, candidate).and_then(|entry| {
+                self.tiers.by_id(candidate)?.run(|tier| tier.truncate(reference_of(&entry), size))?;
+                Ok(entry)
+            });
+            match made {
+                Ok(entry) => return Ok(Some(entry)),
+                Err(error) => refusal = error,
+            }
+        }
+        Err(refusal)
+    }
+
+    /// Removes an object that [`Core::make_heir`] made and no record names.
+    pub(crate) fn remove_heir(&self, entry: &ObjectEntry) -> Result<()> {
+        self.tiers.by_id(entry.tier)?.run(|tier| tier.remove(reference_of(entry)))
+    }
+
+    /// Takes the object on a lost tier off a file. `heir` is what [`Core::make_heir`] made for it. Returns whether the heir is
+    /// the file's now.
+    pub(crate) fn let_go_of_tier(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        tier: TierId,
+        heir: Option<&ObjectEntry>,
+    ) -> Result<bool> {
+        let end = self.end_without(inode, file, tier)?;
+        let _alone = file.lock_alone();
+        let _append = file.append.lock();
+        let Some(lost) = file.layout.read().slot_of(tier) else { return Ok(false) };
+        if file.is_passed_through() || inode.lifecycle.lock().gone {
+            return Err(Errno::EBUSY.into());
+        }
+        let kept: Vec<(u8, ObjectEntry)> = {
+            let layout = file.layout.read();
+            (0_u8..).zip(layout.objects.iter().copied()).filter(|(slot, _)| *slot != lost).collect()
+        };
+        if file.has_unsettled_tail() {
+            // The bytes before the new floor are durable before it says that they are there.
+            for (slot, entry) in &kept {
+                self.sync_slot(inode, file, *slot, entry)?;
+            }
+        }
+        if let [(_, only)] = kept.as_slice() {
+            // What is to be freed on it would be freed later, where its bytes are the file's again.
+            self.reclaim_object(inode, only)?;
+        }
+        self.damaged_files.lock().files.insert(inode.ino);
+        let _no_sync = file.sync_gate.write();
+        let takes_heir = self.change_layout(inode, file, Company::Nobody, |transaction, layout| {
+            let loss = Loss::of(layout, lost, file.size(), end);
+            let takes_heir = kept.is_empty() && loss.size > 0;
+            if takes_heir && heir.is_none() {
+                return Err(Errno::EAGAIN.into());
+            }
+            file.nodes.mark_map_changed(0..END);
+            file.size.store(loss.size, Ordering::Release);
+            let heir = heir.filter(|_| takes_heir);
+            file.drop_lost_object(transaction, (inode.ino, layout), (lost, &kept), (heir, loss.size));
+            loss.ranges.iter().for_each(|(start, end)| layout.damage(*start, *end));
+            Ok(takes_heir)
+        })?;
+        file.entries_unsynced.lock().retain(|object| file.layout.read().objects.iter().any(|of| of.object == *object));
+        file.cut_off.lock().retain(|(of, _)| *of != tier);
+        file.size_known.store(true, Ordering::Release);
+        file.blocks_stale.store(true, Ordering::Release);
+        file.pages_stale.store(true, Ordering::Release);
+        Ok(takes_heir)
+    }
+}
+
+impl FileState {
+    /// The layout without a lost object. `size` is that of the file from now on.
+    fn drop_lost_object(
+        &self,
+        transaction: &mut Transaction,
+        (ino, layout): (Ino, &mut Layout),
+        (lost, kept): (u8, &[(u8, ObjectEntry)]),
+        (heir, size): (Option<&ObjectEntry>, u64),
+    ) {
+        let was_extender = layout.extender().is_none_or(|(slot, _)| slot == lost);
+        let change = if kept.is_empty() {
+            let change = layout.map.clear();
+            layout.objects = heir.into_iter().copied().collect();
+            if heir.is_some() {
+                layout.map.set_home(0);
+            }
+            self.unsynced.lock().clear();
+            change
+        } else {
+            self.give_away_lost_blocks(layout, (lost, kept), size)
+        };
+        if was_extender {
+            layout.size_floor = size;
+            layout.extenders = 0;
+        }
+        transaction.put_map_change(ino, layout, &change);
+    }
+
+    fn give_away_lost_blocks(
+        &self,
+        layout: &mut Layout,
+        (lost, kept): (u8, &[(u8, ObjectEntry)]),
+        size: u64,
+    ) -> MapChange {
+        let is_kept = |slot: &u8| kept.iter().any(|(of, _)| of == slot);
+        let home = layout.map.home().filter(is_kept);
+        let taker = layout.tail_slot().filter(is_kept).or(home).unwrap_or(kept[0].0);
+        let reached = block_after(size);
+        let mut change = MapChange::default();
+        for run in layout.map.runs(0, END) {
+            let is_hole = run.owner == Some(Owner::Hole);
+            if run.owner != Some(Owner::Slot(lost)) && !(is_hole && kept.len() == 1) {
+                continue;
+            }
+            // One object that is left has no extents: holes are its own.
+            let within = if kept.len() == 1 { Owner::Slot(taker) } else { Owner::Hole };
+            let border = run.end.min(reached.max(run.start));
+            for (start, end, owner) in [(run.start, border, within), (border, run.end, Owner::Slot(taker))] {
+                if start < end {
+                    change.then(layout.map.assign(start, end, owner));
+                }
+            }
+        }
+        let number = |slot: u8| if slot > lost { slot - 1 } else { slot };
+        change.then(layout.map.renumber(home.unwrap_or(taker), number));
+        layout.objects.remove(usize::from(lost));
+        let mut unsynced = self.unsynced.lock();
+        unsynced.retain(|(slot, ..)| *slot != lost);
+        unsynced.iter_mut().for_each(|(slot, ..)| *slot = number(*slot));
+        change
+    }
+}

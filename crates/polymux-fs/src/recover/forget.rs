@@ -1,0 +1,244 @@
+//! A tier that is lost for good is taken out of a volume (docs/design/0027).
+//!
+//! What is true here:
+//! * A tier that works, holds the metadata store or is the last one that takes files is refused, and nothing changes.
+//! * The record says *forgotten*, durably wherever the volume can be started from; then the configuration no longer lists the
+//!   tier. From there on nothing is taken back: files let go of it one by one, each in one transaction, what was to be freed on
+//!   it is dropped, and last the record goes. After a crash the configuration decides: a tier that it still lists is in service
+//!   as before, and with one that it does not list the next mount goes on.
+//! * No object is made on the tier and no file gets one there: it is draining and without a backend from before files are
+//!   looked for.
+//! * What could not be let go of stays named by its record. The tier is then in the set as a missing one; the same command or
+//!   the next mount goes on.
+
+use std::collections::BTreeMap;
+
+use polymux_meta::Batch;
+use polymux_types::{Errno, Ino, TierId};
+
+use super::leave::{EventResult, busy, refused};
+use crate::core::Core;
+use crate::error::Result;
+use crate::report::{ForgottenTier, TierState};
+use crate::space::{Purpose, TierHandle};
+use crate::store::{InodeBody, ObjectEntry, TierStanding};
+use crate::volume::{TierMember, TierPresence};
+
+/// Why a tier that is being forgotten is missing.
+pub(super) const FORGOTTEN: &str = "it is being forgotten: `polymux tier forget`, or the next mount, goes on";
+
+/// Files that let go of a tier between two syncs of the tiers that take their place.
+const BATCH_FILES: usize = 512;
+
+/// Times that records are looked through for files that name the tier.
+const ROUNDS_MAX: u32 = 4;
+
+/// Disowned records dropped in one transaction.
+const DROPPED_AT_ONCE: usize = 4096;
+
+impl Core {
+    /// Takes a tier that is lost for good out of the volume; see [`crate::FileSystem::forget_tier`].
+    pub(crate) fn forget_tier(
+        &self,
+        name: &str,
+        unlist: impl FnOnce() -> std::result::Result<(), String>,
+    ) -> EventResult<ForgottenTier> {
+        self.check_writable()?;
+        let _one_at_a_time = self.tier_event.lock();
+        let handle = self.tier_that_may_be_forgotten(name)?;
+        if self.standing_of(handle.id)? != Some(TierStanding::Forgotten) {
+            self.begin_to_forget(&handle, unlist)?;
+        }
+        Ok(self.finish_forgetting(&handle)?)
+    }
+
+    /// The tier of this name, where it does not work and the volume can be without it.
+    pub(crate) fn tier_that_may_be_forgotten(&self, name: &str) -> EventResult<std::sync::Arc<TierHandle>> {
+        let handle = self.tier_that_may_go(name)?;
+        if handle.state() == TierState::Online {
+            return Err(refused(format!(
+                "tier `{name}` works: `polymux tier drain` and `polymux tier remove` take it out without a loss"
+            )));
+        }
+        let is_lent = |inode: &std::sync::Arc<crate::inode::Inode>| {
+            inode.file().is_some_and(|file| file.is_passed_through() && file.layout.read().slot_of(handle.id).is_some())
+        };
+        let open = self.inodes.all().into_iter().filter(is_lent).count();
+        if open > 0 {
+            return Err(busy(format!(
+                "programs have files open that lie on tier `{name}` (files: {open}): end them, or unmount and mount with \
+                 --degraded, and try again"
+            )));
+        }
+        Ok(handle)
+    }
+
+    fn standing_of(&self, id: TierId) -> Result<Option<TierStanding>> {
+        let tiers = self.metadata.tiers()?;
+        Ok(tiers.into_iter().find(|(of, _)| *of == id).map(|(_, record)| record.standing))
+    }
+
+    /// Everything that can still be refused or taken back.
+    fn begin_to_forget(
+        &self,
+        handle: &TierHandle,
+        unlist: impl FnOnce() -> std::result::Result<(), String>,
+    ) -> EventResult<()> {
+        let before = if handle.is_draining() { TierStanding::Draining } else { TierStanding::InService };
+        self.drains.begin_removal(handle);
+        let raised = {
+            let _raising = self.raising.lock();
+            self.raise_epoch_for_event()
+        };
+        let recorded = raised.and_then(|()| self.put_standing(handle.id, TierStanding::Forgotten));
+        let begun = recorded.map_err(Into::into).and_then(|()| {
+            unlist().map_err(|reason| {
+                if let Err(error) = self.put_standing(handle.id, before) {
+                    log::warn!("volume {}: tier `{}` is listed and stays: {error}", self.name, handle.name);
+                }
+                refused(reason)
+            })
+        });
+        if begun.is_err() {
+            self.drains.take_removal_back(handle, before);
+            return begun;
+        }
+        // A backend that fails or does not answer is let go of, too: nothing that it may still hold counts.
+        let member = TierMember::new(handle.name.clone(), TierPresence::Missing(FORGOTTEN.to_owned()));
+        let gone = TierHandle::new(handle.id, member, Purpose::Data, self.clock.clone());
+        gone.set_draining(true);
+        self.tiers.replace(gone);
+        self.end_moves_of(handle);
+        Ok(())
+    }
+
+    /// At the mount: goes on with tiers that were being forgotten when the last daemon stopped. One that cannot be let go of
+    /// now keeps no volume from being mounted.
+    pub(super) fn go_on_forgetting(&self) -> Result<()> {
+        for (id, record) in self.metadata.tiers()? {
+            let Ok(handle) = self.tiers.by_id(id) else { continue };
+            let goes_on = record.standing == TierStanding::Forgotten && handle.source().is_none();
+            if !goes_on || handle.present().is_some() {
+                continue;
+            }
+            match self.finish_forgetting(&handle) {
+                Ok(_) => self.note_recovery(format!("tier `{}` was being forgotten, and is no more", record.name)),
+                Err(error) => self.note_recovery(format!("tier `{}` is still being forgotten: {error}", record.name)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Files let go of a tier, and it leaves the volume.
+    fn finish_forgetting(&self, handle: &TierHandle) -> Result<ForgottenTier> {
+        let id = handle.id;
+        let mut forgotten = ForgottenTier::default();
+        let mut failure = None;
+        for _ in 0..ROUNDS_MAX {
+            let inos = self.inos_on(id)?;
+            if inos.is_empty() {
+                failure = None;
+                break;
+            }
+            failure = Some(Errno::EBUSY.into());
+            for some in inos.chunks(BATCH_FILES) {
+                if let Err(error) = self.let_go_of(some, id, &mut forgotten) {
+                    failure = Some(error);
+                }
+            }
+        }
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        self.drop_disowned_of(id)?;
+        self.tiers.remove(id);
+        self.drains.forget(id);
+        self.end_moves_of(handle);
+        let sequence = self.change_tier_record(id, |_| None)?;
+        self.flush_through_copy(sequence)?;
+        self.disowned.forget_tier(id);
+        let mut asked = self.sizes_asked.lock();
+        if asked.is_some() {
+            // What could not be asked while the tier was part of the volume can be now.
+            *asked = Some(Ino(0));
+        }
+        drop(asked);
+        log::info!(
+            "volume {}: tier `{}` is forgotten: {} files had data there",
+            self.name,
+            handle.name,
+            forgotten.files
+        );
+        Ok(forgotten)
+    }
+
+    fn inos_on(&self, tier: TierId) -> Result<Vec<Ino>> {
+        let mut inos = Vec::new();
+        self.metadata.for_each_inode(|ino, record| {
+            if let InodeBody::Regular(file) = record.body
+                && file.objects.iter().any(|entry| entry.tier == tier)
+            {
+                inos.push(ino);
+            }
+            Ok(())
+        })?;
+        Ok(inos)
+    }
+
+    /// Some files let go of a tier. Goes on after one that cannot, and returns the last error.
+    fn let_go_of(&self, inos: &[Ino], tier: TierId, forgotten: &mut ForgottenTier) -> Result<()> {
+        let mut outcome = Ok(());
+        let mut heirs: BTreeMap<Ino, ObjectEntry> = BTreeMap::new();
+        for ino in inos {
+            let Some(inode) = self.inode_if_there(*ino)? else { continue };
+            let Some(file) = inode.file() else { continue };
+            match self.make_heir(&inode, file, tier) {
+                Ok(Some(entry)) => drop(heirs.insert(*ino, entry)),
+                Ok(None) => {}
+                Err(error) => outcome = Err(error),
+            }
+        }
+        let mut taking: Vec<TierId> = heirs.values().map(|entry| entry.tier).collect();
+        taking.sort_unstable();
+        taking.dedup();
+        for taker in taking {
+            self.tiers.by_id(taker)?.run(|tier| tier.sync_all())?;
+        }
+        for ino in inos {
+            let Some(inode) = self.inode_if_there(*ino)? else { continue };
+            let Some(file) = inode.file() else { continue };
+            match self.let_go_of_tier(&inode, file, tier, heirs.get(ino)) {
+                Ok(takes_heir) => {
+                    forgotten.files += 1;
+                    forgotten.whole += u64::from(takes_heir);
+                    if takes_heir {
+                        heirs.remove(ino);
+                    }
+                }
+                Err(error) => outcome = Err(error),
+            }
+        }
+        heirs.values().try_for_each(|entry| self.remove_heir(entry)).and(outcome)
+    }
+
+    fn inode_if_there(&self, ino: Ino) -> Result<Option<std::sync::Arc<crate::inode::Inode>>> {
+        match self.inode(ino) {
+            Ok(inode) => Ok(Some(inode)),
+            Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What was to be freed on a tier that is lost needs no freeing.
+    fn drop_disowned_of(&self, tier: TierId) -> Result<()> {
+        self.disowned.forget_tier(tier);
+        let records = self.metadata.disowned()?;
+        let keys: Vec<_> = records.iter().filter(|record| record.tier == tier).map(|record| record.key()).collect();
+        for some in keys.chunks(DROPPED_AT_ONCE) {
+            let mut batch = Batch::new();
+            some.iter().for_each(|key| batch.delete(key.clone()));
+            self.metadata.commit(batch)?;
+        }
+        Ok(())
+    }
+}
