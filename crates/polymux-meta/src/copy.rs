@@ -2,7 +2,8 @@
 //!
 //! What is true here:
 //! * The copy is the store as it was at one position of the log: everything before the position that its slot names, and
-//!   nothing behind it. That position is durable in the store, so the copy never knows more than the store.
+//!   nothing behind it. That position is durable in the store, so the copy never knows more than the store: where one does,
+//!   the store has lost durable transactions, and is not opened.
 //! * At every moment it either says that it is incomplete, or it can be opened: its tables know nothing beyond the slot's
 //!   position, and its log holds everything from its own checkpoint up to there.
 //! * Nobody waits for a copy that nothing can be started from. Whoever is about to do what an older copy must not see
@@ -34,11 +35,12 @@ use std::time::{Duration, Instant};
 
 use polymux_types::Sequence;
 
+pub(crate) use self::attach::refuse_copy_ahead;
 pub(crate) use self::directory::CopyDirectory;
 use crate::store::CopySync;
 use polymux_types::sync::{AtomicU64, Condvar, Mutex, Ordering};
 
-pub use self::restore::{CopyDescription, CopyWorth, describe_copy, restore_from_copy};
+pub use self::restore::{CopyDescription, CopyWorth, StoreEnd, describe_copy, restore_from_copy, verify_copy};
 pub(crate) use self::slot_format::on_disk_format;
 pub(crate) use self::thread::{CopyThread, Round};
 

@@ -26,15 +26,16 @@ mod store;
 mod tables;
 
 pub use batch::{Batch, ChangeRef, Changes};
-pub use copy::{CopyDescription, CopyOptions, CopyReport, CopyState, CopyWorth, describe_copy, restore_from_copy};
+pub use copy::{CopyDescription, CopyOptions, CopyReport, CopyState, CopyWorth, StoreEnd};
+pub use copy::{describe_copy, restore_from_copy, verify_copy};
 pub use error::StoreError;
 #[doc(hidden)]
 pub use formats::on_disk_formats;
-pub use log::{BLOCK, LogCounters, LogEnd, LogMedium};
+pub use log::{BLOCK, LogCounters, LogDamage, LogEnd, LogMedium};
 pub use log_store::{InUse, LogEntry, LogSummary, LogView, PartitionView, StoreView, TableLevel};
 pub use log_store::{
     LogPlacement, LogStore, LogStoreOptions, OpenMode, RegionKind, StepProgress, StoreReport, WindowPlace,
-    WindowReport, Workers,
+    WindowReport, Workers, sequence_at,
 };
 pub use memtable::GROUP_LENGTH;
 pub use store::{CopySync, Entry, MetadataStore, Room};

@@ -54,7 +54,7 @@ pub(crate) use medium::BlockBuffer;
 pub use medium::{BLOCK, LogMedium};
 pub(crate) use read_back::cut_last_block;
 pub(crate) use region::{LogRegion, REGION_DATA_LENGTH_MIN, REGION_HEADER_LENGTH, RegionLog};
-pub use ring::LogEnd;
+pub use ring::{LogDamage, LogEnd};
 pub(crate) use ring::{Replay, Replayed, pieces};
 pub(crate) use surviving::{SurvivingWindow, Survivors};
 
@@ -295,7 +295,8 @@ impl Log {
                 thread::yield_now();
             }
         }
-        if let Err(error) = self.window.fill(place.position, self.generation, self.salt, payload) {
+        let durable = self.durable();
+        if let Err(error) = self.window.fill(place.position, self.generation, self.salt, durable, payload) {
             return Err(self.poison(StoreError::Io(format!("writing the region of the log: {error}"))));
         }
         self.counts.entries.fetch_add(1, Ordering::Relaxed);

@@ -45,6 +45,7 @@ pub use self::open::{LogStoreOptions, OpenMode, Workers};
 pub(crate) use self::placement::on_disk_format;
 pub use self::placement::{LogPlacement, RegionKind};
 pub use self::report::{StoreReport, WindowPlace, WindowReport};
+pub(crate) use self::view::verify_tables;
 pub use self::view::{InUse, LogEntry, LogSummary, LogView, PartitionView, StoreView, TableLevel};
 
 /// A commit looks at the size of its memtable each time the log grows by this many bytes.
@@ -220,6 +221,12 @@ impl Inner {
 /// never the same for two.
 pub(crate) fn sequence_of(end: u64) -> Sequence {
     Sequence(end / ALIGNMENT)
+}
+
+/// The transaction whose entry ends at a position of the log.
+#[must_use]
+pub fn sequence_at(end: u64) -> Sequence {
+    sequence_of(end)
 }
 
 /// The end of the entry of a transaction.

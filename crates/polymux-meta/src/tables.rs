@@ -15,6 +15,7 @@ mod levels;
 mod open;
 mod range;
 mod snapshot;
+mod verify;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

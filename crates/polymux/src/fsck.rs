@@ -31,7 +31,7 @@ use crate::client;
 use crate::config::VolumeConfig;
 use crate::create::random_bytes;
 use crate::metadata;
-use crate::metadata_copy::Metadata;
+use crate::metadata_copy::{Metadata, with_hint};
 use crate::mount_options::RequestedOptions;
 use crate::output;
 use crate::progress::StepLine;
@@ -162,18 +162,14 @@ fn pass(config: &VolumeConfig, mode: CheckMode, cancelled: &AtomicBool) -> Resul
     refuse_without_metadata(config, &members)?;
     let options =
         RequestedOptions { access: Some(access), missing: Some(MissingTiers::Degraded), ..RequestedOptions::default() };
+    let view = verified_store(config)?;
     let checked = match mode {
         CheckMode::Report => {
-            let store = config.metadata_directory();
-            let placement = metadata::recorded_placement(config)?;
-            let mut reading = metadata::options(config, OpenMode::Existing)?;
-            reading.surviving = metadata::surviving_place();
-            let view = StoreView::open_for(&store, &placement, &reading)
-                .map_err(|error| anyhow!("{}: {error}", store.display()))?;
             let parts = parts_of(config, members, Arc::new(view))?;
             FileSystem::check(parts, options.for_file_system(config), mode, &mut on_progress)
         }
         CheckMode::Repair => {
+            drop(view);
             let metadata = Metadata::open(config, &options, &members)?;
             let parts = parts_of(config, members, metadata.store.clone())?;
             let checked = FileSystem::check(parts, options.for_file_system(config), mode, &mut on_progress);
@@ -188,6 +184,17 @@ fn pass(config: &VolumeConfig, mode: CheckMode, cancelled: &AtomicBool) -> Resul
         Err(error) => return Err(anyhow!("volume `{}`: {error}", config.name)),
     };
     Ok(Ended::Done(Box::new(finished(config, mode, &check, start)?)))
+}
+
+/// Opens the store for reading, and reads all of it: a repair on top of a damaged one would make the loss last.
+fn verified_store(config: &VolumeConfig) -> Result<StoreView> {
+    let store = config.metadata_directory();
+    let placement = metadata::recorded_placement(config)?;
+    let mut reading = metadata::options(config, OpenMode::Existing)?;
+    reading.surviving = metadata::surviving_place();
+    let opened = StoreView::open_for(&store, &placement, &reading);
+    let verified = opened.and_then(|view| view.verify().map(|()| view));
+    verified.map_err(|error| with_hint(config, anyhow!("{}: {error}", store.display())))
 }
 
 fn finished(config: &VolumeConfig, mode: CheckMode, check: &VolumeCheck, start: Instant) -> Result<FsckReport> {

@@ -5,6 +5,7 @@
 //!   that is on another file system than the store.
 //! * The store is made from its copy only where it is gone or damaged, and only on request. A damaged one is moved aside,
 //!   never deleted.
+//! * A copy is offered only after all of it was read: where it is damaged too, `polymux rebuild` is what works.
 //! * A store that was made from a copy and then refused, because the tiers are newer than it, goes again: the copy stays
 //!   as it is.
 
@@ -17,7 +18,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use polymux_fs::{Access, MissingTiers, TierMember, TierPresence, VolumeError};
 use polymux_meta::{
     CopyDescription, CopyState, CopyWorth, LogStore, OpenMode, StoreError, WindowPlace, describe_copy,
-    restore_from_copy,
+    restore_from_copy, verify_copy,
 };
 use polymux_tier::Guarantee;
 
@@ -202,11 +203,10 @@ pub fn take_over(
     Ok(Some((note, VolumeConfig::read(path)?)))
 }
 
-/// Makes the store from its second copy. Returns what there is to say about that.
+/// Makes the store from its second copy. Returns what there is to say about that. Nothing is moved before the copy was read.
 fn start_from_copy(config: &VolumeConfig) -> Result<String> {
     let store = config.metadata_directory();
-    let options = metadata::options(config, OpenMode::Existing)?;
-    let lost = match state_of(&store, &options)? {
+    let lost = match state_of(config)? {
         StoreState::Healthy => bail!(
             "the metadata store in {} is whole, and its second copy may lack what was written last: mount without \
              --from-copy. To start from the copy all the same, move that directory away first",
@@ -215,7 +215,9 @@ fn start_from_copy(config: &VolumeConfig) -> Result<String> {
         StoreState::Gone => "the metadata store is gone".to_owned(),
         StoreState::Damaged(reason) => format!("the metadata store is damaged ({reason})"),
     };
-    let (tier, described) = newest_copy(config)?;
+    let (tier, described) = newest_copy(config).map_err(|error| {
+        anyhow!("{lost}, and {error}. `polymux rebuild {}` makes a new one out of the objects", config.name)
+    })?;
     let aside = move_aside(&store)?;
     restore_from_copy(&config.copy_directory(tier), &store)
         .with_context(|| format!("starting from the second copy on tier `{}`", config.tiers[tier].name))?;
@@ -236,41 +238,63 @@ pub enum StoreState {
     Damaged(String),
 }
 
-/// Looks whether a store can be opened, and changes nothing.
+/// Looks whether the store of a volume can be opened, and changes nothing. One that lost what its second copy has is damaged.
 ///
 /// # Errors
 /// It cannot be found out.
-pub fn state_of(store: &Path, options: &polymux_meta::LogStoreOptions) -> Result<StoreState> {
+pub fn state_of(config: &VolumeConfig) -> Result<StoreState> {
+    let store = config.metadata_directory();
     let has_log = ["log", "log-backing"].iter().any(|name| store.join(name).exists());
     if !has_log {
         return Ok(StoreState::Gone);
     }
-    match LogStore::check(store, options) {
-        Ok(()) => Ok(StoreState::Healthy),
-        Err(error @ (StoreError::Corrupted(_) | StoreError::Io(_))) => Ok(StoreState::Damaged(error.to_string())),
-        Err(error) => Err(error.into()),
+    let end = match LogStore::check(&store, &metadata::options(config, OpenMode::Existing)?) {
+        Ok(end) => end,
+        Err(error @ (StoreError::Corrupted(_) | StoreError::Io(_))) => {
+            return Ok(StoreState::Damaged(error.to_string()));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    for (index, tier) in config.tiers.iter().enumerate() {
+        let Ok(Some(copy)) = describe_copy(&config.copy_directory(index)) else { continue };
+        if copy.store == end.store && copy.worth != CopyWorth::Incomplete && copy.arrived > end.committed {
+            return Ok(StoreState::Damaged(format!(
+                "it ends at transaction {}, and its second copy on tier `{}` goes on to {}",
+                end.committed.get(),
+                tier.name,
+                copy.arrived.get()
+            )));
+        }
     }
+    Ok(StoreState::Healthy)
 }
 
-/// The copy that holds most, of all tiers.
+/// The copy that holds most, of all tiers. It was read as a whole, so a store can be made of it.
 ///
 /// # Errors
 /// There is none that can be used.
 pub fn newest_copy(config: &VolumeConfig) -> Result<(usize, CopyDescription)> {
+    let boundaries = polymux_fs::store_boundaries();
     let mut newest: Option<(usize, CopyDescription)> = None;
     let mut found = Vec::new();
     for (index, tier) in config.tiers.iter().enumerate() {
-        match describe_copy(&config.copy_directory(index)) {
-            Ok(None) => {}
+        let directory = config.copy_directory(index);
+        let described = match describe_copy(&directory) {
+            Ok(None) => continue,
             Ok(Some(copy)) if copy.worth == CopyWorth::Incomplete => {
                 found.push(format!("the one on tier `{}` was still being made", tier.name));
+                continue;
             }
-            Ok(Some(copy)) => {
+            Ok(Some(_)) => verify_copy(&directory, &boundaries),
+            Err(error) => Err(error),
+        };
+        match described {
+            Ok(copy) => {
                 if newest.is_none_or(|(_, other)| copy.arrived > other.arrived) {
                     newest = Some((index, copy));
                 }
             }
-            Err(error) => found.push(format!("the one on tier `{}` cannot be read: {error}", tier.name)),
+            Err(error) => found.push(format!("the one on tier `{}` cannot be used: {error}", tier.name)),
         }
     }
     newest.ok_or_else(|| match found.is_empty() {
@@ -279,7 +303,7 @@ pub fn newest_copy(config: &VolumeConfig) -> Result<(usize, CopyDescription)> {
     })
 }
 
-/// Moves what is left of a store out of the way. Returns what to say about that.
+/// Moves what is left of a store out of the way, to a name that is free. Returns what to say about that.
 ///
 /// # Errors
 /// It cannot be renamed.
@@ -288,7 +312,12 @@ pub fn move_aside(store: &Path) -> Result<String> {
         return Ok(String::new());
     }
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let aside = store.with_extension(format!("damaged-{seconds}"));
+    let names =
+        std::iter::once(format!("damaged-{seconds}")).chain((2..).map(|turn| format!("damaged-{seconds}-{turn}")));
+    let aside = names
+        .map(|name| store.with_extension(name))
+        .find(|aside| aside.symlink_metadata().is_err())
+        .context("every name for what is left of a metadata store is taken")?;
     fs::rename(store, &aside).with_context(|| format!("moving {} away", store.display()))?;
     Ok(format!(" (what is left of it: {})", aside.display()))
 }
@@ -307,14 +336,39 @@ pub fn lag_of(copy: &CopyDescription) -> String {
     )
 }
 
-/// Says that there is a copy where the store cannot be opened.
-fn with_hint(config: &VolumeConfig, error: anyhow::Error) -> anyhow::Error {
+/// Says what to do where the store cannot be opened.
+pub fn with_hint(config: &VolumeConfig, error: anyhow::Error) -> anyhow::Error {
     match newest_copy(config) {
         Ok((tier, copy)) => error.context(format!(
             "the metadata store cannot be opened; `polymux mount --from-copy` starts from its second copy on tier `{}`, {}",
             config.tiers[tier].name,
             lag_of(&copy)
         )),
-        Err(_) => error,
+        Err(none) => match state_of(config) {
+            Ok(StoreState::Gone | StoreState::Damaged(_)) => error.context(format!(
+                "the metadata store cannot be opened, and {none}; `polymux rebuild {}` makes a new one out of the objects",
+                config.name
+            )),
+            // It is in use, or cannot be reached: nothing to make anew.
+            _ => error,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_moved_aside_gets_a_free_name_each_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = directory.path().join("meta");
+        for turn in 0..5 {
+            fs::create_dir(&store).unwrap();
+            fs::write(store.join("log"), [turn]).unwrap();
+            assert!(move_aside(&store).unwrap().contains("meta.damaged-"));
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 5);
+        assert_eq!(move_aside(&store).unwrap(), "");
     }
 }

@@ -4,17 +4,20 @@
 //! * A copy goes on only where it is certain that it is a copy of this store as it was at its last opening: same store,
 //!   the opening before this one, no more than the store knows, and the same last bytes. Everything else is made anew.
 //! * A copy that is incomplete keeps its tables where the last opening vouched for them.
+//! * A copy that knows more than the store proves that the store lost what was durable. That is asked before the store is
+//!   opened ([`refuse_copy_ahead`]), which is refused then, and the copy stays as it is.
 //! * What cannot be reached or judged does not stop the store. The labels of the tiers get a new epoch at each mount, which
 //!   the copy does not know: nothing can be started from it.
 
+use std::path::Path;
 use std::time::Instant;
 
-use super::directory::CopyDirectory;
+use super::directory::{CopyDirectory, SLOT_FILE, read_slot};
 use super::ship::now_ns;
-use super::slot_format::{Slot, SlotState};
+use super::slot_format::{FILE_LENGTH, Slot, SlotState};
 use super::{CopyOptions, Desk, Mode, SecondCopy, Status};
 use crate::error::StoreError;
-use crate::log::{BLOCK, Log, LogHeader};
+use crate::log::{BLOCK, BlockFile, Log, LogHeader, LogMedium};
 use crate::log_store::Inner;
 use crate::tables::Tables;
 use polymux_types::sync::{AtomicU64, Condvar, Mutex};
@@ -159,12 +162,33 @@ fn judge(directory: &CopyDirectory, header: LogHeader, log: &Log, tables: &Table
         return Ok(Verdict::KeepTables("its log is not that of the store, and it is made anew"));
     };
     if slot.arrived > log.first() {
-        return Ok(Verdict::Nothing("it knows more than the store, and is made anew"));
+        // Seen only where it came while the store was being opened. It stays as it is.
+        return Err(StoreError::Corrupted("it knows more than the store".to_owned()));
     }
     if !ends_alike(directory, here.checkpoint, slot.arrived, log)? {
         return Ok(Verdict::Nothing("the store went on without it, and it is made anew"));
     }
     Ok(Verdict::GoesOn { arrived: slot.arrived })
+}
+
+/// Fails where a copy of this store holds transactions beyond `end`, the end of its log. They were durable in the store before
+/// they were shipped, so the store has lost them. Nothing is changed. What cannot be read proves nothing here.
+pub(crate) fn refuse_copy_ahead(path: &Path, store: u64, end: u64) -> Result<(), StoreError> {
+    let file = path.join(SLOT_FILE);
+    let slot = match BlockFile::open(&file) {
+        Ok(slots) if slots.length() >= FILE_LENGTH => read_slot(&slots).ok().flatten(),
+        _ => None,
+    };
+    match slot {
+        Some(slot) if slot.store == store && slot.state != SlotState::Incomplete && slot.arrived > end => {
+            Err(StoreError::Corrupted(format!(
+                "the log ends at {end}, and its second copy in {} goes on to {}: durable transactions are lost",
+                path.display(),
+                slot.arrived
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether the last bytes of the copy's log are those of the store.

@@ -19,7 +19,7 @@ use crate::error::StoreError;
 use crate::log::{
     BLOCK, BlockBuffer, BlockFile, Log, LogHeader, LogMedium, Replay, cut_last_block, pieces, write_header,
 };
-use crate::log_store::{LogStore, LogStoreOptions, sequence_of};
+use crate::log_store::{LogStore, LogStoreOptions, sequence_of, verify_tables};
 use crate::tables::{CURRENT_FILE, Tables};
 
 /// Bytes of the log copied at once.
@@ -45,6 +45,17 @@ pub struct CopyDescription {
     pub arrived: Sequence,
     /// It holds everything that was durable then.
     pub time: SystemTime,
+    /// Number of the store that it is a copy of.
+    pub store: u64,
+}
+
+/// Where a store ends that could be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreEnd {
+    /// Its number.
+    pub store: u64,
+    /// Its last transaction.
+    pub committed: Sequence,
 }
 
 impl CopyDescription {
@@ -55,7 +66,7 @@ impl CopyDescription {
             SlotState::Closed => CopyWorth::Closed,
         };
         let time = UNIX_EPOCH + Duration::from_nanos(slot.time_ns);
-        Self { worth, arrived: sequence_of(slot.arrived), time }
+        Self { worth, arrived: sequence_of(slot.arrived), time, store: slot.store }
     }
 }
 
@@ -73,6 +84,57 @@ pub fn describe_copy(path: &Path) -> Result<Option<CopyDescription>, StoreError>
     Ok(directory::read_slot(&slots)?.as_ref().map(CopyDescription::of))
 }
 
+/// Reads all of the second copy in a directory, and changes nothing: whether a store that is whole can be made of it.
+/// `boundaries` are those of its store.
+///
+/// # Errors
+///
+/// [`StoreError::Open`] where there is none, where it is incomplete or in use; [`StoreError::Corrupted`] where it is damaged;
+/// others where it cannot be read.
+pub fn verify_copy(path: &Path, boundaries: &[Vec<u8>]) -> Result<CopyDescription, StoreError> {
+    let file = path.join(SLOT_FILE);
+    let slots = BlockFile::open(&file).map_err(|error| failed(&file, &error))?;
+    directory::lock(&slots, path)?;
+    let slot = complete_slot(&slots, path)?;
+    let log_path = path.join(LOG_FILE);
+    let log = BlockFile::open(&log_path).map_err(|error| failed(&log_path, &error))?;
+    let header = header_of(&log, &slot)?;
+    let mut replay = Replay::new(&log, header);
+    let mut end = header.checkpoint;
+    // Entries beyond what the slot names are not part of the copy.
+    while end < slot.arrived
+        && let Some(entry) = replay.next()?
+    {
+        end = entry.end;
+    }
+    if end != slot.arrived {
+        return Err(damaged(&format!(
+            "its log ends at {end} instead of {}, begun at {}",
+            slot.arrived, header.checkpoint
+        )));
+    }
+    verify_tables(path, boundaries)?;
+    Ok(CopyDescription::of(&slot))
+}
+
+fn complete_slot(slots: &BlockFile, path: &Path) -> Result<Slot, StoreError> {
+    directory::read_slot(slots)?
+        .filter(|slot| slot.state != SlotState::Incomplete)
+        .ok_or_else(|| StoreError::Open(format!("the second copy in {} is not complete", path.display())))
+}
+
+fn header_of(log: &BlockFile, slot: &Slot) -> Result<LogHeader, StoreError> {
+    let header = Log::read_header(log)?;
+    if header.store != slot.store || header.checkpoint > slot.arrived {
+        return Err(damaged("its log is not the one that it tells of"));
+    }
+    Ok(header)
+}
+
+fn damaged(what: &str) -> StoreError {
+    StoreError::Corrupted(format!("the second copy is damaged: {what}"))
+}
+
 /// Makes a store in the directory `store`, which is not there yet, out of a copy.
 ///
 /// # Errors
@@ -83,9 +145,7 @@ pub fn restore_from_copy(copy: &Path, store: &Path) -> Result<CopyDescription, S
     let file = copy.join(SLOT_FILE);
     let slots = BlockFile::open(&file).map_err(|error| failed(&file, &error))?;
     directory::lock(&slots, copy)?;
-    let slot = directory::read_slot(&slots)?
-        .filter(|slot| slot.state != SlotState::Incomplete)
-        .ok_or_else(|| StoreError::Open(format!("the second copy in {} is not complete", copy.display())))?;
+    let slot = complete_slot(&slots, copy)?;
     if store.symlink_metadata().is_ok() {
         return Err(StoreError::Open(format!("{} is there already", store.display())));
     }
@@ -129,11 +189,7 @@ fn restore_file(from: &Path, to: &Path) -> Result<(), StoreError> {
 
 fn restore_log(from: &Path, to: &Path, slot: &Slot) -> Result<(), StoreError> {
     let source = BlockFile::open(from).map_err(|error| failed(from, &error))?;
-    let header = Log::read_header(&source)?;
-    let damaged = |what: &str| StoreError::Corrupted(format!("the second copy is damaged: {what}"));
-    if header.store != slot.store || header.checkpoint > slot.arrived {
-        return Err(damaged("its log is not the one that it tells of"));
-    }
+    let header = header_of(&source, slot)?;
     let target = BlockFile::create(to, source.length()).map_err(|error| failed(to, &error))?;
     let mut at = header.checkpoint - header.checkpoint % BLOCK;
     while at < slot.arrived {
@@ -159,16 +215,17 @@ fn restore_log(from: &Path, to: &Path, slot: &Slot) -> Result<(), StoreError> {
 fn end_of_log(medium: &dyn LogMedium, header: LogHeader) -> Result<u64, StoreError> {
     let mut replay = Replay::new(medium, header);
     while replay.next()?.is_some() {}
+    replay.refuse_damage()?;
     Ok(replay.position())
 }
 
 impl LogStore {
-    /// Whether the store in a directory could be opened. Changes nothing that counts.
+    /// Whether the store in a directory could be opened, and reads all of it. Changes nothing that counts. Returns where it ends.
     ///
     /// # Errors
     ///
     /// [`StoreError::Open`] where there is none, or another process has it open; others say what is wrong with it.
-    pub fn check(path: &Path, options: &LogStoreOptions) -> Result<(), StoreError> {
+    pub fn check(path: &Path, options: &LogStoreOptions) -> Result<StoreEnd, StoreError> {
         let log = path.join(LOG_FILE);
         if !log.exists() {
             return Err(StoreError::Open(format!("there is no metadata store in {}", path.display())));
@@ -187,8 +244,9 @@ impl LogStore {
                 return Err(StoreError::Corrupted(format!("{} is missing", pointer.display())));
             }
         }
-        drop(Tables::open(path, &options.tables())?);
-        end_of_log(&medium, header).map(|_| ())
+        Tables::open(path, &options.tables())?.verify()?;
+        let committed = sequence_of(end_of_log(&medium, header)?);
+        Ok(StoreEnd { store: header.store, committed })
     }
 }
 

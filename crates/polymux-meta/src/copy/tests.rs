@@ -376,7 +376,8 @@ fn a_copy_of_another_store_or_of_another_time_is_made_anew_and_one_in_use_is_not
     let second = Duration::from_millis(10);
     let store = LogStore::open(&path, &with_copy(OpenMode::CreateNew, &copy, second)).unwrap();
     put(&store, "a", "1");
-    let other = LogStore::open(&root.path().join("other"), &with_copy(OpenMode::CreateNew, &copy, second)).unwrap();
+    let other_options = LogStoreOptions { seeds: [8, 9], ..with_copy(OpenMode::CreateNew, &copy, second) };
+    let other = LogStore::open(&root.path().join("other"), &other_options).unwrap();
     assert_eq!(other.report().copy.unwrap().state, CopyState::Unreachable, "it is in use");
     other.close().unwrap();
     store.close().unwrap();

@@ -5,10 +5,7 @@ use std::io;
 use polymux_types::on_disk_format::{FormatForm, OnDiskFormat};
 
 use super::Log;
-use super::entry_format::{
-    ALIGNMENT, HEADER_WORDS, PAYLOAD_MAX, WORD, checksum, commit_mark, decode, entry_length, first_word,
-    payload_length_of, third_word,
-};
+use super::entry_format::{ALIGNMENT, EntryShape, PAYLOAD_MAX, WORD, commit_mark, decode, encode, encode_v1};
 use super::header_format::{HEADER_LENGTH, LogHeader};
 use super::medium::LogMedium;
 use super::ring::Replay;
@@ -37,13 +34,18 @@ pub(crate) fn on_disk_formats() -> Vec<OnDiskFormat> {
         },
         OnDiskFormat {
             name: "log-entry",
-            samples: || [0, 1, 100].map(|length| encode(POSITION, 3, SALT, &vec![7; length])).to_vec(),
+            samples: || {
+                let mut samples = [0, 1, 100].map(|length| encode(POSITION, 3, SALT, 512, &vec![7; length])).to_vec();
+                samples.push(encode_v1(POSITION, 3, SALT, &[7; 100]));
+                samples
+            },
             repair: |bytes| {
                 repair_entry(bytes, POSITION, SALT);
             },
             read_and_write: |bytes| {
                 let entry = decode(bytes, POSITION, SALT)?;
-                Some(encode(POSITION, entry.generation, SALT, entry.payload))
+                let shape = EntryShape::of(word(bytes, 0)?)?;
+                Some(again(shape, POSITION, entry.generation, SALT, entry.durable_through, entry.payload))
             },
             form: FormatForm::HasUnused,
         },
@@ -70,14 +72,20 @@ fn header() -> LogHeader {
     }
 }
 
-fn encode(position: u64, generation: u32, salt: u64, payload: &[u8]) -> Vec<u8> {
-    let first = first_word(u32::try_from(payload.len()).expect("a payload is short"));
-    let third = third_word(generation, checksum(salt, first, position, generation, payload));
-    let mut bytes: Vec<u8> = [first, position, third].into_iter().flat_map(u64::to_le_bytes).collect();
-    bytes.extend_from_slice(payload);
-    bytes.resize(index(entry_length(payload.len() as u64) - WORD), 0);
-    bytes.extend_from_slice(&commit_mark(position).to_le_bytes());
-    bytes
+/// An entry, in the version that it was read in.
+fn again(
+    shape: EntryShape,
+    position: u64,
+    generation: u32,
+    salt: u64,
+    durable_through: u64,
+    payload: &[u8],
+) -> Vec<u8> {
+    if shape.has_durable_through() {
+        encode(position, generation, salt, durable_through, payload)
+    } else {
+        encode_v1(position, generation, salt, payload)
+    }
 }
 
 /// A log of three transactions whose first one lies so far from the beginning of the ring.
@@ -89,7 +97,7 @@ fn log_sample(offset: u64) -> Vec<u8> {
         let mut batch = Batch::new();
         batch.put(b"key", vec![1; length]);
         batch.delete(b"gone");
-        position = image.put(position, &encode(position, generation, SALT, batch.as_bytes()));
+        position = image.put(position, &encode(position, generation, SALT, RING_LENGTH, batch.as_bytes()));
     }
     image.bytes
 }
@@ -121,13 +129,14 @@ fn repair_slots(bytes: &mut [u8]) {
 /// Makes an entry at the beginning of `bytes` whole, if it is one there. Returns its length.
 fn repair_entry(bytes: &mut [u8], position: u64, salt: u64) -> Option<u64> {
     let first = word(bytes, 0)?;
-    let payload_length = payload_length_of(first)?;
-    let length = entry_length(payload_length);
-    let (start, end) = (index(HEADER_WORDS * WORD), index(HEADER_WORDS * WORD + payload_length));
-    let payload = bytes.get(start..end)?.to_vec();
+    let shape = EntryShape::of(first)?;
+    let length = shape.length();
+    let start = index(shape.payload_start());
+    let payload = bytes.get(start..start + index(shape.payload_length))?.to_vec();
     let generation = u32::try_from(word(bytes, 16)? & u64::from(u32::MAX)).ok()?;
     put_word(bytes, 8, position);
-    put_word(bytes, 16, third_word(generation, checksum(salt, first, position, generation, &payload)));
+    let whole = again(shape, position, generation, salt, word(bytes, 24)?, &payload);
+    put_word(bytes, 16, word(&whole, 16)?);
     put_word(bytes, index(length - WORD), commit_mark(position));
     Some(length)
 }
@@ -160,9 +169,12 @@ fn read_and_write_log(bytes: &[u8]) -> Option<Vec<u8>> {
         if let Some(batch) = Batch::from_bytes(entry.payload.to_vec()) {
             assert_eq!(batch.as_bytes(), entry.payload, "a batch keeps its bytes");
         }
-        image.put(entry.position, &encode(entry.position, entry.generation, header.salt, entry.payload));
+        let (payload, shape) = (entry.payload, entry.shape);
+        let bytes = again(shape, entry.position, entry.generation, header.salt, entry.durable_through, payload);
+        image.put(entry.position, &bytes);
     }
     replay.end().ok()?;
+    replay.damage().ok()?;
     Some(image.bytes)
 }
 

@@ -16,7 +16,9 @@ use crate::slots::{SLOT_LENGTH, SlotError, SlotRecord};
 pub(crate) const HEADER_LENGTH: u64 = 2 * SLOT_LENGTH as u64;
 
 const MAGIC: [u8; 8] = *b"PMUXMLOG";
-const VERSION: u32 = 1;
+/// Version 2: entries say how far the log was durable. A program that knows version 1 alone would take them for the end of
+/// the log, so it has to refuse.
+const VERSION: u32 = 2;
 const CONTENT_LENGTH: usize = 68;
 
 /// Shortest ring in bytes.
@@ -132,8 +134,8 @@ mod tests {
     #[test]
     fn a_newer_version_is_said_to_be_one() {
         let mut bytes = slots(&header(4), &header(5));
-        bytes[8] = 2;
-        assert_eq!(LogHeader::newest(&bytes), Err(SlotError::NewerVersion(2)));
+        bytes[8] = 3;
+        assert_eq!(LogHeader::newest(&bytes), Err(SlotError::NewerVersion(3)));
     }
 
     #[test]

@@ -2,13 +2,16 @@
 //!
 //! What is true here: position `p` lies at the header's length plus `p` modulo the ring's length. Replay takes entries
 //! from the checkpoint on, one after the other, and ends at the first that is torn, stale or of a smaller generation than
-//! the one before it, or than the one that set the checkpoint. It writes nothing, so it may be repeated.
+//! the one before it, or than the one that set the checkpoint. It writes nothing, so it may be repeated. Whether that is
+//! where the log ended, or where a durable part of it was damaged, is found out afterwards (`damage`).
 
+mod damage;
 mod end;
 
+pub use damage::LogDamage;
 pub use end::LogEnd;
 
-use super::entry_format::{ALIGNMENT, HEADER_WORDS, WORD, decode, entry_length, payload_length_of};
+use super::entry_format::{ALIGNMENT, EntryShape, HEADER_WORDS, WORD, decode};
 use super::header_format::{HEADER_LENGTH, LogHeader};
 use super::medium::{BLOCK, LogMedium};
 use super::region::RegionLog;
@@ -52,6 +55,9 @@ pub(crate) struct Replayed<'a> {
     pub(crate) end: u64,
     /// Generation that wrote it.
     pub(crate) generation: u32,
+    pub(crate) shape: EntryShape,
+    /// Position before which the log was durable when it was written; 0 where its version does not say.
+    pub(crate) durable_through: u64,
     pub(crate) payload: &'a [u8],
 }
 
@@ -96,23 +102,24 @@ impl<'a> Replay<'a> {
         self.load(position, head_end)?;
         let first = u64::from_le_bytes(self.bytes(position, position + WORD).try_into().expect("eight bytes"));
         let second = u64::from_le_bytes(self.bytes(position + WORD, position + 16).try_into().expect("eight bytes"));
-        let Some(payload_length) = payload_length_of(first).filter(|_| second == position) else { return Ok(None) };
-        let end = position + entry_length(payload_length);
+        let Some(shape) = EntryShape::of(first).filter(|_| second == position) else { return Ok(None) };
+        let end = position + shape.length();
         if end > limit {
             return Ok(None);
         }
         self.load(position, end)?;
         let decoded = decode(self.bytes(position, end), position, self.header.salt);
-        let generation = match decoded {
+        let (generation, durable_through) = match decoded {
             Some(entry) if entry.generation >= self.generation && entry.generation <= self.header.generation => {
-                entry.generation
+                (entry.generation, entry.durable_through)
             }
             _ => return Ok(None),
         };
         self.position = end;
         self.generation = generation;
-        let from = position + HEADER_WORDS * WORD;
-        Ok(Some(Replayed { position, end, generation, payload: self.bytes(from, from + payload_length) }))
+        let from = position + shape.payload_start();
+        let payload = self.bytes(from, from + shape.payload_length);
+        Ok(Some(Replayed { position, end, generation, shape, durable_through, payload }))
     }
 
     fn bytes(&self, from: u64, to: u64) -> &[u8] {

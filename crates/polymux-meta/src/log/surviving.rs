@@ -13,9 +13,7 @@ use std::sync::Arc;
 
 use polymux_types::surviving::{SurvivingMemory, SurvivingPlace, boot_words, snapshot};
 
-use super::entry_format::{
-    ALIGNMENT, WORD, checksum, commit_mark, decode, entry_length, first_word, payload_length_of, third_word,
-};
+use super::entry_format::{ALIGNMENT, EntryShape, WORD, decode, encode as encode_entry};
 use super::header_format::{HEADER_LENGTH, LogHeader};
 use super::medium::{BLOCK, BlockBuffer, LogMedium};
 use super::ring::{Replayed, pieces};
@@ -154,6 +152,8 @@ impl Survivors {
                 position: taken.end(),
                 end: at,
                 generation: decoded.generation,
+                shape: self.shape_at(taken.end()).expect("it was decoded before"),
+                durable_through: decoded.durable_through,
                 payload: decoded.payload,
             })?;
             taken.bytes.extend_from_slice(&entry);
@@ -163,9 +163,7 @@ impl Survivors {
 
     /// The bytes of the whole entry at a position, where there is one.
     fn entry_at(&self, position: u64, limit: u64) -> Option<Vec<u8>> {
-        let payload_length =
-            payload_length_of(self.word(position)).filter(|_| self.word(position + WORD) == position)?;
-        let length = entry_length(payload_length);
+        let length = self.shape_at(position)?.length();
         if length > self.bytes.len() as u64 || position + length > limit {
             return None;
         }
@@ -173,6 +171,10 @@ impl Survivors {
             (0..length).step_by(8).flat_map(|offset| self.word(position + offset).to_le_bytes()).collect();
         let generation = decode(&bytes, position, self.header.salt)?.generation;
         (generation == self.header.generation).then_some(bytes)
+    }
+
+    fn shape_at(&self, position: u64) -> Option<EntryShape> {
+        EntryShape::of(self.word(position)).filter(|_| self.word(position + WORD) == position)
     }
 
     fn word(&self, position: u64) -> u64 {
@@ -203,10 +205,7 @@ impl TakenUp {
     fn fill_gap(&mut self, to: u64, header: &LogHeader) {
         while self.end() < to {
             let position = self.end();
-            let first = first_word(0);
-            let sum = checksum(header.salt, first, position, header.generation, &[]);
-            let entry = [first, position, third_word(header.generation, sum), 0, 0, 0, 0, commit_mark(position)];
-            self.bytes.extend(entry.iter().flat_map(|word| word.to_le_bytes()));
+            self.bytes.extend(encode_entry(position, header.generation, header.salt, 0, &[]));
         }
     }
 

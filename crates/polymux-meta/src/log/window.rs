@@ -99,14 +99,22 @@ impl Window {
     /// # Errors
     ///
     /// The region could not be written back; the entry will never be complete.
-    pub(crate) fn fill(&self, position: u64, generation: u32, salt: u64, payload: &[u8]) -> io::Result<()> {
+    pub(crate) fn fill(
+        &self,
+        position: u64,
+        generation: u32,
+        salt: u64,
+        durable_through: u64,
+        payload: &[u8],
+    ) -> io::Result<()> {
         let words = self.words();
         let length = u32::try_from(payload.len()).expect("a payload is checked before its place is reserved");
         let first = first_word(length);
-        let checksum = checksum(salt, first, position, generation, payload);
+        let checksum = checksum(salt, first, position, generation, durable_through, payload);
         at(words, position).store(first, Ordering::Relaxed);
         at(words, position + WORD).store(position, Ordering::Release);
         at(words, position + 2 * WORD).store(third_word(generation, checksum), Ordering::Relaxed);
+        at(words, position + 3 * WORD).store(durable_through, Ordering::Relaxed);
         let mut next = position + HEADER_WORDS * WORD;
         let (whole, rest) = payload.as_chunks::<8>();
         for word in whole {
@@ -216,21 +224,21 @@ mod tests {
         let window = Window::new(512);
         for (position, payload) in [(64, vec![7_u8; 100]), (448, vec![9; 64]), (576, vec![])] {
             assert_eq!(window.end_of_complete(position), None);
-            window.fill(position, 2, 55, &payload).unwrap();
+            window.fill(position, 2, 55, 64, &payload).unwrap();
             let end = window.end_of_complete(position).expect("it is complete");
             let mut bytes = vec![0; usize::try_from(end - position).unwrap()];
             window.copy_out(position, end, &mut bytes);
-            assert_eq!(bytes, entry_format::encode(position, 2, 55, &payload));
+            assert_eq!(bytes, entry_format::encode(position, 2, 55, 64, &payload));
         }
     }
 
     #[test]
     fn a_payload_that_looks_like_an_entry_is_not_taken_for_one_in_the_next_round() {
         let window = Window::new(512);
-        // The payload begins at 64 + 24; put the image of an entry for position 640 (= 128 of the next round) at 128.
-        let mut payload = vec![0; 40];
-        payload.extend(entry_format::encode(640, 1, 55, b"forged"));
-        window.fill(64, 1, 55, &payload).unwrap();
+        // The payload begins at 64 + 32; put the image of an entry for position 640 (= 128 of the next round) at 128.
+        let mut payload = vec![0; 32];
+        payload.extend(entry_format::encode(640, 1, 55, 0, b"forged"));
+        window.fill(64, 1, 55, 0, &payload).unwrap();
         let end = window.end_of_complete(64).expect("it is complete");
         window.release(64, end);
         assert_eq!(window.end_of_complete(640), None);

@@ -6,7 +6,8 @@
 //!   directory that can be created again after it was emptied, and is never opened.
 //! * Recovery reads the log from its checkpoint and puts every entry of the complete prefix into the active memtable. It
 //!   writes nothing but what outlived the last process (`log/surviving.rs`) and the header of the new generation, and may be
-//!   repeated at will. Its time depends on the log alone.
+//!   repeated at will. Where durable entries are lost, as the log itself or the second copy proves, it refuses and writes
+//!   nothing. Its time depends on the log alone.
 //! * The log's file is locked while it is open, so that two processes never write one store.
 
 use std::fs;
@@ -20,7 +21,7 @@ use super::placement::LogPlacement;
 use super::{Inner, Levels, LogStore, WindowPlace, WindowReport, sequence_of};
 use crate::ballast::Ballast;
 use crate::batch::Batch;
-use crate::copy::{CopyOptions, CopyThread, SecondCopy};
+use crate::copy::{CopyOptions, CopyThread, SecondCopy, refuse_copy_ahead};
 use crate::error::StoreError;
 use crate::log::{BlockFile, HEADER_LENGTH, Log, LogHeader, LogMedium, LogRegion, RegionLog, Replay, Replayed};
 use crate::log::{SurvivingWindow, WindowMemory};
@@ -164,6 +165,9 @@ impl LogStore {
         sync_directory(path)?;
         let memtable = Memtable::new(header.checkpoint);
         let (end, replayed_entries) = replay(&*medium, region.as_ref(), header, &memtable)?;
+        if let Some(copy) = &options.copy {
+            refuse_copy_ahead(&copy.path, header.store, end)?;
+        }
         let mut counted = WindowReport { survived_entries: 0, place: WindowPlace::Plain("not asked for".to_owned()) };
         let log = match region {
             Some(region) => {
@@ -217,6 +221,7 @@ fn replay(
         apply(memtable, &entry)?;
         entries += 1;
     }
+    replay.refuse_damage()?;
     Ok((replay.position(), entries))
 }
 

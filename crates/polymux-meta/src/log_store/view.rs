@@ -135,6 +135,11 @@ impl LogView {
             let (position, length, generation) = (entry.position, entry.end - entry.position, entry.generation);
             visit(LogEntry { position, length, generation, batch })?;
         }
+        // While somebody writes the log, replay falls behind, and later entries prove nothing.
+        let damage = if self.locked { replay.damage()? } else { None };
+        if let Some(damage) = damage {
+            return Ok((replay.position(), LogEnd::Damaged(damage)));
+        }
         let (position, end) = (replay.position(), replay.end()?);
         let Some(survivors) = &self.survivors else { return Ok((position, end)) };
         let taken = survivors.take_up(position, |entry| {
@@ -187,7 +192,7 @@ impl StoreView {
     fn over(path: &Path, log: LogView, boundaries: &[Vec<u8>]) -> Result<Self, StoreError> {
         let tables = PrivateTables::open(path, boundaries)?;
         let memtable = Memtable::new(log.header.checkpoint);
-        let (end, _) = log.visit(|entry| {
+        let (end, reason) = log.visit(|entry| {
             let position = entry.position;
             let batch = entry.batch.ok_or_else(|| {
                 StoreError::Corrupted(format!("the log entry at {position} has a valid checksum and is no batch"))
@@ -195,7 +200,19 @@ impl StoreView {
             memtable.apply(&batch, sequence_of(position + entry.length).get());
             Ok(())
         })?;
+        if let LogEnd::Damaged(damage) = reason {
+            return Err(StoreError::Corrupted(damage.to_string()));
+        }
         Ok(Self { log, memtable: [Arc::new(memtable)], end, tables })
+    }
+
+    /// Reads every table and compares it with its checksum.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Corrupted`] names one that is not as it was written.
+    pub fn verify(&self) -> Result<(), StoreError> {
+        self.tables.get().verify()
     }
 
     /// Its log.
@@ -250,6 +267,11 @@ impl MetadataStore for StoreView {
     fn bytes_used(&self) -> u64 {
         self.log.medium.length() + self.tables.get().bytes()
     }
+}
+
+/// Reads the tables of a store or of a copy, changes nothing, and compares each with its checksum.
+pub(crate) fn verify_tables(path: &Path, boundaries: &[Vec<u8>]) -> Result<(), StoreError> {
+    PrivateTables::open(path, boundaries)?.get().verify()
 }
 
 /// The file of a log, open for reading.

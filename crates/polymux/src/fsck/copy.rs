@@ -1,19 +1,19 @@
 //! The second copy of the metadata store against the store: it never holds more than the store does.
 
 use anyhow::Result;
-use polymux_meta::{CopyWorth, LogView, Sequence, StoreError, describe_copy};
+use polymux_meta::{CopyWorth, LogView, Sequence, StoreError, describe_copy, sequence_at};
 
 use super::report::{FsckReport, finding_of};
 use crate::config::VolumeConfig;
 
 /// Adds what the copies on all tiers show.
 pub fn compare(config: &VolumeConfig, log: &LogView, report: &mut FsckReport) -> Result<()> {
-    let mut end = log.summary().checkpoint;
-    let walked: Result<(u64, _), StoreError> = log.visit(|entry| {
-        end = entry.position + entry.length;
+    let mut committed = sequence_at(log.summary().checkpoint);
+    // Where the log cannot be read to its end, as far as it can.
+    let _walked: Result<_, StoreError> = log.visit(|entry| {
+        committed = sequence_at(entry.position + entry.length);
         Ok(())
     });
-    let end = walked.map(|(position, _)| position).unwrap_or(end);
     for (index, tier) in config.tiers.iter().enumerate() {
         match describe_copy(&config.copy_directory(index)) {
             Ok(None) => {}
@@ -21,10 +21,13 @@ pub fn compare(config: &VolumeConfig, log: &LogView, report: &mut FsckReport) ->
                 report.add(finding_of("copy-incomplete", format!("on tier `{}`", tier.name)));
             }
             Ok(Some(copy)) => {
-                let Sequence(arrived) = copy.arrived;
+                let (Sequence(arrived), Sequence(end)) = (copy.arrived, committed);
                 if arrived > end {
-                    let detail =
-                        format!("on tier `{}`: it has transaction {arrived}, the store ends at {end}", tier.name);
+                    let detail = format!(
+                        "on tier `{}`: it has transaction {arrived}, the store ends at {end}: what was durable between them is \
+                         lost in the store. Start from the copy with `polymux mount --from-copy`",
+                        tier.name
+                    );
                     report.add(finding_of("copy-ahead", detail));
                 }
             }

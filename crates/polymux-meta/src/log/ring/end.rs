@@ -1,11 +1,12 @@
 //! Why the log ends where it does, for people.
 //!
 //! What is true here: replay needs only to know that there is no further entry. What stands in its place instead is asked
-//! afterwards, by whoever inspects a store, and decides nothing.
+//! afterwards, by whoever inspects a store, and decides nothing; what proves a loss does (`damage`).
 
 use super::Replay;
+use super::damage::LogDamage;
 use crate::error::StoreError;
-use crate::log::entry_format::{ALIGNMENT, HEADER_WORDS, WORD, decode, entry_length, payload_length_of};
+use crate::log::entry_format::{ALIGNMENT, EntryShape, HEADER_WORDS, WORD, decode};
 
 /// What stands where the next entry of a log would begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub enum LogEnd {
     },
     /// Bytes that are no entry.
     Foreign,
+    /// Durable entries that are lost: this is not where the log ended.
+    Damaged(LogDamage),
 }
 
 impl Replay<'_> {
@@ -52,13 +55,13 @@ impl Replay<'_> {
             u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
         };
         let (first, second, third) = (word(0), word(1), word(2));
-        let Some(payload_length) = payload_length_of(first) else {
+        let Some(shape) = EntryShape::of(first) else {
             return Ok(if (first, second, third) == (0, 0, 0) { LogEnd::Unwritten } else { LogEnd::Foreign });
         };
         if second != position {
             return Ok(LogEnd::EarlierRound { position: second });
         }
-        let length = entry_length(payload_length);
+        let length = shape.length();
         if position + length > limit {
             return Ok(LogEnd::Torn { length });
         }
@@ -128,7 +131,7 @@ mod tests {
     fn end_before(rest: &[u8]) -> LogEnd {
         let mut bytes = vec![0; RING + usize::try_from(HEADER_LENGTH).unwrap()];
         let start = usize::try_from(HEADER_LENGTH).unwrap() + 640;
-        let entry = encode(640, 4, 5, &[7; 20]);
+        let entry = encode(640, 4, 5, 0, &[7; 20]);
         assert_eq!(entry.len(), 64);
         bytes[start..start + 64].copy_from_slice(&entry);
         bytes[start + 64..start + 64 + rest.len()].copy_from_slice(rest);
@@ -143,10 +146,10 @@ mod tests {
     fn the_end_of_a_log_says_what_stands_there_instead_of_an_entry() {
         assert_eq!(end_before(&[]), LogEnd::Unwritten);
         assert_eq!(end_before(b"something else"), LogEnd::Foreign);
-        assert_eq!(end_before(&encode(128, 4, 5, &[1])), LogEnd::EarlierRound { position: 128 });
-        assert_eq!(end_before(&encode(704, 3, 5, &[1])), LogEnd::EarlierOpening { generation: 3 });
-        assert_eq!(end_before(&encode(704, 5, 5, &[1])), LogEnd::LaterOpening { generation: 5 });
-        let mut torn = encode(704, 4, 5, &[1; 100]);
+        assert_eq!(end_before(&encode(128, 4, 5, 0, &[1])), LogEnd::EarlierRound { position: 128 });
+        assert_eq!(end_before(&encode(704, 3, 5, 0, &[1])), LogEnd::EarlierOpening { generation: 3 });
+        assert_eq!(end_before(&encode(704, 5, 5, 0, &[1])), LogEnd::LaterOpening { generation: 5 });
+        let mut torn = encode(704, 4, 5, 0, &[1; 100]);
         torn[64..].fill(0);
         assert_eq!(end_before(&torn), LogEnd::Torn { length: 192 });
     }
@@ -156,7 +159,7 @@ mod tests {
         let header = LogHeader { checkpoint: 0, ..HEADER };
         let mut bytes = vec![0; usize::try_from(HEADER_LENGTH).unwrap()];
         for position in (0..RING as u64).step_by(64) {
-            bytes.extend_from_slice(&encode(position, 4, 5, &[1]));
+            bytes.extend_from_slice(&encode(position, 4, 5, 0, &[1]));
         }
         let medium = Bytes(bytes);
         let mut replay = Replay::new(&medium, header);
