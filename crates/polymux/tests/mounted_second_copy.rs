@@ -132,6 +132,31 @@ fn a_damaged_store_is_moved_aside_and_never_deleted() {
 }
 
 #[test]
+fn where_store_and_copy_are_damaged_each_refusal_names_the_rebuild_and_it_works() {
+    let _alone = one_at_a_time();
+    let Some(mut volume) = with_copy("1") else { return };
+    volume.mount();
+    write_synced(&volume.path().join("file"), &content_of("file", 50_000)).unwrap();
+    wait_for_copy(&volume);
+    volume.unmount();
+    for (tier, directory) in [("fast", "meta"), ("slow", "meta-copy")] {
+        let log = volume.tier(tier).join(".polymux").join(directory).join("log");
+        let length = fs::metadata(&log).unwrap().len();
+        fs::write(&log, vec![0xa5; usize::try_from(length).unwrap()]).unwrap();
+    }
+    for options in [&[][..], &["--from-copy"], &["--from-copy"], &[]] {
+        let refused = volume.try_mount(options).expect_err("neither can be used");
+        assert!(refused.contains("polymux rebuild"), "{options:?}: {refused}");
+        assert!(volume.tier("fast").join(".polymux/meta/log").exists(), "nothing is moved for a copy that is damaged");
+    }
+    let rebuilt = volume.polymux(["rebuild", &volume.name, "--yes"]);
+    assert!(rebuilt.is_success(), "{}", rebuilt.text());
+    volume.mount();
+    assert_eq!(fs::read(volume.path().join("file")).unwrap(), content_of("file", 50_000));
+    volume.unmount();
+}
+
+#[test]
 fn without_a_copy_the_status_says_so_and_nothing_can_be_started_from_one() {
     let _alone = one_at_a_time();
     let Some(mut volume) = with_copy("1") else { return };
