@@ -12,6 +12,7 @@
 mod active_streams;
 mod attributes;
 mod file;
+mod growth_history;
 mod handle;
 mod holders;
 mod inline;

@@ -89,6 +89,10 @@ pub enum Obstacle {
     MayMove,
     /// Its tier has too little room or a capacity of its own, or overwrites need room.
     Room,
+    /// It grew while it was last open for changes, or nothing is known of that: then it has to be able to go on on another tier.
+    Grows,
+    /// Its tier holds the metadata, and its file system keeps no room for them that a direct write could not take.
+    MetadataRoom,
 }
 
 impl Obstacle {
@@ -111,6 +115,13 @@ impl Obstacle {
             Self::Busy => "it is being moved or changed",
             Self::Tier => "its tier is missing, failing, being emptied, remote, or lends nothing more",
             Self::MayMove => "it is large and not on the fastest tier that it may be on",
+            Self::Grows => {
+                "it may grow beyond its tier: it was not only overwritten while it was last open for changes"
+            }
+            Self::MetadataRoom => {
+                "its tier holds the metadata, and its file system keeps no blocks for root (mkfs.ext4 -m) that a direct write \
+                 could not take"
+            }
             Self::Room => "its tier has too little room for changes, or a capacity to keep to",
         }
     }

@@ -71,13 +71,29 @@ impl Tested {
         self.volume.fs()
     }
 
-    /// A file with an object, closed.
+    /// A file with an object, closed, that was only overwritten when it was open for changes last.
     fn file(&self, name: &str, content: &[u8]) -> Ino {
+        let ino = self.new_file(name, content);
+        self.overwrite(ino);
+        ino
+    }
+
+    /// A file that was made and closed.
+    fn new_file(&self, name: &str, content: &[u8]) -> Ino {
         let (ino, handle) = create(self.fs(), name);
         write_all(self.fs(), handle, 0, content).expect("written");
         self.fs().sync(&Caller::root(), handle, SyncKind::All).expect("synced");
         close(self.fs(), handle).expect("closed");
         ino
+    }
+
+    /// A program overwrites a file in place.
+    fn overwrite(&self, ino: Ino) {
+        let handle = self.fs().open(&Caller::root(), ino, read_write()).expect("opened");
+        let first = read_at(self.fs(), handle, 0, 1).expect("read");
+        write_all(self.fs(), handle, 0, &first).expect("overwritten");
+        self.fs().sync(&Caller::root(), handle, SyncKind::All).expect("synced");
+        close(self.fs(), handle).expect("closed");
     }
 
     /// Opens as the kernel does.
@@ -340,6 +356,7 @@ fn changes_are_passed_through_only_where_there_is_room_for_them() {
     let sparse = |name: &str| {
         let ino = tested.file(name, &pattern(1, 100_000));
         tested.truncate(ino, room / 10 * 6);
+        tested.overwrite(ino);
         ino
     };
     let (first, second) = (sparse("first"), sparse("second"));
@@ -356,6 +373,51 @@ fn changes_are_passed_through_only_where_there_is_room_for_them() {
     assert_eq!(mode, IoMode::PassthroughDirect, "whoever changes it beside a reader comes to the daemon");
     tested.fs().write(&Caller::root(), writer, 0, b"by the daemon", WriteOrigin::Call).expect("written");
     assert_eq!(read_at(tested.fs(), reader, 0, 13).expect("read"), b"by the daemon");
+}
+
+#[test]
+fn only_files_that_did_not_grow_when_they_were_changed_last_are_passed_through_for_changes() {
+    let tested = tested(&[None, None]);
+    let mode_of = |ino| {
+        let (handle, mode, _) = tested.open(ino, read_write());
+        close(tested.fs(), handle).expect("closed");
+        mode
+    };
+    let ino = tested.new_file("f", &pattern(1, 100_000));
+    assert_eq!(mode_of(ino), IoMode::Cached, "it grew when it was made");
+    assert_eq!(mode_of(ino), IoMode::Cached, "and nothing was overwritten since");
+    let (reader, mode, _) = tested.open(ino, read_only());
+    assert_eq!(mode, IoMode::Passthrough, "reading takes no room");
+    assert_eq!(mode_of(ino), IoMode::PassthroughDirect);
+    close(tested.fs(), reader).expect("closed");
+
+    tested.overwrite(ino);
+    let appending = polymux_fs::OpenOptions { append: true, ..read_write() };
+    let (handle, mode, _) = tested.open(ino, appending);
+    assert_eq!(mode, IoMode::Cached, "it is opened to be made longer");
+    close(tested.fs(), handle).expect("closed");
+    let (handle, mode, backing) = tested.open(ino, read_write());
+    assert_eq!(mode, IoMode::Passthrough, "it was overwritten in place");
+    tested.kernel.object(backing).write_all_at(b"inside", 5000).expect("written");
+    close(tested.fs(), handle).expect("closed");
+
+    let (handle, mode, backing) = tested.open(ino, read_write());
+    assert_eq!(mode, IoMode::Passthrough, "it did not grow while the kernel wrote to it");
+    tested.kernel.object(backing).write_all_at(b"longer", 100_000).expect("written");
+    assert_eq!(mode_of(ino), IoMode::PassthroughDirect, "it grows: who comes now is heard");
+    close(tested.fs(), handle).expect("closed");
+    assert_eq!(mode_of(ino), IoMode::Cached, "from the next time on it may go on on another tier");
+    tested.overwrite(ino);
+    assert_eq!(mode_of(ino), IoMode::Passthrough, "and it can earn that again");
+    tested.truncate(ino, 200_000);
+    assert_eq!(mode_of(ino), IoMode::Cached, "made longer by a call");
+}
+
+#[test]
+fn where_there_is_no_other_tier_a_file_that_grows_is_passed_through_for_changes_too() {
+    let tested = tested(&[None]);
+    let ino = tested.new_file("f", &pattern(1, 100_000));
+    assert_eq!(tested.open(ino, read_write()).1, IoMode::Passthrough);
 }
 
 #[test]

@@ -15,10 +15,16 @@ use rustix::fs::FallocateFlags;
 
 use crate::error::StoreError;
 use crate::store::Room;
+use polymux_types::root_reserve::ext4_root_reserve;
 use polymux_types::sync::{AtomicBool, Mutex, Ordering};
 
-/// Room in bytes that has to be free beside the ballast before anything may grow.
+/// Room in bytes that has to be free beside the ballast before anything may grow,
 const FREE_MIN: u64 = 4 * 1024 * 1024;
+/// and on a small file system this part of it: less than what files leave free there, so that they never come to it by themselves.
+const FREE_MIN_DIVISOR: u64 = 128;
+
+/// What `statfs` calls ext4.
+const EXT4_MAGIC: rustix::fs::FsWord = 0xef53;
 
 /// The ballast is given back in pieces of this many bytes.
 const PIECE: u64 = 1024 * 1024;
@@ -29,6 +35,8 @@ pub(crate) struct Ballast {
     file: File,
     /// Bytes that it should hold.
     bytes: u64,
+    /// Bytes that have to be free beside it before anything may grow.
+    free_min: u64,
     /// Bytes that it holds.
     held: Mutex<u64>,
     short: AtomicBool,
@@ -44,10 +52,13 @@ impl Ballast {
             options.read(true).write(true).create(true).mode(0o600).truncate(false).open(path).map_err(failed)?;
         let held = file.metadata().map_err(failed)?.len();
         let directory = path.parent().expect("the ballast lies in the directory of its store").to_owned();
+        let space = rustix::fs::statvfs(&directory).map_err(|error| failed(error.into()))?;
+        let free_min = FREE_MIN.min(space.f_blocks * space.f_frsize / FREE_MIN_DIVISOR);
         let ballast = Self {
             directory,
             file,
             bytes,
+            free_min,
             held: Mutex::new(held),
             short: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
@@ -83,14 +94,14 @@ impl Ballast {
         let mut held = self.held.lock();
         let free = self.free()?;
         let wanted = self.bytes.saturating_sub(*held);
-        if wanted > 0 && free >= wanted + FREE_MIN {
+        if wanted > 0 && free >= wanted + self.free_min {
             match grow(file, *held, self.bytes) {
                 Ok(()) => *held = self.bytes,
                 Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {}
                 Err(error) => return Err(self.failed(&error)),
             }
         }
-        let short = *held < self.bytes || free < FREE_MIN;
+        let short = *held < self.bytes || free < self.free_min;
         if short && !self.short.swap(true, Ordering::AcqRel) {
             log::warn!("{}: no room for metadata beside the ballast; nothing may grow", self.directory.display());
         }
@@ -119,10 +130,20 @@ impl Ballast {
         Ok(free + given >= bytes)
     }
 
-    /// Bytes free for us on the file system.
+    /// Bytes free for us on the file system: for root, what ext4 keeps for root as well, which programs cannot fill through files
+    /// that are passed through (docs/design/0026).
     pub(crate) fn free(&self) -> Result<u64, StoreError> {
         let space = rustix::fs::statvfs(&self.directory).map_err(|error| self.failed(&error.into()))?;
-        Ok(space.f_bavail * space.f_frsize)
+        let available = space.f_bavail * space.f_frsize;
+        if !rustix::process::geteuid().is_root() {
+            return Ok(available);
+        }
+        let kind = rustix::fs::statfs(&self.directory).map_err(|error| self.failed(&error.into()))?.f_type;
+        if kind != EXT4_MAGIC {
+            return Ok(available);
+        }
+        let (total, free) = (space.f_blocks * space.f_frsize, space.f_bfree * space.f_frsize);
+        Ok(available + ext4_root_reserve(total, free, available))
     }
 
     fn failed(&self, error: &std::io::Error) -> StoreError {

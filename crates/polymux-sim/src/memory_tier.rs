@@ -236,7 +236,15 @@ impl Tier for MemoryTier {
         let state = self.state.read();
         let (total, used) = (state.pages_max * BLOCK_SIZE, state.pages_used * BLOCK_SIZE);
         let free = total.saturating_sub(used);
-        Ok(Space { total, free, used, objects_free: u64::MAX, file_system_total: total, file_system_free: free })
+        Ok(Space {
+            total,
+            free,
+            used,
+            objects_free: u64::MAX,
+            file_system_total: total,
+            file_system_free: free,
+            root_reserve: 0,
+        })
     }
 
     fn cached_bytes(&self, _: ObjectRef, _: u64, length: u64) -> Option<u64> {

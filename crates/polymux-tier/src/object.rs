@@ -50,6 +50,9 @@ pub struct Space {
     pub file_system_total: u64,
     /// Room on the file system below that an ordinary user could fill.
     pub file_system_free: u64,
+    /// Room on the file system below that only root can fill, beside `file_system_free`; 0 where that is not known, and where this
+    /// process is not root.
+    pub root_reserve: u64,
 }
 
 /// Whether an operation may wait for a device.

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, opcode};
 
 use crate::device::Device;
+use crate::unprivileged::Unprivileged;
 
 /// `FUSE_DEV_IOC_BACKING_OPEN`, which takes a `struct fuse_backing_map`.
 const OPEN: Opcode = opcode::write::<BackingMap>(229, 1);
@@ -47,12 +48,14 @@ unsafe impl Ioctl for Register {
 }
 
 impl Device {
-    /// Makes an open file known to the kernel; returns its number.
+    /// Makes an open file known to the kernel; returns its number. What programs write through it does not get the blocks that its
+    /// file system keeps for root.
     ///
     /// # Errors
     /// `EPERM` without `CAP_SYS_ADMIN` or where passthrough was not agreed on, `ELOOP` where the file is on a file system that
     /// lies on others itself.
     pub fn register_backing(&self, object: BorrowedFd<'_>) -> io::Result<u32> {
+        let _user = Unprivileged::begin()?;
         let map = BackingMap { descriptor: object.as_raw_fd(), flags: 0, padding: 0 };
         // SAFETY: this is a descriptor of /dev/fuse, whose driver knows the request; both descriptors are open.
         Ok(unsafe { rustix::ioctl::ioctl(self.as_fd(), Register(map)) }?)

@@ -24,6 +24,7 @@ mod pool;
 mod reply;
 mod served;
 mod turns;
+mod unprivileged;
 pub mod uring;
 pub mod wire;
 

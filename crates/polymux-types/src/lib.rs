@@ -13,6 +13,7 @@ pub mod errno;
 pub mod ids;
 pub mod limits;
 pub mod on_disk_format;
+pub mod root_reserve;
 pub mod surviving;
 pub mod sync;
 pub mod units;

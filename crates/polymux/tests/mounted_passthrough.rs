@@ -43,7 +43,7 @@ fn start(options: &str) -> Option<TestVolume> {
     if skip_where_io_is_named() {
         return None;
     }
-    let volume = TestVolume::start_with_options(&Plan::anywhere(), options)?;
+    let volume = TestVolume::start_with_options(&Plan::anywhere().with_reserve(), options)?;
     let found = passthrough(&volume);
     if found.contains("does not offer") || found.contains("CAP_SYS_ADMIN") {
         skip(&format!("passthrough is {found}"));
@@ -56,6 +56,10 @@ fn closed_file(volume: &TestVolume, name: &str, content: &[u8]) -> std::path::Pa
     let path = volume.path().join(name);
     let mut file = File::create(&path).expect("made");
     file.write_all(content).and_then(|()| file.sync_all()).expect("written");
+    drop(file);
+    // What was only overwritten when it was open last is passed through for changes.
+    let file = open(&path);
+    file.write_all_at(&content[..1], 0).and_then(|()| file.sync_all()).expect("overwritten");
     path
 }
 

@@ -9,6 +9,7 @@ use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::sync::{Mutex, RwLock};
 use polymux_types::{ObjectId, TierId, Timestamp};
 
+use super::growth_history::GrowthHistory;
 use super::inline::InlineData;
 use super::io_mode::IoModes;
 use super::moving::MoveTicketPlace;
@@ -77,6 +78,8 @@ pub(crate) struct FileState {
     /// Modification time of the object, as last seen while it was changed directly. Held while the object is looked at and what it
     /// says is taken over, so that no older answer comes after a newer one.
     pub(crate) object_modified: Mutex<Timestamp>,
+    /// Whether those who change it make it longer.
+    pub(crate) growth: GrowthHistory,
     /// Pages that the kernel has of the file may be older than its object.
     pub(crate) pages_stale: AtomicBool,
     /// Writers share it; truncate, punch and friends have it alone.
@@ -154,6 +157,7 @@ impl FileState {
             holder_looked_for: AtomicBool::new(false),
             has_direct_changes: AtomicU32::new(0),
             object_modified: Mutex::new(Timestamp::new(0, 0)),
+            growth: GrowthHistory::default(),
             pages_stale: AtomicBool::new(false),
             barrier: RwLock::new(()),
             moving: MoveTicketPlace::default(),

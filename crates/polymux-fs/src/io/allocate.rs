@@ -138,6 +138,7 @@ impl Core {
 
     /// Reserves room, without changing the size. Beyond the end one tier must take all of it.
     fn reserve(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
+        self.check_room_for_all(file, start, end)?;
         let request = Request { length: end - start, file_end: end, partial: false, except: None };
         self.ensure_home(inode, file, &request)?;
         let inside = end.min(start_of(block_after(file.size())));
@@ -204,9 +205,31 @@ impl Core {
 
     /// Refuses before anything is reserved where all tiers together have too little room.
     fn check_room_for_all(&self, file: &FileState, start: u64, end: u64) -> Result<()> {
-        let new = end.saturating_sub(start.max(file.size()));
         let room = self.tiers.all().iter().map(|tier| tier.headroom()).fold(0_u64, u64::saturating_add);
-        if new > room && self.disowned.is_empty() { Err(ErrorKind::NoSpace.into()) } else { Ok(()) }
+        if end - start <= room || !self.disowned.is_empty() {
+            return Ok(());
+        }
+        let mut new = end.saturating_sub(start.max(file.size()));
+        for part in self.parts(file, start, end.min(file.size())) {
+            new += self.hole_bytes(&part.entry, part.start, part.end, room)?;
+        }
+        if new > room { Err(ErrorKind::NoSpace.into()) } else { Ok(()) }
+    }
+
+    /// Bytes of a range that are holes in an object, counted until they are more than `enough`. What was reserved and not written
+    /// counts as a hole.
+    fn hole_bytes(&self, entry: &ObjectEntry, start: u64, end: u64, enough: u64) -> Result<u64> {
+        let (mut position, mut bytes) = (start, 0);
+        while position < end && bytes <= enough {
+            let Some(hole) = self.seek_object(entry, position, end, SeekTarget::Hole)?.filter(|hole| *hole < end)
+            else {
+                break;
+            };
+            let data = self.seek_object(entry, hole, end, SeekTarget::Data)?.unwrap_or(end).min(end);
+            bytes += data - hole;
+            position = data;
+        }
+        Ok(bytes)
     }
 
     /// Reserves room for a part where it is owned. Holes for which that tier has no room go to another one.
@@ -219,6 +242,11 @@ impl Core {
 
     fn reserve_on(&self, file: &FileState, slot: u8, entry: &ObjectEntry, start: u64, end: u64) -> Result<()> {
         let handle = self.tiers.by_id(entry.tier)?;
+        // Asked first: a file system gives all that it has, the reserve too, before it says that it is not enough.
+        let room = handle.headroom().saturating_add(BLOCK_SIZE);
+        if end - start > room && self.hole_bytes(entry, start, end, room)? > room {
+            return Err(ErrorKind::NoSpace.into());
+        }
         file.note_unsynced(slot, start, end);
         handle.run(|tier| tier.allocate(reference_of(entry), start, end - start, AllocateMode::KeepSize))?;
         handle.note_written(usize::try_from(end - start).unwrap_or(usize::MAX));

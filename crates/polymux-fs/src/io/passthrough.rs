@@ -3,6 +3,9 @@
 //! What is true here, while a file is passed through:
 //! * Its one object holds all of it: its map names no other tier, nothing of it is disowned, damaged or being moved, and none of
 //!   that begins. What the tier has no room for is refused with `ENOSPC`.
+//! * Whoever may change the object makes it longer without a word, as long as its tier has room. So it is given for changes only
+//!   to files that were not made longer when they were last changed, and on the tier of the metadata only where the file system
+//!   keeps room that such a writer cannot take (docs/design/0026).
 //! * Size, times and bytes are those of the object, asked whenever they matter, if somebody may change it directly.
 //! * It is decided under `PassedThrough::lock`, the outermost lock of a file, and becomes true or false while the barrier is
 //!   held alone: who holds the barrier sees it stand still.
@@ -288,14 +291,29 @@ impl Core {
         if self.passthrough_use(inode) != PassthroughUse::Auto {
             return Ok(Some(Obstacle::ReadingOnly));
         }
+        let is_append = handle.options.append;
         let entry = file.layout.read().object(0);
         let handle = self.tiers.by_id(entry.tier)?;
         let Some(tier) = handle.present() else { return Ok(Some(Obstacle::Tier)) };
         if tier.capabilities().overwrite != OverwriteStyle::InPlace || tier.capabilities().is_limited {
             return Ok(Some(Obstacle::Room));
         }
+        if !handle.keeps_metadata_reserve() {
+            return Ok(Some(Obstacle::MetadataRoom));
+        }
+        self.see_direct_changes(inode, file)?;
+        let may_grow = is_append || !file.growth.is_steady();
+        if may_grow && self.may_go_on_elsewhere(entry.tier) {
+            return Ok(Some(Obstacle::Grows));
+        }
         let stat = handle.run(|tier| tier.stat(reference_of(&entry)))?;
-        Ok((handle.headroom() < room_wanted(&stat)).then_some(Obstacle::Room))
+        let has_room = handle.headroom() >= room_wanted(&stat) && !handle.is_above_high_mark();
+        Ok((!has_room).then_some(Obstacle::Room))
+    }
+
+    /// Whether another tier could take what one has no room for.
+    fn may_go_on_elsewhere(&self, tier: TierId) -> bool {
+        self.tiers.all().iter().any(|other| other.id != tier && other.present().is_some() && !other.is_draining())
     }
 
     /// From now on the object may say how long the file is. Durable, because writes that are durable when they return, and
@@ -361,7 +379,9 @@ impl Core {
         }
         let entry = file.layout.read().object(0);
         let stat = self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(&entry)))?;
-        file.size.store(stat.size, Ordering::Release);
+        if stat.size > file.size.swap(stat.size, Ordering::AcqRel) {
+            file.growth.note_growth();
+        }
         file.blocks_stale.store(true, Ordering::Release);
         if *seen != stat.modified {
             *seen = stat.modified;
@@ -404,6 +424,16 @@ impl Core {
 
     /// A description is gone.
     pub(crate) fn end_io_mode(&self, handle: &Handle) -> Result<()> {
+        let ended = self.end_passthrough_of(handle);
+        if purpose_of(handle) == OpenPurpose::Change
+            && let Some(file) = handle.inode.file()
+        {
+            file.growth.end_of_description();
+        }
+        ended
+    }
+
+    fn end_passthrough_of(&self, handle: &Handle) -> Result<()> {
         let Some(mode) = handle.io_mode.get().copied() else { return Ok(()) };
         let (inode, Some(file)) = (&handle.inode, handle.inode.file()) else { return Ok(()) };
         let mut passed = file.passed.lock();

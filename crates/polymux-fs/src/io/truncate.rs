@@ -43,6 +43,10 @@ impl Core {
             file.cuts.fetch_add(1, Ordering::AcqRel);
             file.reserved_end.store(0, Ordering::Release);
         }
+        if size == 0 {
+            // What is emptied is about to be written anew.
+            file.growth.note_growth();
+        }
         if size == 0 && file.is_passed_through() {
             // Whoever has it open goes on using the object that it has.
             self.cut_single(inode, file, 0)?;
@@ -107,6 +111,7 @@ impl Core {
         self.ensure_extender(inode, file, slot)?;
         file.note_unsynced(slot, file.size(), size);
         self.tiers.by_id(entry.tier)?.run(|tier| tier.truncate(reference_of(&entry), size))?;
+        file.growth.note_growth();
         file.size.store(size, Ordering::Release);
         Ok(())
     }

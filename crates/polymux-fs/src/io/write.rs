@@ -141,6 +141,9 @@ impl Core {
             let length = data.len() as u64;
             self.ensure_home(inode, file, &Request { length, file_end: end, partial: false, except: None })?;
             self.check_growth(file)?;
+            file.growth.note_growth();
+        } else {
+            file.growth.note_overwrite();
         }
         if wait == Wait::Never && file.layout.read().map.run_at(block_of(offset)).end < block_after(end) {
             // A write over several runs may need room on another tier in the middle.

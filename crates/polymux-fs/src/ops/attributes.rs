@@ -175,6 +175,10 @@ impl Core {
             None => self.check_access(caller, inode, WRITE)?,
         }
         self.truncate_file(inode, file, size)?;
+        if inode.lifecycle.lock().handles == 0 {
+            // No description will be closed that this was done through.
+            file.growth.end_of_description();
+        }
         self.note_modified(caller, inode);
         self.pass_over_object_time(file)
     }

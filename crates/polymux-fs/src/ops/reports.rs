@@ -19,8 +19,10 @@ use crate::space::TierHandle;
 /// Where inline files are, in the place of the name of a tier.
 const METADATA_STORE: &str = "in the metadata store";
 
-/// When less is free under the metadata store, nothing new is made; deleting still works.
+/// When less is free under the metadata store, nothing new is made; deleting still works. On a small file system it is a part of it
+/// that is less than the reserve which files leave there.
 const METADATA_ROOM_MIN: u64 = 4 * 1024 * 1024;
+const METADATA_ROOM_DIVISOR: u64 = 128;
 
 impl Core {
     pub(crate) fn volume_space(&self) -> VolumeSpace {
@@ -35,8 +37,11 @@ impl Core {
             return Err(Errno::ENOSPC.into());
         }
         let Some(tier) = self.tiers.metadata_tier() else { return Ok(()) };
-        let room = tier.file_system_free();
-        if room.is_some_and(|room| room < METADATA_ROOM_MIN) { Err(Errno::ENOSPC.into()) } else { Ok(()) }
+        let is_short = tier.space().is_some_and(|space| {
+            let room = space.file_system_free.saturating_add(space.root_reserve);
+            room < METADATA_ROOM_MIN.min(space.file_system_total / METADATA_ROOM_DIVISOR)
+        });
+        if is_short { Err(Errno::ENOSPC.into()) } else { Ok(()) }
     }
 
     pub(crate) fn status(&self) -> VolumeStatus {

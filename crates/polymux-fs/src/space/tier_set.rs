@@ -36,6 +36,11 @@ const METADATA_RESERVE_MAX: u64 = 64 * 1024 * 1024;
 /// and on a small tier this part of it.
 const METADATA_RESERVE_DIVISOR: u64 = 32;
 
+/// Room in bytes that is left to the metadata store on a tier with this room.
+fn metadata_reserve_of(space: &Space) -> u64 {
+    METADATA_RESERVE_MAX.min(space.total / METADATA_RESERVE_DIVISOR)
+}
+
 /// What a tier is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -179,19 +184,24 @@ impl TierHandle {
     pub(crate) fn reserve_of(&self, space: &Space) -> u64 {
         match self.purpose {
             Purpose::Data => self.reserve,
-            Purpose::DataAndMetadata => {
-                self.reserve.max(METADATA_RESERVE_MAX.min(space.total / METADATA_RESERVE_DIVISOR))
-            }
+            Purpose::DataAndMetadata => self.reserve.max(metadata_reserve_of(space)),
         }
+    }
+
+    /// Whether a program that writes here unheard leaves the reserve of the metadata alone: none are here, or the file system keeps as
+    /// much for root, and such a program is not root to it.
+    pub(crate) fn keeps_metadata_reserve(&self) -> bool {
+        let is_kept = |space: Space| space.root_reserve >= metadata_reserve_of(&space);
+        !self.holds_metadata() || self.space().is_some_and(is_kept)
+    }
+
+    /// Whether so much is in use that files leave the tier.
+    pub(crate) fn is_above_high_mark(&self) -> bool {
+        self.space().is_some_and(|space| space.used > self.high_mark_bytes(&space))
     }
 
     pub(crate) fn holds_metadata(&self) -> bool {
         self.purpose == Purpose::DataAndMetadata
-    }
-
-    /// Room of the file system below, a moment ago.
-    pub(crate) fn file_system_free(&self) -> Option<u64> {
-        self.space().map(|space| space.file_system_free)
     }
 
     /// Runs an operation on the tier; failures other than lack of room mark it failing.

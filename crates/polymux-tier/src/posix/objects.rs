@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::root_reserve::ext4_root_reserve;
 use polymux_types::{Bucket, Errno, ObjectId, Timestamp};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
@@ -303,6 +304,12 @@ impl Tier for PosixTier {
     fn space(&self) -> Result<Space, TierError> {
         let stat = rustix::fs::fstatvfs(&self.objects).map_err(io_error("asking for free room"))?;
         let (total, free) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
+        let root_reserve = match self.capabilities.file_system.as_str() {
+            "ext4" if rustix::process::geteuid().is_root() => {
+                ext4_root_reserve(total, stat.f_bfree * stat.f_frsize, free)
+            }
+            _ => 0,
+        };
         let objects_free = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
         Ok(match (self.options.capacity, self.bytes_used()) {
             (Some(capacity), Some(used)) => Space {
@@ -312,6 +319,7 @@ impl Tier for PosixTier {
                 objects_free,
                 file_system_total: total,
                 file_system_free: free,
+                root_reserve,
             },
             _ => Space {
                 total,
@@ -320,6 +328,7 @@ impl Tier for PosixTier {
                 objects_free,
                 file_system_total: total,
                 file_system_free: free,
+                root_reserve,
             },
         })
     }

@@ -11,6 +11,8 @@ use super::command::{run, succeed};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystemKind {
     Ext4,
+    /// With the blocks set aside for root that `mkfs.ext4` gives it.
+    Ext4WithReserve,
     /// At least 300 MiB, or `mkfs.xfs` refuses.
     Xfs,
 }
@@ -31,6 +33,7 @@ impl NativeMount {
         match kind {
             // No blocks set aside for root, so that what `df` shows is what can be written.
             FileSystemKind::Ext4 => succeed("mkfs.ext4", ["-q", "-F", "-m", "0", text(&image)]),
+            FileSystemKind::Ext4WithReserve => succeed("mkfs.ext4", ["-q", "-F", text(&image)]),
             FileSystemKind::Xfs => succeed("mkfs.xfs", ["-q", "-f", text(&image)]),
         };
         std::fs::create_dir(&path).expect("a mount point can be made");

@@ -20,6 +20,9 @@ pub enum Ground {
     Directories,
     /// ext4 (fast) and XFS (slow) on loop devices, with their sizes in MiB.
     LoopDevices { fast: u64, slow: u64 },
+    /// The same, and the ext4 keeps blocks for root, as `mkfs.ext4` has it: without them no file on the tier of the metadata is passed
+    /// through for changes.
+    LoopDevicesWithReserve { fast: u64, slow: u64 },
 }
 
 /// What a test wants of its volume.
@@ -41,13 +44,22 @@ impl Plan {
         Self { ground, fast_capacity: None }
     }
 
+    /// The same with blocks that the fast tier keeps for root.
+    pub fn with_reserve(self) -> Self {
+        let ground = match self.ground {
+            Ground::LoopDevices { fast, slow } => Ground::LoopDevicesWithReserve { fast, slow },
+            other => other,
+        };
+        Self { ground, ..self }
+    }
+
     pub fn with_fast_capacity(self, capacity: &'static str) -> Self {
         Self { fast_capacity: Some(capacity), ..self }
     }
 
     /// Why it cannot be carried out here.
     pub fn obstacle(&self) -> Option<&'static str> {
-        let needs_loop = matches!(self.ground, Ground::LoopDevices { .. });
+        let needs_loop = !matches!(self.ground, Ground::Directories);
         if !have_fuse() {
             Some("/dev/fuse cannot be opened")
         } else if !is_root() && !have_program("fusermount3") {
@@ -143,8 +155,13 @@ impl TestVolume {
 
     fn lay_ground(&mut self, ground: Ground) {
         let base = self.base.path().to_path_buf();
-        if let Ground::LoopDevices { fast, slow } = ground {
-            self.grounds.push(NativeMount::new(&base, "fast-device", FileSystemKind::Ext4, fast));
+        let devices = match ground {
+            Ground::Directories => None,
+            Ground::LoopDevices { fast, slow } => Some((FileSystemKind::Ext4, fast, slow)),
+            Ground::LoopDevicesWithReserve { fast, slow } => Some((FileSystemKind::Ext4WithReserve, fast, slow)),
+        };
+        if let Some((kind, fast, slow)) = devices {
+            self.grounds.push(NativeMount::new(&base, "fast-device", kind, fast));
             self.grounds.push(NativeMount::new(&base, "slow-device", FileSystemKind::Xfs, slow));
         }
         for (index, name) in ["fast", "slow"].into_iter().enumerate() {
