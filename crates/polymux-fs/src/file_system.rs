@@ -382,6 +382,12 @@ impl FileSystem {
         self.logged("opendir", self.core.open_directory(caller, directory))
     }
 
+    /// The position behind every name that is in a directory now: cookies of names made later are not smaller. A name that is
+    /// renamed within its directory, or replaced, keeps its position.
+    pub fn directory_end(&self, directory: Ino) -> Result<u64> {
+        self.logged("opendir", self.core.directory_end(directory))
+    }
+
     /// Makes the names in a directory durable.
     pub fn sync_directory(&self, caller: &Caller, directory: Ino) -> Result<()> {
         self.logged("fsyncdir", self.core.sync_directory(caller, directory))

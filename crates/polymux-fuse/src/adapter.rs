@@ -10,6 +10,7 @@ use polymux_transport::wire::{Attr, Header};
 use polymux_types::{Errno, Ino, StreamId};
 
 use crate::convert;
+use crate::listings::Listings;
 use crate::options::ExtendedAttributes;
 use crate::programs::Programs;
 use crate::requests::Requests;
@@ -25,6 +26,8 @@ pub(crate) struct Adapter {
     pub(crate) device: Arc<Device>,
     /// What is executed.
     pub(crate) programs: Arc<Programs>,
+    /// Directories that are open for listing.
+    pub(crate) listings: Arc<Listings>,
 }
 
 /// What came of a request.

@@ -1,5 +1,5 @@
-//! Listing of directories. It is stateless: an offset says everything, so that `seekdir`, NFS and a restart of a
-//! listing work whatever was created or removed meanwhile.
+//! Listing of directories. Where it goes on is said by the offset alone, so that `seekdir`, NFS and a restart of a listing
+//! work whatever was created or removed meanwhile. Where it ends is kept for each open directory (`listings`).
 //!
 //! `.` and `..` are made here; they are never pinned, because the kernel does not count them.
 
@@ -16,17 +16,30 @@ const NAMES_AT_ONCE: usize = 512;
 const ENTRIES_AT_ONCE: usize = 128;
 
 impl Adapter {
-    pub(crate) fn open_listing(&self, header: &Header) -> Outcome<()> {
-        self.run("opendir", ino(header), |fs| fs.open_directory(&caller(header), ino(header)))
+    pub(crate) fn open_listing(&self, header: &Header) -> Outcome<u64> {
+        self.run("opendir", ino(header), |fs| {
+            fs.open_directory(&caller(header), ino(header))?;
+            Ok(self.listings.open(fs.directory_end(ino(header))?))
+        })
+    }
+
+    /// The position behind the last name of a listing: that of the moment when it was opened or read from its beginning.
+    fn end_of_listing(&self, fs: &FileSystem, directory: Ino, (handle, offset): (u64, u64)) -> polymux_fs::Result<u64> {
+        if offset == 0 {
+            self.listings.rewind(handle, fs.directory_end(directory)?);
+        }
+        Ok(self.listings.end(handle))
     }
 
     pub(crate) fn sync_listing(&self, header: &Header) -> Outcome<()> {
         self.run("fsyncdir", ino(header), |fs| fs.sync_directory(&caller(header), ino(header)))
     }
 
-    pub(crate) fn list_names(&self, header: &Header, offset: u64, listing: &mut Listing) -> Outcome<()> {
+    /// Adds names to an answer, from an offset of an open directory on.
+    pub(crate) fn list_names(&self, header: &Header, place: (u64, u64), listing: &mut Listing) -> Outcome<()> {
         self.run("readdir", ino(header), |fs| {
-            let mut walk = Walk { fs, caller: caller(header), directory: ino(header), offset };
+            let end = self.end_of_listing(fs, ino(header), place)?;
+            let mut walk = Walk { fs, caller: caller(header), directory: ino(header), offset: place.1, end };
             let dots = walk.dots(|attributes, offset, name| {
                 listing.add(attributes.ino.get(), offset, attributes.kind.type_bits(), name)
             })?;
@@ -43,14 +56,15 @@ impl Adapter {
     pub(crate) fn list_entries(
         &self,
         header: &Header,
-        offset: u64,
+        place: (u64, u64),
         listing: &mut Listing,
         reply: impl Fn(Attr) -> EntryReply,
     ) -> Outcome<Vec<Ino>> {
         self.run("readdirplus", ino(header), |fs| {
             let caller = caller(header);
             let mut pinned = Vec::new();
-            let mut walk = Walk { fs, caller: caller.clone(), directory: ino(header), offset };
+            let end = self.end_of_listing(fs, ino(header), place)?;
+            let mut walk = Walk { fs, caller: caller.clone(), directory: ino(header), offset: place.1, end };
             let dots = walk.dots(|attributes, offset, name| {
                 listing.add_with_attr(&reply(convert::attr(attributes)), offset, name)
             })?;
@@ -95,6 +109,8 @@ struct Walk<'a> {
     caller: Caller,
     directory: Ino,
     offset: u64,
+    /// Names at this cookie and behind it are not part of the listing.
+    end: u64,
 }
 
 impl Walk<'_> {
@@ -126,6 +142,9 @@ impl Walk<'_> {
             let entries = self.fs.read_directory(&self.caller, self.directory, after, at_once)?;
             for entry in &entries {
                 assert!(entry.cookie > after, "positions of a directory rise");
+                if entry.cookie >= self.end {
+                    return Ok(());
+                }
                 if add(entry, convert::offset_after(entry.cookie)?)? == Room::Full {
                     return Ok(());
                 }

@@ -132,16 +132,21 @@ impl Adapter {
                 |reply, found| reply.body(&seek_result(found)),
             ),
             Op::OpenDirectory => {
-                let opened = OpenReply::new(0, OpenFlags::default());
-                reply.result(self.open_listing(header).map(|()| opened.encode()));
+                let opened = |handle| OpenReply::new(handle, OpenFlags::default()).encode();
+                reply.result(self.open_listing(header).map(opened));
             }
-            Op::ReadDirectory { offset, size } => {
+            Op::ReadDirectory { handle, offset, size } => {
                 let mut listing = Listing::new(size);
-                let listed = self.list_names(header, offset, &mut listing);
+                let listed = self.list_names(header, (handle, offset), &mut listing);
                 reply.result(listed.map(|()| listing.bytes()));
             }
-            Op::ReadDirectoryPlus { offset, size } => self.read_directory_plus(header, offset, size, reply),
-            Op::ReleaseDirectory => reply.ok(),
+            Op::ReadDirectoryPlus { handle, offset, size } => {
+                self.read_directory_plus(header, (handle, offset), size, reply);
+            }
+            Op::ReleaseDirectory { handle } => {
+                self.listings.close(handle);
+                reply.ok();
+            }
             Op::SyncDirectory => self.answer(header, reply, || self.sync_listing(header)),
             Op::StatFs => self.statfs(header, reply),
             Op::SyncVolume => self.answer(header, reply, || self.sync_volume(header)),
@@ -342,11 +347,11 @@ impl Adapter {
         self.answer_with(&of_target, reply, || self.copy_range(header, source, target, length), answer);
     }
 
-    fn read_directory_plus(&self, header: &Header, offset: u64, size: u32, reply: Reply) {
+    fn read_directory_plus(&self, header: &Header, place: (u64, u64), size: u32, reply: Reply) {
         let mut listing = Listing::new(size);
         let list = || {
             let entry = |attr| self.entry_reply(attr);
-            let pinned = self.list_entries(header, offset, &mut listing, entry)?;
+            let pinned = self.list_entries(header, place, &mut listing, entry)?;
             Ok((listing, pinned))
         };
         let answer = |reply: Reply, (listing, _): (Listing, Vec<Ino>)| reply.body(listing.bytes());

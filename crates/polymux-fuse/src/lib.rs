@@ -22,6 +22,7 @@ mod convert;
 mod directories;
 mod dispatch;
 mod files;
+mod listings;
 mod names;
 mod options;
 mod passthrough;

@@ -62,6 +62,7 @@ pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> i
         extended_attributes,
         device: Arc::clone(&device),
         programs: Arc::default(),
+        listings: Arc::default(),
     };
     if agreement.capabilities.contains(Capabilities::PASSTHROUGH) {
         let port = Arc::new(Backings::new(Arc::clone(&device)));

@@ -118,3 +118,60 @@ fn each_write_appends_or_not_as_the_flags_of_that_moment_say() {
         }
     }
 }
+
+/// Makes that many empty files in a new directory.
+fn filled(volume: &TestVolume, name: &str, count: usize) -> std::path::PathBuf {
+    let path = volume.path().join(name);
+    fs::create_dir(&path).expect("made");
+    (0..count).for_each(|index| drop(File::create(path.join(format!("entry {index:05}"))).expect("made")));
+    path
+}
+
+/// Lists a directory, does something with each name, and gives up after three times as many as there were.
+fn names_seen(directory: &Path, count: usize, mut with: impl FnMut(usize, &Path)) -> Vec<String> {
+    let listed = fs::read_dir(directory).expect("listed").take(3 * count).enumerate();
+    let seen = listed.map(|(index, entry)| {
+        let entry = entry.expect("listed");
+        with(index, &entry.path());
+        entry.file_name().into_string().expect("plain")
+    });
+    seen.collect()
+}
+
+#[test]
+fn a_listing_ends_although_every_name_that_it_shows_is_renamed_or_makes_another() {
+    // More than one answer of the kernel holds.
+    const COUNT: usize = 3000;
+    let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
+    let directory = filled(&volume, "renamed", COUNT);
+    let seen = names_seen(&directory, COUNT, |index, path| {
+        fs::rename(path, directory.join(format!("again {index}"))).expect("renamed");
+    });
+    assert_eq!(seen.len(), COUNT, "each file is shown once");
+    assert!(seen.iter().all(|name| name.starts_with("entry")));
+    assert_eq!(names_seen(&directory, COUNT, |_, _| ()).len(), COUNT);
+
+    let directory = filled(&volume, "multiplied", COUNT);
+    let seen = names_seen(&directory, COUNT, |index, _| {
+        drop(File::create(directory.join(format!("more {index}"))).expect("made"));
+    });
+    assert_eq!(seen.len(), COUNT, "what is made meanwhile waits for the next listing");
+    assert_eq!(names_seen(&directory, 2 * COUNT, |_, _| ()).len(), 2 * COUNT);
+}
+
+#[test]
+fn a_listing_shows_every_name_whose_file_is_replaced_meanwhile() {
+    const COUNT: usize = 3000;
+    let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
+    let directory = filled(&volume, "replaced", COUNT);
+    let others = filled(&volume, "others", COUNT);
+    let mut seen = names_seen(&directory, COUNT, |index, _| {
+        let range = if index == 0 { 0..COUNT } else { 0..0 };
+        for name in range.map(|index| format!("entry {index:05}")) {
+            fs::rename(others.join(&name), directory.join(&name)).expect("replaced");
+        }
+    });
+    seen.sort();
+    assert_eq!(seen.len(), COUNT, "each name is shown once");
+    assert!(seen.iter().enumerate().all(|(index, name)| *name == format!("entry {index:05}")));
+}

@@ -67,6 +67,20 @@ impl Transaction {
         self.put_name(parent, name, ino, kind, cookie);
     }
 
+    /// Gives a name to an inode in a directory, at a position that a name which was just removed had: who lists the directory
+    /// meanwhile neither misses the name nor sees the file twice.
+    pub(crate) fn add_name_at(
+        &mut self,
+        directory: (Ino, &mut DirectoryState),
+        name: &[u8],
+        (ino, kind): (Ino, FileKind),
+        cookie: u64,
+    ) {
+        let (parent, state) = directory;
+        state.entries = state.entries.map(|count| count + 1);
+        self.put_name(parent, name, ino, kind, cookie);
+    }
+
     /// Writes the records of a name at a given position.
     pub(crate) fn put_name(&mut self, parent: Ino, name: &[u8], ino: Ino, kind: FileKind, cookie: u64) {
         self.put_record_with(keys::dirent(parent, name), |bytes| Dirent { ino, kind, cookie }.encode(bytes));

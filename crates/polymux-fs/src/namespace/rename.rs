@@ -227,7 +227,11 @@ impl Core {
                 self.drop_name(transaction, &replaced.inode, emptied.as_deref(), &xattrs, now)
             });
             let name = (target.directory.ino, locked.target());
-            transaction.add_name(name, target.name, found.inode.ino, found.inode.kind);
+            let entry = (found.inode.ino, found.inode.kind);
+            match kept_position(&found.dirent, replaced.map(|replaced| &replaced.dirent), crosses) {
+                Some(cookie) => transaction.add_name_at(name, target.name, entry, cookie),
+                None => transaction.add_name(name, target.name, entry.0, entry.1),
+            }
             let moves_directory = i64::from(found.inode.is_directory());
             note_entry_change(source.directory, if crosses { -moves_directory } else { 0 }, now);
             note_entry_change(target.directory, if crosses { moves_directory } else { 0 }, now);
@@ -311,6 +315,11 @@ impl Core {
             self.put_names_changed(transaction, target.directory, state, links);
         }
     }
+}
+
+/// The position of a renamed name: that of the name it replaces or, within its directory, its own. `None`: a new one.
+fn kept_position(found: &Dirent, replaced: Option<&Dirent>, crosses: bool) -> Option<u64> {
+    replaced.or(Some(found).filter(|_| !crosses)).map(|dirent| dirent.cookie)
 }
 
 /// The record of what was moved. Its state is given for a directory with a new parent.

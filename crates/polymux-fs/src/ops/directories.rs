@@ -15,6 +15,12 @@ impl Core {
         self.check_access(caller, &directory, READ)
     }
 
+    pub(crate) fn directory_end(&self, ino: Ino) -> Result<u64> {
+        let directory = self.directory_inode(ino)?;
+        let state = directory.directory().ok_or(Errno::ENOTDIR)?.read();
+        Ok(state.next_cookie)
+    }
+
     pub(crate) fn read_directory(&self, ino: Ino, after: u64, limit: usize) -> Result<Vec<DirectoryEntry>> {
         let directory = self.directory_inode(ino)?;
         self.note_accessed(&directory);

@@ -157,8 +157,8 @@ impl Service for Server {
                 reply.outcome(synced);
             }
             Operation::OpenDirectory => reply.body(&OpenReply::new(0, OpenFlags::default()).encode()),
-            Operation::ReadDirectory { offset, size } => reply.result(self.list(id, offset, size)),
-            Operation::Release { .. } | Operation::ReleaseDirectory => reply.ok(),
+            Operation::ReadDirectory { offset, size, .. } => reply.result(self.list(id, offset, size)),
+            Operation::Release { .. } | Operation::ReleaseDirectory { .. } => reply.ok(),
             Operation::StatFs => {
                 let blocks = [BLOCKS_FREE; 3];
                 let space = Space { blocks, files: [BLOCKS_FREE; 2], block_size: BLOCK_LENGTH, name_length_max: 255 };

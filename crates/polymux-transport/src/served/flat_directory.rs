@@ -114,7 +114,7 @@ impl<F: FlatFiles> Service for FlatDirectory<F> {
             },
             Operation::Open { .. } => reply.body(&OpenReply::new(0, OpenFlags::DIRECT_IO).encode()),
             Operation::OpenDirectory => reply.body(&OpenReply::new(0, OpenFlags::default()).encode()),
-            Operation::Release { .. } | Operation::ReleaseDirectory => reply.ok(),
+            Operation::Release { .. } | Operation::ReleaseDirectory { .. } => reply.ok(),
             ref operation => match self.file(ino) {
                 Ok(file) => self.serve_file(file, operation, reply),
                 // What a directory is asked for beyond this, the kernel does by itself.

@@ -191,14 +191,18 @@ pub enum Operation<'a> {
     },
     OpenDirectory,
     ReadDirectory {
+        handle: u64,
         offset: u64,
         size: u32,
     },
     ReadDirectoryPlus {
+        handle: u64,
         offset: u64,
         size: u32,
     },
-    ReleaseDirectory,
+    ReleaseDirectory {
+        handle: u64,
+    },
     SyncDirectory,
     StatFs,
     SyncVolume,
@@ -279,7 +283,7 @@ impl<'a> Operation<'a> {
             Opcode::ReadLink => Ok(Self::ReadLink),
             Opcode::OpenDirectory => Ok(Self::OpenDirectory),
             Opcode::ReadDirectory | Opcode::ReadDirectoryPlus => Self::parse_listing(opcode, fixed),
-            Opcode::ReleaseDirectory => Ok(Self::ReleaseDirectory),
+            Opcode::ReleaseDirectory => Ok(Self::ReleaseDirectory { handle: fixed.u64()? }),
             Opcode::SyncDirectory => Ok(Self::SyncDirectory),
             Opcode::StatFs => Ok(Self::StatFs),
             Opcode::SyncVolume => Ok(Self::SyncVolume),
@@ -384,11 +388,10 @@ impl<'a> Operation<'a> {
     }
 
     fn parse_listing(opcode: Opcode, mut fixed: Reader<'a>) -> Result<Self, Malformed> {
-        fixed.skip(8)?;
-        let (offset, size) = (fixed.u64()?, fixed.u32()?);
+        let (handle, offset, size) = (fixed.u64()?, fixed.u64()?, fixed.u32()?);
         Ok(match opcode {
-            Opcode::ReadDirectory => Self::ReadDirectory { offset, size },
-            _ => Self::ReadDirectoryPlus { offset, size },
+            Opcode::ReadDirectory => Self::ReadDirectory { handle, offset, size },
+            _ => Self::ReadDirectoryPlus { handle, offset, size },
         })
     }
 }
