@@ -67,6 +67,8 @@ impl Adapter {
             }
             if is_empty(change) {
                 take_set_id_of_writer(fs, header, ino(header))?;
+                // `chown(-1, -1)` moves the change time, and says nothing of it in the message.
+                set.uid = Some(fs.attributes(&caller, ino(header))?.uid);
             }
             let attributes = fs.set_attributes(&caller, ino(header), &set)?;
             Ok(convert::attr(&attributes))

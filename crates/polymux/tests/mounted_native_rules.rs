@@ -5,7 +5,7 @@ mod mounted;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::IoSlice;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use mounted::{
@@ -174,4 +174,27 @@ fn a_listing_shows_every_name_whose_file_is_replaced_meanwhile() {
     seen.sort();
     assert_eq!(seen.len(), COUNT, "each name is shown once");
     assert!(seen.iter().enumerate().all(|(index, name)| *name == format!("entry {index:05}")));
+}
+
+#[test]
+fn a_change_of_owner_that_names_nobody_moves_the_change_time_and_takes_set_id_bits_away() {
+    if !is_root() || !have_program("mkfs.ext4") {
+        return skip("the outcome is compared with ext4 on a loop device");
+    }
+    let base = tempfile::tempdir().expect("a directory can be made");
+    let native = NativeMount::new(base.path(), "native", FileSystemKind::Ext4, 64);
+    let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
+    for mode in [0o644, 0o4755, 0o6755, 0o2755, 0o1777] {
+        let [expected, found] = [native.path(), volume.path()].map(|root| {
+            let path = closed_file(root, "file", b"small");
+            fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("its mode can be set");
+            let change_time = || fs::metadata(&path).map(|of| (of.ctime(), of.ctime_nsec())).expect("there");
+            let before = change_time();
+            // The clock of a file system may tick every ten milliseconds only.
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            std::os::unix::fs::chown(&path, None, None).expect("nothing is asked for");
+            (change_time() > before, fs::metadata(&path).expect("there").mode())
+        });
+        assert_eq!(found, expected, "mode {mode:o}: whether the change time moved, and the mode");
+    }
 }
