@@ -64,9 +64,10 @@ install: build
 	install -D -m 0755 target/release/polymux "$(DESTDIR)$(PREFIX)/bin/polymux"
 	install -d "$(DESTDIR)$(SBINDIR)"
 	ln -sfn "$(PREFIX)/bin/polymux" "$(DESTDIR)$(SBINDIR)/mount.polymux"
+	ln -sfn "$(PREFIX)/bin/polymux" "$(DESTDIR)$(SBINDIR)/mount.fuse.polymux"
 
 uninstall:
-	rm -f "$(DESTDIR)$(SBINDIR)/mount.polymux" "$(DESTDIR)$(PREFIX)/bin/polymux"
+	rm -f "$(DESTDIR)$(SBINDIR)/mount.polymux" "$(DESTDIR)$(SBINDIR)/mount.fuse.polymux" "$(DESTDIR)$(PREFIX)/bin/polymux"
 
 # Measuring commands (docs/BENCHMARKS.md). Each works in a directory of its own below DIRECTORY, on the device to
 # measure, and removes it at the end. BENCH_OPTIONS is passed on, `--json` or `--help` for example.

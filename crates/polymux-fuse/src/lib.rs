@@ -34,6 +34,6 @@ mod watcher;
 mod wishes;
 mod xattrs;
 
-pub use options::{ExtendedAttributes, FuseOptions, Sharing, SpecialFiles, Transport};
-pub use polymux_transport::{ConnectionState, Mount, MountTable};
+pub use options::{ExtendedAttributes, FuseOptions, Sharing, Transport};
+pub use polymux_transport::{ConnectionState, Mount, MountFlags, MountTable};
 pub use session::{Session, Unmounter, mount};

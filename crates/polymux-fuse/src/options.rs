@@ -14,16 +14,6 @@ pub enum Sharing {
     Everybody,
 }
 
-/// Whether set-id bits and device nodes work on the mount. Without root they never do: `fusermount3` adds
-/// `nosuid,nodev` whatever is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpecialFiles {
-    /// They work as on any local file system.
-    Honoured,
-    /// They are kept, but have no effect (`nosuid`, `nodev`).
-    Ignored,
-}
-
 /// How requests of the kernel come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
@@ -57,8 +47,9 @@ pub struct FuseOptions {
     pub sharing: Sharing,
     /// Whether the mount may be written.
     pub access: Access,
-    /// Whether set-id bits and device nodes work.
-    pub special_files: SpecialFiles,
+    /// What the kernel does not let files of the mount do: `NOSUID`, `NODEV`, `NOEXEC`, `NOSYMFOLLOW`. Without root the
+    /// first two always hold: `fusermount3` adds them whatever is asked for.
+    pub restrictions: MountFlags,
     /// Threads that serve requests, at least 1.
     pub threads: usize,
     /// How requests come.
@@ -78,16 +69,16 @@ impl FuseOptions {
     /// mounted by an ordinary user is that user's own.
     #[must_use]
     pub fn new(volume_name: impl Into<String>, access: Access) -> Self {
-        let (sharing, special_files) = if is_root() {
-            (Sharing::Everybody, SpecialFiles::Honoured)
+        let (sharing, restrictions) = if is_root() {
+            (Sharing::Everybody, MountFlags::empty())
         } else {
-            (Sharing::OwnerOnly, SpecialFiles::Ignored)
+            (Sharing::OwnerOnly, MountFlags::NOSUID | MountFlags::NODEV)
         };
         Self {
             volume_name: volume_name.into(),
             sharing,
             access,
-            special_files,
+            restrictions,
             threads: default_threads(),
             transport: Transport::default(),
             extended_attributes: ExtendedAttributes::default(),
@@ -96,12 +87,9 @@ impl FuseOptions {
 
     /// What the mount looks like.
     pub(crate) fn to_settings(&self) -> MountSettings {
-        let mut flags = MountFlags::empty();
+        let mut flags = self.restrictions;
         if self.access == Access::ReadOnly {
             flags |= MountFlags::RDONLY;
-        }
-        if self.special_files == SpecialFiles::Ignored {
-            flags |= MountFlags::NOSUID | MountFlags::NODEV;
         }
         let audience = match self.sharing {
             Sharing::OwnerOnly => MountAudience::Owner,
@@ -133,12 +121,12 @@ mod tests {
     }
 
     #[test]
-    fn set_id_bits_and_devices_are_ignored_when_that_is_wanted() {
+    fn restrictions_reach_the_kernel_and_no_others() {
         let mut options = FuseOptions::new("media", Access::ReadWrite);
-        options.special_files = SpecialFiles::Ignored;
-        assert!(options.to_settings().flags.contains(MountFlags::NOSUID | MountFlags::NODEV));
-        options.special_files = SpecialFiles::Honoured;
-        assert!(!options.to_settings().flags.intersects(MountFlags::NOSUID | MountFlags::NODEV));
+        for restrictions in [MountFlags::empty(), MountFlags::NOSUID, MountFlags::NOEXEC | MountFlags::NOSYMFOLLOW] {
+            options.restrictions = restrictions;
+            assert_eq!(options.to_settings().flags, restrictions);
+        }
     }
 
     #[test]

@@ -11,6 +11,14 @@ use crate::convert;
 /// The ACL whose change may clear the set-group-id bit of a file whose group the caller is not in.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
+/// Attributes that only privileged processes see and use.
+const TRUSTED: &[u8] = b"trusted.";
+
+/// Whether a process is shown an attribute. The kernel keeps others from using those of this class, and does not look into lists.
+fn is_shown(header: &Header, name: &[u8]) -> bool {
+    header.uid == 0 || !name.starts_with(TRUSTED)
+}
+
 /// What is answered to a question about attributes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Value {
@@ -29,7 +37,8 @@ impl Adapter {
     pub(crate) fn list_xattrs(&self, header: &Header, size: u32) -> Outcome<Value> {
         self.run("listxattr", ino(header), |fs| {
             let mut list = Vec::new();
-            for name in fs.list_xattrs(&caller(header), ino(header))? {
+            let names = fs.list_xattrs(&caller(header), ino(header))?;
+            for name in names.into_iter().filter(|name| is_shown(header, name)) {
                 list.extend_from_slice(&name);
                 list.push(0);
             }

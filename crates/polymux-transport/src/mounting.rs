@@ -36,7 +36,7 @@ pub struct MountSettings {
     pub subtype: &'static str,
     /// Who may use it.
     pub audience: MountAudience,
-    /// `RDONLY`, `NOSUID`, `NODEV` or none of them.
+    /// `RDONLY`, `NOSUID`, `NODEV`, `NOEXEC`, `NOSYMFOLLOW` or none of them.
     pub flags: MountFlags,
 }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -87,6 +88,7 @@ fn plan(arguments: &CreateArguments, volatile: VolatileTiers) -> Result<(VolumeC
         tiers.iter().zip(&capabilities).map(|(tier, can)| (tier.name.clone(), can.device)).collect();
     let mut warnings = tiers::warnings_of_sharing(&devices);
     warnings.extend(tiers.iter().zip(&capabilities).filter_map(|(tier, can)| warning_of_limits(tier, can)));
+    warnings.extend(tiers.iter().filter_map(warning_of_owner));
     let id = VolumeId::from_random(random_bytes()?);
     let metadata_region = arguments.metadata_region.as_ref().map(std::path::absolute).transpose()?;
     metadata_region.as_deref().map_or(Ok(()), metadata::check_region)?;
@@ -151,6 +153,22 @@ fn warning_of_limits(tier: &TierConfig, capabilities: &Capabilities) -> Option<S
         }
         _ => None,
     }
+}
+
+/// Whoever may rename entries of a tier's directory can put other metadata in the place of the volume's.
+fn warning_of_owner(tier: &TierConfig) -> Option<String> {
+    let directory = tier.path.metadata().ok()?;
+    let (owner, mode) = (directory.uid(), directory.mode());
+    let is_of_another = owner != 0 && owner != rustix::process::geteuid().as_raw();
+    let may_be_written = mode & 0o022 != 0 && mode & 0o1000 == 0;
+    (is_of_another || may_be_written).then(|| {
+        format!(
+            "tier `{}`: other users may exchange what the volume keeps in {}, set-id programs among it: \
+             give the directory to the user of the daemon, and take write permission from group and others",
+            tier.name,
+            tier.path.display()
+        )
+    })
 }
 
 /// Removes what was made, newest first, unless told to keep it.

@@ -42,7 +42,7 @@ pub fn run(registry: &Registry, file: &Path, format: OutputFormat) -> Result<()>
 }
 
 fn render(file: &Path, report: &ExplainReport) -> String {
-    let mut lines = vec![format!("{}: {}, inode {}", file.display(), ByteSize(report.size), report.ino)];
+    let mut lines = vec![format!("{}: {}, inode {}", output::path(file), ByteSize(report.size), report.ino)];
     lines.push(format!("  {}", steering(report)));
     lines.push(format!("  Policy {}: {}", report.policy, report.policy_description));
     match report.allowed_tiers.as_slice() {
@@ -81,7 +81,7 @@ fn steering(report: &ExplainReport) -> String {
             }
         }
         SteeredBy::Pin { is_own: true, .. } => "It is pinned.".to_owned(),
-        SteeredBy::Pin { path: Some(path), .. } => format!("The directory /{path} above it is pinned."),
+        SteeredBy::Pin { path: Some(path), .. } => format!("The directory /{} above it is pinned.", output::name(path)),
         SteeredBy::Pin { path: None, .. } => "A directory above it is pinned.".to_owned(),
     }
 }

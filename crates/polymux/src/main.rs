@@ -42,6 +42,7 @@ mod protocol;
 mod rate;
 mod rebuild;
 mod registry;
+mod remount;
 mod report;
 mod status;
 mod steering_config;
@@ -82,7 +83,8 @@ fn main() -> ExitCode {
     small_pages();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let called_as = arguments.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    if called_as.ends_with("mount.polymux") {
+    // By the second name for a volume that is mounted: that is what the mount table shows as its type.
+    if called_as.ends_with("mount.polymux") || called_as.ends_with("mount.fuse.polymux") {
         return mount_helper::run(&arguments[1..]);
     }
     let verb = match CommandLine::try_parse_from(&arguments) {

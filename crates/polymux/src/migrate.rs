@@ -299,8 +299,11 @@ fn problem(
         .into_iter()
         .filter(|(_, files)| !files.is_empty())
         .map(|(what, files)| {
-            let named: Vec<String> =
-                files.iter().take(NAMED_MAX).map(|file| format!("{}: {}", file.path, file.why)).collect();
+            let named: Vec<String> = files
+                .iter()
+                .take(NAMED_MAX)
+                .map(|file| format!("{}: {}", output::name(&file.path), output::name(&file.why)))
+                .collect();
             let more = files.len().saturating_sub(NAMED_MAX);
             let more = if more > 0 { format!("; and {more} more") } else { String::new() };
             if files.len() == 1 && what == "not moved" {

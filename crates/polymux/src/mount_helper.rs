@@ -12,6 +12,7 @@ use crate::cli::MountArguments;
 use crate::mount;
 use crate::output;
 use crate::registry::Registry;
+use crate::remount;
 
 /// Exit codes of mount(8).
 const USAGE: u8 = 1;
@@ -40,6 +41,9 @@ pub fn run(arguments: &[OsString]) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mounted = Registry::from_environment().and_then(|registry| {
+        if remount::is_asked_for(&parsed.options) {
+            return remount::run(&registry, &parsed.mount_point, &parsed.options);
+        }
         mount::run(
             &registry,
             &MountArguments {

@@ -5,7 +5,7 @@
 
 use anyhow::{Result, bail};
 use polymux_fs::{Access, AccessTimes, BootId, MissingTiers, MountOptions, PageCache, PassthroughUse, ReaderLayout};
-use polymux_fuse::{ExtendedAttributes, FuseOptions, Sharing, SpecialFiles, Transport};
+use polymux_fuse::{ExtendedAttributes, FuseOptions, MountFlags, Sharing, Transport};
 
 use crate::config::VolumeConfig;
 use crate::config_format::TransportEntry;
@@ -19,8 +19,8 @@ pub struct RequestedOptions {
     pub sharing: Option<Sharing>,
     /// Whether access times change.
     pub access_times: Option<AccessTimes>,
-    /// Whether set-id bits and devices work.
-    pub special_files: Option<SpecialFiles>,
+    /// What files of the mount are kept from.
+    pub restrictions: Restrictions,
     /// What to do when a tier is missing.
     pub missing: Option<MissingTiers>,
     /// Which files the kernel may use directly.
@@ -31,6 +31,75 @@ pub struct RequestedOptions {
     pub extended_attributes: Option<ExtendedAttributes>,
     /// What the metadata store is opened from.
     pub metadata_source: Option<MetadataSource>,
+}
+
+/// What the kernel keeps files of a mount from. Both sets are disjoint; what is in neither is left to the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restrictions {
+    /// In force.
+    pub on: MountFlags,
+    /// Not in force, because that was asked for.
+    pub off: MountFlags,
+}
+
+impl Default for Restrictions {
+    fn default() -> Self {
+        Self { on: MountFlags::empty(), off: MountFlags::empty() }
+    }
+}
+
+/// The restrictions: the option that turns each on, the one that turns it off, and the kernel's flag.
+const RESTRICTIONS: [(&str, &str, MountFlags); 4] = [
+    ("nosuid", "suid", MountFlags::NOSUID),
+    ("nodev", "dev", MountFlags::NODEV),
+    ("noexec", "exec", MountFlags::NOEXEC),
+    ("nosymfollow", "symfollow", MountFlags::NOSYMFOLLOW),
+];
+
+impl Restrictions {
+    /// Takes one option; says whether it was one of these. A later one overrides an earlier one.
+    fn apply(&mut self, option: &str) -> bool {
+        for (on, off, flag) in RESTRICTIONS {
+            if option == on {
+                (self.on, self.off) = (self.on | flag, self.off - flag);
+                return true;
+            }
+            if option == off {
+                (self.on, self.off) = (self.on - flag, self.off | flag);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// These over what holds otherwise.
+    pub fn over(self, default: MountFlags) -> MountFlags {
+        (default | self.on) - self.off
+    }
+
+    fn to_list(self) -> impl Iterator<Item = &'static str> {
+        RESTRICTIONS.into_iter().filter_map(move |(on, off, flag)| {
+            match (self.on.contains(flag), self.off.contains(flag)) {
+                (true, _) => Some(on),
+                (_, true) => Some(off),
+                _ => None,
+            }
+        })
+    }
+}
+
+/// Options of mount(8) that Polymux does not have, and what there is instead.
+fn why_refused(option: &str) -> Option<&'static str> {
+    Some(match option {
+        "sync" => "programs that need each write on disk open their files with O_SYNC, or call fsync",
+        "dirsync" => "programs that need a name on disk call fsync on its directory",
+        "strictatime" | "norelatime" => "access times follow relatime, or do not change (noatime)",
+        "lazytime" => "access times follow relatime and are written with the next flush",
+        "nodiratime" => "noatime turns access times off, those of directories among them",
+        "mand" => "there are no mandatory locks",
+        "iversion" => "inodes have no version",
+        _ => return None,
+    })
 }
 
 /// What the metadata store is opened from.
@@ -58,13 +127,18 @@ impl RequestedOptions {
     }
 
     fn apply(&mut self, option: &str) -> Result<()> {
+        if self.restrictions.apply(option) {
+            return Ok(());
+        }
+        if let Some(instead) = why_refused(option) {
+            bail!("mount option `{option}` is not offered: {instead}");
+        }
         match option {
             "ro" => self.access = Some(Access::ReadOnly),
             "rw" => self.access = Some(Access::ReadWrite),
             "allow_other" => self.sharing = Some(Sharing::Everybody),
             "noatime" => self.access_times = Some(AccessTimes::Never),
             "relatime" | "atime" => self.access_times = Some(AccessTimes::Relative),
-            "nosuid" | "nodev" => self.special_files = Some(SpecialFiles::Ignored),
             // From the command line only; `mount.polymux` refuses it.
             "from_copy" => self.metadata_source = Some(MetadataSource::SecondCopy),
             "degraded" => self.missing = Some(MissingTiers::Degraded),
@@ -75,10 +149,11 @@ impl RequestedOptions {
             "page_cache=off" => self.page_cache = Some(PageCache::Off),
             "extended_attributes=on" => self.extended_attributes = Some(ExtendedAttributes::Kept),
             "extended_attributes=off" => self.extended_attributes = Some(ExtendedAttributes::Refused),
-            // For mount(8), systemd and the kernel, not for us.
+            // For mount(8) and systemd, not for us; of the owners' options mount(8) makes `nosuid,nodev,noexec` as it should.
             "" | "defaults" | "nofail" | "fail" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner"
-            | "group" | "_netdev" | "dev" | "suid" | "exec" | "noexec" | "sync" | "async" | "diratime"
-            | "nodiratime" => {}
+            | "group" | "_netdev" => {}
+            // What always holds here.
+            "async" | "diratime" | "nolazytime" | "nostrictatime" | "nomand" | "noiversion" | "loud" => {}
             other if other.starts_with("x-") || other.starts_with("X-") || other.starts_with("comment=") => {}
             other => bail!("unknown mount option `{}`", other.escape_debug()),
         }
@@ -91,7 +166,6 @@ impl RequestedOptions {
             self.access.map(|access| if access == Access::ReadOnly { "ro" } else { "rw" }),
             self.sharing.filter(|sharing| *sharing == Sharing::Everybody).map(|_| "allow_other"),
             self.access_times.map(|times| if times == AccessTimes::Never { "noatime" } else { "relatime" }),
-            self.special_files.filter(|special| *special == SpecialFiles::Ignored).map(|_| "nosuid"),
             self.missing.filter(|missing| *missing == MissingTiers::Degraded).map(|_| "degraded"),
             self.passthrough.map(|named| match named {
                 PassthroughUse::Auto => "passthrough=auto",
@@ -105,7 +179,7 @@ impl RequestedOptions {
             }),
             self.metadata_source.map(|MetadataSource::SecondCopy| "from_copy"),
         ];
-        options.into_iter().flatten().collect::<Vec<_>>().join(",")
+        options.into_iter().flatten().chain(self.restrictions.to_list()).collect::<Vec<_>>().join(",")
     }
 
     /// Options for the file system.
@@ -156,7 +230,7 @@ impl RequestedOptions {
             options.sharing = if allow_other { Sharing::Everybody } else { Sharing::OwnerOnly };
         }
         options.sharing = self.sharing.unwrap_or(options.sharing);
-        options.special_files = self.special_files.unwrap_or(options.special_files);
+        options.restrictions = self.restrictions.over(options.restrictions);
         if let Some(threads) = config.options.threads {
             options.threads = usize::from(threads.get());
         }
@@ -185,7 +259,8 @@ mod tests {
         assert_eq!(requested.access, Some(Access::ReadOnly), "the later of rw and ro counts");
         assert_eq!(requested.sharing, Some(Sharing::Everybody));
         assert_eq!(requested.access_times, Some(AccessTimes::Never));
-        assert_eq!(requested.special_files, Some(SpecialFiles::Ignored));
+        assert_eq!(requested.restrictions.on, MountFlags::NODEV);
+        assert_eq!(requested.restrictions.off, MountFlags::NOEXEC);
     }
 
     #[test]
@@ -197,12 +272,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_in_force_is_refused_with_what_there_is_instead() {
+        for option in
+            ["sync", "dirsync", "strictatime", "norelatime", "lazytime", "nodiratime", "mand", "iversion", "remount"]
+        {
+            let error = RequestedOptions::parse([option]).unwrap_err().to_string();
+            assert!(error.contains(option) && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_later_of_a_restriction_and_its_opposite_counts() {
+        let of = |list: &str| RequestedOptions::parse([list]).unwrap().restrictions;
+        assert_eq!(of("noexec,exec,nosymfollow").over(MountFlags::NODEV), MountFlags::NODEV | MountFlags::NOSYMFOLLOW);
+        assert_eq!(
+            of("exec,noexec,dev").over(MountFlags::NODEV | MountFlags::NOSUID),
+            MountFlags::NOSUID | MountFlags::NOEXEC
+        );
+    }
+
+    #[test]
     fn a_list_survives_writing_and_reading() {
         for list in [
             "",
             "ro",
             "rw,allow_other,noatime,nosuid,degraded,passthrough=read,page_cache=off,extended_attributes=off,from_copy",
             "relatime",
+            "noexec,nodev,suid,nosymfollow",
         ] {
             let requested = RequestedOptions::parse([list]).unwrap();
             assert_eq!(RequestedOptions::parse([requested.to_list().as_str()]).unwrap(), requested);

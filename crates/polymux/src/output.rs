@@ -3,6 +3,8 @@
 //! Invariant: an error is one line, whatever the text of its causes is.
 
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use anyhow::Result;
 use polymux_types::ByteSize;
@@ -31,10 +33,44 @@ pub fn error(error: &anyhow::Error) {
     eprintln!("polymux: {}", one_line(&format!("{error:#}")));
 }
 
-/// A text without line breaks and control characters.
+/// A text without line breaks, control characters and what turns the direction of writing.
 pub fn one_line(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    lines.join("; ").chars().map(|character| if character.is_control() { '?' } else { character }).collect()
+    lines.join("; ").chars().map(|character| if may_deceive(character) { '?' } else { character }).collect()
+}
+
+/// Whether a terminal acts on a character instead of showing it, or shows others elsewhere because of it: control characters,
+/// line and paragraph separators, and marks, embeddings, overrides and isolates of the direction of writing.
+fn may_deceive(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The name of a file for people, as it came from a daemon: what a terminal would act on is escaped as in Rust and C
+/// (`\u{1b}`, `\n`). Names without such characters stay as they are.
+pub fn name(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if may_deceive(character) {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
+/// A path for people: like [`name`], and bytes that are not UTF-8 are shown as `\xff`.
+pub fn path(path: &Path) -> String {
+    use std::fmt::Write as _;
+    let mut shown = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        shown.push_str(&name(chunk.valid()));
+        for byte in chunk.invalid() {
+            write!(shown, "\\x{byte:02x}").expect("a string takes everything");
+        }
+    }
+    shown
 }
 
 /// A size for people; a dash where it is not known.
@@ -91,6 +127,15 @@ mod tests {
         let mut table = Table::new(&["tier", "free"]);
         table.row(vec!["a-long-name".to_owned(), "1 GiB".to_owned()]);
         assert_eq!(table.render("  "), "  tier         free\n  a-long-name  1 GiB");
+    }
+
+    #[test]
+    fn names_are_shown_without_anything_that_a_terminal_acts_on() {
+        assert_eq!(name("plain \u{e9}\u{4e2d} \\ name"), "plain \u{e9}\u{4e2d} \\ name");
+        assert_eq!(name("\u{1b}]0;owned\u{7}a\nb\u{9b}1m"), "\\u{1b}]0;owned\\u{7}a\\nb\\u{9b}1m");
+        assert_eq!(name("exe.\u{202e}gpj\u{2066}"), "exe.\\u{202e}gpj\\u{2066}");
+        let bytes = std::ffi::OsStr::from_bytes(b"/a\xff\x1b/b");
+        assert_eq!(path(Path::new(bytes)), "/a\\xff\\u{1b}/b");
     }
 
     #[test]

@@ -90,6 +90,7 @@ fn tell(summary: &Summary, format: OutputFormat) -> Result<()> {
         OutputFormat::Text => {
             for path in &summary.done {
                 let place = Path::new(path);
+                let path = output::name(path);
                 let what = if place.is_dir() { format!("everything below {path}") } else { path.clone() };
                 output::line(&match &summary.tier {
                     Some(tier) => format!("{what} is pinned to tier `{tier}`"),
@@ -130,8 +131,10 @@ fn render(report: &PinsReport, name: &str) -> String {
     }
     let mut table = Table::new(&["tier", "path"]);
     for pin in &report.pins {
-        let path =
-            pin.path.as_ref().map_or_else(|| format!("inode {} (has no name)", pin.ino), |path| format!("/{path}"));
+        let path = pin
+            .path
+            .as_ref()
+            .map_or_else(|| format!("inode {} (has no name)", pin.ino), |path| format!("/{}", output::name(path)));
         let below = if pin.is_directory && !path.ends_with('/') { "/" } else { "" };
         let tier = if pin.has_tier { pin.tier.clone() } else { format!("{} (no such tier: no effect)", pin.tier) };
         table.row(vec![tier, format!("{path}{below}")]);

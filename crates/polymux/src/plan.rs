@@ -69,7 +69,10 @@ fn render(report: &PlanReport) -> String {
         lines.push(moves.render("  "));
         let mut files = Table::new(&["largest", "why", "to", "path"]);
         for file in report.files.iter().take(FILES_SHOWN_MAX) {
-            let path = file.path.as_ref().map_or_else(|| format!("inode {}", file.ino), |path| format!("/{path}"));
+            let path = file
+                .path
+                .as_ref()
+                .map_or_else(|| format!("inode {}", file.ino), |path| format!("/{}", output::name(path)));
             files.row(vec![output::size(Some(file.bytes)), file.reason.clone(), file.to.clone(), path]);
         }
         lines.push(files.render("  "));

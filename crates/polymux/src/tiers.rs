@@ -17,7 +17,7 @@ use polymux_types::ByteSize;
 use rustix::fs::StatVfsMountFlags;
 
 use crate::config::{TierConfig, VolumeConfig};
-use crate::mount_table::is_within;
+use crate::mount_table::{MountTable, is_polymux, is_within};
 
 use self::answering::Answering;
 pub use self::answering::touch;
@@ -49,6 +49,7 @@ pub fn check_candidate(tier: &TierConfig, volatile: VolatileTiers) -> Result<Cap
     if !metadata.is_dir() {
         bail!("tier `{}`: {path} is not a directory", tier.name);
     }
+    check_surroundings(tier, &MountTable::read()?)?;
     if let Ok(label) = read_label_at(&tier.path) {
         bail!(
             "tier `{}`: {path} belongs to volume `{}` already (as tier `{}`)",
@@ -77,6 +78,27 @@ pub fn check_candidate(tier: &TierConfig, volatile: VolatileTiers) -> Result<Cap
         bail!("tier `{}`: {path} is on {kind}, in memory: everything there is lost at the next restart", tier.name);
     }
     Ok(capabilities)
+}
+
+/// Refuses a directory that is on a Polymux volume, or among the files that a volume keeps for itself on a tier.
+fn check_surroundings(tier: &TierConfig, mounts: &MountTable) -> Result<()> {
+    let (name, path) = (&tier.name, tier.path.display());
+    if let Some(mount) = mounts.containing(&tier.path).filter(|mount| is_polymux(mount)) {
+        bail!(
+            "tier `{name}`: {path} is on volume `{}` (mounted on {}); a tier is a directory of another file system",
+            mount.source,
+            mount.mount_point.display()
+        );
+    }
+    let within = tier.path.ancestors().find(|ancestor| ancestor.file_name().is_some_and(|name| name == OWN_DIRECTORY));
+    match within.and_then(Path::parent).map(read_label_at) {
+        Some(Ok(label)) => bail!(
+            "tier `{name}`: {path} is among the files of volume `{}` (tier `{}`); name a directory outside of them",
+            label.volume_name,
+            label.tier_name
+        ),
+        Some(Err(_)) | None => Ok(()),
+    }
 }
 
 /// Refuses tiers that lie in one another. Paths are canonical.

@@ -63,8 +63,10 @@ fn render_tier(report: &TierFilesReport) -> String {
         format!("{} have bytes there, {} of them nowhere else", output::files(report.files), report.only),
     ];
     for file in &report.listed {
-        let path =
-            file.path.as_ref().map_or_else(|| format!("inode {} (no name)", file.ino), |path| format!("/{path}"));
+        let path = file
+            .path
+            .as_ref()
+            .map_or_else(|| format!("inode {} (no name)", file.ino), |path| format!("/{}", output::name(path)));
         lines.push(if file.only { format!("  {path}") } else { format!("  {path} (in part)") });
     }
     let left = report.files.saturating_sub(report.listed.len() as u64);
@@ -100,7 +102,7 @@ pub fn render(file: &Path, report: &WhereReport, detail: ExtentDetail) -> String
     };
     let mut lines = vec![format!(
         "{}: {}, inode {}, {place}, {} extent records",
-        file.display(),
+        output::path(file),
         ByteSize(report.size),
         report.ino,
         report.extent_records

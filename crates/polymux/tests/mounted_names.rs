@@ -258,3 +258,30 @@ fn statfs_tells_room_names_and_files() {
     assert!(space.f_bavail <= space.f_bfree && space.f_bfree <= space.f_blocks && space.f_bavail > 0);
     assert!(space.f_ffree > 1_000 && space.f_files >= space.f_ffree);
 }
+
+#[test]
+fn commands_print_names_without_anything_that_a_terminal_acts_on() {
+    let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
+    let path = volume.path().join("a\u{1b}]0;title\u{7}\nsecond \u{202e}line");
+    fs::write(&path, vec![1; 100_000]).unwrap();
+    let (path, directory) = (path.to_str().unwrap(), volume.path().to_str().unwrap());
+    for arguments in [
+        &["where", path][..],
+        &["where", "--map", path],
+        &["where", "tested", "--tier", "fast"],
+        &["explain", path],
+        &["pin", path, "--tier", "fast"],
+        &["pin", "--list", "tested"],
+        &["plan", "tested"],
+        &["migrate", path, "--to", "slow"],
+        &["unpin", path],
+        &["top", "tested", "--once"],
+        &["where", &format!("{directory}/missing\u{1b}[2J")],
+    ] {
+        let said = volume.polymux(arguments.iter().copied()).text();
+        let acted_on = ["\u{1b}]", "\u{1b}[2J", "\u{7}", "\u{202e}", "title\nsecond", "\nsecond"];
+        for deceit in acted_on {
+            assert!(!said.contains(deceit), "{arguments:?} prints {deceit:?}: {said:?}");
+        }
+    }
+}

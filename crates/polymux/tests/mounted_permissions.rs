@@ -155,6 +155,36 @@ fn extended_attributes_are_kept_up_to_64_kib() {
 }
 
 #[test]
+fn trusted_attributes_are_listed_for_root_only() {
+    let Some(volume) = start_as_root() else { return };
+    let path = volume.path().join("file");
+    fs::write(&path, "").unwrap();
+    setxattr(&path, "user.seen", b"1", XattrFlags::CREATE).unwrap();
+    setxattr(&path, "trusted.hidden", b"1", XattrFlags::CREATE).unwrap();
+    let listed = || {
+        let mut names = vec![0; 1_000];
+        let length = listxattr(&path, &mut names[..]).unwrap();
+        assert_eq!(
+            rustix::fs::listxattr(&path, &mut [0_u8; 0][..]).unwrap(),
+            length,
+            "the size asked for alone agrees"
+        );
+        String::from_utf8(names[..length].to_vec()).unwrap()
+    };
+    let of_root = listed();
+    assert!(of_root.contains("trusted.hidden") && of_root.contains("user.seen"), "{of_root:?}");
+    let of_other = std::thread::scope(|scope| {
+        let acting = scope.spawn(|| {
+            let user = rustix::process::Uid::from_raw(OTHER);
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            listed()
+        });
+        acting.join().unwrap()
+    });
+    assert_eq!(of_other, "user.seen\0");
+}
+
+#[test]
 fn locks_hold_between_processes() {
     if !have_program("python3") {
         return skip("python3 is not installed");

@@ -3,6 +3,7 @@
 mod mounted;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use mounted::command::succeed;
@@ -162,4 +163,47 @@ fn without_a_tier_a_degraded_volume_shows_all_names_and_what_lies_elsewhere() {
     volume.unmount();
     fs::rename(&away, &tier).unwrap();
     assert_whole(&mut volume);
+}
+
+#[test]
+fn a_directory_of_a_volume_or_on_one_is_no_tier() {
+    let Some(volume) = start() else { return };
+    let among_own = volume.tier("slow").join(".polymux/objects");
+    let on_volume = volume.path().join("directory");
+    fs::create_dir(&on_volume).unwrap();
+    let free = volume.outside().join("free");
+    fs::create_dir(&free).unwrap();
+    for (directory, words) in [
+        (&among_own, "among the files of volume `tested` (tier `slow`)"),
+        (&on_volume, "is on volume `tested`"),
+        (&volume.path().to_path_buf(), "is on volume `tested`"),
+    ] {
+        let before = snapshot(directory);
+        let tiers = [format!("--tier=a={}", text(&free)), format!("--tier=b={}", text(directory))];
+        let created = volume.polymux(["create", "other", &tiers[0], &tiers[1]]);
+        let added = volume.polymux(["tier", "add", "tested", &format!("third={}", text(directory))]);
+        for refused in [created, added] {
+            assert!(!refused.is_success() && refused.stderr.contains(words), "{}", refused.text());
+            let errors = refused.stderr.lines().filter(|line| !line.contains("warning:"));
+            assert_eq!(errors.count(), 1, "{}", refused.text());
+        }
+        assert_eq!(difference(&before, &snapshot(directory)), None, "nothing changed there");
+    }
+    assert_eq!(fs::read_dir(&free).unwrap().count(), 0);
+}
+
+#[test]
+fn a_tier_in_a_directory_that_others_may_write_is_warned_of() {
+    let plan = Plan { ground: Ground::Directories, fast_capacity: None };
+    let Some(volume) = TestVolume::create(&plan) else { return };
+    let warned = |name: &str, mode: u32| {
+        let directory = volume.outside().join(name);
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, PermissionsExt::from_mode(mode)).unwrap();
+        let created = volume.polymux(["create", name, &format!("--tier=only={}", text(&directory))]);
+        created.assert_success();
+        created.stderr.contains("other users may exchange what the volume keeps")
+    };
+    assert!(warned("everybody", 0o777) && warned("group", 0o775));
+    assert!(!warned("nobody-else", 0o755) && !warned("sticky", 0o1777));
 }

@@ -32,7 +32,13 @@ fn options(settings: &MountSettings) -> String {
         source.push(letter);
     }
     let mut list = format!("fsname={source},{}", settings.driver_options());
-    for (flag, name) in [(MountFlags::RDONLY, ",ro"), (MountFlags::NOSUID, ",nosuid"), (MountFlags::NODEV, ",nodev")] {
+    for (flag, name) in [
+        (MountFlags::RDONLY, ",ro"),
+        (MountFlags::NOSUID, ",nosuid"),
+        (MountFlags::NODEV, ",nodev"),
+        (MountFlags::NOEXEC, ",noexec"),
+        (MountFlags::NOSYMFOLLOW, ",nosymfollow"),
+    ] {
         if settings.flags.contains(flag) {
             list.push_str(name);
         }
@@ -165,8 +171,11 @@ mod tests {
             source: "a,b\\c".to_owned(),
             subtype: "polymux",
             audience: MountAudience::Owner,
-            flags: MountFlags::RDONLY | MountFlags::NODEV,
+            flags: MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOSYMFOLLOW,
         };
-        assert_eq!(options(&settings), "fsname=a\\,b\\\\c,subtype=polymux,default_permissions,ro,nodev");
+        assert_eq!(
+            options(&settings),
+            "fsname=a\\,b\\\\c,subtype=polymux,default_permissions,ro,nodev,noexec,nosymfollow"
+        );
     }
 }

@@ -194,8 +194,8 @@ fn text(report: &FsckReport) -> String {
 
 fn line(finding: &FsckFinding) -> String {
     let subject = match (&finding.path, finding.inode) {
-        (Some(path), Some(inode)) => format!("{path} (inode {inode}): "),
-        (Some(path), None) => format!("{path}: "),
+        (Some(path), Some(inode)) => format!("{} (inode {inode}): ", output::name(path)),
+        (Some(path), None) => format!("{}: ", output::name(path)),
         (None, _) => String::new(),
     };
     let end = match finding.outcome.as_str() {

@@ -143,7 +143,7 @@ fn text(report: &RebuildOutput) -> String {
 
 fn line(finding: &RebuildOutputFinding) -> String {
     let subject = match (&finding.path, finding.inode) {
-        (Some(path), Some(inode)) => format!("/{path} (inode {inode}): "),
+        (Some(path), Some(inode)) => format!("/{} (inode {inode}): ", output::name(path)),
         _ => String::new(),
     };
     let place = match (&finding.tier, &finding.object) {

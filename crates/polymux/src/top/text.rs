@@ -148,7 +148,7 @@ pub fn remaining(activity: &JobActivity) -> String {
 
 /// The file that moves.
 pub fn file_of(activity: &JobActivity) -> String {
-    activity.job.path.clone().unwrap_or_else(|| format!("inode {}", activity.job.ino))
+    activity.job.path.as_deref().map(output::name).unwrap_or_else(|| format!("inode {}", activity.job.ino))
 }
 
 #[cfg(test)]
