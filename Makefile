@@ -35,6 +35,11 @@ test: dependencies-test fmt clippy
 test-heavy: dependencies-test
 	POLYMUX_HEAVY=1 $(CARGO) test --locked -p polymux --test mounted_fsx --test mounted_million
 
+# Every user, file and way to change it, on ext4 and through the mount in three modes of I/O: 12,000 entries.
+.PHONY: test-privileges
+test-privileges: dependencies-test
+	POLYMUX_HEAVY=1 $(CARGO) test --locked -p polymux --test mounted_privileges
+
 # A million random sequences of opening, mapping, moving and closing against the real kernel.
 test-open-modes: dependencies-test
 	OPEN_MODES_SEQUENCES=1000000 $(CARGO) test --release --locked -p polymux-fuse --test open_modes -- --nocapture

@@ -107,7 +107,9 @@ impl Obstacle {
             Self::Split => "more than one tier holds it",
             Self::Damaged => "some of its bytes are lost",
             Self::Unfreed => "bytes that it gave up on its tier wait to be freed",
-            Self::Unlogged => "its place or its length is not in the log yet, which the next sync or periodic flush ends",
+            Self::Unlogged => {
+                "its place or its length is not in the log yet, which the next sync or periodic flush ends"
+            }
             Self::Emptied => "it was emptied to be written anew, wherever there is room",
             Self::Synchronous => "its writes are synchronous",
             Self::Appends => "it is open for appending",

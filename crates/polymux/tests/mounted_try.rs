@@ -128,7 +128,9 @@ fn obstacle_of_user(program: &Path) -> Option<&'static str> {
         return Some("unshare, setpriv or fusermount3 is not installed");
     }
     let readable = run_within(
-        Command::new("setpriv").args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "test", "-x"]).arg(program),
+        Command::new("setpriv")
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "test", "-x"])
+            .arg(program),
         DEADLINE,
     );
     (!readable.is_success()).then_some("a user cannot get at the program under test")
