@@ -32,7 +32,7 @@ fn key(number: u64) -> Vec<u8> {
 /// Commits one transaction, and makes it durable.
 fn commit(store: &LogStore, number: u64) {
     let mut batch = Batch::new();
-    batch.put(&key(number), vec![u8::try_from(number % 251).unwrap(); 100]);
+    batch.put(key(number), vec![u8::try_from(number % 251).unwrap(); 100]);
     let sequence = store.commit(batch).unwrap();
     store.sync(sequence).unwrap();
 }
@@ -188,7 +188,7 @@ fn what_an_unfinished_flush_left_out_of_order_is_a_torn_tail() {
     let mut last = store.durable();
     for number in 5..12 {
         let mut batch = Batch::new();
-        batch.put(&key(number), vec![9; 100]);
+        batch.put(key(number), vec![9; 100]);
         last = store.commit(batch).unwrap();
     }
     store.sync(last).unwrap();

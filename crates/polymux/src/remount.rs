@@ -22,7 +22,7 @@ use crate::registry::Registry;
 /// The option itself.
 const REMOUNT: &str = "remount";
 
-fn split<'a>(lists: &'a [String]) -> impl Iterator<Item = &'a str> {
+fn split(lists: &[String]) -> impl Iterator<Item = &str> {
     lists.iter().flat_map(|list| list.split(',')).map(str::trim)
 }
 

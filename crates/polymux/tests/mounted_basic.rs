@@ -72,7 +72,7 @@ fn a_volume_mounts_right_after_it_was_unmounted_or_its_daemon_was_killed() {
             let daemon = rustix::process::Pid::from_raw(i32::try_from(daemon).unwrap()).unwrap();
             rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
         } else {
-            volume.polymux(["umount", "tested"]).assert_success();
+            volume.polymux(["umount", &mount_point]).assert_success();
         }
     }
     volume.mount();

@@ -3,7 +3,7 @@
 //! Invariant: a file is named to the daemon by its inode number and its volume by the mount that it lies on.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
@@ -46,7 +46,7 @@ pub fn run(registry: &Registry, files: &[PathBuf], format: OutputFormat) -> Resu
     }
 }
 
-fn accept(registry: &Registry, file: &PathBuf) -> Result<Accepted> {
+fn accept(registry: &Registry, file: &Path) -> Result<Accepted> {
     let path = file.canonicalize().with_context(|| format!("cannot find {}", file.display()))?;
     let ino = path.metadata().with_context(|| format!("cannot look at {}", file.display()))?.ino();
     let mount = MountTable::read()?
