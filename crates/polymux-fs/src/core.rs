@@ -243,7 +243,6 @@ impl Core {
     ) -> Result<Self> {
         let mounted_at = clock.now();
         let (logical_clock, promoted) = LogicalClock::resume(&metadata, clock.elapsed())?;
-        let logical_now = logical_clock.now();
         let write_behind = WriteBehind::new(Arc::clone(&clock));
         tiers.all().iter().for_each(|tier| tier.set_deferral_max(options.deferral_ms_max));
         Ok(Self {
@@ -268,8 +267,8 @@ impl Core {
             read_uses: ReadUses::default(),
             grown_files: GrownFiles::default(),
             layout_queue: LayoutQueue::default(),
+            write_budget: WriteBudget::new(Vec::new(), promoted, logical_clock.now()),
             logical_clock,
-            write_budget: WriteBudget::new(Vec::new(), promoted, logical_now),
             gate: Gate::new(Windows::default()),
             utc_offset_seconds: std::sync::atomic::AtomicI32::new(0),
             room_look_due_ms: AtomicU64::new(0),

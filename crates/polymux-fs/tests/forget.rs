@@ -420,3 +420,32 @@ fn after_a_crash_at_any_step_a_forget_goes_on_or_has_not_begun() {
         }
     }
 }
+
+/// The record says *forgotten* and the configuration lists the tier, which is still not there.
+#[test]
+fn after_a_crash_before_the_configuration_a_missing_tier_is_forgotten_as_if_nothing_had_begun() {
+    let mut crashes_before_configuration = 0;
+    for operations in 0.. {
+        let point = Arc::new(CrashPoint { left: AtomicI64::new(-1) });
+        let mut volume = new_volume();
+        let truth = populate_with(&volume, &MIXES[1..2]);
+        volume.hook_store(Arc::clone(&point) as _);
+        volume.lose_tier(2);
+        let crashed = forget_with_crash(&volume, &point, operations);
+        if !crashed || !volume.listed().contains(&"slow".to_owned()) {
+            break;
+        }
+        crashes_before_configuration += 1;
+        volume.options.missing = polymux_fs::MissingTiers::Degraded;
+        volume.crash_keeping_transactions(usize::MAX);
+        volume.options.missing = polymux_fs::MissingTiers::Refuse;
+        volume.fs().cancel_drain("slow").expect_err("a missing tier is not being drained");
+        volume.forget_tier(2).expect("forgotten");
+        assert_left(&volume, &truth, 2);
+        volume.crash();
+        assert_eq!(names(&volume), volume.listed(), "after {operations} operations");
+        assert_left(&volume, &truth, 2);
+        assert_sound(&mut volume);
+    }
+    assert!(crashes_before_configuration > 2, "only {crashes_before_configuration} crashes before the configuration");
+}

@@ -23,6 +23,7 @@ use crate::convert::{self, KEEP};
 use crate::files::Place;
 use crate::names::{ModeAndMask, NewName};
 use crate::options::ExtendedAttributes;
+use crate::set_id;
 use crate::xattrs::Value;
 
 impl Service for Adapter {
@@ -90,7 +91,7 @@ impl Adapter {
         match operation {
             Op::Sync { .. } | Op::SyncDirectory | Op::SyncVolume | Op::StatFs | Op::ReadDirectoryPlus { .. } => true,
             Op::Allocate { .. } | Op::CopyRange { .. } | Op::Seek { .. } | Op::Rename { .. } | Op::Link { .. } => true,
-            Op::SetAttr { change } => change.size.is_some(),
+            Op::SetAttr { change } => change.size.is_some() || set_id::is_empty(change),
             // How a description does its I/O is decided with a look at the object.
             Op::Open { .. } => true,
             Op::Write { handle, .. } => !self.fs.is_inline(HandleId(*handle)).unwrap_or(false),

@@ -13,7 +13,6 @@ use crate::adapter::{Adapter, Outcome, caller, caller_with_umask, ino};
 use crate::convert;
 use crate::names::{ModeAndMask, NewName};
 use crate::passthrough;
-use crate::set_id::takes_set_id;
 
 /// Most bytes that one copy takes on. Callers repeat a short copy, and a thread of the transport is not held for long.
 const COPY_LENGTH_MAX: u64 = 256 * 1024 * 1024;
@@ -156,9 +155,7 @@ impl Adapter {
         self.run("fallocate", place.ino, |fs| {
             let kind = convert::allocate_kind(mode)?;
             let caller = caller(header);
-            if takes_set_id(header) {
-                self.take_set_id_unheard(fs, header, place.ino)?;
-            }
+            self.take_set_id_unless_capable(fs, header, place.ino)?;
             fs.allocate(&caller, place.handle(), place.offset, length, kind)
         })
     }
@@ -175,9 +172,7 @@ impl Adapter {
         self.run("copy_file_range", source.ino, |fs| {
             let length = length.min(COPY_LENGTH_MAX);
             let caller = caller(header);
-            if takes_set_id(header) {
-                self.take_set_id_unheard(fs, header, target.ino)?;
-            }
+            self.take_set_id_unless_capable(fs, header, target.ino)?;
             let copied =
                 fs.copy_range(&caller, source.handle(), source.offset, target.handle(), target.offset, length)?;
             Ok(u32::try_from(copied).expect("no more is copied than was asked for"))

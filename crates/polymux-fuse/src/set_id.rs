@@ -25,6 +25,8 @@ use crate::adapter::{Adapter, caller};
 /// `CAP_FSETID`: keeps the set-group-id bit of files of other groups.
 const CAP_FSETID: u32 = 4;
 
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+
 /// What is left of the permission bits once the set-id bits are taken away; `None` where there is nothing to take.
 /// The set-group-id bit of a file that its group cannot execute goes with all who are not in that group.
 pub(crate) fn without_set_id(attributes: &Attributes, is_in_group: impl FnOnce() -> bool) -> Option<u32> {
@@ -39,15 +41,19 @@ pub(crate) fn without_set_id(attributes: &Attributes, is_in_group: impl FnOnce()
     (new != old).then_some(new)
 }
 
-/// Whether the process of a request is in a group, or has the privilege that counts as much. One that cannot be read (another
+/// Whether the thread of a request is in a group, or has the capability that counts as much. One that cannot be read (another
 /// process namespace, or gone) has neither.
 pub(crate) fn is_in_group(header: &Header, group: u32) -> bool {
-    if header.gid == group {
-        return true;
-    }
-    let status = std::fs::read_to_string(format!("/proc/{}/status", header.pid)).unwrap_or_default();
-    let is_privileged = header.uid == 0 && parse_capabilities(&status).is_some_and(|set| set & 1 << CAP_FSETID != 0);
-    is_privileged || crate::adapter::parse_groups(&status).is_some_and(|groups| groups.contains(&group))
+    let is_in_group = |status: &str| {
+        crate::adapter::parse_groups(status).is_some_and(|groups| groups.contains(&group))
+            || parse_capabilities(status).is_some_and(|set| set & (1 << CAP_FSETID) != 0)
+    };
+    header.gid == group || status_of(header).is_some_and(|status| is_in_group(&status))
+}
+
+/// What the kernel says of the thread that sent a request, and that waits for its answer.
+fn status_of(header: &Header) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/{}/status", header.pid)).ok()
 }
 
 fn parse_capabilities(status: &str) -> Option<u64> {
@@ -55,10 +61,11 @@ fn parse_capabilities(status: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// Whether what the process of this request changes takes set-id bits away. The kernel says so itself with a write, a
-/// truncation and a change of owner; for other requests it does not, and privilege is taken from the user id.
-pub(crate) fn takes_set_id(header: &Header) -> bool {
-    header.uid != 0
+/// Whether the thread of this request lacks the capability to keep set-id bits. The kernel says so itself with a write, a
+/// truncation and a change of owner; before other changes it announces itself where it lacks it (since Linux 6.1).
+fn lacks_set_id_capability(header: &Header) -> bool {
+    let set = status_of(header).and_then(|status| parse_capabilities(&status));
+    set.is_none_or(|set| set & (1 << CAP_FSETID) == 0)
 }
 
 /// Whether a change says nothing at all: the kernel sends that before a write that takes privileges away.
@@ -87,6 +94,18 @@ pub(crate) fn take_set_id_of_writer(fs: &FileSystem, header: &Header, ino: Ino) 
 }
 
 impl Adapter {
+    /// Drops the set-id bits of a file before its data is changed by a request that does not say whether its caller may keep
+    /// them. The kernel announces such changes (`is_empty`), so that there is rarely anything left to drop.
+    pub(crate) fn take_set_id_unless_capable(
+        &self,
+        fs: &FileSystem,
+        header: &Header,
+        ino: Ino,
+    ) -> polymux_fs::Result<()> {
+        let has_bits = fs.attributes(&caller(header), ino)?.permissions & SET_ID != 0;
+        if has_bits && lacks_set_id_capability(header) { self.take_set_id_unheard(fs, header, ino) } else { Ok(()) }
+    }
+
     /// Takes the set-id bits of a file away, before its data is changed by a request whose answer does not carry the new mode.
     pub(crate) fn take_set_id_unheard(&self, fs: &FileSystem, header: &Header, ino: Ino) -> polymux_fs::Result<()> {
         let caller = caller(header);

@@ -164,11 +164,6 @@ fn trusted_attributes_are_listed_for_root_only() {
     let listed = || {
         let mut names = vec![0; 1_000];
         let length = listxattr(&path, &mut names[..]).unwrap();
-        assert_eq!(
-            rustix::fs::listxattr(&path, &mut [0_u8; 0][..]).unwrap(),
-            length,
-            "the size asked for alone agrees"
-        );
         String::from_utf8(names[..length].to_vec()).unwrap()
     };
     let of_root = listed();

@@ -46,7 +46,10 @@ impl Core {
         self.check_writable()?;
         let _one_at_a_time = self.tier_event.lock();
         let handle = self.tier_that_may_be_forgotten(name)?;
-        if self.standing_of(handle.id)? != Some(TierStanding::Forgotten) {
+        if self.is_being_forgotten(handle.id)? {
+            // It may have been listed again by hand meanwhile.
+            unlist().map_err(refused)?;
+        } else {
             self.begin_to_forget(&handle, unlist)?;
         }
         Ok(self.finish_forgetting(&handle)?)
@@ -73,9 +76,17 @@ impl Core {
         Ok(handle)
     }
 
-    fn standing_of(&self, id: TierId) -> Result<Option<TierStanding>> {
+    fn is_being_forgotten(&self, id: TierId) -> Result<bool> {
         let tiers = self.metadata.tiers()?;
-        Ok(tiers.into_iter().find(|(of, _)| *of == id).map(|(_, record)| record.standing))
+        Ok(tiers.into_iter().any(|(of, record)| of == id && record.standing == TierStanding::Forgotten))
+    }
+
+    /// Refuses other changes of a tier that is being forgotten: its record says so until the last file let go of it.
+    pub(super) fn check_not_being_forgotten(&self, id: TierId, name: &str) -> EventResult<()> {
+        if self.is_being_forgotten(id)? {
+            return Err(refused(format!("tier `{name}` is being forgotten: `polymux tier forget` goes on")));
+        }
+        Ok(())
     }
 
     /// Everything that can still be refused or taken back.

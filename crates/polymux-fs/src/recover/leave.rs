@@ -44,6 +44,7 @@ impl Core {
         self.check_writable()?;
         let _one_at_a_time = self.tier_event.lock();
         let handle = self.tier_that_may_go(name)?;
+        self.check_not_being_forgotten(handle.id, name)?;
         if handle.is_draining() {
             return Err(refused(format!("tier `{name}` is being drained already")));
         }
@@ -58,6 +59,7 @@ impl Core {
         self.check_writable()?;
         let _one_at_a_time = self.tier_event.lock();
         let handle = self.tier_named(name)?;
+        self.check_not_being_forgotten(handle.id, name)?;
         if !handle.is_draining() {
             return Err(refused(format!("tier `{name}` is not being drained")));
         }
@@ -75,6 +77,7 @@ impl Core {
         self.check_writable()?;
         let _one_at_a_time = self.tier_event.lock();
         let handle = self.tier_that_may_go(name)?;
+        self.check_not_being_forgotten(handle.id, name)?;
         let before = if handle.is_draining() { TierStanding::Draining } else { TierStanding::InService };
         // Looked at before anything changes, so that asking for what must be refused has no effect.
         let refusal = self.check_no_file_on(&handle).and_then(|()| {

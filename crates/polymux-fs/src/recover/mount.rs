@@ -183,7 +183,11 @@ impl Core {
         let copy = self.metadata.sync_copy(raising)?;
         let mut raised = Vec::new();
         for (id, record, label) in labels {
-            let Some(label) = label else { continue };
+            let Some(label) = label else {
+                // What the configuration decided about a tier that is not there holds from now on.
+                raised.push((*id, record.clone()));
+                continue;
+            };
             let next = Label {
                 volume_name: self.name.clone(),
                 tier_name: record.name.clone(),

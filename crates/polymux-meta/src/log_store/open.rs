@@ -23,7 +23,9 @@ use crate::ballast::Ballast;
 use crate::batch::Batch;
 use crate::copy::{CopyOptions, CopyThread, SecondCopy, refuse_copy_ahead};
 use crate::error::StoreError;
-use crate::log::{BlockFile, HEADER_LENGTH, Log, LogHeader, LogMedium, LogRegion, RegionLog, Replay, Replayed};
+use crate::log::{
+    BlockFile, HEADER_LENGTH, Log, LogDamage, LogHeader, LogMedium, LogRegion, RegionLog, Replay, Replayed,
+};
 use crate::log::{SurvivingWindow, WindowMemory};
 use crate::memtable::Memtable;
 use crate::tables::{Tables, TablesOptions};
@@ -256,20 +258,24 @@ fn take_up(
         }
     };
     report.place = WindowPlace::Surviving(window.description());
-    let taken = match window.survivors(&header) {
-        Ok(survivors) => survivors.take_up(end, |entry| apply(memtable, &entry)),
+    let survivors = match window.survivors(&header) {
+        Ok(survivors) => survivors,
         Err(reason) => {
             log::debug!("{}: nothing is taken from {}: {reason}", path.display(), window.description());
             return Ok((WindowMemory::Surviving(window), end));
         }
     };
-    let taken = match taken {
-        Err(StoreError::Corrupted(reason)) => {
-            log::error!("{}: what the last process had in memory is not taken: {reason}", path.display());
-            return Ok((WindowMemory::Surviving(window), end));
+    if survivors.ring_lost_writes(end) {
+        if let Some(later) = survivors.proof_of_loss(end) {
+            return Err(StoreError::Corrupted(LogDamage::EntryLost { position: end, later }.to_string()));
         }
-        taken => taken?,
-    };
+        log::error!(
+            "{}: the log ends before what was written to it; what the last process had in memory is not taken",
+            path.display()
+        );
+        return Ok((WindowMemory::Surviving(window), end));
+    }
+    let taken = survivors.take_up(end, |entry| apply(memtable, &entry))?;
     taken.write(medium, &header)?;
     report.survived_entries = taken.entries();
     if taken.entries() > 0 {

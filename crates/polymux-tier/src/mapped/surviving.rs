@@ -18,13 +18,21 @@ use polymux_types::surviving::{SurvivingMemory, SurvivingPlace};
 
 use super::{MappedRegion, RegionError, RegionKind, WORD, is_memory, no_follow, write_zeros};
 
-/// Whether the directory of a user may be entered by others, who cannot make files of that user's there.
+/// Who may use a directory that holds surviving memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Directory {
-    /// It is made where it is missing, for this user alone.
+    /// This user alone; it is made where it is missing.
     Own,
-    /// Everybody may make files in it, and nobody remove those of others.
+    /// All users, who cannot remove files of one another (sticky).
     Shared,
+}
+
+/// What there is in one directory under the name of a piece of memory.
+enum Found {
+    Nothing,
+    Memory(MappedRegion),
+    /// Another process has it: why, for people.
+    InUse(String),
 }
 
 /// Files on tmpfs in which memory survives the process.
@@ -40,12 +48,12 @@ impl SharedMemory {
     #[must_use]
     pub fn of_machine(boot: [u8; 16]) -> Self {
         let uid = rustix::process::geteuid().as_raw();
+        // By number, not by `XDG_RUNTIME_DIR`: a mount out of a service has to find what one out of a session left.
         let own = match uid {
-            0 => Some(PathBuf::from("/run/polymux")),
-            _ => std::env::var_os("XDG_RUNTIME_DIR").map(|directory| PathBuf::from(directory).join("polymux")),
+            0 => PathBuf::from("/run/polymux"),
+            _ => PathBuf::from(format!("/run/user/{uid}/polymux")),
         };
-        let own = own.map(|path| (path, Directory::Own));
-        let directories = own.into_iter().chain([(PathBuf::from("/dev/shm"), Directory::Shared)]).collect();
+        let directories = vec![(own, Directory::Own), (PathBuf::from("/dev/shm"), Directory::Shared)];
         Self { directories, boot, uid }
     }
 
@@ -80,14 +88,15 @@ impl SharedMemory {
         Ok(Some(file))
     }
 
-    fn open_in(&self, path: &Path, bytes: u64) -> Result<Option<MappedRegion>, String> {
-        let Some(file) = self.open_trusted(path)? else { return Ok(None) };
+    fn open_in(&self, path: &Path, bytes: u64) -> Result<Found, String> {
+        let Some(file) = self.open_trusted(path)? else { return Ok(Found::Nothing) };
         match MappedRegion::take(file, path, bytes, RegionKind::TestDouble) {
-            Ok(region) => Ok(Some(region)),
+            Ok(region) => Ok(Found::Memory(region)),
+            Err(error @ RegionError::InUse(_)) => Ok(Found::InUse(error.to_string())),
             Err(RegionError::Length { .. }) => {
                 // Of another version of Polymux, or cut short by whoever was making it: nothing in it can be used.
                 std::fs::remove_file(path).map_err(|error| format!("{}: {error}", path.display()))?;
-                Ok(None)
+                Ok(Found::Nothing)
             }
             Err(error) => Err(error.to_string()),
         }
@@ -131,8 +140,11 @@ impl SurvivingPlace for SharedMemory {
         let mut reasons = Vec::new();
         for (path, _) in paths.clone() {
             match self.open_in(&path, bytes) {
-                Ok(Some(region)) => return Ok(Arc::new(SurvivingFile { region, path })),
-                Ok(None) => {}
+                Ok(Found::Memory(region)) => return Ok(Arc::new(SurvivingFile { region, path })),
+                // That process serves the store that this one is a copy of. A second file with this name, in another
+                // directory, would be taken for what that store left behind.
+                Ok(Found::InUse(reason)) => return Err(reason),
+                Ok(Found::Nothing) => {}
                 Err(reason) => reasons.push(reason),
             }
         }
@@ -222,6 +234,17 @@ mod tests {
         memory.discard();
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
         assert_eq!(memory.words()[2000].load(Ordering::Acquire), 7, "whoever has it may go on");
+    }
+
+    #[test]
+    fn a_copy_of_a_store_that_is_in_use_gets_no_memory_in_another_directory_either() {
+        let (Some(first), Some(second)) = (directory(), directory()) else { return };
+        let both = [first.path(), second.path()].map(|path| (path.to_owned(), Directory::Shared)).to_vec();
+        let uid = rustix::process::geteuid().as_raw();
+        let place = SharedMemory { directories: both, boot: BOOT, uid };
+        let _original = place.open("window", BYTES).unwrap();
+        assert!(place.open("window", BYTES).err().unwrap().contains("in use"));
+        assert_eq!(std::fs::read_dir(second.path()).unwrap().count(), 0);
     }
 
     #[test]

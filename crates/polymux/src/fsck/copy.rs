@@ -20,6 +20,8 @@ pub fn compare(config: &VolumeConfig, log: &LogView, report: &mut FsckReport) ->
             Ok(Some(copy)) if copy.worth == CopyWorth::Incomplete => {
                 report.add(finding_of("copy-incomplete", format!("on tier `{}`", tier.name)));
             }
+            // A former store of this tier, from before a rebuild.
+            Ok(Some(copy)) if copy.store != log.summary().store => {}
             Ok(Some(copy)) => {
                 let (Sequence(arrived), Sequence(end)) = (copy.arrived, committed);
                 if arrived > end {

@@ -6,8 +6,11 @@
 //!   flush, in whatever order a device carried them out, say so of nothing in that flush.
 //! * An entry of an opening that the header does not know of, or of a round of the ring that begins behind the checkpoint
 //!   of the header: both headers were durable before such an entry was written, so the header that counts is lost.
-//! * The entry in that place is whole but for one bit. A torn write leaves earlier content of whole sectors. This covers the
-//!   last flush, behind which nothing was written that could prove anything.
+//! * The entry in that place is whole but for one bit, in the sector that holds its position. A torn write leaves earlier content
+//!   of whole sectors, and no earlier content has this position. This covers the last flush, behind which nothing was written
+//!   that could prove anything. Other sectors prove nothing: a commit mark is the position with every bit turned, and that of
+//!   the entry one round of the ring before differs in a single bit. A region, which is filled word by word, proves nothing
+//!   either.
 //!
 //! It is asked with the log locked: while entries are written, replay falls behind them.
 
@@ -111,9 +114,9 @@ impl Replay<'_> {
         Ok(decode(self.bytes(at, at + shape.length()), position, self.header.salt).map(|_| proof))
     }
 
-    /// Whether the entry at `at` is whole but for one bit, in a sector that is no earlier content.
+    /// Whether the entry at `at` is whole but for one bit, in the sector that holds its position.
     fn is_altered(&mut self, at: u64, limit: u64) -> Result<bool, StoreError> {
-        if at + ALIGNMENT > limit {
+        if at + ALIGNMENT > limit || self.region.is_some() {
             return Ok(false);
         }
         self.load(at, at + ALIGNMENT)?;
@@ -134,7 +137,7 @@ impl Replay<'_> {
             let altered = if turned != 0 {
                 decode(&bytes, at, self.header.salt).is_some()
             } else {
-                altered_byte(&mut bytes, at, self.header.salt).is_some_and(|byte| is_written(&bytes, at, byte))
+                altered_byte(&mut bytes, at, self.header.salt).is_some_and(|byte| is_beside_position(at, byte))
             };
             if altered {
                 return Ok(true);
@@ -193,25 +196,21 @@ fn checksum_of_byte(byte: u8) -> u32 {
     (0..8).fold(u32::from(byte), |rest, _| rest >> 1 ^ if rest & 1 == 1 { 0x82f6_3b78 } else { 0 })
 }
 
-/// Whether the sector of a byte holds more than what was there before: something of this entry that no other one has, or
-/// at least different bytes. Sectors are those of the ring, which begins at a multiple of their length.
-fn is_written(bytes: &[u8], position: u64, byte: usize) -> bool {
+/// Whether a byte of the entry at `position` lies in the sector of that position's word. Sectors are those of the ring, which
+/// begins at a multiple of their length; the first line of an entry lies in one.
+fn is_beside_position(position: u64, byte: usize) -> bool {
     let start = usize::try_from(position % SECTOR).expect("a sector fits into memory");
-    let sector_length = usize::try_from(SECTOR).expect("a sector fits into memory");
-    let sector = |byte: usize| (start + byte) / sector_length;
-    if sector(byte) == sector(8) || sector(byte) == sector(bytes.len() - 8) {
-        return true;
-    }
-    let from = sector(byte) * sector_length - start;
-    let different = bytes[from..from + sector_length].iter().enumerate().filter(|(at, _)| from + at != byte);
-    let mut rest = different.map(|(_, byte)| *byte);
-    rest.next().is_some_and(|first| rest.any(|byte| byte != first))
+    start + byte < usize::try_from(SECTOR).expect("a sector fits into memory")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
     use crate::log::entry_format::{encode, encode_v1};
+    use crate::log::header_format::{HEADER_LENGTH, LogHeader};
+    use crate::log::medium::LogMedium;
 
     #[test]
     fn one_wrong_bit_of_an_entry_is_found_wherever_it_is_and_two_are_not() {
@@ -232,14 +231,90 @@ mod tests {
     }
 
     #[test]
-    fn a_sector_of_zeros_in_the_middle_of_an_entry_proves_nothing() {
-        let mut payload = vec![0; 3000];
-        payload[1500] = 4;
-        let mut bytes = encode(640, 3, 99, 512, &payload);
-        bytes[1532] = 0;
-        let byte = altered_byte(&mut bytes, 640, 99);
-        assert_eq!(byte, Some(1532));
-        assert!(!is_written(&bytes, 640, 1532), "a device that did not write this sector leaves the same");
-        assert!(is_written(&bytes, 640, 40), "the sector of the head was written");
+    fn only_the_sector_of_the_position_proves_that_a_bit_turned() {
+        assert!(is_beside_position(640, 40), "the sector of the head was written");
+        assert!(!is_beside_position(640, 1532), "a device that did not write this sector leaves what was there");
+        assert!(is_beside_position(512 + 448, 63) && !is_beside_position(512 + 448, 64));
+    }
+
+    /// The image of a ring in whose second round the entry at `position` was written as far as `written` bytes, over one that
+    /// stood there a round before.
+    fn torn_over_the_round_before(position: u64, payload: &[u8], written: usize) -> (Vec<u8>, LogHeader) {
+        const RING: u64 = 64 * 1024;
+        let (generation, salt) = (3, 99);
+        let checkpoint = position - 64;
+        let header = LogHeader {
+            store: 1,
+            salt,
+            ring_length: RING,
+            turn: 0,
+            generation,
+            checkpoint_generation: generation,
+            checkpoint,
+        };
+        let mut bytes = vec![0; usize::try_from(HEADER_LENGTH + RING).unwrap()];
+        let offset = |at: u64| usize::try_from(HEADER_LENGTH + at % RING).unwrap();
+        let mut put = |at: u64, content: &[u8]| bytes[offset(at)..][..content.len()].copy_from_slice(content);
+        put(checkpoint, &encode(checkpoint, generation, salt, 0, &[5; 8]));
+        put(position - RING, &encode(position - RING, generation, salt, 0, payload));
+        put(position, &encode(position, generation, salt, 0, payload)[..written]);
+        (bytes, header)
+    }
+
+    #[test]
+    fn a_commit_mark_of_the_round_before_is_a_torn_tail_and_no_damage() {
+        // Positions in odd rounds: the two marks differ in one bit.
+        for round in [1, 3, 7] {
+            let position = round * 64 * 1024 + 448;
+            let (bytes, header) = torn_over_the_round_before(position, &[8; 80], 64);
+            let medium = ImageMedium(bytes);
+            let mut replay = Replay::new(&medium, header);
+            assert!(replay.next().unwrap().is_some() && replay.next().unwrap().is_none());
+            assert_eq!(replay.position(), position);
+            assert_eq!(replay.damage().unwrap(), None, "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_turned_bit_beside_the_position_is_damage() {
+        let position = 64 * 1024 + 448;
+        let (mut bytes, header) = torn_over_the_round_before(position, &[8; 80], 128);
+        let at = usize::try_from(HEADER_LENGTH + position % (64 * 1024)).unwrap();
+        bytes[at + 40] ^= 4;
+        let medium = ImageMedium(bytes);
+        let mut replay = Replay::new(&medium, header);
+        assert!(replay.next().unwrap().is_some() && replay.next().unwrap().is_none());
+        assert_eq!(replay.damage().unwrap(), Some(LogDamage::EntryAltered { position }));
+    }
+
+    /// An image that is only read.
+    struct ImageMedium(Vec<u8>);
+
+    impl LogMedium for ImageMedium {
+        fn length(&self) -> u64 {
+            self.0.len() as u64
+        }
+
+        fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+            let start = usize::try_from(offset).map_err(io::Error::other)?;
+            bytes.copy_from_slice(&self.0[start..start + bytes.len()]);
+            Ok(())
+        }
+
+        fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn write_durable(&self, _: u64, _: &[u8]) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn description(&self) -> String {
+            "an image".to_owned()
+        }
     }
 }
