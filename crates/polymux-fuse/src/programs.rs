@@ -23,8 +23,9 @@ use polymux_types::{Errno, Ino};
 
 /// How long a removal is remembered.
 const REMEMBERED: Duration = Duration::from_secs(600);
-/// From so many on, old ones are forgotten.
-const REMOVALS_MAX: usize = 1024;
+/// From so many on, old ones are forgotten; and again whenever there are twice as many as were left, so that looking through them
+/// costs little for each removal, however many files a user takes bits away from.
+const REMOVALS_KEPT: usize = 1024;
 
 /// Bits of a file were taken away unheard.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ struct State {
     removing: HashMap<Ino, usize>,
     /// Files whose bits were taken away unheard.
     unheard: HashMap<Ino, Removal>,
+    /// Entries of `unheard` that the last look for old ones left.
+    left_by_look: usize,
 }
 
 /// Which files are being executed, and of which the kernel may not know the mode.
@@ -125,8 +128,9 @@ impl Drop for Removing<'_> {
             }
         }
         let now = Instant::now();
-        if state.unheard.len() >= REMOVALS_MAX {
+        if state.unheard.len() >= REMOVALS_KEPT.max(2 * state.left_by_look) {
             state.unheard.retain(|_, removal| now.duration_since(removal.at) < REMEMBERED);
+            state.left_by_look = state.unheard.len();
         }
         // Threads that were told before have to look again.
         state.unheard.insert(self.ino, Removal { at: now, told: HashSet::new() });

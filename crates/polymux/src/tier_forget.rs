@@ -4,8 +4,11 @@
 //! * The list of what is lost is on disk, synced, before anything changes, and before anybody is asked.
 //! * Without a terminal nothing is done unasked: `--yes` says it.
 
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::{BufWriter, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -90,7 +93,8 @@ fn default_list(volume: &str, tier: &str) -> PathBuf {
 
 /// Writes the list, durably. A file that is there already is not replaced.
 fn write_list(registry: &Registry, volume: &str, tier: &str, path: &Path) -> Result<Summary> {
-    let file = OpenOptions::new().write(true).create_new(true).open(path);
+    // Names in directories that others may not list stand in it.
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let file = file.with_context(|| format!("cannot make the list {}", path.display()))?;
     let mut target = BufWriter::new(file);
     let mut summary = Summary::default();
@@ -141,11 +145,9 @@ fn line_of(lost: &LostFileReport) -> String {
     format!("{what}\t{}{longer}\t{ranges}\t{path}", lost.size)
 }
 
+/// A path on one line of a list, without anything that a terminal acts on.
 fn shown(path: &[u8]) -> String {
-    match std::str::from_utf8(path) {
-        Ok(text) if !text.chars().any(|letter| letter.is_control() || letter == '\\') => text.to_owned(),
-        _ => path.escape_ascii().to_string(),
-    }
+    output::path(Path::new(OsStr::from_bytes(path)))
 }
 
 /// The daemon's word for files with lost bytes.

@@ -31,12 +31,12 @@ pub fn run(registry: &Registry, files: &[PathBuf], format: OutputFormat) -> Resu
         match format {
             OutputFormat::Json => all.push(accepted),
             OutputFormat::Text if accepted.ranges.is_empty() => {
-                output::line(&format!("{}: no byte of it is lost", accepted.path))?;
+                output::line(&format!("{}: no byte of it is lost", output::name(&accepted.path)))?;
             }
             OutputFormat::Text => {
                 let ranges = accepted.ranges.iter().map(|(start, end)| format!("{start}..{end}"));
                 let ranges = ranges.collect::<Vec<_>>().join(", ");
-                output::line(&format!("{}: bytes {ranges} are zeros now", accepted.path))?;
+                output::line(&format!("{}: bytes {ranges} are zeros now", output::name(&accepted.path)))?;
             }
         }
     }
@@ -55,9 +55,7 @@ fn accept(registry: &Registry, file: &Path) -> Result<Accepted> {
         .cloned()
         .ok_or_else(|| anyhow!("{} does not lie on a mounted Polymux volume", file.display()))?;
     match client::ask(registry, &mount.source, &Request::AcceptLoss { ino })? {
-        Some(Answer::LossAccepted(ranges)) => {
-            Ok(Accepted { path: file.display().to_string().escape_debug().to_string(), ranges })
-        }
+        Some(Answer::LossAccepted(ranges)) => Ok(Accepted { path: file.display().to_string(), ranges }),
         Some(_) => bail!("the daemon of volume `{}` answered something else", mount.source),
         None => bail!("the daemon of volume `{}` is not there", mount.source),
     }
