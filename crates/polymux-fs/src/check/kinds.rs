@@ -229,8 +229,9 @@ pub(super) static OBJECT_LONG: FindingKind =
 /// Found by whoever opens the second copy.
 pub(super) static COPY_AHEAD: FindingKind = error(
     "copy-ahead",
-    "the second copy of the metadata store holds more than the store: the store was restored from an older state",
-    "it is left: `polymux mount --from-copy` starts from the copy, after the store was moved away",
+    "the second copy of the metadata store holds more than the store: the store lost what was durable, or was restored \
+     from an older state",
+    "it is left: the volume is not mounted; `polymux mount --from-copy` starts from the copy",
 );
 /// Found by whoever opens the second copy.
 pub(super) static COPY_UNREADABLE: FindingKind = error(
