@@ -276,6 +276,11 @@ fn stream_workload(random: &mut Random) -> Workload {
     let mut operations = vec![Operation::Create("c")];
     let mut left = (ranges_min + random.below(ranges_more)) * range;
     let has_second = random.below(3) == 0;
+    if random.below(3) == 0 {
+        // Too long for the metadata store, and shorter than a range: one tier has it, and its object alone tells the size.
+        operations.push(Operation::Write { name: "c", at: At::End, length: 5000, descriptor: 0 });
+        operations.push(Operation::Fsync("c"));
+    }
     while left > 0 {
         let length = [1000, 4096, 8192, 12_000, 3 * range][random.below(5)].min(left);
         let name = if has_second && random.below(3) == 0 { "a" } else { "c" };
