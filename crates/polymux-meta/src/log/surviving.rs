@@ -126,20 +126,6 @@ impl Survivors {
         ring_end < self.low
     }
 
-    /// Proof that a ring which ends there lost durable entries: an entry of the window that was made when the log was durable
-    /// beyond that end (docs/design/0022). Returns its position.
-    pub(crate) fn proof_of_loss(&self, ring_end: u64) -> Option<u64> {
-        let limit = self.header.checkpoint + self.header.ring_length;
-        let end = (self.low + self.bytes.len() as u64).min(limit);
-        let first = self.low.next_multiple_of(ALIGNMENT);
-        let step = usize::try_from(ALIGNMENT).expect("a line is short");
-        (first..end).step_by(step).find(|position| {
-            let entry = self.entry_at(*position, limit);
-            let decoded = entry.as_deref().and_then(|entry| decode(entry, *position, self.header.salt));
-            decoded.is_some_and(|entry| entry.durable_through > ring_end)
-        })
-    }
-
     /// Visits the entries behind the end of the ring, in order, and returns what is to be written there.
     ///
     /// # Errors

@@ -23,9 +23,7 @@ use crate::ballast::Ballast;
 use crate::batch::Batch;
 use crate::copy::{CopyOptions, CopyThread, SecondCopy, refuse_copy_ahead};
 use crate::error::StoreError;
-use crate::log::{
-    BlockFile, HEADER_LENGTH, Log, LogDamage, LogHeader, LogMedium, LogRegion, RegionLog, Replay, Replayed,
-};
+use crate::log::{BlockFile, HEADER_LENGTH, Log, LogHeader, LogMedium, LogRegion, RegionLog, Replay, Replayed};
 use crate::log::{SurvivingWindow, WindowMemory};
 use crate::memtable::Memtable;
 use crate::tables::{Tables, TablesOptions};
@@ -266,9 +264,7 @@ fn take_up(
         }
     };
     if survivors.ring_lost_writes(end) {
-        if let Some(later) = survivors.proof_of_loss(end) {
-            return Err(StoreError::Corrupted(LogDamage::EntryLost { position: end, later }.to_string()));
-        }
+        // A store that was made from its second copy ends so, too.
         log::error!(
             "{}: the log ends before what was written to it; what the last process had in memory is not taken",
             path.display()
