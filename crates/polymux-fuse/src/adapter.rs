@@ -96,13 +96,17 @@ pub(crate) fn caller_with_umask(header: &Header, umask: u32) -> Caller {
 /// The same with supplementary groups, read from the process that asks. Only the few rules that clear the set-group-id
 /// bit need them; a process that cannot be read (another pid namespace, or gone) has none.
 pub(crate) fn caller_with_groups(header: &Header) -> Caller {
-    let groups = if header.uid == 0 { Vec::new() } else { groups_of_process(header.pid).unwrap_or_default() };
+    let groups = if header.uid == 0 {
+        Vec::new()
+    } else {
+        status_of(header.pid).and_then(|status| parse_groups(&status)).unwrap_or_default()
+    };
     Caller { groups, ..caller(header) }
 }
 
-fn groups_of_process(pid: u32) -> Option<Vec<u32>> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    parse_groups(&status)
+/// What the kernel says of a thread: of the one that sent a request, while it waits for the answer.
+pub(crate) fn status_of(thread: u32) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/{thread}/status")).ok()
 }
 
 pub(crate) fn parse_groups(status: &str) -> Option<Vec<u32>> {
@@ -134,6 +138,6 @@ mod tests {
 
     #[test]
     fn the_own_process_can_be_read() {
-        assert!(groups_of_process(std::process::id()).is_some());
+        assert!(status_of(std::process::id()).is_some_and(|status| parse_groups(&status).is_some()));
     }
 }

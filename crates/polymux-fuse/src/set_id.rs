@@ -20,7 +20,7 @@ use polymux_fs::{Attributes, Caller, FileKind, FileSystem, SetAttributes};
 use polymux_transport::wire::{AttrChange, Header};
 use polymux_types::{Errno, Ino};
 
-use crate::adapter::{Adapter, caller};
+use crate::adapter::{Adapter, caller, parse_groups, status_of};
 
 /// `CAP_FSETID`: keeps the set-group-id bit of files of other groups.
 const CAP_FSETID: u32 = 4;
@@ -45,15 +45,10 @@ pub(crate) fn without_set_id(attributes: &Attributes, is_in_group: impl FnOnce()
 /// process namespace, or gone) has neither.
 pub(crate) fn is_in_group(header: &Header, group: u32) -> bool {
     let is_in_group = |status: &str| {
-        crate::adapter::parse_groups(status).is_some_and(|groups| groups.contains(&group))
+        parse_groups(status).is_some_and(|groups| groups.contains(&group))
             || parse_capabilities(status).is_some_and(|set| set & (1 << CAP_FSETID) != 0)
     };
-    header.gid == group || status_of(header).is_some_and(|status| is_in_group(&status))
-}
-
-/// What the kernel says of the thread that sent a request, and that waits for its answer.
-fn status_of(header: &Header) -> Option<String> {
-    std::fs::read_to_string(format!("/proc/{}/status", header.pid)).ok()
+    header.gid == group || status_of(header.pid).is_some_and(|status| is_in_group(&status))
 }
 
 fn parse_capabilities(status: &str) -> Option<u64> {
@@ -64,7 +59,7 @@ fn parse_capabilities(status: &str) -> Option<u64> {
 /// Whether the thread of this request lacks the capability to keep set-id bits. The kernel says so itself with a write, a
 /// truncation and a change of owner; before other changes it announces itself where it lacks it (since Linux 6.1).
 fn lacks_set_id_capability(header: &Header) -> bool {
-    let set = status_of(header).and_then(|status| parse_capabilities(&status));
+    let set = status_of(header.pid).and_then(|status| parse_capabilities(&status));
     set.is_none_or(|set| set & (1 << CAP_FSETID) == 0)
 }
 

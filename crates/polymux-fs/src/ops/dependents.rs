@@ -47,20 +47,8 @@ impl Core {
         visit: &mut dyn FnMut(LostFile) -> ControlFlow<()>,
     ) -> std::result::Result<(), VolumeError> {
         let tier = self.tier_that_may_be_forgotten(name)?.id;
-        let mut inos: Vec<Ino> = Vec::new();
-        self.metadata.for_each_inode(|ino, record| {
-            if let InodeBody::Regular(file) = record.body
-                && file.objects.iter().any(|entry| entry.tier == tier)
-            {
-                inos.push(ino);
-            }
-            Ok(())
-        })?;
-        for ino in inos {
-            let inode = match self.inode(ino) {
-                Err(error) if error.errno() == Errno::ENOENT => continue,
-                found => found?,
-            };
+        for ino in self.inos_on(tier)? {
+            let Some(inode) = self.inode_if_there(ino)? else { continue };
             let Some(file) = inode.file() else { continue };
             let Some(lost) = self.loss_of_file(&inode, file, tier)? else { continue };
             let lost = LostFile { path: self.path_of(ino)?, ..lost };

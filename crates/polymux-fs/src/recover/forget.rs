@@ -183,7 +183,8 @@ impl Core {
         Ok(forgotten)
     }
 
-    fn inos_on(&self, tier: TierId) -> Result<Vec<Ino>> {
+    /// Files that have an object on a tier.
+    pub(crate) fn inos_on(&self, tier: TierId) -> Result<Vec<Ino>> {
         let mut inos = Vec::new();
         self.metadata.for_each_inode(|ino, record| {
             if let InodeBody::Regular(file) = record.body
@@ -232,7 +233,8 @@ impl Core {
         heirs.values().try_for_each(|entry| self.remove_heir(entry)).and(outcome)
     }
 
-    fn inode_if_there(&self, ino: Ino) -> Result<Option<std::sync::Arc<crate::inode::Inode>>> {
+    /// An inode, unless it was deleted meanwhile.
+    pub(crate) fn inode_if_there(&self, ino: Ino) -> Result<Option<std::sync::Arc<crate::inode::Inode>>> {
         match self.inode(ino) {
             Ok(inode) => Ok(Some(inode)),
             Err(error) if error.errno() == Errno::ENOENT => Ok(None),

@@ -7,6 +7,8 @@
 
 mod damage;
 mod end;
+#[cfg(test)]
+mod image_medium;
 
 pub use damage::LogDamage;
 pub use end::LogEnd;

@@ -205,12 +205,10 @@ fn is_beside_position(position: u64, byte: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
+    use super::super::image_medium::ImageMedium;
     use super::*;
     use crate::log::entry_format::{encode, encode_v1};
     use crate::log::header_format::{HEADER_LENGTH, LogHeader};
-    use crate::log::medium::LogMedium;
 
     #[test]
     fn one_wrong_bit_of_an_entry_is_found_wherever_it_is_and_two_are_not() {
@@ -285,36 +283,5 @@ mod tests {
         let mut replay = Replay::new(&medium, header);
         assert!(replay.next().unwrap().is_some() && replay.next().unwrap().is_none());
         assert_eq!(replay.damage().unwrap(), Some(LogDamage::EntryAltered { position }));
-    }
-
-    /// An image that is only read.
-    struct ImageMedium(Vec<u8>);
-
-    impl LogMedium for ImageMedium {
-        fn length(&self) -> u64 {
-            self.0.len() as u64
-        }
-
-        fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-            let start = usize::try_from(offset).map_err(io::Error::other)?;
-            bytes.copy_from_slice(&self.0[start..start + bytes.len()]);
-            Ok(())
-        }
-
-        fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
-            Err(io::ErrorKind::Unsupported.into())
-        }
-
-        fn write_durable(&self, _: u64, _: &[u8]) -> io::Result<()> {
-            Err(io::ErrorKind::Unsupported.into())
-        }
-
-        fn flush(&self) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn description(&self) -> String {
-            "an image".to_owned()
-        }
     }
 }

@@ -79,12 +79,10 @@ impl Replay<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
+    use super::super::image_medium::ImageMedium;
     use super::*;
     use crate::log::entry_format::encode;
     use crate::log::header_format::{HEADER_LENGTH, LogHeader};
-    use crate::log::medium::LogMedium;
 
     const RING: usize = 64 * 1024;
     const HEADER: LogHeader = LogHeader {
@@ -97,36 +95,6 @@ mod tests {
         checkpoint: 640,
     };
 
-    struct Bytes(Vec<u8>);
-
-    impl LogMedium for Bytes {
-        fn length(&self) -> u64 {
-            self.0.len() as u64
-        }
-
-        fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-            let start = usize::try_from(offset).map_err(io::Error::other)?;
-            bytes.copy_from_slice(&self.0[start..start + bytes.len()]);
-            Ok(())
-        }
-
-        fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
-            Err(io::ErrorKind::Unsupported.into())
-        }
-
-        fn write_durable(&self, _: u64, _: &[u8]) -> io::Result<()> {
-            Err(io::ErrorKind::Unsupported.into())
-        }
-
-        fn flush(&self) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn description(&self) -> String {
-            "bytes of a test".to_owned()
-        }
-    }
-
     /// The end of a log with one entry, where `rest` follows it.
     fn end_before(rest: &[u8]) -> LogEnd {
         let mut bytes = vec![0; RING + usize::try_from(HEADER_LENGTH).unwrap()];
@@ -135,7 +103,7 @@ mod tests {
         assert_eq!(entry.len(), 64);
         bytes[start..start + 64].copy_from_slice(&entry);
         bytes[start + 64..start + 64 + rest.len()].copy_from_slice(rest);
-        let medium = Bytes(bytes);
+        let medium = ImageMedium(bytes);
         let mut replay = Replay::new(&medium, HEADER);
         assert!(replay.next().unwrap().is_some() && replay.next().unwrap().is_none());
         assert_eq!(replay.position(), 704);
@@ -161,7 +129,7 @@ mod tests {
         for position in (0..RING as u64).step_by(64) {
             bytes.extend_from_slice(&encode(position, 4, 5, 0, &[1]));
         }
-        let medium = Bytes(bytes);
+        let medium = ImageMedium(bytes);
         let mut replay = Replay::new(&medium, header);
         while replay.next().unwrap().is_some() {}
         assert_eq!(replay.end().unwrap(), LogEnd::Full);
