@@ -2,6 +2,18 @@
 
 use polymux_types::{Ino, Timestamp};
 
+/// The file cannot be changed, renamed, linked or deleted; the bit of `FS_IOC_SETFLAGS` (as all below).
+pub(crate) const ATTRIBUTE_IMMUTABLE: u32 = 0x10;
+/// The file can only be appended to.
+pub(crate) const ATTRIBUTE_APPEND_ONLY: u32 = 0x20;
+/// Backup programs that ask pass the file over.
+pub(crate) const ATTRIBUTE_NO_DUMP: u32 = 0x40;
+/// Its access time stays as it is.
+pub(crate) const ATTRIBUTE_NO_ATIME: u32 = 0x80;
+/// All attribute flags that a record may have.
+pub(crate) const ATTRIBUTE_FLAGS_KNOWN: u32 =
+    ATTRIBUTE_IMMUTABLE | ATTRIBUTE_APPEND_ONLY | ATTRIBUTE_NO_DUMP | ATTRIBUTE_NO_ATIME;
+
 /// Type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileKind {

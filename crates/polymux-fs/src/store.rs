@@ -33,7 +33,7 @@ pub(crate) use extent_format::ExtentRecord;
 pub use formats::on_disk_formats;
 pub(crate) use heat_format::{ClockRecord, HeatNode, HeatRecord, NODES_PER_CHUNK};
 pub(crate) use inline_format::INLINE_SIZE_LIMIT;
-pub(crate) use inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry, ObjectRole};
+pub(crate) use inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry};
 pub use keys::store_boundaries;
 pub use metadata::describe_all_anew;
 pub(crate) use metadata::{Metadata, put_number_range_end, put_xattr};

@@ -20,8 +20,7 @@ use crate::error::{Error, Result};
 use crate::store::describe::decode_number;
 use crate::store::keys::{self, NumberKind};
 use crate::store::{
-    DisownedKind, DisownedRecord, ExtentRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, ObjectRole,
-    put_number_range_end,
+    DisownedKind, DisownedRecord, ExtentRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, put_number_range_end,
 };
 
 /// Buckets that are compared at once.
@@ -238,7 +237,7 @@ fn unnamed(
         put_number_range_end(&mut repair, NumberKind::Object, object.0.saturating_add(1));
     }
     if exam.found(&kinds::OBJECT_UNNAMED, None, detail, Some(repair))? {
-        let entry = ObjectEntry { tier, object, role: ObjectRole::Owner, generation: 1, bucket };
+        let entry = ObjectEntry::new(tier, object, bucket);
         let file = FileRecord { size_floor: stat.size, home: Some(0), objects: vec![entry], ..FileRecord::default() };
         let record = InodeRecord { body: InodeBody::Regular(file), ..new_directory(exam.now, Ino::ROOT, 0o600) };
         let ino = exam.new_ino()?;

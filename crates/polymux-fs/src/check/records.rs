@@ -187,6 +187,7 @@ pub(super) fn new_directory(now: Timestamp, parent: Ino, permissions: u32) -> In
         has_access_acl: false,
         has_default_acl: false,
         lacks_xattrs: true,
+        attribute_flags: 0,
         accessed: now,
         modified: now,
         changed: now,

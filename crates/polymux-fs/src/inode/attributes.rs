@@ -11,6 +11,8 @@ pub(crate) struct Common {
     pub(crate) links: u32,
     pub(crate) has_access_acl: bool,
     pub(crate) has_default_acl: bool,
+    /// Bits as `FS_IOC_SETFLAGS` has them.
+    pub(crate) attribute_flags: u32,
     pub(crate) accessed: Timestamp,
     pub(crate) modified: Timestamp,
     pub(crate) changed: Timestamp,

@@ -252,6 +252,7 @@ mod tests {
             has_access_acl: false,
             has_default_acl: false,
             lacks_xattrs: true,
+            attribute_flags: 0,
             accessed: time,
             modified: time,
             changed: time,

@@ -9,7 +9,7 @@ use crate::core::{Core, Transaction};
 use crate::error::{ErrorKind, Result};
 use crate::inode::{FileState, Inode, Layout};
 use crate::placement::Request;
-use crate::store::{ObjectEntry, ObjectRole, keys};
+use crate::store::{ObjectEntry, keys};
 
 impl Core {
     /// Gives a file its home, where it has none yet, and its inline bytes go there. Called by whoever may make the file
@@ -126,13 +126,8 @@ impl Core {
             0 => self.metadata.any_name(inode.ino)?.map_or(Ino::ROOT, |(parent, _)| parent),
             known => Ino(known),
         };
-        let entry = ObjectEntry {
-            tier,
-            object: self.metadata.allocate_object(|sequence| self.flush_through_copy(sequence))?,
-            role: ObjectRole::Owner,
-            generation: 1,
-            bucket: Self::bucket_for_parent(parent),
-        };
+        let object = self.metadata.allocate_object(|sequence| self.flush_through_copy(sequence))?;
+        let entry = ObjectEntry::new(tier, object, Self::bucket_for_parent(parent));
         let handle = self.tiers.by_id(tier)?;
         let reference = crate::inode::reference_of(&entry);
         match handle.run(|tier| tier.create(reference)) {

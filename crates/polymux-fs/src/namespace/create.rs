@@ -178,6 +178,7 @@ impl Core {
             has_access_acl: has(ACCESS_ACL),
             has_default_acl: has(DEFAULT_ACL),
             lacks_xattrs: acls.is_empty(),
+            attribute_flags: 0,
             accessed: now,
             modified: now,
             changed: now,

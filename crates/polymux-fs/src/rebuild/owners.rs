@@ -16,7 +16,7 @@ use super::ranges::{self, BlockRange};
 use super::scan::{Group, Lost, Place, Scanned, Told};
 use crate::blockmap::{END, Extent, Owner};
 use crate::error::Result;
-use crate::store::{ObjectEntry, ObjectRole};
+use crate::store::ObjectEntry;
 
 /// A file as its record will be, without a name.
 #[derive(Clone, Debug)]
@@ -242,13 +242,7 @@ pub(super) fn lost_file(tiers: &[SourceTier<'_>], objects: &[Scanned], lost: &Lo
 }
 
 fn entry_of(tiers: &[SourceTier<'_>], object: &Scanned) -> ObjectEntry {
-    ObjectEntry {
-        tier: tiers[object.tier].label.tier,
-        object: object.reference.id,
-        role: ObjectRole::Owner,
-        generation: 1,
-        bucket: object.reference.bucket,
-    }
+    ObjectEntry::new(tiers[object.tier].label.tier, object.reference.id, object.reference.bucket)
 }
 
 fn file_of(

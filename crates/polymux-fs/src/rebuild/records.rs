@@ -16,8 +16,8 @@ use crate::namespace::COOKIE_FIRST;
 use crate::store::keys::{self, NumberKind};
 use crate::store::volume_format::FORMAT_VERSION;
 use crate::store::{
-    Dirent, EntryCount, EpochRecord, ExtentRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, ObjectRole,
-    PositionEntry, Shutdown, TierRecord, TierStanding, VolumeRecord, boot_format, put_number_range_end,
+    Dirent, EntryCount, EpochRecord, ExtentRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, PositionEntry,
+    Shutdown, TierRecord, TierStanding, VolumeRecord, boot_format, put_number_range_end,
 };
 use crate::volume::BootId;
 
@@ -57,8 +57,7 @@ pub(super) fn copy_versions(
             }
         }
         tier.tier.sync(target).map_err(failed)?;
-        file.file.objects =
-            vec![ObjectEntry { tier: tier.label.tier, object: id, role: ObjectRole::Owner, generation: 1, bucket }];
+        file.file.objects = vec![ObjectEntry::new(tier.label.tier, id, bucket)];
     }
     Ok(())
 }
@@ -126,6 +125,7 @@ impl Writing<'_> {
             has_access_acl: false,
             has_default_acl: false,
             lacks_xattrs: true,
+            attribute_flags: 0,
             accessed: self.now,
             modified: self.now,
             changed: self.now,
@@ -160,6 +160,7 @@ impl Writing<'_> {
             has_access_acl: false,
             has_default_acl: false,
             lacks_xattrs: true,
+            attribute_flags: 0,
             accessed: file.modified,
             modified: file.modified,
             changed: self.now,

@@ -99,6 +99,7 @@ fn put_root(transaction: &mut Transaction, parts: &Parts, volume: &NewVolume) ->
         has_access_acl: false,
         has_default_acl: false,
         lacks_xattrs: true,
+        attribute_flags: 0,
         accessed: now,
         modified: now,
         changed: now,

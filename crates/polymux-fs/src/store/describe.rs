@@ -17,7 +17,7 @@ use super::inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry};
 use super::keys;
 use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, Shutdown, TierRecord, TierStanding, VolumeRecord};
-use crate::attributes::FileKind;
+use crate::attributes::{ATTRIBUTE_APPEND_ONLY, ATTRIBUTE_IMMUTABLE, ATTRIBUTE_NO_ATIME, ATTRIBUTE_NO_DUMP, FileKind};
 use crate::blockmap::{END, Owner};
 use crate::error::{Error, Result};
 use crate::report::{LiveBandwidth, MeasuredProfile, TierProfile};
@@ -322,6 +322,16 @@ fn bucket(bucket: Bucket) -> FieldValue {
     text(format!("{:03x}", bucket.0))
 }
 
+fn attribute_flag_names(flags: u32) -> Vec<&'static str> {
+    let names = [
+        (ATTRIBUTE_IMMUTABLE, "immutable"),
+        (ATTRIBUTE_APPEND_ONLY, "append only"),
+        (ATTRIBUTE_NO_DUMP, "no dump"),
+        (ATTRIBUTE_NO_ATIME, "no access time"),
+    ];
+    names.into_iter().filter_map(|(flag, name)| (flags & flag != 0).then_some(name)).collect()
+}
+
 fn inode(record: &InodeRecord) -> Vec<Field> {
     let flags = [
         (record.has_access_acl, "access ACL"),
@@ -337,6 +347,7 @@ fn inode(record: &InodeRecord) -> Vec<Field> {
         ("links", number(u64::from(record.links))),
         ("generation", number(u64::from(record.generation))),
         ("flags", text(flags.join(", "))),
+        ("attribute_flags", text(attribute_flag_names(record.attribute_flags).join(", "))),
         ("accessed", time(record.accessed)),
         ("modified", time(record.modified)),
         ("changed", time(record.changed)),
@@ -366,6 +377,8 @@ fn regular(file: &FileRecord) -> Vec<Field> {
             ("object", text(format!("{:016x}", entry.object))),
             ("bucket", bucket(entry.bucket)),
             ("generation", number(u64::from(entry.generation))),
+            ("allocated_blocks", entry.allocated_blocks.map_or_else(|| text("not known"), number)),
+            ("covers", text(if entry.covers { "yes" } else { "not known" })),
         ]
     };
     let extenders: Vec<String> =

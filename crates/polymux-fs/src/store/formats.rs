@@ -11,12 +11,12 @@ use super::extent_format::ExtentRecord;
 use super::frame::Writer;
 use super::heat_format::{ClockRecord, HeatNode, HeatRecord};
 use super::inline_format;
-use super::inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry, ObjectRole};
+use super::inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry};
 use super::keys::{self, NumberKind};
 use super::profile_format;
 use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, FORMAT_VERSION, Shutdown, TierRecord, TierStanding, VolumeRecord};
-use crate::attributes::FileKind;
+use crate::attributes::{ATTRIBUTE_FLAGS_KNOWN, FileKind};
 use crate::blockmap::{END, Owner};
 use crate::volume::BootId;
 
@@ -161,13 +161,7 @@ fn number_ranges() -> Vec<Vec<u8>> {
 }
 
 fn inodes() -> Vec<Vec<u8>> {
-    let object = |tier, object| ObjectEntry {
-        tier: TierId(tier),
-        object: ObjectId(object),
-        role: ObjectRole::Owner,
-        generation: 1,
-        bucket: Bucket(4095),
-    };
+    let object = |tier, object| ObjectEntry::new(TierId(tier), ObjectId(object), Bucket(4095));
     let objects = FileRecord {
         size_floor: 1 << 40,
         extenders: 0b10,
@@ -176,8 +170,11 @@ fn inodes() -> Vec<Vec<u8>> {
         error_sequence: 3,
         damaged: vec![(4096, 8192)],
     };
+    let known = ObjectEntry { allocated_blocks: Some(16), covers: true, ..object(0, 79) };
+    let known = FileRecord { home: Some(0), objects: vec![known, object(1, 80)], ..FileRecord::default() };
     let bodies = [
         InodeBody::Regular(objects),
+        InodeBody::Regular(known),
         InodeBody::Regular(FileRecord { size_floor: 4096, ..FileRecord::default() }),
         InodeBody::Directory { parent: Ino(1), next_cookie: 9, entries: EntryCount::Exact(5) },
         InodeBody::Directory { parent: Ino(1), next_cookie: 9, entries: EntryCount::Open },
@@ -185,7 +182,7 @@ fn inodes() -> Vec<Vec<u8>> {
         InodeBody::Special { kind: FileKind::BlockDevice, device: 0x801 },
     ];
     let time = Timestamp::new(-2, 999_999_999);
-    let encode = |body| {
+    let encode = |body, attribute_flags| {
         let record = InodeRecord {
             permissions: 0o4755,
             uid: 1000,
@@ -195,6 +192,7 @@ fn inodes() -> Vec<Vec<u8>> {
             has_access_acl: true,
             has_default_acl: false,
             lacks_xattrs: false,
+            attribute_flags,
             accessed: time,
             modified: time,
             changed: time,
@@ -203,7 +201,9 @@ fn inodes() -> Vec<Vec<u8>> {
         };
         appended(|bytes| record.encode_into(bytes))
     };
-    bodies.map(encode).to_vec()
+    let plain = bodies.iter().map(|body| encode(body.clone(), 0));
+    let flagged = bodies.iter().map(|body| encode(body.clone(), ATTRIBUTE_FLAGS_KNOWN));
+    plain.chain(flagged).collect()
 }
 
 fn dirents() -> Vec<Vec<u8>> {

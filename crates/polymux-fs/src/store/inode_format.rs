@@ -1,13 +1,16 @@
-//! Inode records (key `i<ino>`), version 1, and version 2 for files with inline data.
+//! Inode records (key `i<ino>`): version 1, version 2 for files with inline data, and version 3 with more fields at the end.
 //!
-//! Version 2 has the same fields; it is written only for a regular file without objects and with a size above zero, whose
-//! bytes are in a `b` record. A program that knows version 1 alone refuses such a file instead of reading it as zeros.
+//! Version 2 has the fields of version 1; it is written only for a regular file without objects and with a size above zero,
+//! whose bytes are in a `b` record. A program that knows version 1 alone refuses such a file instead of reading it as zeros.
+//! Version 3 is written only where one of its own fields is not at its default, for files with inline data too, so that a
+//! volume which uses none of them stays readable by programs that do not know it.
 //!
 //! Invariants of a record that verifies:
 //! * A file without objects is empty, or inline and within the limit of that.
 //! * The home slot and every extender name an object of the list.
 //! * No two objects of the role owner lie on the same tier.
 //! * Every bit of `extenders` stands for the tier of that number (DESIGN section 6).
+//! * Every attribute flag is one of [`ATTRIBUTE_FLAGS_KNOWN`].
 
 use polymux_types::limits::{BUCKETS, FILE_SIZE_MAX, TIERS_MAX};
 use polymux_types::{Bucket, Ino, ObjectId, TierId, Timestamp};
@@ -15,11 +18,19 @@ use polymux_types::{Bucket, Ino, ObjectId, TierId, Timestamp};
 use super::directory_format::EntryCount;
 use super::frame::{Reader, Writer};
 use super::inline_format::INLINE_SIZE_LIMIT;
-use crate::attributes::FileKind;
+use crate::attributes::{ATTRIBUTE_FLAGS_KNOWN, FileKind};
 use crate::error::Error;
 
 const VERSION: u8 = 1;
 const VERSION_INLINE: u8 = 2;
+const VERSION_FACTS: u8 = 3;
+
+/// In the place of a number of allocated blocks that is not known.
+const ALLOCATION_UNKNOWN: u64 = u64::MAX;
+/// 2^64 bytes in units of 512. No object has more, and sums over all tiers stay within 64 bits.
+const ALLOCATED_BLOCKS_MAX: u64 = 1 << 55;
+/// Flag of an object: it is at least as long as the map says of it.
+const COVERS: u8 = 1;
 
 /// Flags of a record. One that is not set says nothing was known, so that more can be added.
 const HAS_ACCESS_ACL: u8 = 1;
@@ -41,6 +52,22 @@ pub(crate) struct ObjectEntry {
     pub(crate) role: ObjectRole,
     pub(crate) generation: u32,
     pub(crate) bucket: Bucket,
+    /// Units of 512 bytes that its tier said it takes, when last asked; `None`: not known.
+    pub(crate) allocated_blocks: Option<u64>,
+    /// It is at least as long as the last run of it in the map, within the size floor: a shorter one has lost bytes.
+    pub(crate) covers: bool,
+}
+
+impl ObjectEntry {
+    /// A new object, of which nothing more is known.
+    pub(crate) fn new(tier: TierId, object: ObjectId, bucket: Bucket) -> Self {
+        let role = ObjectRole::Owner;
+        Self { tier, object, role, generation: 1, bucket, allocated_blocks: None, covers: false }
+    }
+
+    fn has_facts(&self) -> bool {
+        self.allocated_blocks.is_some() || self.covers
+    }
 }
 
 /// What only regular files have.
@@ -81,6 +108,8 @@ pub(crate) struct InodeRecord {
     pub(crate) has_default_acl: bool,
     /// It certainly has no extended attribute, so that nobody need look for some when it is deleted.
     pub(crate) lacks_xattrs: bool,
+    /// Bits as `FS_IOC_SETFLAGS` has them.
+    pub(crate) attribute_flags: u32,
     pub(crate) accessed: Timestamp,
     pub(crate) modified: Timestamp,
     pub(crate) changed: Timestamp,
@@ -102,6 +131,8 @@ impl InodeBody {
 impl InodeRecord {
     fn version(&self) -> u8 {
         match &self.body {
+            _ if self.attribute_flags != 0 => VERSION_FACTS,
+            InodeBody::Regular(file) if file.objects.iter().any(ObjectEntry::has_facts) => VERSION_FACTS,
             InodeBody::Regular(file) if file.is_inline() => VERSION_INLINE,
             _ => VERSION,
         }
@@ -109,7 +140,43 @@ impl InodeRecord {
 
     /// Appends the record to `bytes`.
     pub(crate) fn encode_into(&self, bytes: &mut Vec<u8>) {
-        Writer::append(bytes, self.version(), |writer| self.write(writer));
+        let version = self.version();
+        Writer::append(bytes, version, |writer| {
+            self.write(writer);
+            if version == VERSION_FACTS {
+                self.write_facts(writer);
+            }
+        });
+    }
+
+    fn write_facts(&self, writer: &mut Writer) {
+        writer.u32(self.attribute_flags);
+        let InodeBody::Regular(file) = &self.body else { return };
+        for entry in &file.objects {
+            writer.u64(entry.allocated_blocks.unwrap_or(ALLOCATION_UNKNOWN));
+            writer.u8(if entry.covers { COVERS } else { 0 });
+        }
+    }
+
+    fn read_facts(&mut self, reader: &mut Reader<'_>) -> Result<(), Error> {
+        self.attribute_flags = reader.u32()?;
+        if self.attribute_flags & !ATTRIBUTE_FLAGS_KNOWN != 0 {
+            return Err(reader.invalid("it has unknown attribute flags"));
+        }
+        let InodeBody::Regular(file) = &mut self.body else { return Ok(()) };
+        for entry in &mut file.objects {
+            entry.allocated_blocks = match reader.u64()? {
+                ALLOCATION_UNKNOWN => None,
+                blocks @ ..=ALLOCATED_BLOCKS_MAX => Some(blocks),
+                _ => return Err(reader.invalid("an object takes more than there can be")),
+            };
+            let flags = reader.u8()?;
+            if flags & !COVERS != 0 {
+                return Err(reader.invalid("an object has unknown flags"));
+            }
+            entry.covers = flags & COVERS != 0;
+        }
+        Ok(())
     }
 
     fn write(&self, writer: &mut Writer) {
@@ -137,7 +204,7 @@ impl InodeRecord {
 
     pub(crate) fn decode(ino: Ino, record: &[u8]) -> Result<Self, Error> {
         let subject = format!("inode {ino}");
-        let mut reader = Reader::new(&subject, record, VERSION_INLINE)?;
+        let mut reader = Reader::new(&subject, record, VERSION_FACTS)?;
         let mode = reader.u32()?;
         let kind = FileKind::from_type_bits(mode).ok_or_else(|| reader.invalid("its file type is unknown"))?;
         let (uid, gid, links, generation) = (reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?);
@@ -158,7 +225,7 @@ impl InodeRecord {
             FileKind::Symlink => InodeBody::Symlink { target: reader.bytes()? },
             kind => InodeBody::Special { kind, device: reader.u64()? },
         };
-        let decoded = Self {
+        let mut decoded = Self {
             permissions: mode & 0o7777,
             uid,
             gid,
@@ -167,12 +234,16 @@ impl InodeRecord {
             has_access_acl: flags & HAS_ACCESS_ACL != 0,
             has_default_acl: flags & HAS_DEFAULT_ACL != 0,
             lacks_xattrs: flags & LACKS_XATTRS != 0,
+            attribute_flags: 0,
             accessed,
             modified,
             changed,
             born,
             body,
         };
+        if record.first() == Some(&VERSION_FACTS) {
+            decoded.read_facts(&mut reader)?;
+        }
         if record.first() != Some(&decoded.version()) {
             return Err(reader.invalid("its version is not that of its content"));
         }
@@ -234,7 +305,7 @@ fn decode_file(reader: &mut Reader<'_>) -> Result<FileRecord, Error> {
         if bucket.0 >= BUCKETS || tier.0 >= TIERS_MAX {
             return Err(reader.invalid("an object lies nowhere"));
         }
-        objects.push(ObjectEntry { tier, object, role, generation, bucket });
+        objects.push(ObjectEntry { role, generation, ..ObjectEntry::new(tier, object, bucket) });
     }
     let error_sequence = reader.u32()?;
     let mut damaged = Vec::new();
@@ -274,11 +345,14 @@ pub(crate) fn check_file(file: &FileRecord) -> Result<(), &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attributes::{ATTRIBUTE_APPEND_ONLY, ATTRIBUTE_IMMUTABLE};
 
-    /// Records as version 1 wrote them; kept for ever.
+    /// Records as each version wrote them; kept for ever.
     const FIXTURE_REGULAR: &[u8] = include_bytes!("../../tests/fixtures/inode-regular-v1.bin");
     const FIXTURE_DIRECTORY: &[u8] = include_bytes!("../../tests/fixtures/inode-directory-v1.bin");
     const FIXTURE_INLINE: &[u8] = include_bytes!("../../tests/fixtures/inode-inline-v2.bin");
+    const FIXTURE_REGULAR_FACTS: &[u8] = include_bytes!("../../tests/fixtures/inode-regular-v3.bin");
+    const FIXTURE_INLINE_FLAGS: &[u8] = include_bytes!("../../tests/fixtures/inode-inline-v3.bin");
 
     fn encoded(record: &InodeRecord) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -297,6 +371,7 @@ mod tests {
             has_access_acl: true,
             has_default_acl: false,
             lacks_xattrs: false,
+            attribute_flags: 0,
             accessed: time(1),
             modified: time(-2),
             changed: time(3),
@@ -306,20 +381,8 @@ mod tests {
                 extenders: 0b10,
                 home: Some(0),
                 objects: vec![
-                    ObjectEntry {
-                        tier: TierId(0),
-                        object: ObjectId(77),
-                        role: ObjectRole::Owner,
-                        generation: 1,
-                        bucket: Bucket(4095),
-                    },
-                    ObjectEntry {
-                        tier: TierId(1),
-                        object: ObjectId(78),
-                        role: ObjectRole::Owner,
-                        generation: 2,
-                        bucket: Bucket(0),
-                    },
+                    ObjectEntry::new(TierId(0), ObjectId(77), Bucket(4095)),
+                    ObjectEntry { generation: 2, ..ObjectEntry::new(TierId(1), ObjectId(78), Bucket(0)) },
                 ],
                 error_sequence: 3,
                 damaged: vec![(4096, 8192)],
@@ -330,6 +393,19 @@ mod tests {
     fn inline() -> InodeRecord {
         let file = FileRecord { size_floor: 4096, error_sequence: 3, ..FileRecord::default() };
         InodeRecord { body: InodeBody::Regular(file), ..regular() }
+    }
+
+    /// What is known of the first object, and nothing of the second.
+    fn regular_facts() -> InodeRecord {
+        let mut record = InodeRecord { attribute_flags: ATTRIBUTE_IMMUTABLE, ..regular() };
+        let InodeBody::Regular(file) = &mut record.body else { unreachable!("the record is of a regular file") };
+        file.objects[0].allocated_blocks = Some(2048);
+        file.objects[0].covers = true;
+        record
+    }
+
+    fn inline_flags() -> InodeRecord {
+        InodeRecord { attribute_flags: ATTRIBUTE_APPEND_ONLY, ..inline() }
     }
 
     fn directory() -> InodeRecord {
@@ -343,7 +419,8 @@ mod tests {
     #[test]
     fn a_record_reads_back_as_it_was_written() {
         let bare = InodeRecord { has_access_acl: false, lacks_xattrs: true, ..regular() };
-        for record in [regular(), directory(), inline(), bare] {
+        let flagged = InodeRecord { attribute_flags: ATTRIBUTE_FLAGS_KNOWN, ..directory() };
+        for record in [regular(), directory(), inline(), bare, regular_facts(), inline_flags(), flagged] {
             assert_eq!(InodeRecord::decode(Ino(5), &encoded(&record)).unwrap(), record);
         }
     }
@@ -353,18 +430,61 @@ mod tests {
         assert_eq!(InodeRecord::decode(Ino(5), FIXTURE_REGULAR).unwrap(), regular());
         assert_eq!(InodeRecord::decode(Ino(5), FIXTURE_DIRECTORY).unwrap(), directory());
         assert_eq!(InodeRecord::decode(Ino(5), FIXTURE_INLINE).unwrap(), inline());
+        assert_eq!(InodeRecord::decode(Ino(5), FIXTURE_REGULAR_FACTS).unwrap(), regular_facts());
+        assert_eq!(InodeRecord::decode(Ino(5), FIXTURE_INLINE_FLAGS).unwrap(), inline_flags());
+    }
+
+    #[test]
+    fn a_record_without_the_fields_of_version_3_is_written_as_before() {
+        for (record, fixture) in
+            [(regular(), FIXTURE_REGULAR), (directory(), FIXTURE_DIRECTORY), (inline(), FIXTURE_INLINE)]
+        {
+            assert_eq!(encoded(&record), fixture);
+        }
+        let of_one = |change: fn(&mut ObjectEntry)| {
+            let mut record = regular();
+            let InodeBody::Regular(file) = &mut record.body else { unreachable!("the record is of a regular file") };
+            change(&mut file.objects[1]);
+            encoded(&record)[0]
+        };
+        assert_eq!((of_one(|_| {}), of_one(|entry| entry.allocated_blocks = Some(0))), (VERSION, VERSION_FACTS));
+        assert_eq!(of_one(|entry| entry.covers = true), VERSION_FACTS);
+    }
+
+    /// A record of version 3 with other bytes at its end, and a checksum that fits.
+    fn with_end(record: &InodeRecord, end: &[u8]) -> Vec<u8> {
+        let mut bytes = encoded(record);
+        bytes.truncate(bytes.len() - 4 - end.len());
+        bytes.extend_from_slice(end);
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn what_version_3_does_not_know_is_refused() {
+        let detail = |bytes: &[u8]| InodeRecord::decode(Ino(5), bytes).unwrap_err().to_string();
+        let flagged = InodeRecord { attribute_flags: 0x10, ..directory() };
+        assert_eq!(InodeRecord::decode(Ino(5), &with_end(&flagged, &[0x80, 0, 0, 0])).unwrap().attribute_flags, 0x80);
+        assert!(detail(&with_end(&flagged, &[0x11, 0, 0, 0])).contains("unknown attribute flags"));
+        assert!(detail(&with_end(&flagged, &[0, 0, 0, 0])).contains("its version is not that of its content"));
+        assert!(detail(&with_end(&regular_facts(), &[2])).contains("an object has unknown flags"));
+        let blocks = |blocks: u64| [blocks.to_le_bytes().as_slice(), &[0]].concat();
+        assert!(InodeRecord::decode(Ino(5), &with_end(&regular_facts(), &blocks(ALLOCATED_BLOCKS_MAX))).is_ok());
+        let beyond = with_end(&regular_facts(), &blocks(ALLOCATED_BLOCKS_MAX + 1));
+        assert!(detail(&beyond).contains("takes more than there can be"));
     }
 
     #[test]
     fn no_damaged_record_is_read_and_none_panics() {
-        let good = encoded(&regular());
-        for position in 0..good.len() {
-            for bit in 0..8 {
-                let mut bad = good.clone();
-                bad[position] ^= 1 << bit;
-                assert!(InodeRecord::decode(Ino(5), &bad).is_err(), "bit {bit} of byte {position}");
+        for good in [encoded(&regular()), encoded(&regular_facts()), encoded(&inline_flags())] {
+            for position in 0..good.len() {
+                for bit in 0..8 {
+                    let mut bad = good.clone();
+                    bad[position] ^= 1 << bit;
+                    assert!(InodeRecord::decode(Ino(5), &bad).is_err(), "bit {bit} of byte {position}");
+                }
+                assert!(InodeRecord::decode(Ino(5), &good[..position]).is_err());
             }
-            assert!(InodeRecord::decode(Ino(5), &good[..position]).is_err());
         }
     }
 

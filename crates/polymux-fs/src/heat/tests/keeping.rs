@@ -28,6 +28,7 @@ fn put_inodes(metadata: &Metadata, inos: impl Iterator<Item = u64>) {
             has_access_acl: false,
             has_default_acl: false,
             lacks_xattrs: true,
+            attribute_flags: 0,
             accessed: time,
             modified: time,
             changed: time,
