@@ -5,8 +5,8 @@ mod moves;
 mod profile;
 
 pub use explain::{
-    Explanation, GrowthExplanation, PinReport, PlanReport, PlannedFile, PlannedMoves, PolicyReport, RangeExplanation,
-    RuleCounts, SteeredBy,
+    Explanation, GrowthExplanation, HeldBack, PinReport, PlanReport, PlannedFile, PlannedMoves, PolicyReport,
+    RangeExplanation, RuleCounts, SteeredBy,
 };
 pub use profile::{LiveBandwidth, MeasuredProfile, TierProfile};
 

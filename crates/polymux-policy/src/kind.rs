@@ -159,8 +159,9 @@ impl FromStr for PolicyKind {
 ///
 /// A range on a tier that is not allowed moves to the best allowed one with room, whatever the policy. Otherwise it only ever
 /// moves to a faster tier; the way down is [`evict`]'s. The answer names an allowed tier that takes new data, has headroom for
-/// the bytes, and stays at or below its high mark, with one exception: where the range is much hotter than the coldest data
-/// there, the target may go above its mark by this one range, so that eviction begins.
+/// the bytes, and stays at or below its high mark, with two exceptions: where the range is much hotter than the coldest data
+/// there, the target may go above its mark by this one range, so that eviction begins; and what a rule or pin sends away goes
+/// above the mark where no allowed tier has room below it.
 #[must_use]
 pub fn decide(kind: PolicyKind, facts: &RangeFacts) -> Decision {
     match kind {
@@ -178,8 +179,8 @@ pub fn decide(kind: PolicyKind, facts: &RangeFacts) -> Decision {
 }
 
 /// How soon the range leaves its tier, to be asked only about tiers that are above their high mark: ranges leave in order of
-/// falling score until the tier is at its low mark. The target is always an allowed slower tier that stays at or below its high
-/// mark. Score 0: it stays.
+/// falling score until the tier is at its low mark. The target is an allowed slower tier that stays at or below its high mark;
+/// for what a rule or pin sends away it is the target of [`decide`]. Score 0: it stays.
 #[must_use]
 pub fn evict(kind: PolicyKind, facts: &RangeFacts) -> Eviction {
     match kind {

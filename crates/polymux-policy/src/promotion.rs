@@ -105,12 +105,15 @@ pub(crate) fn decide(facts: &RangeFacts, bytes: u64, partial: bool, wish: Result
     }
 }
 
-/// The first tier with room below its high mark that the rules allow.
+/// The first tier with room that the rules allow: below its high mark, else above it, down to its reserve. What a rule or pin demands is
+/// not refused for a mark: above it the tier sends away what may leave, and a slowest tier would hold up the demand for ever.
 pub(crate) fn first_with_room(facts: &RangeFacts, bytes: u64, partial: bool) -> Result<u16, Why> {
-    let room = |tier: &&TierFill| {
-        facts.may_go_to(tier) && (!partial || tier.holds_partial_files()) && tier.fits_below(bytes, tier.high_mark)
-    };
-    facts.tiers.offered().iter().find(room).map(|tier| tier.tier).ok_or(Why::NoRoomBelowMark)
+    let takes =
+        |tier: &&TierFill| facts.may_go_to(tier) && (!partial || tier.holds_partial_files()) && bytes <= tier.headroom;
+    let mut tiers = facts.tiers.offered().iter().filter(takes);
+    let above_mark = tiers.clone().next();
+    let target = tiers.find(|tier| tier.fits_below(bytes, tier.high_mark)).or(above_mark);
+    target.map(|tier| tier.tier).ok_or(Why::NoRoom)
 }
 
 /// The first tier that takes the wish, or why the first one that rules allow does not.

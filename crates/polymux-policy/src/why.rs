@@ -41,6 +41,7 @@ reasons! {
     AnswersNoSooner = 15, "The faster tier has so much to read that it answers hardly sooner than the one it is on.";
     MovesNothing = 13, "The static policy moves only what rules and pins demand.";
     NoSlowerTier = 14, "There is no slower tier that it may go to.";
+    NoRoom = 16, "No tier that its rule or pin allows has room for it.";
     RulesSayElsewhere = 20, "A rule or pin does not allow the tier it is on.";
     SecondTouch = 21, "It was used more than once lately, and the faster tier has room below its low mark.";
     Hotter = 22, "It is much hotter than what would leave the faster tier for it.";

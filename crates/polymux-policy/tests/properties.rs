@@ -102,6 +102,18 @@ fn bytes_of(kind: PolicyKind, facts: &RangeFacts) -> u64 {
     if kind == PolicyKind::WholeFile { facts.file_size } else { facts.range_bytes }
 }
 
+/// No tier that rules allow could take it and stay below its high mark.
+fn has_no_room_below_mark(facts: &RangeFacts, bytes: u64) -> bool {
+    let partial = bytes < facts.file_size;
+    !facts.tiers.offered().iter().any(|tier| {
+        allows(facts.allowed, tier.tier)
+            && tier.flags & (TierFill::TAKES_NEW_DATA | TierFill::DRAINING) == TierFill::TAKES_NEW_DATA
+            && (!partial || tier.flags & TierFill::HOLDS_PARTIAL_FILES != 0)
+            && bytes <= tier.headroom
+            && tier.used.checked_add(bytes).is_some_and(|used| used <= tier.high_mark)
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -127,7 +139,8 @@ proptest! {
             && (bytes <= 2 * MIB || bytes <= target.high_mark.saturating_sub(target.low_mark));
         // What is only there to be compared with asks for no victim, but for a tier that eviction is not yet at work on.
         let displaces_anything = kind == PolicyKind::PromoteAlways && target.used <= target.high_mark;
-        prop_assert!(used_after <= target.high_mark || displaces || displaces_anything);
+        let demanded = decision.why == Why::RulesSayElsewhere && has_no_room_below_mark(&facts, bytes);
+        prop_assert!(used_after <= target.high_mark || displaces || displaces_anything || demanded);
     }
 
     #[test]
@@ -142,7 +155,10 @@ proptest! {
             return Ok(());
         }
         let target = fill_of(&facts, eviction.target).expect("an offered tier");
-        prop_assert!(target.used.saturating_add(bytes_of(kind, &facts)) <= target.high_mark);
+        let bytes = bytes_of(kind, &facts);
+        prop_assert!(bytes <= target.headroom);
+        let demanded = eviction.why == Why::RulesSayElsewhere && has_no_room_below_mark(&facts, bytes);
+        prop_assert!(target.used.saturating_add(bytes) <= target.high_mark || demanded);
         let position = |tier| facts.tiers.offered().iter().position(|offered| offered.tier == tier);
         prop_assert!(position(eviction.target) > position(facts.tier) || eviction.why == Why::RulesSayElsewhere);
     }

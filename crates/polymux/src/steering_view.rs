@@ -5,7 +5,7 @@
 
 use anyhow::{Result, anyhow, bail};
 use polymux_fs::{MoveRefusal, PolicyKind, RuleCounts};
-use polymux_types::Ino;
+use polymux_types::{ByteSize, Ino};
 
 use crate::config::VolumeConfig;
 use crate::config_format::RuleEntry;
@@ -211,7 +211,7 @@ impl DaemonView {
             files: files.collect(),
             jobs_open: plan.jobs_open,
             why_not_now: self.why_not_now().filter(|_| !has_only_drains || self.file_system.moves().is_paused),
-            warnings: self.policies()?.warnings,
+            warnings: self.policies()?.warnings.into_iter().chain(held_back_warning(plan.held_back)).collect(),
         })
     }
 
@@ -222,6 +222,20 @@ impl DaemonView {
         }
         moves.window_opens_in_minutes.map(|minutes| format!("The next time window opens in {minutes} minutes."))
     }
+}
+
+fn held_back_warning(held_back: polymux_fs::HeldBack) -> Option<String> {
+    let (files, lie) = if held_back.files == 1 {
+        ("1 file".to_owned(), "lies")
+    } else {
+        (format!("{} files", held_back.files), "lie")
+    };
+    let bytes = ByteSize(held_back.bytes);
+    let warning = format!(
+        "{files} ({bytes}) {lie} on tiers that rules or pins do not allow, and no tier that they allow has room: make room there, \
+         or allow another tier"
+    );
+    (held_back.files > 0).then_some(warning)
 }
 
 fn explained_growth(growth: polymux_fs::GrowthExplanation) -> ExplainedGrowth {

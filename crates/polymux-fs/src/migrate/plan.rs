@@ -6,14 +6,14 @@ use polymux_policy::{Action, PolicyKind, TierTable};
 use polymux_types::{Ino, TierId};
 
 use super::facts::{bytes_mapped_on, pieces_of_node};
-use super::planner::note_coming;
+use super::planner::{Demand, note_coming};
 use super::victims::Search;
 use crate::core::Core;
 use crate::error::Result;
 use crate::heat::HeatCursor;
 use crate::inode::Inode;
 use crate::placement::{Context, ContextSource, Request};
-use crate::report::{MoveReason, PlanReport, PlannedFile, PlannedMoves};
+use crate::report::{HeldBack, MoveReason, PlanReport, PlannedFile, PlannedMoves};
 use crate::store::InodeBody;
 
 /// Hot nodes looked at in one piece.
@@ -34,7 +34,7 @@ impl Core {
         let policy = policy.unwrap_or_else(|| self.steering.read().policy);
         let mut table = self.planning_table();
         let mut sums = Sums::new();
-        self.plan_all_rules(policy, &mut table, &mut sums)?;
+        let held_back = self.plan_all_rules(policy, &mut table, &mut sums)?;
         let laid_out = self.plan_all_readers(policy, &mut table, &mut sums)?;
         self.plan_all_promotions(policy, &laid_out, &mut table, &mut sums)?;
         self.plan_all_evictions(policy, &table, &mut sums)?;
@@ -52,7 +52,7 @@ impl Core {
                 bytes: *bytes,
             });
         }
-        Ok(PlanReport { policy: policy.name().to_owned(), moves, files, jobs_open: open as u64 })
+        Ok(PlanReport { policy: policy.name().to_owned(), moves, files, held_back, jobs_open: open as u64 })
     }
 
     /// What holds for a file if the volume had this policy.
@@ -138,7 +138,9 @@ impl Core {
         Ok(())
     }
 
-    fn plan_all_rules(&self, policy: PolicyKind, table: &mut TierTable, sums: &mut Sums) -> Result<()> {
+    /// What rules and pins demand. Returns what no tier has room for.
+    fn plan_all_rules(&self, policy: PolicyKind, table: &mut TierTable, sums: &mut Sums) -> Result<HeldBack> {
+        let mut held_back = HeldBack::default();
         let mut files = Vec::new();
         self.metadata.for_each_inode(|ino, record| {
             if matches!(&record.body, InodeBody::Regular(file) if !file.objects.is_empty()) {
@@ -151,15 +153,19 @@ impl Core {
             let context = self.context_under(&inode, policy);
             self.plan_drains_of(&inode, table, sums);
             match self.wanted_by_rule(&inode, &context, table) {
-                Ok(Some((from, to, bytes))) => {
+                Ok(Demand::Move { from, to, bytes }) => {
                     note_coming(table, to.0, bytes);
                     *sums.entry((MoveReason::Pin, from, to, ino)).or_default() += bytes;
                 }
-                Ok(None) => {}
+                Ok(Demand::NoRoom { bytes }) => {
+                    held_back.files += 1;
+                    held_back.bytes += bytes;
+                }
+                Ok(Demand::Nothing) => {}
                 Err(error) => self.pass_over(ino, &error),
             }
         }
-        Ok(())
+        Ok(held_back)
     }
 
     /// What a file still has on tiers that are being emptied.

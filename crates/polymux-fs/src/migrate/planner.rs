@@ -142,6 +142,17 @@ pub(super) fn note_coming(table: &mut TierTable, tier: u16, bytes: u64) {
     }
 }
 
+/// What a rule or pin demands of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    /// It lies where it may.
+    Nothing,
+    /// All of it belongs on another tier.
+    Move { from: TierId, to: TierId, bytes: u64 },
+    /// It lies where it may not, and no tier where it may takes it.
+    NoRoom { bytes: u64 },
+}
+
 impl Core {
     /// The tiers with what is on its way counted in, and what could leave them.
     pub(super) fn planning_table(&self) -> TierTable {
@@ -355,20 +366,15 @@ impl Core {
     pub(crate) fn plan_rules(&self, ino: Ino, table: &TierTable) -> Result<bool> {
         let Ok(inode) = self.inode(ino) else { return Ok(false) };
         let context = self.context_of(&inode);
-        let Some((_, to, bytes)) = self.wanted_by_rule(&inode, &context, table)? else { return Ok(false) };
+        let Demand::Move { to, bytes, .. } = self.wanted_by_rule(&inode, &context, table)? else { return Ok(false) };
         Ok(self.submit_move(ino, None, Destination::To(to), MoveReason::Pin, bytes).is_some())
     }
 
-    /// A tier that a file should not be on, where it should be instead, and its bytes.
-    pub(super) fn wanted_by_rule(
-        &self,
-        inode: &Inode,
-        context: &Context,
-        table: &TierTable,
-    ) -> Result<Option<(TierId, TierId, u64)>> {
-        let Some(file) = inode.file() else { return Ok(None) };
+    /// What a rule or pin demands of a file as a whole.
+    pub(super) fn wanted_by_rule(&self, inode: &Inode, context: &Context, table: &TierTable) -> Result<Demand> {
+        let Some(file) = inode.file() else { return Ok(Demand::Nothing) };
         if context.allowed == u64::MAX {
-            return Ok(None);
+            return Ok(Demand::Nothing);
         }
         self.ensure_size(inode, file)?;
         let wrong = {
@@ -377,12 +383,15 @@ impl Core {
                 |tier: TierId| context.allowed.checked_shr(u32::from(tier.0)).is_some_and(|bits| bits & 1 == 1);
             layout.objects.iter().map(|entry| entry.tier).find(|tier| !is_allowed(*tier))
         };
-        let Some(tier) = wrong else { return Ok(None) };
+        let Some(from) = wrong else { return Ok(Demand::Nothing) };
         let bytes = file.size().max(1);
-        let mut facts = self.range_facts(inode, file, 0, super::facts::Piece { tier, bytes }, context, table);
+        let mut facts = self.range_facts(inode, file, 0, super::facts::Piece { tier: from, bytes }, context, table);
         // The file moves as a whole.
         facts.file_size = facts.range_bytes;
         let decision = decide(context.policy, &facts);
-        Ok((decision.action == Action::Move).then_some((tier, TierId(decision.target), bytes)))
+        Ok(match decision.action {
+            Action::Move => Demand::Move { from, to: TierId(decision.target), bytes },
+            Action::Stay => Demand::NoRoom { bytes },
+        })
     }
 }

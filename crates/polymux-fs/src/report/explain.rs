@@ -134,6 +134,15 @@ pub struct PlannedFile {
     pub bytes: u64,
 }
 
+/// Files that lie on tiers that rules or pins do not allow, while no allowed tier has room for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldBack {
+    /// How many files.
+    pub files: u64,
+    /// Their size in bytes.
+    pub bytes: u64,
+}
+
 /// Everything `plan` shows: what would be moved if nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanReport {
@@ -143,6 +152,8 @@ pub struct PlanReport {
     pub moves: Vec<PlannedMoves>,
     /// The largest of it.
     pub files: Vec<PlannedFile>,
+    /// What rules and pins demand in vain.
+    pub held_back: HeldBack,
     /// Jobs that wait or run already.
     pub jobs_open: u64,
 }

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use polymux_fs::{Caller, FileSystem, JobState, MoveReason, MoversState, NamedRule, PolicyKind, RuleMatch, SyncKind};
+use polymux_fs::{
+    Caller, FileSystem, HeldBack, JobState, MoveReason, MoversState, NamedRule, PolicyKind, RuleMatch, SyncKind,
+};
 use polymux_tier::{ObjectRef, Tier};
 use polymux_types::{Bucket, Ino, ObjectId};
 
@@ -31,6 +33,8 @@ fn full_slow_tier() -> (Volume, Ino, Ino) {
     volume.fs().pin_to_tier(pinned, Some("slow")).expect("pinned");
     settle(&volume);
     assert_eq!(shares(volume.fs(), pinned), [(name("fast"), 10 * MIB)], "there is no room");
+    let held_back = volume.fs().plan(None).expect("planned").held_back;
+    assert_eq!(held_back, HeldBack { files: 1, bytes: 10 * MIB }, "the plan tells what the pin demands in vain");
     (volume, filler, pinned)
 }
 
@@ -41,6 +45,18 @@ fn a_pin_that_found_no_room_is_followed_when_there_is_some() {
     volume.clock.advance(Duration::from_secs(700));
     settle(&volume);
     assert_eq!(shares(volume.fs(), pinned), [(name("slow"), 10 * MIB)]);
+}
+
+#[test]
+fn a_pin_is_followed_above_the_mark_of_its_tier_while_there_is_room() {
+    let volume = Volume::new(&[128 * MIB, 64 * MIB]);
+    let filler = file(volume.fs(), "filler", 55);
+    crate::migrate(&volume, filler, "slow");
+    let pinned = file(volume.fs(), "pinned", 4);
+    volume.fs().pin_to_tier(pinned, Some("slow")).expect("pinned");
+    settle(&volume);
+    assert_eq!(shares(volume.fs(), pinned), [(name("slow"), 4 * MIB)], "59 of 64 MiB are above the mark of 90 %");
+    assert_eq!(volume.fs().plan(None).expect("planned").held_back, HeldBack::default());
 }
 
 #[test]
