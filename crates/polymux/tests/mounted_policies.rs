@@ -13,8 +13,13 @@ use serde_json::Value;
 
 const MEBIBYTE: usize = 1 << 20;
 
+/// A volume whose tiers evict nothing, however full the disk is that they lie on.
 fn create() -> Option<TestVolume> {
-    TestVolume::create(&Plan { ground: Ground::Directories, fast_capacity: None })
+    let volume = TestVolume::create(&Plan { ground: Ground::Directories, fast_capacity: None })?;
+    for tier in ["name = \"fast\"", "name = \"slow\""] {
+        volume.edit_config(tier, &format!("{tier}\nhigh_mark = \"100 %\"\nlow_mark = \"99 %\""));
+    }
+    Some(volume)
 }
 
 /// A mounted volume to whose configuration this text is added.
