@@ -182,6 +182,25 @@ pub enum RenameMode {
     NoReplace,
     /// The two names change places (`RENAME_EXCHANGE`).
     Exchange,
+    /// It is replaced, and the old name becomes that of a whiteout (`RENAME_WHITEOUT`): a character device 0:0, by which overlayfs
+    /// says that a name of a lower layer is gone.
+    Whiteout,
+    /// A whiteout is left, and the rename fails where the new name exists (`RENAME_WHITEOUT | RENAME_NOREPLACE`).
+    WhiteoutNoReplace,
+}
+
+impl RenameMode {
+    /// Whether the rename fails where the new name exists.
+    #[must_use]
+    pub fn refuses_to_replace(self) -> bool {
+        matches!(self, Self::NoReplace | Self::WhiteoutNoReplace)
+    }
+
+    /// Whether the old name becomes that of a whiteout.
+    #[must_use]
+    pub fn leaves_whiteout(self) -> bool {
+        matches!(self, Self::Whiteout | Self::WhiteoutNoReplace)
+    }
 }
 
 /// What `set_xattr` expects of the attribute.

@@ -366,11 +366,11 @@ impl Core {
         body: impl FnOnce(&mut Transaction) -> Result<T>,
         undo: impl FnOnce(),
     ) -> Result<T> {
-        // No operation concerns more than four inodes: a rename, two directories and what is moved and replaced.
-        let mut ordered: SmallVec<[&Inode; 4]> = inodes.iter().copied().collect();
+        // No operation concerns more than five inodes: a rename, two directories, what is moved, what is replaced, and a whiteout.
+        let mut ordered: SmallVec<[&Inode; 5]> = inodes.iter().copied().collect();
         ordered.sort_unstable_by_key(|inode| inode.ino);
         ordered.dedup_by_key(|inode| inode.ino);
-        let _locks: SmallVec<[_; 4]> = ordered.iter().map(|inode| inode.record_lock.lock()).collect();
+        let _locks: SmallVec<[_; 5]> = ordered.iter().map(|inode| inode.record_lock.lock()).collect();
         let mut transaction = Transaction { batch: Batch::new() };
         let result = body(&mut transaction)?;
         let committed = self.metadata.commit(transaction.batch);

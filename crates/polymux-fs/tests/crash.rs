@@ -112,6 +112,38 @@ fn replacing_by_rename_without_a_sync_gives_the_old_or_the_new_content() {
     }
 }
 
+/// Whatever part of the log a crash leaves: the old name is that of the file, or of a whiteout once the file has the new one.
+#[test]
+fn a_whiteout_and_the_new_name_come_together_also_over_a_crash() {
+    for extra in 0..6 {
+        let mut volume = volume();
+        let (ino, handle) = create(volume.fs(), "old");
+        let (replaced, other) = create(volume.fs(), "new");
+        sync(&volume, handle);
+        sync(&volume, other);
+        close(volume.fs(), handle).expect("closed");
+        close(volume.fs(), other).expect("closed");
+        let rename = |to: &[u8], mode| volume.fs().rename(&Caller::root(), Ino::ROOT, b"old", Ino::ROOT, to, mode);
+        assert_eq!(errno(rename(b"new", RenameMode::WhiteoutNoReplace)), Errno::EEXIST);
+        rename(b"new", RenameMode::Whiteout).expect("renamed");
+        let whiteout = find(volume.fs(), "old");
+        assert_eq!((whiteout.kind, whiteout.device), (polymux_fs::FileKind::CharacterDevice, 0));
+        rename(b"moved", RenameMode::Whiteout).expect("a whiteout may be moved, and leaves one");
+        volume.crash_keeping_transactions(extra);
+        let at =
+            |name: &str| exists(&volume, name).then(|| find(volume.fs(), name)).map(|found| (found.ino, found.kind));
+        let kind = polymux_fs::FileKind::Regular;
+        match (at("old"), at("new"), at("moved")) {
+            (Some(old), Some(new), None) if old == (ino, kind) => assert_eq!(new, (replaced, kind)),
+            (Some(old), Some(new), moved) => {
+                assert_eq!((old.1, new), (polymux_fs::FileKind::CharacterDevice, (ino, kind)));
+                assert!(moved.is_none_or(|moved| moved.0 == whiteout.ino && old.0 != whiteout.ino));
+            }
+            other => panic!("after {extra} more transactions: {other:?}"),
+        }
+    }
+}
+
 #[test]
 fn emptying_and_writing_anew_does_not_leave_an_empty_file_once_it_is_closed() {
     let mut volume = volume();

@@ -131,10 +131,13 @@ pub(crate) fn write_origin(flags: WriteFlags, status_flags: i32) -> WriteOrigin 
 }
 
 pub(crate) fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
+    const WHITEOUT_NOREPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
     match flags {
         0 => Ok(RenameMode::Replace),
         libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
         libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        libc::RENAME_WHITEOUT => Ok(RenameMode::Whiteout),
+        WHITEOUT_NOREPLACE => Ok(RenameMode::WhiteoutNoReplace),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -222,9 +225,12 @@ mod tests {
     }
 
     #[test]
-    fn a_rename_that_leaves_a_whiteout_is_refused() {
-        assert_eq!(rename_mode(libc::RENAME_WHITEOUT), Err(Errno::EINVAL));
+    fn flags_of_a_rename_that_contradict_each_other_are_refused() {
+        assert_eq!(rename_mode(libc::RENAME_WHITEOUT), Ok(RenameMode::Whiteout));
+        assert_eq!(rename_mode(libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE), Ok(RenameMode::WhiteoutNoReplace));
+        assert_eq!(rename_mode(libc::RENAME_WHITEOUT | libc::RENAME_EXCHANGE), Err(Errno::EINVAL));
         assert_eq!(rename_mode(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE), Err(Errno::EINVAL));
+        assert_eq!(rename_mode(1 << 3), Err(Errno::EINVAL));
         assert_eq!(rename_mode(0), Ok(RenameMode::Replace));
     }
 

@@ -8,7 +8,7 @@ use polymux_types::Ino;
 
 use crate::adapter::{Adapter, Outcome, caller, caller_with_groups, caller_with_umask, ino};
 use crate::convert::{self, PERMISSION_BITS};
-use crate::set_id::{is_empty, is_in_group, take_set_id_of_writer, without_set_id};
+use crate::set_id::{is_empty, is_in_group, keeps_set_id, take_set_id_of_writer, without_set_id};
 
 fn to_set_attributes(change: &AttrChange) -> SetAttributes {
     SetAttributes {
@@ -63,7 +63,9 @@ impl Adapter {
             let mut set = to_set_attributes(change);
             if set.permissions.is_none() && change.kills_set_id {
                 let old = fs.attributes(&caller, ino(header))?;
-                set.permissions = without_set_id(&old, || is_in_group(header, old.gid));
+                if !keeps_set_id(header, change, &old) {
+                    set.permissions = without_set_id(&old, || is_in_group(header, old.gid));
+                }
             }
             if is_empty(change) {
                 take_set_id_of_writer(fs, header, ino(header))?;

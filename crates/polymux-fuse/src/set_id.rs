@@ -69,6 +69,13 @@ pub(crate) fn is_empty(change: &AttrChange) -> bool {
     !kills_set_id && mode.or(*uid).or(*gid).is_none() && size.is_none() && accessed.or(*modified).is_none()
 }
 
+/// Whether a change of owner leaves the set-id bits of a file as they are, although the kernel asks for their removal, as it does with
+/// each: root gives away a file that has no name. So overlayfs copies a file up (mode first, owner after it); a program that does the
+/// same is privileged, and POSIX leaves it to the file system.
+pub(crate) fn keeps_set_id(header: &Header, change: &AttrChange, old: &Attributes) -> bool {
+    header.uid == 0 && old.links == 0 && change.size.is_none() && change.uid.or(change.gid).is_some()
+}
+
 fn put(fs: &FileSystem, caller: &Caller, ino: Ino, permissions: u32) -> polymux_fs::Result<()> {
     let change = SetAttributes { permissions: Some(permissions), ..SetAttributes::default() };
     fs.set_attributes(caller, ino, &change).map(drop)
@@ -160,6 +167,18 @@ mod tests {
             assert_eq!(without_set_id(&with(FileKind::Regular, old), || false), of_others, "{old:o}");
         }
         assert_eq!(without_set_id(&with(FileKind::Directory, 0o2777), || false), None);
+    }
+
+    #[test]
+    fn only_root_keeps_set_id_bits_and_only_of_a_file_without_a_name_that_gets_another_owner() {
+        let header = |uid| Header { length: 128, opcode: 4, unique: 2, node: 7, uid, gid: 0, pid: 1 };
+        let chown = AttrChange { uid: Some(3), gid: Some(3), kills_set_id: true, ..AttrChange::default() };
+        let unnamed = Attributes { links: 0, ..with(FileKind::Regular, 0o4755) };
+        assert!(keeps_set_id(&header(0), &chown, &unnamed));
+        assert!(!keeps_set_id(&header(1), &chown, &unnamed));
+        assert!(!keeps_set_id(&header(0), &chown, &with(FileKind::Regular, 0o4755)));
+        assert!(!keeps_set_id(&header(0), &AttrChange { size: Some(0), ..chown }, &unnamed));
+        assert!(!keeps_set_id(&header(0), &AttrChange { kills_set_id: true, ..AttrChange::default() }, &unnamed));
     }
 
     #[test]

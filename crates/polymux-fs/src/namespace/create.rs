@@ -50,8 +50,8 @@ impl NewInode<'_> {
 }
 
 /// A new inode and the ACLs it inherits.
-struct Prepared {
-    inode: Arc<Inode>,
+pub(super) struct Prepared {
+    pub(super) inode: Arc<Inode>,
     acls: Vec<(&'static [u8], Vec<u8>)>,
 }
 
@@ -124,7 +124,7 @@ impl Core {
     }
 
     /// An inode with `names` names, made `now`, that is neither in the table nor in the store yet.
-    fn prepare(
+    pub(super) fn prepare(
         &self,
         caller: &Caller,
         directory: &Inode,
@@ -197,7 +197,7 @@ impl Core {
 }
 
 /// Adds the record and the inherited ACLs of a new inode.
-fn put_new(transaction: &mut Transaction, prepared: &Prepared) {
+pub(super) fn put_new(transaction: &mut Transaction, prepared: &Prepared) {
     for (name, value) in &prepared.acls {
         put_xattr(&mut transaction.batch, prepared.inode.ino, name, value);
     }

@@ -1,4 +1,7 @@
 //! Renames. Data never moves: a rename touches records only, on no tier (DESIGN section 4).
+//!
+//! What is true here: a whiteout that a rename leaves is made in the transaction that moves the name, so that overlayfs finds the old
+//! name or the whiteout after a crash, never a name of a lower layer that shows again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,9 +12,9 @@ use smallvec::SmallVec;
 
 use super::change::LinkChange;
 use super::check_name;
-use super::create::note_entry_change;
+use super::create::{NewInode, Prepared, note_entry_change, put_new};
 use crate::access::{EXECUTE, WRITE};
-use crate::attributes::RenameMode;
+use crate::attributes::{FileKind, RenameMode};
 use crate::caller::Caller;
 use crate::core::{Core, Transaction};
 use crate::counters::Counters;
@@ -30,6 +33,18 @@ struct Side<'a> {
 struct Found {
     dirent: Dirent,
     inode: Arc<Inode>,
+}
+
+/// A special file that stands for a name which is gone, as overlayfs has it.
+const WHITEOUT: NewInode<'static> = NewInode::Special(FileKind::CharacterDevice, 0);
+
+/// What a rename that is no exchange puts where.
+struct Replacement<'a> {
+    found: &'a Found,
+    /// What has the new name.
+    replaced: Option<&'a Found>,
+    /// What gets the old name, where anything does.
+    whiteout: Option<&'a Prepared>,
 }
 
 /// The locked states of the two directories; the second is `None` where they are one.
@@ -58,7 +73,7 @@ impl Core {
     ) -> Result<()> {
         self.check_writable()?;
         check_rename_name(from.1, Errno::EBUSY)?;
-        check_rename_name(to.1, if mode == RenameMode::NoReplace { Errno::EEXIST } else { Errno::EBUSY })?;
+        check_rename_name(to.1, if mode.refuses_to_replace() { Errno::EEXIST } else { Errno::EBUSY })?;
         let source_directory = self.directory_inode(from.0)?;
         let target_directory = self.directory_inode(to.0)?;
         self.check_access(caller, &source_directory, EXECUTE)?;
@@ -110,7 +125,20 @@ impl Core {
         if replaced.is_some() && synced != Some(found.inode.ino) && self.must_sync_to_replace(&found.inode) {
             return Ok(Some(found.inode));
         }
-        self.replace(source, target, &mut locked, &found, replaced.as_ref()).map(|()| None)
+        let whiteout = match mode.leaves_whiteout() {
+            true => Some(self.prepare(caller, source.directory, &WHITEOUT, 0, (1, self.now()))?),
+            false => None,
+        };
+        if let Some(whiteout) = &whiteout {
+            // In the table before the record can be found, so that nobody loads a second copy.
+            self.inodes.insert(whiteout.inode.clone());
+        }
+        let replacement = Replacement { found: &found, replaced: replaced.as_ref(), whiteout: whiteout.as_ref() };
+        let done = self.replace(source, target, &mut locked, &replacement);
+        if let (Err(_), Some(whiteout)) = (&done, &whiteout) {
+            self.inodes.remove(whiteout.inode.ino);
+        }
+        done.map(|()| None)
     }
 
     /// Locks two directories: an ancestor before its descendant, else by number. Across directories the rename lock is
@@ -151,7 +179,7 @@ impl Core {
         mode: RenameMode,
     ) -> Result<()> {
         let crosses = source.directory.ino != target.directory.ino;
-        if mode == RenameMode::NoReplace && replaced.is_some() {
+        if mode.refuses_to_replace() && replaced.is_some() {
             return Err(Errno::EEXIST.into());
         }
         if mode == RenameMode::Exchange && replaced.is_none() {
@@ -195,9 +223,9 @@ impl Core {
         source: &Side<'_>,
         target: &Side<'_>,
         locked: &mut Locked<'_>,
-        found: &Found,
-        replaced: Option<&Found>,
+        replacement: &Replacement<'_>,
     ) -> Result<()> {
+        let Replacement { found, replaced, whiteout } = *replacement;
         let crosses = source.directory.ino != target.directory.ino;
         // Both are below the locked directories; siblings are locked by number.
         let replaced_directory = replaced.and_then(|replaced| replaced.inode.directory());
@@ -213,8 +241,9 @@ impl Core {
             return Err(Errno::ENOTEMPTY.into());
         }
         let always: [&Inode; 3] = [source.directory, target.directory, &found.inode];
-        let mut members: SmallVec<[&Inode; 4]> = SmallVec::from_slice(&always);
+        let mut members: SmallVec<[&Inode; 5]> = SmallVec::from_slice(&always);
         members.extend(replaced.map(|replaced| &*replaced.inode));
+        members.extend(whiteout.map(|whiteout| &*whiteout.inode));
         let now = self.now();
         let loss = self.transact(&members, |transaction| {
             let xattrs = match replaced {
@@ -226,12 +255,7 @@ impl Core {
                 transaction.remove_name((target.directory.ino, locked.target()), target.name, &replaced.dirent);
                 self.drop_name(transaction, &replaced.inode, emptied.as_deref(), &xattrs, now)
             });
-            let name = (target.directory.ino, locked.target());
-            let entry = (found.inode.ino, found.inode.kind);
-            match kept_position(&found.dirent, replaced.map(|replaced| &replaced.dirent), crosses) {
-                Some(cookie) => transaction.add_name_at(name, target.name, entry, cookie),
-                None => transaction.add_name(name, target.name, entry.0, entry.1),
-            }
+            put_new_names(transaction, source, target, locked, replacement);
             let moves_directory = i64::from(found.inode.is_directory());
             note_entry_change(source.directory, if crosses { -moves_directory } else { 0 }, now);
             note_entry_change(target.directory, if crosses { moves_directory } else { 0 }, now);
@@ -317,9 +341,30 @@ impl Core {
     }
 }
 
-/// The position of a renamed name: that of the name it replaces or, within its directory, its own. `None`: a new one.
-fn kept_position(found: &Dirent, replaced: Option<&Dirent>, crosses: bool) -> Option<u64> {
-    replaced.or(Some(found).filter(|_| !crosses)).map(|dirent| dirent.cookie)
+/// Gives the new name to what was moved, at the position of the name it replaces or, within its directory, at its own; and the old
+/// name to the whiteout, which takes the position of that name.
+fn put_new_names(
+    transaction: &mut Transaction,
+    source: &Side<'_>,
+    target: &Side<'_>,
+    locked: &mut Locked<'_>,
+    replacement: &Replacement<'_>,
+) {
+    let Replacement { found, replaced, whiteout } = *replacement;
+    let keeps_position = source.directory.ino == target.directory.ino && whiteout.is_none();
+    let kept = replaced.or(Some(found).filter(|_| keeps_position)).map(|found| found.dirent.cookie);
+    let name = (target.directory.ino, locked.target());
+    let entry = (found.inode.ino, found.inode.kind);
+    match kept {
+        Some(cookie) => transaction.add_name_at(name, target.name, entry, cookie),
+        None => transaction.add_name(name, target.name, entry.0, entry.1),
+    }
+    if let Some(whiteout) = whiteout {
+        let entry = (whiteout.inode.ino, whiteout.inode.kind);
+        let old = (source.directory.ino, &mut *locked.source);
+        transaction.add_name_at(old, source.name, entry, found.dirent.cookie);
+        put_new(transaction, whiteout);
+    }
 }
 
 /// The record of what was moved. Its state is given for a directory with a new parent.
