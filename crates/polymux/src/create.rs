@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -87,8 +86,7 @@ fn plan(arguments: &CreateArguments, volatile: VolatileTiers) -> Result<(VolumeC
     let devices: Vec<(String, u64)> =
         tiers.iter().zip(&capabilities).map(|(tier, can)| (tier.name.clone(), can.device)).collect();
     let mut warnings = tiers::warnings_of_sharing(&devices);
-    warnings.extend(tiers.iter().zip(&capabilities).filter_map(|(tier, can)| warning_of_limits(tier, can)));
-    warnings.extend(tiers.iter().filter_map(warning_of_owner));
+    warnings.extend(tiers.iter().zip(&capabilities).flat_map(|(tier, can)| tiers::warnings_of_one(tier, can)));
     let id = VolumeId::from_random(random_bytes()?);
     let metadata_region = arguments.metadata_region.as_ref().map(std::path::absolute).transpose()?;
     metadata_region.as_deref().map_or(Ok(()), metadata::check_region)?;
@@ -140,35 +138,6 @@ fn metadata_tier(arguments: &CreateArguments, tiers: &[TierConfig], capabilities
             .ok_or_else(|| anyhow!("metadata tier `{name}` is not one of the tiers")),
         None => Ok(capabilities.iter().position(|can| can.guarantee == Guarantee::Durable).unwrap_or(0)),
     }
-}
-
-fn warning_of_limits(tier: &TierConfig, capabilities: &Capabilities) -> Option<String> {
-    let kind = &capabilities.file_system;
-    match capabilities.guarantee {
-        Guarantee::Volatile => {
-            Some(format!("tier `{}` is in memory ({kind}): nothing there survives a restart", tier.name))
-        }
-        _ if !capabilities.punch_hole => {
-            Some(format!("tier `{}` ({kind}) cannot punch holes: it takes whole files only", tier.name))
-        }
-        _ => None,
-    }
-}
-
-/// Whoever may rename entries of a tier's directory can put other metadata in the place of the volume's.
-fn warning_of_owner(tier: &TierConfig) -> Option<String> {
-    let directory = tier.path.metadata().ok()?;
-    let (owner, mode) = (directory.uid(), directory.mode());
-    let is_of_another = owner != 0 && owner != rustix::process::geteuid().as_raw();
-    let may_be_written = mode & 0o022 != 0 && mode & 0o1000 == 0;
-    (is_of_another || may_be_written).then(|| {
-        format!(
-            "tier `{}`: other users may exchange what the volume keeps in {}, set-id programs among it: \
-             give the directory to the user of the daemon, and take write permission from group and others",
-            tier.name,
-            tier.path.display()
-        )
-    })
 }
 
 /// Removes what was made, newest first, unless told to keep it.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use polymux_fs::{Access, VolumeError};
-use polymux_tier::{BytesUsed, Guarantee, PosixTier, PosixTierOptions, Tier};
+use polymux_tier::{BytesUsed, PosixTier, PosixTierOptions, Tier};
 use polymux_types::sync::Mutex;
 
 use crate::config::{self, TierConfig, VolumeConfig};
@@ -200,9 +200,7 @@ fn open(
         .collect();
     devices.push((tier.name.clone(), capabilities.device));
     warnings.extend(tiers::warnings_of_sharing(&devices));
-    if capabilities.guarantee == Guarantee::Volatile {
-        warnings.push(format!("tier `{}` is in memory: nothing there survives a restart", tier.name));
-    }
+    warnings.extend(tiers::warnings_of_one(tier, &capabilities));
     Ok((Arc::new(PosixTier::prepare(&tier.path, options).map_err(failed)?), true))
 }
 

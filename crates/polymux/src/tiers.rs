@@ -4,6 +4,7 @@
 
 mod answering;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -150,6 +151,40 @@ pub fn warnings_of_sharing(devices: &[(String, u64)]) -> Vec<String> {
         }
     }
     warnings
+}
+
+/// What a new tier cannot keep or do, and who else may change it.
+pub fn warnings_of_one(tier: &TierConfig, capabilities: &Capabilities) -> Vec<String> {
+    warning_of_limits(tier, capabilities).into_iter().chain(warning_of_owner(tier)).collect()
+}
+
+fn warning_of_limits(tier: &TierConfig, capabilities: &Capabilities) -> Option<String> {
+    let kind = &capabilities.file_system;
+    match capabilities.guarantee {
+        Guarantee::Volatile => {
+            Some(format!("tier `{}` is in memory ({kind}): nothing there survives a restart", tier.name))
+        }
+        _ if !capabilities.punch_hole => {
+            Some(format!("tier `{}` ({kind}) cannot punch holes: it takes whole files only", tier.name))
+        }
+        _ => None,
+    }
+}
+
+/// A user who may rename entries of a tier's directory can put other metadata in the place of the volume's.
+fn warning_of_owner(tier: &TierConfig) -> Option<String> {
+    let directory = tier.path.metadata().ok()?;
+    let (owner, mode) = (directory.uid(), directory.mode());
+    let is_of_another = owner != 0 && owner != rustix::process::geteuid().as_raw();
+    let may_be_written = mode & 0o022 != 0 && mode & 0o1000 == 0;
+    (is_of_another || may_be_written).then(|| {
+        format!(
+            "tier `{}`: other users may exchange what the volume keeps in {}, set-id programs among it: \
+             give the directory to the user of the daemon, and take write permission from group and others",
+            tier.name,
+            tier.path.display()
+        )
+    })
 }
 
 /// Options for opening a tier of a volume.

@@ -196,15 +196,26 @@ fn a_directory_of_a_volume_or_on_one_is_no_tier() {
 #[test]
 fn a_tier_in_a_directory_that_others_may_write_is_warned_of() {
     let plan = Plan { ground: Ground::Directories, fast_capacity: None };
-    let Some(volume) = TestVolume::create(&plan) else { return };
-    let warned = |name: &str, mode: u32| {
+    let Some(mut volume) = TestVolume::create(&plan) else { return };
+    volume.mount();
+    let directory = |name: String, mode: u32| {
         let directory = volume.outside().join(name);
         fs::create_dir(&directory).unwrap();
         fs::set_permissions(&directory, PermissionsExt::from_mode(mode)).unwrap();
-        let created = volume.polymux(["create", name, &format!("--tier=only={}", text(&directory))]);
-        created.assert_success();
-        created.stderr.contains("other users may exchange what the volume keeps")
+        directory
     };
-    assert!(warned("everybody", 0o777) && warned("group", 0o775));
-    assert!(!warned("nobody-else", 0o755) && !warned("sticky", 0o1777));
+    for (name, mode, is_warned_of) in
+        [("everybody", 0o777, true), ("group", 0o775, true), ("owner", 0o755, false), ("sticky", 0o1777, false)]
+    {
+        let first = directory(format!("{name}-first"), mode);
+        let created = volume.polymux(["create", name, &format!("--tier=only={}", text(&first))]);
+        let new = directory(format!("{name}-new"), mode);
+        let added = volume.polymux(["tier", "add", &volume.name, &format!("{name}={}", text(&new))]);
+        for said in [created, added] {
+            said.assert_success();
+            let warning = "other users may exchange what the volume keeps";
+            assert_eq!(said.stderr.contains(warning), is_warned_of, "{name}: {}", said.text());
+        }
+    }
+    volume.unmount();
 }

@@ -1,5 +1,5 @@
 //! Running programs with a deadline. Output goes through files, because a daemon that keeps a pipe open would hold the
-//! test for ever.
+//! test for ever; in memory, because a test that runs as another user may make none in the directory for temporary files.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -41,8 +41,7 @@ pub fn run(command: &mut Command) -> Finished {
 
 /// Runs a program to its end; panics, and kills it, when it takes longer than `deadline`.
 pub fn run_within(command: &mut Command, deadline: Duration) -> Finished {
-    let mut stdout = tempfile::tempfile().expect("a temporary file can be made");
-    let mut stderr = tempfile::tempfile().expect("a temporary file can be made");
+    let (mut stdout, mut stderr) = (file_in_memory(), file_in_memory());
     command.stdin(Stdio::null());
     command.stdout(stdout.try_clone().expect("a descriptor can be copied"));
     command.stderr(stderr.try_clone().expect("a descriptor can be copied"));
@@ -68,6 +67,11 @@ pub fn wait_within(child: &mut Child, deadline: Duration) -> Option<ExitStatus> 
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+fn file_in_memory() -> File {
+    let file = rustix::fs::memfd_create("output", rustix::fs::MemfdFlags::CLOEXEC);
+    File::from(file.expect("a file in memory can be made"))
 }
 
 fn read_back(file: &mut File) -> String {
