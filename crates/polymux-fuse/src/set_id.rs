@@ -70,10 +70,11 @@ pub(crate) fn is_empty(change: &AttrChange) -> bool {
 }
 
 /// Whether a change of owner leaves the set-id bits of a file as they are, although the kernel asks for their removal, as it does with
-/// each: root gives away a file that has no name. So overlayfs copies a file up (mode first, owner after it); a program that does the
-/// same is privileged, and POSIX leaves it to the file system.
+/// each: root gives away a file of root that has no name. So overlayfs copies a file up (mode first, owner after it); a program that does
+/// the same is privileged, and POSIX leaves it to the file system. A file of another user loses the bits even without a name: its owner
+/// may have removed the name at the moment when root looked it up, and holds it open.
 pub(crate) fn keeps_set_id(header: &Header, change: &AttrChange, old: &Attributes) -> bool {
-    header.uid == 0 && old.links == 0 && change.size.is_none() && change.uid.or(change.gid).is_some()
+    header.uid == 0 && old.uid == 0 && old.links == 0 && change.size.is_none() && change.uid.or(change.gid).is_some()
 }
 
 fn put(fs: &FileSystem, caller: &Caller, ino: Ino, permissions: u32) -> polymux_fs::Result<()> {
@@ -170,12 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn only_root_keeps_set_id_bits_and_only_of_a_file_without_a_name_that_gets_another_owner() {
+    fn only_root_keeps_set_id_bits_and_only_of_its_own_file_without_a_name_that_gets_another_owner() {
         let header = |uid| Header { length: 128, opcode: 4, unique: 2, node: 7, uid, gid: 0, pid: 1 };
         let chown = AttrChange { uid: Some(3), gid: Some(3), kills_set_id: true, ..AttrChange::default() };
-        let unnamed = Attributes { links: 0, ..with(FileKind::Regular, 0o4755) };
+        let unnamed = Attributes { links: 0, uid: 0, ..with(FileKind::Regular, 0o4755) };
         assert!(keeps_set_id(&header(0), &chown, &unnamed));
         assert!(!keeps_set_id(&header(1), &chown, &unnamed));
+        assert!(!keeps_set_id(&header(0), &chown, &Attributes { uid: 1, ..unnamed }));
         assert!(!keeps_set_id(&header(0), &chown, &with(FileKind::Regular, 0o4755)));
         assert!(!keeps_set_id(&header(0), &AttrChange { size: Some(0), ..chown }, &unnamed));
         assert!(!keeps_set_id(&header(0), &AttrChange { kills_set_id: true, ..AttrChange::default() }, &unnamed));
