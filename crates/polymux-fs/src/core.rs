@@ -37,6 +37,17 @@ fn heat_options(options: &MountOptions) -> HeatOptions {
     }
 }
 
+/// When background work is done next, in milliseconds since mounting.
+#[derive(Debug, Default)]
+pub(crate) struct DueTimes {
+    /// The sizes of spread files are put on record.
+    pub(crate) settle_ms: AtomicU64,
+    /// The room that files take is learned.
+    pub(crate) allocations_ms: AtomicU64,
+    /// What was learnt of the speed of tiers is looked at.
+    pub(crate) profiles_ms: AtomicU64,
+}
+
 /// The file system below its public face.
 pub(crate) struct Core {
     pub(crate) id: VolumeId,
@@ -95,6 +106,8 @@ pub(crate) struct Core {
     pub(crate) rename_lock: Mutex<()>,
     /// The last stop was unclean: objects may be longer than their files say (DESIGN section 6).
     pub(crate) after_unclean_stop: AtomicBool,
+    /// Of a file that was asked for its size since `sizes_asked` was 0 it could not be found out.
+    pub(crate) sizes_failed: AtomicBool,
     /// After an unclean stop: the last file whose size was asked of its objects. `None` as soon as all of them were; only
     /// then may a stop be clean again.
     pub(crate) sizes_asked: Mutex<Option<Ino>>,
@@ -113,10 +126,7 @@ pub(crate) struct Core {
     pub(crate) mounted_at: Timestamp,
     pub(crate) unmounted: AtomicBool,
     pub(crate) flush_due_ms: AtomicU64,
-    /// When the sizes of spread files are due to be put on record.
-    pub(crate) settle_due_ms: AtomicU64,
-    /// When what was learnt of the speed of tiers is looked at next.
-    pub(crate) profiles_due_ms: AtomicU64,
+    pub(crate) due: DueTimes,
     /// Held while a tier is measured.
     pub(crate) measuring: Mutex<()>,
     /// The inline file after which moving idle ones to objects goes on.
@@ -190,6 +200,9 @@ impl Transaction {
         if let InodeBody::Regular(file) = &record.body {
             let checked = crate::store::inode_format::check_file(file);
             assert_eq!(checked, Ok(()), "inode {} breaks an invariant before commit", inode.ino);
+            if let Some(state) = inode.file() {
+                state.allocation.note_recorded(&file.objects);
+            }
         }
         self.put_record_with(keys::inode(inode.ino), |bytes| record.encode_into(bytes));
     }
@@ -282,6 +295,7 @@ impl Core {
             passthrough_port: std::sync::OnceLock::new(),
             rename_lock: Mutex::new(()),
             after_unclean_stop: AtomicBool::new(false),
+            sizes_failed: AtomicBool::new(false),
             sizes_asked: Mutex::new(None),
             sizes_guessed: AtomicBool::new(false),
             made_before_mount: 0..0,
@@ -292,8 +306,7 @@ impl Core {
             mounted_at,
             unmounted: AtomicBool::new(false),
             flush_due_ms: AtomicU64::new(0),
-            settle_due_ms: AtomicU64::new(0),
-            profiles_due_ms: AtomicU64::new(0),
+            due: DueTimes::default(),
             measuring: Mutex::new(()),
             inline_cursor: AtomicU64::new(0),
             inline_pass_due_ms: AtomicU64::new(0),

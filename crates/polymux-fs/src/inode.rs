@@ -4,12 +4,14 @@
 //! * In memory the collective inode is the truth for all attributes.
 //! * What an inode record holds changes only inside `Core::transact`, which holds the record lock of every inode of the
 //!   transaction, so that records reach the log in the order of the changes. Times alone may run ahead of the record,
-//!   and of a directory whose record is open, what says which names are in it (docs/design/0009).
+//!   the numbers of allocated blocks (docs/design/0029), and of a directory whose record is open, what says which names are in it
+//!   (docs/design/0009).
 //! * At most one tier at a time may extend a file (docs/design/0001): `extenders` is empty or one bit.
 //!   While it is empty, a spread file may grow all the same (docs/design/0018): then the record knows of no byte behind its floor.
 //! * An inode leaves memory only when nobody refers to it and its times and its size are in the record.
 
 mod active_streams;
+mod allocation;
 mod attributes;
 mod file;
 mod growth_history;
@@ -28,6 +30,7 @@ mod table;
 mod write_streams;
 
 pub(crate) use active_streams::ActiveStreams;
+pub(crate) use allocation::Quality;
 pub(crate) use attributes::Common;
 pub(crate) use file::{AwaitedSwitch, FileState, Layout, PassedThrough, reference_of};
 pub(crate) use handle::{Handle, HandleTable};

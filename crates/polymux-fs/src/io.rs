@@ -9,6 +9,7 @@
 
 mod accept;
 mod allocate;
+mod allocation;
 mod forget_tier;
 mod heat;
 mod holders;

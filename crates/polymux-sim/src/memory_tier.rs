@@ -278,6 +278,7 @@ impl Tier for MemoryTier {
     }
 
     fn stat(&self, object: ObjectRef) -> Result<ObjectStat, TierError> {
+        Counters::count(&self.counters.looks);
         self.look(object, |object| ObjectStat {
             size: object.size(),
             allocated: object.allocated(),

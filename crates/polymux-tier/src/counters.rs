@@ -45,6 +45,8 @@ counters!(
     bytes_written,
     /// Reads or writes that were not carried out because they would have waited.
     would_block,
+    /// Objects asked for their size, their room and their times.
+    looks,
     /// Objects made.
     creates,
     /// Objects removed.

@@ -9,6 +9,8 @@ use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::sync::{Mutex, RwLock};
 use polymux_types::{ObjectId, TierId, Timestamp};
 
+use super::SizeTrust;
+use super::allocation::Allocation;
 use super::growth_history::GrowthHistory;
 use super::inline::InlineData;
 use super::io_mode::IoModes;
@@ -54,7 +56,7 @@ pub(crate) struct PassedThrough {
 }
 
 /// State of a regular file. Lock order: `passed`, `barrier`, `append`, range nodes, record lock, `layout`, `inline`,
-/// `unsynced`.
+/// `unsynced`. `Allocation::asking` comes before `layout`, and nothing else is taken with it.
 #[derive(Debug)]
 pub(crate) struct FileState {
     /// Held while a description begins or ends, as the kernel has them.
@@ -131,9 +133,8 @@ pub(crate) struct FileState {
     pub(crate) size_known: AtomicBool,
     /// Held by whoever finds it out.
     pub(crate) finding_size: Mutex<()>,
-    /// Units of 512 bytes on all tiers, while `blocks_stale` is not set.
-    pub(crate) blocks: AtomicU64,
-    pub(crate) blocks_stale: AtomicBool,
+    /// How far the numbers of allocated blocks in the layout can be believed.
+    pub(crate) allocation: Allocation,
     /// Per slot, the byte range written since the last successful sync: what a failed one may have lost.
     pub(crate) unsynced: Mutex<Vec<(u8, u64, u64)>>,
     /// Shared by syncs until what they lost is on record; whoever reports takes it alone first.
@@ -147,7 +148,7 @@ pub(crate) struct FileState {
 }
 
 impl FileState {
-    pub(crate) fn new(layout: Layout, size_known: bool) -> Self {
+    pub(crate) fn new(layout: Layout, size_known: bool, trust: SizeTrust) -> Self {
         Self {
             passed: Mutex::default(),
             is_lent: AtomicBool::new(false),
@@ -183,8 +184,7 @@ impl FileState {
             size: AtomicU64::new(layout.size_floor),
             size_known: AtomicBool::new(size_known),
             finding_size: Mutex::new(()),
-            blocks: AtomicU64::new(0),
-            blocks_stale: AtomicBool::new(true),
+            allocation: Allocation::of_record(&layout.objects, trust),
             unsynced: Mutex::new(Vec::new()),
             sync_gate: RwLock::new(()),
             emptied: AtomicBool::new(false),

@@ -80,7 +80,7 @@ impl Inode {
     /// its holder, who has it locked.
     pub(crate) fn to_record(&self, directory: Option<&DirectoryState>) -> InodeRecord {
         let body = match &self.body {
-            Body::Regular(file) => InodeBody::Regular(file_record(&file.layout.read())),
+            Body::Regular(file) => InodeBody::Regular(file_record(file)),
             Body::Directory(_) => {
                 let state = directory.expect("the state of a directory is given with it");
                 let entries = state.entries.map_or(EntryCount::Unknown, EntryCount::Exact);
@@ -135,15 +135,16 @@ fn file_state(ino: Ino, file: FileRecord, extents: &[(u64, ExtentRecord)], trust
         error_sequence: file.error_sequence,
         damaged: file.damaged,
     };
-    Ok(FileState::new(layout, size_known))
+    Ok(FileState::new(layout, size_known, trust))
 }
 
-fn file_record(layout: &Layout) -> FileRecord {
+fn file_record(file: &FileState) -> FileRecord {
+    let layout = file.layout.read();
     FileRecord {
         size_floor: layout.size_floor,
         extenders: layout.extenders,
         home: layout.map.home(),
-        objects: layout.objects.clone(),
+        objects: file.allocation.for_record(&layout.objects),
         error_sequence: layout.error_sequence,
         damaged: layout.damaged.clone(),
     }

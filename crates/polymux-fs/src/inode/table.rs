@@ -219,7 +219,7 @@ fn must_stay(inode: &Inode) -> bool {
     // A size that is not on record is not.
     inode.times_dirty.load(Ordering::Acquire)
         || is_referred_to(inode)
-        || inode.file().is_some_and(super::FileState::has_unsettled_tail)
+        || inode.file().is_some_and(|file| file.has_unsettled_tail() || file.allocation.contradicts_record())
 }
 
 /// Whether more than a count has to be remembered of who refers to it.
@@ -234,12 +234,12 @@ mod tests {
     use std::cell::Cell;
 
     use polymux_meta::Sequence;
-    use polymux_types::Timestamp;
+    use polymux_types::{Bucket, ObjectId, TierId, Timestamp};
 
     use super::*;
     use crate::attributes::FileKind;
     use crate::inode::SizeTrust;
-    use crate::store::{InodeBody, InodeRecord};
+    use crate::store::{FileRecord, InodeBody, InodeRecord, ObjectEntry};
 
     fn inode(ino: u64, generation: u32) -> Inode {
         let time = Timestamp::default();
@@ -260,6 +260,18 @@ mod tests {
             body: InodeBody::Special { kind: FileKind::Fifo, device: 0 },
         };
         Inode::from_record(Ino(ino), record, &[], Sequence(0), SizeTrust::Settled).expect("the record is sound")
+    }
+
+    #[test]
+    fn an_inode_whose_record_has_numbers_that_are_too_old_stays() {
+        let mut record = inode(1, 1).to_record(None);
+        let entry = ObjectEntry::new(TierId(0), ObjectId(1), Bucket(0));
+        let entry = ObjectEntry { allocated_blocks: Some(8), ..entry };
+        record.body = InodeBody::Regular(FileRecord { home: Some(0), objects: vec![entry], ..FileRecord::default() });
+        let inode = Inode::from_record(Ino(1), record, &[], Sequence(0), SizeTrust::Settled).expect("it is sound");
+        assert!(!must_stay(&inode));
+        inode.file().expect("it is a file").allocation.note_change();
+        assert!(must_stay(&inode));
     }
 
     #[test]

@@ -14,13 +14,13 @@ impl Core {
             let _alone = file.lock_alone();
             let _append = file.append.lock();
             self.see_direct_changes(inode, file)?;
+            let _changing = file.allocation.changing();
             let ranges = file.layout.read().damaged.clone();
             let size = file.size();
             for (start, end) in &ranges {
                 self.punch_range(inode, file, *start, (*end).min(size))?;
             }
             self.forget_damage_beyond(inode, file, size);
-            file.blocks_stale.store(true, Ordering::Release);
             file.pages_stale.store(true, Ordering::Release);
             ranges
         };

@@ -42,7 +42,7 @@ impl Core {
         let _alone = file.lock_alone();
         let _append = file.append.lock();
         self.see_direct_changes(inode, file)?;
-        file.blocks_stale.store(true, Ordering::Release);
+        let _changing = file.allocation.changing();
         if file.is_inline() && file.size() > 0 {
             let only_zeroes = match kind {
                 AllocateKind::PunchHole => true,

@@ -164,6 +164,7 @@ impl Core {
         }
         self.damaged_files.lock().files.insert(inode.ino);
         let _no_sync = file.sync_gate.write();
+        let _changing = file.allocation.changing();
         let takes_heir = self.change_layout(inode, file, Company::Nobody, |transaction, layout| {
             let loss = Loss::of(layout, lost, file.size(), end);
             let takes_heir = kept.is_empty() && loss.size > 0;
@@ -180,7 +181,6 @@ impl Core {
         file.entries_unsynced.lock().retain(|object| file.layout.read().objects.iter().any(|of| of.object == *object));
         file.cut_off.lock().retain(|(of, _)| *of != tier);
         file.size_known.store(true, Ordering::Release);
-        file.blocks_stale.store(true, Ordering::Release);
         file.pages_stale.store(true, Ordering::Release);
         Ok(takes_heir)
     }

@@ -130,7 +130,7 @@ impl Core {
             if durable == Durable::NotYet && size > 0 {
                 file.note_unsynced(0, 0, size);
             }
-            file.blocks_stale.store(true, Ordering::Release);
+            file.allocation.note_change();
             transaction.put_inode(inode);
             Ok(Home::Given)
         })?;

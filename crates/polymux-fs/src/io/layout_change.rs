@@ -68,6 +68,7 @@ impl FileState {
         let mut layout = self.layout.write();
         self.nodes.mark_map_changed(0..END);
         *layout = before.layout;
+        self.allocation.note_change();
         if let Some(Others { size, unsynced }) = before.others {
             self.size.store(size, Ordering::Release);
             *self.unsynced.lock() = unsynced;

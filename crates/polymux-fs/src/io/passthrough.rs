@@ -382,7 +382,7 @@ impl Core {
         if stat.size > file.size.swap(stat.size, Ordering::AcqRel) {
             file.growth.note_growth();
         }
-        file.blocks_stale.store(true, Ordering::Release);
+        file.allocation.note_change();
         if *seen != stat.modified {
             *seen = stat.modified;
             let mut common = inode.common.write();

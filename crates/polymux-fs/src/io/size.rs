@@ -9,8 +9,9 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_tier::{TierError, Wait};
+use polymux_tier::{ObjectRef, Tier, TierError, Wait};
 
+use super::allocation::blocks_of;
 use super::spread::{OwnedBytes, give_back_room};
 use super::start_of;
 use super::truncate::cut_damage;
@@ -21,6 +22,14 @@ use crate::error::{ErrorKind, Result};
 use crate::inode::{AwaitedSwitch, FileState, Inode, reference_of};
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::ObjectEntry;
+
+/// Who may have asked for room behind the end of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RoomBehind {
+    OfGrowth,
+    /// A program may have reserved it.
+    OfAnybody,
+}
 
 impl Core {
     /// Finds out the size where the record leaves it to an object, once per stay in memory.
@@ -56,7 +65,7 @@ impl Core {
         }
         file.size.store(size, Ordering::Release);
         if self.after_unclean_stop.load(Ordering::Acquire) && !self.is_read_only() {
-            self.cut_objects_to(file, &objects, (extender.map(|(slot, _)| slot), size))?;
+            self.cut_objects_to(inode, file, &objects, (extender.map(|(slot, _)| slot), size))?;
             self.forget_damage_beyond(inode, file, size);
         }
         file.size_known.store(true, Ordering::Release);
@@ -118,6 +127,7 @@ impl Core {
     /// there that growth had asked for; behind the extender's object it may be the room that a program reserved.
     fn cut_objects_to(
         &self,
+        inode: &Inode,
         file: &FileState,
         objects: &[ObjectEntry],
         (extender, size): (Option<u8>, u64),
@@ -125,6 +135,10 @@ impl Core {
         if is_planted(PlantedFault::GhostsNotCut) {
             return Ok(());
         }
+        let _one_at_a_time = file.allocation.asking.lock();
+        file.allocation.begin_asking();
+        let quality = self.quality_of_answers(inode, file, objects);
+        let mut answers = Vec::with_capacity(objects.len());
         let runs = file.layout.read().map.runs(0, super::block_after(size));
         for (slot, entry) in (0_u8..).zip(objects) {
             let handle = self.tiers.by_id(entry.tier)?;
@@ -136,22 +150,15 @@ impl Core {
                 bytes: owned.bytes + start_of(run.end) - start_of(run.start),
                 end: start_of(run.end).min(size),
             });
-            let owns_bytes = owned.bytes > 0;
-            let may_have_room = objects.len() > 1 && extender != Some(slot);
-            let reference = reference_of(entry);
-            handle.run(|tier| match tier.stat(reference) {
-                Ok(stat) if stat.size > size => tier.truncate(reference, size).and_then(|()| tier.sync(reference)),
-                Ok(stat) if may_have_room => {
-                    give_back_room(tier, reference, &stat, &owned);
-                    Ok(())
-                }
-                // Recorded, made, not durable, and not needed for any byte yet: made again.
-                Err(TierError::NotFound(_)) if !owns_bytes => tier.create(reference),
-                // A missing object that owns bytes shows when they are read.
-                Ok(_) | Err(TierError::NotFound(_)) => Ok(()),
-                Err(error) => Err(error),
-            })?;
+            let room = match objects.len() {
+                2.. if extender != Some(slot) => RoomBehind::OfGrowth,
+                _ => RoomBehind::OfAnybody,
+            };
+            let blocks = handle.run(|tier| cut_object(tier, reference_of(entry), size, &owned, room))?;
+            answers.extend(blocks.map(|blocks| (*entry, blocks)));
         }
+        // What was left out, or cut, is asked when somebody wants to know.
+        self.take_answers(inode, file, &answers, (objects.len(), quality));
         Ok(())
     }
 
@@ -218,27 +225,24 @@ impl Core {
         file.await_switch(AwaitedSwitch { tier: entry.tier, from: size, sequence: inode.last_sequence() });
         Ok(())
     }
+}
 
-    /// Units of 512 bytes on all tiers. Inline bytes count too: programs take a file without blocks for one hole.
-    pub(crate) fn allocated_blocks(&self, file: &FileState) -> u64 {
-        if file.is_inline() {
-            return file.size().div_ceil(512);
-        }
-        if !file.blocks_stale.swap(false, Ordering::AcqRel) {
-            return file.blocks.load(Ordering::Acquire);
-        }
-        let objects = file.layout.read().objects.clone();
-        let mut bytes = 0;
-        for entry in &objects {
-            let stat =
-                self.tiers.by_id(entry.tier).and_then(|handle| handle.run(|tier| tier.stat(reference_of(entry))));
-            match stat {
-                Ok(stat) => bytes += stat.allocated,
-                Err(_) => file.blocks_stale.store(true, Ordering::Release),
-            }
-        }
-        let blocks = bytes.div_ceil(512);
-        file.blocks.store(blocks, Ordering::Release);
-        blocks
+/// Cuts an object that an unclean stop left too long. Returns what it takes, where it was left as it was.
+fn cut_object(
+    tier: &dyn Tier,
+    object: ObjectRef,
+    size: u64,
+    owned: &OwnedBytes,
+    room: RoomBehind,
+) -> std::result::Result<Option<u64>, TierError> {
+    match tier.stat(object) {
+        Ok(stat) if stat.size > size => tier.truncate(object, size).and_then(|()| tier.sync(object)).map(|()| None),
+        Ok(stat) if room == RoomBehind::OfGrowth && give_back_room(tier, object, &stat, owned) => Ok(None),
+        Ok(stat) => Ok(Some(blocks_of(stat.allocated))),
+        // Recorded, made, not durable, and not needed for any byte yet: made again.
+        Err(TierError::NotFound(_)) if owned.bytes == 0 => tier.create(object).map(|()| None),
+        // A missing object that owns bytes shows when they are read.
+        Err(TierError::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
     }
 }

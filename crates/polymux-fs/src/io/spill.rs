@@ -7,8 +7,6 @@
 //!   blocks, old bytes and new, are written to another tier, where they were disowned durably, and synced, and only then
 //!   the mapping is replaced; the old bytes are disowned in the same transaction.
 
-use std::sync::atomic::Ordering;
-
 use polymux_tier::Wait;
 use polymux_types::TierId;
 use polymux_types::limits::BLOCK_SIZE;
@@ -135,7 +133,7 @@ impl Core {
         if let Some(slot) = slot {
             file.note_unsynced(slot, position, position + data.len() as u64);
         }
-        file.blocks_stale.store(true, Ordering::Release);
+        let _changing = file.allocation.changing();
         let handle = self.tiers.by_id(entry.tier)?;
         let count = handle.transfer(
             Direction::Write,

@@ -33,7 +33,7 @@ impl Core {
         self.ensure_size(inode, file)?;
         let _alone = file.lock_alone();
         let _append = file.append.lock();
-        file.blocks_stale.store(true, Ordering::Release);
+        let _changing = file.allocation.changing();
         self.see_direct_changes(inode, file)?;
         if self.truncate_inline(inode, file, size)? {
             return Ok(());

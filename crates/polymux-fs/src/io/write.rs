@@ -243,7 +243,7 @@ impl Core {
         let written_end = position + data.len() as u64;
         self.wait_for_switch(file, entry.tier, written_end, wait)?;
         file.note_unsynced(slot, position, written_end);
-        file.blocks_stale.store(true, Ordering::Release);
+        let _changing = file.allocation.changing();
         self.make_room_for_growth(file, &handle, entry, (position, written_end), wait)?;
         let count = handle.transfer(
             Direction::Write,

@@ -157,6 +157,9 @@ impl Core {
             return Err(Interrupt::SyncFailed(part.target.tier));
         }
         let company = if matches!(hold, Hold::File(_)) { Company::Nobody } else { Company::Writers };
+        // Small files are moved whole, and need not be asked afterwards.
+        let learned = matches!(hold, Hold::File(_)).then(|| self.settled_blocks_of(&part.target)).flatten();
+        file.allocation.note_change();
         let change = |transaction: &mut Transaction, layout: &mut Layout| {
             if inode.lifecycle.lock().gone {
                 return Err(polymux_types::Errno::ENOENT.into());
@@ -191,13 +194,19 @@ impl Core {
                 disowned.retain(|record| !dropped.iter().any(|entry| entry.object == record.object));
                 disowned.extend(dropped.iter().map(disown_object));
             }
+            let is_known = learned.is_some() && layout.objects.len() == 1 && layout.slot_of(part.target.tier).is_some();
+            if let Some(blocks) = learned.filter(|_| is_known) {
+                file.allocation.settle_single(layout, blocks);
+            }
             transaction.put_map_change(inode.ino, layout, &change);
             part.claims.iter().for_each(|claim| transaction.delete_disowned(claim));
             disowned.iter().for_each(|record| transaction.put_disowned(record));
-            Ok(disowned)
+            Ok((disowned, is_known))
         };
-        let disowned = self.change_layout(inode, file, company, change)?;
-        file.blocks_stale.store(true, Ordering::Release);
+        let (disowned, is_known) = self.change_layout(inode, file, company, change)?;
+        if !is_known {
+            file.allocation.note_change();
+        }
         self.stamp_later(inode);
         self.note_parts_moved(part, size);
         self.disowned.add(&disowned, inode.last_sequence());

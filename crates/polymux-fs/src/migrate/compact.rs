@@ -3,8 +3,6 @@
 //! What is true here: slots are renumbered only while the barrier is held alone and no sync of the file is under way, so
 //! nobody holds the number of a slot meanwhile. A file wholly on one tier has one object and no map.
 
-use std::sync::atomic::Ordering;
-
 use crate::blockmap::{END, MapChange, Owner};
 use crate::core::{Core, Transaction};
 use crate::error::Result;
@@ -93,7 +91,6 @@ impl Core {
             Ok(disowned)
         };
         let disowned = self.change_layout(inode, file, Company::Nobody, change)?;
-        file.blocks_stale.store(true, Ordering::Release);
         self.disowned.add(&disowned, inode.last_sequence());
         Ok(())
     }

@@ -27,7 +27,7 @@ impl Core {
             || self.after_unclean_stop.load(Ordering::Acquire) || file.layout.read().extender().is_some();
         let asks_for_object = file.is_changed_directly()
             || self.holders.are_possible() && !file.holder_looked_for.load(Ordering::Acquire);
-        let asks_for_room = file.blocks_stale.load(Ordering::Acquire) && !file.is_inline();
+        let asks_for_room = self.asks_for_allocation(file);
         if !file.size_known.load(Ordering::Acquire) && asks_for_size() || asks_for_room || asks_for_object {
             return self.check_may_wait(caller);
         }
@@ -39,7 +39,7 @@ impl Core {
         let (size, blocks, device) = match &inode.body {
             Body::Regular(file) => {
                 self.ensure_size_or_guess(inode, file)?;
-                (file.size(), self.allocated_blocks(file), 0)
+                (file.size(), self.allocated_blocks(inode, file), 0)
             }
             Body::Directory(_) => (DIRECTORY_SIZE, 0, 0),
             Body::Symlink(target) => (target.len() as u64, 0, 0),

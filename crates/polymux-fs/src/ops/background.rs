@@ -82,6 +82,9 @@ impl Core {
         if let Err(error) = self.settle_spread_files() {
             log::error!("volume {}: the sizes of files that are being written are not on record: {error}", self.name);
         }
+        if self.learn_allocations() {
+            progress = Progress::Worked;
+        }
         match self.move_idle_inline_files() {
             Ok(0) => {}
             Ok(_) => progress = Progress::Worked,
@@ -128,6 +131,9 @@ impl Core {
     /// their file, or not there. Returns whether something was done.
     fn ask_sizes(&self, files_max: usize) -> Result<bool> {
         let Some(after) = *self.sizes_asked.lock() else { return Ok(false) };
+        if after == Ino(0) {
+            self.sizes_failed.store(false, Ordering::Release);
+        }
         if self.tiers.all().iter().any(|tier| tier.present().is_none() || tier.is_silent()) {
             // Its objects will have to be looked at, too.
             return Ok(false);
@@ -151,10 +157,16 @@ impl Core {
                 && error.errno() != polymux_types::Errno::ENOENT
             {
                 // Whoever uses it is told; a check of the volume names it.
+                self.sizes_failed.store(true, Ordering::Release);
                 log::warn!("volume {}: inode {ino} after an unclean stop: {error}", self.name);
             }
         }
-        *self.sizes_asked.lock() = page.last().filter(|_| page.len() == files_max).map(|(ino, _)| *ino);
+        let mut asked = self.sizes_asked.lock();
+        *asked = page.last().filter(|_| page.len() == files_max).map(|(ino, _)| *ino);
+        if asked.is_none() && !self.sizes_failed.load(Ordering::Acquire) {
+            // All objects are what their records say: from now on no tier is asked for a file that comes into memory.
+            self.after_unclean_stop.store(false, Ordering::Release);
+        }
         Ok(true)
     }
 
@@ -234,8 +246,9 @@ impl Core {
         outcome = outcome.and(self.stamp_before_unmount());
         outcome = outcome.and(self.sync_volume());
         outcome = outcome.and(self.free_all_disowned());
+        self.learn_allocations_at_unmount();
         for inode in self.inodes.all() {
-            outcome = outcome.and(self.settle_if_known(&inode));
+            outcome = outcome.and(self.settle_if_known(&inode)).and(self.flush_times(&inode));
         }
         let silent = self.tiers.all().iter().find(|tier| tier.is_silent()).cloned();
         if let Some(tier) = silent {
@@ -323,7 +336,7 @@ impl Core {
     }
 
     /// After everything was synced: sizes that are known become exact in their records.
-    fn settle_if_known(&self, inode: &crate::inode::Inode) -> Result<()> {
+    pub(crate) fn settle_if_known(&self, inode: &crate::inode::Inode) -> Result<()> {
         match inode.file() {
             Some(file) if file.size_known.load(Ordering::Acquire) && self.may_settle(file)? => self.settle(inode, file),
             _ => Ok(()),

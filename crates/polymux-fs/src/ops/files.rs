@@ -202,7 +202,7 @@ impl Core {
         match self.log_before_release(handle) {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => Err(error),
             // Any other error comes again, and is no reason to keep the handle.
-            _ => self.release(handle),
+            _ => self.release_as(handle, Wait::Never),
         }
     }
 
@@ -231,6 +231,10 @@ impl Core {
     }
 
     pub(crate) fn release(&self, handle: HandleId) -> Result<()> {
+        self.release_as(handle, Wait::Allowed)
+    }
+
+    fn release_as(&self, handle: HandleId, wait: Wait) -> Result<()> {
         let handle = self.handles.remove(handle)?;
         let inode = &handle.inode;
         if let Err(error) = self.end_io_mode(&handle) {
@@ -254,6 +258,9 @@ impl Core {
         }
         if let Some(file) = inode.file() {
             file.closed_ms.store(self.elapsed_ms().max(1), Ordering::Relaxed);
+            if wait == Wait::Allowed {
+                self.learn_allocation_at_close(inode, file);
+            }
         }
         self.flush_times(inode)?;
         if inode.lifecycle.lock().handles == 0 {

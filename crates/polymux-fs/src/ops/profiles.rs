@@ -93,11 +93,11 @@ impl Core {
     /// Puts on record what was learnt of tiers, now and then.
     pub(super) fn keep_profiles(&self) -> Result<()> {
         let now_ms = self.elapsed_ms();
-        let due = self.profiles_due_ms.load(Ordering::Relaxed);
+        let due = self.due.profiles_ms.load(Ordering::Relaxed);
         if now_ms < due {
             return Ok(());
         }
-        self.profiles_due_ms.store(now_ms.saturating_add(KEEP_INTERVAL_MS), Ordering::Relaxed);
+        self.due.profiles_ms.store(now_ms.saturating_add(KEEP_INTERVAL_MS), Ordering::Relaxed);
         // The first look comes when there may be something to see.
         if due == 0 { Ok(()) } else { self.save_profiles() }
     }

@@ -141,7 +141,7 @@ impl Core {
             let Some(slot) = layout.slot_of(handle.id) else { return Ok(()) };
             (slot, layout.extenders & (1 << handle.id.0) != 0)
         };
-        file.blocks_stale.store(true, Ordering::Release);
+        file.allocation.note_change();
         if was_lost {
             return match file.take_unsynced(slot) {
                 Some(written) => self.note_lost_bytes(inode, file, slot, Some(written)),

@@ -181,13 +181,17 @@ fn a_content_of_nobody_is_removed() {
 
 /// An inode record with damaged ranges.
 fn with_damage(store: &dyn polymux_meta::MetadataStore, path: &str, range: (u64, u64)) -> (Vec<u8>, Vec<u8>) {
-    let at = ino(store, path);
-    let record = get(store, &raw::inode(at));
-    let mut body = record[..record.len() - 8].to_vec();
+    let key = raw::inode(ino(store, path));
+    let record = get(store, &key);
+    let objects = usize::from(record[raw::FILE_OBJECTS]);
+    // Behind the objects and the error sequence: how many damaged ranges there are.
+    let at = raw::FILE_OBJECTS + 1 + objects * raw::OBJECT_LENGTH + 4;
+    let mut body = record[..at].to_vec();
     body.extend_from_slice(&1_u32.to_le_bytes());
     body.extend_from_slice(&range.0.to_le_bytes());
     body.extend_from_slice(&range.1.to_le_bytes());
-    (raw::inode(at), raw::seal(body))
+    body.extend_from_slice(&record[at + 4..record.len() - 4]);
+    (key, raw::seal(body))
 }
 
 #[test]

@@ -369,6 +369,7 @@ impl Tier for PosixTier {
     }
 
     fn stat(&self, object: ObjectRef) -> Result<ObjectStat, TierError> {
+        Counters::count(&self.counters.looks);
         let stat = match self.descriptors.get(object) {
             Some(open) => rustix::fs::fstat(&open.descriptor),
             None => rustix::fs::statat(&self.objects, path_of(object), AtFlags::SYMLINK_NOFOLLOW),

@@ -221,12 +221,12 @@ impl Core {
             return Ok(());
         }
         let now_ms = self.elapsed_ms();
-        if now_ms < self.settle_due_ms.load(Ordering::Relaxed) {
+        if now_ms < self.due.settle_ms.load(Ordering::Relaxed) {
             return Ok(());
         }
         let interval_ms = u64::from(self.options.flush_interval_ms);
         let look_ms = interval_ms / LOOKS_PER_INTERVAL;
-        self.settle_due_ms.store(now_ms.saturating_add(look_ms), Ordering::Relaxed);
+        self.due.settle_ms.store(now_ms.saturating_add(look_ms), Ordering::Relaxed);
         let mut outcome = Ok(());
         let may_grow = |inode: &Inode| inode.file().is_some_and(|file| file.may_grow_unsettled.load(Ordering::Acquire));
         for inode in self.inodes.all_where(may_grow) {

@@ -110,18 +110,19 @@ impl Core {
 
 /// Gives back room behind the end of an object for which growth had asked when the volume stopped uncleanly. Called before anybody
 /// uses the file, for an object that has these bytes of it. What is more than growth asks for was reserved by a program, and stays, as
-/// does room where the object ends before its last byte of the file. Without success the room stays, too.
-pub(in crate::io) fn give_back_room(tier: &dyn Tier, object: ObjectRef, stat: &ObjectStat, owned: &OwnedBytes) {
+/// does room where the object ends before its last byte of the file. Without success the room stays, too. Returns whether it was tried.
+pub(in crate::io) fn give_back_room(tier: &dyn Tier, object: ObjectRef, stat: &ObjectStat, owned: &OwnedBytes) -> bool {
     let surplus = stat.allocated.saturating_sub(owned.bytes);
     let is_of_growth = surplus > 0 && surplus <= STEP_MAX + ROOM_OF_MAPS && stat.size >= owned.end;
     if !tier.capabilities().allocates_ahead || !is_of_growth {
-        return;
+        return false;
     }
     // Cutting an object where it ends frees all that is behind, however far behind.
     let given = tier.truncate(object, stat.size).and_then(|()| tier.sync(object));
     if let Err(error) = given {
         log::debug!("room behind the end of object {} stays: {error}", object.id);
     }
+    true
 }
 
 /// What an object has of a file.

@@ -1,0 +1,219 @@
+//! How far the numbers of allocated blocks in a layout can be believed (docs/design/0029).
+//!
+//! What is true here:
+//! * The numbers are in the objects of the layout. They change with its lock held, and only hints depend on them.
+//! * Whoever changes what an object takes says so before and after. Numbers that were asked for earlier do not count then.
+//! * Only numbers that no write, sync or freeing under way will change go into the record. With any others the record says that
+//!   they are not known.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use polymux_types::sync::Mutex;
+
+use super::Layout;
+use crate::store::ObjectEntry;
+
+/// Objects must be asked.
+const STALE: u8 = 0;
+/// Objects are being asked.
+const ASKING: u8 = 1;
+/// The numbers answer `stat`, and may change without a write.
+const PASSING: u8 = 2;
+/// The numbers stay as they are until somebody says otherwise.
+const SETTLED: u8 = 3;
+
+/// How long numbers hold that were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quality {
+    /// What was written is not synced, or something is still to be freed.
+    Passing,
+    /// Until the next change.
+    Settled,
+}
+
+/// State of the numbers of one file.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    state: AtomicU8,
+    /// Something changed what an object takes since the inode was loaded.
+    has_changed: AtomicBool,
+    /// The last record has a number for every object.
+    is_recorded: AtomicBool,
+    /// Held by whoever asks, so that no older answer comes after a newer one.
+    pub(crate) asking: Mutex<()>,
+}
+
+/// What objects take may change as long as this is held.
+pub(crate) struct Changing<'a>(&'a Allocation);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.note_change();
+    }
+}
+
+impl Allocation {
+    /// Of a record; `is_certain` is not set where an unclean stop may have left numbers that are too old.
+    pub(super) fn of_record(objects: &[ObjectEntry], trust: super::SizeTrust) -> Self {
+        let is_recorded = has_all(objects);
+        let is_believed = is_recorded && trust == super::SizeTrust::Settled;
+        Self {
+            state: AtomicU8::new(if is_believed { SETTLED } else { STALE }),
+            has_changed: AtomicBool::new(false),
+            is_recorded: AtomicBool::new(is_recorded),
+            asking: Mutex::new(()),
+        }
+    }
+
+    /// What an object takes may have changed just now.
+    pub(crate) fn note_change(&self) {
+        self.has_changed.store(true, Ordering::Relaxed);
+        self.state.store(STALE, Ordering::SeqCst);
+    }
+
+    /// What objects take may change until the guard is dropped: answers of that time do not outlive it.
+    pub(crate) fn changing(&self) -> Changing<'_> {
+        self.note_change();
+        Changing(self)
+    }
+
+    /// Whether `stat` is answered without asking.
+    pub(crate) fn is_known(&self) -> bool {
+        matches!(self.state.load(Ordering::SeqCst), PASSING | SETTLED)
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == SETTLED
+    }
+
+    /// Whether the numbers are to be found out although nobody asks: something changed, and nobody knows to what, or not for good.
+    pub(crate) fn is_to_be_learned(&self) -> bool {
+        match self.state.load(Ordering::SeqCst) {
+            PASSING => true,
+            STALE => self.has_changed.load(Ordering::Relaxed),
+            _ => false,
+        }
+    }
+
+    /// Whether the record has numbers that are not believed any more.
+    pub(crate) fn contradicts_record(&self) -> bool {
+        self.is_recorded.load(Ordering::Acquire) && self.has_changed.load(Ordering::Relaxed) && !self.is_settled()
+    }
+
+    /// Objects are asked from now on.
+    pub(crate) fn begin_asking(&self) {
+        self.state.store(ASKING, Ordering::SeqCst);
+    }
+
+    /// Not all of them answered.
+    pub(crate) fn give_up_asking(&self) {
+        self.state.store(STALE, Ordering::SeqCst);
+    }
+
+    /// Takes answers over, unless something changed meanwhile. Returns whether the record is to say something else now. Called
+    /// with the lock of the layout held.
+    pub(crate) fn end_asking(&self, layout: &mut Layout, answers: &[(ObjectEntry, u64)], quality: Quality) -> bool {
+        let state = if quality == Quality::Settled { SETTLED } else { PASSING };
+        if self.state.compare_exchange(ASKING, state, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return false;
+        }
+        let mut differs = !self.is_recorded.load(Ordering::Acquire);
+        for entry in &mut layout.objects {
+            let answer = answers.iter().find(|(of, _)| (of.tier, of.object) == (entry.tier, entry.object));
+            if let Some((_, blocks)) = answer {
+                differs |= entry.allocated_blocks.replace(*blocks) != Some(*blocks);
+            }
+        }
+        quality == Quality::Settled && differs
+    }
+
+    /// The one object that holds all of a file from now on is known to take so much. Called with the lock of the layout held, and
+    /// with writers kept out.
+    pub(crate) fn settle_single(&self, layout: &mut Layout, blocks: u64) {
+        assert_eq!(layout.objects.len(), 1, "one object holds all of the file");
+        layout.objects[0].allocated_blocks = Some(blocks);
+        self.state.store(SETTLED, Ordering::SeqCst);
+    }
+
+    /// The objects as they go into a record.
+    pub(super) fn for_record(&self, objects: &[ObjectEntry]) -> Vec<ObjectEntry> {
+        let mut objects = objects.to_vec();
+        if !self.is_settled() {
+            objects.iter_mut().for_each(|entry| entry.allocated_blocks = None);
+        }
+        objects
+    }
+
+    /// Notes what a record says that was just made.
+    pub(crate) fn note_recorded(&self, objects: &[ObjectEntry]) {
+        self.is_recorded.store(has_all(objects), Ordering::Release);
+    }
+}
+
+/// Whether there is a number for each object.
+pub(crate) fn has_all(objects: &[ObjectEntry]) -> bool {
+    objects.iter().all(|entry| entry.allocated_blocks.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use polymux_types::{Bucket, ObjectId, TierId};
+
+    use super::super::SizeTrust;
+    use super::*;
+
+    fn entry(object: u64, allocated_blocks: Option<u64>) -> ObjectEntry {
+        ObjectEntry { allocated_blocks, ..ObjectEntry::new(TierId(0), ObjectId(object), Bucket(0)) }
+    }
+
+    fn layout(numbers: &[Option<u64>]) -> Layout {
+        let objects = (1..).zip(numbers).map(|(object, blocks)| entry(object, *blocks)).collect();
+        Layout { objects, ..Layout::default() }
+    }
+
+    fn recorded(allocation: &Allocation, layout: &Layout) -> Vec<Option<u64>> {
+        allocation.for_record(&layout.objects).iter().map(|entry| entry.allocated_blocks).collect()
+    }
+
+    #[test]
+    fn numbers_of_a_record_are_believed_unless_one_is_missing_or_the_last_stop_was_unclean() {
+        let known =
+            |numbers: &[Option<u64>], trust| Allocation::of_record(&layout(numbers).objects, trust).is_settled();
+        assert!(known(&[Some(8), Some(0)], SizeTrust::Settled));
+        assert!(!known(&[Some(8), None], SizeTrust::Settled));
+        assert!(!known(&[Some(8)], SizeTrust::Doubtful));
+    }
+
+    #[test]
+    fn an_answer_from_before_a_change_does_not_count() {
+        let mut layout = layout(&[None]);
+        let allocation = Allocation::of_record(&layout.objects, SizeTrust::Settled);
+        let answers = [(layout.objects[0], 8)];
+        allocation.begin_asking();
+        allocation.note_change();
+        assert!(!allocation.end_asking(&mut layout, &answers, Quality::Settled) && !allocation.is_known());
+        let changing = allocation.changing();
+        allocation.begin_asking();
+        assert!(allocation.end_asking(&mut layout, &answers, Quality::Settled) && allocation.is_known());
+        drop(changing);
+        assert!(!allocation.is_known() && recorded(&allocation, &layout) == [None]);
+    }
+
+    #[test]
+    fn only_settled_numbers_go_into_a_record_and_only_once() {
+        let mut layout = layout(&[None]);
+        let allocation = Allocation::of_record(&layout.objects, SizeTrust::Settled);
+        let answers = [(layout.objects[0], 8)];
+        for (quality, is_due, in_record) in [(Quality::Passing, false, None), (Quality::Settled, true, Some(8))] {
+            allocation.begin_asking();
+            assert_eq!(allocation.end_asking(&mut layout, &answers, quality), is_due);
+            assert_eq!((allocation.is_known(), recorded(&allocation, &layout)), (true, vec![in_record]));
+        }
+        allocation.note_recorded(&layout.objects);
+        allocation.note_change();
+        assert!(allocation.contradicts_record() && allocation.is_to_be_learned());
+        allocation.begin_asking();
+        assert!(!allocation.end_asking(&mut layout, &answers, Quality::Settled), "the record says so already");
+        assert!(!allocation.contradicts_record() && !allocation.is_to_be_learned());
+    }
+}

@@ -1,0 +1,217 @@
+//! The room that a file takes on its tiers (`st_blocks`), kept in its record (docs/design/0029).
+//!
+//! What is true here:
+//! * A file whose record has the numbers is answered for without a request to any tier.
+//! * They are asked for once after a change: when somebody wants them, or in the background after the last close. Nothing is synced
+//!   for them, and no write, and no close that follows no change, makes a request or a record.
+
+use std::sync::atomic::Ordering;
+
+use polymux_tier::Tier;
+
+use crate::core::Core;
+use crate::inode::{FileState, Inode, Quality, reference_of};
+use crate::store::ObjectEntry;
+
+/// So long after its last close the native file system has given a file its blocks, synced or not.
+const WRITTEN_BACK_MS: u64 = 60_000;
+
+/// Files that the background asks for in one step.
+const FILES_PER_STEP: usize = 256;
+
+/// Files that are asked for when the volume is stopped.
+const FILES_AT_UNMOUNT_MAX: usize = 16_384;
+
+/// Units of 512 bytes.
+pub(super) fn blocks_of(bytes: u64) -> u64 {
+    bytes.div_ceil(512)
+}
+
+impl Core {
+    /// Units of 512 bytes on all tiers. Inline bytes count too: programs take a file without blocks for one hole.
+    pub(crate) fn allocated_blocks(&self, inode: &Inode, file: &FileState) -> u64 {
+        if file.is_inline() {
+            return blocks_of(file.size());
+        }
+        if let Some(blocks) = known_blocks(file) {
+            return blocks;
+        }
+        if let Some(_one_at_a_time) = file.allocation.asking.try_lock() {
+            return known_blocks(file).unwrap_or_else(|| self.ask_allocation(inode, file));
+        }
+        // Nobody waits for somebody else's request, which may hang.
+        let objects = file.layout.read().objects.clone();
+        self.ask_objects(&objects).iter().map(|(_, blocks)| blocks).sum()
+    }
+
+    /// What objects take, in units of 512 bytes; those that do not answer are left out.
+    fn ask_objects(&self, objects: &[ObjectEntry]) -> Vec<(ObjectEntry, u64)> {
+        let ask = |entry: &ObjectEntry| {
+            let stat = self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(entry)))?;
+            crate::error::Result::Ok((*entry, blocks_of(stat.allocated)))
+        };
+        objects.iter().filter_map(|entry| ask(entry).ok()).collect()
+    }
+
+    /// Whether the room of a file has to be asked of its tiers.
+    pub(crate) fn asks_for_allocation(&self, file: &FileState) -> bool {
+        !file.is_inline() && known_blocks(file).is_none()
+    }
+
+    /// Asks every object. Called with `asking` held.
+    fn ask_allocation(&self, inode: &Inode, file: &FileState) -> u64 {
+        file.allocation.begin_asking();
+        let objects = file.layout.read().objects.clone();
+        // Asked before the objects are: what is synced and freed meanwhile is not covered by the answers.
+        let quality = self.quality_of_answers(inode, file, &objects);
+        let answers = self.ask_objects(&objects);
+        self.take_answers(inode, file, &answers, (objects.len(), quality));
+        answers.iter().map(|(_, blocks)| blocks).sum()
+    }
+
+    /// Takes over what objects said since `begin_asking`.
+    pub(super) fn take_answers(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        answers: &[(ObjectEntry, u64)],
+        (objects, quality): (usize, Quality),
+    ) {
+        if answers.len() < objects {
+            return file.allocation.give_up_asking();
+        }
+        let differs = file.allocation.end_asking(&mut file.layout.write(), answers, quality);
+        if differs && !self.is_read_only() {
+            // It follows with the next record, which the flush interval brings.
+            inode.times_dirty.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether what objects say now stays so.
+    pub(super) fn quality_of_answers(&self, inode: &Inode, file: &FileState, objects: &[ObjectEntry]) -> Quality {
+        let is_freed = |entry: &ObjectEntry| !self.disowned.holds(entry.tier, entry.object);
+        let is_settled = !file.is_changed_directly()
+            && objects.iter().all(is_freed)
+            && (self.is_written_back(inode, file) || objects.iter().all(|entry| self.is_synced(entry)));
+        if is_settled { Quality::Settled } else { Quality::Passing }
+    }
+
+    fn is_synced(&self, entry: &ObjectEntry) -> bool {
+        let tier = self.tiers.by_id(entry.tier).ok().and_then(|handle| handle.shared());
+        tier.is_some_and(|tier| !tier.is_unsynced(reference_of(entry)))
+    }
+
+    /// Whether its last close is long ago.
+    fn is_written_back(&self, inode: &Inode, file: &FileState) -> bool {
+        let closed_ms = file.closed_ms.load(Ordering::Relaxed);
+        inode.lifecycle.lock().handles == 0 && self.elapsed_ms() >= closed_ms.saturating_add(WRITTEN_BACK_MS)
+    }
+
+    /// At the last close of a file that was synced before: the record that its close writes can have the numbers.
+    pub(crate) fn learn_allocation_at_close(&self, inode: &Inode, file: &FileState) {
+        if !inode.times_dirty.load(Ordering::Acquire) || !file.allocation.is_to_be_learned() {
+            return;
+        }
+        let objects = file.layout.read().objects.clone();
+        if self.quality_of_answers(inode, file, &objects) == Quality::Settled && self.may_be_asked(&objects) {
+            self.allocated_blocks(inode, file);
+        }
+    }
+
+    /// Asks for files that were changed and that nobody has open. Returns whether there is more to do at once.
+    pub(crate) fn learn_allocations(&self) -> bool {
+        let now_ms = self.elapsed_ms();
+        if now_ms < self.due.allocations_ms.load(Ordering::Relaxed) {
+            return false;
+        }
+        let interval_ms = u64::from(self.options.flush_interval_ms);
+        self.due.allocations_ms.store(now_ms.saturating_add(interval_ms), Ordering::Relaxed);
+        let mut learned = 0;
+        for inode in self.inodes.all_where(is_to_be_learned) {
+            if learned == FILES_PER_STEP {
+                self.due.allocations_ms.store(now_ms, Ordering::Relaxed);
+                return true;
+            }
+            learned += usize::from(self.learn_allocation(&inode));
+        }
+        false
+    }
+
+    /// Asks for one file, where the answer would stay true. Returns whether something is on its way to the record now.
+    fn learn_allocation(&self, inode: &Inode) -> bool {
+        let Some(file) = inode.file() else { return false };
+        let is_in_use = {
+            let lifecycle = inode.lifecycle.lock();
+            lifecycle.handles > 0 || lifecycle.gone
+        };
+        let objects = file.layout.read().objects.clone();
+        if is_in_use || objects.is_empty() || !self.may_be_asked(&objects) {
+            return false;
+        }
+        let is_due =
+            file.allocation.is_to_be_learned() && self.quality_of_answers(inode, file, &objects) == Quality::Settled;
+        if is_due {
+            let Some(_one_at_a_time) = file.allocation.asking.try_lock() else { return false };
+            self.ask_allocation(inode, file);
+        }
+        let is_learned = is_due && file.allocation.is_settled();
+        self.settle_if_synced(inode, file, &objects) || is_learned
+    }
+
+    /// Puts the size of a file on record that was closed long ago, where all of it is synced: when it comes into memory again,
+    /// nobody has to be asked. Returns whether that was done.
+    fn settle_if_synced(&self, inode: &Inode, file: &FileState, objects: &[ObjectEntry]) -> bool {
+        let is_due = || file.layout.read().extenders != 0 && self.is_written_back(inode, file);
+        if !is_due() || !objects.iter().all(|entry| self.is_synced(entry)) {
+            return false;
+        }
+        let (Some(_shared), Some(_append)) = (file.barrier.try_read(), file.append.try_lock()) else { return false };
+        let settled = self.settle_if_known(inode).inspect_err(|error| log::debug!("inode {}: {error}", inode.ino));
+        settled.is_ok() && file.layout.read().extenders == 0
+    }
+
+    /// Units of 512 bytes that a synced object takes, where nothing of it is still to be freed.
+    pub(crate) fn settled_blocks_of(&self, entry: &ObjectEntry) -> Option<u64> {
+        if self.disowned.holds(entry.tier, entry.object) {
+            return None;
+        }
+        let handle = self.tiers.by_id(entry.tier).ok()?;
+        handle.run(|tier| tier.stat(reference_of(entry))).ok().map(|stat| blocks_of(stat.allocated))
+    }
+
+    fn may_be_asked(&self, objects: &[ObjectEntry]) -> bool {
+        let answers = |entry: &ObjectEntry| {
+            self.tiers
+                .by_id(entry.tier)
+                .is_ok_and(|tier| tier.present().is_some() && !tier.is_failing() && !tier.is_slow())
+        };
+        objects.iter().all(answers)
+    }
+
+    /// Before the volume is stopped, when everything is synced and freed: what is not known goes into the last records.
+    pub(crate) fn learn_allocations_at_unmount(&self) {
+        let inodes = self.inodes.all_where(is_to_be_learned);
+        for inode in inodes.iter().take(FILES_AT_UNMOUNT_MAX) {
+            self.learn_allocation(inode);
+        }
+        for inode in &inodes {
+            if inode.file().is_some_and(|file| file.allocation.contradicts_record()) {
+                inode.times_dirty.store(true, Ordering::Release);
+            }
+        }
+    }
+}
+
+fn is_to_be_learned(inode: &Inode) -> bool {
+    let extends = |file: &FileState| file.closed_ms.load(Ordering::Relaxed) > 0 && file.layout.read().extenders != 0;
+    inode.file().is_some_and(|file| file.allocation.is_to_be_learned() || extends(file))
+}
+
+/// The sum of the numbers, where they are believed.
+fn known_blocks(file: &FileState) -> Option<u64> {
+    let layout = file.layout.read();
+    if !file.allocation.is_known() {
+        return None;
+    }
+    layout.objects.iter().map(|entry| entry.allocated_blocks).sum()
+}
