@@ -14,6 +14,61 @@ pub(crate) const ATTRIBUTE_NO_ATIME: u32 = 0x80;
 pub(crate) const ATTRIBUTE_FLAGS_KNOWN: u32 =
     ATTRIBUTE_IMMUTABLE | ATTRIBUTE_APPEND_ONLY | ATTRIBUTE_NO_DUMP | ATTRIBUTE_NO_ATIME;
 
+/// Flags of a file or directory, as chattr(1) sets them: the bits of `FS_IOC_SETFLAGS`, of which only known ones are in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttributeFlags(u32);
+
+impl AttributeFlags {
+    /// The file cannot be changed, renamed, linked or deleted, and no name of the directory comes or goes.
+    pub const IMMUTABLE: Self = Self(ATTRIBUTE_IMMUTABLE);
+    /// The file can only be appended to, and names of the directory only come.
+    pub const APPEND_ONLY: Self = Self(ATTRIBUTE_APPEND_ONLY);
+    /// Backup programs that ask pass the file over.
+    pub const NO_DUMP: Self = Self(ATTRIBUTE_NO_DUMP);
+    /// Its access time stays as it is.
+    pub const NO_ATIME: Self = Self(ATTRIBUTE_NO_ATIME);
+
+    /// These bits; `None` where there are others than those above.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Option<Self> {
+        if bits & !ATTRIBUTE_FLAGS_KNOWN == 0 { Some(Self(bits)) } else { None }
+    }
+
+    /// Those of these bits that are known.
+    pub(crate) const fn known(bits: u32) -> Self {
+        Self(bits & ATTRIBUTE_FLAGS_KNOWN)
+    }
+
+    /// The bits.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Both.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// These, and none of the others.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether both have one in common.
+    #[must_use]
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// What a new file or directory takes from the directory that it is made in.
+    pub(crate) const fn inherited(self) -> Self {
+        Self(self.0 & (ATTRIBUTE_NO_DUMP | ATTRIBUTE_NO_ATIME))
+    }
+}
+
 /// Type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileKind {

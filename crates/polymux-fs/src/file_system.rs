@@ -14,8 +14,8 @@ use std::sync::Arc;
 use polymux_types::{Ino, TierId};
 
 use crate::attributes::{
-    AllocateKind, Attributes, DirectoryEntry, NodeKind, OpenOptions, RenameMode, SetAttributes, SyncKind, VolumeSpace,
-    WriteOrigin, XattrMode,
+    AllocateKind, AttributeFlags, Attributes, DirectoryEntry, NodeKind, OpenOptions, RenameMode, SetAttributes,
+    SyncKind, VolumeSpace, WriteOrigin, XattrMode,
 };
 use crate::caller::Caller;
 use crate::check::{CheckMode, OnProgress, VolumeCheck};
@@ -554,6 +554,17 @@ impl FileSystem {
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
         self.logged("removexattr", self.core.remove_xattr(caller, ino, name))
+    }
+
+    /// The flags of a file or directory; ENOTTY for anything else.
+    pub fn attribute_flags(&self, ino: Ino) -> Result<AttributeFlags> {
+        self.logged("getflags", self.core.attribute_flags(ino))
+    }
+
+    /// Sets the flags of a file or directory. EBUSY: the file is to be immutable or append-only, and the kernel changes it without a
+    /// word.
+    pub fn set_attribute_flags(&self, caller: &Caller, ino: Ino, flags: AttributeFlags) -> Result<()> {
+        self.logged("setflags", self.core.set_attribute_flags(caller, ino, flags))
     }
 
     /// Names of extended attributes, in no particular order.

@@ -23,6 +23,7 @@ mod late_stamps;
 mod moving;
 mod number_hash;
 mod pin_counts;
+mod protection;
 mod read_streams;
 mod record;
 mod streams;
@@ -40,6 +41,10 @@ pub use io_mode::IoMode;
 pub(crate) use io_mode::{Grant, OpenPurpose, Standing};
 pub(crate) use late_stamps::{LateFile, LateStamps, StampWalks, WalkBelow};
 pub(crate) use moving::MoveTicket;
+pub(crate) use protection::{
+    check_allocation, check_change, check_not_immutable, check_not_protected, check_open, check_removable,
+    is_append_only,
+};
 pub(crate) use read_streams::Asked;
 pub(crate) use record::SizeTrust;
 pub(crate) use table::{InodeTable, Lifecycle};

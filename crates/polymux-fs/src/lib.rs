@@ -66,8 +66,8 @@ mod store;
 mod volume;
 
 pub use attributes::{
-    AllocateKind, Attributes, DirectoryEntry, FileKind, NodeKind, OpenOptions, RenameMode, SetAttributes, SetTime,
-    SyncKind, VolumeSpace, WriteOrigin, XattrMode,
+    AllocateKind, AttributeFlags, Attributes, DirectoryEntry, FileKind, NodeKind, OpenOptions, RenameMode,
+    SetAttributes, SetTime, SyncKind, VolumeSpace, WriteOrigin, XattrMode,
 };
 pub use caller::{Caller, Permissions, Wait};
 pub use check::{

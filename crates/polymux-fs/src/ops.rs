@@ -3,6 +3,7 @@
 //! What is true here: no path string, no lock of a directory, no key of the store; those belong to the modules below.
 //! `ops` and the mover never import each other.
 
+mod attribute_flags;
 mod attributes;
 mod background;
 mod dependents;

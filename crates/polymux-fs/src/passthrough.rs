@@ -77,6 +77,8 @@ pub enum Obstacle {
     Synchronous,
     /// It was opened to append: the kernel would go on appending to the object when the flag is cleared.
     Appends,
+    /// A mapping could change what was appended.
+    AppendOnly,
     /// A direct write would not take its set-id bits away.
     SetId,
     /// It was emptied to be written anew, and may grow beyond its tier.
@@ -113,6 +115,7 @@ impl Obstacle {
             Self::Emptied => "it was emptied to be written anew, wherever there is room",
             Self::Synchronous => "its writes are synchronous",
             Self::Appends => "it is open for appending",
+            Self::AppendOnly => "it is append-only",
             Self::SetId => "it has a set-id bit, which a write takes away",
             Self::Busy => "it is being moved or changed",
             Self::Tier => "its tier is missing, failing, being emptied, remote, or lends nothing more",

@@ -8,6 +8,8 @@ mod acl;
 #[path = "permissions/changes.rs"]
 mod changes;
 mod common;
+#[path = "permissions/flags.rs"]
+mod flags;
 #[path = "permissions/modes.rs"]
 mod modes;
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use polymux_fs::{HandleId, SyncKind, Wait};
 use polymux_transport::wire::{
     Attr, AttrReply, CopyWidth, EntryReply, Header, Listing, OpenFlags, OpenReply, OpenRequestFlags, Operation,
-    Request, StatxReply, copied, created, seek_result, written, xattr_size,
+    Request, StatxReply, commanded, copied, created, seek_result, written, xattr_size,
 };
 use polymux_transport::{Patience, Reply, Service};
 use polymux_types::{Errno, Ino};
@@ -154,7 +154,10 @@ impl Adapter {
             Op::SetXattr { .. } | Op::GetXattr { .. } | Op::ListXattr { .. } | Op::RemoveXattr { .. } => {
                 self.serve_xattrs(request, reply);
             }
-            Op::Ioctl => reply.error(Errno::ENOTTY),
+            Op::Ioctl { command, data, answer_length } => {
+                let work = || self.command(header, command, data, answer_length);
+                self.answer_with(header, reply, work, |reply, answer| reply.body(&commanded(&answer)));
+            }
             // "Not implemented" makes the kernel do it by itself and not ask again: `access` is checked under
             // `default_permissions`, regular files are always ready, locks stay with the kernel.
             _ => reply.error(Errno::ENOSYS),

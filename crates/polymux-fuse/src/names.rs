@@ -2,7 +2,7 @@
 //!
 //! An entry that does not exist is answered as inode 0 rather than as an error, so that the kernel remembers that too.
 
-use polymux_fs::{Caller, HandleId, SetAttributes, Wait};
+use polymux_fs::{AttributeFlags, Caller, HandleId, SetAttributes, Wait};
 use polymux_transport::wire::{Attr, AttrChange, Header};
 use polymux_types::Ino;
 
@@ -70,7 +70,11 @@ impl Adapter {
             if is_empty(change) {
                 take_set_id_of_writer(fs, header, ino(header))?;
                 // `chown(-1, -1)` moves the change time, and says nothing of it in the message.
-                set.uid = Some(fs.attributes(&caller, ino(header))?.uid);
+                let is_append_only =
+                    fs.attribute_flags(ino(header)).is_ok_and(|flags| flags.intersects(AttributeFlags::APPEND_ONLY));
+                if !is_append_only {
+                    set.uid = Some(fs.attributes(&caller, ino(header))?.uid);
+                }
             }
             let attributes = fs.set_attributes(&caller, ino(header), &set)?;
             Ok(convert::attr(&attributes))

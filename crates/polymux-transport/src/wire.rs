@@ -24,7 +24,7 @@ pub use self::listing::{Listing, Room};
 pub use self::opcode::Opcode;
 pub use self::operation::{AttrChange, CopyWidth, Forgets, OpenRequestFlags, Operation, WriteFlags};
 pub use self::reply::{Attr, AttrReply, EntryReply, OpenFlags, OpenReply, Space, StatxReply};
-pub use self::reply::{copied, created, seek_result, written, xattr_size};
+pub use self::reply::{commanded, copied, created, seek_result, written, xattr_size};
 pub use self::request::{HEADER_LENGTH, Header, Request, RequestForm};
 
 pub(crate) use self::reply::{answer_header, expiry};

@@ -17,13 +17,16 @@ use polymux_policy::PassthroughUse;
 use polymux_tier::{Guarantee, LoanPurpose, ObjectStat, OverwriteStyle, TierError};
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::sync::MutexGuard;
-use polymux_types::{Ino, TierId, Timestamp};
+use polymux_types::{Errno, Ino, TierId, Timestamp};
 
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::Result;
 use crate::heat::AccessKind;
-use crate::inode::{FileState, Grant, Handle, Inode, IoMode, OpenPurpose, PassedThrough, Standing, reference_of};
+use crate::inode::{
+    FileState, Grant, Handle, Inode, IoMode, OpenPurpose, PassedThrough, Standing, check_open, is_append_only,
+    reference_of,
+};
 use crate::passthrough::{ClosingHeard, IoDecision, Obstacle, PagesKept};
 use crate::placement::ContextSource;
 use crate::report::{FileIo, PassthroughState};
@@ -53,6 +56,8 @@ impl Core {
         self.look_for_holder(inode, file)?;
         self.look_again(inode, file)?;
         let mut passed = file.passed.lock();
+        // Again, because from here on no flag is set that it would have to obey unheard.
+        check_open(inode, &handle.options)?;
         let standing = self.register_held(file, &mut passed);
         let mut modes = passed.modes;
         let mut grant = || match self.grant(inode, file, &mut passed, handle) {
@@ -71,6 +76,9 @@ impl Core {
         let is_kept = !is_held && self.options.page_cache == PageCache::On;
         let through_daemon = if is_kept { IoMode::Cached } else { IoMode::Direct };
         let mode = modes.open(purpose, &mut grant, through_daemon, standing);
+        if mode == IoMode::PassthroughDirect && is_append_only(inode) && handle.options.read {
+            return Err(Errno::EBUSY.into());
+        }
         if mode == IoMode::PassthroughDirect {
             // Its mappings change the object.
             self.lend_for_changes(file, &mut passed).inspect_err(|_| self.unregister_unused(file, &mut passed))?;
@@ -78,7 +86,9 @@ impl Core {
         passed.modes = modes;
         Counters::count(self.counter_of(mode));
         handle.io_mode.set(mode).expect("it is decided once");
-        let pages = if file.pages_stale.load(Ordering::Acquire) { PagesKept::No } else { PagesKept::Yes };
+        // The kernel keeps pages that it could not write back: those of a mapping that is not allowed.
+        let may_be_wrong = file.pages_stale.load(Ordering::Acquire) || is_append_only(inode);
+        let pages = if may_be_wrong { PagesKept::No } else { PagesKept::Yes };
         let closing = if purpose == OpenPurpose::Change { ClosingHeard::Yes } else { ClosingHeard::No };
         Ok(IoDecision { mode, backing: passed.backing, pages, closing })
     }
@@ -184,6 +194,10 @@ impl Core {
         handle: &Handle,
     ) -> Result<Option<Obstacle>> {
         let purpose = purpose_of(handle);
+        // A mapping of a description that was opened to append would change the object anywhere.
+        if is_append_only(inode) {
+            return Ok(Some(Obstacle::AppendOnly));
+        }
         if handle.options.truncate {
             let is_new = file.layout.read().objects.is_empty();
             return Ok(Some(if is_new { Obstacle::NoObject } else { Obstacle::Emptied }));

@@ -8,12 +8,12 @@ use polymux_types::{Errno, Ino, Timestamp};
 use super::change::LinkChange;
 use super::check_name;
 use crate::access::{ACCESS_ACL, Acl, DEFAULT_ACL, EXECUTE, WRITE};
-use crate::attributes::FileKind;
+use crate::attributes::{AttributeFlags, FileKind};
 use crate::caller::Caller;
 use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::{Error, Result};
-use crate::inode::{Inode, SizeTrust};
+use crate::inode::{Inode, SizeTrust, check_not_immutable};
 use crate::store::{EntryCount, FileRecord, InodeBody, InodeRecord, keys, put_xattr};
 
 /// The first cookie of a directory. Smaller ones are left to front ends for `.` and `..`.
@@ -81,6 +81,7 @@ impl Core {
         if state.entries != Some(0) && self.find_name(parent, name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
+        check_not_immutable(&directory)?;
         self.check_access(caller, &directory, WRITE)?;
         self.check_metadata_room()?;
         let now = self.now();
@@ -109,6 +110,7 @@ impl Core {
     pub(crate) fn create_unnamed_inode(&self, caller: &Caller, parent: Ino, permissions: u32) -> Result<Arc<Inode>> {
         self.check_writable()?;
         let directory = self.directory_inode(parent)?;
+        check_not_immutable(&directory)?;
         self.check_access(caller, &directory, WRITE | EXECUTE)?;
         self.check_metadata_room()?;
         let prepared = self.prepare(caller, &directory, &NewInode::Regular, permissions, (0, self.now()))?;
@@ -178,7 +180,7 @@ impl Core {
             has_access_acl: has(ACCESS_ACL),
             has_default_acl: has(DEFAULT_ACL),
             lacks_xattrs: acls.is_empty(),
-            attribute_flags: 0,
+            attribute_flags: AttributeFlags::known(above.attribute_flags).inherited().bits(),
             accessed: now,
             modified: now,
             changed: now,

@@ -19,7 +19,7 @@ use crate::caller::Caller;
 use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::Result;
-use crate::inode::{DirectoryState, Inode, Layout};
+use crate::inode::{DirectoryState, Inode, Layout, check_removable};
 use crate::space::disown_object;
 use crate::store::{DisownedRecord, keys};
 
@@ -37,6 +37,7 @@ impl Core {
         let mut state = lock.write();
         let dirent = self.find_name(parent, name)?.ok_or(Errno::ENOENT)?;
         let inode = self.inode_of_entry(&dirent)?;
+        check_removable(&directory, &inode)?;
         self.check_access(caller, &directory, WRITE)?;
         self.check_sticky(caller, &directory, &inode)?;
         if inode.is_directory() {
@@ -133,6 +134,7 @@ impl Core {
         let mut state = lock.write();
         let dirent = self.find_name(parent, name)?.ok_or(Errno::ENOENT)?;
         let inode = self.inode_of_entry(&dirent)?;
+        check_removable(&directory, &inode)?;
         self.check_access(caller, &directory, WRITE)?;
         self.check_sticky(caller, &directory, &inode)?;
         let child = inode.directory().ok_or(Errno::ENOTDIR)?.write();

@@ -9,6 +9,7 @@ use crate::access::{EXECUTE, WRITE};
 use crate::caller::Caller;
 use crate::core::Core;
 use crate::error::Result;
+use crate::inode::{check_not_immutable, check_not_protected};
 use crate::store::keys;
 
 impl Core {
@@ -27,11 +28,13 @@ impl Core {
         if self.find_name(parent, name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
-        if inode.is_directory() {
-            return Err(Errno::EPERM.into());
-        }
         if directory.common.read().links == 0 {
             return Err(Errno::ENOENT.into());
+        }
+        check_not_immutable(&directory)?;
+        check_not_protected(&inode)?;
+        if inode.is_directory() {
+            return Err(Errno::EPERM.into());
         }
         self.check_access(caller, &directory, WRITE)?;
         if inode.common.read().links >= limits::LINKS_MAX {

@@ -19,7 +19,7 @@ use crate::caller::Caller;
 use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::Result;
-use crate::inode::{DirectoryState, Inode};
+use crate::inode::{DirectoryState, Inode, check_not_immutable, check_removable};
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::{Dirent, keys};
 
@@ -196,6 +196,11 @@ impl Core {
         {
             let errno = if mode == RenameMode::Exchange { Errno::EINVAL } else { Errno::ENOTEMPTY };
             return Err(errno.into());
+        }
+        check_removable(source.directory, &found.inode)?;
+        match replaced {
+            Some(replaced) => check_removable(target.directory, &replaced.inode)?,
+            None => check_not_immutable(target.directory)?,
         }
         self.check_access(caller, source.directory, WRITE)?;
         self.check_access(caller, target.directory, WRITE)?;

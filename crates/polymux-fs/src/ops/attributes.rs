@@ -6,11 +6,11 @@ use polymux_types::{Errno, Ino, Timestamp};
 
 use super::privileges::{drop_set_id, drop_set_id_of_any_caller};
 use crate::access::{ACCESS_ACL, WRITE};
-use crate::attributes::{Attributes, SetAttributes, SetTime};
+use crate::attributes::{ATTRIBUTE_NO_ATIME, Attributes, SetAttributes, SetTime};
 use crate::caller::{Caller, Wait};
 use crate::core::{Core, Transaction};
 use crate::error::{ErrorKind, Result};
-use crate::inode::{Body, Common, Inode};
+use crate::inode::{Body, Common, Inode, check_change};
 use crate::store::put_xattr;
 
 /// Set-user-id and set-group-id.
@@ -73,6 +73,7 @@ impl Core {
         self.check_writable()?;
         let inode = self.inode(ino)?;
         self.check_answers_at_once(caller, &inode)?;
+        check_change(&inode, change)?;
         self.check_change(caller, &inode, change)?;
         self.check_new_set_id(&inode, change)?;
         // A kernel that checks permissions removes the attribute by itself before a program truncates a file or gives it away; before
@@ -227,7 +228,9 @@ impl Core {
             return;
         }
         let now = self.now();
-        if !inode.common.read().access_time_is_due(now) {
+        let stays =
+            |common: &Common| common.attribute_flags & ATTRIBUTE_NO_ATIME != 0 || !common.access_time_is_due(now);
+        if stays(&inode.common.read()) {
             return;
         }
         inode.common.write().accessed = now;

@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_system::HandleId;
-use crate::inode::{FileState, Handle, Inode, IoMode};
+use crate::inode::{FileState, Handle, Inode, IoMode, check_allocation, check_not_immutable, check_open};
 use crate::io::{Keeper, WriteRequest, lost_bytes};
 use crate::passthrough::IoDecision;
 use crate::planted_faults::{PlantedFault, is_planted};
@@ -48,6 +48,7 @@ impl Core {
             wanted |= WRITE;
             self.check_writable()?;
         }
+        check_open(&inode, &options)?;
         self.check_access(caller, &inode, wanted)?;
         if options.truncate {
             self.check_may_wait(caller)?;
@@ -139,6 +140,7 @@ impl Core {
             self.check_may_wait(caller)?;
         }
         let file = file_of(&handle)?;
+        self.check_write(&handle, file, offset, origin)?;
         let data = match origin {
             WriteOrigin::Call | WriteOrigin::DurableCall => data,
             WriteOrigin::PageCache => self.within_file(&handle.inode, file, offset, data)?,
@@ -317,6 +319,7 @@ impl Core {
             return Err(Errno::EINVAL.into());
         }
         let file = file_of(&handle)?;
+        check_allocation(&handle.inode, kind)?;
         self.drop_capabilities(caller, &handle.inode)?;
         self.allocate_file(&handle.inode, file, offset, length, kind)?;
         self.note_modified(caller, &handle.inode);
@@ -346,6 +349,7 @@ impl Core {
             return Err(Errno::EBADF.into());
         }
         self.check_writable()?;
+        check_not_immutable(&to.inode)?;
         if target.1 > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }

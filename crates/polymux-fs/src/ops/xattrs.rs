@@ -10,7 +10,7 @@ use crate::attributes::{FileKind, XattrMode};
 use crate::caller::Caller;
 use crate::core::Core;
 use crate::error::Result;
-use crate::inode::Inode;
+use crate::inode::{Inode, check_not_protected};
 use crate::placement::PIN_ATTRIBUTE;
 use crate::store::{keys, put_xattr};
 
@@ -150,6 +150,7 @@ impl Core {
     }
 
     fn check_xattr_change(&self, caller: &Caller, inode: &Inode, name: &[u8]) -> Result<NameSpace> {
+        check_not_protected(inode)?;
         let space = name_space(name)?;
         match space {
             NameSpace::User => {

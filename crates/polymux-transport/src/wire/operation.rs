@@ -223,7 +223,14 @@ pub enum Operation<'a> {
         name: &'a [u8],
     },
     Access,
-    Ioctl,
+    /// A command on an open file or directory, or on one that the kernel opened for it alone.
+    Ioctl {
+        command: u32,
+        /// What comes with it.
+        data: &'a [u8],
+        /// How long the answer has to be.
+        answer_length: u32,
+    },
     Poll,
     Init {
         offer: InitRequest,
@@ -288,7 +295,7 @@ impl<'a> Operation<'a> {
             Opcode::StatFs => Ok(Self::StatFs),
             Opcode::SyncVolume => Ok(Self::SyncVolume),
             Opcode::Access => Ok(Self::Access),
-            Opcode::Ioctl => Ok(Self::Ioctl),
+            Opcode::Ioctl => Self::parse_ioctl(fixed, rest),
             Opcode::Poll => Ok(Self::Poll),
             Opcode::Init => Ok(Self::Init { offer: InitRequest::parse(fixed, rest)? }),
             Opcode::Interrupt => Ok(Self::Interrupt { unique: fixed.u64()? }),
@@ -367,6 +374,16 @@ impl<'a> Operation<'a> {
             }
             _ => Self::Flush { handle },
         })
+    }
+
+    fn parse_ioctl(mut fixed: Reader<'a>, mut rest: Reader<'a>) -> Result<Self, Malformed> {
+        // The description, and flags of programs of other word lengths: the commands that are served have one form.
+        fixed.skip(12)?;
+        let command = fixed.u32()?;
+        // The argument as the program gave it.
+        fixed.skip(8)?;
+        let (length, answer_length) = (fixed.u32()?, fixed.u32()?);
+        Ok(Self::Ioctl { command, data: rest.bytes(length)?, answer_length })
     }
 
     fn parse_xattr(

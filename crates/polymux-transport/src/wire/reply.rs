@@ -262,6 +262,13 @@ pub fn seek_result(offset: u64) -> [u8; 8] {
     Writer::new().u64(offset).finish()
 }
 
+/// The answer to a command that succeeded, with these bytes.
+#[must_use]
+pub fn commanded(data: &[u8]) -> Vec<u8> {
+    let result: [u8; 16] = Writer::new().i32(0).u32(0).u32(0).u32(0).finish();
+    [&result, data].concat()
+}
+
 /// The answer to a question for the length of a value.
 #[must_use]
 pub fn xattr_size(size: u32) -> [u8; 8] {

@@ -1,0 +1,93 @@
+//! Flags of files and directories, as chattr(1) sets them.
+//!
+//! What is true here: while a file is immutable or append-only, the kernel changes its object only through mappings that are older than
+//! the flag, and only for a description that goes through the daemon. Who may change the object without a word keeps the flag from being set.
+
+use std::sync::atomic::Ordering;
+
+use polymux_types::{Errno, Ino};
+
+use crate::attributes::{AttributeFlags, FileKind, WriteOrigin};
+use crate::caller::Caller;
+use crate::core::Core;
+use crate::error::Result;
+use crate::inode::{FileState, Handle, Inode, check_not_immutable, is_append_only};
+
+/// Flags that take privilege to be set or cleared.
+const PRIVILEGED: AttributeFlags = AttributeFlags::IMMUTABLE.with(AttributeFlags::APPEND_ONLY);
+
+impl Core {
+    pub(crate) fn attribute_flags(&self, ino: Ino) -> Result<AttributeFlags> {
+        let inode = self.inode(ino)?;
+        check_kind(&inode)?;
+        Ok(AttributeFlags::known(inode.common.read().attribute_flags))
+    }
+
+    pub(crate) fn set_attribute_flags(&self, caller: &Caller, ino: Ino, flags: AttributeFlags) -> Result<()> {
+        self.check_writable()?;
+        self.check_may_wait(caller)?;
+        let inode = self.inode(ino)?;
+        check_kind(&inode)?;
+        self.check_owner(caller, &inode)?;
+        // Whether the kernel changes the object stays as it is meanwhile.
+        let _passed = match inode.file() {
+            Some(file) => {
+                let passed = file.passed.lock();
+                let is_unheard = passed.modes.is_changed_directly() || file.is_held_for_changes.load(Ordering::Acquire);
+                let old = AttributeFlags::known(inode.common.read().attribute_flags);
+                if is_unheard && flags.without(old).intersects(PRIVILEGED) {
+                    return Err(Errno::EBUSY.into());
+                }
+                Some(passed)
+            }
+            None => None,
+        };
+        self.put_with_state(&inode, |_| {
+            let mut common = inode.common.write();
+            let old = AttributeFlags::known(common.attribute_flags);
+            let changed = flags.without(old).with(old.without(flags));
+            if changed.intersects(PRIVILEGED) && caller.checks_permissions() && !caller.is_privileged() {
+                return Err(Errno::EPERM.into());
+            }
+            // The flags of an immutable file are part of what cannot be changed.
+            let stays_immutable =
+                old.intersects(AttributeFlags::IMMUTABLE) && flags.intersects(AttributeFlags::IMMUTABLE);
+            if stays_immutable && old != flags {
+                return Err(Errno::EPERM.into());
+            }
+            if let Some(file) = inode.file().filter(|_| old.without(flags).intersects(AttributeFlags::APPEND_ONLY)) {
+                // As long as it was append-only, pages that could not be written back may have stayed with the kernel.
+                file.pages_stale.store(true, Ordering::Release);
+            }
+            common.attribute_flags = flags.bits();
+            common.changed = self.now();
+            Ok(())
+        })
+    }
+
+    /// Fails with EPERM where a write is none that the flags of the file allow. A description that was opened to append may do nothing
+    /// else while the file is append-only, although the kernel lets it clear `O_APPEND`; an older one may, as on ext4.
+    pub(super) fn check_write(
+        &self,
+        handle: &Handle,
+        file: &FileState,
+        offset: u64,
+        origin: WriteOrigin,
+    ) -> Result<()> {
+        // Pages of a mapping that is older than the flag were changed before it, as far as anybody can tell.
+        if origin != WriteOrigin::PageCache {
+            check_not_immutable(&handle.inode)?;
+        }
+        if !handle.options.positions_appends || !is_append_only(&handle.inode) {
+            return Ok(());
+        }
+        self.ensure_size(&handle.inode, file)?;
+        let is_append = origin != WriteOrigin::PageCache && offset >= file.size();
+        if is_append { Ok(()) } else { Err(Errno::EPERM.into()) }
+    }
+}
+
+/// Only files and directories have flags.
+fn check_kind(inode: &Inode) -> Result<()> {
+    if matches!(inode.kind, FileKind::Regular | FileKind::Directory) { Ok(()) } else { Err(Errno::ENOTTY.into()) }
+}
