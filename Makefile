@@ -40,6 +40,15 @@ test-heavy: dependencies-test
 test-privileges: dependencies-test
 	POLYMUX_HEAVY=1 $(CARGO) test --locked -p polymux --test mounted_privileges
 
+# The group `quick` of xfstests from a directory where it was built, on volumes over loop devices; as root. Anything that fails or passes
+# against scripts/xfstests-expected.txt fails here. ARGUMENTS chooses other tests: ARGUMENTS="generic/001 generic/002".
+XFSTESTS ?=
+ARGUMENTS ?=
+.PHONY: test-xfstests
+test-xfstests: build
+	@test -n "$(XFSTESTS)" || { echo "say where xfstests is: make test-xfstests XFSTESTS=DIRECTORY"; exit 2; }
+	scripts/xfstests.sh target/release/polymux "$(XFSTESTS)" $(ARGUMENTS)
+
 # A million random sequences of opening, mapping, moving and closing against the real kernel.
 test-open-modes: dependencies-test
 	OPEN_MODES_SEQUENCES=1000000 $(CARGO) test --release --locked -p polymux-fuse --test open_modes -- --nocapture
