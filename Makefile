@@ -49,6 +49,13 @@ test-xfstests: build
 	@test -n "$(XFSTESTS)" || { echo "say where xfstests is: make test-xfstests XFSTESTS=DIRECTORY"; exit 2; }
 	scripts/xfstests.sh target/release/polymux "$(XFSTESTS)" $(ARGUMENTS)
 
+# The daemon dies at MOMENTS random moments under a load that syncs nothing, by kill -9, SIGSEGV and for want of memory: every
+# operation that returned is there after the next mount. As root.
+MOMENTS ?= 500
+.PHONY: test-death
+test-death: dependencies-test
+	POLYMUX_DEATH_MOMENTS=$(MOMENTS) $(CARGO) test --locked -p polymux --test mounted_death_moments -- --nocapture
+
 # A million random sequences of opening, mapping, moving and closing against the real kernel.
 test-open-modes: dependencies-test
 	OPEN_MODES_SEQUENCES=1000000 $(CARGO) test --release --locked -p polymux-fuse --test open_modes -- --nocapture
@@ -121,6 +128,12 @@ bench-meta-loop:
 
 bench-flush:
 	$(BENCH) flush --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
+
+# What it costs that operations outlive the daemon: twenty pairs of mounts with and without memory for that; as root.
+.PHONY: bench-death
+bench-death:
+	$(CARGO) build --release --locked -p polymux
+	$(BENCH) death-cost --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
 
 # The log in byte-addressable memory, with a test double in /dev/shm: sweeps of its latency and its size.
 .PHONY: bench-region

@@ -15,6 +15,7 @@
 
 pub mod append;
 pub mod bare_flush;
+pub mod death;
 pub mod device;
 pub mod embedded;
 pub mod flush;

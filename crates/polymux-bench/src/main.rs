@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use polymux_bench::{append, flush, large, meta, moves, region, spread, store, suite};
+use polymux_bench::{append, death, flush, large, meta, moves, region, spread, store, suite};
 
 /// The allocator of the daemon too.
 #[global_allocator]
@@ -30,6 +30,8 @@ enum Command {
     Flush(flush::FlushArguments),
     /// Appending with fdatasync, natively and through a mounted volume.
     Append(append::AppendArguments),
+    /// What it costs that operations outlive the daemon: small files with and without memory for that.
+    DeathCost(death::DeathArguments),
     /// The metadata store alone.
     Store(store::StoreArguments),
     /// A volume of very many files.
@@ -59,6 +61,7 @@ fn main() -> Result<()> {
         Command::Meta(arguments) => meta::run(&arguments),
         Command::Flush(arguments) => flush::run(&arguments),
         Command::Append(arguments) => append::run(&arguments),
+        Command::DeathCost(arguments) => death::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),
         Command::Large(arguments) => large::run(&arguments),
         Command::Region(arguments) => region::run(&arguments),

@@ -397,6 +397,9 @@ impl Core {
         })?;
         for inode in ordered {
             inode.note_sequence(sequence);
+            if let (Some(notes), Some(file)) = (self.metadata.notes(), inode.file()) {
+                file.inline.forget_logged_note(notes);
+            }
         }
         Ok(result)
     }

@@ -78,6 +78,8 @@ counters!(
     promotions_spared_by_cache,
     /// Times that existing blocks moved to another tier because an overwrite found no room.
     relocations,
+    /// Changes of inline files that were logged at once, because there was no room for another note of them.
+    notes_without_room,
     /// Inline files that went from the metadata store to an object.
     inline_moves,
     /// Files opened that the kernel uses directly.

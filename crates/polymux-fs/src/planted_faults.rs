@@ -53,6 +53,15 @@ pub enum PlantedFault {
     /// Disowned bytes are freed before the second copy of the store knows that they are disowned. Shows only where there
     /// is a second copy.
     FreedBeforeCopy,
+    /// No note is made of bytes of a small file that are not logged. Shows only where the daemon dies and the machine goes on, as do
+    /// the next ones.
+    InlineNoteForgotten,
+    /// A note stays although a transaction says something newer.
+    InlineNoteStays,
+    /// The objects of a spread file are not asked for its size.
+    SpreadSizeNotAsked,
+    /// Set-id bits that a write takes away are not logged before it is answered.
+    SetIdNotLogged,
 }
 
 #[cfg(feature = "planted-faults")]

@@ -87,6 +87,23 @@ fn random_operations_agree_with_the_reference_without_inline_data() {
     }
 }
 
+/// Files grow over all tiers at once, in ranges so short that most do.
+#[test]
+fn random_operations_agree_with_the_reference_on_spread_files() {
+    let cases = from_environment("POLYMUX_MODEL_CASES", 256).div_ceil(4);
+    let outcome = runner(cases, true).run(&vec(operation(), 1..80), |operations| {
+        let mut volume = Volume::new(&[256 << 20, 256 << 20]);
+        volume.options.inline_size_max = 0;
+        volume.options.spread_range_bytes = 4096;
+        volume.policy = Some(polymux_fs::PolicyKind::Spread);
+        volume.remount();
+        harness::run(volume, &operations).map_err(TestCaseError::fail)
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+}
+
 /// The planted bug: each 50th write says it was carried out and was not.
 struct LosesWrites {
     writes: Arc<AtomicU64>,

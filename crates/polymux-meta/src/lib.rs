@@ -19,6 +19,7 @@ mod formats;
 mod log;
 mod log_store;
 mod memtable;
+mod notes;
 #[cfg(all(test, shuttle))]
 mod schedules;
 mod slots;
@@ -38,6 +39,7 @@ pub use log_store::{
     WindowReport, Workers, sequence_at,
 };
 pub use memtable::GROUP_LENGTH;
+pub use notes::{CONTENT_MAX as NOTE_LENGTH_MAX, Note, NotePlace, Notes};
 pub use store::{CopySync, Entry, MetadataStore, Room};
 pub use tables::TableCounters;
 

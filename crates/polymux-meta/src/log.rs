@@ -42,6 +42,8 @@ mod surviving;
 mod surviving_format;
 #[cfg(all(test, not(shuttle)))]
 mod surviving_tests;
+#[cfg(test)]
+pub(crate) mod test_machine;
 mod window;
 
 use std::sync::{Arc, OnceLock};

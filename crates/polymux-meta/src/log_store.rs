@@ -22,6 +22,7 @@ mod open;
 mod placement;
 mod read;
 mod report;
+mod survived;
 mod view;
 
 use std::path::PathBuf;
@@ -31,12 +32,14 @@ use std::sync::atomic::AtomicU64;
 use polymux_types::Sequence;
 
 use self::background::{Background, Signals};
+use self::survived::Survived;
 use crate::ballast::Ballast;
 use crate::batch::Batch;
 use crate::copy::{CopyThread, SecondCopy};
 use crate::error::StoreError;
 use crate::log::{ALIGNMENT, Log};
 use crate::memtable::Memtable;
+use crate::notes::Notes;
 use crate::store::{CopySync, Entry, MetadataStore, Room};
 use crate::tables::Tables;
 use polymux_types::sync::{Mutex, RwLock, RwLockReadGuard};
@@ -81,6 +84,7 @@ pub(crate) struct Inner {
     window: WindowReport,
     stalled_commits: AtomicU64,
     copy: Option<SecondCopy>,
+    survived: Survived,
 }
 
 /// A [`MetadataStore`] with a log of its own. Keys do not begin with four bytes 0xff.
@@ -282,6 +286,18 @@ impl MetadataStore for LogStore {
         self.inner.ballast.room()
     }
 
+    fn notes(&self) -> Option<Arc<Notes>> {
+        self.inner.survived.notes()
+    }
+
+    fn only_the_process_died(&self) -> bool {
+        self.inner.survived.only_the_process_died()
+    }
+
+    fn survivors_are_taken_up(&self) {
+        self.inner.survived.note_taken_up();
+    }
+
     fn copied(&self) -> Sequence {
         let arrived = self.inner.copy.as_ref().and_then(SecondCopy::arrived);
         arrived.map_or_else(|| self.inner.committed(), sequence_of)
@@ -302,7 +318,8 @@ impl Drop for LogStore {
         // Stopped before anything else goes, so that no thread works on a store that nobody holds.
         self.background = None;
         // What was committed reaches the medium, as if the process had ended in order; what was synced is there already.
-        if self.inner.log.check().is_ok() && self.inner.log.sync(self.inner.log.tail()).is_ok() {
+        let is_durable = self.inner.log.check().is_ok() && self.inner.log.sync(self.inner.log.tail()).is_ok();
+        if is_durable && self.inner.survived.discard() {
             self.inner.log.discard_surviving();
         }
         match self.copying.take() {

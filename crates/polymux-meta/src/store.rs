@@ -1,11 +1,14 @@
 //! The trait of the store; the implementation is [`crate::LogStore`].
 
+use std::sync::Arc;
+
 use polymux_types::Sequence;
 
 use crate::batch::Batch;
 use crate::error::StoreError;
 #[cfg(doc)]
 use crate::memtable::GROUP_LENGTH;
+use crate::notes::Notes;
 
 /// A key and its value.
 pub type Entry = (Vec<u8>, Vec<u8>);
@@ -78,6 +81,21 @@ pub trait MetadataStore: Send + Sync {
         let _nothing_to_give_up = raised;
         CopySync::Safe
     }
+
+    /// Memory for notes that outlive the process, where there is any. What an earlier process left there belongs to this store
+    /// and this boot of the machine.
+    fn notes(&self) -> Option<Arc<Notes>> {
+        None
+    }
+
+    /// Whether the process that had the store open before this one died, and nothing else did: all that it committed is there,
+    /// and so is what it wrote to any file on this machine, synced or not.
+    fn only_the_process_died(&self) -> bool {
+        false
+    }
+
+    /// What the process that died left behind is taken up by now, all of it: nobody will ask again.
+    fn survivors_are_taken_up(&self) {}
 
     /// Whether metadata may grow.
     fn room(&self) -> Room {

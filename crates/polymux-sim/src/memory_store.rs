@@ -3,12 +3,15 @@
 //! What is true here:
 //! * `current` is `durable` with all of `pending` applied, in order.
 //! * A crash keeps a prefix of the order of transactions that contains everything synced, as the trait promises.
+//! * The death of the process loses nothing, where the store has memory for that; a crash empties that memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
+use std::sync::Arc;
 
-use polymux_meta::{Batch, Entry, MetadataStore, Sequence, StoreError};
-use polymux_types::sync::RwLock;
+use polymux_meta::{Batch, Entry, MetadataStore, Notes, Sequence, StoreError};
+use polymux_types::surviving::SurvivingMemory;
+use polymux_types::sync::{AtomicU64, Ordering, RwLock};
 
 pub(crate) type Image = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -24,6 +27,32 @@ struct State {
     poison: Option<StoreError>,
     /// Bytes of keys and values of the durable image.
     bytes: u64,
+    /// Memory that outlives the process.
+    surviving: Option<Arc<dyn SurvivingMemory>>,
+    only_the_process_died: bool,
+}
+
+/// Memory that outlives whoever opens a store that is not gone itself.
+struct Heap(Vec<AtomicU64>);
+
+impl Heap {
+    fn for_notes() -> Arc<dyn SurvivingMemory> {
+        Arc::new(Self((0..Notes::BYTES / 8).map(|_| AtomicU64::new(0)).collect()))
+    }
+}
+
+impl SurvivingMemory for Heap {
+    fn words(&self) -> &[AtomicU64] {
+        &self.0
+    }
+
+    fn description(&self) -> String {
+        "memory of the simulation".to_owned()
+    }
+
+    fn discard(&self) {
+        self.0.iter().for_each(|word| word.store(0, Ordering::Release));
+    }
 }
 
 /// A metadata store in memory. See the module.
@@ -87,6 +116,25 @@ impl MemoryStore {
         state.current = state.durable.clone();
         state.committed = state.synced;
         state.poison = None;
+        state.only_the_process_died = false;
+        if let Some(memory) = &state.surviving {
+            memory.discard();
+        }
+    }
+
+    /// Has memory that outlives the process from the next opening on.
+    pub fn survive_deaths(&self) {
+        self.state.write().surviving.get_or_insert_with(Heap::for_notes);
+    }
+
+    /// The process that has the store open dies, and nothing else. Without surviving memory that is a crash.
+    pub fn process_dies(&self) {
+        if self.state.read().surviving.is_none() {
+            return self.crash();
+        }
+        let mut state = self.state.write();
+        state.poison = None;
+        state.only_the_process_died = true;
     }
 
     /// Transactions that a crash now would lose.
@@ -148,6 +196,19 @@ impl MetadataStore for MemoryStore {
 
     fn committed(&self) -> Sequence {
         self.state.read().committed
+    }
+
+    fn notes(&self) -> Option<Arc<Notes>> {
+        let memory = self.state.read().surviving.clone()?;
+        Some(Arc::new(Notes::over(memory, 1)))
+    }
+
+    fn only_the_process_died(&self) -> bool {
+        self.state.read().only_the_process_died
+    }
+
+    fn survivors_are_taken_up(&self) {
+        self.state.write().only_the_process_died = false;
     }
 
     fn bytes_used(&self) -> u64 {

@@ -20,7 +20,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use polymux_meta::{Batch, CopySync, Entry, MetadataStore, Room, Sequence, StoreError};
+use polymux_meta::{Batch, CopySync, Entry, MetadataStore, Notes, Room, Sequence, StoreError};
 use polymux_tier::{
     AllocateMode, Capabilities, CounterSnapshot, Label, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Tier,
     TierError, Wait,
@@ -469,6 +469,18 @@ impl MetadataStore for RecordingStore {
             self.journal.push(Event::SyncStore(through));
         }
         Ok(())
+    }
+
+    fn notes(&self) -> Option<Arc<Notes>> {
+        self.inner.notes()
+    }
+
+    fn only_the_process_died(&self) -> bool {
+        self.inner.only_the_process_died()
+    }
+
+    fn survivors_are_taken_up(&self) {
+        self.inner.survivors_are_taken_up();
     }
 
     fn durable(&self) -> Sequence {

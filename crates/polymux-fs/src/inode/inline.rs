@@ -7,12 +7,18 @@
 //! * They change under the append lock (or the barrier, held alone) and under their own lock, so that whoever logs or
 //!   reads them sees a state between two operations, never the middle of one.
 //! * They are forgotten only under the record lock: not before the transaction that logs them is committed.
+//! * While they differ from the record, a note of them outlives the process, where there is memory for that (docs/design/0023). It
+//!   is put under their lock, and goes after the transaction that logs them is committed, under the record lock; one that was
+//!   put meanwhile stays.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use polymux_types::sync::RwLock;
+use polymux_meta::{NotePlace, Notes};
+use polymux_types::sync::{Mutex, RwLock};
+use polymux_types::{Ino, Timestamp};
 
 use super::{FileState, Inode};
+use crate::planted_faults::{PlantedFault, is_planted};
 
 /// What a transaction does with the `b` record of a file.
 pub(crate) enum InlineChange<'a> {
@@ -31,6 +37,10 @@ pub(crate) struct InlineData {
     dirty: AtomicBool,
     /// The store may hold a `b` record of the file.
     stored: AtomicBool,
+    /// What outlives the process of bytes that are not logged. A leaf.
+    note: Mutex<Option<NotePlace>>,
+    /// Version of the note that the transaction under way makes needless; 0: none. Changes under the record lock.
+    logged_note: AtomicU64,
 }
 
 impl InlineData {
@@ -55,8 +65,44 @@ impl InlineData {
     /// inside that transaction.
     pub(crate) fn give_up(&self) -> bool {
         *self.bytes.write() = None;
+        self.log_note();
         self.dirty.store(false, Ordering::Release);
         self.stored.swap(false, Ordering::AcqRel)
+    }
+
+    /// Puts down a note of bytes that were just changed, instead of the one before. `false`: there is no room for it. Called
+    /// with the lock of the bytes held.
+    pub(crate) fn put_note(&self, notes: &Notes, ino: Ino, now: Timestamp, bytes: &[u8]) -> bool {
+        notes.put(ino.0, now, bytes, &mut self.note.lock()).is_some()
+    }
+
+    /// The transaction under way says what the note says.
+    fn log_note(&self) {
+        let version = self.note.lock().as_ref().map_or(0, |note| note.version);
+        self.logged_note.store(version, Ordering::Release);
+    }
+
+    /// The transaction is committed, with the record lock held: the note of what it logs goes.
+    pub(crate) fn forget_logged_note(&self, notes: &Notes) {
+        let logged = self.logged_note.swap(0, Ordering::AcqRel);
+        if logged == 0 || is_planted(PlantedFault::InlineNoteStays) {
+            return;
+        }
+        if let Some(note) = self.note.lock().take_if(|note| note.version <= logged) {
+            notes.forget(note);
+        }
+    }
+
+    /// The transaction was not committed.
+    fn keep_note(&self) {
+        self.logged_note.store(0, Ordering::Release);
+    }
+
+    /// The file is deleted.
+    pub(crate) fn forget_note(&self, notes: &Notes) {
+        if let Some(note) = self.note.lock().take() {
+            notes.forget(note);
+        }
     }
 }
 
@@ -79,6 +125,7 @@ impl FileState {
             return;
         }
         let content = bytes.as_deref().expect("bytes that are newer than the record are in memory");
+        self.inline.log_note();
         layout.size_floor = content.len() as u64;
         if !content.is_empty() {
             self.inline.stored.store(true, Ordering::Release);
@@ -98,6 +145,7 @@ impl Inode {
         let Some(file) = self.file() else { return };
         file.uncommitted.store(true, Ordering::Release);
         file.inline.stored.store(true, Ordering::Release);
+        file.inline.keep_note();
         if file.inline.bytes.read().is_some() {
             file.inline.mark_dirty();
         }

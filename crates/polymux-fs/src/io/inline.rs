@@ -2,17 +2,31 @@
 //!
 //! What is true here:
 //! * A write changes bytes in memory only. They reach the log with the next record of the inode: at close, fsync, rename
-//!   and the periodic flush, so a crash leaves a state that the file had at one of these moments.
+//!   and the periodic flush, so a crash of the machine leaves a state that the file had at one of these moments.
+//! * Before it is answered, a note of them is in memory that outlives the daemon, where there is such memory (docs/design/0023).
+//!   Where that has no room for a note, the record is logged at once.
 //! * It leaves the store when it grows beyond the limit or needs an object for another reason (`inline_move.rs`), and comes
 //!   back only by being truncated to nothing.
 
 use std::sync::atomic::Ordering;
 
+use polymux_meta::Note;
+
 use crate::caller::Wait;
 use crate::core::Core;
+use crate::counters::Counters;
 use crate::error::Result;
 use crate::inode::{FileState, Inode, Layout};
+use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::INLINE_SIZE_LIMIT;
+
+/// Whether what changed outlives the daemon as far as it can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    AsLongAsNeeded,
+    /// It has to be logged.
+    NoRoom,
+}
 
 impl Core {
     /// The longest inline file, in bytes.
@@ -42,20 +56,46 @@ impl Core {
         change(bytes);
         file.size.store(bytes.len() as u64, Ordering::Release);
         file.inline.mark_dirty();
+        let kept = self.note_inline(inode, file, bytes);
+        drop((slot, layout));
+        self.log_unless_kept(inode, file, kept)?;
         Ok(true)
     }
 
-    /// Empties an inline file, whatever its record holds: nothing of it is read. `false`: it is not inline.
-    fn empty_inline(&self, file: &FileState) -> bool {
+    /// Empties an inline file, whatever its record holds: nothing of it is read. `false`: it is not inline. Called with the
+    /// barrier alone.
+    fn empty_inline(&self, inode: &Inode, file: &FileState) -> Result<bool> {
         let layout = file.layout.read();
         if !layout.objects.is_empty() {
-            return false;
+            return Ok(false);
         }
         let mut bytes = file.inline.bytes.write();
         *bytes = Some(Vec::new());
         file.size.store(0, Ordering::Release);
         file.inline.mark_dirty();
-        true
+        let kept = self.note_inline(inode, file, &[]);
+        drop((bytes, layout));
+        self.log_unless_kept(inode, file, kept)?;
+        Ok(true)
+    }
+
+    /// Puts down a note of bytes that changed. Called with their lock held.
+    fn note_inline(&self, inode: &Inode, file: &FileState, bytes: &[u8]) -> Kept {
+        match self.metadata.notes() {
+            Some(_) if is_planted(PlantedFault::InlineNoteForgotten) => Kept::AsLongAsNeeded,
+            Some(notes) if file.inline.put_note(notes, inode.ino, self.now(), bytes) => Kept::AsLongAsNeeded,
+            Some(_) => Kept::NoRoom,
+            None => Kept::AsLongAsNeeded,
+        }
+    }
+
+    /// Logs bytes of which no note could be made. A file without a name is not there after the daemon died.
+    fn log_unless_kept(&self, inode: &Inode, file: &FileState, kept: Kept) -> Result<()> {
+        if kept == Kept::AsLongAsNeeded || inode.common.read().links == 0 {
+            return Ok(());
+        }
+        Counters::count(&self.counters.notes_without_room);
+        self.log_inline_or_move(inode, file)
     }
 
     pub(super) fn load_inline(&self, inode: &Inode, layout: &Layout) -> Result<Vec<u8>> {
@@ -111,7 +151,7 @@ impl Core {
             return Ok(false);
         }
         let done = match size {
-            0 => self.empty_inline(file),
+            0 => self.empty_inline(inode, file)?,
             size => self.change_inline(inode, file, |bytes| bytes.resize(in_memory(size), 0))?,
         };
         if done && inode.lifecycle.lock().handles == 0 {
@@ -129,6 +169,31 @@ impl Core {
             let start = in_memory(start.min(end as u64));
             bytes[start..end].fill(0);
         })
+    }
+
+    /// Makes an inline file what a note says that outlived the last daemon, and logs it. Returns whether it was not logged before.
+    /// Nobody uses the file yet.
+    pub(crate) fn take_up_inline(&self, inode: &Inode, note: Note) -> Result<bool> {
+        let Some(file) = inode.file().filter(|file| file.is_inline()) else {
+            // An object holds it: that was logged, and the daemon died before it forgot the note.
+            return Ok(false);
+        };
+        if note.content == self.inline_content(inode, file)? {
+            return Ok(false);
+        }
+        let mut slot = file.inline.bytes.write();
+        file.size.store(note.content.len() as u64, Ordering::Release);
+        *slot = Some(note.content);
+        file.inline.mark_dirty();
+        drop(slot);
+        let mut common = inode.common.write();
+        common.modified = note.time;
+        common.changed = common.changed.max(note.time);
+        drop(common);
+        inode.times_dirty.store(true, Ordering::Release);
+        self.log_inline(inode, file, Wait::Allowed)?;
+        inode.forget_inline_bytes();
+        Ok(true)
     }
 
     /// Puts inline bytes that run ahead of the record into the log. Where the store has no room for them they go to an

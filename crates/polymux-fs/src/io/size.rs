@@ -4,21 +4,24 @@
 //! * `extenders` is empty or holds one tier (docs/design/0001). Its bit is logged before the first write that extends
 //!   the file there, and another tier takes its place only after the file was settled.
 //! * A spread file grows with an empty set (docs/design/0018); then its size is what memory says, and the floor follows.
+//! * After the daemon alone died, the objects of a spread file say where it ends.
 //! * Settling syncs the extender, then logs the size noted before the sync; it empties the set only if nothing extended
 //!   the file meanwhile (the append lock is held).
 
 use std::sync::atomic::Ordering;
 
 use polymux_tier::{ObjectRef, Tier, TierError, Wait};
+use polymux_types::limits::BLOCK_SIZE;
 
 use super::allocation::blocks_of;
+use super::layout_change::Company;
 use super::spread::{OwnedBytes, give_back_room};
-use super::start_of;
 use super::truncate::cut_damage;
-use crate::blockmap::Owner;
+use super::{block_of, start_of};
+use crate::blockmap::{END, Owner, Run};
 use crate::core::{Core, Transaction};
 use crate::counters::Counters;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{AwaitedSwitch, FileState, Inode, reference_of};
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::ObjectEntry;
@@ -63,6 +66,10 @@ impl Core {
                 }
             }
         }
+        let may_be_longer = self.after_unclean_stop.load(Ordering::Acquire) && self.metadata.only_the_daemon_died();
+        if may_be_longer && extender.is_none() && !is_planted(PlantedFault::SpreadSizeNotAsked) {
+            size = self.end_after_death(inode, file, floor)?;
+        }
         file.size.store(size, Ordering::Release);
         if self.after_unclean_stop.load(Ordering::Acquire) && !self.is_read_only() {
             self.cut_objects_to(inode, file, &objects, (extender.map(|(slot, _)| slot), size))?;
@@ -70,6 +77,49 @@ impl Core {
         }
         file.size_known.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Where a file ends that grew without an extender when the daemon died, and nothing else: no object has bytes behind the end
+    /// in a range that it owns, and the last byte that was written is in the object that owns it (docs/design/0023). Puts that on
+    /// record.
+    fn end_after_death(&self, inode: &Inode, file: &FileState, floor: u64) -> Result<u64> {
+        let (objects, runs) = {
+            let layout = file.layout.read();
+            (layout.objects.clone(), layout.map.runs(block_of(floor), END))
+        };
+        let mut end = floor;
+        let mut written = Vec::new();
+        for (slot, entry) in (0_u8..).zip(&objects) {
+            let owned = || runs.iter().filter(|run| run.owner == Some(Owner::Slot(slot)));
+            if owned().next().is_none() {
+                continue;
+            }
+            if !self.is_read_only() {
+                // What was cut off and is not freed yet is no part of the file.
+                self.reclaim_object(inode, entry)?;
+            }
+            let stat = match self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(entry))) {
+                Err(error) if is_not_found(&error) => continue,
+                stat => stat?,
+            };
+            let end_in = |run: &Run| stat.size.min(run.end.saturating_mul(BLOCK_SIZE));
+            let here = owned().filter(|run| start_of(run.start) < stat.size).map(end_in).max();
+            if here.is_some_and(|here| here > floor) {
+                self.adopt_modification_time(inode, &stat);
+                written.push((slot, *entry));
+            }
+            end = end.max(here.unwrap_or(0));
+        }
+        if end > floor && !self.is_read_only() {
+            for (slot, entry) in written {
+                self.sync_slot(inode, file, slot, &entry)?;
+            }
+            self.change_layout(inode, file, Company::Writers, |_, layout| {
+                layout.size_floor = end;
+                Ok(())
+            })?;
+        }
+        Ok(end)
     }
 
     /// The same for whoever only shows the size: where the tier that knows it is missing, fails or does not answer, the floor
@@ -245,4 +295,8 @@ fn cut_object(
         Err(TierError::NotFound(_)) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn is_not_found(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Tier { source: TierError::NotFound(_), .. })
 }

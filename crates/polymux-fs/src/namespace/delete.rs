@@ -114,6 +114,9 @@ impl Core {
         }
         if let Some(file) = inode.file() {
             file.unsynced.lock().clear();
+            if let Some(notes) = self.metadata.notes() {
+                file.inline.forget_note(notes);
+            }
             self.heat.forget(inode.ino, file.size().div_ceil(polymux_types::limits::RANGE_NODE_SIZE));
         }
         inode.times_dirty.store(false, Ordering::Release);

@@ -167,7 +167,16 @@ impl Core {
             // All objects are what their records say: from now on no tier is asked for a file that comes into memory.
             self.after_unclean_stop.store(false, Ordering::Release);
         }
+        drop(asked);
+        self.release_survivors();
         Ok(true)
+    }
+
+    /// After the sizes of all files are known nothing is left to be taken from what outlived the last daemon.
+    pub(crate) fn release_survivors(&self) {
+        if self.sizes_asked.lock().is_none() && !self.sizes_failed.load(Ordering::Acquire) {
+            self.metadata.survivors_are_taken_up();
+        }
     }
 
     /// Saves a piece of what is known of the use of files, and the logical clock. Returns whether there is more at once.

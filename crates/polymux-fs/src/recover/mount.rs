@@ -60,6 +60,7 @@ pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<
         core.raise_epoch(epoch.epoch, &labels)?;
         core.run_passes(!was_clean)?;
         core.go_on_forgetting()?;
+        core.release_survivors();
     }
     Ok(core)
 }

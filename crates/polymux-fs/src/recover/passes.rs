@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 use polymux_meta::Batch;
 use polymux_types::limits::BUCKETS;
-use polymux_types::{Bucket, ObjectId, TierId};
+use polymux_types::{Bucket, Ino, ObjectId, TierId};
 
 use crate::check::{self, Examination, RECORDS_PASS};
 use crate::core::Core;
@@ -59,7 +59,7 @@ const fn check(id: u32, name: &'static str, run: fn(&mut Examination<'_>) -> Res
 }
 
 /// Every pass, in order.
-pub(super) const PASSES: [Pass; 12] = [
+pub(super) const PASSES: [Pass; 13] = [
     check(10, "compare the tier table with the labels", check::check_volume_records),
     check(RECORDS_PASS, "read every record", check::check_records),
     check(12, "compare directories with lists of names", check::check_names),
@@ -72,6 +72,7 @@ pub(super) const PASSES: [Pass; 12] = [
     recover(1, "carry out disowned ranges", When::Always, carry_out_disowned),
     recover(2, "delete files without a name", When::Always, delete_orphans),
     recover(3, "remove objects that reached a tier but not the log", When::Unclean, remove_leaked),
+    recover(5, "take up small files that were open when the daemon died", When::Always, take_up_notes),
 ];
 
 impl Core {
@@ -147,6 +148,22 @@ fn delete_orphans(core: &Core) -> Result<usize> {
     }
     carry_out_disowned(core)?;
     Ok(orphans.len())
+}
+
+/// What the last daemon answered of small files and had not logged outlived it in memory. It goes into records here, before
+/// anybody uses the volume, and the memory is free for the notes of this mount.
+fn take_up_notes(core: &Core) -> Result<usize> {
+    let Some(notes) = core.metadata.notes() else { return Ok(0) };
+    let mut taken = 0;
+    for note in notes.left() {
+        match core.inode(Ino(note.number)) {
+            Ok(inode) => taken += usize::from(core.take_up_inline(&inode, note)?),
+            Err(error) if error.errno() == polymux_types::Errno::ENOENT => {}
+            Err(error) => return Err(error),
+        }
+    }
+    notes.forget_left();
+    Ok(taken)
 }
 
 /// An object is made before the record that names it is durable. After a crash in between nobody knows it. Only numbers

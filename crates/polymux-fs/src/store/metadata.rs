@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use polymux_meta::{Batch, CopySync, MetadataStore, Room, Sequence};
+use polymux_meta::{Batch, CopySync, MetadataStore, Notes, Room, Sequence};
 use polymux_types::{Ino, ObjectId, TierId};
 
 use super::boot_format;
@@ -38,13 +38,32 @@ pub(crate) type HeatEntry = ((Ino, u32), Vec<u8>);
 /// The store, spoken to in records.
 pub(crate) struct Metadata {
     store: Arc<dyn MetadataStore>,
+    /// Notes that outlive the process.
+    notes: Option<Arc<Notes>>,
+    only_the_daemon_died: bool,
     inos: NumberRange,
     objects: NumberRange,
 }
 
 impl Metadata {
     pub(crate) fn new(store: Arc<dyn MetadataStore>) -> Self {
-        Self { store, inos: NumberRange::default(), objects: NumberRange::default() }
+        let (notes, only_the_daemon_died) = (store.notes(), store.only_the_process_died());
+        Self { store, notes, only_the_daemon_died, inos: NumberRange::default(), objects: NumberRange::default() }
+    }
+
+    /// Notes of what is not logged, where there is memory that outlives the process.
+    pub(crate) fn notes(&self) -> Option<&Notes> {
+        self.notes.as_deref()
+    }
+
+    /// The last daemon died, and nothing else: whatever it was asked to do, and answered, is there (docs/design/0023).
+    pub(crate) fn only_the_daemon_died(&self) -> bool {
+        self.only_the_daemon_died
+    }
+
+    /// What the last daemon left in memory is taken up, all of it.
+    pub(crate) fn survivors_are_taken_up(&self) {
+        self.store.survivors_are_taken_up();
     }
 
     /// The store itself, for whoever looks at all records.

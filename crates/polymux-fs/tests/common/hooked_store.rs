@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use polymux_meta::{Batch, CopySync, Entry, MetadataStore, Sequence, StoreError};
+use polymux_meta::{Batch, CopySync, Entry, MetadataStore, Notes, Sequence, StoreError};
 use polymux_sim::MemoryStore;
 
 /// Comes before the operations of a [`HookedStore`].
@@ -56,6 +56,18 @@ impl MetadataStore for HookedStore {
     fn sync(&self, through: Sequence) -> Result<(), StoreError> {
         self.hook.before_sync();
         self.inner.sync(through)
+    }
+
+    fn notes(&self) -> Option<Arc<Notes>> {
+        self.inner.notes()
+    }
+
+    fn only_the_process_died(&self) -> bool {
+        self.inner.only_the_process_died()
+    }
+
+    fn survivors_are_taken_up(&self) {
+        self.inner.survivors_are_taken_up();
     }
 
     fn durable(&self) -> Sequence {

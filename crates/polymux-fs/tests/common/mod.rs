@@ -24,8 +24,8 @@ pub use delegate::{Hook, HookedTier, Verdict};
 pub use hooked_store::{HookedStore, StoreHook};
 use polymux_fs::{
     Attributes, Caller, CheckMode, FileKind, FileSystem, ForgottenTier, HandleId, MissingTiers, MountOptions,
-    NewVolume, OpenOptions, Parts, Progress, RebuildReport, RebuildSource, TierMember, TierPresence, VolumeError,
-    WriteOrigin,
+    NewVolume, OpenOptions, Parts, PolicyKind, Progress, RebuildReport, RebuildSource, TierMember, TierPresence,
+    VolumeError, WriteOrigin,
 };
 use polymux_meta::MetadataStore;
 use polymux_sim::{MemoryStore, MemoryTier};
@@ -62,6 +62,8 @@ pub struct Volume {
     reserves: Vec<u64>,
     /// The tier whose file system also holds the store, as of the next mount.
     pub metadata_tier: Option<String>,
+    /// The policy of each mount from the next one on; none: as it is by itself.
+    pub policy: Option<PolicyKind>,
     /// Stands in front of the store, as of the next mount.
     store_in_front: Option<Arc<dyn MetadataStore>>,
     mounts: u64,
@@ -96,6 +98,7 @@ impl Volume {
             // under way on another thread would look as if it hung.
             options: MountOptions { hang_after_ms: 0, ..MountOptions::default() },
             metadata_tier: None,
+            policy: None,
             store_in_front: None,
             mounts: 0,
             mounted: None,
@@ -199,7 +202,11 @@ impl Volume {
     pub fn mount(&mut self) -> Result<(), VolumeError> {
         assert!(self.mounted.is_none(), "one mount at a time");
         self.mounts += 1;
-        self.mounted = Some(FileSystem::mount(self.parts(), self.options)?);
+        let mounted = FileSystem::mount(self.parts(), self.options)?;
+        if let Some(policy) = self.policy {
+            mounted.set_steering(policy, &[]).expect("a policy is taken");
+        }
+        self.mounted = Some(mounted);
         Ok(())
     }
 
@@ -222,6 +229,24 @@ impl Volume {
             tier.crash();
         }
         self.store.crash();
+    }
+
+    /// Memory outlives the daemon from the next mount on: mounts again.
+    pub fn survive_deaths(&mut self) {
+        self.store.survive_deaths();
+        self.remount();
+    }
+
+    /// The daemon dies, and nothing else. Tiers and store keep what they have; what else the daemon had in memory is lost.
+    pub fn kill_daemon(&mut self) {
+        self.let_daemon_die();
+        self.mount().expect("the volume mounts after the daemon died");
+    }
+
+    /// The same, and nobody mounts the volume again.
+    pub fn let_daemon_die(&mut self) {
+        drop(self.mounted.take());
+        self.store.process_dies();
     }
 
     /// As `crash`, but some transactions that nobody synced are there all the same.

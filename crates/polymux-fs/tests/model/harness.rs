@@ -35,7 +35,8 @@ pub struct Harness {
 }
 
 /// Runs a sequence from an empty volume to the last comparison.
-pub fn run(volume: Volume, operations: &[Operation]) -> Check {
+pub fn run(mut volume: Volume, operations: &[Operation]) -> Check {
+    volume.survive_deaths();
     let mut harness =
         Harness { volume, reference: Reference::new(), inos: BTreeMap::from([(ROOT, Ino::ROOT)]), handles: Vec::new() };
     for (index, operation) in operations.iter().enumerate() {
@@ -119,7 +120,8 @@ impl Harness {
             | Operation::SyncDirectory { .. }
             | Operation::Step
             | Operation::Remount
-            | Operation::SyncAndCrash => self.apply_to_volume(operation),
+            | Operation::SyncAndCrash
+            | Operation::ProcessDeath => self.apply_to_volume(operation),
             Operation::Migrate { .. }
             | Operation::MoveStep
             | Operation::MoveAll

@@ -217,6 +217,11 @@ impl Harness {
                 self.volume.crash();
                 self.compare_trees()
             }
+            Operation::ProcessDeath => {
+                self.forget_handles();
+                self.volume.kill_daemon();
+                self.compare_trees()
+            }
             _ => unreachable!("{operation:?} is applied elsewhere"),
         }
     }

@@ -186,6 +186,8 @@ pub enum Operation {
     PauseMovers,
     Remount,
     SyncAndCrash,
+    /// The daemon dies, and nothing else: all that was answered is there.
+    ProcessDeath,
 }
 
 /// The names: few, so that they collide, and one of the greatest length.
@@ -334,6 +336,7 @@ fn volume_operation() -> impl Strategy<Value = Operation> {
         3 => Just(Operation::Step),
         2 => Just(Operation::Remount),
         2 => Just(Operation::SyncAndCrash),
+        3 => Just(Operation::ProcessDeath),
     ]
 }
 

@@ -1,63 +1,16 @@
 //! The window in memory that outlives the process: what is taken up after a death, and what is not.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
-use polymux_types::surviving::{SurvivingMemory, SurvivingPlace};
-use polymux_types::sync::{Mutex, Ordering};
+use polymux_types::sync::Ordering;
 
 use super::crash_medium::CrashMedium;
+use super::test_machine::Machine;
 use super::tests::{Random, append, payload};
 use super::*;
 
 const WINDOW: u64 = 16 * 1024;
 const RING: usize = 64 * 1024;
-
-/// Surviving memory of a test: it is there as long as the place is.
-#[derive(Default)]
-struct Machine {
-    pieces: Mutex<BTreeMap<String, Arc<Vec<AtomicU64>>>>,
-    boot: u8,
-}
-
-impl std::fmt::Debug for Machine {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "boot {}", self.boot)
-    }
-}
-
-struct Piece(Arc<Vec<AtomicU64>>);
-
-impl SurvivingMemory for Piece {
-    fn words(&self) -> &[AtomicU64] {
-        &self.0
-    }
-
-    fn description(&self) -> String {
-        "memory of a test".to_owned()
-    }
-
-    fn discard(&self) {}
-}
-
-impl SurvivingPlace for Machine {
-    fn boot(&self) -> [u8; 16] {
-        [self.boot; 16]
-    }
-
-    fn open(&self, name: &str, bytes: u64) -> Result<Arc<dyn SurvivingMemory>, String> {
-        let mut pieces = self.pieces.lock();
-        let piece = pieces
-            .entry(name.to_owned())
-            .or_insert_with(|| Arc::new((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()));
-        Ok(Arc::new(Piece(Arc::clone(piece))))
-    }
-
-    fn read(&self, name: &str, _bytes: u64) -> Option<Vec<u64>> {
-        Some(polymux_types::surviving::snapshot(self.pieces.lock().get(name)?))
-    }
-}
 
 fn new_medium() -> Arc<CrashMedium> {
     let medium = Arc::new(CrashMedium::new(RING + 8192));

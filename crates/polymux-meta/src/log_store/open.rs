@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::background::{Background, Signals};
 use super::placement::LogPlacement;
+use super::survived::Survived;
 use super::{Inner, Levels, LogStore, WindowPlace, WindowReport, sequence_of};
 use crate::ballast::Ballast;
 use crate::batch::Batch;
@@ -169,16 +170,22 @@ impl LogStore {
             refuse_copy_ahead(&copy.path, header.store, end)?;
         }
         let mut counted = WindowReport { survived_entries: 0, place: WindowPlace::Plain("not asked for".to_owned()) };
-        let log = match region {
+        let (log, survivors) = match region {
             Some(region) => {
                 counted.place = WindowPlace::Region;
-                Log::resume_in_region(medium, region, header, end)?
+                let survivors = Survived::beside_region(path, options, &header);
+                (Log::resume_in_region(medium, region, header, end)?, survivors)
             }
             None => {
                 let (window, end) = take_up(path, options, &*medium, header, end, &memtable, &mut counted)?;
-                Log::resume(medium, header, end, window)?
+                let survivors = Survived::beside_window(path, options, &header, &window);
+                (Log::resume(medium, header, end, window.memory)?, survivors)
             }
         };
+        if let (Some(reason), WindowPlace::Surviving(place)) = (survivors.refusal(), &mut counted.place) {
+            place.push_str("; but not what is written to small open files: ");
+            place.push_str(reason);
+        }
         let copy = options.copy.clone().map(|copy| SecondCopy::attach(copy, &log, &tables));
         let inner = Arc::new(Inner {
             path: path.to_owned(),
@@ -195,6 +202,7 @@ impl LogStore {
             stalled_commits: AtomicU64::new(0),
             copy,
             log,
+            survived: survivors,
         });
         let background = match options.workers {
             Workers::Threads => Some(Background::start(&inner)?),
@@ -233,6 +241,13 @@ fn apply(memtable: &Memtable, entry: &Replayed<'_>) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Memory for the window of an opening.
+pub(super) struct FoundWindow {
+    pub(super) memory: WindowMemory,
+    /// What the last process left in it is in the log.
+    pub(super) was_taken_up: bool,
+}
+
 /// Finds memory for the window, and puts what the last process left in it into the memtable and behind the end of the ring.
 /// Returns the memory and the new end.
 fn take_up(
@@ -243,9 +258,10 @@ fn take_up(
     end: u64,
     memtable: &Memtable,
     report: &mut WindowReport,
-) -> Result<(WindowMemory, u64), StoreError> {
+) -> Result<(FoundWindow, u64), StoreError> {
     let length = options.window_bytes.min(header.ring_length);
-    let plain = WindowMemory::Plain { length };
+    let plain = FoundWindow { memory: WindowMemory::Plain { length }, was_taken_up: false };
+    let surviving = |window, was_taken_up| FoundWindow { memory: WindowMemory::Surviving(window), was_taken_up };
     let Some(place) = &options.surviving else { return Ok((plain, end)) };
     let window = match SurvivingWindow::open(&**place, &header, length) {
         Ok(window) => window,
@@ -260,7 +276,7 @@ fn take_up(
         Ok(survivors) => survivors,
         Err(reason) => {
             log::debug!("{}: nothing is taken from {}: {reason}", path.display(), window.description());
-            return Ok((WindowMemory::Surviving(window), end));
+            return Ok((surviving(window, false), end));
         }
     };
     if survivors.ring_lost_writes(end) {
@@ -269,7 +285,7 @@ fn take_up(
             "{}: the log ends before what was written to it; what the last process had in memory is not taken",
             path.display()
         );
-        return Ok((WindowMemory::Surviving(window), end));
+        return Ok((surviving(window, false), end));
     }
     let taken = survivors.take_up(end, |entry| apply(memtable, &entry))?;
     taken.write(medium, &header)?;
@@ -277,7 +293,7 @@ fn take_up(
     if taken.entries() > 0 {
         log::info!("{}: {} transactions outlived the last process in memory", path.display(), taken.entries());
     }
-    Ok((WindowMemory::Surviving(window), taken.end()))
+    Ok((surviving(window, true), taken.end()))
 }
 
 fn create(path: &Path, options: &LogStoreOptions) -> Result<(), StoreError> {
