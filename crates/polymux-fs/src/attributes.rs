@@ -176,6 +176,40 @@ pub struct SetAttributes {
     pub modified: Option<SetTime>,
     /// Handle the change comes through (`ftruncate`), which replaces the check for write permission.
     pub handle: Option<crate::HandleId>,
+    /// Whether set-id bits go. Judged by the mode that the file has when the change is made: a mode that somebody gave it since it
+    /// was looked at stays but for these bits.
+    pub set_id: SetIdBits,
+}
+
+/// What becomes of the set-id bits of a file, beside any change of its mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetIdBits {
+    /// They stay, as far as nothing else takes them.
+    #[default]
+    Keep,
+    /// They go, by the rules of Linux (`setattr_should_drop_suidgid`).
+    Clear {
+        /// A group of which the caller is a member, or has the capability that counts as much: where it is that of the file and may
+        /// not execute it, the set-group-id bit stays.
+        member_of: Option<u32>,
+    },
+}
+
+/// The set-id bits that go from a file with these permission bits; one that the group cannot execute keeps the set-group-id bit for
+/// its members.
+pub(crate) fn set_id_taken(permissions: u32, is_member: impl FnOnce() -> bool) -> u32 {
+    let group = permissions & libc::S_ISGID;
+    let is_kept = group != 0 && permissions & libc::S_IXGRP == 0 && is_member();
+    permissions & libc::S_ISUID | if is_kept { 0 } else { group }
+}
+
+impl Attributes {
+    /// Whether a change would take set-id bits from this file.
+    #[must_use]
+    pub fn loses_set_id(&self, change: SetIdBits) -> bool {
+        let SetIdBits::Clear { member_of } = change else { return false };
+        self.kind != FileKind::Directory && set_id_taken(self.permissions, || member_of == Some(self.gid)) != 0
+    }
 }
 
 /// An entry of a directory.

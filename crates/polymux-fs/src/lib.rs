@@ -67,7 +67,7 @@ mod volume;
 
 pub use attributes::{
     AllocateKind, AttributeFlags, Attributes, DirectoryEntry, FileKind, NodeKind, OpenOptions, RenameMode,
-    SetAttributes, SetTime, SyncKind, VolumeSpace, WriteOrigin, XattrMode,
+    SetAttributes, SetIdBits, SetTime, SyncKind, VolumeSpace, WriteOrigin, XattrMode,
 };
 pub use caller::{Caller, Permissions, Wait};
 pub use check::{

@@ -2,13 +2,13 @@
 //!
 //! An entry that does not exist is answered as inode 0 rather than as an error, so that the kernel remembers that too.
 
-use polymux_fs::{AttributeFlags, Caller, HandleId, SetAttributes, Wait};
+use polymux_fs::{Caller, HandleId, SetAttributes, SetIdBits, Wait};
 use polymux_transport::wire::{Attr, AttrChange, Header};
 use polymux_types::Ino;
 
 use crate::adapter::{Adapter, Outcome, caller, caller_with_groups, caller_with_umask, ino};
 use crate::convert::{self, PERMISSION_BITS};
-use crate::set_id::{is_empty, is_in_group, keeps_set_id, take_set_id_of_writer, without_set_id};
+use crate::set_id::{is_empty, keeps_set_id, set_id_change, set_id_change_of_writer};
 
 fn to_set_attributes(change: &AttrChange) -> SetAttributes {
     SetAttributes {
@@ -19,6 +19,7 @@ fn to_set_attributes(change: &AttrChange) -> SetAttributes {
         accessed: change.accessed.map(convert::set_time),
         modified: change.modified.map(convert::set_time),
         handle: change.handle.map(HandleId),
+        set_id: SetIdBits::Keep,
     }
 }
 
@@ -64,17 +65,12 @@ impl Adapter {
             if set.permissions.is_none() && change.kills_set_id {
                 let old = fs.attributes(&caller, ino(header))?;
                 if !keeps_set_id(header, change, &old) {
-                    set.permissions = without_set_id(&old, || is_in_group(header, old.gid));
+                    set.set_id = set_id_change(header, &old);
                 }
             }
             if is_empty(change) {
-                take_set_id_of_writer(fs, header, ino(header))?;
-                // `chown(-1, -1)` moves the change time, and says nothing of it in the message.
-                let is_append_only =
-                    fs.attribute_flags(ino(header)).is_ok_and(|flags| flags.intersects(AttributeFlags::APPEND_ONLY));
-                if !is_append_only {
-                    set.uid = Some(fs.attributes(&caller, ino(header))?.uid);
-                }
+                // `chown(-1, -1)` moves the change time, and says nothing of it in the message: where no bits go, that is left.
+                set.set_id = set_id_change_of_writer(fs, header, ino(header))?;
             }
             let attributes = fs.set_attributes(&caller, ino(header), &set)?;
             Ok(convert::attr(&attributes))

@@ -1,5 +1,6 @@
 //! Set-id bits under `HANDLE_KILLPRIV_V2`: the file system takes them away on writes, truncation and a change of owner,
-//! by the rules that Linux has for every file system (`setattr_should_drop_suidgid` in the kernel's sources).
+//! by the rules that Linux has for every file system (`setattr_should_drop_suidgid` in the kernel's sources), which
+//! `polymux-fs` applies to the mode that a file has at that moment: a `chmod` beside it is kept.
 //!
 //! Without that agreement the kernel asks for the file's capabilities before each single `write(2)`, so that every
 //! write costs two requests. Capabilities themselves (`security.capability`) the kernel removes.
@@ -16,7 +17,7 @@
 //! `chown(-1, -1)` is the same empty `SETATTR`, which anybody may send: it takes the bits away only for the owner, for root, and
 //! while somebody has the file open for writing.
 
-use polymux_fs::{Attributes, Caller, FileKind, FileSystem, SetAttributes};
+use polymux_fs::{Attributes, Caller, FileSystem, SetAttributes, SetIdBits};
 use polymux_transport::wire::{AttrChange, Header};
 use polymux_types::{Errno, Ino};
 
@@ -27,18 +28,11 @@ const CAP_FSETID: u32 = 4;
 
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 
-/// What is left of the permission bits once the set-id bits are taken away; `None` where there is nothing to take.
-/// The set-group-id bit of a file that its group cannot execute goes with all who are not in that group.
-pub(crate) fn without_set_id(attributes: &Attributes, is_in_group: impl FnOnce() -> bool) -> Option<u32> {
-    if attributes.kind == FileKind::Directory {
-        return None;
-    }
-    let old = attributes.permissions;
-    let mut new = old & !libc::S_ISUID;
-    if old & libc::S_ISGID != 0 && (old & libc::S_IXGRP != 0 || !is_in_group()) {
-        new &= !libc::S_ISGID;
-    }
-    (new != old).then_some(new)
+/// The change that takes the set-id bits of a file away by the rules of Linux. A file whose group changes meanwhile counts as one of
+/// another group.
+pub(crate) fn set_id_change(header: &Header, attributes: &Attributes) -> SetIdBits {
+    let is_judged = attributes.permissions & libc::S_ISGID != 0;
+    SetIdBits::Clear { member_of: Some(attributes.gid).filter(|group| is_judged && is_in_group(header, *group)) }
 }
 
 /// Whether the thread of a request is in a group, or has the capability that counts as much. One that cannot be read (another
@@ -77,23 +71,19 @@ pub(crate) fn keeps_set_id(header: &Header, change: &AttrChange, old: &Attribute
     header.uid == 0 && old.uid == 0 && old.links == 0 && change.size.is_none() && change.uid.or(change.gid).is_some()
 }
 
-fn put(fs: &FileSystem, caller: &Caller, ino: Ino, permissions: u32) -> polymux_fs::Result<()> {
-    let change = SetAttributes { permissions: Some(permissions), ..SetAttributes::default() };
-    fs.set_attributes(caller, ino, &change).map(drop)
+fn clear(fs: &FileSystem, caller: &Caller, ino: Ino, set_id: SetIdBits) -> polymux_fs::Result<()> {
+    fs.set_attributes(caller, ino, &SetAttributes { set_id, ..SetAttributes::default() }).map(drop)
 }
 
-/// Takes the set-id bits of a file away whose writer announces himself; the answer carries the new mode.
+/// The change that takes the set-id bits of a file away whose writer announces himself; the answer carries the new mode.
 ///
 /// # Errors
 /// `EPERM`: the request comes from somebody who may not change the mode, and no writer is there.
-pub(crate) fn take_set_id_of_writer(fs: &FileSystem, header: &Header, ino: Ino) -> polymux_fs::Result<()> {
-    let caller = caller(header);
-    let attributes = fs.attributes(&caller, ino)?;
-    let Some(permissions) = without_set_id(&attributes, || is_in_group(header, attributes.gid)) else { return Ok(()) };
-    if header.uid != 0 && header.uid != attributes.uid && !fs.is_open_for_changes(ino) {
-        return Err(Errno::EPERM.into());
-    }
-    put(fs, &caller, ino, permissions)
+pub(crate) fn set_id_change_of_writer(fs: &FileSystem, header: &Header, ino: Ino) -> polymux_fs::Result<SetIdBits> {
+    let attributes = fs.attributes(&caller(header), ino)?;
+    let change = set_id_change(header, &attributes);
+    let is_allowed = header.uid == 0 || header.uid == attributes.uid || fs.is_open_for_changes(ino);
+    if attributes.loses_set_id(change) && !is_allowed { Err(Errno::EPERM.into()) } else { Ok(change) }
 }
 
 impl Adapter {
@@ -112,15 +102,15 @@ impl Adapter {
     /// Takes the set-id bits of a file away, before its data is changed by a request whose answer does not carry the new mode.
     pub(crate) fn take_set_id_unheard(&self, fs: &FileSystem, header: &Header, ino: Ino) -> polymux_fs::Result<()> {
         let caller = caller(header);
-        let left = || -> polymux_fs::Result<Option<u32>> {
+        let due = || -> polymux_fs::Result<Option<SetIdBits>> {
             let attributes = fs.attributes(&caller, ino)?;
-            Ok(without_set_id(&attributes, || is_in_group(header, attributes.gid)))
+            Ok(Some(set_id_change(header, &attributes)).filter(|change| attributes.loses_set_id(*change)))
         };
-        if left()?.is_none() {
+        if due()?.is_none() {
             return Ok(());
         }
         self.programs.remove_unheard(ino, || {
-            let removed = left()?.map_or(Ok(()), |left| put(fs, &caller, ino, left));
+            let removed = due()?.map_or(Ok(()), |change| clear(fs, &caller, ino, change));
             // Before anybody may execute the file again. Nothing waits for the kernel here: what it keeps is marked as outdated,
             // and no page is touched.
             self.device.expire_attributes(ino.get());
@@ -132,6 +122,7 @@ impl Adapter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polymux_fs::FileKind;
     use polymux_types::Timestamp;
 
     fn with(kind: FileKind, permissions: u32) -> Attributes {
@@ -151,23 +142,6 @@ mod tests {
             changed: time,
             born: time,
         }
-    }
-
-    #[test]
-    fn set_id_bits_go_by_the_rules_of_linux() {
-        for (old, of_member, of_others) in [
-            (0o4755, Some(0o755), Some(0o755)),
-            (0o6755, Some(0o755), Some(0o755)),
-            (0o2755, Some(0o755), Some(0o755)),
-            (0o2745, None, Some(0o745)),
-            (0o2767, None, Some(0o767)),
-            (0o6745, Some(0o2745), Some(0o745)),
-            (0o1777, None, None),
-        ] {
-            assert_eq!(without_set_id(&with(FileKind::Regular, old), || true), of_member, "{old:o}");
-            assert_eq!(without_set_id(&with(FileKind::Regular, old), || false), of_others, "{old:o}");
-        }
-        assert_eq!(without_set_id(&with(FileKind::Directory, 0o2777), || false), None);
     }
 
     #[test]

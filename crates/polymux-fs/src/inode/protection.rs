@@ -56,9 +56,9 @@ pub(crate) fn check_allocation(inode: &Inode, kind: AllocateKind) -> Result<()> 
     }
 }
 
-/// Before attributes change: of an append-only file both times may become those of now, as after an append.
+/// Before attributes change: of an append-only file both times may become those of now, as after an append, and set-id bits go with one.
 pub(crate) fn check_change(inode: &Inode, change: &SetAttributes) -> Result<()> {
-    let SetAttributes { permissions, uid, gid, size, accessed, modified, handle: _ } = change;
+    let SetAttributes { permissions, uid, gid, size, accessed, modified, handle: _, set_id: _ } = change;
     let is_touch = matches!((accessed, modified), (Some(SetTime::Now), Some(SetTime::Now)) | (None, None));
     let is_append = permissions.or(*uid).or(*gid).is_none() && size.is_none() && is_touch;
     if is_append { check_not_immutable(inode) } else { check_not_protected(inode) }

@@ -6,7 +6,7 @@ use polymux_types::{Errno, Ino, Timestamp};
 
 use super::privileges::{drop_set_id, drop_set_id_of_any_caller};
 use crate::access::{ACCESS_ACL, WRITE};
-use crate::attributes::{ATTRIBUTE_NO_ATIME, Attributes, SetAttributes, SetTime};
+use crate::attributes::{ATTRIBUTE_NO_ATIME, Attributes, SetAttributes, SetIdBits, SetTime, set_id_taken};
 use crate::caller::{Caller, Wait};
 use crate::core::{Core, Transaction};
 use crate::error::{ErrorKind, Result};
@@ -86,7 +86,8 @@ impl Core {
         if let Some(size) = change.size {
             self.set_size(caller, &inode, size, change)?;
         }
-        let changes_record = change.permissions.is_some()
+        let changes_record = change.set_id != SetIdBits::Keep
+            || change.permissions.is_some()
             || change.uid.is_some()
             || change.gid.is_some()
             || change.accessed.is_some()
@@ -267,6 +268,11 @@ fn apply(common: &mut Common, caller: &Caller, inode: &Inode, change: &SetAttrib
         if clears && !inode.is_directory() {
             common.permissions &= !libc::S_ISGID;
         }
+    }
+    if let SetIdBits::Clear { member_of } = change.set_id
+        && !inode.is_directory()
+    {
+        common.permissions &= !set_id_taken(common.permissions, || member_of == Some(common.gid));
     }
     if change.uid.is_some() || change.gid.is_some() {
         if caller.checks_permissions() && !inode.is_directory() {

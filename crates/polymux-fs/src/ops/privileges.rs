@@ -7,6 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::attributes::set_id_taken;
 use crate::caller::Caller;
 use crate::core::Core;
 use crate::error::Result;
@@ -51,9 +52,6 @@ pub(super) fn drop_set_id(common: &mut Common, caller: &Caller) {
 
 /// As [`drop_set_id`], for a change of owner, which takes the bits away from every caller.
 pub(super) fn drop_set_id_of_any_caller(common: &mut Common, caller: &Caller) {
-    common.permissions &= !libc::S_ISUID;
-    let is_kept = common.permissions & libc::S_IXGRP == 0 && (caller.is_privileged() || caller.is_in_group(common.gid));
-    if !is_kept {
-        common.permissions &= !libc::S_ISGID;
-    }
+    let is_member = || caller.is_privileged() || caller.is_in_group(common.gid);
+    common.permissions &= !set_id_taken(common.permissions, is_member);
 }

@@ -1,6 +1,6 @@
 //! Changing owner, mode and times, and the set-id bits that vanish when a file changes.
 
-use polymux_fs::{Caller, OpenOptions, SetAttributes, SetTime, WriteOrigin, XattrMode};
+use polymux_fs::{Caller, OpenOptions, SetAttributes, SetIdBits, SetTime, WriteOrigin, XattrMode};
 use polymux_types::{Errno, Ino, Timestamp};
 
 use super::*;
@@ -209,4 +209,46 @@ fn trusted_attributes_are_for_root() {
     put(&root()).expect("root may");
     assert_eq!(fs.xattr(&root(), ino, b"trusted.a").expect("root may"), b"v");
     assert_eq!(errno(fs.xattr(&owner(), ino, b"trusted.a")), Errno::ENODATA);
+}
+
+fn clear(group: Option<u32>) -> SetAttributes {
+    SetAttributes { set_id: SetIdBits::Clear { member_of: group }, ..SetAttributes::default() }
+}
+
+#[test]
+fn set_id_bits_are_cleared_by_the_rules_of_linux() {
+    let volume = volume();
+    let ino = file(&volume, "f", 0o644);
+    change(&volume, ino, group(GROUP));
+    for (old, of_member, of_others) in [
+        (0o4755, 0o755, 0o755),
+        (0o6755, 0o755, 0o755),
+        (0o2755, 0o755, 0o755),
+        (0o2745, 0o2745, 0o745),
+        (0o2767, 0o2767, 0o767),
+        (0o6745, 0o2745, 0o745),
+        (0o1777, 0o1777, 0o1777),
+    ] {
+        for (member_of, left) in [(Some(GROUP), of_member), (None, of_others), (Some(OTHER_GROUP), of_others)] {
+            change(&volume, ino, mode(old));
+            let before = volume.fs().attributes(&root(), ino).expect("it exists");
+            assert_eq!(before.loses_set_id(SetIdBits::Clear { member_of }), left != old, "{old:o}");
+            change(&volume, ino, clear(member_of));
+            assert_eq!(permissions_of(&volume, ino), left, "{old:o}");
+        }
+    }
+    let directory = directory(&volume, "d", 0o2777);
+    change(&volume, directory, clear(None));
+    assert_eq!(permissions_of(&volume, directory), 0o2777);
+}
+
+#[test]
+fn a_mode_given_while_set_id_bits_are_cleared_is_kept() {
+    let volume = volume();
+    let ino = file(&volume, "f", 0o4755);
+    // The writer was judged by the old mode, and somebody changes it before the bits go.
+    let judged = clear(Some(GROUP));
+    change(&volume, ino, mode(0o4700));
+    change(&volume, ino, judged);
+    assert_eq!(permissions_of(&volume, ino), 0o700);
 }
