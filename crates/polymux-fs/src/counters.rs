@@ -47,6 +47,8 @@ counters!(
     bytes_read,
     /// Reads that began anew because the mapping changed under them.
     read_retries,
+    /// Reads of several parts, of which the later ones were begun before the first one was waited for.
+    reads_of_parts,
     /// Reads that held the mapping because it kept changing.
     read_fallbacks,
     /// Writes to files.

@@ -115,3 +115,43 @@ fn what_a_stream_reads_was_begun_as_a_whole_before() {
         assert!(reads > 0, "{tier} has a part of it");
     }
 }
+
+/// The devices work side by side: the second one has begun when the first one is waited for.
+#[test]
+fn the_later_parts_of_a_read_are_begun_before_the_first_is_waited_for() {
+    let log: Arc<Mutex<Vec<(usize, Request)>>> = Arc::default();
+    struct Logged(usize, Arc<Mutex<Vec<(usize, Request)>>>);
+    impl Hook for Logged {
+        fn before_read_ahead(&self, _object: ObjectRef, offset: u64, length: u64) {
+            self.1.lock().push((self.0, Request::Begin(offset..offset + length)));
+        }
+
+        fn before_read(&self, _object: ObjectRef, offset: u64, length: usize) -> Verdict {
+            self.1.lock().push((self.0, Request::Read(offset..offset + length as u64)));
+            Verdict::Pass
+        }
+    }
+    let volume = Volume::wrapping(&[MIB / 2, 64 * MIB], |tier, inner| {
+        Arc::new(HookedTier::new(inner, Arc::new(Logged(tier, Arc::clone(&log)))))
+    });
+    let (ino, handle) = create(volume.fs(), "f");
+    let content = pattern(7, usize::try_from(MIB).expect("small"));
+    write_all(volume.fs(), handle, 0, &content).expect("written");
+    let on_fast = bytes_on(volume.fs(), ino, "fast");
+    assert!(on_fast > 0 && on_fast < MIB, "it lies on both tiers");
+    let before = counter(&volume, "reads_of_parts");
+    log.lock().clear();
+    assert_eq!(read_at(volume.fs(), handle, 0, content.len()).expect("read"), content);
+    let asked: Vec<_> = std::mem::take(&mut *log.lock());
+    assert_eq!(asked.first(), Some(&(1, Request::Begin(on_fast..MIB))), "{asked:?}");
+    assert!(asked.contains(&(0, Request::Read(0..on_fast))) && asked.contains(&(1, Request::Read(on_fast..MIB))));
+    assert_eq!(counter(&volume, "reads_of_parts"), before + 1);
+    log.lock().clear();
+    read_at(volume.fs(), handle, 0, 4096).expect("read");
+    assert!(!log.lock().iter().any(|(_, request)| matches!(request, Request::Begin(_))), "one part is only read");
+}
+
+fn counter(volume: &Volume, name: &str) -> u64 {
+    let counters = volume.fs().status().expect("told").counters;
+    counters.into_iter().find(|(of, _)| *of == name).map_or(0, |(_, count)| count)
+}

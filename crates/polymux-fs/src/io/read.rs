@@ -1,8 +1,8 @@
-//! Optimistic reads across tiers.
+//! Optimistic reads across tiers. The parts of one read are on their way at the same time.
 
 use std::sync::atomic::Ordering;
 
-use polymux_tier::{TierError, Wait};
+use polymux_tier::{Guarantee, TierError, Wait};
 use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
 
 use super::{block_after, block_of, start_of};
@@ -20,6 +20,9 @@ const ATTEMPTS_MAX: u32 = 8;
 
 /// Reads up to here are not part of a stream: the kernel reads more ahead of one.
 pub(super) const SINGLE_READ_MAX: usize = 8 << 10;
+
+/// Parts of one read that are begun before the first one is waited for.
+const PARTS_BEGUN_MAX: usize = 64;
 
 /// Who has the bytes after a read, so that they are in memory once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +156,9 @@ impl Core {
     }
 
     fn carry_out_read(&self, plan: &Plan, offset: u64, buffer: &mut [u8], how: How) -> Result<usize> {
+        if how.wait == Wait::Allowed {
+            self.begin_later_parts(plan, offset, how.keeper);
+        }
         let mut filled = 0;
         for (run, entry) in &plan.parts {
             let start = offset.max(start_of(run.start));
@@ -169,6 +175,32 @@ impl Core {
             self.drop_behind(plan, offset);
         }
         Ok(filled)
+    }
+
+    /// Lets the devices of all parts of a read work at once: what comes behind the first part begins its way into memory before that is
+    /// waited for. A hint to each tier, which costs far less than a thread; what fails, fails where the part is read.
+    fn begin_later_parts(&self, plan: &Plan, offset: u64, keeper: Keeper) {
+        let owned = plan.parts.iter().filter_map(|(run, entry)| Some((run, entry.as_ref()?)));
+        let mut later = owned.skip(1).take(PARTS_BEGUN_MAX).peekable();
+        if later.peek().is_none() {
+            return;
+        }
+        let mut has_begun = false;
+        for (run, entry) in later {
+            let (start, end) = (offset.max(start_of(run.start)), plan.end.min(start_of(run.end)));
+            let Ok(handle) = self.tiers.by_id(entry.tier) else { continue };
+            let Some(tier) = handle.present().filter(|_| !handle.is_silent()) else { continue };
+            // Memory has no latency, and of short reads for the kernel nothing is to stay behind.
+            let is_worth_it = tier.capabilities().guarantee != Guarantee::Volatile
+                && (keeper == Keeper::Tier || end - start > SINGLE_READ_MAX as u64);
+            if is_worth_it {
+                tier.read_ahead(reference_of(entry), start, end - start);
+                has_begun = true;
+            }
+        }
+        if has_begun {
+            Counters::count(&self.counters.reads_of_parts);
+        }
     }
 
     fn who_reads_ahead(&self, layout: &Layout) -> Ahead {
