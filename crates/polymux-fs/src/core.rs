@@ -150,6 +150,11 @@ pub(crate) struct Core {
 pub(crate) struct KnownDamage {
     /// Files that had some when they were looked at; they may be whole again.
     pub(crate) files: std::collections::BTreeSet<Ino>,
+    /// Those that still had some at the last look, which goes through `files` in turns and is at `checked_up_to`.
+    pub(crate) confirmed: std::collections::BTreeSet<Ino>,
+    pub(crate) checked_up_to: u64,
+    /// Inodes whose records cannot be read.
+    pub(crate) unreadable: std::collections::BTreeSet<Ino>,
     /// Number of the last inode that was looked at.
     pub(crate) looked_up_to: u64,
     /// All were.
@@ -326,9 +331,12 @@ impl Core {
         self.options.access == Access::ReadOnly
     }
 
-    /// Fails on a read-only mount.
+    /// Fails on a read-only mount, and where the metadata store stopped: what changes would never be on record.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.is_read_only() { Err(Errno::EROFS.into()) } else { Ok(()) }
+        if self.is_read_only() {
+            return Err(Errno::EROFS.into());
+        }
+        self.metadata.stopped().map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// The inode of a number; ENOENT where there is none (a stale reference).

@@ -67,6 +67,7 @@ impl Error {
             ErrorKind::Posix(errno) => *errno,
             ErrorKind::WouldBlock => Errno::EAGAIN,
             ErrorKind::NoSpace | ErrorKind::Store(StoreError::NoSpace) => Errno::ENOSPC,
+            ErrorKind::Store(StoreError::ReadOnly(_)) => Errno::EROFS,
             ErrorKind::Tier { source, .. } => errno_of_tier(source),
             ErrorKind::TierMissing(_) | ErrorKind::Damaged(_) | ErrorKind::Store(_) | ErrorKind::Corrupted { .. } => {
                 Errno::EIO
@@ -80,8 +81,10 @@ impl Error {
         match self.kind.as_ref() {
             ErrorKind::Posix(_) | ErrorKind::WouldBlock => None,
             ErrorKind::NoSpace | ErrorKind::TierMissing(_) => Some(log::Level::Debug),
-            // The tier says it once for all of them.
-            ErrorKind::Tier { source: TierError::NotAnswering, .. } => Some(log::Level::Debug),
+            // The tier, or the store, says it once for all of them.
+            ErrorKind::Tier { source: TierError::NotAnswering, .. } | ErrorKind::Store(StoreError::ReadOnly(_)) => {
+                Some(log::Level::Debug)
+            }
             ErrorKind::Tier { source, .. } if source.is_out_of_room() => Some(log::Level::Debug),
             ErrorKind::Tier { source: TierError::Unsupported(_) | TierError::FileTooLarge, .. } => None,
             ErrorKind::Tier { .. } | ErrorKind::Damaged(_) | ErrorKind::Store(StoreError::NoSpace) => {

@@ -94,7 +94,7 @@ impl Core {
                 continue;
             }
             let Some(space) = tier.space() else { continue };
-            if space.objects_free == 0 {
+            if !tier.takes_objects(&space) {
                 continue;
             }
             facts.offer(self.fill_of(tier, &space));

@@ -42,6 +42,8 @@ pub struct TierStatus {
     pub name: String,
     /// State.
     pub state: TierState,
+    /// Why not everything can be done on it although it is in service, in words.
+    pub shortage: Option<String>,
     /// Room; `None` while the tier cannot say.
     pub space: Option<Space>,
     /// Bytes kept free of new data.
@@ -238,6 +240,8 @@ pub struct DamagedFiles {
     pub listed: Vec<(Ino, Option<Vec<u8>>)>,
     /// All files of the volume were looked at. Each look goes on where the last one ended.
     pub is_complete: bool,
+    /// The first inodes whose records cannot be read: what they lost is not known.
+    pub unreadable: Vec<Ino>,
 }
 
 /// A file that loses bytes with a tier.

@@ -4,9 +4,9 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use common::{StoreHook, Volume, create, pattern, read_whole, read_write, write_all};
+use common::{StoreHook, Volume, create, errno, pattern, read_whole, read_write, write_all};
 use polymux_fs::{Caller, FileSystem, SetAttributes, SyncKind, WriteOrigin, check_records};
 use polymux_meta::{Batch, StoreError};
 use polymux_types::{Errno, Ino};
@@ -132,4 +132,45 @@ fn a_file_that_moves_on_to_the_next_tier_stays_whole_where_the_store_refuses() {
         volume.crash();
         assert!(read_whole(volume.fs(), ino).expect("read") == data, "commit {commit}: after a crash");
     }
+}
+
+/// A store whose file system turns read-only.
+struct TurnsReadOnly(AtomicBool);
+
+impl StoreHook for TurnsReadOnly {
+    fn before_commit(&self, _batch: &Batch) -> Result<(), StoreError> {
+        self.stopped().map_or(Ok(()), Err)
+    }
+
+    fn stopped(&self) -> Option<StoreError> {
+        self.0.load(Ordering::Acquire).then(|| StoreError::ReadOnly("a test".to_owned()))
+    }
+}
+
+#[test]
+fn with_a_read_only_store_everything_is_read_and_each_change_is_refused_as_one() {
+    let mut volume = Volume::new(&[16 << 20, 16 << 20]);
+    let hook = Arc::new(TurnsReadOnly(AtomicBool::new(false)));
+    volume.metadata_tier = Some("fast".to_owned());
+    volume.hook_store(Arc::clone(&hook) as _);
+    let fs = volume.fs();
+    let (small, handle) = create(fs, "inline");
+    write_all(fs, handle, 0, b"a few bytes").expect("there is room");
+    let (large, other) = create(fs, "large");
+    write_all(fs, other, 0, &pattern(3, 200_000)).expect("there is room");
+    hook.0.store(true, Ordering::Release);
+    assert_eq!(read_whole(fs, small).expect("what is in memory is read"), b"a few bytes");
+    assert_eq!(read_whole(fs, large).expect("bytes of tiers are read"), pattern(3, 200_000));
+    let root = Caller::root();
+    let changes = [
+        errno(fs.write(&root, handle, 0, b"x", WriteOrigin::Call)),
+        errno(fs.write(&root, other, 0, b"x", WriteOrigin::Call)),
+        errno(fs.unlink(&root, Ino::ROOT, b"inline")),
+        errno(fs.make_directory(&root, Ino::ROOT, b"new", 0o755)),
+    ];
+    assert_eq!(changes, [Errno::EROFS; 4]);
+    let tiers = fs.status().expect("status answers").tiers;
+    let why = tiers[0].shortage.clone().expect("it is told");
+    assert!(why.contains("read-only") && why.contains("mounted again"), "{why}");
+    assert_eq!(tiers[1].shortage, None);
 }

@@ -6,7 +6,11 @@
 //! * Operations that make metadata grow are refused while any of it is missing or nothing else is free
 //!   ([`Room::Ballast`]); those that free room go on, because what they log has its place in the log already, and what
 //!   they write to tables comes out of the ballast.
+//! * Where the file system counts its inodes, empty files (`spare.N`) hold some of them in the same way: each table is a file
+//!   of its own. Metadata may grow while at least half of them are held, so that files are made on other tiers although this
+//!   file system has no inode left.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -26,8 +30,22 @@ const FREE_MIN_DIVISOR: u64 = 128;
 /// What `statfs` calls ext4.
 const EXT4_MAGIC: rustix::fs::FsWord = 0xef53;
 
+/// Files that hold an inode each,
+pub(crate) const SPARES: u32 = 64;
+/// of which so many are kept for what removals write to tables.
+const SPARES_KEPT: u32 = SPARES / 2;
+/// Files that may be made while a memtable is written or tables are merged: some in each partition.
+const INODES_PER_WRITE: u64 = 16;
+
 /// The ballast is given back in pieces of this many bytes.
 const PIECE: u64 = 1024 * 1024;
+
+/// Inodes that are held, by the numbers of their files.
+#[derive(Debug, Default)]
+struct Spares {
+    held: BTreeSet<u32>,
+    wanted: u32,
+}
 
 /// The reserved room of a store.
 pub(crate) struct Ballast {
@@ -39,6 +57,8 @@ pub(crate) struct Ballast {
     free_min: u64,
     /// Bytes that it holds.
     held: Mutex<u64>,
+    /// Names of files that hold an inode each; empty where the file system does not count its inodes.
+    spares: Mutex<Spares>,
     short: AtomicBool,
     stuck: AtomicBool,
 }
@@ -54,7 +74,10 @@ impl Ballast {
         let directory = path.parent().expect("the ballast lies in the directory of its store").to_owned();
         let space = rustix::fs::statvfs(&directory).map_err(|error| failed(error.into()))?;
         let free_min = FREE_MIN.min(space.f_blocks * space.f_frsize / FREE_MIN_DIVISOR);
+        let wanted = if bytes > 0 && space.f_files > 0 { SPARES } else { 0 };
+        let held_spares = (0..wanted).filter(|number| spare_path(&directory, *number).exists()).collect();
         let ballast = Self {
+            spares: Mutex::new(Spares { held: held_spares, wanted }),
             directory,
             file,
             bytes,
@@ -82,10 +105,26 @@ impl Ballast {
         (*self.held.lock(), self.bytes)
     }
 
-    /// Tables could not be written.
+    /// Tables could not be written, although all of the ballast was given up.
     pub(crate) fn note_full(&self) {
         self.stuck.store(true, Ordering::Release);
         self.short.store(true, Ordering::Release);
+    }
+
+    /// Tables could not be merged. They are still written, so that who waits for that goes on waiting.
+    pub(crate) fn note_short(&self) {
+        self.short.store(true, Ordering::Release);
+    }
+
+    /// Tables were written.
+    pub(crate) fn note_written(&self) {
+        self.stuck.store(false, Ordering::Release);
+    }
+
+    /// Inodes held, and how many should be.
+    pub(crate) fn spare_inodes(&self) -> (u32, u32) {
+        let spares = self.spares.lock();
+        (u32::try_from(spares.held.len()).unwrap_or(u32::MAX), spares.wanted)
     }
 
     /// Looks at the file system: takes back what is missing where it can, and notes whether there is room.
@@ -101,7 +140,7 @@ impl Ballast {
                 Err(error) => return Err(self.failed(&error)),
             }
         }
-        let short = *held < self.bytes || free < self.free_min;
+        let short = *held < self.bytes || free < self.free_min || self.look_at_inodes()?;
         if short && !self.short.swap(true, Ordering::AcqRel) {
             log::warn!("{}: no room for metadata beside the ballast; nothing may grow", self.directory.display());
         }
@@ -112,22 +151,67 @@ impl Ballast {
         Ok(())
     }
 
+    /// Takes back what is missing of the spare inodes as far as there are any. Returns whether too few are held.
+    fn look_at_inodes(&self) -> Result<bool, StoreError> {
+        let mut spares = self.spares.lock();
+        let missing: Vec<u32> = (0..spares.wanted).filter(|number| !spares.held.contains(number)).collect();
+        for number in missing {
+            match OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(self.spare(number)) {
+                Ok(_) => spares.held.insert(number),
+                Err(error) if is_full(&error) => break,
+                Err(error) => return Err(self.failed(&error)),
+            };
+        }
+        Ok((spares.held.len() as u64) < u64::from(SPARES_KEPT.min(spares.wanted)))
+    }
+
+    /// Sees to it that as many inodes are free as a table and what belongs to it need, out of the spare ones where need be.
+    pub(crate) fn make_inodes(&self) -> Result<(), StoreError> {
+        if self.spares.lock().wanted == 0 {
+            return Ok(());
+        }
+        let space = rustix::fs::statvfs(&self.directory).map_err(|error| self.failed(&error.into()))?;
+        self.give_up_inodes(INODES_PER_WRITE.saturating_sub(space.f_ffree)).map(drop)
+    }
+
+    fn spare(&self, number: u32) -> PathBuf {
+        spare_path(&self.directory, number)
+    }
+
     /// Sees to it that so many bytes are free, out of the ballast where need be. Returns whether they are.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<bool, StoreError> {
-        let file = &self.file;
-        let mut held = self.held.lock();
+        self.make_inodes()?;
         let free = self.free()?;
-        if free >= bytes {
-            return Ok(true);
-        }
-        let given = (bytes - free).next_multiple_of(PIECE).min(*held);
+        let given = if free < bytes { self.give_up_bytes(bytes - free)? } else { 0 };
+        Ok(free + given >= bytes)
+    }
+
+    /// Gives up so many bytes, and inodes for a table, whatever is free: somebody else took what was. Returns whether there was
+    /// anything left to give.
+    pub(crate) fn give_up(&self, bytes: u64) -> Result<bool, StoreError> {
+        let inodes = self.give_up_inodes(INODES_PER_WRITE)?;
+        Ok(self.give_up_bytes(bytes)? > 0 || inodes > 0)
+    }
+
+    fn give_up_bytes(&self, bytes: u64) -> Result<u64, StoreError> {
+        let mut held = self.held.lock();
+        let given = bytes.next_multiple_of(PIECE).min(*held);
         if given > 0 {
             self.short.store(true, Ordering::Release);
             log::warn!("{}: {given} bytes of the ballast are given up to write metadata", self.directory.display());
-            file.set_len(*held - given).map_err(|error| self.failed(&error))?;
+            self.file.set_len(*held - given).map_err(|error| self.failed(&error))?;
             *held -= given;
         }
-        Ok(free + given >= bytes)
+        Ok(given)
+    }
+
+    fn give_up_inodes(&self, count: u64) -> Result<u64, StoreError> {
+        let mut spares = self.spares.lock();
+        for given in 0..count {
+            let Some(number) = spares.held.pop_last() else { return Ok(given) };
+            std::fs::remove_file(self.spare(number)).map_err(|error| self.failed(&error))?;
+        }
+        Ok(count)
     }
 
     /// Bytes free for us on the file system: for root, what ext4 keeps for root as well, which programs cannot fill through files
@@ -147,8 +231,16 @@ impl Ballast {
     }
 
     fn failed(&self, error: &std::io::Error) -> StoreError {
-        StoreError::Io(format!("{}: the ballast: {error}", self.directory.display()))
+        StoreError::of_write(&format!("{}: the ballast", self.directory.display()), error)
     }
+}
+
+fn spare_path(directory: &Path, number: u32) -> PathBuf {
+    directory.join(format!("spare.{number}"))
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }
 
 /// Allocates the blocks from `from` to `to`; with zeros where the file system cannot reserve.

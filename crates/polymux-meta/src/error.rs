@@ -6,6 +6,9 @@ pub enum StoreError {
     /// An earlier write failed, so what is on the medium is not known. Unmount and mount again.
     #[error("the metadata store stopped after an earlier error: {0}")]
     Poisoned(String),
+    /// The file system below takes no changes, or takes none any more: nothing is written from now on. What is there is read.
+    #[error("the file system of the metadata is read-only: {0}")]
+    ReadOnly(String),
     /// The medium has no room.
     #[error("no space left for metadata")]
     NoSpace,
@@ -24,4 +27,12 @@ pub enum StoreError {
     /// What was read is not what was written.
     #[error("the metadata store is damaged: {0}")]
     Corrupted(String),
+}
+
+impl StoreError {
+    /// What an error of a write means, said in the words of what was being done.
+    pub(crate) fn of_write(doing: &str, error: &std::io::Error) -> Self {
+        let words = format!("{doing}: {error}");
+        if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem { Self::ReadOnly(words) } else { Self::Io(words) }
+    }
 }

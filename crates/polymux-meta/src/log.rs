@@ -194,7 +194,7 @@ impl Log {
         let offset = HEADER_LENGTH + low % header.ring_length;
         medium.read(offset, &mut block).map_err(|error| StoreError::Io(format!("reading the log: {error}")))?;
         // A process that was killed may have written what it never flushed, and replay found it.
-        medium.flush().map_err(|error| StoreError::Io(format!("flushing the log: {error}")))?;
+        medium.flush().map_err(|error| StoreError::of_write("flushing the log", &error))?;
         write_header(&*medium, &header)?;
         let window = match window {
             WindowMemory::Plain { length } => Window::new(length.min(header.ring_length)),
@@ -250,7 +250,7 @@ impl Log {
     /// Fails once a write has failed.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         match self.poison.get() {
-            Some(StoreError::Poisoned(reason)) => Err(StoreError::Poisoned(reason.clone())),
+            Some(stays @ (StoreError::Poisoned(_) | StoreError::ReadOnly(_))) => Err(stays.clone()),
             Some(error) => Err(StoreError::Poisoned(error.to_string())),
             None => Ok(()),
         }
@@ -258,7 +258,9 @@ impl Log {
 
     /// Stops the log for good. The first reason is the one that explains the others. The caller holds no lock of it.
     pub(crate) fn poison(&self, error: StoreError) -> StoreError {
-        let _ = self.poison.set(error.clone());
+        if self.poison.set(error.clone()).is_ok() {
+            log::error!("metadata takes no more changes until the volume is mounted again: {error}");
+        }
         // Each under its lock, so that nobody is between its check and its wait.
         drop(self.header.lock());
         self.room.notify_all();
@@ -421,7 +423,7 @@ pub(crate) fn write_header(medium: &dyn LogMedium, header: &LogHeader) -> Result
     let offset = header.offset();
     medium
         .write_durable(offset, block.as_slice())
-        .map_err(|error| StoreError::Io(format!("writing the header of the log: {error}")))
+        .map_err(|error| StoreError::of_write("writing the header of the log", &error))
 }
 
 #[cfg(all(test, shuttle))]

@@ -282,6 +282,10 @@ impl MetadataStore for LogStore {
         }
     }
 
+    fn stopped(&self) -> Option<StoreError> {
+        self.inner.log.check().err()
+    }
+
     fn room(&self) -> Room {
         self.inner.ballast.room()
     }

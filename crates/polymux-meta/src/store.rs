@@ -97,6 +97,11 @@ pub trait MetadataStore: Send + Sync {
     /// What the process that died left behind is taken up by now, all of it: nobody will ask again.
     fn survivors_are_taken_up(&self) {}
 
+    /// Why nothing can be committed any more, where an error stopped the store.
+    fn stopped(&self) -> Option<StoreError> {
+        None
+    }
+
     /// Whether metadata may grow.
     fn room(&self) -> Room {
         Room::Plenty

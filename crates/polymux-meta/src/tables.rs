@@ -198,7 +198,7 @@ fn error_of(error: &lsm_tree::Error) -> StoreError {
     match error {
         lsm_tree::Error::Io(error) => match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => StoreError::NoSpace,
-            _ => StoreError::Io(format!("a table of the metadata store: {error}")),
+            _ => StoreError::of_write("a table of the metadata store", error),
         },
         lsm_tree::Error::InvalidVersion(version) => {
             StoreError::Open(format!("a table of the metadata store has format version {version}"))

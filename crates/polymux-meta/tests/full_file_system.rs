@@ -15,11 +15,13 @@ struct SmallFileSystem(tempfile::TempDir);
 
 impl SmallFileSystem {
     fn mount() -> Option<Self> {
+        Self::mount_with("size=48m")
+    }
+
+    fn mount_with(options: &str) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
-        let status = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=48m", "polymux-test"])
-            .arg(directory.path())
-            .status();
+        let status =
+            Command::new("mount").args(["-t", "tmpfs", "-o", options, "polymux-test"]).arg(directory.path()).status();
         match status {
             Ok(status) if status.success() => Some(Self(directory)),
             _ => {
@@ -167,4 +169,91 @@ fn growth_in_a_file_system_without_any_room_ends_in_no_space_and_loses_nothing()
     work(&store, Workers::Manual);
     put(&store, written).unwrap();
     assert_eq!(store.room(), Room::Plenty);
+}
+
+/// Takes every inode that there is. Returns the files that hold them.
+fn take_all_inodes(place: &SmallFileSystem, name: &str) -> Vec<PathBuf> {
+    let mut taken = Vec::new();
+    loop {
+        let path = place.path().join(format!("{name} {}", taken.len()));
+        match std::fs::File::create_new(&path) {
+            Ok(_) => taken.push(path),
+            Err(error) if error.kind() == std::io::ErrorKind::StorageFull => return taken,
+            Err(error) => panic!("no inode can be taken: {error}"),
+        }
+    }
+}
+
+#[test]
+fn metadata_grows_and_shrinks_in_a_file_system_without_inodes() {
+    for workers in [Workers::Manual, Workers::Threads] {
+        let Some(place) = SmallFileSystem::mount_with("size=48m,nr_inodes=400") else { return };
+        let path = place.path().join("meta");
+        let store = LogStore::open(&path, &options(OpenMode::CreateNew, workers)).unwrap();
+        let taken = take_all_inodes(&place, "somebody else's");
+        // Several times what the log holds: tables are written.
+        let count = 20_000;
+        for number in 0..count {
+            put(&store, number).unwrap();
+        }
+        work(&store, workers);
+        assert_eq!(store.room(), Room::Plenty, "there are bytes, and inodes are kept: {:?}", store.report());
+        // Whatever was given back is taken by somebody, again and again: growth ends before removal does.
+        let mut more = Vec::new();
+        let mut round = 0;
+        while store.room() == Room::Plenty {
+            more.extend(take_all_inodes(&place, &format!("round {round}")));
+            for number in 0..4_000 {
+                put(&store, count + number).unwrap();
+            }
+            work(&store, workers);
+            round += 1;
+            assert!(round < 1_000, "growth is never refused: {:?}", store.report());
+            if round == 20 {
+                break;
+            }
+        }
+        for number in 0..count + 4_000 {
+            delete(&store, number).unwrap();
+        }
+        store.sync(store.committed()).unwrap();
+        store.close().unwrap();
+        let store = LogStore::open(&path, &options(OpenMode::Existing, workers)).unwrap();
+        assert_eq!(store.range(&[0], &[0xff], usize::MAX).unwrap(), []);
+        for path in taken.iter().chain(&more) {
+            std::fs::remove_file(path).unwrap();
+        }
+        work(&store, workers);
+        let (held, wanted) = store.report().spare_inodes;
+        assert_eq!((held, store.room()), (wanted, Room::Plenty), "the inodes are held again");
+    }
+}
+
+#[test]
+fn removals_go_on_when_somebody_takes_what_the_ballast_gives_up() {
+    for workers in [Workers::Manual, Workers::Threads] {
+        let Some(place) = SmallFileSystem::mount() else { return };
+        let store = LogStore::open(&place.path().join("meta"), &options(OpenMode::CreateNew, workers)).unwrap();
+        let count = 20_000_u64;
+        for number in 0..count {
+            put(&store, number).unwrap();
+        }
+        work(&store, workers);
+        place.fill();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let gone = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Two pieces of the eight, each in the moment in which it is given up.
+                let mut file = std::fs::OpenOptions::new().append(true).open(place.filler()).unwrap();
+                let mut left = 4 * MEBIBYTE;
+                while left > 0 && !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    left -= file.write(&[1; 65_536]).map_or(0, |written| written as u64).min(left);
+                }
+            });
+            let gone = (0..count).try_for_each(|number| delete(&store, number));
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            gone
+        });
+        assert_eq!(gone, Ok(()), "{:?}", store.report());
+    }
 }

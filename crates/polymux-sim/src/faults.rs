@@ -78,6 +78,8 @@ pub(crate) struct Faults {
     next: HashMap<OperationKind, (u64, TierError)>,
     /// Bytes that may still be taken.
     pub(crate) room: Option<u64>,
+    /// Objects that may still be made.
+    pub(crate) objects: Option<u64>,
     /// Every so manieth write is dropped.
     pub(crate) drop_period: Option<u64>,
     pub(crate) writes_seen: u64,

@@ -112,6 +112,11 @@ impl FaultyTier {
         faults.strike(kind).map_or(Ok(()), Err)
     }
 
+    /// Limits the objects that may be made from now on, as a file system with few inodes does; `None` lifts the limit.
+    pub fn objects(&self, count: Option<u64>) {
+        self.faults.lock().objects = count;
+    }
+
     /// Runs a change of an object and takes the room that it took from the limit.
     fn charged<T>(&self, object: ObjectRef, change: impl FnOnce() -> Result<T, TierError>) -> Result<T, TierError> {
         let before = self.inner.stat(object)?.allocated;
@@ -169,12 +174,22 @@ impl Tier for FaultyTier {
         if let Some(room) = self.faults.lock().room {
             space.free = space.free.min(room);
         }
+        if let Some(objects) = self.faults.lock().objects {
+            space.objects_free = space.objects_free.min(objects);
+        }
         Ok(space)
     }
 
     fn create(&self, object: ObjectRef) -> Result<(), TierError> {
         self.check(OperationKind::Create)?;
-        self.inner.create(object)
+        if self.faults.lock().objects == Some(0) {
+            return Err(TierError::NoSpace);
+        }
+        self.inner.create(object)?;
+        if let Some(objects) = self.faults.lock().objects.as_mut() {
+            *objects = objects.saturating_sub(1);
+        }
+        Ok(())
     }
 
     fn remove(&self, object: ObjectRef) -> Result<(), TierError> {

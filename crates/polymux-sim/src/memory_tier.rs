@@ -83,6 +83,7 @@ impl MemoryTier {
             timestamp_granularity_ns: 1,
             overwrite: OverwriteStyle::InPlace,
             is_limited: false,
+            is_assumed: false,
             rotation: Rotation::NonRotational,
             device: DEVICE_NEXT.fetch_add(1, Ordering::Relaxed),
         };

@@ -512,6 +512,10 @@ impl MetadataStore for RecordingStore {
         self.inner.abandon_copy(raised)
     }
 
+    fn stopped(&self) -> Option<StoreError> {
+        self.inner.stopped()
+    }
+
     fn room(&self) -> Room {
         self.inner.room()
     }

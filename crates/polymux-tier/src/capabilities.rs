@@ -71,6 +71,9 @@ pub struct Capabilities {
     pub overwrite: OverwriteStyle,
     /// No more than a configured capacity is taken of the file system: what is written past the tier is not seen to keep to that.
     pub is_limited: bool,
+    /// Nothing could be tried out, because the file system had no room for a file: the facts are those of any file system of this
+    /// name, with the least that may be counted on where they differ.
+    pub is_assumed: bool,
     /// Whether its device seeks.
     pub rotation: Rotation,
     /// Device number of the file system: tiers that share it are counted once.

@@ -105,7 +105,11 @@ pub struct PosixTier {
     own_directory: OwnedFd,
     /// `TIER/.polymux/objects`.
     objects: OwnedFd,
-    capabilities: Capabilities,
+    /// As they were found when the tier was opened,
+    capabilities_at_open: Capabilities,
+    /// and later, where they had to be assumed then.
+    probed_later: OnceLock<Capabilities>,
+    probe_turn: Mutex<()>,
     descriptors: DescriptorCache,
     counters: Counters,
     /// Bytes that objects take; meaningful with a capacity limit only.
@@ -164,6 +168,13 @@ impl PosixTier {
         let objects = directory::open(&path.join(OWN_DIRECTORY).join("objects"))?;
         let mut capabilities = probe::probe(&own_directory, options.access)?;
         capabilities.is_limited = options.capacity.is_some();
+        if capabilities.is_assumed {
+            log::warn!(
+                "tier `{}`: its file system has no room for a file, and was not tried out: what every {} can do is assumed",
+                options.name,
+                capabilities.file_system
+            );
+        }
         let read_ahead_piece = read_ahead::piece_bytes(&objects);
         let descriptors_max = directory::descriptors_allowed(options.descriptors_max);
         let descriptors = DescriptorCache::new(descriptors_max);
@@ -172,7 +183,9 @@ impl PosixTier {
             options,
             own_directory,
             objects,
-            capabilities,
+            capabilities_at_open: capabilities,
+            probed_later: OnceLock::new(),
+            probe_turn: Mutex::new(()),
             descriptors,
             counters: Counters::default(),
             bytes_used: AtomicU64::new(0),

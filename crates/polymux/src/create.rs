@@ -218,6 +218,7 @@ mod tests {
         let tier = PosixTier::prepare(directory.path(), PosixTierOptions::new("tier")).unwrap();
         let tier_on = |device, rotation, guarantee| Capabilities {
             device,
+            is_assumed: false,
             rotation,
             guarantee,
             sparse: true,

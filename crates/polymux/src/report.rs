@@ -135,7 +135,7 @@ fn tier_report(config: &VolumeConfig, tier: &TierStatus) -> TierReport {
         name: tier.name.clone(),
         path: configured.map_or_else(String::new, |configured| configured.path.display().to_string()),
         state: state.to_owned(),
-        reason,
+        reason: reasons_in_words(reason, tier.shortage.clone()),
         file_system: tier.capabilities.as_ref().map(|capabilities| capabilities.file_system.clone()),
         guarantee: tier.capabilities.as_ref().map(|capabilities| capabilities.guarantee.to_string()),
         capacity: configured.and_then(|configured| configured.capacity).map(|capacity| capacity.0.0),
@@ -176,6 +176,13 @@ fn lane_report(lane: &polymux_fs::LaneReport) -> LaneReport {
         service_us: lane.service_us,
         is_saturated: lane.is_saturated,
         delivered_bytes: lane.delivered_bytes,
+    }
+}
+
+fn reasons_in_words(state: Option<String>, shortage: Option<String>) -> Option<String> {
+    match (state, shortage) {
+        (Some(state), Some(shortage)) => Some(format!("{state}; {shortage}")),
+        (state, shortage) => state.or(shortage),
     }
 }
 

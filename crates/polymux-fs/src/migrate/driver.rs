@@ -46,7 +46,7 @@ const ROOM_APPEARED_BYTES: u64 = 64 * 1024 * 1024;
 impl Core {
     /// Carries out one batch of moves; see [`crate::FileSystem::move_step`].
     pub(crate) fn move_step(&self) -> Progress {
-        if self.is_read_only() || self.unmounted.load(Ordering::Acquire) {
+        if self.check_writable().is_err() || self.unmounted.load(Ordering::Acquire) {
             return Progress::Idle;
         }
         let gate = self.gate.state(self.minute_of_week());
@@ -223,7 +223,7 @@ impl Core {
 
     /// Part of each background step: new jobs, and those that an event wakes.
     pub(crate) fn plan_step(&self) -> Progress {
-        if self.is_read_only() || self.unmounted.load(Ordering::Acquire) {
+        if self.check_writable().is_err() || self.unmounted.load(Ordering::Acquire) {
             return Progress::Idle;
         }
         let woken = self.wake_movers();

@@ -57,7 +57,7 @@ impl Core {
 
     fn tiers_out(&self) -> Vec<(String, String)> {
         let reason = |handle: &std::sync::Arc<crate::space::TierHandle>| match handle.state() {
-            TierState::Online => None,
+            TierState::Online => self.shortage_of(handle).map(|why| (handle.name.clone(), why)),
             TierState::Failing(why) | TierState::NotAnswering(why) | TierState::Missing(why) => {
                 Some((handle.name.clone(), why))
             }

@@ -29,7 +29,7 @@ const FILES_AT_UNMOUNT: usize = 16_384;
 impl Core {
     /// Whether there is background work at all.
     fn works_in_background(&self) -> bool {
-        !self.is_read_only() && !self.unmounted.load(Ordering::Acquire)
+        self.check_writable().is_ok() && !self.unmounted.load(Ordering::Acquire)
     }
 
     /// The part of a round of background work that needs no tier: nothing that a tier does keeps it from going on.

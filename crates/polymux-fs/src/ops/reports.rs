@@ -44,6 +44,16 @@ impl Core {
         if is_short { Err(Errno::ENOSPC.into()) } else { Ok(()) }
     }
 
+    /// Why no new data comes to a tier that is in service, or nothing at all can be changed.
+    pub(crate) fn shortage_of(&self, tier: &TierHandle) -> Option<String> {
+        match self.metadata.stopped().filter(|_| tier.holds_metadata()) {
+            Some(why) => {
+                Some(format!("{why}: files are read, and nothing is changed until the volume is mounted again"))
+            }
+            None => tier.shortage(self.metadata.room()),
+        }
+    }
+
     pub(crate) fn status(&self) -> VolumeStatus {
         let tiers: Vec<TierStatus> = self
             .tiers
@@ -55,6 +65,7 @@ impl Core {
                     id: tier.id,
                     name: tier.name.clone(),
                     state: tier.state(),
+                    shortage: self.shortage_of(tier).or_else(|| tier.assumption()),
                     space,
                     reserve: space.map_or(0, |space| tier.reserve_of(&space)),
                     capabilities: tier.present().map(|tier| tier.capabilities().clone()),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
+use polymux_meta::Room;
 use polymux_tier::{Rotation, Space, Tier, TierError};
 use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, RwLock};
 use polymux_types::{Clock, Percent, TierId};
@@ -35,6 +36,9 @@ const ROOM_LOW_BYTES: u64 = 256 * 1024 * 1024;
 const METADATA_RESERVE_MAX: u64 = 64 * 1024 * 1024;
 /// and on a small tier this part of it.
 const METADATA_RESERVE_DIVISOR: u64 = 32;
+
+/// Objects less than could be made on a tier that holds the metadata store: its tables are files as well.
+const METADATA_OBJECTS: u64 = 64;
 
 /// Room in bytes that is left to the metadata store on a tier with this room.
 fn metadata_reserve_of(space: &Space) -> u64 {
@@ -186,6 +190,33 @@ impl TierHandle {
             Purpose::Data => self.reserve,
             Purpose::DataAndMetadata => self.reserve.max(metadata_reserve_of(space)),
         }
+    }
+
+    /// Whether new objects may be made on a tier with this room.
+    pub(crate) fn takes_objects(&self, space: &Space) -> bool {
+        let kept = if self.holds_metadata() { METADATA_OBJECTS } else { 0 };
+        space.objects_free > kept
+    }
+
+    /// Why no new data comes to a tier that is in service, where that is not its room in bytes.
+    pub(crate) fn shortage(&self, metadata: Room) -> Option<String> {
+        let space = self.space()?;
+        let why = if self.holds_metadata() && metadata == Room::Ballast {
+            "no room is left for metadata but what removals need: nothing new can be made until there is some"
+        } else if !self.takes_objects(&space) {
+            "its file system has no free inodes: new data goes to other tiers"
+        } else {
+            return None;
+        };
+        Some(why.to_owned())
+    }
+
+    /// That what the tier can do was not tried out, in words.
+    pub(crate) fn assumption(&self) -> Option<String> {
+        let capabilities = self.present()?.capabilities();
+        let name = &capabilities.file_system;
+        let words = || format!("its file system was too full to be tried out: what every {name} can do is assumed");
+        capabilities.is_assumed.then(words)
     }
 
     /// Whether a program that writes here unheard leaves the reserve of the metadata alone: none are here, or the file system keeps as

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use polymux_meta::{Batch, CopySync, MetadataStore, Notes, Room, Sequence};
+use polymux_meta::{Batch, CopySync, MetadataStore, Notes, Room, Sequence, StoreError};
 use polymux_types::{Ino, ObjectId, TierId};
 
 use super::boot_format;
@@ -100,6 +100,11 @@ impl Metadata {
     /// Makes everything durable and leaves nothing to replay.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         Ok(self.store.checkpoint()?)
+    }
+
+    /// Why nothing can be committed any more, where an error stopped the store.
+    pub(crate) fn stopped(&self) -> Option<StoreError> {
+        self.store.stopped()
     }
 
     /// Whether metadata may grow.
@@ -346,6 +351,19 @@ impl Metadata {
             let ino =
                 keys::ino_of_inode_key(key).ok_or_else(|| Error::corrupted("an inode", "its key is malformed"))?;
             Ok((ino, InodeRecord::decode(ino, value)?))
+        };
+        self.store.range(&from, &to, limit)?.iter().map(decode).collect()
+    }
+
+    /// The same with the error of each record that cannot be read in its place.
+    pub(crate) fn inode_records_after(&self, after: Ino, limit: usize) -> Result<Vec<(Ino, Result<InodeRecord>)>> {
+        let (_, to) = keys::inodes();
+        let mut from = keys::inode(after);
+        from.push(0);
+        let decode = |(key, value): &(Vec<u8>, Vec<u8>)| {
+            let ino = keys::ino_of_inode_key(key);
+            let ino = ino.ok_or_else(|| Error::corrupted("an inode", "its key is malformed"))?;
+            Ok((ino, InodeRecord::decode(ino, value)))
         };
         self.store.range(&from, &to, limit)?.iter().map(decode).collect()
     }

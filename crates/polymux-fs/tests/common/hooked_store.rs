@@ -15,6 +15,11 @@ pub trait StoreHook: Send + Sync {
     /// Before the log is flushed.
     fn before_sync(&self) {}
 
+    /// Why nothing can be committed any more.
+    fn stopped(&self) -> Option<StoreError> {
+        None
+    }
+
     /// Whether the second copy has come along.
     fn sync_copy(&self, _through: Sequence) -> CopySync {
         CopySync::Safe
@@ -76,6 +81,10 @@ impl MetadataStore for HookedStore {
 
     fn committed(&self) -> Sequence {
         self.inner.committed()
+    }
+
+    fn stopped(&self) -> Option<StoreError> {
+        self.hook.stopped()
     }
 
     fn bytes_used(&self) -> u64 {

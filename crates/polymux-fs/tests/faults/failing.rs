@@ -86,3 +86,28 @@ fn many_errors_are_one_event() {
     assert!(reason(&world.state(0)).contains("(100 errors)"), "{:?}", world.state(0));
     assert_eq!(world.fs().status().expect("told").tiers[0].taken_out, 1);
 }
+
+#[test]
+fn a_tier_without_inodes_takes_no_new_objects_and_says_so() {
+    let (world, _clock) = World::with_manual_clock();
+    let (old, handle) = world.file_on(0, "old", BEFORE);
+    world.tiers[0].objects(Some(0));
+    // What was known of its room is from before.
+    world.fs().status().expect("told");
+    for name in ["one", "two", "three"] {
+        let (new, other) = create(world.fs(), name);
+        write(world.fs(), other, 0, BEFORE).expect("another tier has room");
+        assert_eq!(world.home(new).as_deref(), Some("middle"));
+    }
+    write(world.fs(), handle, 10_000, BEFORE).expect("what is there goes on");
+    assert_eq!(world.state(0), TierState::Online);
+    let shortage = world.fs().status().expect("told").tiers[0].shortage.clone();
+    assert!(shortage.as_deref().is_some_and(|why| why.contains("no free inodes")), "{shortage:?}");
+    let told = world.fs().explain(old).expect("explained").tiers_out;
+    assert_eq!(told, [("fast".to_owned(), shortage.expect("it was told"))]);
+    world.tiers[0].objects(None);
+    assert_eq!(world.fs().status().expect("told").tiers[0].shortage, None);
+    let (new, other) = create(world.fs(), "four");
+    write(world.fs(), other, 0, BEFORE).expect("there is room");
+    assert_eq!(world.home(new).as_deref(), Some("fast"));
+}

@@ -314,5 +314,5 @@ impl Leader {
 }
 
 fn failed(doing: &str, error: &std::io::Error) -> StoreError {
-    StoreError::Io(format!("{doing} the log: {error}"))
+    StoreError::of_write(&format!("{doing} the log"), error)
 }

@@ -70,12 +70,10 @@ impl Inner {
         let sealed = self.seal();
         // Tables never know more than the log: otherwise a crash could leave half a batch in them.
         self.log.sync(sealed.end)?;
-        self.ballast.make_room(sealed.memtable.bytes() + TABLE_ROOM_MIN)?;
-        match self.tables.write(&sealed.memtable) {
-            Ok(()) => {}
+        match self.write_table(&sealed.memtable) {
+            Ok(()) => self.ballast.note_written(),
             Err(StoreError::NoSpace) => {
                 self.ballast.note_full();
-                self.tables.remove_leftovers()?;
                 log::error!(
                     "the file system of {} is full: metadata stays in the log until there is room",
                     self.path.display()
@@ -94,6 +92,22 @@ impl Inner {
             copy.kick();
         }
         Ok(true)
+    }
+
+    /// Writes a memtable out of the ballast where need be. What the ballast gives up somebody else may take first: it gives up
+    /// more until nothing is left of it.
+    fn write_table(&self, memtable: &Memtable) -> Result<(), StoreError> {
+        let bytes = memtable.bytes() + TABLE_ROOM_MIN;
+        self.ballast.make_room(bytes)?;
+        loop {
+            match self.tables.write(memtable) {
+                Err(StoreError::NoSpace) => self.tables.remove_leftovers()?,
+                other => return other,
+            }
+            if !self.ballast.give_up(bytes)? {
+                return Err(StoreError::NoSpace);
+            }
+        }
     }
 
     /// The sealed memtable; seals the active one where there is none.
@@ -115,7 +129,7 @@ impl Inner {
         match self.tables.compact(|need| self.room_for_compaction(need)) {
             Ok(worked) => Ok(worked),
             Err(StoreError::NoSpace) => {
-                self.ballast.note_full();
+                self.ballast.note_short();
                 Ok(false)
             }
             Err(error) => Err(self.fail(error)),
@@ -125,6 +139,10 @@ impl Inner {
     /// Whether a compaction may write so many bytes. What the file system has free is used as it is; the ballast only where
     /// reads get slow or room is wanted, because it has to be taken back afterwards.
     fn room_for_compaction(&self, due: CompactionNeed) -> Result<bool, StoreError> {
+        if due.urgency == Urgency::Pressing || self.ballast.room() == Room::Plenty {
+            // Merging gives inodes back in the end.
+            self.ballast.make_inodes()?;
+        }
         match due.urgency {
             Urgency::Ordinary => Ok(self.ballast.room() == Room::Plenty && self.ballast.free()? >= due.bytes),
             Urgency::Pressing => self.ballast.make_room(due.bytes),

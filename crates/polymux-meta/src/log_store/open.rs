@@ -332,6 +332,6 @@ pub(super) fn sync_directory(path: &Path) -> Result<(), StoreError> {
 pub(super) fn failed(path: &Path, error: &std::io::Error) -> StoreError {
     match error.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => StoreError::NoSpace,
-        _ => StoreError::Io(format!("{}: {error}", path.display())),
+        _ => StoreError::of_write(&path.display().to_string(), error),
     }
 }

@@ -43,6 +43,8 @@ pub struct StoreReport {
     pub table_bytes: u64,
     /// Bytes of ballast held, and bytes that should be.
     pub ballast_bytes: (u64, u64),
+    /// Inodes held, and how many should be: none where the file system does not count them.
+    pub spare_inodes: (u32, u32),
     /// Entries that the last opening took from the log.
     pub replayed_entries: u64,
     /// Where the log is until it is flushed.
@@ -79,6 +81,7 @@ impl Inner {
             tables: self.tables.count(),
             table_bytes: self.tables.bytes(),
             ballast_bytes: self.ballast.fill(),
+            spare_inodes: self.ballast.spare_inodes(),
             replayed_entries: self.replayed_entries,
             window: self.window.clone(),
             stalled_commits: self.stalled_commits.load(Ordering::Relaxed),

@@ -151,7 +151,7 @@ impl Tables {
             let version = partition.tree.current_version();
             let live: Vec<String> = version.iter_tables().map(|table| table.id().to_string()).collect();
             let directory = partition.path.join(TABLES_FOLDER);
-            let failed = |error: std::io::Error| StoreError::Io(format!("{}: {error}", directory.display()));
+            let failed = |error: std::io::Error| StoreError::of_write(&directory.display().to_string(), &error);
             for file in std::fs::read_dir(&directory).map_err(failed)? {
                 let file = file.map_err(failed)?;
                 if !live.iter().any(|name| file.file_name() == name.as_str()) {

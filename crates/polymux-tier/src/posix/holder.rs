@@ -79,10 +79,12 @@ fn own_identity() -> String {
 }
 
 fn write_holder(file: &mut std::fs::File, holder: &str) -> Result<(), TierError> {
+    let line = format!("{holder}\n");
+    // Written over before it is cut: on a full file system a block that was given back may be gone.
     let written = file
-        .set_len(0)
-        .and_then(|()| file.seek(SeekFrom::Start(0)))
-        .and_then(|_| file.write_all(format!("{holder}\n").as_bytes()));
+        .seek(SeekFrom::Start(0))
+        .and_then(|_| file.write_all(line.as_bytes()))
+        .and_then(|()| file.set_len(line.len() as u64));
     written.map_err(|error| TierError::Io { operation: "writing the tier's lock", errno: error.into() })
 }
 

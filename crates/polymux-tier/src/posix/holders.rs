@@ -12,6 +12,7 @@ use super::PosixTier;
 use crate::capabilities::{Capabilities, Guarantee};
 use crate::error::TierError;
 use crate::object::ObjectRef;
+use crate::tier::Tier;
 
 /// `F_SETSIG` of include/uapi/asm-generic/fcntl.h, which the crate `libc` does not have.
 const SET_SIGNAL: libc::c_int = 10;
@@ -29,7 +30,7 @@ pub(super) enum Lease {
 
 impl PosixTier {
     pub(super) fn object_may_be_open_elsewhere(&self, object: ObjectRef) -> Result<bool, TierError> {
-        let Capabilities { guarantee, .. } = self.capabilities;
+        let Capabilities { guarantee, .. } = *self.capabilities();
         if guarantee == Guarantee::Remote {
             // No object of it was ever lent.
             return Ok(false);

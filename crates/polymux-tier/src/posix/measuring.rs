@@ -19,6 +19,7 @@ use super::{OpenAccess, PosixTier, io_error};
 use crate::capabilities::Guarantee;
 use crate::error::TierError;
 use crate::measure::{AlignedBuffer, Ground, Way};
+use crate::tier::Tier;
 
 const NAME: &str = "measure";
 /// What a file system is asked to take past the page cache before it is believed that it does.
@@ -46,7 +47,7 @@ struct FileGround {
 impl PosixTier {
     pub(super) fn make_measuring_ground(&self) -> Result<Box<dyn Ground>, TierError> {
         debug_assert_eq!(self.options.access, OpenAccess::ReadWrite);
-        let in_memory = self.capabilities.guarantee == Guarantee::Volatile;
+        let in_memory = self.capabilities().guarantee == Guarantee::Volatile;
         if !in_memory && let Some(ground) = self.open_ground(OFlags::DIRECT, Way::Direct)? {
             return Ok(Box::new(ground));
         }

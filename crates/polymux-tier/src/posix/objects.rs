@@ -109,8 +109,8 @@ impl PosixTier {
     /// An object that can be read without waiting. One that is not open cannot: opening it asks the device, and may have to
     /// sync another object before that one is closed.
     fn open_without_waiting(&self, object: ObjectRef) -> Result<Arc<OpenObject>, TierError> {
-        let in_memory = self.capabilities.guarantee == Guarantee::Volatile;
-        let may_read = self.capabilities.nowait_read || in_memory;
+        let in_memory = self.capabilities().guarantee == Guarantee::Volatile;
+        let may_read = self.capabilities().nowait_read || in_memory;
         self.descriptors.get(object).filter(|_| may_read).ok_or_else(|| {
             self.count_error(&TierError::WouldBlock);
             TierError::WouldBlock
@@ -143,7 +143,7 @@ impl PosixTier {
     /// descriptor older than all of them, frees them all at once. A remote file system does not pass such a sync on.
     fn sync_before_close(&self, object: ObjectRef, victim: &OpenObject) -> Result<(), TierError> {
         Counters::count(&self.counters.descriptors_synced_early);
-        if self.capabilities.guarantee != Guarantee::Remote {
+        if self.capabilities().guarantee != Guarantee::Remote {
             self.sync_all()?;
         }
         if !victim.is_unsynced() {
@@ -192,7 +192,7 @@ impl PosixTier {
     /// sync of its own (docs/design/0005). ext4 and XFS make both in one transaction of a journal that keeps its order,
     /// and the sync of a new file commits that transaction.
     fn sync_covers_entry(&self) -> bool {
-        matches!(self.capabilities.file_system.as_str(), "ext4" | "xfs")
+        matches!(self.capabilities().file_system.as_str(), "ext4" | "xfs")
     }
 
     fn sync_entry(&self, object: ObjectRef) -> Result<(), TierError> {
@@ -217,7 +217,7 @@ impl PosixTier {
             Wait::Allowed => self.object(object)?,
             Wait::Never => self.open_without_waiting(object)?,
         };
-        if wait == Wait::Never && self.capabilities.nowait_read {
+        if wait == Wait::Never && self.capabilities().nowait_read {
             flags |= ReadWriteFlags::NOWAIT;
         }
         if let Some(by) = read_ahead {
@@ -266,7 +266,7 @@ impl PosixTier {
         offset: u64,
         data: &[u8],
     ) -> Result<usize, TierError> {
-        if self.capabilities.nowait_write {
+        if self.capabilities().nowait_write {
             offset_of(offset)?;
             let slices = [IoSlice::new(data)];
             let first = rustix::io::pwritev2(&open.descriptor, &slices, offset, ReadWriteFlags::NOWAIT)
@@ -298,13 +298,13 @@ fn subtract(counter: &AtomicU64, amount: u64) {
 
 impl Tier for PosixTier {
     fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+        self.probed_later.get().unwrap_or(&self.capabilities_at_open)
     }
 
     fn space(&self) -> Result<Space, TierError> {
         let stat = rustix::fs::fstatvfs(&self.objects).map_err(io_error("asking for free room"))?;
         let (total, free) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
-        let root_reserve = match self.capabilities.file_system.as_str() {
+        let root_reserve = match self.capabilities().file_system.as_str() {
             "ext4" if rustix::process::geteuid().is_root() => {
                 ext4_root_reserve(total, stat.f_bfree * stat.f_frsize, free)
             }
@@ -342,6 +342,7 @@ impl Tier for PosixTier {
         self.descriptors.note_created(object);
         self.descriptors.insert(object, OpenObject::new(descriptor, 0));
         self.close_surplus(object);
+        self.probe_once_there_is_room();
         if self.descriptors.created_len() > CREATED_MAX {
             self.sync_all()?;
         }
@@ -397,7 +398,7 @@ impl Tier for PosixTier {
         buffer: &mut [u8],
         wait: Wait,
     ) -> Result<usize, TierError> {
-        let uncached = if self.capabilities.uncached_read { UNCACHED } else { ReadWriteFlags::empty() };
+        let uncached = if self.capabilities().uncached_read { UNCACHED } else { ReadWriteFlags::empty() };
         self.read_with(object, offset, buffer, wait, (uncached, None))
     }
 
@@ -526,7 +527,7 @@ impl Tier for PosixTier {
 
     fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {
         self.require_writable()?;
-        if !self.capabilities.extended_attributes {
+        if !self.capabilities().extended_attributes {
             return Ok(());
         }
         let open = self.object(object)?;

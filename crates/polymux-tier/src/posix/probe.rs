@@ -1,4 +1,7 @@
 //! What the file system below can do: its name from `statfs`, everything else by trying it on a scratch file.
+//!
+//! A full file system takes no scratch file, and a volume must mount all the same. What is known of all file systems of the name
+//! is assumed then, until an object was made ([`PosixTier::probe_once_there_is_room`]); of others nothing is.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -8,10 +11,11 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, Timespec, Timestamps, Xa
 use rustix::io::ReadWriteFlags;
 
 use super::objects::seek_in;
-use super::{OpenAccess, io_error};
+use super::{OpenAccess, PosixTier, io_error};
 use crate::capabilities::{Capabilities, Guarantee, OverwriteStyle, Rotation};
 use crate::error::TierError;
 use crate::object::SeekTarget;
+use crate::tier::Tier;
 
 const SCRATCH: &str = "probe";
 /// Where the scratch file has its only data, far enough for a hole before it.
@@ -68,14 +72,71 @@ pub(super) fn probe(directory: &OwnedFd, access: OpenAccess) -> Result<Capabilit
         timestamp_granularity_ns: 1,
         overwrite,
         is_limited: false,
+        is_assumed: false,
         rotation: rotation_of(stat.st_dev),
         device: stat.st_dev,
     };
     if access == OpenAccess::ReadWrite {
-        let scratch = Scratch::make(directory)?;
-        scratch.probe(&mut capabilities)?;
+        match Scratch::make(directory).and_then(|scratch| scratch.probe(&mut capabilities)) {
+            Ok(()) => {}
+            Err(error) if error.is_out_of_room() => assume(&mut capabilities, error)?,
+            Err(error) => return Err(error),
+        }
     }
     Ok(capabilities)
+}
+
+/// What is known of a file system by its name, where there is no room to try it.
+///
+/// # Errors
+/// Why it could not be tried, where what is known of the name is not enough.
+fn assume(capabilities: &mut Capabilities, why: TierError) -> Result<(), TierError> {
+    let file_size_max = match capabilities.file_system.as_str() {
+        // Block numbers within a file have 32 bits.
+        "ext4" => u64::from(u32::MAX) * u64::from(capabilities.block_size.min(4096)),
+        // 923 indirect blocks and three levels of them, with blocks of 4 KiB.
+        "f2fs" => 3 << 40,
+        "xfs" | "btrfs" | "bcachefs" | "tmpfs" => FILE_SIZE_MAX,
+        _ => return Err(why),
+    };
+    *capabilities = Capabilities {
+        sparse: true,
+        punch_hole: true,
+        preallocate: true,
+        seek_data: true,
+        // A tmpfs has them as its kernel was built.
+        extended_attributes: capabilities.file_system != "tmpfs",
+        nowait_read: false,
+        uncached_read: false,
+        nowait_write: false,
+        file_size_max: file_size_max.min(FILE_SIZE_MAX),
+        // Inodes of 128 bytes keep seconds.
+        timestamp_granularity_ns: if capabilities.file_system == "ext4" { 1_000_000_000 } else { 1 },
+        is_assumed: true,
+        ..capabilities.clone()
+    };
+    Ok(())
+}
+
+impl PosixTier {
+    /// Tries a file system out of which only the name is known, when there was room for a file just now.
+    pub(super) fn probe_once_there_is_room(&self) {
+        if !self.capabilities().is_assumed {
+            return;
+        }
+        // One thread at a time; whoever comes second finds the answer, or the file of the other one.
+        let Some(_turn) = self.probe_turn.try_lock() else { return };
+        match probe(&self.own_directory, self.options.access) {
+            Ok(probed) if !probed.is_assumed => {
+                let probed = Capabilities { is_limited: self.options.capacity.is_some(), ..probed };
+                log::warn!("tier `{}`: its file system has room again and was tried out", self.options.name);
+                // Only the holder of the turn sets it, once.
+                let _ = self.probed_later.set(probed);
+            }
+            Ok(_) => {}
+            Err(error) => log::debug!("tier `{}` cannot be tried out yet: {error}", self.options.name),
+        }
+    }
 }
 
 /// What the kernel says of the device with a number. A partition has what its disk has; a number that is no disk's (btrfs, a server,

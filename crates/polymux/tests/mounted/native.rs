@@ -13,6 +13,8 @@ pub enum FileSystemKind {
     Ext4,
     /// With the blocks set aside for root that `mkfs.ext4` gives it.
     Ext4WithReserve,
+    /// With inodes for the directories of a tier and little more.
+    Ext4FewInodes,
     /// At least 300 MiB, or `mkfs.xfs` refuses.
     Xfs,
 }
@@ -34,6 +36,7 @@ impl NativeMount {
             // No blocks set aside for root, so that what `df` shows is what can be written.
             FileSystemKind::Ext4 => succeed("mkfs.ext4", ["-q", "-F", "-m", "0", text(&image)]),
             FileSystemKind::Ext4WithReserve => succeed("mkfs.ext4", ["-q", "-F", text(&image)]),
+            FileSystemKind::Ext4FewInodes => succeed("mkfs.ext4", ["-q", "-F", "-m", "0", "-N", "4800", text(&image)]),
             FileSystemKind::Xfs => succeed("mkfs.xfs", ["-q", "-f", text(&image)]),
         };
         std::fs::create_dir(&path).expect("a mount point can be made");
@@ -48,6 +51,11 @@ impl NativeMount {
 
     pub fn mount(&self) {
         succeed("mount", ["-o", "loop", text(&self.image), text(&self.path)]);
+    }
+
+    /// Makes an ext4 read-only as one of its errors does. It stays so until it is mounted anew.
+    pub fn turn_read_only(&self) {
+        succeed("mount", ["-o", "remount,abort", text(&self.path)]);
     }
 
     pub fn unmount(&self) {
