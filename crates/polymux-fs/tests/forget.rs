@@ -14,7 +14,7 @@ use common::{
     read_write, tier_names, write_all,
 };
 use polymux_fs::{Caller, LostFile, SetAttributes, SyncKind, VolumeError, WriteOrigin, XattrMode, check_records};
-use polymux_meta::{Batch, StoreError};
+use polymux_meta::{Batch, MetadataStore, StoreError};
 use polymux_types::{Errno, Ino, TierId};
 
 const MIB: u64 = 1 << 20;
@@ -448,4 +448,28 @@ fn after_a_crash_before_the_configuration_a_missing_tier_is_forgotten_as_if_noth
         assert_sound(&mut volume);
     }
     assert!(crashes_before_configuration > 2, "only {crashes_before_configuration} crashes before the configuration");
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_named_and_hides_no_other_damage() {
+    let mut volume = new_volume();
+    let truth = populate(&volume);
+    let ino = durable_file(&volume, "unreadable", &pattern(9, 200_000));
+    let name_of = |path: &Option<Vec<u8>>| path.as_deref().map(|path| String::from_utf8_lossy(path).into_owned());
+    volume.lose_tier(2);
+    volume.forget_tier(2).expect("forgotten");
+    volume.unmount().expect("it stops");
+    let mut batch = Batch::new();
+    batch.put([&b"\0\0\0\0i"[..], &ino.0.to_be_bytes()].concat(), b"garbage");
+    volume.store().commit(batch).expect("the store takes anything");
+    volume.mount().expect("nobody looks at all records of a volume that ended cleanly");
+    let found = volume.fs().damaged_files(100).expect("one bad record is no reason to tell nothing");
+    assert_eq!(found.unreadable, [ino]);
+    assert!(found.is_complete);
+    let mut told: Vec<_> = found.listed.iter().filter_map(|(_, path)| name_of(path)).collect();
+    told.sort();
+    let mut expected: Vec<_> = truth.content.keys().filter(|name| !ranges_on(&truth, name, 2).is_empty()).collect();
+    expected.sort();
+    assert!(told.iter().eq(expected.iter().copied()), "{told:?}");
+    assert_eq!(found.count, told.len() as u64);
 }

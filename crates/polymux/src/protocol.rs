@@ -331,6 +331,9 @@ pub struct DamagedFilesReport {
     pub listed: Vec<String>,
     /// All files of the volume were looked at; each status looks at more.
     pub complete: bool,
+    /// The first inodes whose records cannot be read.
+    #[serde(default)]
+    pub unreadable: Vec<u64>,
 }
 
 /// The metadata store in a [`StatusReport`].

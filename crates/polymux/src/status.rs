@@ -103,15 +103,19 @@ fn render(report: &StatusReport) -> String {
 
 /// Files with lost bytes, and what to do about them; nothing where there are none.
 fn damaged_lines(volume: &str, damaged: &DamagedFilesReport) -> Vec<String> {
+    let unreadable = damaged.unreadable.iter().map(|ino| {
+        format!("  warning: the record of inode {ino} cannot be read; unmount, and `polymux fsck {volume}` says what that means")
+    });
+    let mut lines: Vec<String> = unreadable.collect();
     if damaged.files == 0 {
-        return Vec::new();
+        return lines;
     }
     let so_far = if damaged.complete { "" } else { " so far" };
-    let mut lines = vec![format!(
+    lines.push(format!(
         "  lost bytes: in {}{so_far}; `polymux fsck --online {volume}` names all, `polymux fsck --accept FILE...` makes lost \
          bytes zeros",
         output::files(damaged.files)
-    )];
+    ));
     lines.extend(damaged.listed.iter().map(|path| format!("    {path}")));
     lines
 }

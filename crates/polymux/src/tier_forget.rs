@@ -156,7 +156,12 @@ pub fn damaged_report(found: &DamagedFiles) -> DamagedFilesReport {
         Some(path) => format!("/{}", shown(path)),
         None => format!("[inode {ino}, no name]"),
     });
-    DamagedFilesReport { files: found.count, listed: listed.collect(), complete: found.is_complete }
+    DamagedFilesReport {
+        files: found.count,
+        listed: listed.collect(),
+        complete: found.is_complete,
+        unreadable: found.unreadable.iter().map(|ino| ino.get()).collect(),
+    }
 }
 
 /// The daemon's word for a lost file.

@@ -156,6 +156,8 @@ fn a_pause_holds_moves_until_it_is_taken_back() {
     assert!(volume.polymux(["status", &volume.name]).stdout.contains("moving is paused"));
     let top = json(&volume.polymux(["top", &volume.name, "--json"]));
     assert_eq!((&top["is_paused"], &top["queued_count"]), (&true.into(), &1.into()));
+    let waited = volume.polymux(["migrate", text(&path), "--to", "slow", "--wait"]);
+    assert!(!waited.is_success() && waited.text().contains("`polymux resume tested`"), "{}", waited.text());
 
     let resumed = json(&volume.polymux(["resume", &volume.name, "--json"]));
     assert_eq!(resumed["is_paused"], false);

@@ -1,7 +1,7 @@
 //! What depends on a tier: the files that have bytes there. Records are read and no tier is asked, so that it can be told of a
 //! tier that is missing, too.
 
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 
 use polymux_types::{Errno, Ino};
 
@@ -14,6 +14,8 @@ use crate::volume::VolumeError;
 
 /// Records that one look for damaged files reads.
 const DAMAGE_RECORDS_AT_ONCE: usize = 20_000;
+/// Files that were damaged of which one look finds out whether they still are.
+const DAMAGED_FILES_AT_ONCE: usize = 1000;
 
 impl Core {
     pub(crate) fn files_of_tier(&self, name: &str, listed_max: usize) -> Result<TierFiles> {
@@ -61,37 +63,82 @@ impl Core {
 
     /// Files with damaged ranges; see [`crate::FileSystem::damaged_files`].
     pub(crate) fn find_damaged_files(&self, listed_max: usize) -> Result<DamagedFiles> {
-        let mut known = self.damaged_files.lock();
-        if !known.is_complete {
-            let records = self.metadata.inodes_after(Ino(known.looked_up_to), DAMAGE_RECORDS_AT_ONCE)?;
-            let is_damaged =
-                |record: &InodeRecord| matches!(&record.body, InodeBody::Regular(file) if !file.damaged.is_empty());
-            known.files.extend(records.iter().filter(|(_, record)| is_damaged(record)).map(|(ino, _)| *ino));
-            known.looked_up_to = records.last().map_or(known.looked_up_to, |(ino, _)| ino.0);
-            known.is_complete = records.len() < DAMAGE_RECORDS_AT_ONCE;
-        }
-        let mut found = DamagedFiles { is_complete: known.is_complete, ..DamagedFiles::default() };
-        let files: Vec<Ino> = known.files.iter().copied().collect();
-        drop(known);
-        for ino in files {
-            let inode = match self.inode(ino) {
-                Ok(inode) => inode,
+        self.look_for_damaged_records()?;
+        let (is_complete, some, is_last_turn) = self.damaged_files_to_check();
+        for ino in &some {
+            let is_damaged = match self.inode(*ino) {
+                // One that is being damaged just now was noted before, and is seen the next time.
+                Ok(inode) => inode.file().is_some_and(|file| !file.layout.read().damaged.is_empty()),
                 Err(error) if error.errno() == Errno::ENOENT => {
-                    self.damaged_files.lock().files.remove(&ino);
-                    continue;
+                    self.damaged_files.lock().files.remove(ino);
+                    false
                 }
-                Err(error) => return Err(error),
+                Err(_) => {
+                    self.damaged_files.lock().unreadable.insert(*ino);
+                    false
+                }
             };
-            // One that is being damaged just now was noted before, and is seen the next time.
-            if inode.file().is_none_or(|file| file.layout.read().damaged.is_empty()) {
-                continue;
+            let mut known = self.damaged_files.lock();
+            if is_damaged {
+                known.confirmed.insert(*ino)
+            } else {
+                known.confirmed.remove(ino)
+            };
+        }
+        let (count, listed, unreadable) = {
+            let known = self.damaged_files.lock();
+            let listed: Vec<Ino> = known.confirmed.iter().copied().take(listed_max).collect();
+            let unreadable: Vec<Ino> = known.unreadable.iter().copied().take(listed_max).collect();
+            (known.confirmed.len() as u64, listed, unreadable)
+        };
+        // A name that cannot be read is none.
+        let listed = listed.into_iter().map(|ino| (ino, self.path_of(ino).ok().flatten())).collect();
+        Ok(DamagedFiles { count, listed, is_complete: is_complete && is_last_turn, unreadable })
+    }
+
+    /// Looks at the next records that no look has seen, without keeping others from the list meanwhile.
+    fn look_for_damaged_records(&self) -> Result<()> {
+        let from = {
+            let known = self.damaged_files.lock();
+            if known.is_complete {
+                return Ok(());
             }
-            found.count += 1;
-            if found.listed.len() < listed_max {
-                found.listed.push((ino, self.path_of(ino)?));
+            known.looked_up_to
+        };
+        let records = self.metadata.inode_records_after(Ino(from), DAMAGE_RECORDS_AT_ONCE)?;
+        let mut known = self.damaged_files.lock();
+        if known.looked_up_to != from {
+            // Somebody else was faster.
+            return Ok(());
+        }
+        for (ino, record) in &records {
+            match record {
+                Ok(InodeRecord { body: InodeBody::Regular(file), .. }) if !file.damaged.is_empty() => {
+                    known.files.insert(*ino);
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    log::error!("the record of inode {ino} cannot be read: {error}");
+                    known.unreadable.insert(*ino);
+                }
             }
         }
-        Ok(found)
+        known.looked_up_to = records.last().map_or(from, |(ino, _)| ino.0);
+        known.is_complete = records.len() < DAMAGE_RECORDS_AT_ONCE;
+        Ok(())
+    }
+
+    /// Whether all records were seen, the files whose turn it is to be looked at, and whether that is all, or the last of them.
+    fn damaged_files_to_check(&self) -> (bool, Vec<Ino>, bool) {
+        let mut known = self.damaged_files.lock();
+        if known.files.len() <= DAMAGED_FILES_AT_ONCE {
+            return (known.is_complete, known.files.iter().copied().collect(), true);
+        }
+        let after = (Bound::Excluded(Ino(known.checked_up_to)), Bound::Unbounded);
+        let some: Vec<Ino> = known.files.range(after).copied().take(DAMAGED_FILES_AT_ONCE).collect();
+        let is_last_turn = some.len() < DAMAGED_FILES_AT_ONCE;
+        known.checked_up_to = if is_last_turn { 0 } else { some.last().map_or(0, |ino| ino.0) };
+        (known.is_complete, some, is_last_turn)
     }
 
     /// Makes the damaged ranges of a file zeros; see [`crate::FileSystem::accept_lost_bytes`].

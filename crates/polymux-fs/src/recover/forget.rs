@@ -1,7 +1,8 @@
 //! A tier that is lost for good is taken out of a volume (docs/design/0027).
 //!
 //! What is true here:
-//! * A tier that works, holds the metadata store or is the last one that takes files is refused, and nothing changes.
+//! * A tier that works, holds the metadata store, is the last one that takes files or has calls under way that do not come back
+//!   is refused, and nothing changes.
 //! * The record says *forgotten*, durably wherever the volume can be started from; then the configuration no longer lists the
 //!   tier. From there on nothing is taken back: files let go of it one by one, each in one transaction, what was to be freed on
 //!   it is dropped, and last the record goes. After a crash the configuration decides: a tier that it still lists is in service
@@ -46,6 +47,13 @@ impl Core {
         self.check_writable()?;
         let _one_at_a_time = self.tier_event.lock();
         let handle = self.tier_that_may_be_forgotten(name)?;
+        // Each holds what its file needs to let go of the tier, for as long as it does not return.
+        if handle.is_slow() {
+            return Err(busy(format!(
+                "tier `{name}` does not answer, and calls to it are under way: try again when they have come back, or unmount and \
+                 mount with --degraded"
+            )));
+        }
         if self.is_being_forgotten(handle.id)? {
             // It may have been listed again by hand meanwhile.
             unlist().map_err(refused)?;

@@ -183,3 +183,22 @@ fn a_tier_that_is_only_slow_is_not_given_up() {
     });
     read(world.fs(), handle, 0, 10).expect("read");
 }
+
+#[test]
+fn a_tier_with_calls_that_do_not_return_is_not_forgotten_before_they_do() {
+    let world = World::new();
+    let (ino, handle) = world.file_on(1, "hung", BEFORE);
+    world.tiers[1].hang(&[OperationKind::Write]);
+    thread::scope(|scope| {
+        let stuck = scope.spawn(|| write(world.fs(), handle, 0, AFTER));
+        world.wait_until_silent(1);
+        let refused = promptly("a refusal", || world.fs().forget_tier("middle", || panic!("nothing is unlisted")));
+        let refused = refused.expect_err("a call is under way").to_string();
+        assert!(refused.contains("does not answer") && refused.contains("--degraded"), "{refused}");
+        world.tiers[1].release();
+        stuck.join().expect("no panic").expect("written");
+    });
+    world.wait_until_online(1);
+    assert_eq!(world.home(ino).as_deref(), Some("middle"), "nothing was forgotten");
+    assert_eq!(read(world.fs(), handle, 0, AFTER.len()).expect("read"), AFTER);
+}

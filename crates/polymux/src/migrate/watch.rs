@@ -4,7 +4,8 @@
 //! * The daemon carries jobs out in the order of submission and remembers the last ones that ended, so only the oldest
 //!   that have not ended are asked about.
 //! * A job that the daemon forgot meanwhile is submitted again: what is on its tier already costs nothing.
-//! * Waiting ends when every job has ended, or when those that are left all wait for an event for a while.
+//! * Waiting ends when every job has ended, when those that are left all wait for an event for a while, or when moving is paused
+//!   for as long.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Jobs that are asked about at once.
 const ASKED_MAX: usize = 64;
 
-/// How long nothing but parked jobs may be left before waiting ends.
+/// How long nothing but parked jobs may be left, or moving be paused, before waiting ends.
 const PARKED_PATIENCE: Duration = Duration::from_secs(8);
 
 /// How often a job may be forgotten before it counts as failed.
@@ -83,6 +84,7 @@ pub fn until_ended(registry: &Registry, volume: &str, tier: &str, jobs: Vec<Watc
     let mut watch = Watch::of(jobs);
     let mut progress = Progress::start("moving");
     let mut moving_since = Instant::now();
+    let mut resumed_since = Instant::now();
     let result = loop {
         match watch.look(registry, volume, tier) {
             Ok(()) => {}
@@ -95,6 +97,11 @@ pub fn until_ended(registry: &Registry, volume: &str, tier: &str, jobs: Vec<Watc
             moving_since = Instant::now();
         } else if moving_since.elapsed() > PARKED_PATIENCE {
             break Ok(());
+        }
+        if !watch.is_paused {
+            resumed_since = Instant::now();
+        } else if resumed_since.elapsed() > PARKED_PATIENCE {
+            break Err(watch.paused(volume));
         }
         progress.show(&watch.reading(volume));
         if interrupted.load(Ordering::Acquire) {
@@ -197,6 +204,14 @@ impl Watch {
             files_total: Some(self.files_total),
             note: notes.join(", "),
         }
+    }
+
+    /// Why nobody waits any longer while moving is paused.
+    fn paused(&self, volume: &str) -> anyhow::Error {
+        let left = output::files((self.pending.len() + self.parked.len()) as u64);
+        anyhow::anyhow!(
+            "moving is paused, and {left} would be waited for without end: `polymux resume {volume}` goes on with them"
+        )
     }
 
     fn into_ended(self) -> Ended {
