@@ -461,6 +461,27 @@ fn a_file_that_is_passed_through_never_spreads_over_two_tiers() {
 }
 
 #[test]
+fn a_time_of_an_object_that_lies_a_tick_behind_does_not_take_the_file_back_and_an_older_one_does() {
+    let tested = tested(&[None, None]);
+    let ino = tested.file("f", &pattern(1, 100_000));
+    let modified = || tested.fs().attributes(&Caller::root(), ino).expect("there").modified;
+    let (handle, _, backing) = tested.open(ino, read_write());
+    let now = Timestamp::new(2_000_000_000, 1_000_000);
+    let change = SetAttributes { modified: Some(SetTime::To(now)), ..SetAttributes::default() };
+    tested.fs().set_attributes(&Caller::root(), ino, &change).expect("set");
+    let stamp = |time: Timestamp| {
+        let time = time.to_system_time().expect("it can be told");
+        tested.kernel.object(backing).set_modified(time).expect("stamped");
+    };
+    stamp(Timestamp::new(1_999_999_999, 993_000_000));
+    assert_eq!(modified(), now, "the kernel's clock stood 8 ms behind");
+    let earlier = Timestamp::new(1_999_999_999, 500_000_000);
+    stamp(earlier);
+    assert_eq!(modified(), earlier, "a write after a time was set by hand");
+    close(tested.fs(), handle).expect("closed");
+}
+
+#[test]
 fn times_that_were_set_hold_until_the_kernel_writes_again() {
     let tested = tested(&[None, None]);
     let ino = tested.file("f", &pattern(1, 100_000));

@@ -20,6 +20,14 @@ impl Timestamp {
         Self { seconds, nanoseconds }
     }
 
+    /// Whether this moment lies before `later`, by at most `distance_max`.
+    #[must_use]
+    pub fn is_shortly_before(self, later: Self, distance_max: Duration) -> bool {
+        let nanoseconds = |time: Self| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
+        let distance = nanoseconds(later) - nanoseconds(self);
+        u128::try_from(distance).is_ok_and(|distance| distance > 0 && distance <= distance_max.as_nanos())
+    }
+
     /// Converts from the standard library's form.
     #[must_use]
     pub fn from_system_time(time: SystemTime) -> Self {
@@ -140,6 +148,16 @@ mod tests {
         {
             assert_eq!(Timestamp::from_system_time(time.to_system_time().unwrap()), time);
         }
+    }
+
+    #[test]
+    fn a_moment_is_shortly_before_another_within_the_distance_only() {
+        let moment = Timestamp::new(-1, 999_000_000);
+        let distance = Duration::from_millis(2);
+        assert!(moment.is_shortly_before(Timestamp::new(0, 1_000_000), distance));
+        assert!(!moment.is_shortly_before(Timestamp::new(0, 1_000_001), distance));
+        assert!(!moment.is_shortly_before(moment, distance));
+        assert!(!moment.is_shortly_before(Timestamp::new(-2, 0), distance));
     }
 
     #[test]

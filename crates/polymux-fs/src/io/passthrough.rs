@@ -12,6 +12,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use polymux_policy::PassthroughUse;
 use polymux_tier::{Guarantee, LoanPurpose, ObjectStat, OverwriteStyle, TierError};
@@ -41,6 +42,8 @@ const GROWTH_MIN: u64 = 1 << 20;
 const GROWTH_MAX: u64 = 64 << 20;
 /// Set-user-id and set-group-id: such a file is changed through the daemon.
 const SET_ID: u32 = 0o6000;
+/// Longest tick of a kernel (`CONFIG_HZ=100`): as much a time of an object may lie behind the clock (`current_time` in the kernel).
+const KERNEL_TICK_MAX: Duration = Duration::from_millis(10);
 /// Range nodes of a file that count as used once when it is closed: nobody heard which were.
 const NODES_WARMED_MAX: u64 = 512;
 
@@ -400,7 +403,10 @@ impl Core {
         if *seen != stat.modified {
             *seen = stat.modified;
             let mut common = inode.common.write();
-            common.modified = stat.modified;
+            // The kernel stamps objects with the time of its last tick, which lies behind the clock that stamps the daemon's changes.
+            if !stat.modified.is_shortly_before(common.modified, KERNEL_TICK_MAX) {
+                common.modified = stat.modified;
+            }
             common.changed = common.changed.max(stat.modified);
             inode.times_dirty.store(true, Ordering::Release);
         }
