@@ -177,6 +177,8 @@ pub struct MountOptions {
     /// Bytes of a file that the policy `spread` gives to a tier at a time (PolyStore's range, P2). Counts in whole blocks, as
     /// one at least.
     pub spread_range_bytes: u32,
+    /// How the policy `adaptive` finds out that writers saturate a tier.
+    pub saturation: SaturationSource,
     /// When spread files are laid out for readers.
     pub reader_layout: ReaderLayout,
 }
@@ -200,9 +202,19 @@ impl Default for MountOptions {
             heat_memory_bytes: 32 << 20,
             heat_half_life_seconds: 3600,
             spread_range_bytes: 2 << 20,
+            saturation: SaturationSource::Measured,
             reader_layout: ReaderLayout::WhenWritten,
         }
     }
+}
+
+/// How it is found out that writers saturate a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaturationSource {
+    /// By what waits to be written to its device, and for how long.
+    Measured,
+    /// Every tier counts as saturated: for simulated devices, which take no time to write.
+    Assumed,
 }
 
 /// Identity of a new volume, for [`crate::FileSystem::format`].

@@ -121,9 +121,22 @@ fn an_unsynced_stream_over_many_ranges_is_a_prefix_in_every_crash_state() {
     if let Some(name) = from_environment::<String>("POLYMUX_CRASH_STATE") {
         return look_at(&name, effort());
     }
+    look_at_streams(Suite::Stream);
+}
+
+/// Policy `adaptive`, which new volumes without rotating disks have: a file is on one tier until writers saturate that.
+#[test]
+fn an_unsynced_stream_that_spreads_late_is_a_prefix_in_every_crash_state() {
+    if std::env::var_os("POLYMUX_CRASH_STATE").is_none() {
+        look_at_streams(Suite::AdaptiveStream);
+    }
+}
+
+fn look_at_streams(suite: Suite) {
     let streams: Option<usize> = from_environment("POLYMUX_CRASH_STREAMS");
-    let share = Share { suite: Suite::Stream, stride: 1, count: streams.unwrap_or(4) };
-    let report = campaign::expect_none("streams", &[share], seed(), Effort { again_one_of: 256, ..EFFORT });
+    let short = if suite == Suite::AdaptiveStream { 1 } else { 4 };
+    let share = Share { suite, stride: 1, count: streams.unwrap_or(short) };
+    let report = campaign::expect_none(&suite.name(), &[share], seed(), Effort { again_one_of: 256, ..EFFORT });
     if streams.is_some() {
         assert!(report.states.len() >= STREAM_STATES_MIN, "{} distinct states", report.states.len());
     }
@@ -132,12 +145,14 @@ fn an_unsynced_stream_over_many_ranges_is_a_prefix_in_every_crash_state() {
 /// The same streams show the fault as it was: 2 MiB of zeros, then data, where the first tier kept the end of the file.
 #[test]
 fn an_extender_that_goes_on_behind_the_first_range_is_found_in_streams() {
-    let share = Share { suite: Suite::Stream, stride: 1, count: 4 };
-    let plant = || PlantedFault::plant(Some(PlantedFault::SpreadExtenderGoesOn));
-    let report = campaign::run(&[share], seed(), EFFORT_FOR_FAULTS, plant, 1);
-    report.print("SpreadExtenderGoesOn in streams");
-    let first = report.violations.first().expect("planted and not found");
-    println!("  {}", first.lines().take(2).collect::<Vec<_>>().join(": "));
+    for (suite, count) in [(Suite::Stream, 4), (Suite::AdaptiveStream, 1)] {
+        let share = Share { suite, stride: 1, count };
+        let plant = || PlantedFault::plant(Some(PlantedFault::SpreadExtenderGoesOn));
+        let report = campaign::run(&[share], seed(), EFFORT_FOR_FAULTS, plant, 1);
+        report.print(&format!("SpreadExtenderGoesOn in {}", suite.name()));
+        let first = report.violations.first().expect("planted and not found");
+        println!("  {}", first.lines().take(2).collect::<Vec<_>>().join(": "));
+    }
 }
 
 /// Workloads over the real store: few in the short form.

@@ -106,16 +106,16 @@ impl Core {
     /// Carries out what is disowned on an object before its ranges are used again: later it would free what is written
     /// there now. The removal of the records becomes an unflushed record of the inode.
     pub(crate) fn reclaim_object(&self, inode: &Inode, entry: &ObjectEntry) -> Result<()> {
-        if !self.disowned.holds(entry.tier, entry.object) {
-            // Whoever frees something else there may be waiting for another tier.
-            return Ok(());
-        }
-        while self.free_disowned_of(entry.tier, entry.object)? > 0 {
+        // Asked first, because a round that frees something else there may be waiting for another tier. Asked again, because a mover
+        // may commit meanwhile, which disowns another range of the object.
+        while self.disowned.holds(entry.tier, entry.object) {
+            self.check_writable()?;
+            let round = self.free_disowned_of(entry.tier, entry.object)?;
             inode.note_sequence(self.metadata.committed());
-        }
-        if self.disowned.holds(entry.tier, entry.object) {
-            // The tier refused, and the range must not be used under a record that would free it later.
-            return Err(Errno::EIO.into());
+            if let Some(error) = round.refused {
+                // The range must not be used under a record that would free it later.
+                return Err(error);
+            }
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ pub(super) use room::{OwnedBytes, give_back_room};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use polymux_policy::{Growth, LARGE_FILE_BYTES, PolicyKind};
+use polymux_policy::{Growth, LARGE_FILE_RANGES, PolicyKind};
 use polymux_tier::measure::Direction;
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::{StreamId, TierId};
@@ -107,7 +107,7 @@ impl Core {
         length: usize,
         stream: StreamId,
     ) {
-        let may_wait = file.spreads.load(Ordering::Relaxed) || file.size() >= LARGE_FILE_BYTES;
+        let may_wait = file.spreads.load(Ordering::Relaxed) || file.size() >= LARGE_FILE_RANGES * self.range_bytes();
         if !may_wait || !self.has_range_to_place(file, offset, length) {
             return;
         }

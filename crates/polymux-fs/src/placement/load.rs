@@ -4,6 +4,7 @@ use polymux_policy::TierFill;
 
 use crate::core::Core;
 use crate::space::TierHandle;
+use crate::volume::SaturationSource;
 
 impl Core {
     pub(super) fn fill_load(&self, tier: &TierHandle, fill: &mut TierFill) {
@@ -18,7 +19,8 @@ impl Core {
         fill.write_latency_us = load.latency_us_p50;
         fill.outstanding_bytes = tier.bytes_behind();
         fill.write_bytes_per_second = tier.write_lane.state(now).bytes_per_second;
-        if tier.saturation.note(fill.outstanding_bytes, fill.write_bytes_per_second, now) {
+        let is_assumed = self.options.saturation == SaturationSource::Assumed;
+        if tier.saturation.note(fill.outstanding_bytes, fill.write_bytes_per_second, now) || is_assumed {
             fill.flags |= TierFill::SATURATED_BY_WRITERS;
         }
     }

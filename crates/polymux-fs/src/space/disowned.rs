@@ -17,7 +17,7 @@ use polymux_types::{ObjectId, TierId};
 use super::tier_set::TierHandle;
 use crate::core::{Core, Transaction};
 use crate::counters::Counters;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::{DisownedKind, DisownedRecord, ObjectEntry};
 
@@ -96,6 +96,15 @@ impl DisownedQueue {
     }
 }
 
+/// Outcome of carrying out some records.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    /// Records that were carried out and are gone.
+    pub(crate) freed: usize,
+    /// Why some are pending again, if any are.
+    pub(crate) refused: Option<Error>,
+}
+
 /// The record that gives up an object as a whole. Its first byte is none, so that its key is never that of a range.
 pub(crate) fn disown_object(entry: &ObjectEntry) -> DisownedRecord {
     DisownedRecord {
@@ -120,32 +129,32 @@ impl Core {
         Ok(done)
     }
 
-    /// The same for one tier.
+    /// Carries out the disowned records of one tier; returns how many were done.
     pub(crate) fn free_disowned_on(&self, tier: TierId) -> Result<usize> {
-        self.free_disowned_where(&*self.tiers.by_id(tier)?, |_| true)
+        Ok(self.free_disowned_where(&*self.tiers.by_id(tier)?, |_| true)?.freed)
     }
 
-    /// The same through a handle that is not in the set of tiers yet.
+    /// Carries out the disowned records of a tier through a handle that is not in the set of tiers yet.
     pub(crate) fn free_disowned_through(&self, handle: &TierHandle) -> Result<()> {
-        while self.free_disowned_where(handle, |_| true)? > 0 {}
+        while self.free_disowned_where(handle, |_| true)?.freed > 0 {}
         Ok(())
     }
 
     /// Carries out the disowned records of one object now, so that its ranges may be used again.
-    pub(crate) fn free_disowned_of(&self, tier: TierId, object: ObjectId) -> Result<usize> {
+    pub(crate) fn free_disowned_of(&self, tier: TierId, object: ObjectId) -> Result<Round> {
         self.free_disowned_where(&*self.tiers.by_id(tier)?, |record| record.object == object)
     }
 
-    fn free_disowned_where(&self, handle: &TierHandle, wanted: impl Fn(&DisownedRecord) -> bool) -> Result<usize> {
+    fn free_disowned_where(&self, handle: &TierHandle, wanted: impl Fn(&DisownedRecord) -> bool) -> Result<Round> {
         if self.is_read_only() {
-            return Ok(0);
+            return Ok(Round::default());
         }
         let tier = handle.id;
         // A round that is under way may hold what is wanted here.
         let round = self.disowned.round_of(tier);
         let _round = round.lock();
         let records = self.disowned.take(|record| record.tier == tier && wanted(record));
-        let Some(last) = records.iter().map(|(_, sequence)| *sequence).max() else { return Ok(0) };
+        let Some(last) = records.iter().map(|(_, sequence)| *sequence).max() else { return Ok(Round::default()) };
         let durable = if is_planted(PlantedFault::PunchBeforeCommit) {
             Ok(())
         } else if is_planted(PlantedFault::FreedBeforeCopy) {
@@ -158,9 +167,9 @@ impl Core {
             self.put_back(&records);
         }
         self.disowned.end_round(tier);
-        let done = result?;
-        Counters::add(&self.counters.disowned_freed, done);
-        Ok(done)
+        let round = result?;
+        Counters::add(&self.counters.disowned_freed, round.freed);
+        Ok(round)
     }
 
     fn put_back(&self, records: &[(DisownedRecord, Sequence)]) {
@@ -170,8 +179,8 @@ impl Core {
     }
 
     /// Touches the tier, syncs it, and removes the records. What the tier refuses goes back into the queue.
-    fn carry_out(&self, handle: &TierHandle, records: &[(DisownedRecord, Sequence)]) -> Result<usize> {
-        let mut done = Vec::new();
+    fn carry_out(&self, handle: &TierHandle, records: &[(DisownedRecord, Sequence)]) -> Result<Round> {
+        let (mut done, mut refused) = (Vec::new(), None);
         for (record, sequence) in records {
             match handle.run(|tier| free_bytes(tier, record)) {
                 Ok(()) => done.push((*record, *sequence)),
@@ -179,11 +188,12 @@ impl Core {
                     let level = error.log_level().unwrap_or(log::Level::Debug);
                     log::log!(level, "tier {}: bytes of object {:016x} stay: {error}", record.tier, record.object);
                     self.disowned.put_back(*record, *sequence);
+                    refused = Some(error);
                 }
             }
         }
         if done.is_empty() {
-            return Ok(0);
+            return Ok(Round { freed: 0, refused });
         }
         let synced = handle.run(|tier| match is_planted(PlantedFault::RecordGoneBeforeTierSync) {
             true => Ok(()),
@@ -193,7 +203,7 @@ impl Core {
             let level = error.log_level().unwrap_or(log::Level::Debug);
             log::log!(level, "tier {}: freed bytes are not durable yet: {error}", handle.id);
             self.put_back(&done);
-            return Ok(0);
+            return Ok(Round { freed: 0, refused: Some(error) });
         }
         handle.note_room_freed();
         let mut transaction = Transaction { batch: polymux_meta::Batch::new() };
@@ -201,7 +211,7 @@ impl Core {
             transaction.delete_disowned(record);
         }
         self.metadata.commit(transaction.batch)?;
-        Ok(done.len())
+        Ok(Round { freed: done.len(), refused })
     }
 }
 

@@ -61,6 +61,15 @@ pub enum Promise {
     DataBehindNames { index: usize, ino: Ino, version: usize },
 }
 
+/// Growth of files over several tiers.
+#[derive(Clone, Copy, Debug)]
+pub struct Spreading {
+    /// Bytes that one tier gets at a time.
+    pub range: usize,
+    /// Size of a file up to which it stays on one tier.
+    pub from: usize,
+}
+
 /// Everything that happened.
 #[derive(Clone, Default)]
 pub struct History {
@@ -71,8 +80,8 @@ pub struct History {
     facts: BTreeMap<Ino, Vec<(usize, Facts)>>,
     /// Syncs failed: what was lost shows as an error when it is read.
     pub has_failed_syncs: bool,
-    /// Bytes of a range, where files that are larger grow over several tiers.
-    pub spread_range: Option<usize>,
+    /// Where files grow over several tiers, if they do.
+    pub spreading: Option<Spreading>,
     promises: Vec<(usize, Promise)>,
     /// Positions at which the second copy held everything that was durable, ascending.
     shipped: Vec<usize>,
@@ -81,9 +90,9 @@ pub struct History {
 }
 
 impl History {
-    /// Of a volume that spreads files which are larger than this many bytes, or none.
-    pub fn of_volume(spread_range: Option<usize>) -> Self {
-        Self { spread_range, ..Self::default() }
+    /// Of a volume where files grow over several tiers, or do not.
+    pub fn of_volume(spreading: Option<Spreading>) -> Self {
+        Self { spreading, ..Self::default() }
     }
 
     /// Whether a step may have had effects at a crash point.

@@ -279,8 +279,8 @@ fn judge_spread(history: &History, versions: &[&Version], found: &Found) -> Resu
             ));
         }
     }
-    let Some(range) = history.spread_range else { return Ok(()) };
-    let begins_to_spread = synced.max(1).next_multiple_of(range);
+    let Some(spreading) = history.spreading else { return Ok(()) };
+    let begins_to_spread = synced.max(1).next_multiple_of(spreading.range).max(spreading.from);
     match (synced..size).find(is_lost).filter(|_| size > begins_to_spread) {
         Some(at) => Err(format!("an append that grows over tiers lost byte {at}, and its size is {size}")),
         None => Ok(()),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use polymux_fs::{
-    CheckMode, FileSystem, MountOptions, Parts, PolicyKind, Progress, TierMember, TierPresence, VolumeError,
+    CheckMode, FileSystem, MountOptions, Parts, PolicyKind, Progress, SaturationSource, TierMember, TierPresence, VolumeError,
 };
 use polymux_meta::MetadataStore;
 use polymux_sim::MemoryTier;
@@ -20,12 +20,16 @@ use polymux_tier::Tier;
 use polymux_types::ManualClock;
 use polymux_types::sync::Mutex;
 
+use super::history::Spreading;
 use super::oracle::check_store;
 use super::store_device::{Backing, StoreDevice};
 use crate::common::new_volume;
 
 /// Names of the tiers in the order of their places; the last one belongs to no volume at first.
 pub const TIERS: [&str; 3] = ["fast", "slow", "spare"];
+
+/// Ranges from which on the policy `adaptive` lets a file grow over several tiers.
+pub const LARGE_FILE_RANGES: usize = 32;
 
 /// Steps after which background work counts as stuck.
 const STEPS_MAX: usize = 300;
@@ -46,11 +50,19 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// Where files grow over several tiers, if they do.
+    pub fn spreading(&self) -> Option<Spreading> {
+        let range = self.range_bytes as usize;
+        let from = if self.policy == PolicyKind::Adaptive { LARGE_FILE_RANGES * range } else { 0 };
+        self.policy.spreads().then_some(Spreading { range, from })
+    }
+
     pub fn options(&self) -> MountOptions {
         MountOptions {
             inline_size_max: self.inline_size_max,
             heat_memory_bytes: 64 << 10,
             spread_range_bytes: self.range_bytes,
+            saturation: SaturationSource::Assumed,
             ..MountOptions::default()
         }
     }

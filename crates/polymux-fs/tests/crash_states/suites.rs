@@ -6,7 +6,7 @@ use polymux_fs::PolicyKind;
 use polymux_sim::crash_states::Random;
 use polymux_sim::recording::Pause;
 
-use super::scene::Shape;
+use super::scene::{LARGE_FILE_RANGES, Shape};
 use super::workload::{At, Operation, Workload};
 
 const KIB: u64 = 1 << 10;
@@ -47,6 +47,10 @@ const STREAM_SHAPE: Shape = Shape {
     policy: PolicyKind::Spread,
     range_bytes: 2 * BLOCK,
 };
+
+/// A file grows over both tiers from 32 ranges on.
+const ADAPTIVE_STREAM_SHAPE: Shape =
+    Shape { name: "adaptive stream", policy: PolicyKind::Adaptive, range_bytes: BLOCK, ..STREAM_SHAPE };
 
 /// Bytes of a block.
 const BLOCK: u32 = 4096;
@@ -176,6 +180,8 @@ pub enum Suite {
     Random,
     /// Files grow over many ranges, unsynced, beside syncs of other files.
     Stream,
+    /// Files that one tier has grow over several tiers from a size on, else as the streams.
+    AdaptiveStream,
     /// The chosen ones, then short ones by chance with work of the store among them: for the real store.
     Stored,
 }
@@ -187,7 +193,7 @@ impl Suite {
             Self::Chosen => CHOSEN.len() * SHAPES.len(),
             Self::Short(length) => SYMBOLS.pow(length) * SHAPES.len(),
             Self::Failing => FAILING * SHAPES.len(),
-            Self::Random | Self::Stream | Self::Stored => usize::MAX,
+            Self::Random | Self::Stream | Self::AdaptiveStream | Self::Stored => usize::MAX,
         }
     }
 
@@ -198,6 +204,7 @@ impl Suite {
             Self::Failing => "failing".to_owned(),
             Self::Random => "random".to_owned(),
             Self::Stream => "stream".to_owned(),
+            Self::AdaptiveStream => "adaptive-stream".to_owned(),
             Self::Stored => "stored".to_owned(),
         }
     }
@@ -208,6 +215,7 @@ impl Suite {
             None if name == "chosen" => Some(Self::Chosen),
             None if name == "stored" => Some(Self::Stored),
             None if name == "stream" => Some(Self::Stream),
+            None if name == "adaptive-stream" => Some(Self::AdaptiveStream),
             None if name == "failing" => Some(Self::Failing),
             None => (name == "random").then_some(Self::Random),
         }
@@ -240,6 +248,7 @@ impl Suite {
             }
             Self::Stored => stored_workload(&mut generator(index, seed ^ 0x5703)),
             Self::Random => random_workload(&mut generator(index, seed)),
+            Self::AdaptiveStream => adaptive_stream_workload(&mut generator(index, seed ^ 0xada9)),
             Self::Stream => stream_workload(&mut generator(index, seed ^ 0x57e4)),
         }
     }
@@ -299,6 +308,22 @@ fn stream_workload(random: &mut Random) -> Workload {
         }
     }
     Workload { shape: STREAM_SHAPE, operations }
+}
+
+/// As many ranges as a file stays on one tier for, or nearly; then it grows as in the other streams.
+fn adaptive_stream_workload(random: &mut Random) -> Workload {
+    let mut workload = stream_workload(random);
+    let range = BLOCK as usize;
+    let beginning = (LARGE_FILE_RANGES - 4 + random.below(4)) * range;
+    let mut first = vec![Operation::Create("c")];
+    first.push(Operation::Write { name: "c", at: At::End, length: beginning, descriptor: 0 });
+    match random.below(4) {
+        0 => first.push(Operation::Fsync("c")),
+        1 => first.extend(vec![Operation::Background; 2]),
+        _ => {}
+    }
+    workload.operations.splice(..1, first);
+    Workload { shape: ADAPTIVE_STREAM_SHAPE, ..workload }
 }
 
 fn generator(index: usize, seed: u64) -> Random {

@@ -463,8 +463,7 @@ pub fn run(workload: &Workload, backing: Backing) -> Recorded {
         }
     };
     let mounted = Mounted::new(&workload.shape, backing, &journal, Some(Arc::new(pause)));
-    let spread_range = workload.shape.policy.spreads().then_some(workload.shape.range_bytes as usize);
-    let mut history = History::of_volume(spread_range);
+    let mut history = History::of_volume(workload.shape.spreading());
     let end = journal.position();
     history.marks.push(Mark { start: 0, end, text: "make the volume".to_owned() });
     history.names.push((0, BTreeMap::new()));

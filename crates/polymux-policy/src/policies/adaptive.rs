@@ -1,7 +1,7 @@
 //! One tier for as long as it carries the load, several for the growth of large files when it does not (P5, P7).
 //!
 //! What is true here:
-//! * A file begins where `hot-cold` places it, and grows there. From [`LARGE_FILE_BYTES`] on its growth is spread while the tier that
+//! * A file begins where `hot-cold` places it, and grows there. From [`LARGE_FILE_RANGES`] on its growth is spread while the tier that
 //!   it grows on is kept saturated by writers ([`TierFill::SATURATED_BY_WRITERS`]) and another one takes a useful share.
 //! * Only tiers that say so take spread growth ([`TierFill::TAKES_SPREAD_GROWTH`]): disks that seek lose more by the second stream than
 //!   they give, and a disk that sleeps stays asleep.
@@ -13,8 +13,8 @@ use crate::policies::{hot_cold, spread};
 use crate::tier_fill::mask_has;
 use crate::{PlacementDecision, PlacementFacts, TierFill};
 
-/// From this size on a file is large: twice of what is written out as a stream at once when it is recognized as one.
-pub const LARGE_FILE_BYTES: u64 = 64 << 20;
+/// Ranges from which on a file is large: 64 MiB, twice of what is written out as a stream at once when it is recognized as one.
+pub const LARGE_FILE_RANGES: u64 = 32;
 
 /// A tier that is slower than this part of the one that the file grows on takes no useful share.
 const USEFUL_DIVISOR: u64 = 16;
@@ -24,7 +24,7 @@ const USEFUL_DIVISOR: u64 = 16;
 pub enum Growth {
     /// The policy never spreads.
     PolicyKeeps,
-    /// The file is smaller than [`LARGE_FILE_BYTES`].
+    /// The file is smaller than [`LARGE_FILE_RANGES`].
     FileIsSmall,
     /// The tier that the file grows on keeps up with its writers.
     OneTierCarriesIt,
@@ -50,9 +50,9 @@ impl Growth {
     }
 }
 
-/// Whether the growth of a file that is on one tier begins to be spread.
+/// Whether the growth of a file that is on one tier begins to be spread. The facts are about a range ([`PlacementFacts::length`]).
 pub(crate) fn growth(facts: &PlacementFacts) -> Growth {
-    if facts.file_end < LARGE_FILE_BYTES {
+    if facts.file_end < LARGE_FILE_RANGES * facts.length {
         return Growth::FileIsSmall;
     }
     let Some(tail) = facts.offered().iter().find(|tier| tier.tier == facts.tail_tier) else {
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(growth(&facts(&[(0, 120 * MB, BUSY), (0, 56 * MB, 0)])), Growth::NoOtherTierHelps, "it rotates");
         assert_eq!(growth(&facts(&[(0, 120 * MB, BUSY), (0, 7 * MB, SOLID)])), Growth::NoOtherTierHelps, "too slow");
         let mut small = facts(&[(0, 120 * MB, BUSY), (0, 56 * MB, SOLID)]);
-        small.file_end = LARGE_FILE_BYTES - 1;
+        small.file_end = LARGE_FILE_RANGES * RANGE_NODE_SIZE - 1;
         assert_eq!(growth(&small), Growth::FileIsSmall);
         let mut ruled = facts(&[(0, 120 * MB, BUSY), (0, 56 * MB, SOLID)]);
         ruled.allowed = 1;

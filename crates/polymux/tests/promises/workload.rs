@@ -41,6 +41,8 @@ pub struct Writer<'a> {
     random: Random,
     ledger: Ledger,
     open: BTreeMap<FileId, File>,
+    /// What the present step does, for whoever reads why it failed.
+    doing: String,
 }
 
 impl<'a> Writer<'a> {
@@ -53,7 +55,7 @@ impl<'a> Writer<'a> {
         seed: u64,
     ) -> Self {
         let root = volume.join(&ledger.directory);
-        Self { root, clock, syncing, random: Random::new(seed), ledger, open: BTreeMap::new() }
+        Self { root, clock, syncing, random: Random::new(seed), ledger, open: BTreeMap::new(), doing: String::new() }
     }
 
     /// Makes the directory and what is durable in it from the beginning.
@@ -74,6 +76,7 @@ impl<'a> Writer<'a> {
     pub fn run(mut self, stop: &AtomicBool) -> (Ledger, io::Result<()>) {
         while !stop.load(Ordering::Relaxed) {
             if let Err(error) = self.step() {
+                eprintln!("writer {}: {}: {error}", self.ledger.writer, self.doing);
                 return (self.ledger, Err(error));
             }
         }
@@ -85,7 +88,9 @@ impl<'a> Writer<'a> {
         if self.is_left_alone(file) {
             return Ok(());
         }
-        match self.random.below(100) {
+        let step = self.random.below(100);
+        self.doing = format!("step {step} of 100, file {file:?} of {} bytes", self.size(file) * SECTOR as u64);
+        match step {
             0..28 => self.overwrite(file),
             28..42 => self.append(file),
             42..46 => self.resize(file),

@@ -18,8 +18,8 @@ use crate::placement::Request;
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::ObjectEntry;
 
-/// Bytes of a file that may be off the record when it begins to spread.
-const UNSETTLED_BEGINNING_MAX: u64 = 32 << 20;
+/// Ranges of a file that may be off the record when it begins to spread.
+const UNSETTLED_BEGINNING_RANGES_MAX: u64 = 16;
 
 impl Core {
     /// Gives the range of `position` to a tier, where it has none yet, and returns the data that belongs into it. Called with
@@ -132,7 +132,7 @@ impl Core {
         }
         let former = file.possible_extenders();
         // What a file that begins to spread late has behind it would all be cut off by a crash, synced or written back long ago.
-        let has_much_behind = file.size() > UNSETTLED_BEGINNING_MAX;
+        let has_much_behind = file.size() > UNSETTLED_BEGINNING_RANGES_MAX * self.range_bytes();
         if !file.grows_unsettled() && (has_much_behind || !self.is_unpromised(file)) {
             self.settle(inode, file)?;
         }
