@@ -165,7 +165,7 @@ bench-move-watermarks:
 	$(BENCH) move-watermarks $(BENCH_OPTIONS)
 
 # Files on all devices at once, against the sum of the devices; as root. BENCH_OPTIONS="--devices 3 --measure random,convergence"
-# chooses among sequential, random, convergence, policies, shared, mixed, small and graph.
+# chooses among sequential, random, convergence, policies, shared, mixed, new-volume, small and graph.
 .PHONY: bench-spread
 bench-spread:
 	$(CARGO) build --release --locked -p polymux -p polymux-bench

@@ -12,6 +12,7 @@ mod convergence;
 mod graph;
 mod load;
 mod mixed;
+mod new_volume;
 mod policies;
 mod random;
 mod reads;
@@ -47,6 +48,8 @@ pub enum Measure {
     Shared,
     /// Random readers beside a stream that is written.
     Mixed,
+    /// One large stream to a volume for which nothing was set.
+    NewVolume,
     /// Many small files, against the policy `hot-cold`.
     Small,
     /// Writers none of which saturates a device, with each policy that spreads files.
@@ -63,6 +66,7 @@ impl Measure {
             Self::Convergence => convergence::run(arguments, report),
             Self::Shared => shared::run(arguments, report),
             Self::Mixed => mixed::run(arguments, report),
+            Self::NewVolume => new_volume::run(arguments, report),
             Self::Small => small::run(arguments, report),
             Self::Policies => policies::run(arguments, report),
             Self::Graph => graph::run(arguments, report),

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use anyhow::{Context, Result, bail, ensure};
+use polymux_tier::Rotation;
 
 use self::controller::Controller;
 use crate::served::ServedDisks;
@@ -317,6 +318,17 @@ impl Devices {
         let device = state.devices.last_mut().expect("it was just put in");
         device.format()?;
         device.mount()
+    }
+
+    /// Makes a device one that rotates, or one that does not, in the words of the kernel.
+    ///
+    /// # Errors
+    /// Where there is no such device, or the kernel refuses.
+    pub fn set_rotation(&self, name: &str, rotation: Rotation) -> Result<()> {
+        let device = self.all().into_iter().find(|device| device.profile.name == name).context("no such device")?;
+        let text = if rotation == Rotation::Rotational { "1" } else { "0" };
+        let path = format!("/sys/dev/block/{}/queue/rotational", device.numbers()?);
+        fs::write(&path, text).context(path)
     }
 
     /// Tells of something that stands on the devices and must go before them. Forgotten when it is dropped.

@@ -25,7 +25,7 @@ pub struct Volume {
 /// What differs from what `polymux create` makes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings<'a> {
-    /// Its policy.
+    /// Its policy; empty: the one that `create` chooses.
     pub policy: &'a str,
     /// Most bytes that it uses on a tier.
     pub capacity: Option<(&'a str, u64)>,
@@ -94,7 +94,9 @@ impl Volume {
             write!(text, "\n[options]\n{}\n", settings.options)?;
         }
         fs::write(volume.configuration(), text)?;
-        volume.set_policy(settings.policy)?;
+        if !settings.policy.is_empty() {
+            volume.set_policy(settings.policy)?;
+        }
         Ok(volume)
     }
 

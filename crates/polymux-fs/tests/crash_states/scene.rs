@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use polymux_fs::{
-    CheckMode, FileSystem, MountOptions, Parts, PolicyKind, Progress, SaturationSource, TierMember, TierPresence, VolumeError,
+    CheckMode, FileSystem, MountOptions, Parts, PolicyKind, Progress, SaturationSource, TierMember, TierPresence,
+    VolumeError,
 };
 use polymux_meta::MetadataStore;
 use polymux_sim::MemoryTier;
