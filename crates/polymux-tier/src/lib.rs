@@ -29,7 +29,9 @@ pub use object::{
     AllocateMode, Loan, LoanPurpose, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, StampDirectory, StampOrder,
     StampRefresh, Wait,
 };
-pub use posix::{BytesUsed, OWN_DIRECTORY, OpenAccess, PosixTier, PosixTierOptions, probe_directory, read_label_at};
+pub use posix::{
+    BytesUsed, OWN_DIRECTORY, OpenAccess, PosixTier, PosixTierOptions, disks_of, probe_directory, read_label_at,
+};
 pub use tier::Tier;
 
 /// The on-disk formats of this crate, for their fuzz targets.

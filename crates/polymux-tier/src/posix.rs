@@ -12,6 +12,7 @@ mod cached;
 mod capacity;
 mod descriptors;
 mod directory;
+mod disks;
 mod early;
 mod holder;
 mod holders;
@@ -41,6 +42,7 @@ use crate::error::TierError;
 use descriptors::DescriptorCache;
 use holder::TierLock;
 
+pub use disks::disks_of;
 pub(crate) use stamp_format::on_disk_format as stamp_on_disk_format;
 
 /// `RWF_DONTCACHE` of Linux 6.14 (include/uapi/linux/fs.h), which rustix has no name for: pages that a read brings into memory go with

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use polymux_fs::{Access, FileSystem, NewVolume, Parts, PolicyKind};
 use polymux_meta::OpenMode;
 use polymux_tier::measure::TIME_DEFAULT;
-use polymux_tier::{Capabilities, Guarantee, PosixTier, Rotation};
+use polymux_tier::{Capabilities, Guarantee, PosixTier, Rotation, disks_of};
 use polymux_types::{SystemClock, VolumeId};
 
 use crate::cli::{CreateArguments, Named};
@@ -98,20 +98,22 @@ fn plan(arguments: &CreateArguments, volatile: VolatileTiers) -> Result<(VolumeC
             metadata,
             tiers,
             options,
-            steering: SteeringConfig { policy: default_policy(&capabilities), ..SteeringConfig::default() },
+            steering: SteeringConfig { policy: default_policy(&capabilities, disks_of), ..SteeringConfig::default() },
         },
         warnings,
     ))
 }
 
 /// The policy that a new volume has on record; `None`: that of volumes without one. Growth over several tiers is for volumes whose tiers
-/// have a device each that is known not to rotate.
-fn default_policy(capabilities: &[Capabilities]) -> Option<PolicyName> {
+/// have disks of their own that are known not to rotate: two partitions of one disk have no more bandwidth than one.
+fn default_policy(capabilities: &[Capabilities], disks_of: impl Fn(u64) -> BTreeSet<String>) -> Option<PolicyName> {
     let is_fit = |can: &Capabilities| {
         can.rotation == Rotation::NonRotational && can.guarantee == Guarantee::Durable && can.holds_partial_files()
     };
-    let devices: BTreeSet<u64> = capabilities.iter().map(|can| can.device).collect();
-    let are_fit = devices.len() > 1 && devices.len() == capabilities.len() && capabilities.iter().all(is_fit);
+    let disks: Vec<BTreeSet<String>> = capabilities.iter().map(|can| disks_of(can.device)).collect();
+    let all: BTreeSet<&String> = disks.iter().flatten().collect();
+    let share_none = disks.iter().map(BTreeSet::len).sum::<usize>() == all.len();
+    let are_fit = capabilities.len() > 1 && share_none && capabilities.iter().all(is_fit);
     are_fit.then_some(PolicyName(PolicyKind::Adaptive))
 }
 
@@ -227,6 +229,9 @@ mod tests {
         };
         let solid = |device| tier_on(device, Rotation::NonRotational, Guarantee::Durable);
         let adaptive = Some(PolicyName(PolicyKind::Adaptive));
+        // Partitions 10 and 11 of a disk; the rest are disks.
+        let disks = |device: u64| BTreeSet::from([if device >= 10 { "nvme0n1".into() } else { device.to_string() }]);
+        let default_policy = |capabilities: &[Capabilities]| super::default_policy(capabilities, disks);
         assert_eq!(default_policy(&[solid(1), solid(2)]), adaptive);
         assert_eq!(default_policy(&[solid(1), solid(2), solid(3)]), adaptive);
         let others = [
@@ -240,5 +245,6 @@ mod tests {
             assert_eq!(default_policy(&[solid(1), other.clone()]), None, "{other:?}");
         }
         assert_eq!(default_policy(&[solid(1)]), None, "one tier has nothing to spread over");
+        assert_eq!(default_policy(&[solid(10), solid(11)]), None, "two partitions of one disk");
     }
 }

@@ -315,7 +315,7 @@ impl Core {
         if tier.capabilities().overwrite != OverwriteStyle::InPlace || tier.capabilities().is_limited {
             return Ok(Some(Obstacle::Room));
         }
-        if !handle.keeps_metadata_reserve() {
+        if !self.tiers.keep_metadata_reserve(&handle) {
             return Ok(Some(Obstacle::MetadataRoom));
         }
         self.see_direct_changes(inode, file)?;

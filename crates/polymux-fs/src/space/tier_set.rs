@@ -219,11 +219,9 @@ impl TierHandle {
         capabilities.is_assumed.then(words)
     }
 
-    /// Whether a program that writes here unheard leaves the reserve of the metadata alone: none are here, or the file system keeps as
-    /// much for root, and such a program is not root to it.
-    pub(crate) fn keeps_metadata_reserve(&self) -> bool {
-        let is_kept = |space: Space| space.root_reserve >= metadata_reserve_of(&space);
-        !self.holds_metadata() || self.space().is_some_and(is_kept)
+    /// Whether the file system of the tier keeps as much for root as metadata needs.
+    fn keeps_root_reserve(&self) -> bool {
+        self.space().is_some_and(|space| space.root_reserve >= metadata_reserve_of(&space))
     }
 
     /// Whether so much is in use that files leave the tier.
@@ -636,6 +634,16 @@ impl TierSet {
         volume
     }
 
+    /// Whether a program that writes to a tier unheard leaves the reserve of the metadata alone: no metadata is on the file system of that
+    /// tier, or the file system keeps as much for root, and such a program is not root to it.
+    pub(crate) fn keep_metadata_reserve(&self, tier: &TierHandle) -> bool {
+        let device = |tier: &TierHandle| tier.present().map(|tier| tier.capabilities().device);
+        let own = device(tier);
+        let has_metadata = |other: &Arc<TierHandle>| other.holds_metadata() && device(other) == own;
+        let is_beside_metadata = tier.holds_metadata() || self.all().iter().any(has_metadata);
+        !is_beside_metadata || tier.keeps_root_reserve()
+    }
+
     /// Names of other tiers on the same file system.
     pub(crate) fn sharing_with(&self, tier: &TierHandle) -> Vec<String> {
         let device = |tier: &TierHandle| tier.present().map(|tier| tier.capabilities().device);
@@ -648,5 +656,33 @@ impl TierSet {
             .filter(|other| other.id != tier.id && device(other) == own)
             .map(|other| other.name.clone())
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polymux_sim::MemoryTier;
+    use polymux_types::ManualClock;
+
+    use super::*;
+
+    /// A tier on a file system that keeps nothing for root.
+    fn tier_on(device: u64, id: u16, purpose: Purpose) -> TierHandle {
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Duration::from_secs(1_000)));
+        let memory = MemoryTier::with_clock(format!("tier {id}"), 1 << 30, Arc::clone(&clock));
+        let memory = memory.with_capabilities(|can| can.device = device);
+        let presence = TierPresence::Present(Arc::new(memory));
+        TierHandle::new(TierId(id), TierMember::new(format!("tier {id}"), presence), purpose, clock)
+    }
+
+    #[test]
+    fn a_tier_beside_the_metadata_on_one_file_system_has_their_reserve_to_keep_too() {
+        let tiers = TierSet::new(vec![
+            tier_on(70, 0, Purpose::DataAndMetadata),
+            tier_on(70, 1, Purpose::Data),
+            tier_on(71, 2, Purpose::Data),
+        ]);
+        let keeps = |id| tiers.keep_metadata_reserve(&tiers.by_id(TierId(id)).unwrap());
+        assert_eq!([keeps(0), keeps(1), keeps(2)], [false, false, true]);
     }
 }

@@ -11,8 +11,8 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, Timespec, Timestamps, Xa
 use rustix::io::ReadWriteFlags;
 
 use super::objects::seek_in;
-use super::{OpenAccess, PosixTier, io_error};
-use crate::capabilities::{Capabilities, Guarantee, OverwriteStyle, Rotation};
+use super::{OpenAccess, PosixTier, disks, io_error};
+use crate::capabilities::{Capabilities, Guarantee, OverwriteStyle};
 use crate::error::TierError;
 use crate::object::SeekTarget;
 use crate::tier::Tier;
@@ -73,7 +73,7 @@ pub(super) fn probe(directory: &OwnedFd, access: OpenAccess) -> Result<Capabilit
         overwrite,
         is_limited: false,
         is_assumed: false,
-        rotation: rotation_of(stat.st_dev),
+        rotation: disks::rotation_of(stat.st_dev),
         device: stat.st_dev,
     };
     if access == OpenAccess::ReadWrite {
@@ -136,20 +136,6 @@ impl PosixTier {
             Ok(_) => {}
             Err(error) => log::debug!("tier `{}` cannot be tried out yet: {error}", self.options.name),
         }
-    }
-}
-
-/// What the kernel says of the device with a number. A partition has what its disk has; a number that is no disk's (btrfs, a server,
-/// memory) has nothing.
-fn rotation_of(device: u64) -> Rotation {
-    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let of_disk = format!("/sys/dev/block/{number}/queue/rotational");
-    let of_partition = format!("/sys/dev/block/{number}/../queue/rotational");
-    let told = [of_disk, of_partition].iter().find_map(|path| std::fs::read_to_string(path).ok());
-    match told.as_deref().map(str::trim) {
-        Some("0") => Rotation::NonRotational,
-        Some(_) => Rotation::Rotational,
-        None => Rotation::Unknown,
     }
 }
 
