@@ -130,6 +130,11 @@ pub(crate) fn write_origin(flags: WriteFlags, status_flags: i32) -> WriteOrigin 
     }
 }
 
+/// Whether a write goes past the page cache (`O_DIRECT`), by the status flags of its description at that moment.
+pub(crate) fn is_direct(status_flags: i32) -> bool {
+    status_flags & libc::O_DIRECT != 0
+}
+
 pub(crate) fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
     const WHITEOUT_NOREPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
     match flags {

@@ -118,7 +118,16 @@ impl Adapter {
                 self.take_set_id_unheard(fs, header, place.ino)?;
             }
             let caller = Caller { wait, ..caller };
-            let written = fs.write(&caller, place.handle(), place.offset, data, origin)?;
+            let mut written = fs.write(&caller, place.handle(), place.offset, data, origin)?;
+            // A count that is short ends a write past the page cache with EIO (`fuse_get_res_by_io` in fs/fuse/file.c), so it is answered with
+            // what ended it.
+            while written < data.len() && convert::is_direct(status_flags) {
+                let offset = place.offset + written as u64;
+                match fs.write(&caller, place.handle(), offset, &data[written..], origin)? {
+                    0 => break,
+                    more => written += more,
+                }
+            }
             Ok(u32::try_from(written).expect("no more is written than the request holds"))
         })
     }

@@ -3,10 +3,13 @@
 mod mounted;
 
 use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use mounted::command::shell;
-use mounted::{Plan, TestVolume, have_program, is_root, run, skip, skip_where_io_is_named, succeed};
+use mounted::environment::have_loop_devices;
+use mounted::volume::Ground;
+use mounted::{Plan, TestVolume, have_program, is_root, one_at_a_time, run, skip, skip_where_io_is_named, succeed};
 
 /// A file system on a loop device with sectors of 4 KiB; both go when this is dropped.
 struct LargeSectors {
@@ -117,4 +120,51 @@ fn offsets_beyond_the_largest_file_are_efbig() {
         assert_eq!(allocated.err(), too_large, "{end:#x}");
     }
     assert_eq!(file.metadata().unwrap().len(), largest);
+}
+
+/// The kernel makes `EIO` of a direct write that is answered with fewer bytes than it has.
+#[test]
+fn a_direct_write_whose_end_finds_no_room_fails_for_lack_of_room() {
+    const REQUEST: usize = 512 << 10;
+    if !have_loop_devices() {
+        return skip("devices of known size need root and loop devices");
+    }
+    let _turn = one_at_a_time();
+    let plan = Plan { ground: Ground::LoopDevices { fast: 64, slow: 320 }, fast_capacity: None };
+    let Some(volume) = TestVolume::start(&plan) else { return };
+    let flags = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).expect("a flag of open(2)");
+    let mut options = File::options();
+    options.write(true).create(true).custom_flags(flags);
+    let mut memory = vec![7; REQUEST + 4096];
+    let start = memory.as_ptr().align_offset(4096);
+    let request = &mut memory[start..start + REQUEST];
+    // Ends of requests lie at other places than ends of the room, one round or another.
+    for round in 0..4_u64 {
+        let path = volume.path().join(format!("file-{round}"));
+        let file = options.open(&path).expect("made");
+        let mut end = round * 100 * 4096;
+        let error = loop {
+            match file.write_at(request, end) {
+                Ok(count) => end += count as u64,
+                Err(error) => break error,
+            }
+            assert!(end < 1 << 30, "the volume is smaller");
+        };
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "round {round}, at {end}");
+        assert_eq!(file.metadata().expect("there").len(), end, "what failed did not make it longer");
+        drop(file);
+        fs::remove_file(&path).expect("removed");
+        wait_for_room(&volume);
+    }
+}
+
+fn wait_for_room(volume: &TestVolume) {
+    let available = || rustix::fs::statvfs(volume.path()).map_or(0, |space| space.f_bavail * space.f_frsize);
+    for _ in 0..600 {
+        if available() > 250 << 20 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("room does not come back: {}", available());
 }

@@ -186,7 +186,14 @@ impl Core {
                 Ok(()) => done.push((*record, *sequence)),
                 Err(error) => {
                     let level = error.log_level().unwrap_or(log::Level::Debug);
-                    log::log!(level, "tier {}: bytes of object {:016x} stay: {error}", record.tier, record.object);
+                    log::log!(
+                        level,
+                        "tier {}: bytes of object {:016x} stay ({:?} from {}): {error}",
+                        record.tier,
+                        record.object,
+                        record.kind,
+                        record.start
+                    );
                     self.disowned.put_back(*record, *sequence);
                     refused = Some(error);
                 }

@@ -304,6 +304,7 @@ impl Tier for PosixTier {
     fn space(&self) -> Result<Space, TierError> {
         let stat = rustix::fs::fstatvfs(&self.objects).map_err(io_error("asking for free room"))?;
         let (total, free) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
+        let free_for_data = free.saturating_sub(super::capacity::kept_to_free(total));
         let root_reserve = match self.capabilities().file_system.as_str() {
             "ext4" if rustix::process::geteuid().is_root() => {
                 ext4_root_reserve(total, stat.f_bfree * stat.f_frsize, free)
@@ -314,7 +315,7 @@ impl Tier for PosixTier {
         Ok(match (self.options.capacity, self.bytes_used()) {
             (Some(capacity), Some(used)) => Space {
                 total: capacity.0.min(total),
-                free: capacity.0.saturating_sub(used).min(free),
+                free: capacity.0.saturating_sub(used).min(free_for_data),
                 used,
                 objects_free,
                 file_system_total: total,
@@ -323,7 +324,7 @@ impl Tier for PosixTier {
             },
             _ => Space {
                 total,
-                free,
+                free: free_for_data,
                 used: total.saturating_sub(stat.f_bfree * stat.f_frsize),
                 objects_free,
                 file_system_total: total,
