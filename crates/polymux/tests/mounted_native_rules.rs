@@ -66,20 +66,28 @@ fn a_single_write_that_asks_to_be_durable_is_synced_before_it_returns() {
         ("passthrough = \"off\"", "with pages in the kernel"),
         ("", "passed through"),
     ] {
-        let Some(volume) = TestVolume::start_with_options(&Plan::anywhere(), options) else { return };
+        let plan = Plan::anywhere().with_reserve();
+        let Some(volume) = TestVolume::start_with_options(&plan, options) else { return };
         let path = closed_file(volume.path(), "file", &Random::new(3).bytes(MIB));
-        let _reader = File::open(&path).expect("opened");
-        assert_single_writes_are_synced(&volume, &read_write(&path), how);
+        let open = || (File::open(&path).expect("opened"), read_write(&path));
+        let (_reader, writer) = match options {
+            "" => volume.opened_for_direct_changes(&path, open),
+            _ => open(),
+        };
+        assert_single_writes_are_synced(&volume, &writer, how);
     }
 }
 
+fn opened_with(path: &Path, flags: OFlags) -> File {
+    let file = OpenOptions::new().read(true).write(true).custom_flags(flags.bits().cast_signed()).open(path);
+    file.expect("opened")
+}
+
 /// What a file holds after appends, positioned writes, and both with `O_APPEND` set and cleared meanwhile.
-fn append_and_write(path: &Path, opened: OFlags) -> Vec<u8> {
-    let file = OpenOptions::new().read(true).write(true).custom_flags(opened.bits().cast_signed()).open(path);
-    let file = file.expect("opened");
-    let set = |flags| rustix::fs::fcntl_setfl(&file, flags).expect("the flags of a description can be changed");
+fn append_and_write(path: &Path, file: &File) -> Vec<u8> {
+    let set = |flags| rustix::fs::fcntl_setfl(file, flags).expect("the flags of a description can be changed");
     let write = |bytes: &[u8], offset, flags| {
-        let written = rustix::io::pwritev2(&file, &[IoSlice::new(bytes)], offset, flags);
+        let written = rustix::io::pwritev2(file, &[IoSlice::new(bytes)], offset, flags);
         assert_eq!(written.expect("written"), bytes.len());
     };
     set(OFlags::APPEND);
@@ -105,13 +113,23 @@ fn each_write_appends_or_not_as_the_flags_of_that_moment_say() {
     for options in
         ["", "passthrough = \"read\"", "passthrough = \"off\"", "passthrough = \"off\"\npage_cache = \"off\""]
     {
-        let Some(volume) = TestVolume::start_with_options(&Plan::anywhere(), options) else { return };
+        let plan = Plan::anywhere().with_reserve();
+        let Some(volume) = TestVolume::start_with_options(&plan, options) else { return };
         for (opened, name) in [(OFlags::APPEND, "appending"), (OFlags::empty(), "plain")] {
             for reader in ["with a reader", "alone"] {
-                let expected = append_and_write(&closed_file(native.path(), "file", &content), opened);
+                let natively = closed_file(native.path(), "file", &content);
+                let expected = append_and_write(&natively, &opened_with(&natively, opened));
                 let path = closed_file(volume.path(), name, &content);
-                let _reader = (reader != "alone").then(|| File::open(&path).expect("opened"));
-                let found = append_and_write(&path, opened);
+                let open = || {
+                    let reader = (reader != "alone").then(|| File::open(&path).expect("opened"));
+                    (reader, opened_with(&path, opened))
+                };
+                let (_reader, writer) = match options {
+                    // The kernel changes the object itself when the description gains `O_APPEND`.
+                    "" if opened.is_empty() => volume.opened_for_direct_changes(&path, open),
+                    _ => open(),
+                };
+                let found = append_and_write(&path, &writer);
                 assert_eq!(found.len(), expected.len(), "{options:?}, opened {name}, {reader}: another size");
                 assert!(found == expected, "{options:?}, opened {name}, {reader}: other bytes");
             }

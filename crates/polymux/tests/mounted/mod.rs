@@ -12,6 +12,7 @@ pub mod command;
 pub mod environment;
 pub mod native;
 pub mod operations;
+pub mod passed_through;
 pub mod random;
 pub mod rings;
 pub mod tool;

@@ -258,14 +258,19 @@ impl TestVolume {
     fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_polymux"));
         command.args(arguments);
-        command.env("POLYMUX_CONFIG_DIR", self.base.path().join("config"));
-        command.env("POLYMUX_RUNTIME_DIR", self.base.path().join("runtime"));
-        let memory = self.memory.as_ref().map_or_else(|| self.base.path().join("none"), |it| it.path().to_owned());
-        command.env("POLYMUX_MEMORY_DIR", memory);
+        self.give_registry(&mut command);
         if let Some(user) = self.user {
             command.uid(user).gid(user);
         }
         command
+    }
+
+    /// The program under test, or one that starts it, finds this volume.
+    pub fn give_registry(&self, command: &mut Command) {
+        command.env("POLYMUX_CONFIG_DIR", self.base.path().join("config"));
+        command.env("POLYMUX_RUNTIME_DIR", self.base.path().join("runtime"));
+        let memory = self.memory.as_ref().map_or_else(|| self.base.path().join("none"), |it| it.path().to_owned());
+        command.env("POLYMUX_MEMORY_DIR", memory);
     }
 
     /// Mounts, with the daemon as a child of this process.

@@ -5,7 +5,10 @@ Run as root with a directory. For every user, file and way to change it this mak
 prints one line: what the call answered, the mode afterwards, whether the file still has capabilities, and as whom it runs. It
 is run first: what a program runs as must not depend on anybody having looked. Two file systems that behave alike give one output.
 
-usage: matrix.py DIRECTORY all|short
+Where a command is named, it is run with each file that an `old-` way opened, before the file gets its mode; it prints whether the
+kernel changes that file itself ("also for changes"), and must. The file is overwritten before, which that takes.
+
+usage: matrix.py DIRECTORY all|short [COMMAND ...]
 """
 import ctypes
 import errno
@@ -14,7 +17,9 @@ import os
 import shutil
 import stat
 import struct
+import subprocess
 import sys
+import time
 
 OWNER, GROUP = 2001, 3000
 STRANGER = 2003
@@ -246,7 +251,33 @@ def give_mode(path, file):
     os.setxattr(path, "trusted.secret", b"x")
 
 
-def entry(directory, program, source, way, user_name, file_name):
+def overwrite(path):
+    """Writes the first byte again through a descriptor of its own, and does not make the file longer."""
+    fd = os.open(path, os.O_RDWR)
+    os.pwrite(fd, os.pread(fd, 1, 0), 0)
+    os.fsync(fd)
+    os.close(fd)
+
+
+def opened_before(path, command):
+    """Opens a file that was overwritten before; where there is a command, such that the kernel changes it itself."""
+    deadline = time.monotonic() + 20
+    while True:
+        overwrite(path)
+        fd = os.open(path, os.O_RDWR)
+        if not command:
+            return fd
+        told = subprocess.run(command + [path], check=True, capture_output=True, text=True).stdout
+        if "also for changes" in told:
+            return fd
+        # That an earlier descriptor was closed may be heard late.
+        if time.monotonic() > deadline:
+            sys.exit(f"{path} is not passed through for changes: {told}")
+        os.close(fd)
+        time.sleep(0.02)
+
+
+def entry(directory, program, source, way, user_name, file_name, command):
     path = os.path.join(directory, f"{way}.{user_name}.{file_name}")
     user, file = USERS[user_name], FILES[file_name]
     with open(path, "wb") as made:
@@ -255,7 +286,7 @@ def entry(directory, program, source, way, user_name, file_name):
     os.chown(path, OWNER, GROUP)
     if way.startswith("old-"):
         os.chmod(path, 0o777)
-        old = os.open(path, os.O_RDWR)
+        old = opened_before(path, command)
     give_mode(path, file)
 
     def work():
@@ -285,7 +316,7 @@ SHORT_FILES = ["0777", "2767", "6777", "6755", "capable-4777", "acl-6711"]
 
 
 def main():
-    directory, form = sys.argv[1:]
+    directory, form, *command = sys.argv[1:]
     is_short = form == "short"
     ways, files = (SHORT_WAYS, SHORT_FILES) if is_short else (WAYS, FILES)
     os.chmod(directory, 0o755)
@@ -298,7 +329,7 @@ def main():
     for way in ways:
         for user_name in USERS:
             for file_name in files:
-                entry(directory, program, source, way, user_name, file_name)
+                entry(directory, program, source, way, user_name, file_name, command)
 
 
 main()

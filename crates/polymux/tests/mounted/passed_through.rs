@@ -1,0 +1,55 @@
+//! Files that the kernel was given to change itself: how a test comes to one, and how it makes sure that it has one.
+//!
+//! What is true here: on the tier of the metadata a file is passed through for changes only where the plan keeps blocks for root
+//! (`Plan::with_reserve`), and only after a description that overwrote it and did not make it longer (docs/design/0026).
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::environment::wanted_io;
+use super::native::text;
+use super::volume::TestVolume;
+
+/// What `where` says of a file that a description may change without a message.
+pub const CHANGED_DIRECTLY: &str = "passed through to its object, also for changes";
+
+/// How long the daemon may take to hear that an earlier description was closed.
+const RELEASE_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Writes the first byte of a file over itself through a description of its own.
+pub fn overwrite_in_place(path: &Path) {
+    let file = OpenOptions::new().read(true).write(true).open(path).expect("it may be written");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 0).expect("it is not empty");
+    file.write_all_at(&byte, 0).and_then(|()| file.sync_all()).expect("overwritten");
+}
+
+impl TestVolume {
+    /// How the descriptions of a file do their I/O, in the words of `where`.
+    pub fn io_of(&self, path: &Path) -> String {
+        let finished = self.polymux(["where", "--json", text(path)]);
+        assert!(finished.is_success(), "where failed: {}", finished.text());
+        let told: serde_json::Value = serde_json::from_str(&finished.stdout).expect("where --json prints JSON");
+        told["io"].as_str().expect("words").to_owned()
+    }
+
+    /// Overwrites a file and opens it with `open`, so that the kernel changes it itself. Where the environment names another way for all
+    /// files, it is open in that one.
+    pub fn opened_for_direct_changes<T>(&self, path: &Path, open: impl Fn() -> T) -> T {
+        let began = Instant::now();
+        loop {
+            overwrite_in_place(path);
+            let opened = open();
+            let found = self.io_of(path);
+            if found == CHANGED_DIRECTLY || !wanted_io().is_empty() {
+                return opened;
+            }
+            // The daemon may hear late that a description which made it longer was closed: then this overwriting counts as a part of it.
+            assert!(began.elapsed() < RELEASE_DEADLINE, "{} is {found}", path.display());
+            drop(opened);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
