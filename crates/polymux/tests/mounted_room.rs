@@ -10,14 +10,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use mounted::command::run;
-use mounted::environment::have_loop_devices;
+use mounted::environment::{have_loop_devices, wanted_io};
 use mounted::native::text;
+use mounted::passed_through::overwrite_in_place;
+use mounted::users::as_user;
 use mounted::volume::Ground;
 use mounted::{Plan, TestVolume, one_at_a_time, skip, skip_where_io_is_named, skip_where_policy_is_named};
 
 const MIB: u64 = 1 << 20;
 /// Files that are made while a tier is full.
 const NEW_FILES: usize = 400;
+/// Files that are made out of the reserve of the metadata, which holds them all.
+const FILES_IN_RESERVE: usize = 15_000;
+/// Not root.
+const ORDINARY_USER: u32 = 65_534;
 
 fn available(path: &Path) -> u64 {
     let space = rustix::fs::statvfs(path).unwrap();
@@ -25,14 +31,18 @@ fn available(path: &Path) -> u64 {
 }
 
 /// Two tiers, of which the fast one is full long before the slow one.
-fn small_and_large() -> Option<TestVolume> {
+fn start(ground: Ground) -> Option<TestVolume> {
     if !have_loop_devices() {
         skip("devices of known size need root and loop devices");
         return None;
     }
-    let plan = Plan { ground: Ground::LoopDevices { fast: 128, slow: 320 }, fast_capacity: None };
-    TestVolume::start(&plan)
+    TestVolume::start(&Plan { ground, fast_capacity: None })
 }
+
+/// The file system of the metadata keeps nothing for root.
+const WITHOUT_RESERVE: Ground = Ground::LoopDevices { fast: 128, slow: 320 };
+/// It keeps blocks for root, as `mkfs.ext4` has it.
+const WITH_RESERVE: Ground = Ground::LoopDevicesWithReserve { fast: 256, slow: 512 };
 
 fn closed_file(volume: &TestVolume, name: &str, length: u64) -> PathBuf {
     let path = volume.path().join(name);
@@ -45,10 +55,25 @@ fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("opened")
 }
 
-/// A session of a program that overwrites a file and does not make it longer.
-fn overwrite_in_place(path: &Path) {
-    let file = open(path);
-    file.write_all_at(&[0x5a; 4096], 0).and_then(|()| file.sync_all()).expect("overwritten");
+/// A file that was only overwritten in one session, and made longer in the next one: what keeps the kernel from changing its object
+/// is that it may grow, and nothing else.
+fn file_that_grew(volume: &TestVolume, name: &str, length: u64) -> PathBuf {
+    let path = closed_file(volume, name, length);
+    drop(volume.opened_for_direct_changes(&path, || open(&path)));
+    let began = std::time::Instant::now();
+    loop {
+        let file = open(&path);
+        let end = file.metadata().unwrap().len();
+        file.write_all_at(&[0x5a; 4096], end).and_then(|()| file.sync_all()).expect("made longer");
+        drop(file);
+        let _reopened = open(&path);
+        let found = volume.io_of(&path);
+        if found.contains("it may grow beyond its tier") || !wanted_io().is_empty() {
+            return path;
+        }
+        assert!(began.elapsed().as_secs() < 20, "a file that grew is {found}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }
 
 /// What is left on each tier beyond its reserve is less than a few writes.
@@ -89,7 +114,15 @@ fn grow_at_random_places(path: &Path) {
 #[test]
 fn appending_through_an_existing_file_fills_every_tier_before_it_fails() {
     let _turn = one_at_a_time();
-    let Some(volume) = small_and_large() else { return };
+    let Some(volume) = start(WITHOUT_RESERVE) else { return };
+    fill_by_appending(&volume, closed_file);
+    drop(volume);
+    let Some(volume) = start(WITH_RESERVE) else { return };
+    fill_by_appending(&volume, file_that_grew);
+}
+
+/// Makes files that exist longer in several ways, until that fails.
+fn fill_by_appending(volume: &TestVolume, make: impl Fn(&TestVolume, &str, u64) -> PathBuf) {
     type Grow = fn(&Path);
     let ways: [(&str, Grow); 3] = [
         ("dd oflag=append", |path| {
@@ -103,12 +136,13 @@ fn appending_through_an_existing_file_fills_every_tier_before_it_fails() {
         ("random places", grow_at_random_places),
     ];
     for (how, grow) in ways {
-        let path = closed_file(&volume, "existing", MIB);
+        let empty = available(volume.path());
+        let path = make(volume, "existing", MIB);
         grow(&path);
-        assert_every_tier_is_full(&volume, how);
+        assert_every_tier_is_full(volume, how);
         fs::remove_file(&path).unwrap();
         let began = std::time::Instant::now();
-        while available(volume.path()) < 300 * MIB {
+        while available(volume.path()) + 32 * MIB < empty {
             assert!(began.elapsed().as_secs() < 180, "room does not come back");
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
@@ -120,8 +154,7 @@ fn is_full(error: &std::io::Error) -> bool {
 }
 
 /// Takes all the room that a descriptor gets, and keeps it open.
-fn take_all_room(path: &Path, limit: u64) -> (File, u64) {
-    let file = open(path);
+fn take_all_room(file: File, limit: u64) -> (File, u64) {
     let mut end = file.metadata().unwrap().len();
     let chunk = vec![0x33; 256 << 10];
     let mut length = chunk.len();
@@ -137,24 +170,11 @@ fn take_all_room(path: &Path, limit: u64) -> (File, u64) {
 }
 
 /// Makes small files, each of which must come about.
-fn make_files(directory: &Path, when: &str) {
-    for number in 0..NEW_FILES {
+fn make_files(directory: &Path, count: usize, when: &str) {
+    for number in 0..count {
         let made = fs::write(directory.join(format!("new {number}")), b"a small file");
-        assert!(made.is_ok(), "{when}: file {number} of {NEW_FILES}: {made:?}");
+        assert!(made.is_ok(), "{when}: file {number} of {count}: {made:?}");
     }
-}
-
-/// Files are made while a program that overwrote a file in place before goes on to write behind its end.
-fn creating_goes_on(volume: &TestVolume, limit: u64) {
-    let path = closed_file(volume, "taker", MIB);
-    for _ in 0..2 {
-        overwrite_in_place(&path);
-    }
-    let (_open, length) = take_all_room(&path, limit);
-    println!("{length} bytes were taken; {} are available on the fast tier", available(volume.tier("fast")));
-    // The store looks at its room at most every moment.
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    make_files(volume.path(), "beside an open file that takes all room");
 }
 
 #[test]
@@ -163,35 +183,50 @@ fn one_writer_does_not_keep_others_from_making_files_on_a_tier_that_keeps_nothin
     if skip_where_policy_is_named() {
         return;
     }
-    let Some(volume) = small_and_large() else { return };
-    creating_goes_on(&volume, 1024 * MIB);
+    let Some(volume) = start(WITHOUT_RESERVE) else { return };
+    let path = closed_file(&volume, "taker", MIB);
+    overwrite_in_place(&path);
+    let (_open, length) = take_all_room(open(&path), 1024 * MIB);
+    println!("{length} bytes were taken; {} are available on the fast tier", available(volume.tier("fast")));
+    // The store looks at its room at most every moment.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    make_files(volume.path(), NEW_FILES, "beside an open file that takes all room");
+}
+
+/// Files are made while a program of that user, which the kernel lets change the object itself, goes on to write behind the end of
+/// its file until it gets no more. They come out of the reserve of the metadata, which is there to the last block.
+fn making_files_goes_on_beside(user: u32) {
+    let Some(volume) = start(WITH_RESERVE) else { return };
+    let path = closed_file(&volume, "taker", MIB);
+    std::os::unix::fs::chown(&path, Some(user), Some(user)).unwrap();
+    let file = volume.opened_for_direct_changes(&path, || as_user(user, || open(&path)));
+    let (_open, length) = as_user(user, || take_all_room(file, 1024 * MIB));
+    assert!(length > 100 * MIB, "{length} bytes are not all room");
+    let fast = rustix::fs::statvfs(volume.tier("fast")).unwrap();
+    let [left, kept] = [fast.f_bavail, fast.f_bfree].map(|blocks| blocks * fast.f_frsize);
+    println!("user {user} took {length} bytes; {left} are available on the fast tier, and {kept} free");
+    assert!(left < MIB, "the fast tier has {left} bytes that a program could take");
+    let reserve = 256 * MIB / 32;
+    assert!(kept >= reserve, "of the reserve of the metadata {kept} bytes are left");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    make_files(volume.path(), FILES_IN_RESERVE, &format!("beside an open file of user {user} that takes all room"));
 }
 
 #[test]
 fn one_writer_does_not_keep_others_from_making_files_where_blocks_are_kept_for_root() {
     let _turn = one_at_a_time();
-    if !have_loop_devices() {
-        return skip("devices of known size need root and loop devices");
-    }
     if skip_where_policy_is_named() || skip_where_io_is_named() {
         return;
     }
-    let plan = Plan { ground: Ground::LoopDevicesWithReserve { fast: 256, slow: 512 }, fast_capacity: None };
-    let Some(mut volume) = TestVolume::start(&plan) else { return };
-    let path = closed_file(&volume, "database", MIB);
-    overwrite_in_place(&path);
-    let file = open(&path);
-    let told = volume.polymux(["where", "--json", text(&path)]);
-    assert!(told.stdout.contains("also for changes"), "a database is overwritten at native speed: {}", told.text());
-    drop(file);
-    creating_goes_on(&volume, 1024 * MIB);
-    volume.unmount();
+    for user in [0, ORDINARY_USER] {
+        making_files_goes_on_beside(user);
+    }
 }
 
 #[test]
 fn reserving_room_inside_a_sparse_file_leaves_the_reserve_of_the_metadata_alone() {
     let _turn = one_at_a_time();
-    let Some(volume) = small_and_large() else { return };
+    let Some(volume) = start(WITHOUT_RESERVE) else { return };
     let reserve = 128 * MIB / 32;
     let path = closed_file(&volume, "sparse", MIB);
     let file = open(&path);
@@ -201,6 +236,6 @@ fn reserving_room_inside_a_sparse_file_leaves_the_reserve_of_the_metadata_alone(
         let left = available(volume.tier("fast"));
         println!("{what}: {reserved:?}, {left} bytes are left");
         assert!(left + 2 * MIB >= reserve, "{what}: {left} bytes are left on the metadata tier");
-        make_files(volume.path(), what);
+        make_files(volume.path(), NEW_FILES, what);
     }
 }

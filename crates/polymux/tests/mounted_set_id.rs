@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use mounted::users::as_user;
 use mounted::{FileSystemKind, NativeMount, Plan, TestVolume, is_root, run, skip, skip_where_io_is_named};
 use rustix::fs::FallocateFlags;
-use rustix::process::{Gid, Uid};
 
 /// Nobody.
 const OTHER: u32 = 65_534;
@@ -27,16 +27,7 @@ const ALIGNMENT: u64 = 4096;
 
 /// Does something as another user, with none of the privileges of root.
 fn as_other<T: Send>(body: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let acting = scope.spawn(|| {
-            let (user, group) = (Uid::from_raw(OTHER), Gid::from_raw(OTHER));
-            rustix::thread::set_thread_groups(&[]).expect("root may");
-            rustix::thread::set_thread_res_gid(group, group, group).expect("root may");
-            rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
-            body()
-        });
-        acting.join().expect("the other user gets through")
-    })
+    as_user(OTHER, body)
 }
 
 /// A page in memory that `O_DIRECT` can write from.

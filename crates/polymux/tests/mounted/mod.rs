@@ -17,6 +17,7 @@ pub mod random;
 pub mod rings;
 pub mod tool;
 pub mod tree;
+pub mod users;
 pub mod volume;
 
 pub use command::{Finished, run, run_within, succeed};
