@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use common::{PosixVolume, close, create, errno, pattern, read_at, read_only, read_write, write_all};
 use polymux_fs::{
     AllocateKind, BackingId, BootId, Caller, FileSystem, HandleId, IoMode, JobState, MountOptions, PagesKept,
-    PassthroughPort, PassthroughUse, SetAttributes, SetTime, SyncKind, WaitsFor, WriteOrigin,
+    PassthroughPort, PassthroughUse, SetAttributes, SetIdBits, SetTime, SyncKind, WaitsFor, WriteOrigin,
 };
 use polymux_types::{Errno, Ino, Timestamp};
 
@@ -519,6 +519,27 @@ fn pages_of_the_time_before_are_dropped_by_the_first_cached_description() {
     close(tested.fs(), first).expect("closed");
     let next = tested.fs().open(&Caller::root(), ino, read_only()).expect("opened");
     assert_eq!(tested.fs().decide_io_mode(next).expect("decided").pages, PagesKept::Yes);
+}
+
+#[test]
+fn set_id_bits_that_went_before_a_write_nobody_hears_of_stay_away_over_a_power_failure() {
+    let mut tested = tested(&[None, None]);
+    let ino = tested.file("program", &pattern(1, 100_000));
+    let (handle, _, backing) = tested.open(ino, read_write());
+    let object = tested.kernel.object(backing);
+    let change = |tested: &Tested, change| {
+        tested.fs().set_attributes(&Caller::root(), ino, &change).expect("changed").permissions
+    };
+    let set = SetAttributes { permissions: Some(0o4755), ..SetAttributes::default() };
+    assert_eq!(change(&tested, set), 0o4755);
+    tested.fs().sync(&Caller::root(), handle, SyncKind::All).expect("synced");
+    let clear = SetAttributes { set_id: SetIdBits::Clear { member_of: None }, ..SetAttributes::default() };
+    assert_eq!(change(&tested, clear), 0o755);
+    // With `RWF_DSYNC`: the bytes are durable, and no message came.
+    object.write_all_at(b"foreign", 0).and_then(|()| object.sync_all()).expect("written");
+    tested.volume.die_and_mount(MountOptions::default());
+    let found = tested.fs().attributes(&Caller::root(), ino).expect("there");
+    assert_eq!(found.permissions, 0o755, "bytes of somebody else are there with the bits");
 }
 
 /// The daemon dies, and another one mounts the volume. Returns what the kernel still has from before.

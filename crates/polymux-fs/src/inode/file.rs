@@ -71,6 +71,9 @@ pub(crate) struct FileState {
     pub(crate) is_held: AtomicBool,
     /// He may change it.
     pub(crate) is_held_for_changes: AtomicBool,
+    /// Somebody has it since an earlier mount, through descriptions whose requests nobody hears; a mapping of this mount is not
+    /// one.
+    pub(crate) is_held_since_earlier_mount: AtomicBool,
     /// Whether that is so was found out.
     pub(crate) holder_looked_for: AtomicBool,
     /// What was changed directly may not be durable, and nobody knows which bytes that are.
@@ -155,6 +158,7 @@ impl FileState {
             is_lent_for_changes: AtomicBool::new(false),
             is_held: AtomicBool::new(false),
             is_held_for_changes: AtomicBool::new(false),
+            is_held_since_earlier_mount: AtomicBool::new(false),
             holder_looked_for: AtomicBool::new(false),
             has_direct_changes: AtomicU32::new(0),
             object_modified: Mutex::new(Timestamp::new(0, 0)),

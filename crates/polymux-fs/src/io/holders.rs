@@ -124,6 +124,7 @@ impl Core {
         file.has_direct_changes.store(2, Ordering::Release);
         file.is_held.store(true, Ordering::Release);
         file.is_held_for_changes.store(true, Ordering::Release);
+        file.is_held_since_earlier_mount.store(true, Ordering::Release);
         Ok(loan)
     }
 
@@ -188,6 +189,7 @@ impl Core {
         if changed {
             file.size_known.store(true, Ordering::Release);
         }
+        file.is_held_since_earlier_mount.store(false, Ordering::Release);
         file.is_held_for_changes.store(false, Ordering::Release);
         file.is_held.store(false, Ordering::Release);
         file.pages_stale.fetch_or(changed, Ordering::AcqRel);

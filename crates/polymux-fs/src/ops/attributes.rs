@@ -10,7 +10,7 @@ use crate::attributes::{ATTRIBUTE_NO_ATIME, Attributes, SetAttributes, SetIdBits
 use crate::caller::{Caller, Wait};
 use crate::core::{Core, Transaction};
 use crate::error::{ErrorKind, Result};
-use crate::inode::{Body, Common, Inode, check_change};
+use crate::inode::{Body, Common, FileState, Inode, check_change};
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::put_xattr;
 
@@ -112,6 +112,10 @@ impl Core {
                 *seen = self.object_time(file)?;
             }
         }
+        if change.set_id != SetIdBits::Keep && inode.file().is_some_and(FileState::is_changed_directly) {
+            // Of a write that is durable when it returns nothing more is heard.
+            self.flush_inode(&inode)?;
+        }
         self.stamp_later(&inode);
         self.attributes_of(&inode)
     }
@@ -160,12 +164,16 @@ impl Core {
     }
 
     /// Refuses set-id bits to a file that somebody may still change through a mount that is gone: the kernel sends the request
-    /// that would take them away again to where nobody is.
+    /// that would take them away again to where nobody is. A mapping of this mount is no reason: stores through one take no bits away on
+    /// any file system.
     fn check_new_set_id(&self, inode: &Inode, change: &SetAttributes) -> Result<()> {
         let new = change.permissions.unwrap_or_default() & !inode.common.read().permissions;
         let Some(file) = inode.file().filter(|_| new & SET_ID != 0) else { return Ok(()) };
         self.look_for_holder(inode, file)?;
-        if file.is_held_for_changes.load(Ordering::Acquire) { Err(Errno::EBUSY.into()) } else { Ok(()) }
+        if file.is_held_since_earlier_mount.load(Ordering::Acquire) {
+            self.look_again(inode, file)?;
+        }
+        if file.is_held_since_earlier_mount.load(Ordering::Acquire) { Err(Errno::EBUSY.into()) } else { Ok(()) }
     }
 
     fn set_size(&self, caller: &Caller, inode: &Inode, size: u64, change: &SetAttributes) -> Result<()> {
