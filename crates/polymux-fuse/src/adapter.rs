@@ -14,6 +14,7 @@ use crate::listings::Listings;
 use crate::options::ExtendedAttributes;
 use crate::programs::Programs;
 use crate::requests::Requests;
+use crate::threads::credentials_of;
 
 /// Serves one mount. Shared by all threads of the transport.
 #[derive(Clone)]
@@ -24,6 +25,8 @@ pub(crate) struct Adapter {
     pub(crate) extended_attributes: ExtendedAttributes,
     /// Where notifications go.
     pub(crate) device: Arc<Device>,
+    /// Whether the daemon is root's: the kernel mounts what another user serves without set-id programs.
+    pub(crate) runs_as_root: bool,
     /// What is executed.
     pub(crate) programs: Arc<Programs>,
     /// Directories that are open for listing.
@@ -93,25 +96,15 @@ pub(crate) fn caller_with_umask(header: &Header, umask: u32) -> Caller {
     Caller { umask, ..caller(header) }
 }
 
-/// The same with supplementary groups, read from the process that asks. Only the few rules that clear the set-group-id
-/// bit need them; a process that cannot be read (another pid namespace, or gone) has none.
+/// The same with supplementary groups, read from the thread that asks. Only the few rules that clear the set-group-id bit need
+/// them; of a thread of which nothing is known there are none.
 pub(crate) fn caller_with_groups(header: &Header) -> Caller {
     let groups = if header.uid == 0 {
         Vec::new()
     } else {
-        status_of(header.pid).and_then(|status| parse_groups(&status)).unwrap_or_default()
+        credentials_of(header).map(|credentials| credentials.groups).unwrap_or_default()
     };
     Caller { groups, ..caller(header) }
-}
-
-/// What the kernel says of a thread: of the one that sent a request, while it waits for the answer.
-pub(crate) fn status_of(thread: u32) -> Option<String> {
-    std::fs::read_to_string(format!("/proc/{thread}/status")).ok()
-}
-
-pub(crate) fn parse_groups(status: &str) -> Option<Vec<u32>> {
-    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"))?;
-    line.split_whitespace().map(|group| group.parse().ok()).collect()
 }
 
 fn log_error(subject: Subject, error: &Error) {
@@ -123,21 +116,4 @@ fn log_error(subject: Subject, error: &Error) {
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let literal = panic.downcast_ref::<&'static str>().copied();
     literal.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_are_read_from_the_status_of_a_process() {
-        assert_eq!(parse_groups("Name:\tsh\nGroups:\t4 24 1000 \nNStgid:\t5\n"), Some(vec![4, 24, 1000]));
-        assert_eq!(parse_groups("Groups:\t \n"), Some(Vec::new()));
-        assert_eq!(parse_groups("Name:\tsh\n"), None);
-    }
-
-    #[test]
-    fn the_own_process_can_be_read() {
-        assert!(status_of(std::process::id()).is_some_and(|status| parse_groups(&status).is_some()));
-    }
 }

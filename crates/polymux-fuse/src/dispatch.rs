@@ -24,6 +24,7 @@ use crate::files::Place;
 use crate::names::{ModeAndMask, NewName};
 use crate::options::ExtendedAttributes;
 use crate::set_id;
+use crate::unversioned::gives_rights;
 use crate::xattrs::Value;
 
 impl Service for Adapter {
@@ -44,8 +45,11 @@ impl Service for Adapter {
             }
             Op::Statx { .. } => return self.statx(header, reply, wait),
             Op::SetAttr { change } => {
-                let work = || self.set_attributes(header, &change, wait);
-                return self.answer_unless_it_waits(header, reply, wait, work, |reply, attr| self.attr(reply, attr));
+                let work =
+                    || self.set_attributes(header, &change, wait).and_then(|attr| self.settled(header, attr, wait));
+                return self.answer_unless_it_waits(header, reply, wait, work, |reply, attr| {
+                    reply.body(&AttrReply { keep_attr: self.keep_attr_of_change(&attr), attr }.encode());
+                });
             }
             Op::Open { flags, further } => return self.open(header, (flags, further), reply, wait),
             Op::Read { handle, offset, size } => return self.read(header, place(handle, offset), size, reply, wait),
@@ -192,6 +196,11 @@ impl Adapter {
         if may_change { Duration::ZERO } else { KEEP }
     }
 
+    /// The same of attributes that the kernel installs although it may have learned since that they are outdated (`unversioned`).
+    fn keep_attr_of_change(&self, attr: &Attr) -> Duration {
+        if gives_rights(attr) { Duration::ZERO } else { self.keep_attr(attr) }
+    }
+
     /// Carries an operation out, and answers or, where somebody else did so meanwhile, undoes it. Where whoever asks may not
     /// wait and the operation says that it would, nothing was done, and the reply comes back.
     fn answer_or_undo<T>(
@@ -307,7 +316,15 @@ impl Adapter {
     /// The request is about the directory of the new name; what it waits for is the file.
     fn link(&self, header: &Header, node: Ino, name: &[u8], reply: Reply) {
         let of_file = Header { node: node.get(), ..*header };
-        self.answer_entry(&of_file, reply, || self.make_link(header, node, name));
+        let work = || {
+            let attr = self.make_link(header, node, name)?;
+            self.settled(&of_file, attr, Wait::Allowed).inspect_err(|_| self.forget_inode(node, 1))
+        };
+        let answer = |reply: Reply, attr: Attr| {
+            let keep_attr = self.keep_attr_of_change(&attr);
+            reply.body(&EntryReply { keep_attr, ..self.entry_reply(attr) }.encode());
+        };
+        self.answer_with_undo(&of_file, reply, work, answer, |attr| self.forget_inode(Ino(attr.ino), 1));
     }
 
     fn open(&self, header: &Header, flags: (i32, OpenRequestFlags), reply: Reply, wait: Wait) -> Option<Reply> {

@@ -32,6 +32,8 @@ mod programs;
 mod requests;
 mod session;
 mod set_id;
+mod threads;
+mod unversioned;
 mod watcher;
 mod wishes;
 mod xattrs;

@@ -12,7 +12,9 @@
 //!   open anew, checks of permissions included, and learns the mode.
 //! * While bits are being taken away unheard, opens to execute the file fail with `ETXTBSY`: somebody writes to it.
 //! * The lock is held for no call of the file system, which may wait for a tier.
+//! * Where the kernel may still install a mode that was answered before the removal (`unversioned`), such opens fail with `ETXTBSY`.
 //! * A removal is remembered for [`REMEMBERED`] at least: longer than any `execve` needs from its check of permissions to its open.
+//! * What is remembered is bounded. At the bound every file counts as one whose bits were taken away just now.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,11 +23,18 @@ use std::time::{Duration, Instant};
 
 use polymux_types::{Errno, Ino};
 
+use crate::threads::doing_of_asking;
+use crate::unversioned::UninstalledAnswers;
+
 /// How long a removal is remembered.
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// From so many on, old ones are forgotten; and again whenever there are twice as many as were left, so that looking through them
 /// costs little for each removal, however many files a user takes bits away from.
 const REMOVALS_KEPT: usize = 1024;
+/// Most files whose removals are remembered one by one.
+const REMOVALS_MAX: usize = 16 * REMOVALS_KEPT;
+/// Most threads of which it is remembered that they have been sent to look again.
+const TOLD_MAX: usize = 64 * REMOVALS_KEPT;
 
 /// Bits of a file were taken away unheard.
 #[derive(Debug)]
@@ -35,16 +44,67 @@ struct Removal {
     told: HashSet<u32>,
 }
 
+impl Removal {
+    fn new(at: Instant) -> Self {
+        Self { at, told: HashSet::new() }
+    }
+}
+
+/// Files whose bits were taken away unheard.
+#[derive(Debug, Default)]
+struct Removals {
+    of_files: HashMap<Ino, Removal>,
+    /// There were too many to remember each: of any file that is not among them bits may have been taken away.
+    of_any: Option<Removal>,
+    /// Entries that the last look for old ones left.
+    left_by_look: usize,
+    /// Threads that have been sent to look again, over all entries.
+    told: usize,
+}
+
+impl Removals {
+    fn note(&mut self, ino: Ino, now: Instant) {
+        let is_remembered = |removal: &Removal| now.duration_since(removal.at) < REMEMBERED;
+        self.of_any = self.of_any.take().filter(is_remembered);
+        if self.of_files.len() >= REMOVALS_KEPT.max(2 * self.left_by_look) || self.of_files.len() >= REMOVALS_MAX {
+            self.of_files.retain(|_, removal| is_remembered(removal));
+            self.left_by_look = self.of_files.len();
+        }
+        if self.of_files.len() >= REMOVALS_MAX {
+            self.of_files.clear();
+            self.left_by_look = 0;
+            self.of_any = Some(Removal::new(now));
+        }
+        // Threads that were told before have to look again.
+        self.of_files.insert(ino, Removal::new(now));
+    }
+
+    fn has(&self, ino: Ino) -> bool {
+        self.of_any.is_some() || self.of_files.contains_key(&ino)
+    }
+
+    /// Whether a thread that opens a file to execute it has to be sent to look again, which it is now.
+    fn tell(&mut self, ino: Ino, thread: u32) -> bool {
+        if self.told >= TOLD_MAX {
+            // They look once more.
+            self.told = 0;
+            self.of_files.values_mut().chain(&mut self.of_any).for_each(|removal| removal.told = HashSet::new());
+        }
+        let removal = self.of_files.get_mut(&ino).or(self.of_any.as_mut());
+        let is_new = removal.is_some_and(|removal| removal.told.insert(thread));
+        self.told += usize::from(is_new);
+        is_new
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// Descriptions that are open to execute a file.
     executing: HashMap<u64, Ino>,
     /// Files whose bits are being taken away unheard, and by how many threads.
     removing: HashMap<Ino, usize>,
-    /// Files whose bits were taken away unheard.
-    unheard: HashMap<Ino, Removal>,
-    /// Entries of `unheard` that the last look for old ones left.
-    left_by_look: usize,
+    removals: Removals,
+    answers: UninstalledAnswers,
 }
 
 /// Which files are being executed, and of which the kernel may not know the mode.
@@ -68,13 +128,17 @@ impl Programs {
     /// A description was opened to execute a file, and is about to be answered.
     ///
     /// # Errors
-    /// `ESTALE`: the kernel may not know the mode, and has to begin anew. `ETXTBSY`: somebody is about to write to the file.
+    /// `ESTALE`: the kernel may not know the mode, and has to begin anew. `ETXTBSY`: somebody is about to write to the file, or the
+    /// kernel is about to install a mode from before somebody did.
     pub(crate) fn begin(&self, ino: Ino, handle: u64, thread: u32) -> Result<(), Errno> {
         let mut state = self.lock();
         if state.removing.contains_key(&ino) {
             return Err(Errno::ETXTBSY);
         }
-        if state.unheard.get_mut(&ino).is_some_and(|removal| removal.told.insert(thread)) {
+        if state.removals.has(ino) && state.answers.may_come(ino, thread, Instant::now()) {
+            return Err(Errno::ETXTBSY);
+        }
+        if state.removals.tell(ino, thread) {
             return Err(Errno::ESTALE);
         }
         state.executing.insert(handle, ino);
@@ -90,6 +154,16 @@ impl Programs {
         let mut state = self.lock();
         state.executing.remove(&handle);
         self.count(&state);
+    }
+
+    /// A mode with set-id bits is about to be sent to a thread as what a change is answered with (`unversioned`). Returns whether bits may
+    /// have been taken away since it was read, so that it has to be read again.
+    #[must_use]
+    pub(crate) fn note_answer(&self, ino: Ino, thread: u32) -> bool {
+        let did = doing_of_asking(thread);
+        let mut state = self.lock();
+        state.answers.note(ino, thread, did, Instant::now());
+        state.removing.contains_key(&ino) || state.removals.has(ino)
     }
 
     /// Takes set-id bits of a file away where the kernel does not hear of it; `remove` does so.
@@ -127,13 +201,7 @@ impl Drop for Removing<'_> {
                 state.removing.remove(&self.ino);
             }
         }
-        let now = Instant::now();
-        if state.unheard.len() >= REMOVALS_KEPT.max(2 * state.left_by_look) {
-            state.unheard.retain(|_, removal| now.duration_since(removal.at) < REMEMBERED);
-            state.left_by_look = state.unheard.len();
-        }
-        // Threads that were told before have to look again.
-        state.unheard.insert(self.ino, Removal { at: now, told: HashSet::new() });
+        state.removals.note(self.ino, Instant::now());
     }
 }
 
@@ -176,5 +244,66 @@ mod tests {
         programs.end(2);
         assert_eq!(remove(&programs), Ok(()));
         assert_eq!(programs.remove_unheard(OTHER, || Err(Errno::EIO)), Err(Errno::EIO));
+    }
+
+    #[test]
+    fn nobody_executes_a_file_while_the_kernel_may_install_a_mode_from_before_its_bits_went() {
+        let programs = Programs::default();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (send, receive) = std::sync::mpsc::channel();
+        let changing = std::thread::spawn(move || {
+            send.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
+            ended.recv()
+        });
+        let thread = receive.recv().unwrap();
+        assert!(!programs.note_answer(FILE, thread), "no bits were taken away");
+        assert_eq!(programs.begin(FILE, 1, 100), Ok(()), "what was answered is true");
+        programs.end(1);
+        remove(&programs).unwrap();
+        assert_eq!(programs.begin(FILE, 2, 100), Err(Errno::ETXTBSY), "the thread is in the same call still");
+        assert_eq!(programs.begin(OTHER, 3, 100), Ok(()));
+        end.send(()).unwrap();
+        changing.join().unwrap().unwrap();
+        assert_eq!(
+            programs.begin(FILE, 4, 100),
+            Err(Errno::ESTALE),
+            "it has its answer, and the mode is looked up again"
+        );
+        assert_eq!(programs.begin(FILE, 5, 100), Ok(()));
+        programs.end(5);
+        let meanwhile = || {
+            assert!(programs.note_answer(FILE, 0), "what is answered beside a removal is read again");
+            Ok::<(), Errno>(())
+        };
+        programs.remove_unheard(FILE, meanwhile).unwrap();
+        assert!(programs.note_answer(FILE, 0), "and what was read before it");
+        assert_eq!(programs.begin(FILE, 6, 100), Err(Errno::ETXTBSY));
+    }
+
+    #[test]
+    fn removals_of_any_number_of_files_take_bounded_room_and_none_is_forgotten() {
+        let mut removals = Removals::default();
+        let now = Instant::now();
+        let count = 2 * REMOVALS_MAX as u64 + 10;
+        for number in 0..count {
+            removals.note(Ino(number), now);
+            assert!(removals.of_files.len() <= REMOVALS_MAX);
+        }
+        for number in [0, 1, REMOVALS_MAX as u64 + 1, count - 1, count + 1] {
+            assert!(removals.has(Ino(number)) && removals.tell(Ino(number), number as u32), "inode {number}");
+            assert!(!removals.tell(Ino(number), number as u32), "inode {number}: once");
+        }
+        removals.note(OTHER, now + REMEMBERED);
+        assert!(removals.of_files.len() < REMOVALS_MAX && removals.of_any.is_none(), "they are forgotten in time");
+    }
+
+    #[test]
+    fn threads_of_any_number_that_look_again_take_bounded_room() {
+        let mut removals = Removals::default();
+        removals.note(FILE, Instant::now());
+        for thread in 0..3 * TOLD_MAX {
+            assert!(removals.tell(FILE, thread as u32));
+            assert!(removals.of_files[&FILE].told.len() <= TOLD_MAX);
+        }
     }
 }

@@ -61,6 +61,7 @@ pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> i
         requests: Arc::new(Requests::new()),
         extended_attributes,
         device: Arc::clone(&device),
+        runs_as_root: rustix::process::geteuid().is_root(),
         programs: Arc::default(),
         listings: Arc::default(),
     };

@@ -14,19 +14,18 @@
 //! | open that empties the file | `OPEN` with a flag | not: `programs` |
 //! | write with direct I/O | `WRITE` with a flag | not: `programs` |
 //!
-//! `chown(-1, -1)` is the same empty `SETATTR`, which anybody may send: it takes the bits away only for the owner, for root, and
-//! while somebody has the file open for writing.
+//! `chown(-1, -1)` is the same empty `SETATTR`, which anybody may send: it takes the bits away only for the owner and for root. Of others
+//! it is told by the call that the thread is in, and counts as an announced write only while somebody has the file open for writing.
 
 use polymux_fs::{Attributes, Caller, FileSystem, SetAttributes, SetIdBits};
 use polymux_transport::wire::{AttrChange, Header};
 use polymux_types::{Errno, Ino};
 
-use crate::adapter::{Adapter, caller, parse_groups, status_of};
+use crate::adapter::{Adapter, caller};
+use crate::threads::{CAP_FSETID, Credentials, credentials_of, is_in_chown};
 
-/// `CAP_FSETID`: keeps the set-group-id bit of files of other groups.
-const CAP_FSETID: u32 = 4;
-
-const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+/// Set-user-id and set-group-id.
+pub(crate) const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 
 /// The change that takes the set-id bits of a file away by the rules of Linux. A file whose group changes meanwhile counts as one of
 /// another group.
@@ -35,26 +34,16 @@ pub(crate) fn set_id_change(header: &Header, attributes: &Attributes) -> SetIdBi
     SetIdBits::Clear { member_of: Some(attributes.gid).filter(|group| is_judged && is_in_group(header, *group)) }
 }
 
-/// Whether the thread of a request is in a group, or has the capability that counts as much. One that cannot be read (another
-/// process namespace, or gone) has neither.
+/// Whether the thread of a request is in a group, or has the capability that counts as much. One of which nothing is known has neither.
 pub(crate) fn is_in_group(header: &Header, group: u32) -> bool {
-    let is_in_group = |status: &str| {
-        parse_groups(status).is_some_and(|groups| groups.contains(&group))
-            || parse_capabilities(status).is_some_and(|set| set & (1 << CAP_FSETID) != 0)
-    };
-    header.gid == group || status_of(header.pid).is_some_and(|status| is_in_group(&status))
-}
-
-fn parse_capabilities(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(line.trim(), 16).ok()
+    let is_in_group = |known: Credentials| known.groups.contains(&group) || known.has(CAP_FSETID) == Some(true);
+    header.gid == group || credentials_of(header).is_some_and(is_in_group)
 }
 
 /// Whether the thread of this request lacks the capability to keep set-id bits. The kernel says so itself with a write, a
 /// truncation and a change of owner; before other changes it announces itself where it lacks it (since Linux 6.1).
 fn lacks_set_id_capability(header: &Header) -> bool {
-    let set = status_of(header.pid).and_then(|status| parse_capabilities(&status));
-    set.is_none_or(|set| set & (1 << CAP_FSETID) == 0)
+    credentials_of(header).and_then(|credentials| credentials.has(CAP_FSETID)) != Some(true)
 }
 
 /// Whether a change says nothing at all: the kernel sends that before a write that takes privileges away.
@@ -78,12 +67,14 @@ fn clear(fs: &FileSystem, caller: &Caller, ino: Ino, set_id: SetIdBits) -> polym
 /// The change that takes the set-id bits of a file away whose writer announces himself; the answer carries the new mode.
 ///
 /// # Errors
-/// `EPERM`: the request comes from somebody who may not change the mode, and no writer is there.
+/// `EPERM`: the request comes from somebody who may not change the mode, and no writer is there, or it is a change of owner that names
+/// nobody.
 pub(crate) fn set_id_change_of_writer(fs: &FileSystem, header: &Header, ino: Ino) -> polymux_fs::Result<SetIdBits> {
     let attributes = fs.attributes(&caller(header), ino)?;
     let change = set_id_change(header, &attributes);
-    let is_allowed = header.uid == 0 || header.uid == attributes.uid || fs.is_open_for_changes(ino);
-    if attributes.loses_set_id(change) && !is_allowed { Err(Errno::EPERM.into()) } else { Ok(change) }
+    let is_allowed =
+        || header.uid == 0 || header.uid == attributes.uid || fs.is_open_for_changes(ino) && !is_in_chown(header);
+    if attributes.loses_set_id(change) && !is_allowed() { Err(Errno::EPERM.into()) } else { Ok(change) }
 }
 
 impl Adapter {
@@ -155,12 +146,6 @@ mod tests {
         assert!(!keeps_set_id(&header(0), &chown, &with(FileKind::Regular, 0o4755)));
         assert!(!keeps_set_id(&header(0), &AttrChange { size: Some(0), ..chown }, &unnamed));
         assert!(!keeps_set_id(&header(0), &AttrChange { kills_set_id: true, ..AttrChange::default() }, &unnamed));
-    }
-
-    #[test]
-    fn capabilities_are_read_from_the_status_of_a_process() {
-        assert_eq!(parse_capabilities("Name:\tsh\nCapEff:\t000001ffffffffff\n"), Some(0x1ff_ffff_ffff));
-        assert_eq!(parse_capabilities("CapInh:\t0\n"), None);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Extended attributes, POSIX ACLs among them. A question of size 0 asks for the size alone.
 
+use std::cell::LazyCell;
+
 use polymux_fs::{Caller, FileSystem};
 use polymux_transport::wire::Header;
 use polymux_types::Errno;
@@ -7,6 +9,7 @@ use polymux_types::limits::XATTR_LIST_LENGTH_MAX;
 
 use crate::adapter::{Adapter, Outcome, caller, caller_with_groups, ino};
 use crate::convert;
+use crate::threads::{CAP_SYS_ADMIN, credentials_of};
 
 /// The ACL whose change may clear the set-group-id bit of a file whose group the caller is not in.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -14,9 +17,11 @@ const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 /// Attributes that only privileged processes see and use.
 const TRUSTED: &[u8] = b"trusted.";
 
-/// Whether a process is shown an attribute. The kernel keeps others from using those of this class, and does not look into lists.
-fn is_shown(header: &Header, name: &[u8]) -> bool {
-    header.uid == 0 || !name.starts_with(TRUSTED)
+/// Whether a thread is shown attributes of this class. The kernel keeps others from using them, and does not look into lists. Where the
+/// capabilities of a thread are not known, root is shown everything: overlayfs asks with the credentials of whoever mounted it.
+fn is_shown_trusted(header: &Header) -> bool {
+    let known = credentials_of(header).and_then(|credentials| credentials.has(CAP_SYS_ADMIN));
+    known.unwrap_or(header.uid == 0)
 }
 
 /// What is answered to a question about attributes.
@@ -38,7 +43,8 @@ impl Adapter {
         self.run("listxattr", ino(header), |fs| {
             let mut list = Vec::new();
             let names = fs.list_xattrs(&caller(header), ino(header))?;
-            for name in names.into_iter().filter(|name| is_shown(header, name)) {
+            let is_shown_trusted = LazyCell::new(|| is_shown_trusted(header));
+            for name in names.into_iter().filter(|name| !name.starts_with(TRUSTED) || *is_shown_trusted) {
                 list.extend_from_slice(&name);
                 list.push(0);
             }

@@ -15,8 +15,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use mounted::passed_through::overwrite_in_place;
 use mounted::users::as_user;
-use mounted::{FileSystemKind, NativeMount, Plan, TestVolume, is_root, run, skip, skip_where_io_is_named};
+use mounted::{
+    FileSystemKind, NativeMount, Plan, TestVolume, have_program, is_root, run, skip, skip_where_io_is_named,
+};
 use rustix::fs::FallocateFlags;
 
 /// Nobody.
@@ -244,6 +247,15 @@ fn a_stranger_cannot_take_set_id_bits_away_without_writing() {
     }
     let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
     let native = NativeMount::new(volume.outside(), "native", FileSystemKind::Ext4, 64);
+    let [here, there] = [volume.path(), native.path()].map(|directory| {
+        let path = lay(directory, 0);
+        set_mode(&path, 0o4755);
+        // Somebody may write to it.
+        let _writer = open_for_writing(&path);
+        let outcome = as_other(|| chown(&path, None, None)).map_err(|error| error.raw_os_error());
+        (outcome, mode_of(&path))
+    });
+    assert_eq!(here, there, "while another user has it open for writing");
     let attempt = |directory: &Path, owner: u32| {
         let path = directory.join(format!("program of {owner}"));
         if !path.exists() {
@@ -268,4 +280,89 @@ fn a_stranger_cannot_take_set_id_bits_away_without_writing() {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// Questions for attributes that the daemon of a volume was asked.
+fn questions(volume: &TestVolume) -> u64 {
+    let told = volume.polymux(["status", "--json", &volume.name]);
+    let told: serde_json::Value = serde_json::from_str(&told.stdout).expect("it prints JSON");
+    let volume_told = if told.is_array() { &told[0] } else { &told };
+    ["getattr", "statx"].iter().filter_map(|name| volume_told["messages"][*name].as_u64()).sum()
+}
+
+/// The kernel installs what a change of attributes is answered with, although it may have been told since that its attributes are
+/// outdated.
+#[test]
+fn a_mode_with_set_id_bits_that_a_change_is_answered_with_is_asked_for_again() {
+    if !is_root() {
+        return skip("the volume of another user has no set-id programs");
+    }
+    let Some(volume) = TestVolume::start(&Plan::anywhere().with_reserve()) else { return };
+    let path = lay(volume.path(), 0);
+    let asked_after = |change: &dyn Fn()| {
+        change();
+        let before = questions(&volume);
+        (0..10).for_each(|_| drop(path.metadata().expect("there")));
+        questions(&volume) - before
+    };
+    let set = |mode| fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("set");
+    // The birth time is asked for once.
+    drop(path.metadata().expect("there"));
+    assert_eq!(asked_after(&|| set(0o755)), 0, "what the answer says of a file without such bits is kept");
+    let is_asked_anew = |questions: u64| questions > 0 && questions < 5;
+    assert!(is_asked_anew(asked_after(&|| set(0o4755))), "at first, and then kept");
+    let touch = || File::open(&path).and_then(|file| file.set_modified(std::time::SystemTime::now())).expect("set");
+    assert!(is_asked_anew(asked_after(&touch)), "a change of times");
+    let link = || fs::hard_link(&path, volume.path().join("other")).expect("linked");
+    assert!(is_asked_anew(asked_after(&link)), "a link");
+}
+
+/// Maps a file, closes its descriptor and the copy that the library made, stores a byte, says so, and goes on to have the mapping.
+const MAPS: &str = "import mmap, os, sys, time\nfd = os.open(sys.argv[1], os.O_RDWR)\nm = mmap.mmap(fd, 4096)\nos.closerange(3, 99)\n\
+                    m[0] = m[0]\nprint('mapped', flush=True)\ntime.sleep(600)";
+
+/// A program that has a file mapped, and is ended when this is dropped.
+struct Mapping(std::process::Child);
+
+impl Mapping {
+    fn of(path: &Path) -> Self {
+        let mut command = Command::new("python3");
+        command.args(["-c", MAPS]).arg(path).stdout(std::process::Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let mut said = [0; 6];
+        std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut said).expect("it maps the file");
+        Self(child)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_file_that_is_mapped_or_was_just_closed_takes_set_id_bits_as_natively() {
+    if skip_where_io_is_named() || !is_root() || !have_program("python3") {
+        return skip("needs python3, a volume with set-id programs, and the choice of the way");
+    }
+    let Some(volume) = TestVolume::start(&Plan::anywhere().with_reserve()) else { return };
+    let path = lay(volume.path(), 0);
+    for _ in 0..50 {
+        drop(volume.opened_for_direct_changes(&path, || open_for_writing(&path)));
+        set_mode(&path, 0o4755);
+        set_mode(&path, 0o755);
+    }
+    let began = Instant::now();
+    let _mapping = loop {
+        overwrite_in_place(&path);
+        let mapping = Mapping::of(&path);
+        let found = volume.io_of(&path);
+        if found.starts_with("held by a program") {
+            break mapping;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "a mapped file is {found}");
+    };
+    set_mode(&path, 0o4755);
 }
