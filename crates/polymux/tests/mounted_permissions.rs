@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mounted::command::shell;
-use mounted::{Finished, Plan, TestVolume, have_program, is_root, run, skip};
+use mounted::{FileSystemKind, Finished, NativeMount, Plan, TestVolume, have_program, is_root, run, skip};
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 
 /// The user that tests act as: nobody, without any groups of its own.
@@ -177,6 +177,45 @@ fn trusted_attributes_are_listed_for_root_only() {
         acting.join().unwrap()
     });
     assert_eq!(of_other, "user.seen\0");
+}
+
+#[test]
+fn trusted_attributes_are_listed_where_the_capability_is_there_as_on_ext4() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let Some(volume) = start_as_root() else { return };
+    let native = NativeMount::new(volume.outside(), "native", FileSystemKind::Ext4, 64);
+    let listed = |directory: &Path| {
+        let path = directory.join("file");
+        fs::write(&path, "").unwrap();
+        setxattr(&path, "trusted.hidden", b"1", XattrFlags::CREATE).unwrap();
+        let list = || {
+            let mut names = vec![0; 1_000];
+            let length = listxattr(&path, &mut names[..]).unwrap();
+            String::from_utf8(names[..length].to_vec()).unwrap()
+        };
+        let list = &list;
+        std::thread::scope(|scope| {
+            let without = scope.spawn(move || {
+                let mut sets = capabilities(None).unwrap();
+                sets.effective.remove(CapabilitySet::SYS_ADMIN);
+                set_capabilities(None, sets).unwrap();
+                list()
+            });
+            let with = scope.spawn(move || {
+                let (user, mut sets) = (rustix::process::Uid::from_raw(OTHER), capabilities(None).unwrap());
+                rustix::thread::set_keep_capabilities(true).unwrap();
+                rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+                sets.effective = CapabilitySet::SYS_ADMIN;
+                set_capabilities(None, sets).unwrap();
+                list()
+            });
+            [without, with].map(|acting| acting.join().unwrap())
+        })
+    };
+    fs::set_permissions(native.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let [here, there] = [volume.path(), native.path()].map(listed);
+    assert_eq!(there, ["", "trusted.hidden\0"].map(str::to_owned), "root without it, and another user with it");
+    assert_eq!(here, there);
 }
 
 #[test]
