@@ -289,9 +289,9 @@ mod tests {
             removals.note(Ino(number), now);
             assert!(removals.of_files.len() <= REMOVALS_MAX);
         }
-        for number in [0, 1, REMOVALS_MAX as u64 + 1, count - 1, count + 1] {
-            assert!(removals.has(Ino(number)) && removals.tell(Ino(number), number as u32), "inode {number}");
-            assert!(!removals.tell(Ino(number), number as u32), "inode {number}: once");
+        for (thread, number) in (100..).zip([0, 1, REMOVALS_MAX as u64 + 1, count - 1, count + 1]) {
+            assert!(removals.has(Ino(number)) && removals.tell(Ino(number), thread), "inode {number}");
+            assert!(!removals.tell(Ino(number), thread), "inode {number}: once");
         }
         removals.note(OTHER, now + REMEMBERED);
         assert!(removals.of_files.len() < REMOVALS_MAX && removals.of_any.is_none(), "they are forgotten in time");
@@ -301,8 +301,8 @@ mod tests {
     fn threads_of_any_number_that_look_again_take_bounded_room() {
         let mut removals = Removals::default();
         removals.note(FILE, Instant::now());
-        for thread in 0..3 * TOLD_MAX {
-            assert!(removals.tell(FILE, thread as u32));
+        for thread in 0..3 * u32::try_from(TOLD_MAX).unwrap() {
+            assert!(removals.tell(FILE, thread));
             assert!(removals.of_files[&FILE].told.len() <= TOLD_MAX);
         }
     }

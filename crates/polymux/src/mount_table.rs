@@ -8,9 +8,17 @@ pub use polymux_fuse::{Mount, MountTable};
 /// Type that the kernel shows for a mounted volume.
 const FILE_SYSTEM_TYPE: &str = "fuse.polymux";
 
+/// Type by which it is mounted.
+const MOUNTED_TYPE: &str = "polymux";
+
 /// Whether a mount is a Polymux volume.
 pub fn is_polymux(mount: &Mount) -> bool {
     mount.file_system == FILE_SYSTEM_TYPE
+}
+
+/// Whether a line of `/etc/fstab` is about a Polymux volume.
+pub fn is_intended_polymux(mount: &Mount) -> bool {
+    [MOUNTED_TYPE, FILE_SYSTEM_TYPE].contains(&mount.file_system.as_str())
 }
 
 /// All mounted volumes.

@@ -18,7 +18,7 @@ use polymux_types::ByteSize;
 use rustix::fs::StatVfsMountFlags;
 
 use crate::config::{TierConfig, VolumeConfig};
-use crate::mount_table::{MountTable, is_polymux, is_within};
+use crate::mount_table::{MountTable, is_intended_polymux, is_polymux, is_within};
 
 use self::answering::Answering;
 pub use self::answering::touch;
@@ -51,6 +51,7 @@ pub fn check_candidate(tier: &TierConfig, volatile: VolatileTiers) -> Result<Cap
         bail!("tier `{}`: {path} is not a directory", tier.name);
     }
     check_surroundings(tier, &MountTable::read()?)?;
+    check_intentions(tier, &MountTable::intended())?;
     if let Ok(label) = read_label_at(&tier.path) {
         bail!(
             "tier `{}`: {path} belongs to volume `{}` already (as tier `{}`)",
@@ -98,8 +99,25 @@ fn check_surroundings(tier: &TierConfig, mounts: &MountTable) -> Result<()> {
             label.volume_name,
             label.tier_name
         ),
-        Some(Err(_)) | None => Ok(()),
+        Some(Err(error)) => bail!(
+            "tier `{name}`: {path} is within a directory `{OWN_DIRECTORY}`, in which volumes keep their files on a tier, and its label \
+             cannot be read ({error}); name a directory outside of it"
+        ),
+        None => Ok(()),
     }
+}
+
+/// Refuses a directory that would be on a Polymux volume if all that is to be mounted were.
+fn check_intentions(tier: &TierConfig, intended: &MountTable) -> Result<()> {
+    // The deepest one counts: a file system of its own may be mounted on a directory of a volume.
+    let Some(mount) = intended.containing(&tier.path).filter(|mount| is_intended_polymux(mount)) else { return Ok(()) };
+    bail!(
+        "tier `{}`: {} is where volume `{}` is to be mounted ({}, by /etc/fstab); its files would be hidden then",
+        tier.name,
+        tier.path.display(),
+        mount.source,
+        mount.mount_point.display()
+    )
 }
 
 /// Refuses tiers that lie in one another. Paths are canonical.

@@ -5,8 +5,9 @@ mod mounted;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use mounted::command::succeed;
+use mounted::command::{run, succeed};
 use mounted::native::text;
 use mounted::tree::{difference, snapshot};
 use mounted::volume::Ground;
@@ -191,6 +192,36 @@ fn a_directory_of_a_volume_or_on_one_is_no_tier() {
         assert_eq!(difference(&before, &snapshot(directory)), None, "nothing changed there");
     }
     assert_eq!(fs::read_dir(&free).unwrap().count(), 0);
+}
+
+#[test]
+fn a_directory_where_a_volume_is_to_be_mounted_or_whose_label_cannot_be_read_is_no_tier() {
+    let plan = Plan { ground: Ground::Directories, fast_capacity: None };
+    let Some(volume) = TestVolume::create(&plan) else { return };
+    let fstab = volume.outside().join("fstab");
+    fs::write(&fstab, format!("# volumes\ntested {} polymux nofail 0 0\n", text(volume.path()))).unwrap();
+    let below = volume.path().join("below");
+    fs::create_dir(&below).unwrap();
+    let unreadable = volume.outside().join("lost/.polymux/objects");
+    fs::create_dir_all(&unreadable).unwrap();
+    let create = |directory: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polymux"));
+        volume.give_registry(&mut command);
+        command.env("LIBMOUNT_FSTAB", &fstab);
+        run(command.args(["create", "other", &format!("--tier=only={}", text(directory))]))
+    };
+    for (directory, words) in [
+        (volume.path(), "is where volume `tested` is to be mounted"),
+        (&below, "is where volume `tested` is to be mounted"),
+        (&unreadable, "its label cannot be read"),
+    ] {
+        let refused = create(directory);
+        assert!(!refused.is_success() && refused.stderr.contains(words), "{}", refused.text());
+        assert!(!directory.join(".polymux").exists(), "nothing changed there");
+    }
+    let free = volume.outside().join("free");
+    fs::create_dir(&free).unwrap();
+    assert!(create(&free).is_success(), "another directory is taken");
 }
 
 #[test]

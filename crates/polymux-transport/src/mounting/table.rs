@@ -1,4 +1,4 @@
-//! What is mounted where, as the kernel tells in `/proc/self/mountinfo`.
+//! What is mounted where, as the kernel tells in `/proc/self/mountinfo`, and what is to be, as `/etc/fstab` says.
 //!
 //! Invariant: entries stand in the order of mounting, so that of several on one directory the last one is seen.
 
@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 
 /// Where the kernel tells it.
 const TABLE: &str = "/proc/self/mountinfo";
+
+/// Where is written what is to be mounted, and the variable that names another file, as for mount(8).
+const INTENDED: &str = "/etc/fstab";
+const INTENDED_VARIABLE: &str = "LIBMOUNT_FSTAB";
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +41,17 @@ impl MountTable {
         let text =
             fs::read(TABLE).map_err(|error| io::Error::new(error.kind(), format!("cannot read {TABLE}: {error}")))?;
         Ok(Self::parse(&text))
+    }
+
+    /// Reads what is to be mounted, whether it is or not; nothing where that is written nowhere.
+    #[must_use]
+    pub fn intended() -> Self {
+        let path = std::env::var_os(INTENDED_VARIABLE).unwrap_or_else(|| INTENDED.into());
+        Self::parse_intended(&fs::read(path).unwrap_or_default())
+    }
+
+    fn parse_intended(text: &[u8]) -> Self {
+        Self { mounts: text.split(|byte| *byte == b'\n').filter_map(parse_intention).collect() }
     }
 
     fn parse(text: &[u8]) -> Self {
@@ -69,6 +84,18 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         mount_point: PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))),
         file_system: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
         source: OsString::from_vec(unescape(fields.get(dash + 2)?)).to_string_lossy().into_owned(),
+    })
+}
+
+/// A line of fstab(5).
+fn parse_intention(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
+    let source = fields.next().filter(|field| !field.starts_with(b"#"))?;
+    let (mount_point, file_system) = (fields.next()?, fields.next()?);
+    Some(Mount {
+        mount_point: PathBuf::from(OsString::from_vec(unescape(mount_point))),
+        file_system: String::from_utf8_lossy(file_system).into_owned(),
+        source: OsString::from_vec(unescape(source)).to_string_lossy().into_owned(),
     })
 }
 
@@ -118,6 +145,16 @@ mod tests {
         let table = MountTable::parse(table);
         let found: Vec<_> = table.mounts().map(|mount| mount.mount_point.to_str().unwrap()).collect();
         assert_eq!(found, ["/media/two words", "/media/back\\040slash"]);
+    }
+
+    #[test]
+    fn what_is_to_be_mounted_is_read_from_fstab() {
+        let text =
+            b"# a comment\n\n media\t/media\\040of\tall  polymux  nofail,noatime 0 0\n/dev/sda1 / ext4\nbroken\n";
+        let table = MountTable::parse_intended(text);
+        let found: Vec<_> = table.mounts().map(|mount| (mount.source.as_str(), mount.file_system.as_str())).collect();
+        assert_eq!(found, [("media", "polymux"), ("/dev/sda1", "ext4")]);
+        assert_eq!(table.containing(Path::new("/media of all/below")).unwrap().source, "media");
     }
 
     #[test]
