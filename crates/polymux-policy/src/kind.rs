@@ -81,7 +81,9 @@ impl PolicyKind {
     pub fn description(self) -> &'static str {
         match self {
             Self::Lru => "Promotes a range when it is used, and evicts the ranges that were not used for longest.",
-            Self::HotCold => "Promotes a range when it is used twice, and evicts the coldest ranges (the default).",
+            Self::HotCold => {
+                "Promotes a range when it is used twice, and evicts the coldest ranges (where the configuration names none)."
+            }
             Self::Tpfs => "Places by size and synchronicity, and keeps on fast tiers what is waited for and used.",
             Self::Poly => "Fills the fastest tiers that have bandwidth to spare, and evicts by frequency of use.",
             Self::WholeFile => "Keeps each file on one tier, and moves files as a whole by their heat.",
