@@ -33,6 +33,7 @@ mod objects;
 mod paths;
 mod positions;
 mod records;
+mod short;
 mod sums;
 mod tree;
 mod volume;

@@ -2,7 +2,7 @@
 
 use polymux_meta::StoreError;
 use polymux_tier::TierError;
-use polymux_types::{Errno, Ino, TierId};
+use polymux_types::{Errno, Ino, ObjectId, TierId};
 
 /// What went wrong, in the words of the layer that found it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,9 +27,18 @@ pub enum ErrorKind {
     /// No tier has room.
     #[error("no tier has room")]
     NoSpace,
-    /// The range was lost by a failed sync or with a forgotten tier and not written since (DESIGN section 6).
+    /// The range was lost by a failed sync, with a forgotten tier or with the end of an object, and not written since (DESIGN
+    /// section 6).
     #[error("inode {0}: data was lost by a failed sync or with a tier")]
     Damaged(Ino),
+    /// An object is shorter than it certainly was: what lay behind its end is lost (docs/design/0032).
+    #[error("tier {tier}: object {object:016x} lost its end")]
+    ObjectShort {
+        /// Which tier.
+        tier: TierId,
+        /// Which object.
+        object: ObjectId,
+    },
     /// The metadata store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -69,9 +78,11 @@ impl Error {
             ErrorKind::NoSpace | ErrorKind::Store(StoreError::NoSpace) => Errno::ENOSPC,
             ErrorKind::Store(StoreError::ReadOnly(_)) => Errno::EROFS,
             ErrorKind::Tier { source, .. } => errno_of_tier(source),
-            ErrorKind::TierMissing(_) | ErrorKind::Damaged(_) | ErrorKind::Store(_) | ErrorKind::Corrupted { .. } => {
-                Errno::EIO
-            }
+            ErrorKind::TierMissing(_)
+            | ErrorKind::Damaged(_)
+            | ErrorKind::ObjectShort { .. }
+            | ErrorKind::Store(_)
+            | ErrorKind::Corrupted { .. } => Errno::EIO,
         }
     }
 
@@ -87,9 +98,10 @@ impl Error {
             }
             ErrorKind::Tier { source, .. } if source.is_out_of_room() => Some(log::Level::Debug),
             ErrorKind::Tier { source: TierError::Unsupported(_) | TierError::FileTooLarge, .. } => None,
-            ErrorKind::Tier { .. } | ErrorKind::Damaged(_) | ErrorKind::Store(StoreError::NoSpace) => {
-                Some(log::Level::Warn)
-            }
+            ErrorKind::Tier { .. }
+            | ErrorKind::Damaged(_)
+            | ErrorKind::ObjectShort { .. }
+            | ErrorKind::Store(StoreError::NoSpace) => Some(log::Level::Warn),
             ErrorKind::Store(_) | ErrorKind::Corrupted { .. } => Some(log::Level::Error),
         }
     }

@@ -20,6 +20,7 @@ mod holders;
 mod inline;
 mod io_mode;
 mod late_stamps;
+mod lengths;
 mod moving;
 mod number_hash;
 mod pin_counts;
@@ -31,7 +32,7 @@ mod table;
 mod write_streams;
 
 pub(crate) use active_streams::ActiveStreams;
-pub(crate) use allocation::Quality;
+pub(crate) use allocation::{Answer, Quality};
 pub(crate) use attributes::Common;
 pub(crate) use file::{AwaitedSwitch, FileState, Layout, PassedThrough, reference_of};
 pub(crate) use handle::{Handle, HandleTable};

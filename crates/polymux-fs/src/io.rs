@@ -21,6 +21,7 @@ mod passthrough;
 mod read;
 mod read_ahead;
 mod seek;
+mod short;
 mod size;
 mod spill;
 mod spread;

@@ -109,6 +109,22 @@ impl BlockMap {
         }
     }
 
+    /// Where the last run of a slot ends that begins before a block, at that block at the latest; 0 where there is none.
+    pub(crate) fn last_of(&self, slot: u8, before: u64) -> u64 {
+        let is_home = self.home == Some(slot);
+        let mut at = before;
+        while at > 0 {
+            let covering = self.exceptions.range(at..).next().filter(|(_, (start, _))| *start < at);
+            at = match covering {
+                Some((_, (_, owner))) if *owner == Owner::Slot(slot) => return at,
+                Some((_, (start, _))) => *start,
+                None if is_home => return at,
+                None => self.exceptions.range(..at).next_back().map_or(0, |(end, _)| *end),
+            };
+        }
+        0
+    }
+
     /// The owner of what the file may still grow to.
     pub(crate) fn tail(&self) -> Option<Owner> {
         self.run_at(END - 1).owner

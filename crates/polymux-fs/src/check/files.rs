@@ -228,8 +228,8 @@ fn mend(home: u8, objects: usize, extents: &[Extent]) -> Mended {
     mended
 }
 
-/// Adds a damaged range of whole blocks, and coalesces.
-fn add_damage(file: &mut FileRecord, start: u64, end: u64) {
+/// Adds a damaged range, and coalesces.
+pub(super) fn add_damage(file: &mut FileRecord, start: u64, end: u64) {
     if start >= end {
         return;
     }

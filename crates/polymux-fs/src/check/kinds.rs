@@ -180,7 +180,8 @@ pub(super) static DAMAGED_BEYOND: FindingKind =
     error("damaged-beyond", "a damaged range lies beyond the end of its file", "it is cut off");
 pub(super) static DATA_DAMAGED: FindingKind = note(
     "data-damaged",
-    "bytes of a file were lost by a failed sync or with a forgotten tier, and read as an error until they are written",
+    "bytes of a file were lost by a failed sync, with a forgotten tier or with the end of an object, and read as an error until they \
+     are written",
     "nothing",
 );
 pub(super) static DISOWNED_EMPTY: FindingKind =
@@ -226,6 +227,11 @@ pub(super) static OBJECT_LEAKED: FindingKind =
     error("object-leaked", "an object without bytes belongs to no file", "it is removed");
 pub(super) static OBJECT_LONG: FindingKind =
     error("object-long", "an object is longer than its file", "what is beyond the end of the file is cut off");
+pub(super) static OBJECT_SHORT: FindingKind = error(
+    "object-short",
+    "an object is shorter than it was when its length was recorded: bytes of its file are lost",
+    "they are marked damaged: they read as an error until they are written",
+);
 /// Found by whoever opens the second copy.
 pub(super) static COPY_AHEAD: FindingKind = error(
     "copy-ahead",
@@ -247,7 +253,7 @@ pub(super) static COPY_INCOMPLETE: FindingKind = note(
 );
 
 /// Every kind of finding.
-pub static FINDING_KINDS: [&FindingKind; 72] = [
+pub static FINDING_KINDS: [&FindingKind; 73] = [
     &COPY_AHEAD,
     &COPY_UNREADABLE,
     &COPY_INCOMPLETE,
@@ -320,6 +326,7 @@ pub static FINDING_KINDS: [&FindingKind; 72] = [
     &OBJECT_UNNAMED,
     &OBJECT_LEAKED,
     &OBJECT_LONG,
+    &OBJECT_SHORT,
 ];
 
 #[cfg(test)]

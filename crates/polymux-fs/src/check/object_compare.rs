@@ -127,7 +127,7 @@ fn find_sharers(exam: &mut Examination<'_>, shared: &mut Shared) -> Result<()> {
 }
 
 /// The record of a file and its map; `None` where it cannot be read.
-fn file_of(exam: &Examination<'_>, ino: Ino) -> Result<Option<(InodeRecord, FileRecord, BlockMap)>> {
+pub(super) fn file_of(exam: &Examination<'_>, ino: Ino) -> Result<Option<(InodeRecord, FileRecord, BlockMap)>> {
     let Found::Record(record) = exam.inode(ino)? else { return Ok(None) };
     let InodeBody::Regular(file) = record.body.clone() else { return Ok(None) };
     let mut extents = Vec::new();

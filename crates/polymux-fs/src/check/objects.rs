@@ -17,7 +17,7 @@ use polymux_types::{Bucket, Ino, ObjectId, TierId};
 
 use super::number_set::NumberSet;
 use super::sums::{Side, Sums};
-use super::{Examination, given_up, kinds, object_compare};
+use super::{Examination, given_up, kinds, object_compare, short};
 use crate::error::{Error, Result};
 use crate::store::{DisownedKind, DisownedRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, keys};
 
@@ -78,7 +78,8 @@ fn present_tiers<'a>(exam: &Examination<'a>) -> PresentTiers<'a> {
     exam.tiers.iter().filter_map(present).collect()
 }
 
-/// An object that is longer than its file holds bytes that would appear if the file grew.
+/// An object that is longer than its file holds bytes that would appear if the file grew, and one that is shorter than it was has
+/// lost some.
 fn length(
     exam: &mut Examination<'_>,
     tier: &dyn Tier,
@@ -86,12 +87,16 @@ fn length(
     entry: &ObjectEntry,
 ) -> Result<()> {
     let may_extend = file.extenders & (1 << entry.tier.0) != 0;
-    if exam.report.unclean || exam.is_live || may_extend {
+    let may_be_longer = exam.report.unclean || exam.is_live || may_extend;
+    if may_be_longer && !entry.covers {
         return Ok(());
     }
     // One that is missing differs in its bucket.
     let Ok(stat) = tier.stat(ObjectRef::new(entry.object, entry.bucket)) else { return Ok(()) };
-    if stat.size <= file.size_floor || given_up::is_given_up(exam, (entry.tier, entry.object))? {
+    if entry.covers && stat.size < file.size_floor {
+        return short::check_object(exam, tier, ino, (entry.tier, entry.object));
+    }
+    if may_be_longer || stat.size <= file.size_floor || given_up::is_given_up(exam, (entry.tier, entry.object))? {
         return Ok(());
     }
     let ObjectEntry { tier, object, bucket, .. } = *entry;

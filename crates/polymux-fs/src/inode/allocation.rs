@@ -31,6 +31,16 @@ pub(crate) enum Quality {
     Settled,
 }
 
+/// What a tier said of an object.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    pub(crate) entry: ObjectEntry,
+    /// Units of 512 bytes that it takes.
+    pub(crate) blocks: u64,
+    /// Bytes that it durably has at the least.
+    pub(crate) length: u64,
+}
+
 /// State of the numbers of one file.
 #[derive(Debug)]
 pub(crate) struct Allocation {
@@ -39,6 +49,8 @@ pub(crate) struct Allocation {
     has_changed: AtomicBool,
     /// The last record has a number for every object.
     is_recorded: AtomicBool,
+    /// An object was shorter than it certainly was, and that is not on record yet.
+    looks_short: AtomicBool,
     /// Held by whoever asks, so that no older answer comes after a newer one.
     pub(crate) asking: Mutex<()>,
 }
@@ -61,6 +73,7 @@ impl Allocation {
             state: AtomicU8::new(if is_believed { SETTLED } else { STALE }),
             has_changed: AtomicBool::new(false),
             is_recorded: AtomicBool::new(is_recorded),
+            looks_short: AtomicBool::new(false),
             asking: Mutex::new(()),
         }
     }
@@ -95,6 +108,20 @@ impl Allocation {
         }
     }
 
+    /// An object was found to be shorter than it certainly was.
+    pub(crate) fn note_short(&self) {
+        self.looks_short.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn looks_short(&self) -> bool {
+        self.looks_short.load(Ordering::Acquire)
+    }
+
+    /// What an object lost is on record.
+    pub(crate) fn clear_short(&self) {
+        self.looks_short.store(false, Ordering::Release);
+    }
+
     /// Whether the record has numbers that are not believed any more.
     pub(crate) fn contradicts_record(&self) -> bool {
         self.is_recorded.load(Ordering::Acquire) && self.has_changed.load(Ordering::Relaxed) && !self.is_settled()
@@ -111,33 +138,37 @@ impl Allocation {
     }
 
     /// Takes answers over, unless something changed meanwhile. Returns whether the record is to say something else now. Called
-    /// with the lock of the layout held.
-    pub(crate) fn end_asking(&self, layout: &mut Layout, answers: &[(ObjectEntry, u64)], quality: Quality) -> bool {
+    /// with the lock of the layout held. The file has `size` bytes.
+    pub(crate) fn end_asking(&self, layout: &mut Layout, answers: &[Answer], (size, quality): (u64, Quality)) -> bool {
         let state = if quality == Quality::Settled { SETTLED } else { PASSING };
         if self.state.compare_exchange(ASKING, state, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return false;
         }
         let mut differs = !self.is_recorded.load(Ordering::Acquire);
-        for entry in &mut layout.objects {
-            let answer = answers.iter().find(|(of, _)| (of.tier, of.object) == (entry.tier, entry.object));
-            if let Some((_, blocks)) = answer {
-                differs |= entry.allocated_blocks.replace(*blocks) != Some(*blocks);
+        let covers = |layout: &Layout| layout.objects_for_record().iter().map(|entry| entry.covers).collect::<Vec<_>>();
+        let before = covers(layout);
+        for Answer { entry, blocks, length } in answers {
+            let is_same = |of: &ObjectEntry| (of.tier, of.object) == (entry.tier, entry.object);
+            let Some(slot) = layout.objects.iter().position(is_same) else { continue };
+            differs |= layout.objects[slot].allocated_blocks.replace(*blocks) != Some(*blocks);
+            if quality == Quality::Settled {
+                layout.note_length(u8::try_from(slot).expect("a file has one object a tier"), *length, size);
             }
         }
-        quality == Quality::Settled && differs
+        quality == Quality::Settled && (differs || covers(layout) != before)
     }
 
-    /// The one object that holds all of a file from now on is known to take so much. Called with the lock of the layout held, and
-    /// with writers kept out.
-    pub(crate) fn settle_single(&self, layout: &mut Layout, blocks: u64) {
+    /// The one object that holds all of a file from now on, which has `size` bytes, is known to take so much. Called with the lock
+    /// of the layout held, and with writers kept out.
+    pub(crate) fn settle_single(&self, layout: &mut Layout, answer: &Answer, size: u64) {
         assert_eq!(layout.objects.len(), 1, "one object holds all of the file");
-        layout.objects[0].allocated_blocks = Some(blocks);
+        layout.objects[0].allocated_blocks = Some(answer.blocks);
+        layout.note_length(0, answer.length, size);
         self.state.store(SETTLED, Ordering::SeqCst);
     }
 
     /// The objects as they go into a record.
-    pub(super) fn for_record(&self, objects: &[ObjectEntry]) -> Vec<ObjectEntry> {
-        let mut objects = objects.to_vec();
+    pub(super) fn for_record(&self, mut objects: Vec<ObjectEntry>) -> Vec<ObjectEntry> {
         if !self.is_settled() {
             objects.iter_mut().for_each(|entry| entry.allocated_blocks = None);
         }
@@ -172,7 +203,7 @@ mod tests {
     }
 
     fn recorded(allocation: &Allocation, layout: &Layout) -> Vec<Option<u64>> {
-        allocation.for_record(&layout.objects).iter().map(|entry| entry.allocated_blocks).collect()
+        allocation.for_record(layout.objects.clone()).iter().map(|entry| entry.allocated_blocks).collect()
     }
 
     #[test]
@@ -188,13 +219,13 @@ mod tests {
     fn an_answer_from_before_a_change_does_not_count() {
         let mut layout = layout(&[None]);
         let allocation = Allocation::of_record(&layout.objects, SizeTrust::Settled);
-        let answers = [(layout.objects[0], 8)];
+        let answers = [Answer { entry: layout.objects[0], blocks: 8, length: 0 }];
         allocation.begin_asking();
         allocation.note_change();
-        assert!(!allocation.end_asking(&mut layout, &answers, Quality::Settled) && !allocation.is_known());
+        assert!(!allocation.end_asking(&mut layout, &answers, (0, Quality::Settled)) && !allocation.is_known());
         let changing = allocation.changing();
         allocation.begin_asking();
-        assert!(allocation.end_asking(&mut layout, &answers, Quality::Settled) && allocation.is_known());
+        assert!(allocation.end_asking(&mut layout, &answers, (0, Quality::Settled)) && allocation.is_known());
         drop(changing);
         assert!(!allocation.is_known() && recorded(&allocation, &layout) == [None]);
     }
@@ -203,17 +234,17 @@ mod tests {
     fn only_settled_numbers_go_into_a_record_and_only_once() {
         let mut layout = layout(&[None]);
         let allocation = Allocation::of_record(&layout.objects, SizeTrust::Settled);
-        let answers = [(layout.objects[0], 8)];
+        let answers = [Answer { entry: layout.objects[0], blocks: 8, length: 0 }];
         for (quality, is_due, in_record) in [(Quality::Passing, false, None), (Quality::Settled, true, Some(8))] {
             allocation.begin_asking();
-            assert_eq!(allocation.end_asking(&mut layout, &answers, quality), is_due);
+            assert_eq!(allocation.end_asking(&mut layout, &answers, (0, quality)), is_due);
             assert_eq!((allocation.is_known(), recorded(&allocation, &layout)), (true, vec![in_record]));
         }
         allocation.note_recorded(&layout.objects);
         allocation.note_change();
         assert!(allocation.contradicts_record() && allocation.is_to_be_learned());
         allocation.begin_asking();
-        assert!(!allocation.end_asking(&mut layout, &answers, Quality::Settled), "the record says so already");
+        assert!(!allocation.end_asking(&mut layout, &answers, (0, Quality::Settled)), "the record says so already");
         assert!(!allocation.contradicts_record() && !allocation.is_to_be_learned());
     }
 }

@@ -316,41 +316,48 @@ impl Layout {
         self.damaged.iter().any(|(from, to)| *from < end && start < *to)
     }
 
-    /// Takes whole blocks out of the damaged ranges; returns whether anything changed.
+    /// Takes whole blocks out of the damaged ranges, and of the first block of one what is damaged of it; returns whether anything
+    /// changed.
     pub(crate) fn heal(&mut self, start: u64, end: u64) -> bool {
-        let (start, end) = (start.next_multiple_of(BLOCK_SIZE), end / BLOCK_SIZE * BLOCK_SIZE);
-        if start >= end || !self.is_damaged(start, end) {
-            return false;
-        }
+        let end = end / BLOCK_SIZE * BLOCK_SIZE;
         let mut left = Vec::new();
-        for (from, to) in self.damaged.drain(..) {
-            for (from, to) in [(from, to.min(start)), (from.max(end), to)] {
-                if from < to {
-                    left.push((from, to));
-                }
-            }
+        for (from, to) in &self.damaged {
+            let healed_from = if start <= *from { *from } else { start.next_multiple_of(BLOCK_SIZE) };
+            let healed_to = end.max(healed_from);
+            left.extend([(*from, (*to).min(healed_from)), ((*from).max(healed_to), *to)].iter().filter(|(a, b)| a < b));
         }
-        self.damaged = left;
-        true
+        let mut left = merged(left);
+        std::mem::swap(&mut self.damaged, &mut left);
+        self.damaged != left
     }
 
     /// Adds a damaged range, widened to whole blocks, and coalesces.
     pub(crate) fn damage(&mut self, start: u64, end: u64) {
-        let (start, end) = (start / BLOCK_SIZE * BLOCK_SIZE, end.next_multiple_of(BLOCK_SIZE));
+        self.damage_from(start / BLOCK_SIZE * BLOCK_SIZE, end);
+    }
+
+    /// The same where the bytes before `start` are known to be good.
+    pub(crate) fn damage_from(&mut self, start: u64, end: u64) {
+        let end = end.next_multiple_of(BLOCK_SIZE);
         if start >= end {
             return;
         }
         self.damaged.push((start, end));
         self.damaged.sort_unstable();
-        let mut merged: Vec<(u64, u64)> = Vec::new();
-        for (from, to) in self.damaged.drain(..) {
-            match merged.last_mut() {
-                Some((_, last)) if *last >= from => *last = (*last).max(to),
-                _ => merged.push((from, to)),
-            }
-        }
-        self.damaged = merged;
+        self.damaged = merged(std::mem::take(&mut self.damaged));
     }
+}
+
+/// Ascending ranges, those that touch as one.
+fn merged(ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    let mut merged: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
+    for (from, to) in ranges {
+        match merged.last_mut() {
+            Some((_, last)) if *last >= from => *last = (*last).max(to),
+            _ => merged.push((from, to)),
+        }
+    }
+    merged
 }
 
 /// How a tier names the object.
@@ -372,5 +379,18 @@ mod tests {
         assert!(layout.heal(4097, 12288));
         assert_eq!(layout.damaged, [(4096, 8192)]);
         assert!(layout.is_damaged(0, 4097) && !layout.is_damaged(8192, 9000));
+    }
+
+    #[test]
+    fn damage_that_begins_within_a_block_is_healed_from_there() {
+        let mut layout = Layout::default();
+        layout.damage_from(5000, 9000);
+        assert_eq!(layout.damaged, [(5000, 12288)]);
+        assert!(!layout.is_damaged(0, 5000));
+        assert!(!layout.heal(5001, 8192) && !layout.heal(5000, 8191));
+        assert!(layout.heal(5000, 8192));
+        assert_eq!(layout.damaged, [(8192, 12288)]);
+        assert!(layout.heal(0, 12288));
+        assert_eq!(layout.damaged, []);
     }
 }

@@ -127,7 +127,7 @@ fn file_state(ino: Ino, file: FileRecord, extents: &[(u64, ExtentRecord)], trust
     // After an unclean stop an object may be longer than the record says, although no bit tells: the bit may not have
     // become durable.
     let size_known = file.extenders == 0 && (trust == SizeTrust::Settled || file.objects.is_empty());
-    let layout = Layout {
+    let mut layout = Layout {
         map,
         objects: file.objects,
         size_floor: file.size_floor,
@@ -135,6 +135,7 @@ fn file_state(ino: Ino, file: FileRecord, extents: &[(u64, ExtentRecord)], trust
         error_sequence: file.error_sequence,
         damaged: file.damaged,
     };
+    layout.believe_lengths();
     Ok(FileState::new(layout, size_known, trust))
 }
 
@@ -144,7 +145,7 @@ fn file_record(file: &FileState) -> FileRecord {
         size_floor: layout.size_floor,
         extenders: layout.extenders,
         home: layout.map.home(),
-        objects: file.allocation.for_record(&layout.objects),
+        objects: file.allocation.for_record(layout.objects_for_record()),
         error_sequence: layout.error_sequence,
         damaged: layout.damaged.clone(),
     }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use super::short::block_begin;
+
 use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{FileState, Inode};
@@ -19,6 +21,9 @@ impl Core {
             let size = file.size();
             for (start, end) in &ranges {
                 self.punch_range(inode, file, *start, (*end).min(size))?;
+                // Of the first block the bytes before the range are good.
+                let length = usize::try_from(*end - block_begin(*start)).unwrap_or(usize::MAX);
+                self.heal(inode, file, block_begin(*start), length)?;
             }
             self.forget_damage_beyond(inode, file, size);
             file.pages_stale.store(true, Ordering::Release);

@@ -7,10 +7,10 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_tier::Tier;
+use polymux_tier::{ObjectStat, Tier};
 
 use crate::core::Core;
-use crate::inode::{FileState, Inode, Quality, reference_of};
+use crate::inode::{Answer, FileState, Inode, Quality, reference_of};
 use crate::store::ObjectEntry;
 
 /// So long after its last close the native file system has given a file its blocks, synced or not.
@@ -21,6 +21,13 @@ const FILES_PER_STEP: usize = 256;
 
 /// Files that are asked for when the volume is stopped.
 const FILES_AT_UNMOUNT_MAX: usize = 16_384;
+
+/// Whether a length would outlast a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Durable {
+    Yes,
+    No,
+}
 
 /// Units of 512 bytes.
 pub(super) fn blocks_of(bytes: u64) -> u64 {
@@ -41,16 +48,27 @@ impl Core {
         }
         // Nobody waits for somebody else's request, which may hang.
         let objects = file.layout.read().objects.clone();
-        self.ask_objects(&objects).iter().map(|(_, blocks)| blocks).sum()
+        self.ask_objects(file, &objects).iter().map(|answer| answer.blocks).sum()
     }
 
-    /// What objects take, in units of 512 bytes; those that do not answer are left out.
-    fn ask_objects(&self, objects: &[ObjectEntry]) -> Vec<(ObjectEntry, u64)> {
+    /// What objects say; those that do not answer are left out.
+    fn ask_objects(&self, file: &FileState, objects: &[ObjectEntry]) -> Vec<Answer> {
         let ask = |entry: &ObjectEntry| {
+            let is_durable = self.has_durable_length(file, entry);
             let stat = self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(entry)))?;
-            crate::error::Result::Ok((*entry, blocks_of(stat.allocated)))
+            crate::error::Result::Ok(answer_of(file, entry, &stat, is_durable))
         };
         objects.iter().filter_map(|entry| ask(entry).ok()).collect()
+    }
+
+    /// Whether the length that an object has now would outlast a crash, as far as the record may make use of it: the size floor
+    /// does not follow the only object of a file before that is synced.
+    pub(super) fn has_durable_length(&self, file: &FileState, entry: &ObjectEntry) -> Durable {
+        let is_only_extender = {
+            let layout = file.layout.read();
+            layout.objects.len() == 1 && layout.extenders & (1 << entry.tier.0) != 0
+        };
+        if is_only_extender || self.is_synced(entry) { Durable::Yes } else { Durable::No }
     }
 
     /// Whether the room of a file has to be asked of its tiers.
@@ -64,9 +82,9 @@ impl Core {
         let objects = file.layout.read().objects.clone();
         // Asked before the objects are: what is synced and freed meanwhile is not covered by the answers.
         let quality = self.quality_of_answers(inode, file, &objects);
-        let answers = self.ask_objects(&objects);
+        let answers = self.ask_objects(file, &objects);
         self.take_answers(inode, file, &answers, (objects.len(), quality));
-        answers.iter().map(|(_, blocks)| blocks).sum()
+        answers.iter().map(|answer| answer.blocks).sum()
     }
 
     /// Takes over what objects said since `begin_asking`.
@@ -74,13 +92,17 @@ impl Core {
         &self,
         inode: &Inode,
         file: &FileState,
-        answers: &[(ObjectEntry, u64)],
+        answers: &[Answer],
         (objects, quality): (usize, Quality),
     ) {
         if answers.len() < objects {
             return file.allocation.give_up_asking();
         }
-        let differs = file.allocation.end_asking(&mut file.layout.write(), answers, quality);
+        let differs = {
+            let mut layout = file.layout.write();
+            let size = file.size();
+            file.allocation.end_asking(&mut layout, answers, (size, quality))
+        };
         if differs && !self.is_read_only() {
             // It follows with the next record, which the flush interval brings.
             inode.times_dirty.store(true, Ordering::Release);
@@ -154,6 +176,11 @@ impl Core {
             let Some(_one_at_a_time) = file.allocation.asking.try_lock() else { return false };
             self.ask_allocation(inode, file);
         }
+        if file.allocation.looks_short()
+            && let Err(error) = self.note_short_objects(inode, file)
+        {
+            log::warn!("inode {}: what its objects lost is not on record yet: {error}", inode.ino);
+        }
         let is_learned = is_due && file.allocation.is_settled();
         self.settle_if_synced(inode, file, &objects) || is_learned
     }
@@ -170,13 +197,14 @@ impl Core {
         settled.is_ok() && file.layout.read().extenders == 0
     }
 
-    /// Units of 512 bytes that a synced object takes, where nothing of it is still to be freed.
-    pub(crate) fn settled_blocks_of(&self, entry: &ObjectEntry) -> Option<u64> {
+    /// What a synced object says, where nothing of it is still to be freed.
+    pub(crate) fn settled_answer_of(&self, file: &FileState, entry: &ObjectEntry) -> Option<Answer> {
         if self.disowned.holds(entry.tier, entry.object) {
             return None;
         }
         let handle = self.tiers.by_id(entry.tier).ok()?;
-        handle.run(|tier| tier.stat(reference_of(entry))).ok().map(|stat| blocks_of(stat.allocated))
+        let stat = handle.run(|tier| tier.stat(reference_of(entry))).ok()?;
+        Some(answer_of(file, entry, &stat, Durable::Yes))
     }
 
     fn may_be_asked(&self, objects: &[ObjectEntry]) -> bool {
@@ -204,7 +232,22 @@ impl Core {
 
 fn is_to_be_learned(inode: &Inode) -> bool {
     let extends = |file: &FileState| file.closed_ms.load(Ordering::Relaxed) > 0 && file.layout.read().extenders != 0;
-    inode.file().is_some_and(|file| file.allocation.is_to_be_learned() || extends(file))
+    inode
+        .file()
+        .is_some_and(|file| file.allocation.is_to_be_learned() || file.allocation.looks_short() || extends(file))
+}
+
+/// What an object's state comes to. Of one that became shorter by itself that is noted.
+pub(super) fn answer_of(file: &FileState, entry: &ObjectEntry, stat: &ObjectStat, durable: Durable) -> Answer {
+    if let Some(slot) = file.layout.read().slot_of(entry.tier) {
+        // Read after the object was asked: whoever cuts it forgets its length first.
+        let known = file.layout.read().object(slot);
+        if known.object == entry.object && stat.size < known.known_length {
+            file.allocation.note_short();
+        }
+    }
+    let length = if durable == Durable::Yes { stat.size } else { 0 };
+    Answer { entry: *entry, blocks: blocks_of(stat.allocated), length }
 }
 
 /// The sum of the numbers, where they are believed.

@@ -49,6 +49,7 @@ impl Core {
                 .then(|| Others { size: file.size(), unsynced: file.unsynced.lock().clone() });
             let noted = Before { layout: layout.clone(), others };
             let result = change(transaction, &mut layout)?;
+            layout.cut_lengths(u64::MAX);
             drop(layout);
             *before.borrow_mut() = Some(noted);
             transaction.put_inode(inode);

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use polymux_tier::{Guarantee, TierError, Wait};
 use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
 
+use super::short::is_object_short;
 use super::{block_after, block_of, start_of};
 use crate::blockmap::Run;
 use crate::core::Core;
@@ -97,6 +98,23 @@ fn read_to_the_end(plan: &Plan, offset: u64) -> Option<(u64, u64)> {
 impl Core {
     /// Reads from a file; returns the number of bytes, which is short only at its end.
     pub(crate) fn read_file(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        offset: u64,
+        buffer: &mut [u8],
+        how: (Wait, Keeper),
+    ) -> Result<usize> {
+        match self.read_parts(inode, file, offset, buffer, how) {
+            Err(error) if is_object_short(&error) => {
+                self.note_short_objects(inode, file)?;
+                self.read_parts(inode, file, offset, buffer, how)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn read_parts(
         &self,
         inode: &Inode,
         file: &FileState,
@@ -221,7 +239,7 @@ impl Core {
         }
     }
 
-    /// Fills a part from one object; what lies beyond the object's end is a hole of the file.
+    /// Fills a part from one object; what lies beyond the object's end is a hole of the file, unless the object was longer.
     pub(crate) fn read_part(&self, entry: &ObjectEntry, offset: u64, part: &mut [u8], how: How) -> Result<()> {
         let wait = how.wait;
         let handle = self.tiers.by_id(entry.tier)?;
@@ -237,7 +255,10 @@ impl Core {
                 (_, Ahead::Tier) => tier.read(object, offset, part, wait),
             },
         )?;
-        part[count..].fill(0);
+        if count < part.len() {
+            self.check_object_end(entry, offset + count as u64, wait)?;
+            part[count..].fill(0);
+        }
         Ok(())
     }
 

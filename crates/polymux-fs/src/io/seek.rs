@@ -1,16 +1,28 @@
 //! `SEEK_DATA` and `SEEK_HOLE` across tiers.
 
-use polymux_tier::{SeekTarget, TierError};
+use polymux_tier::{SeekTarget, TierError, Wait};
 use polymux_types::Errno;
 
+use super::short::{Lost, is_object_short, lost_around};
 use super::{block_of, start_of};
 use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{FileState, Inode, reference_of};
 
 impl Core {
-    /// The first byte at or after `offset` that is data, or a hole; the end of the file is a hole.
+    /// The first byte at or after `offset` that is data, or a hole; the end of the file is a hole. What is lost counts as data, so that
+    /// whoever copies a file meets the error.
     pub(crate) fn seek_file(&self, inode: &Inode, file: &FileState, offset: u64, target: SeekTarget) -> Result<u64> {
+        match self.seek_runs(inode, file, offset, target) {
+            Err(error) if is_object_short(&error) => {
+                self.note_short_objects(inode, file)?;
+                self.seek_runs(inode, file, offset, target)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn seek_runs(&self, inode: &Inode, file: &FileState, offset: u64, target: SeekTarget) -> Result<u64> {
         self.ensure_size(inode, file)?;
         let _shared = file.barrier.read();
         let size = file.size();
@@ -23,13 +35,22 @@ impl Core {
         }
         let mut position = offset;
         while position < size {
-            let (run, entry) = {
+            let (run, entry, lost) = {
                 let layout = file.layout.read();
                 let run = layout.map.run_at(block_of(position));
                 let entry = layout.owner_of(&run).map(|(_, entry)| entry);
-                (run, entry)
+                (run, entry, lost_around(&layout.damaged, position))
             };
-            let end = start_of(run.end).min(size);
+            let mut end = start_of(run.end).min(size);
+            match (lost, target) {
+                (Lost::Here { .. }, SeekTarget::Data) => return Ok(position),
+                (Lost::Here { until }, SeekTarget::Hole) => {
+                    position = until;
+                    continue;
+                }
+                (Lost::From(start), _) => end = end.min(start),
+                (Lost::Nothing, _) => {}
+            }
             let found = match &entry {
                 Some(entry) => self.seek_object(entry, position, end, target)?,
                 None => (target == SeekTarget::Hole).then_some(position),
@@ -57,13 +78,21 @@ impl Core {
         let tier = handle.get()?;
         let reference = reference_of(entry);
         match tier.seek(reference, start, target) {
-            Ok(Some(found)) => Ok((found < end).then_some(found)),
+            Ok(Some(found)) => {
+                if target == SeekTarget::Hole && found < end {
+                    // The end of an object counts as a hole.
+                    self.check_object_end(entry, found, Wait::Allowed)?;
+                }
+                Ok((found < end).then_some(found))
+            }
             Ok(None) if target == SeekTarget::Hole => {
+                self.check_object_end(entry, start, Wait::Allowed)?;
                 let stat = handle.run(|tier| tier.stat(reference))?;
                 let hole = stat.size.max(start);
                 Ok((hole < end).then_some(hole))
             }
-            Ok(None) => Ok(None),
+            // Behind the last byte of data, or of the object.
+            Ok(None) => self.check_object_end(entry, start, Wait::Allowed).map(|()| None),
             // Without the answer all of it counts as data, which is always allowed.
             Err(TierError::Unsupported(_)) => Ok((target == SeekTarget::Data).then_some(start)),
             Err(error) => Err(handle.note_error(error)),

@@ -10,10 +10,10 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_tier::{ObjectRef, Tier, TierError, Wait};
+use polymux_tier::{ObjectRef, ObjectStat, Tier, TierError, Wait};
 use polymux_types::limits::BLOCK_SIZE;
 
-use super::allocation::blocks_of;
+use super::allocation::answer_of;
 use super::layout_change::Company;
 use super::spread::{OwnedBytes, give_back_room};
 use super::truncate::cut_damage;
@@ -204,8 +204,9 @@ impl Core {
                 2.. if extender != Some(slot) => RoomBehind::OfGrowth,
                 _ => RoomBehind::OfAnybody,
             };
-            let blocks = handle.run(|tier| cut_object(tier, reference_of(entry), size, &owned, room))?;
-            answers.extend(blocks.map(|blocks| (*entry, blocks)));
+            let is_durable = self.has_durable_length(file, entry);
+            let left = handle.run(|tier| cut_object(tier, reference_of(entry), size, &owned, room))?;
+            answers.extend(left.map(|stat| answer_of(file, entry, &stat, is_durable)));
         }
         // What was left out, or cut, is asked when somebody wants to know.
         self.take_answers(inode, file, &answers, (objects.len(), quality));
@@ -277,18 +278,18 @@ impl Core {
     }
 }
 
-/// Cuts an object that an unclean stop left too long. Returns what it takes, where it was left as it was.
+/// Cuts an object that an unclean stop left too long. Returns what it is, where it was left as it was.
 fn cut_object(
     tier: &dyn Tier,
     object: ObjectRef,
     size: u64,
     owned: &OwnedBytes,
     room: RoomBehind,
-) -> std::result::Result<Option<u64>, TierError> {
+) -> std::result::Result<Option<ObjectStat>, TierError> {
     match tier.stat(object) {
         Ok(stat) if stat.size > size => tier.truncate(object, size).and_then(|()| tier.sync(object)).map(|()| None),
         Ok(stat) if room == RoomBehind::OfGrowth && give_back_room(tier, object, &stat, owned) => Ok(None),
-        Ok(stat) => Ok(Some(blocks_of(stat.allocated))),
+        Ok(stat) => Ok(Some(stat)),
         // Recorded, made, not durable, and not needed for any byte yet: made again.
         Err(TierError::NotFound(_)) if owned.bytes == 0 => tier.create(object).map(|()| None),
         // A missing object that owns bytes shows when they are read.

@@ -150,7 +150,8 @@ impl Core {
 
     /// Readers that looked before see the change and look again.
     fn publish(&self, file: &FileState, size: u64) {
-        let _layout = file.layout.write();
+        let mut layout = file.layout.write();
+        layout.cut_lengths(size);
         file.nodes.mark_map_changed(block_of(size)..END);
         file.size.store(size, Ordering::Release);
     }
@@ -187,6 +188,7 @@ impl Core {
             }
             layout.size_floor = size;
             layout.extenders = 0;
+            layout.cut_lengths(size);
             cut_damage(&mut layout.damaged, size);
             transaction.put_map_change(inode.ino, layout, &change);
             for record in &disowned {
@@ -206,7 +208,7 @@ impl Core {
 /// Takes what lies behind the block of the end out of damaged ranges.
 pub(super) fn cut_damage(damaged: &mut Vec<(u64, u64)>, size: u64) {
     let end = start_of(block_after(size));
-    damaged.retain(|(from, _)| *from < end);
+    damaged.retain(|(from, _)| *from < size);
     for (_, to) in damaged {
         *to = (*to).min(end);
     }

@@ -158,7 +158,7 @@ impl Core {
         }
         let company = if matches!(hold, Hold::File(_)) { Company::Nobody } else { Company::Writers };
         // Small files are moved whole, and need not be asked afterwards.
-        let learned = matches!(hold, Hold::File(_)).then(|| self.settled_blocks_of(&part.target)).flatten();
+        let learned = matches!(hold, Hold::File(_)).then(|| self.settled_answer_of(file, &part.target)).flatten();
         file.allocation.note_change();
         let change = |transaction: &mut Transaction, layout: &mut Layout| {
             if inode.lifecycle.lock().gone {
@@ -195,8 +195,8 @@ impl Core {
                 disowned.extend(dropped.iter().map(disown_object));
             }
             let is_known = learned.is_some() && layout.objects.len() == 1 && layout.slot_of(part.target.tier).is_some();
-            if let Some(blocks) = learned.filter(|_| is_known) {
-                file.allocation.settle_single(layout, blocks);
+            if let Some(answer) = learned.as_ref().filter(|_| is_known) {
+                file.allocation.settle_single(layout, answer, size);
             }
             transaction.put_map_change(inode.ino, layout, &change);
             part.claims.iter().for_each(|claim| transaction.delete_disowned(claim));

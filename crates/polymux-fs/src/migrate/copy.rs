@@ -119,7 +119,10 @@ impl Core {
             })?;
             let next = position + length;
             self.read_ahead(&from, source, next..data.end.min(next + length));
-            // The rest lies beyond the end of the source's object: a hole.
+            // The rest lies beyond the end of the source's object: a hole, unless that was longer when the part began.
+            if (count as u64) < length {
+                self.check_object_end(source, position + count as u64, Wait::Allowed)?;
+            }
             let filled = &buffer[..count];
             let (target, behind, gaps) = (part.target, part.behind.take(), part.gaps);
             self.paced(part, &to, (Direction::Write, count as u64), rule, |to| {

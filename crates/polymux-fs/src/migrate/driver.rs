@@ -157,7 +157,10 @@ impl Core {
             Interrupt::Failed(error) => {
                 log::warn!("volume {}: moving inode {}: {error}", self.name, job.ino);
                 // The source may be what failed, and then its repair is the event.
-                let at = if let ErrorKind::Tier { tier, .. } = error.kind() { *tier } else { target };
+                let at = match error.kind() {
+                    ErrorKind::Tier { tier, .. } | ErrorKind::ObjectShort { tier, .. } => *tier,
+                    _ => target,
+                };
                 Some(WaitsFor::Repair(at, error.to_string()))
             }
         };

@@ -17,7 +17,7 @@ use super::pace::is_unwanted;
 use crate::blockmap::{END, Owner, Run, whole_nodes};
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::inode::{FileState, Inode, Layout, MoveTicket, reference_of};
 use crate::io::{block_after, start_of};
 use crate::planted_faults::{PlantedFault, is_planted};
@@ -155,6 +155,7 @@ impl Core {
         self.ensure_size(inode, file)?;
         let target = selection.target;
         let ranges: Vec<Range<u64>> = wanted.iter().map(whole_nodes).collect();
+        self.check_sources(inode, file, selection, &ranges)?;
         let (ticket, runs) = {
             self.look_again(inode, file)?;
             let alone = file.lock_for_move();
@@ -203,6 +204,32 @@ impl Core {
                 Err(Interrupt::of(error, target))
             }
         }
+    }
+
+    /// Zeros in the place of what an object lost at its end must not become the file on another tier: the loss goes on record, and
+    /// the move fails. The next one takes what is left.
+    fn check_sources(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        selection: Selection,
+        ranges: &[Range<u64>],
+    ) -> std::result::Result<(), Interrupt> {
+        let mut sources: Vec<ObjectEntry> = {
+            let layout = file.layout.read();
+            selection.runs(&layout, ranges, file.size()).into_iter().map(|(_, source)| source).collect()
+        };
+        sources.sort_unstable_by_key(|source| source.tier);
+        sources.dedup_by_key(|source| source.tier);
+        for source in &sources {
+            if let Err(error) = self.check_object_length(source) {
+                if matches!(error.kind(), ErrorKind::ObjectShort { .. }) {
+                    self.note_short_objects(inode, file)?;
+                }
+                return Err(error.into());
+            }
+        }
+        Ok(())
     }
 
     /// Makes the range on the target the mover's own.

@@ -56,13 +56,15 @@ pub(crate) struct ObjectEntry {
     pub(crate) allocated_blocks: Option<u64>,
     /// It is at least as long as the last run of it in the map, within the size floor: a shorter one has lost bytes.
     pub(crate) covers: bool,
+    /// It has at least so many bytes, durably, as far as that is known; not of the record, which says no more than `covers`.
+    pub(crate) known_length: u64,
 }
 
 impl ObjectEntry {
     /// A new object, of which nothing more is known.
     pub(crate) fn new(tier: TierId, object: ObjectId, bucket: Bucket) -> Self {
         let role = ObjectRole::Owner;
-        Self { tier, object, role, generation: 1, bucket, allocated_blocks: None, covers: false }
+        Self { tier, object, role, generation: 1, bucket, allocated_blocks: None, covers: false, known_length: 0 }
     }
 
     fn has_facts(&self) -> bool {

@@ -6,13 +6,14 @@ use super::cases::{left, repaired};
 use super::raw::{self, FILE_FLOOR};
 use super::world::{Object, SLOW, World, content, edit_inode, errors, ino, objects};
 
-pub const KINDS: [&str; 7] = [
+pub const KINDS: [&str; 8] = [
     "object-bucket",
     "object-missing",
     "object-empty-missing",
     "object-unnamed",
     "object-leaked",
     "object-long",
+    "object-short",
     "object-shared",
 ];
 
@@ -94,6 +95,49 @@ fn what_is_beyond_the_end_of_a_file_is_cut_off() {
         std::io::Write::write_all(&mut &file, b"ghost").expect("it is written");
     });
     assert_eq!(contents["/outer/linked"], Ok(content(2, 20_000)));
+}
+
+fn cut(world: &World, object: Object, size: u64) {
+    let file = std::fs::File::options().write(true).open(world.object_path(object)).expect("it opens");
+    file.set_len(size).expect("it is cut");
+}
+
+#[test]
+fn what_an_object_lost_at_its_end_is_marked_damaged() {
+    let contents = repaired("object-short", Some("/large"), |world| cut(world, object_of(world, "/large"), 30_000));
+    assert!(contents["/large"].as_ref().is_err_and(|error| error.contains("data was lost")), "{contents:?}");
+}
+
+#[test]
+fn of_a_file_on_two_tiers_only_what_the_short_object_had_is_marked_damaged() {
+    for slot in 0..2 {
+        let world = World::new();
+        let split = {
+            let store = world.store();
+            objects(&store, ino(&store, "/split"))[slot]
+        };
+        let length = world.object_path(split).metadata().expect("it is there").len();
+        cut(&world, split, length - 100);
+        let report = world.check(CheckMode::Report);
+        let found: Vec<String> =
+            errors(&report).into_iter().map(|(kind, _, detail)| format!("{kind} {detail}")).collect();
+        let lost = format!("lost are {}..{length}", length - 100);
+        assert!(matches!(&found[..], [one] if one.starts_with("object-short") && one.ends_with(&lost)), "{found:?}");
+    }
+}
+
+#[test]
+fn an_object_that_ends_before_a_hole_has_lost_nothing() {
+    let world = World::new();
+    world.plant(|store, batch| {
+        let large = ino(store, "/large");
+        let record = store.get(&raw::inode(large)).expect("the store answers").expect("it is there");
+        let flags = raw::FILE_OBJECTS + 1 + raw::OBJECT_LENGTH + 4 + 4 + 4 + 8;
+        assert_eq!(record[flags], 1, "the record says that the object covers what the map gives to it");
+        edit_inode(store, batch, large, flags, &[0]);
+    });
+    cut(&world, object_of(&world, "/large"), 30_000);
+    assert_eq!(errors(&world.check(CheckMode::Report)), []);
 }
 
 #[test]

@@ -1,0 +1,59 @@
+//! Objects that are shorter than they were when their length was recorded.
+//!
+//! What is true here:
+//! * Only an object whose record says that it covers what the map gives to it can be found. Of any other what lies behind its end is
+//!   a hole.
+//! * What makes an object shorter is on record before the object is cut. So the records are read before it is asked, and once more
+//!   after it: where they are the same, nobody cut it meanwhile.
+
+use polymux_meta::Batch;
+use polymux_tier::{ObjectRef, Tier};
+use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{Ino, ObjectId, TierId};
+
+use super::files::add_damage;
+use super::object_compare::file_of;
+use super::{Examination, kinds, put_inode};
+use crate::blockmap::{BlockMap, Owner};
+use crate::error::Result;
+use crate::store::{FileRecord, InodeBody};
+
+/// Byte ranges of a file that its object in a slot should have and, as it ends at `end`, does not.
+fn lost_ranges(file: &FileRecord, map: &BlockMap, slot: u8, end: u64) -> Vec<(u64, u64)> {
+    let runs = map.runs(end / BLOCK_SIZE, file.size_floor.div_ceil(BLOCK_SIZE));
+    let owned = runs.iter().filter(|run| run.owner == Some(Owner::Slot(slot)));
+    owned
+        .map(|run| (end.max(run.start * BLOCK_SIZE), file.size_floor.min(run.end.saturating_mul(BLOCK_SIZE))))
+        .filter(|(from, to)| from < to)
+        .collect()
+}
+
+pub(super) fn check_object(
+    exam: &mut Examination<'_>,
+    tier: &dyn Tier,
+    ino: Ino,
+    place: (TierId, ObjectId),
+) -> Result<()> {
+    let Some((mut record, mut file, map)) = file_of(exam, ino)? else { return Ok(()) };
+    let found = (0_u8..).zip(&file.objects).find(|(_, entry)| (entry.tier, entry.object) == place && entry.covers);
+    let Some((slot, entry)) = found else { return Ok(()) };
+    let Ok(stat) = tier.stat(ObjectRef::new(entry.object, entry.bucket)) else { return Ok(()) };
+    let lost = lost_ranges(&file, &map, slot, stat.size);
+    if lost.is_empty() || file_of(exam, ino)?.is_none_or(|again| (&again.1, &again.2) != (&file, &map)) {
+        return Ok(());
+    }
+    for (from, to) in &lost {
+        add_damage(&mut file, *from, to.next_multiple_of(BLOCK_SIZE));
+    }
+    file.objects[usize::from(slot)].covers = false;
+    record.body = InodeBody::Regular(file);
+    let mut repair = Batch::new();
+    put_inode(&mut repair, ino, &record);
+    let ranges: Vec<String> = lost.iter().map(|(from, to)| format!("{from}..{to}")).collect();
+    let detail =
+        format!("object {:016x} of tier {} has {} bytes: lost are {}", place.1, place.0, stat.size, ranges.join(", "));
+    if exam.found(&kinds::OBJECT_SHORT, Some(ino), detail, Some(repair))? {
+        exam.flush()?;
+    }
+    Ok(())
+}
