@@ -259,6 +259,8 @@ pub struct LostFile {
     pub ranges: Vec<(u64, u64)>,
     /// No object of the file is left on another tier.
     pub is_whole: bool,
+    /// Why nothing exact can be said of it. Its size and its ranges are then not known.
+    pub problem: Option<String>,
 }
 
 /// What forgetting a tier came to.
@@ -268,6 +270,8 @@ pub struct ForgottenTier {
     pub files: u64,
     /// Of these, files of which no object was left.
     pub whole: u64,
+    /// Inodes whose records cannot be read: they may name an object on the tier, and still do.
+    pub unreadable: u64,
 }
 
 /// Everything `where` shows.

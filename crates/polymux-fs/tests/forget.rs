@@ -473,3 +473,112 @@ fn a_record_that_cannot_be_read_is_named_and_hides_no_other_damage() {
     assert!(told.iter().eq(expected.iter().copied()), "{told:?}");
     assert_eq!(found.count, told.len() as u64);
 }
+
+/// A file on all three tiers that was made longer on the last one, without a stop in order, and the two slower tiers lost.
+fn two_tiers_lost_in_a_crash() -> (Volume, Vec<u8>) {
+    let mut volume = new_volume();
+    let mut content = pattern(31, 2 * NODE + 500_000);
+    let ino = durable_file(&volume, "grown", &content);
+    for (tier, range) in [(1, NODE_BYTES..2 * NODE_BYTES), (2, 2 * NODE_BYTES..content.len() as u64)] {
+        move_to(&volume, ino, tier, Some(range));
+    }
+    durable_file(&volume, "other", &pattern(32, 300_000));
+    let other = find(volume.fs(), "other").ino;
+    move_to(&volume, other, 1, None);
+    volume.remount();
+    let handle = volume.fs().open(&Caller::root(), find(volume.fs(), "grown").ino, read_write()).expect("opened");
+    write_all(volume.fs(), handle, content.len() as u64, &pattern(33, 50_000)).expect("appended");
+    volume.fs().sync(&Caller::root(), handle, SyncKind::Data).expect("synced");
+    content.extend_from_slice(&pattern(33, 50_000));
+    volume.stop_uncleanly();
+    for tier in 1..3 {
+        volume.set_missing(tier, true);
+    }
+    volume.options.missing = polymux_fs::MissingTiers::Degraded;
+    volume.mount().expect("mounted");
+    (volume, content)
+}
+
+#[track_caller]
+fn assert_parts(volume: &Volume, content: &[u8], good: &[(usize, usize)], lost: &[usize]) {
+    let handle = volume.fs().open(&Caller::root(), find(volume.fs(), "grown").ino, read_only()).expect("opened");
+    for (start, end) in good {
+        let read = read_at(volume.fs(), handle, *start as u64, end - start).expect("read");
+        assert!(read == content[*start..*end], "{start}..{end}");
+    }
+    for at in lost {
+        assert_eq!(errno(read_at(volume.fs(), handle, *at as u64, 1)), Errno::EIO, "{at}");
+    }
+    volume.fs().release(handle).expect("closed");
+}
+
+#[test]
+fn two_tiers_that_were_lost_in_one_crash_are_forgotten_one_after_the_other() {
+    let (mut volume, content) = two_tiers_lost_in_a_crash();
+    let told = losses(&volume, 1);
+    assert_eq!(told.keys().collect::<Vec<_>>(), ["grown", "other"]);
+    assert_eq!(
+        (told["grown"].ranges.as_slice(), told["grown"].is_end_known),
+        (&[(NODE_BYTES, 2 * NODE_BYTES)][..], false)
+    );
+    assert_eq!(volume.forget_tier(1).expect("forgotten").files, 2);
+    let told = losses(&volume, 2);
+    assert_eq!(told.keys().collect::<Vec<_>>(), ["grown"]);
+    volume.forget_tier(2).expect("forgotten");
+    volume.options.missing = polymux_fs::MissingTiers::Refuse;
+    assert_sound(&mut volume);
+    let size = find(volume.fs(), "grown").size;
+    assert!(size > 2 * NODE_BYTES + 500_000, "the end shows as lost");
+    assert_parts(
+        &volume,
+        &content,
+        &[(0, NODE)],
+        &[NODE, 2 * NODE - 1, 2 * NODE, usize::try_from(size).expect("small") - 1],
+    );
+}
+
+#[test]
+fn what_a_tier_has_that_comes_back_after_another_one_was_forgotten_is_there_to_the_last_byte() {
+    let (mut volume, content) = two_tiers_lost_in_a_crash();
+    volume.forget_tier(1).expect("forgotten");
+    volume.unmount().expect("unmounted");
+    volume.set_missing(2, false);
+    volume.options.missing = polymux_fs::MissingTiers::Refuse;
+    volume.mount().expect("mounted");
+    for _ in 0..2 {
+        assert_eq!(find(volume.fs(), "grown").size, content.len() as u64);
+        assert_parts(&volume, &content, &[(0, NODE), (2 * NODE, content.len())], &[NODE, 2 * NODE - 1]);
+        assert_sound(&mut volume);
+    }
+}
+
+#[test]
+fn a_record_that_cannot_be_read_keeps_no_tier_from_being_forgotten_and_is_in_the_list() {
+    for key in [
+        |ino: Ino| [&b"\0\0\0\0i"[..], &ino.0.to_be_bytes()].concat(),
+        |ino: Ino| [&b"\0\0\0\0e"[..], &ino.0.to_be_bytes(), &512_u64.to_be_bytes()].concat(),
+    ] {
+        let mut volume = new_volume();
+        let mut truth = populate(&volume);
+        let ino = find(volume.fs(), "mixed 012").ino;
+        volume.lose_tier(2);
+        volume.unmount().expect("it stops");
+        let mut batch = Batch::new();
+        batch.put(key(ino), b"garbage");
+        volume.store().commit(batch).expect("the store takes anything");
+        volume.options.missing = polymux_fs::MissingTiers::Degraded;
+        volume.mount().expect("nobody looks at all records of a volume that ended cleanly");
+        volume.options.missing = polymux_fs::MissingTiers::Refuse;
+        let told = losses(&volume, 2);
+        assert!(told["mixed 012"].problem.is_some() && told["mixed 012"].ranges.is_empty(), "{:?}", told["mixed 012"]);
+        let expected: Vec<&String> =
+            truth.content.keys().filter(|name| !ranges_on(&truth, name, 2).is_empty()).collect();
+        assert_eq!(told.keys().collect::<Vec<_>>(), expected, "the list has all the others too");
+        let forgotten = volume.forget_tier(2).expect("forgotten");
+        assert_eq!((forgotten.files, forgotten.unreadable), (told.len() as u64 - 1, 1));
+        truth.content.remove("mixed 012");
+        assert_left(&volume, &truth, 2);
+        volume.remount();
+        assert_left(&volume, &truth, 2);
+    }
+}

@@ -243,6 +243,9 @@ pub struct LostFileReport {
     pub whole: bool,
     /// Lost byte ranges: start and end.
     pub ranges: Vec<(u64, u64)>,
+    /// Why nothing exact can be said of it.
+    #[serde(default)]
+    pub problem: Option<String>,
 }
 
 /// A tier that joined or left.

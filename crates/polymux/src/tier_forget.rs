@@ -28,6 +28,8 @@ struct Summary {
     part: u64,
     bytes: u64,
     end_unknown: u64,
+    /// Files of which nothing exact can be said.
+    uncertain: u64,
 }
 
 /// Lists what is lost, asks, and forgets the tier.
@@ -48,6 +50,12 @@ pub fn run(registry: &Registry, arguments: &TierForgetArguments) -> Result<()> {
             "{} may have been longer than is known: only the tier knew their end",
             output::files(summary.end_unknown)
         ))?;
+    }
+    if summary.uncertain > 0 {
+        output::warn(&format!(
+            "{} cannot be read well enough to say what they lose; the list has them as `unknown`, and `polymux fsck` says more",
+            output::files(summary.uncertain)
+        ));
     }
     if arguments.no {
         return Ok(());
@@ -100,7 +108,7 @@ fn write_list(registry: &Registry, volume: &str, tier: &str, path: &Path) -> Res
     let mut summary = Summary::default();
     let mut written = writeln!(
         target,
-        "# Files of volume {volume} that lose bytes with tier {tier}\n# whole or part, size (+: may have been longer), lost \
+        "# Files of volume {volume} that lose bytes with tier {tier}\n# whole, part or unknown (what it loses cannot be said), size (+: may have been longer), lost \
          bytes (start-end, end not included), path"
     );
     let answer =
@@ -132,6 +140,10 @@ fn write_list(registry: &Registry, volume: &str, tier: &str, path: &Path) -> Res
 
 impl Summary {
     fn add(&mut self, lost: &LostFileReport) {
+        if lost.problem.is_some() {
+            self.uncertain += 1;
+            return;
+        }
         *(if lost.whole { &mut self.whole } else { &mut self.part }) += 1;
         self.end_unknown += u64::from(lost.end_unknown);
         self.bytes += lost.ranges.iter().map(|(start, end)| end - start).sum::<u64>();
@@ -139,9 +151,12 @@ impl Summary {
 }
 
 fn line_of(lost: &LostFileReport) -> String {
+    let path = lost.path.as_ref().map_or_else(|| format!("[inode {}, no name]", lost.ino), |path| format!("/{path}"));
+    if lost.problem.is_some() {
+        return format!("unknown\t-\t-\t{path}");
+    }
     let ranges = lost.ranges.iter().map(|(start, end)| format!("{start}-{end}")).collect::<Vec<_>>().join(",");
     let (what, longer) = (if lost.whole { "whole" } else { "part" }, if lost.end_unknown { "+" } else { "" });
-    let path = lost.path.as_ref().map_or_else(|| format!("[inode {}, no name]", lost.ino), |path| format!("/{path}"));
     format!("{what}\t{}{longer}\t{ranges}\t{path}", lost.size)
 }
 
@@ -173,5 +188,6 @@ pub fn report_of(lost: &LostFile) -> LostFileReport {
         end_unknown: !lost.is_end_known,
         whole: lost.is_whole,
         ranges: lost.ranges.clone(),
+        problem: lost.problem.clone(),
     }
 }

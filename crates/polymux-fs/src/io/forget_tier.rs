@@ -7,6 +7,8 @@
 //!   names it: a file without objects would be empty or inline.
 //! * Where only the lost tier knew the end of a file, the file is one block longer than its last known byte, and that block is
 //!   damaged: whoever reads to the end meets the error.
+//! * Where another tier that is away knows the end, that stays so: what the file keeps there is not touched, and the size is found out
+//!   when the tier is back, or the file lets go of that one, too.
 //! * Each file is one transaction, so a crash leaves it as it was or as it will be.
 
 use std::sync::atomic::Ordering;
@@ -29,6 +31,8 @@ use crate::store::ObjectEntry;
 enum End {
     Known,
     Unknown,
+    /// Another tier, which is away too, has the end, and will say where it is.
+    Elsewhere,
 }
 
 /// What a file loses with a tier.
@@ -44,6 +48,7 @@ struct Loss {
 impl Loss {
     fn of(layout: &Layout, slot: u8, size: u64, end: End) -> Self {
         let runs = layout.map.runs(0, END);
+        let size = if end == End::Elsewhere { reached_at_least(layout, size) } else { size };
         let lost = || runs.iter().filter(|run| run.owner == Some(Owner::Slot(slot)));
         let mut ranges = Vec::new();
         let mut size_after = size;
@@ -67,6 +72,12 @@ impl Loss {
     }
 }
 
+/// The least that a file has whose tail is on a tier that is away: it was given to that tier where the file had reached it.
+fn reached_at_least(layout: &Layout, size: u64) -> u64 {
+    let runs = layout.map.runs(0, END);
+    size.max(runs.last().map_or(0, |run| start_of(run.start)))
+}
+
 impl Core {
     /// What a file loses with a tier, its path left out; `None` where it has no object there, or loses no byte.
     pub(crate) fn loss_of_file(&self, inode: &Inode, file: &FileState, tier: TierId) -> Result<Option<LostFile>> {
@@ -83,6 +94,7 @@ impl Core {
             is_end_known: end == End::Known,
             ranges: loss.ranges,
             is_whole: loss.is_whole,
+            problem: None,
         }))
     }
 
@@ -92,10 +104,12 @@ impl Core {
         if !error.is_about_tier() {
             return Err(error);
         }
-        match file.layout.read().extender() {
+        let layout = file.layout.read();
+        match layout.extender() {
             _ if file.size_known.load(Ordering::Acquire) => Ok(End::Known),
             None => Ok(End::Known),
             Some((_, entry)) if entry.tier == tier => Ok(End::Unknown),
+            Some((slot, _)) if layout.tail_slot() == Some(slot) => Ok(End::Elsewhere),
             Some(_) => Err(error),
         }
     }
@@ -172,7 +186,9 @@ impl Core {
                 return Err(Errno::EAGAIN.into());
             }
             file.nodes.mark_map_changed(0..END);
-            file.size.store(loss.size, Ordering::Release);
+            if end != End::Elsewhere {
+                file.size.store(loss.size, Ordering::Release);
+            }
             let heir = heir.filter(|_| takes_heir);
             file.drop_lost_object(transaction, (inode.ino, layout), (lost, &kept), (heir, loss.size));
             loss.ranges.iter().for_each(|(start, end)| layout.damage(*start, *end));
@@ -180,7 +196,9 @@ impl Core {
         })?;
         file.entries_unsynced.lock().retain(|object| file.layout.read().objects.iter().any(|of| of.object == *object));
         file.cut_off.lock().retain(|(of, _)| *of != tier);
-        file.size_known.store(true, Ordering::Release);
+        if end != End::Elsewhere {
+            file.size_known.store(true, Ordering::Release);
+        }
         file.pages_stale.store(true, Ordering::Release);
         Ok(takes_heir)
     }

@@ -3,11 +3,11 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use polymux_types::{Errno, Ino};
+use polymux_types::{Errno, Ino, TierId};
 
 use crate::caller::Caller;
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::report::{DamagedFiles, LostFile, TierFile, TierFiles};
 use crate::store::{InodeBody, InodeRecord};
 use crate::volume::VolumeError;
@@ -16,6 +16,12 @@ use crate::volume::VolumeError;
 const DAMAGE_RECORDS_AT_ONCE: usize = 20_000;
 /// Files that were damaged of which one look finds out whether they still are.
 const DAMAGED_FILES_AT_ONCE: usize = 1000;
+
+/// A file of which nobody can say what it loses with a tier.
+fn lost_somehow(ino: Ino, error: &Error) -> LostFile {
+    let problem = Some(error.to_string());
+    LostFile { ino, path: None, size: 0, is_end_known: false, ranges: Vec::new(), is_whole: false, problem }
+}
 
 impl Core {
     pub(crate) fn files_of_tier(&self, name: &str, listed_max: usize) -> Result<TierFiles> {
@@ -49,16 +55,25 @@ impl Core {
         visit: &mut dyn FnMut(LostFile) -> ControlFlow<()>,
     ) -> std::result::Result<(), VolumeError> {
         let tier = self.tier_that_may_be_forgotten(name)?.id;
-        for ino in self.inos_on(tier)? {
-            let Some(inode) = self.inode_if_there(ino)? else { continue };
-            let Some(file) = inode.file() else { continue };
-            let Some(lost) = self.loss_of_file(&inode, file, tier)? else { continue };
-            let lost = LostFile { path: self.path_of(ino)?, ..lost };
+        let found = self.inodes_on(tier)?;
+        let mut inos: Vec<Ino> = found.inos.into_iter().chain(found.unreadable).collect();
+        inos.sort_unstable();
+        for ino in inos {
+            let lost = self.loss_of_inode(ino, tier).unwrap_or_else(|error| Some(lost_somehow(ino, &error)));
+            let Some(lost) = lost else { continue };
+            // A name that cannot be read is none.
+            let lost = LostFile { path: self.path_of(ino).ok().flatten(), ..lost };
             if visit(lost).is_break() {
                 break;
             }
         }
         Ok(())
+    }
+
+    fn loss_of_inode(&self, ino: Ino, tier: TierId) -> Result<Option<LostFile>> {
+        let Some(inode) = self.inode_if_there(ino)? else { return Ok(None) };
+        let Some(file) = inode.file() else { return Ok(None) };
+        self.loss_of_file(&inode, file, tier)
     }
 
     /// Files with damaged ranges; see [`crate::FileSystem::damaged_files`].

@@ -9,6 +9,7 @@
 //!   as before, and with one that it does not list the next mount goes on.
 //! * No object is made on the tier and no file gets one there: it is draining and without a backend from before files are
 //!   looked for.
+//! * Inodes whose records cannot be read are passed over and counted: nobody can say whether they name the tier.
 //! * What could not be let go of stays named by its record. The tier is then in the set as a missing one; the same command or
 //!   the next mount goes on.
 
@@ -19,10 +20,10 @@ use polymux_types::{Errno, Ino, TierId};
 
 use super::leave::{EventResult, busy, refused};
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::report::{ForgottenTier, TierState};
 use crate::space::{Purpose, TierHandle};
-use crate::store::{InodeBody, ObjectEntry, TierStanding};
+use crate::store::{InodeBody, InodeRecord, ObjectEntry, TierStanding};
 use crate::volume::{TierMember, TierPresence};
 
 /// Why a tier that is being forgotten is missing.
@@ -34,8 +35,23 @@ const BATCH_FILES: usize = 512;
 /// Times that records are looked through for files that name the tier.
 const ROUNDS_MAX: u32 = 4;
 
+/// Records of inodes that are looked at together.
+const RECORDS_AT_ONCE: usize = 20_000;
+
 /// Disowned records dropped in one transaction.
 const DROPPED_AT_ONCE: usize = 4096;
+
+/// Inodes of files that have something on a tier.
+#[derive(Debug, Default)]
+pub(crate) struct InodesOn {
+    pub(crate) inos: Vec<Ino>,
+    /// Of these nobody can say.
+    pub(crate) unreadable: Vec<Ino>,
+}
+
+fn names_tier(record: &InodeRecord, tier: TierId) -> bool {
+    matches!(&record.body, InodeBody::Regular(file) if file.objects.iter().any(|entry| entry.tier == tier))
+}
 
 impl Core {
     /// Takes a tier that is lost for good out of the volume; see [`crate::FileSystem::forget_tier`].
@@ -154,7 +170,8 @@ impl Core {
         let mut forgotten = ForgottenTier::default();
         let mut failure = None;
         for _ in 0..ROUNDS_MAX {
-            let inos = self.inos_on(id)?;
+            let InodesOn { inos, unreadable } = self.inodes_on(id)?;
+            forgotten.unreadable = unreadable.len() as u64;
             if inos.is_empty() {
                 failure = None;
                 break;
@@ -192,17 +209,31 @@ impl Core {
     }
 
     /// Files that have an object on a tier.
-    pub(crate) fn inos_on(&self, tier: TierId) -> Result<Vec<Ino>> {
-        let mut inos = Vec::new();
-        self.metadata.for_each_inode(|ino, record| {
-            if let InodeBody::Regular(file) = record.body
-                && file.objects.iter().any(|entry| entry.tier == tier)
-            {
-                inos.push(ino);
+    pub(crate) fn inodes_on(&self, tier: TierId) -> Result<InodesOn> {
+        let mut found = InodesOn::default();
+        let mut after = Ino(0);
+        loop {
+            let records = self.metadata.inode_records_after(after, RECORDS_AT_ONCE)?;
+            let Some((last, _)) = records.last() else { return Ok(found) };
+            after = *last;
+            for (ino, record) in records {
+                match record {
+                    // Extents are part of what has to be read.
+                    Ok(record) if names_tier(&record, tier) && self.is_unreadable(ino)? => found.unreadable.push(ino),
+                    Ok(record) if names_tier(&record, tier) => found.inos.push(ino),
+                    Ok(_) => {}
+                    Err(_) => found.unreadable.push(ino),
+                }
             }
-            Ok(())
-        })?;
-        Ok(inos)
+        }
+    }
+
+    fn is_unreadable(&self, ino: Ino) -> Result<bool> {
+        match self.inode_if_there(ino) {
+            Ok(_) => Ok(false),
+            Err(error) if matches!(error.kind(), ErrorKind::Corrupted { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// Some files let go of a tier. Goes on after one that cannot, and returns the last error.
