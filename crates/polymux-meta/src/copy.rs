@@ -6,6 +6,7 @@
 //!   the store has lost durable transactions, and is not opened.
 //! * At every moment it either says that it is incomplete, or it can be opened: its tables know nothing beyond the slot's
 //!   position, and its log holds everything from its own checkpoint up to there.
+//! * A copy that knows more than its store, or of which that cannot be told, is never changed ([`Mode::Refused`]).
 //! * Nobody waits for a copy that nothing can be started from. Whoever is about to do what an older copy must not see
 //!   undone (to free bytes that it maps, to use numbers, to raise the epoch) asks [`SecondCopy::sync`]. Where the copy does
 //!   not come along, the asker makes it unusable by raising the epoch of the tiers' labels, says so with
@@ -22,6 +23,7 @@
 
 mod attach;
 mod directory;
+mod knowledge;
 mod rebuild;
 mod restore;
 mod ship;
@@ -74,6 +76,8 @@ pub enum CopyState {
     Rebuilding,
     /// It cannot be reached; what is there is too old to start from.
     Unreachable,
+    /// It holds what the store does not, or may: it stays as it is, and the store goes on without it.
+    Refused,
 }
 
 /// What the second copy tells of itself.
@@ -107,6 +111,8 @@ enum Mode {
     Rebuilding,
     /// It may say that it is complete, but the labels of the tiers are newer.
     Unreachable,
+    /// It holds what the store lost, or may, and nothing of it is changed. The labels of the tiers are newer.
+    Refused,
 }
 
 struct Status {
@@ -227,6 +233,7 @@ impl SecondCopy {
         let state = match status.mode {
             Mode::Current if status.failing => CopyState::Failing,
             Mode::Current => CopyState::Current,
+            Mode::Refused => CopyState::Refused,
             Mode::Unreachable if !status.reason.is_empty() => CopyState::Unreachable,
             Mode::Rebuilding | Mode::Unreachable => CopyState::Rebuilding,
         };

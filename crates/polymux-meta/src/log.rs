@@ -34,6 +34,7 @@ mod flush;
 mod formats;
 mod header_format;
 mod medium;
+mod openings;
 mod read_back;
 mod region;
 mod region_spill;
@@ -54,6 +55,7 @@ pub(crate) use formats::on_disk_formats;
 pub(crate) use header_format::{HEADER_LENGTH, LogHeader};
 pub(crate) use medium::BlockBuffer;
 pub use medium::{BLOCK, LogMedium};
+pub(crate) use openings::Openings;
 pub(crate) use read_back::cut_last_block;
 pub(crate) use region::{LogRegion, REGION_DATA_LENGTH_MIN, REGION_HEADER_LENGTH, RegionLog};
 pub use ring::{LogDamage, LogEnd};
@@ -159,6 +161,7 @@ impl Log {
             generation: 0,
             checkpoint_generation: 0,
             checkpoint: FIRST_POSITION,
+            openings: Openings::UNKNOWN,
         };
         write_header(medium, &header)
     }
@@ -188,7 +191,7 @@ impl Log {
         position: u64,
         window: WindowMemory,
     ) -> Result<Self, StoreError> {
-        let header = next_life(header)?;
+        let header = next_life(header, position)?;
         let low = position - position % BLOCK;
         let mut block = vec![0; usize::try_from(BLOCK).expect("a block fits into memory")];
         let offset = HEADER_LENGTH + low % header.ring_length;
@@ -216,7 +219,7 @@ impl Log {
         header: LogHeader,
         position: u64,
     ) -> Result<Self, StoreError> {
-        let header = next_life(header)?;
+        let header = next_life(header, position)?;
         let held = region.low()..=region.low() + region.data_length();
         if !held.contains(&position) {
             return Err(StoreError::Corrupted("the log ends before what its region holds".to_owned()));
@@ -409,11 +412,11 @@ impl Log {
     }
 }
 
-/// The header of the next opening.
-fn next_life(header: LogHeader) -> Result<LogHeader, StoreError> {
+/// The header of the next opening, which begins at `position`.
+fn next_life(header: LogHeader, position: u64) -> Result<LogHeader, StoreError> {
     let generation = header.generation.checked_add(1);
     let generation = generation.ok_or_else(|| StoreError::Corrupted("the generations are used up".to_owned()))?;
-    Ok(LogHeader { generation, turn: header.turn + 1, ..header })
+    Ok(LogHeader { generation, turn: header.turn + 1, openings: header.openings.and_then(position), ..header })
 }
 
 /// Writes a header to its slot, durably.

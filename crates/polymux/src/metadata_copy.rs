@@ -121,6 +121,7 @@ impl Metadata {
             CopyState::Failing => "failing",
             CopyState::Rebuilding => "rebuilding",
             CopyState::Unreachable => "unreachable",
+            CopyState::Refused => "refused",
         };
         MetadataCopyReport {
             tier,

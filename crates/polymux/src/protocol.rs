@@ -388,7 +388,7 @@ pub struct MetadataStoreReport {
 pub struct MetadataCopyReport {
     /// Tier that holds it; `None` where there is none.
     pub tier: Option<String>,
-    /// `current`, `failing`, `rebuilding`, `unreachable` or `none`.
+    /// `current`, `failing`, `rebuilding`, `unreachable`, `refused` or `none`.
     pub state: String,
     /// Why, where there is something to say.
     pub reason: Option<String>,

@@ -5,25 +5,24 @@
 //!   the opening before this one, no more than the store knows, and the same last bytes. Everything else is made anew.
 //! * A copy that is incomplete keeps its tables where the last opening vouched for them.
 //! * A copy that knows more than the store proves that the store lost what was durable. That is asked before the store is
-//!   opened ([`refuse_copy_ahead`]), which is refused then, and the copy stays as it is.
+//!   opened ([`refuse_copy_ahead`]), which is refused then; and again whenever a copy is reached (`knowledge`), before anything
+//!   of it is changed. Then the store goes on without a copy, and that one stays as it is.
 //! * What cannot be reached or judged does not stop the store. The labels of the tiers get a new epoch at each mount, which
-//!   the copy does not know: nothing can be started from it.
+//!   the copy does not know: nobody waits for it.
 
 use std::path::Path;
 use std::time::Instant;
 
-use super::directory::{CopyDirectory, SLOT_FILE, read_slot};
+use super::directory::CopyDirectory;
+use super::knowledge::{ends_alike, slot_in, weigh};
 use super::ship::now_ns;
-use super::slot_format::{FILE_LENGTH, Slot, SlotState};
+use super::slot_format::{Slot, SlotState};
 use super::{CopyOptions, Desk, Mode, SecondCopy, Status};
 use crate::error::StoreError;
-use crate::log::{BLOCK, BlockFile, Log, LogHeader, LogMedium};
+use crate::log::{Log, LogHeader};
 use crate::log_store::Inner;
 use crate::tables::Tables;
 use polymux_types::sync::{AtomicU64, Condvar, Mutex};
-
-/// Bytes before the end of the copy's log that are compared with the store's.
-const COMPARED_LENGTH: u64 = 16 * BLOCK;
 
 /// What a copy is worth to a store that was just opened.
 enum Verdict {
@@ -40,8 +39,7 @@ impl SecondCopy {
     pub(crate) fn attach(options: CopyOptions, log: &Log, tables: &Tables) -> Self {
         let mut desk = Desk { directory: None, trusted: false };
         let begun = if CopyDirectory::is_there(&options.path) {
-            CopyDirectory::open(&options.path, tables.partition_count(), log.ring_length())
-                .and_then(|directory| begin(&mut desk, directory, log, tables))
+            begin_at(&options.path, &mut desk, log, tables)
         } else {
             // Making its log takes a while. That is the first thing its thread does.
             Ok((Mode::Unreachable, 0, String::new()))
@@ -59,8 +57,10 @@ impl SecondCopy {
 
     fn new(options: CopyOptions, desk: Desk, begun: Result<(Mode, u64, String), StoreError>) -> Self {
         let (mode, arrived, reason) = begun.unwrap_or_else(|error| (Mode::Unreachable, 0, error.to_string()));
-        if !reason.is_empty() {
-            log::warn!("the second copy in {}: {reason}", options.path.display());
+        match mode {
+            Mode::Refused => log::error!("the second copy in {} is refused: {reason}", options.path.display()),
+            _ if reason.is_empty() => {}
+            _ => log::warn!("the second copy in {}: {reason}", options.path.display()),
         }
         let status = Status {
             mode,
@@ -87,7 +87,16 @@ impl SecondCopy {
     }
 }
 
-/// Judges a copy and makes it one of this opening. The desk has it afterwards, also where that failed.
+/// Weighs and judges the copy in a directory, and makes it one of this opening.
+fn begin_at(path: &Path, desk: &mut Desk, log: &Log, tables: &Tables) -> Result<(Mode, u64, String), StoreError> {
+    if let Some(reason) = weigh(path, log)?.refusal(path) {
+        return Ok((Mode::Refused, 0, reason));
+    }
+    let directory = CopyDirectory::open(path, tables.partition_count(), log.ring_length())?;
+    begin(desk, directory, log, tables)
+}
+
+/// Judges a copy that knows nothing which the store does not know, and makes it one of this opening. The desk has it afterwards, also where that failed.
 fn begin(
     desk: &mut Desk,
     directory: CopyDirectory,
@@ -113,7 +122,7 @@ fn begin(
                 .expect("a copy that goes on has a header and a slot");
             let time_ns = if arrived == log.first() { now_ns() } else { shipped_ns };
             // Its own checkpoint, and the generation that set it.
-            directory.write_header(LogHeader { generation: header.generation, ..here })?;
+            directory.write_header(LogHeader { generation: header.generation, openings: header.openings, ..here })?;
             directory.write_slot(Slot { state: SlotState::Complete, arrived, time_ns, ..slot })?;
             desk.trusted = true;
             Ok((Mode::Current, arrived, String::new()))
@@ -161,11 +170,8 @@ fn judge(directory: &CopyDirectory, header: LogHeader, log: &Log, tables: &Table
     let Some(here) = directory.header().filter(fits) else {
         return Ok(Verdict::KeepTables("its log is not that of the store, and it is made anew"));
     };
-    if slot.arrived > log.first() {
-        // Seen only where it came while the store was being opened. It stays as it is.
-        return Err(StoreError::Corrupted("it knows more than the store".to_owned()));
-    }
-    if !ends_alike(directory, here.checkpoint, slot.arrived, log)? {
+    let ends_here = here.checkpoint == slot.arrived;
+    if !ends_here && ends_alike(directory.ring(), here.checkpoint, slot.arrived, log)? != Some(true) {
         return Ok(Verdict::Nothing("the store went on without it, and it is made anew"));
     }
     Ok(Verdict::GoesOn { arrived: slot.arrived })
@@ -174,11 +180,7 @@ fn judge(directory: &CopyDirectory, header: LogHeader, log: &Log, tables: &Table
 /// Fails where a copy of this store holds transactions beyond `end`, the end of its log. They were durable in the store before
 /// they were shipped, so the store has lost them. Nothing is changed. What cannot be read proves nothing here.
 pub(crate) fn refuse_copy_ahead(path: &Path, store: u64, end: u64) -> Result<(), StoreError> {
-    let file = path.join(SLOT_FILE);
-    let slot = match BlockFile::open(&file) {
-        Ok(slots) if slots.length() >= FILE_LENGTH => read_slot(&slots).ok().flatten(),
-        _ => None,
-    };
+    let slot = slot_in(path).ok().flatten();
     match slot {
         Some(slot) if slot.store == store && slot.state != SlotState::Incomplete && slot.arrived > end => {
             Err(StoreError::Corrupted(format!(
@@ -191,23 +193,16 @@ pub(crate) fn refuse_copy_ahead(path: &Path, store: u64, end: u64) -> Result<(),
     }
 }
 
-/// Whether the last bytes of the copy's log are those of the store.
-fn ends_alike(directory: &CopyDirectory, checkpoint: u64, arrived: u64, log: &Log) -> Result<bool, StoreError> {
-    let from = arrived.saturating_sub(COMPARED_LENGTH).max(checkpoint);
-    let start = from - from % BLOCK;
-    let length = |bytes: u64| usize::try_from(bytes).expect("what is compared fits into memory");
-    let mut here = vec![0; length(arrived.next_multiple_of(BLOCK) - start)];
-    let mut there = here.clone();
-    directory.read_ring(log.ring_length(), start, &mut here)?;
-    let range = length(from - start)..length(arrived - start);
-    Ok(log.read_back(start, &mut there)? && here[range.clone()] == there[range])
-}
-
 impl Inner {
-    /// Tries to come by a copy again that was given up. It says that it is incomplete then.
+    /// Tries to come by a copy again that was given up or refused. It says that it is incomplete then, or is refused and stays
+    /// as it is.
     pub(super) fn reach_copy(&self, copy: &SecondCopy, desk: &mut Desk) -> Result<(), StoreError> {
         // Closed first: descriptors of a tier that went away lead nowhere, and hold the lock.
         desk.directory = None;
+        if let Some(reason) = weigh(&copy.options.path, &self.log)?.refusal(&copy.options.path) {
+            copy.refuse(reason);
+            return Ok(());
+        }
         let directory = CopyDirectory::open(&copy.options.path, self.tables.partition_count(), self.log.ring_length())?;
         let directory = desk.directory.insert(directory);
         let header = self.log.header();
@@ -229,5 +224,17 @@ impl Inner {
         status.mode = Mode::Rebuilding;
         copy.rebuilds.fetch_add(1, polymux_types::sync::Ordering::Relaxed);
         Ok(())
+    }
+}
+
+impl SecondCopy {
+    /// Leaves the copy as it is from now on, until there is another one.
+    fn refuse(&self, reason: String) {
+        let mut status = self.status.lock();
+        if status.mode != Mode::Refused || status.reason != reason {
+            log::error!("the second copy in {} is refused: {reason}", self.options.path.display());
+        }
+        status.mode = Mode::Refused;
+        status.reason = reason;
     }
 }

@@ -199,14 +199,9 @@ impl CopyDirectory {
         self.ring.flush().map_err(|error| failed(&self.path.join(LOG_FILE), &error))
     }
 
-    /// Reads blocks of the ring.
-    pub(crate) fn read_ring(&self, ring_length: u64, from: u64, blocks: &mut [u8]) -> Result<(), StoreError> {
-        for (offset, start, end) in pieces(ring_length, from, from + blocks.len() as u64) {
-            let index = |position: u64| usize::try_from(position - from).expect("the blocks fit into memory");
-            let read = self.ring.read(offset, &mut blocks[index(start)..index(end)]);
-            read.map_err(|error| failed(&self.path.join(LOG_FILE), &error))?;
-        }
-        Ok(())
+    /// The medium of its log.
+    pub(crate) fn ring(&self) -> &dyn LogMedium {
+        &*self.ring
     }
 
     /// Begins to take over a table.

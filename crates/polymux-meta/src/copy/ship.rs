@@ -53,10 +53,10 @@ impl Inner {
     pub(crate) fn ship(&self) -> Round {
         let Some(copy) = self.second_copy() else { return Round::Idle };
         let mut desk = copy.desk.lock();
-        if copy.mode() == Mode::Unreachable
+        if matches!(copy.mode(), Mode::Unreachable | Mode::Refused)
             && let Err(error) = self.reach_copy(copy, &mut desk)
         {
-            copy.note_reason(&error.to_string());
+            copy.note_unreachable(&error.to_string());
             return Round::Failed;
         }
         let Desk { directory: Some(directory), trusted } = &mut *desk else { return Round::Failed };
@@ -395,6 +395,11 @@ impl SecondCopy {
             log::warn!("the second copy in {}: {reason}", self.options.path.display());
             status.reason = reason.to_owned();
         }
+    }
+
+    fn note_unreachable(&self, reason: &str) {
+        self.status.lock().mode = Mode::Unreachable;
+        self.note_reason(reason);
     }
 
     fn note_tables(&self, directory: &CopyDirectory) {

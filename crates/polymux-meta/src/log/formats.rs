@@ -6,8 +6,9 @@ use polymux_types::on_disk_format::{FormatForm, OnDiskFormat};
 
 use super::Log;
 use super::entry_format::{ALIGNMENT, EntryShape, PAYLOAD_MAX, WORD, commit_mark, decode, encode, encode_v1};
-use super::header_format::{HEADER_LENGTH, LogHeader};
+use super::header_format::{self, HEADER_LENGTH, LogHeader};
 use super::medium::LogMedium;
+use super::openings::Openings;
 use super::ring::Replay;
 use crate::batch::Batch;
 use crate::slots::{SLOT_LENGTH, SlotRecord};
@@ -22,7 +23,8 @@ pub(crate) fn on_disk_formats() -> Vec<OnDiskFormat> {
         OnDiskFormat {
             name: "log-header",
             samples: || {
-                let second = LogHeader { turn: 5, checkpoint: 6400, ..header() };
+                let openings = Openings::UNKNOWN.and_then(64).and_then(POSITION);
+                let second = LogHeader { turn: 5, checkpoint: 6400, openings, ..header() };
                 vec![[header().encode(), second.encode()].concat(), [second.encode(), [0; SLOT_LENGTH]].concat()]
             },
             repair: repair_slots,
@@ -69,6 +71,7 @@ fn header() -> LogHeader {
         generation: 3,
         checkpoint_generation: 1,
         checkpoint: POSITION,
+        openings: Openings::UNKNOWN,
     }
 }
 
@@ -117,13 +120,7 @@ fn put_word(bytes: &mut [u8], at: usize, value: u64) {
 }
 
 fn repair_slots(bytes: &mut [u8]) {
-    for slot in bytes.chunks_mut(SLOT_LENGTH).take(2) {
-        if let Some((content, rest)) = slot.split_at_mut_checked(64)
-            && let Some(target) = rest.first_chunk_mut::<4>()
-        {
-            *target = crc32c::crc32c(content).to_le_bytes();
-        }
-    }
+    bytes.chunks_mut(SLOT_LENGTH).take(2).for_each(header_format::repair);
 }
 
 /// Makes an entry at the beginning of `bytes` whole, if it is one there. Returns its length.

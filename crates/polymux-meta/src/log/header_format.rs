@@ -3,13 +3,16 @@
 //! ```text
 //! magic 8 bytes | version u32 | reserved u32 | store id u64 | salt u64 | ring length u64
 //! | turn u64 | generation u32 | checkpoint generation u32 | checkpoint u64 | checksum u32
+//! | reserved u32 | beginnings of openings 32 u64 | checksum u32
 //! ```
 //!
 //! What is true here: the slot with the greater turn counts, so a write that a crash tears leaves the other one. What
 //! changes is the generation (raised once at each opening, before the first entry) and the checkpoint (everything before
 //! it is in the tables). Entries from the checkpoint on were written by the generation that set it or a later one: what an
-//! earlier generation left behind there belongs to writes that recovery had found incomplete.
+//! earlier generation left behind there belongs to writes that recovery had found incomplete. The second checksum is over
+//! everything before it; where it does not fit, as in headers of earlier programs, the openings are not known.
 
+use super::openings::{self, Openings};
 use crate::slots::{SLOT_LENGTH, SlotError, SlotRecord};
 
 /// Bytes before the ring.
@@ -20,6 +23,10 @@ const MAGIC: [u8; 8] = *b"PMUXMLOG";
 /// the log, so it has to refuse.
 const VERSION: u32 = 2;
 const CONTENT_LENGTH: usize = 68;
+
+/// Where the beginnings of openings are, and where their checksum is.
+const OPENINGS_START: usize = 72;
+const OPENINGS_END: usize = OPENINGS_START + openings::LENGTH;
 
 /// Shortest ring in bytes.
 const RING_LENGTH_MIN: u64 = 4 * SLOT_LENGTH as u64;
@@ -44,6 +51,8 @@ pub(crate) struct LogHeader {
     pub(crate) checkpoint_generation: u32,
     /// Entries before this position are in the tables.
     pub(crate) checkpoint: u64,
+    /// Where this opening and those before it began.
+    pub(crate) openings: Openings,
 }
 
 impl LogHeader {
@@ -63,6 +72,9 @@ impl LogHeader {
         content.extend_from_slice(&checksum.to_le_bytes());
         assert_eq!(content.len(), CONTENT_LENGTH, "the layout of the header is fixed");
         bytes[..CONTENT_LENGTH].copy_from_slice(&content);
+        bytes[OPENINGS_START..OPENINGS_END].copy_from_slice(&self.openings.encode());
+        let checksum = crc32c::crc32c(&bytes[..OPENINGS_END]);
+        bytes[OPENINGS_END..OPENINGS_END + 4].copy_from_slice(&checksum.to_le_bytes());
         bytes
     }
 }
@@ -90,6 +102,7 @@ impl SlotRecord for LogHeader {
             generation: u32_at(48),
             checkpoint_generation: u32_at(52),
             checkpoint: u64_at(56),
+            openings: openings_of(bytes),
         };
         let whole = u32_at(64) == crc32c::crc32c(&content[..64]);
         let sane = header.ring_length.is_power_of_two()
@@ -97,6 +110,27 @@ impl SlotRecord for LogHeader {
             && (RING_LENGTH_MIN..=POSITION_MAX).contains(&header.ring_length)
             && header.checkpoint <= POSITION_MAX;
         if whole && sane { Ok(header) } else { Err(SlotError::Damaged) }
+    }
+}
+
+fn openings_of(slot: &[u8]) -> Openings {
+    let checksum = slot.get(OPENINGS_END..OPENINGS_END + 4);
+    match checksum {
+        Some(found) if found == crc32c::crc32c(&slot[..OPENINGS_END]).to_le_bytes() => {
+            Openings::decode(&slot[OPENINGS_START..OPENINGS_END])
+        }
+        _ => Openings::UNKNOWN,
+    }
+}
+
+/// Makes the checksums of a slot fit what is in it, for fuzz targets.
+pub(super) fn repair(slot: &mut [u8]) {
+    for end in [CONTENT_LENGTH - 4, OPENINGS_END] {
+        if let Some((content, rest)) = slot.split_at_mut_checked(end)
+            && let Some(target) = rest.first_chunk_mut::<4>()
+        {
+            *target = crc32c::crc32c(content).to_le_bytes();
+        }
     }
 }
 
@@ -113,6 +147,7 @@ mod tests {
             generation: 3,
             checkpoint_generation: 2,
             checkpoint: 6400,
+            openings: Openings::UNKNOWN.and_then(64).and_then(3200),
         }
     }
 
@@ -141,5 +176,16 @@ mod tests {
     #[test]
     fn turns_alternate_between_the_slots() {
         assert_eq!((header(4).offset(), header(5).offset()), (0, SLOT_LENGTH as u64));
+    }
+
+    #[test]
+    fn a_header_of_an_earlier_program_and_one_with_damaged_openings_are_read_and_know_of_none() {
+        let unknown = LogHeader { openings: Openings::UNKNOWN, ..header(4) };
+        let mut earlier = [header(4).encode(), [0; SLOT_LENGTH]].concat();
+        earlier[CONTENT_LENGTH..SLOT_LENGTH].fill(0);
+        assert_eq!(LogHeader::newest(&earlier), Ok(unknown));
+        let mut damaged = slots(&header(4), &header(3));
+        damaged[OPENINGS_START + 3] ^= 1;
+        assert_eq!(LogHeader::newest(&damaged), Ok(unknown));
     }
 }

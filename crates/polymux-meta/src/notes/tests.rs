@@ -1,6 +1,7 @@
 //! Notes: what outlives the process, what does not, and whose notes are taken up.
 
 use super::*;
+use crate::log::Openings;
 use crate::log::test_machine::Machine;
 
 const TIME: Timestamp = Timestamp { seconds: -7, nanoseconds: 999_999_999 };
@@ -14,6 +15,7 @@ fn header(generation: u32) -> LogHeader {
         generation,
         checkpoint_generation: 1,
         checkpoint: 0,
+        openings: Openings::UNKNOWN,
     }
 }
 

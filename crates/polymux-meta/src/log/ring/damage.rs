@@ -207,6 +207,7 @@ fn is_beside_position(position: u64, byte: usize) -> bool {
 mod tests {
     use super::super::image_medium::ImageMedium;
     use super::*;
+    use crate::log::Openings;
     use crate::log::entry_format::{encode, encode_v1};
     use crate::log::header_format::{HEADER_LENGTH, LogHeader};
 
@@ -249,6 +250,7 @@ mod tests {
             generation,
             checkpoint_generation: generation,
             checkpoint,
+            openings: Openings::UNKNOWN,
         };
         let mut bytes = vec![0; usize::try_from(HEADER_LENGTH + RING).unwrap()];
         let offset = |at: u64| usize::try_from(HEADER_LENGTH + at % RING).unwrap();

@@ -81,6 +81,7 @@ impl Replay<'_> {
 mod tests {
     use super::super::image_medium::ImageMedium;
     use super::*;
+    use crate::log::Openings;
     use crate::log::entry_format::encode;
     use crate::log::header_format::{HEADER_LENGTH, LogHeader};
 
@@ -93,6 +94,7 @@ mod tests {
         generation: 4,
         checkpoint_generation: 0,
         checkpoint: 640,
+        openings: Openings::UNKNOWN,
     };
 
     /// The end of a log with one entry, where `rest` follows it.
