@@ -282,7 +282,7 @@ fn judge(image: &Path, target: &Path, files: usize) -> Result<Outcome, String> {
     }
     verify_copy(&image.join("copy"), &boundaries).map_err(|error| format!("{reported}; the good copy: {error}"))?;
     fs::rename(image.join("store"), image.join("aside")).map_err(|error| error.to_string())?;
-    restore_from_copy(&image.join("copy"), &image.join("store"))
+    restore_from_copy(&image.join("copy"), &image.join("store"), &options(OpenMode::Existing, image))
         .map_err(|error| format!("{reported}; from the copy: {error}"))?;
     match look(image, files) {
         Found::Whole => Ok(Outcome::Reported),

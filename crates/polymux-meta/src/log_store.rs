@@ -17,6 +17,8 @@
 //! ```
 
 mod background;
+#[cfg(all(test, not(shuttle)))]
+mod lost_writes_tests;
 mod maintenance;
 mod open;
 mod placement;

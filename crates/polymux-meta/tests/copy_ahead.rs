@@ -153,8 +153,8 @@ fn is_refused_and_whole(root: &Path, store: LogStore, before: &BTreeMap<PathBuf,
     drop(store);
     assert!(files(&root.join("copy")) == *before, "the copy is as it was");
     let restored = root.join("restored");
-    restore_from_copy(&root.join("copy"), &restored).unwrap();
     let options = LogStoreOptions { copy: None, ..options(OpenMode::Existing, root) };
+    restore_from_copy(&root.join("copy"), &restored, &options).unwrap();
     let store = LogStore::open(&restored, &options).unwrap();
     for number in 0..20 {
         assert!(store.get(&key(number)).unwrap().is_some(), "transaction {number}");
@@ -216,7 +216,8 @@ fn a_copy_that_was_only_away_is_made_anew_however_far_the_store_went() {
         is_shipped(&store);
         assert_eq!(report(&store).rebuilds, 1, "{mounts} mounts");
         drop(store);
-        restore_from_copy(&root.path().join("copy"), &root.path().join("restored")).unwrap();
+        let restoring = options(OpenMode::Existing, root.path());
+        restore_from_copy(&root.path().join("copy"), &root.path().join("restored"), &restoring).unwrap();
     }
 }
 

@@ -116,7 +116,7 @@ fn is_refused_and_comes_from_the_copy(image: &Path, shipped: u64, saying: &str) 
     let after = (fs::read(image.join("store/log")).unwrap(), fs::read(image.join("copy/copy")).unwrap());
     assert!(before == after, "neither the store nor its copy is changed");
     fs::rename(image.join("store"), image.join("aside")).unwrap();
-    restore_from_copy(&image.join("copy"), &image.join("store")).unwrap();
+    restore_from_copy(&image.join("copy"), &image.join("store"), &options(OpenMode::Existing, image)).unwrap();
     let store = open(image).unwrap();
     for number in 0..shipped {
         assert!(store.get(&key(number)).unwrap().is_some(), "transaction {number}");

@@ -220,7 +220,9 @@ fn start_from_copy(config: &VolumeConfig) -> Result<String> {
         anyhow!("{lost}, and {error}. `polymux rebuild {}` makes a new one out of the objects", config.name)
     })?;
     let aside = move_aside(&store)?;
-    restore_from_copy(&config.copy_directory(tier), &store)
+    let mut restoring = metadata::options(config, OpenMode::Existing)?;
+    restoring.surviving = metadata::surviving_place();
+    restore_from_copy(&config.copy_directory(tier), &store, &restoring)
         .with_context(|| format!("starting from the second copy on tier `{}`", config.tiers[tier].name))?;
     Ok(format!(
         "{lost}{aside}; started from its second copy on tier `{}`, {}",

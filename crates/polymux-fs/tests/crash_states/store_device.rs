@@ -156,7 +156,8 @@ impl StoreDevice {
     pub fn of_copy(state: &State) -> Result<Self, String> {
         let image = state.files().expect("a second copy has files");
         let files = StoreFiles::in_memory(image, true)?;
-        restore_from_copy(&files.path(COPY_DIRECTORY), &files.path(STORE_DIRECTORY))
+        let options = options(OpenMode::Existing, None);
+        restore_from_copy(&files.path(COPY_DIRECTORY), &files.path(STORE_DIRECTORY), &options)
             .map_err(|error| format!("the second copy cannot be started from: {error}"))?;
         Ok(Self::Files(Box::new(files)))
     }

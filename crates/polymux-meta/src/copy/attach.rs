@@ -184,7 +184,9 @@ pub(crate) fn refuse_copy_ahead(path: &Path, store: u64, end: u64) -> Result<(),
     match slot {
         Some(slot) if slot.store == store && slot.state != SlotState::Incomplete && slot.arrived > end => {
             Err(StoreError::Corrupted(format!(
-                "the log ends at {end}, and its second copy in {} goes on to {}: durable transactions are lost",
+                "the log ends at {end}, and its second copy in {} goes on to {}: durable transactions are lost. `polymux mount \
+                 --from-copy` starts from the copy. Where that is refused because the tiers are newer, remove the copy to go on \
+                 with what the store has",
                 path.display(),
                 slot.arrived
             )))

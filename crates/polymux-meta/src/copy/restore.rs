@@ -5,6 +5,8 @@
 //!   it is whole or not there.
 //! * Nothing beyond the position that the copy's slot names gets into the store, and everything up to it has to: where the
 //!   log of the copy ends earlier, the copy is damaged, and there is no store.
+//! * What outlived the last process in memory stays where it continues what the copy holds, and goes where it does not: the
+//!   new store is then one that ends earlier, and not one whose device lost something.
 //! * The store goes on where the copy is, so that the copy is its copy again without being made anew.
 
 use std::fs::{self, File};
@@ -17,7 +19,8 @@ use super::directory::{self, LOG_FILE, SLOT_FILE, failed, make_directory, sync_d
 use super::slot_format::{Slot, SlotState};
 use crate::error::StoreError;
 use crate::log::{
-    BLOCK, BlockBuffer, BlockFile, Log, LogHeader, LogMedium, Replay, cut_last_block, pieces, write_header,
+    BLOCK, BlockBuffer, BlockFile, Log, LogHeader, LogMedium, Replay, SurvivingWindow, Survivors, cut_last_block,
+    pieces, write_header,
 };
 use crate::log_store::{LogStore, LogStoreOptions, sequence_of, verify_tables};
 use crate::tables::{CURRENT_FILE, Tables};
@@ -135,13 +138,14 @@ fn damaged(what: &str) -> StoreError {
     StoreError::Corrupted(format!("the second copy is damaged: {what}"))
 }
 
-/// Makes a store in the directory `store`, which is not there yet, out of a copy.
+/// Makes a store in the directory `store`, which is not there yet, out of a copy. `options` are those with which it will be
+/// opened.
 ///
 /// # Errors
 ///
 /// [`StoreError::Open`] where the copy is incomplete or in use, [`StoreError::Corrupted`] where it is damaged, others
 /// where something cannot be read or written. There is no store then.
-pub fn restore_from_copy(copy: &Path, store: &Path) -> Result<CopyDescription, StoreError> {
+pub fn restore_from_copy(copy: &Path, store: &Path, options: &LogStoreOptions) -> Result<CopyDescription, StoreError> {
     let file = copy.join(SLOT_FILE);
     let slots = BlockFile::open(&file).map_err(|error| failed(&file, &error))?;
     directory::lock(&slots, copy)?;
@@ -161,8 +165,9 @@ pub fn restore_from_copy(copy: &Path, store: &Path) -> Result<CopyDescription, S
         }
         restore_partition(&copy.join(&name), &made.join(&name))?;
     }
-    restore_log(&copy.join(LOG_FILE), &made.join(LOG_FILE), &slot)?;
+    let header = restore_log(&copy.join(LOG_FILE), &made.join(LOG_FILE), &slot)?;
     sync_directory(&made)?;
+    give_window_up(options, &header, slot.arrived)?;
     fs::rename(&made, store).map_err(|error| failed(store, &error))?;
     store.parent().map_or(Ok(()), sync_directory)?;
     Ok(CopyDescription::of(&slot))
@@ -187,7 +192,7 @@ fn restore_file(from: &Path, to: &Path) -> Result<(), StoreError> {
     File::open(to).and_then(|file| file.sync_all()).map_err(|error| failed(to, &error))
 }
 
-fn restore_log(from: &Path, to: &Path, slot: &Slot) -> Result<(), StoreError> {
+fn restore_log(from: &Path, to: &Path, slot: &Slot) -> Result<LogHeader, StoreError> {
     let source = BlockFile::open(from).map_err(|error| failed(from, &error))?;
     let header = header_of(&source, slot)?;
     let target = BlockFile::create(to, source.length()).map_err(|error| failed(to, &error))?;
@@ -207,9 +212,21 @@ fn restore_log(from: &Path, to: &Path, slot: &Slot) -> Result<(), StoreError> {
     write_header(&target, &header)?;
     let end = end_of_log(&target, header)?;
     if end == slot.arrived {
-        return Ok(());
+        return Ok(header);
     }
     Err(damaged(&format!("its log ends at {end} instead of {}, begun at {}", slot.arrived, header.checkpoint)))
+}
+
+/// Removes what the last process left in memory, where that begins behind the end of the new store: it belongs to the store
+/// that is lost, and would say that the device of this one lost something. Where the copy reaches it, it is taken up.
+fn give_window_up(options: &LogStoreOptions, header: &LogHeader, end: u64) -> Result<(), StoreError> {
+    let Some(place) = &options.surviving else { return Ok(()) };
+    let length = options.window_bytes.min(header.ring_length);
+    let left = Survivors::read(&**place, header, length).and_then(|survivors| survivors.lost_writes(end));
+    if left.is_some() {
+        SurvivingWindow::open(&**place, header, length).map_err(StoreError::Open)?.discard();
+    }
+    Ok(())
 }
 
 fn end_of_log(medium: &dyn LogMedium, header: LogHeader) -> Result<u64, StoreError> {

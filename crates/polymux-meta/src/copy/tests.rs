@@ -255,7 +255,8 @@ fn check_copy(
     };
     assert!(described.arrived >= promised, "{context}: {described:?} of {promised:?}");
     let restored = copy.with_extension("restored");
-    restore_from_copy(copy, &restored).unwrap_or_else(|error| panic!("{context}: {error}"));
+    restore_from_copy(copy, &restored, &options(OpenMode::Existing, Workers::Manual))
+        .unwrap_or_else(|error| panic!("{context}: {error}"));
     for _ in 0..2 {
         let store = LogStore::open(&restored, &options(OpenMode::Existing, Workers::Manual));
         let store = store.unwrap_or_else(|error| panic!("{context}: {error}"));
@@ -347,7 +348,7 @@ fn a_store_that_is_lost_starts_from_its_copy_and_the_copy_goes_on_without_being_
     store.close().unwrap();
     assert_eq!(describe_copy(&copy).unwrap().unwrap().worth, CopyWorth::Closed);
     fs::remove_dir_all(&path).unwrap();
-    let described = restore_from_copy(&copy, &path).unwrap();
+    let described = restore_from_copy(&copy, &path, &options(OpenMode::Existing, Workers::Threads)).unwrap();
     assert_eq!(described.worth, CopyWorth::Closed);
     let store = LogStore::open(&path, &with_copy(OpenMode::Existing, &copy, Duration::from_secs(1))).unwrap();
     assert_eq!(store.get(b"a").unwrap().as_deref(), Some(b"1".as_slice()));
@@ -393,7 +394,7 @@ fn a_copy_of_another_store_or_of_another_time_is_made_anew_and_one_in_use_is_not
         let expected = content_of(&store);
         store.close().unwrap();
         let restored = root.path().join("restored");
-        restore_from_copy(&copy, &restored).unwrap();
+        restore_from_copy(&copy, &restored, &options).unwrap();
         let restored_store = LogStore::open(&restored, &super::tests::options(OpenMode::Existing, Workers::Manual));
         assert_eq!(content_of(&restored_store.unwrap()), expected);
         fs::remove_dir_all(restored).unwrap();
@@ -452,7 +453,8 @@ fn a_damaged_copy_is_refused_and_a_healthy_store_is_found_to_be_one() {
     let entry = usize::try_from(HEADER_LENGTH).unwrap() + 64 + 26;
     log[entry] ^= 1;
     fs::write(crashed.join(LOG_FILE), log).unwrap();
-    let error = restore_from_copy(&crashed, &root.path().join("restored")).unwrap_err();
+    let restoring = options(OpenMode::Existing, Workers::Manual);
+    let error = restore_from_copy(&crashed, &root.path().join("restored"), &restoring).unwrap_err();
     assert!(matches!(error, StoreError::Corrupted(_)), "{error}");
     assert!(!root.path().join("restored").exists());
     drop(store);

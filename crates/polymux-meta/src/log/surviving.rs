@@ -16,7 +16,7 @@ use polymux_types::surviving::{SurvivingMemory, SurvivingPlace, boot_words, snap
 use super::entry_format::{ALIGNMENT, EntryShape, WORD, decode, encode as encode_entry};
 use super::header_format::{HEADER_LENGTH, LogHeader};
 use super::medium::{BLOCK, BlockBuffer, LogMedium};
-use super::ring::{Replayed, pieces};
+use super::ring::{LogDamage, Replayed, pieces};
 use super::surviving_format::{HEADER_WORDS, LOW_WORD, encode, refusal};
 use crate::error::StoreError;
 use polymux_types::sync::{AtomicU64, Ordering};
@@ -83,8 +83,8 @@ impl SurvivingWindow {
         self.memory.description()
     }
 
-    /// Removes it: all of it is durable in the log.
-    pub(super) fn discard(&self) {
+    /// Removes it: all of it is durable in the log, or belongs to a store that is lost.
+    pub(crate) fn discard(&self) {
         self.memory.words()[0].store(0, Ordering::Release);
         self.memory.discard();
     }
@@ -121,9 +121,9 @@ impl Survivors {
         Self::of(&words, header, boot_words(place.boot())).ok()
     }
 
-    /// Whether the ring ends before what the window gave back to it: it lost writes that it had.
-    pub(crate) fn ring_lost_writes(&self, ring_end: u64) -> bool {
-        ring_end < self.low
+    /// What it proves where the ring ends before what the window gave back to it: a device lost writes that it had acknowledged.
+    pub(crate) fn lost_writes(&self, ring_end: u64) -> Option<LogDamage> {
+        (ring_end < self.low).then_some(LogDamage::WritesLost { position: ring_end, had: self.low })
     }
 
     /// Visits the entries behind the end of the ring, in order, and returns what is to be written there.
@@ -137,8 +137,8 @@ impl Survivors {
         ring_end: u64,
         mut visit: impl FnMut(Replayed<'_>) -> Result<(), StoreError>,
     ) -> Result<TakenUp, StoreError> {
-        if ring_end < self.low {
-            return Err(StoreError::Corrupted("the log ends before what was written to it".to_owned()));
+        if let Some(damage) = self.lost_writes(ring_end) {
+            return Err(StoreError::Corrupted(damage.to_string()));
         }
         let limit = self.header.checkpoint + self.header.ring_length;
         let last = (ring_end + self.bytes.len() as u64).min(limit);

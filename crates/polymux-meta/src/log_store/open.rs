@@ -6,8 +6,8 @@
 //!   directory that can be created again after it was emptied, and is never opened.
 //! * Recovery reads the log from its checkpoint and puts every entry of the complete prefix into the active memtable. It
 //!   writes nothing but what outlived the last process (`log/surviving.rs`) and the header of the new generation, and may be
-//!   repeated at will. Where durable entries are lost, as the log itself or the second copy proves, it refuses and writes
-//!   nothing. Its time depends on the log alone.
+//!   repeated at will. Where durable entries are lost, as the log itself, the second copy, or what outlived the last process
+//!   proves, it refuses and writes nothing. Its time depends on the log alone.
 //! * The log's file is locked while it is open, so that two processes never write one store.
 
 use std::fs;
@@ -279,13 +279,12 @@ fn take_up(
             return Ok((surviving(window, false), end));
         }
     };
-    if survivors.ring_lost_writes(end) {
-        // A store that was made from its second copy ends so, too.
-        log::error!(
-            "{}: the log ends before what was written to it; what the last process had in memory is not taken",
-            path.display()
-        );
-        return Ok((surviving(window, false), end));
+    if let Some(damage) = survivors.lost_writes(end) {
+        return Err(StoreError::Corrupted(format!(
+            "{damage}. Where the tier of the second copy is away, bring it back and start from the copy with `polymux mount \
+             --from-copy`. To go on with what is left: remove {} and mount again",
+            window.description()
+        )));
     }
     let taken = survivors.take_up(end, |entry| apply(memtable, &entry))?;
     taken.write(medium, &header)?;

@@ -142,17 +142,15 @@ impl LogView {
         }
         let (position, end) = (replay.position(), replay.end()?);
         let Some(survivors) = &self.survivors else { return Ok((position, end)) };
+        if let Some(damage) = survivors.lost_writes(position) {
+            return Ok((position, LogEnd::Damaged(damage)));
+        }
         let taken = survivors.take_up(position, |entry| {
             let batch = Batch::from_bytes(entry.payload.to_vec());
             let (position, length, generation) = (entry.position, entry.end - entry.position, entry.generation);
             visit(LogEntry { position, length, generation, batch })
-        });
-        match taken {
-            Ok(taken) => Ok((taken.end(), end)),
-            // The next opening does not take it either.
-            Err(StoreError::Corrupted(_)) => Ok((position, end)),
-            Err(error) => Err(error),
-        }
+        })?;
+        Ok((taken.end(), end))
     }
 }
 

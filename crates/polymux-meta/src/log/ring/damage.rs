@@ -43,6 +43,13 @@ pub enum LogDamage {
         /// One of them.
         later: u64,
     },
+    /// The log had more, under the same boot, as the memory says that outlived the last process.
+    WritesLost {
+        /// Where it ends.
+        position: u64,
+        /// Everything before this was durable.
+        had: u64,
+    },
 }
 
 impl fmt::Display for LogDamage {
@@ -58,6 +65,10 @@ impl fmt::Display for LogDamage {
             Self::HeaderLost { later } => write!(
                 formatter,
                 "the last header of the log is damaged: the entry at {later} was written after the one that is left"
+            ),
+            Self::WritesLost { position, had } => write!(
+                formatter,
+                "the device of the log lost writes that it had acknowledged: the log ends at {position}, and was durable up to {had}"
             ),
         }
     }
