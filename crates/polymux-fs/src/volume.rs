@@ -11,6 +11,7 @@ use polymux_types::{ByteSize, Clock, Percent, TierId, VolumeId};
 pub(crate) const DEFERRAL_MS_MAX_DEFAULT: u32 = 60;
 
 /// One tier as the configuration lists it.
+#[derive(Clone)]
 pub struct TierMember {
     /// Name in the configuration.
     pub name: String,
@@ -57,6 +58,7 @@ impl TierMember {
 }
 
 /// Whether a tier can be reached.
+#[derive(Clone)]
 pub enum TierPresence {
     /// Open, probed and locked.
     Present(Arc<dyn Tier>),

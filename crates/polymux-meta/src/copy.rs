@@ -31,6 +31,7 @@ mod slot_format;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod way_out;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -45,6 +46,7 @@ use polymux_types::sync::{AtomicU64, Condvar, Mutex, Ordering};
 pub use self::restore::{CopyDescription, CopyWorth, StoreEnd, describe_copy, restore_from_copy, verify_copy};
 pub(crate) use self::slot_format::on_disk_format;
 pub(crate) use self::thread::{CopyThread, Round};
+pub use self::way_out::{CopyPlace, StoreState, WayOut, newest_copy};
 
 /// Where and how a second copy is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]

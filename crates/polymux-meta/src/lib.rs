@@ -29,7 +29,7 @@ mod tables;
 
 pub use batch::{Batch, ChangeRef, Changes};
 pub use copy::{CopyDescription, CopyOptions, CopyReport, CopyState, CopyWorth, StoreEnd};
-pub use copy::{describe_copy, restore_from_copy, verify_copy};
+pub use copy::{CopyPlace, StoreState, WayOut, describe_copy, newest_copy, restore_from_copy, verify_copy};
 pub use error::StoreError;
 #[doc(hidden)]
 pub use formats::on_disk_formats;

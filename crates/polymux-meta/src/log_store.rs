@@ -236,7 +236,7 @@ pub fn sequence_at(end: u64) -> Sequence {
 }
 
 /// The end of the entry of a transaction.
-fn end_of(sequence: Sequence) -> u64 {
+pub(crate) fn end_of(sequence: Sequence) -> u64 {
     sequence.get() * ALIGNMENT
 }
 

@@ -112,7 +112,8 @@ struct Mounted {
     unmounter: Unmounter,
     background: Arc<BackgroundThreads>,
     file_system: Arc<FileSystem>,
-    store: Arc<LogStore>,
+    /// The metadata store, where it is written.
+    store: Option<Arc<LogStore>>,
     warnings: Vec<String>,
     name: String,
     mount_point: PathBuf,
@@ -146,7 +147,7 @@ impl Mounted {
         let (sender, events) = mpsc::channel();
         let unmounter = session.unmounter();
         watch_signals(sender.clone())?;
-        let store = Arc::clone(&metadata.store);
+        let store = metadata.writable().map(Arc::clone);
         let movers = config.options.movers.map_or(MOVERS_DEFAULT, |Movers(movers)| movers);
         let background = Arc::new(BackgroundThreads::start(&file_system, movers).context("cannot start threads")?);
         let view = DaemonView {
@@ -187,7 +188,9 @@ impl Mounted {
             log::error!("{error}");
         }
         let Some(drained) = self.drain_within(DRAIN_PATIENCE) else { self.leave_behind() };
-        self.store.finish_copy();
+        if let Some(store) = &self.store {
+            store.finish_copy();
+        }
         drop(self.control);
         log::info!("volume `{}` is unmounted", self.name);
         if let Err(error) = drained {
@@ -455,7 +458,7 @@ pub fn open_file_system(
     let parts = Parts {
         name: config.name.clone(),
         tiers: members,
-        store: metadata.store.clone(),
+        store: metadata.store(),
         metadata_tier: Some(config.tiers[config.metadata].name.clone()),
         clock: Arc::new(SystemClock::new()),
         seed: u64::from_le_bytes(create::random_bytes()?),

@@ -171,9 +171,9 @@ fn pass(config: &VolumeConfig, mode: CheckMode, cancelled: &AtomicBool) -> Resul
         CheckMode::Repair => {
             drop(view);
             let metadata = Metadata::open(config, &options, &members)?;
-            let parts = parts_of(config, members, metadata.store.clone())?;
+            let parts = parts_of(config, members, metadata.store())?;
             let checked = FileSystem::check(parts, options.for_file_system(config), mode, &mut on_progress);
-            metadata.store.finish_copy();
+            metadata.writable().inspect(|store| store.finish_copy());
             checked
         }
     };

@@ -15,24 +15,31 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_fs::{Access, MissingTiers, TierMember, TierPresence, VolumeError};
+use polymux_fs::{Access, FileSystem, MissingTiers, MountOptions, Parts, TierMember, TierPresence, VolumeError};
 use polymux_meta::{
-    CopyDescription, CopyState, CopyWorth, LogStore, OpenMode, StoreError, WindowPlace, describe_copy,
-    restore_from_copy, verify_copy,
+    CopyDescription, CopyPlace, CopyState, CopyWorth, LogPlacement, LogStore, MetadataStore, OpenMode, StoreEnd,
+    StoreState, StoreView, WayOut, WindowPlace, describe_copy, restore_from_copy,
 };
 use polymux_tier::Guarantee;
+use polymux_types::SystemClock;
 
-use crate::config::{NO_COPY, VolumeConfig};
+use crate::config::{NO_COPY, TierConfig, VolumeConfig};
 use crate::config_edit;
 use crate::metadata;
 use crate::mount_options::{MetadataSource, RequestedOptions};
 use crate::protocol::{MetadataCopyReport, MetadataStoreReport};
 use crate::tiers;
 
+/// A metadata store that is open.
+enum Opened {
+    Writable(Arc<LogStore>),
+    /// Of a volume that is mounted read-only: nothing of it is changed, and it counts as no opening.
+    ForReading(Arc<StoreView>),
+}
+
 /// The metadata store of a mounted volume.
 pub struct Metadata {
-    /// The store.
-    pub store: Arc<LogStore>,
+    store: Opened,
     /// What had to be done to open it.
     pub recovery: Vec<String>,
     /// Name of the tier that holds its second copy, or why there is none.
@@ -46,28 +53,49 @@ impl Metadata {
     pub fn open(config: &VolumeConfig, options: &RequestedOptions, members: &[TierMember]) -> Result<Self> {
         let mut recovery = Vec::new();
         let restored = options.metadata_source == Some(MetadataSource::SecondCopy);
-        if restored {
-            if options.access == Some(Access::ReadOnly) {
+        if options.access == Some(Access::ReadOnly) {
+            if restored {
                 bail!("starting from the second copy makes a new metadata store: it cannot be read-only");
             }
-            recovery.push(start_from_copy(config)?);
+            let view = for_reading(config).map_err(|error| with_hint(config, error))?;
+            let copy = Err("the volume is mounted read-only".to_owned());
+            return Ok(Self { store: Opened::ForReading(Arc::new(view)), recovery, copy, restored });
         }
-        let copy = match options.access {
-            Some(Access::ReadOnly) => Err("the volume is mounted read-only".to_owned()),
-            _ => copy_tier(config, members),
-        };
+        if restored {
+            recovery.push(start_from_copy(config, options, members)?);
+        }
+        let copy = copy_tier(config, members);
         let opened = metadata::open(config, OpenMode::Existing, copy.as_ref().ok().copied());
         let store = opened.map_err(|error| with_hint(config, error))?;
         if restored {
             polymux_fs::describe_all_anew(&store)?;
         }
         let copy = copy.map(|tier| config.tiers[tier].name.clone());
-        Ok(Self { store: Arc::new(store), recovery, copy, restored })
+        Ok(Self { store: Opened::Writable(Arc::new(store)), recovery, copy, restored })
+    }
+
+    /// The store, for a file system.
+    pub fn store(&self) -> Arc<dyn MetadataStore> {
+        match &self.store {
+            Opened::Writable(store) => Arc::clone(store) as _,
+            Opened::ForReading(view) => Arc::clone(view) as _,
+        }
+    }
+
+    /// The store where it is written: what ends it ships the rest to its second copy.
+    pub fn writable(&self) -> Option<&Arc<LogStore>> {
+        match &self.store {
+            Opened::Writable(store) => Some(store),
+            Opened::ForReading(_) => None,
+        }
     }
 
     /// How the store does.
     pub fn store_report(&self) -> MetadataStoreReport {
-        let report = self.store.report();
+        let report = match &self.store {
+            Opened::Writable(store) => store.report(),
+            Opened::ForReading(view) => return report_of_view(view),
+        };
         let (log_window, log_window_reason) = match report.window.place {
             WindowPlace::Surviving(path) => (Some(path), None),
             WindowPlace::Region => (Some(report.medium.clone()), None),
@@ -103,7 +131,7 @@ impl Metadata {
     /// How the second copy does.
     pub fn copy_report(&self) -> MetadataCopyReport {
         let tier = self.copy_tier().map(str::to_owned);
-        let Some(report) = self.store.report().copy else {
+        let Some(report) = self.writable().and_then(|store| store.report().copy) else {
             return MetadataCopyReport {
                 tier,
                 state: "none".to_owned(),
@@ -148,6 +176,65 @@ impl Metadata {
             }
         }
         anyhow!(text)
+    }
+}
+
+/// Opens the store without a change. One that ends before its copy is refused, as an opening for writing refuses it.
+fn for_reading(config: &VolumeConfig) -> Result<StoreView> {
+    let mut options = metadata::options(config, OpenMode::Existing)?;
+    options.surviving = metadata::surviving_place();
+    let placement = metadata::recorded_placement(config)?;
+    let view = StoreView::open_for(&config.metadata_directory(), &placement, &options)?;
+    let end = view.end();
+    for place in copy_places(config) {
+        match describe_copy(&place.path) {
+            Ok(Some(copy)) if is_ahead(&copy, &end) => bail!(
+                "the log ends at transaction {}, and its second copy on {} goes on to {}: durable transactions are lost",
+                end.committed.get(),
+                place.name,
+                copy.arrived.get()
+            ),
+            _ => {}
+        }
+    }
+    Ok(view)
+}
+
+fn is_ahead(copy: &CopyDescription, end: &StoreEnd) -> bool {
+    copy.store == end.store && copy.worth != CopyWorth::Incomplete && copy.arrived > end.committed
+}
+
+/// Where second copies may be: on any tier.
+fn copy_places(config: &VolumeConfig) -> Vec<CopyPlace> {
+    let place = |(index, tier): (usize, &TierConfig)| CopyPlace {
+        name: format!("tier `{}`", tier.name),
+        path: config.copy_directory(index),
+    };
+    config.tiers.iter().enumerate().map(place).collect()
+}
+
+fn report_of_view(view: &StoreView) -> MetadataStoreReport {
+    let log = view.log().summary();
+    let levels = || view.partitions().into_iter().flat_map(|partition| partition.levels);
+    MetadataStoreReport {
+        log_medium: "for reading".to_owned(),
+        log_window: None,
+        log_window_reason: Some("nothing is written".to_owned()),
+        survived_entries: 0,
+        log_bytes: log.ring_bytes,
+        log_used_bytes: view.log_bytes_used(),
+        memtable_bytes: 0,
+        tables: levels().map(|level| level.tables).sum(),
+        table_bytes: levels().map(|level| level.bytes).sum(),
+        ballast_held_bytes: 0,
+        ballast_wanted_bytes: 0,
+        replayed_entries: 0,
+        stalled_operations: 0,
+        log_syncs: 0,
+        log_flushes: 0,
+        log_payload_bytes: 0,
+        log_appended_bytes: 0,
+        log_device_bytes: 0,
     }
 }
 
@@ -205,7 +292,7 @@ pub fn take_over(
 }
 
 /// Makes the store from its second copy. Returns what there is to say about that. Nothing is moved before the copy was read.
-fn start_from_copy(config: &VolumeConfig) -> Result<String> {
+fn start_from_copy(config: &VolumeConfig, options: &RequestedOptions, members: &[TierMember]) -> Result<String> {
     let store = config.metadata_directory();
     let lost = match state_of(config)? {
         StoreState::Healthy => bail!(
@@ -215,10 +302,12 @@ fn start_from_copy(config: &VolumeConfig) -> Result<String> {
         ),
         StoreState::Gone => "the metadata store is gone".to_owned(),
         StoreState::Damaged(reason) => format!("the metadata store is damaged ({reason})"),
+        StoreState::Behind(reason) => format!("the metadata store is behind its second copy ({reason})"),
     };
     let (tier, described) = newest_copy(config).map_err(|error| {
         anyhow!("{lost}, and {error}. `polymux rebuild {}` makes a new one out of the objects", config.name)
     })?;
+    refuse_older_than_tiers(config, tier, options, members)?;
     let aside = move_aside(&store)?;
     let mut restoring = metadata::options(config, OpenMode::Existing)?;
     restoring.surviving = metadata::surviving_place();
@@ -231,14 +320,36 @@ fn start_from_copy(config: &VolumeConfig) -> Result<String> {
     ))
 }
 
-/// How a metadata store is found.
-pub enum StoreState {
-    /// It can be opened.
-    Healthy,
-    /// There is none.
-    Gone,
-    /// There is one, and it cannot be opened.
-    Damaged(String),
+/// Fails where the volume would not be mounted with the copy as its store: where files were changed without it, the labels
+/// of the tiers are newer. Nothing is changed.
+fn refuse_older_than_tiers(
+    config: &VolumeConfig,
+    tier: usize,
+    options: &RequestedOptions,
+    members: &[TierMember],
+) -> Result<()> {
+    let copy = config.copy_directory(tier);
+    let view = StoreView::open(&copy, &LogPlacement::Block, &polymux_fs::store_boundaries())?;
+    let parts = Parts {
+        name: config.name.clone(),
+        tiers: members.to_vec(),
+        store: Arc::new(view),
+        metadata_tier: Some(config.tiers[config.metadata].name.clone()),
+        clock: Arc::new(SystemClock::new()),
+        seed: 0,
+    };
+    let mount_options = MountOptions { access: Access::ReadOnly, ..options.for_file_system(config) };
+    match FileSystem::mount(parts, mount_options) {
+        // What its records are like is found out later.
+        Ok(_) | Err(VolumeError::FileSystem(_)) => Ok(()),
+        Err(error) => bail!(
+            "volume `{}`: {error}; nothing was started from the second copy on tier `{}`. To go on with what the store has, \
+             remove {}",
+            config.name,
+            config.tiers[tier].name,
+            copy.display()
+        ),
+    }
 }
 
 /// Looks whether the store of a volume can be opened, and changes nothing. One that lost what its second copy has is damaged.
@@ -246,30 +357,8 @@ pub enum StoreState {
 /// # Errors
 /// It cannot be found out.
 pub fn state_of(config: &VolumeConfig) -> Result<StoreState> {
-    let store = config.metadata_directory();
-    let has_log = ["log", "log-backing"].iter().any(|name| store.join(name).exists());
-    if !has_log {
-        return Ok(StoreState::Gone);
-    }
-    let end = match LogStore::check(&store, &metadata::options(config, OpenMode::Existing)?) {
-        Ok(end) => end,
-        Err(error @ (StoreError::Corrupted(_) | StoreError::Io(_))) => {
-            return Ok(StoreState::Damaged(error.to_string()));
-        }
-        Err(error) => return Err(error.into()),
-    };
-    for (index, tier) in config.tiers.iter().enumerate() {
-        let Ok(Some(copy)) = describe_copy(&config.copy_directory(index)) else { continue };
-        if copy.store == end.store && copy.worth != CopyWorth::Incomplete && copy.arrived > end.committed {
-            return Ok(StoreState::Damaged(format!(
-                "it ends at transaction {}, and its second copy on tier `{}` goes on to {}",
-                end.committed.get(),
-                tier.name,
-                copy.arrived.get()
-            )));
-        }
-    }
-    Ok(StoreState::Healthy)
+    let options = metadata::options(config, OpenMode::Existing)?;
+    Ok(StoreState::of(&config.metadata_directory(), &copy_places(config), &options)?)
 }
 
 /// The copy that holds most, of all tiers. It was read as a whole, so a store can be made of it.
@@ -277,33 +366,7 @@ pub fn state_of(config: &VolumeConfig) -> Result<StoreState> {
 /// # Errors
 /// There is none that can be used.
 pub fn newest_copy(config: &VolumeConfig) -> Result<(usize, CopyDescription)> {
-    let boundaries = polymux_fs::store_boundaries();
-    let mut newest: Option<(usize, CopyDescription)> = None;
-    let mut found = Vec::new();
-    for (index, tier) in config.tiers.iter().enumerate() {
-        let directory = config.copy_directory(index);
-        let described = match describe_copy(&directory) {
-            Ok(None) => continue,
-            Ok(Some(copy)) if copy.worth == CopyWorth::Incomplete => {
-                found.push(format!("the one on tier `{}` was still being made", tier.name));
-                continue;
-            }
-            Ok(Some(_)) => verify_copy(&directory, &boundaries),
-            Err(error) => Err(error),
-        };
-        match described {
-            Ok(copy) => {
-                if newest.is_none_or(|(_, other)| copy.arrived > other.arrived) {
-                    newest = Some((index, copy));
-                }
-            }
-            Err(error) => found.push(format!("the one on tier `{}` cannot be used: {error}", tier.name)),
-        }
-    }
-    newest.ok_or_else(|| match found.is_empty() {
-        true => anyhow!("there is no second copy of the metadata store on any tier"),
-        false => anyhow!("there is no second copy to start from: {}", found.join("; ")),
-    })
+    polymux_meta::newest_copy(&copy_places(config), &polymux_fs::store_boundaries()).map_err(|none| anyhow!(none))
 }
 
 /// Moves what is left of a store out of the way, to a name that is free. Returns what to say about that.
@@ -341,21 +404,16 @@ pub fn lag_of(copy: &CopyDescription) -> String {
 
 /// Says what to do where the store cannot be opened.
 pub fn with_hint(config: &VolumeConfig, error: anyhow::Error) -> anyhow::Error {
-    match newest_copy(config) {
-        Ok((tier, copy)) => error.context(format!(
-            "the metadata store cannot be opened; `polymux mount --from-copy` starts from its second copy on tier `{}`, {}",
-            config.tiers[tier].name,
-            lag_of(&copy)
-        )),
-        Err(none) => match state_of(config) {
-            Ok(StoreState::Gone | StoreState::Damaged(_)) => error.context(format!(
-                "the metadata store cannot be opened, and {none}; `polymux rebuild {}` makes a new one out of the objects",
-                config.name
-            )),
-            // It is in use, or cannot be reached: nothing to make anew.
-            _ => error,
-        },
-    }
+    let places = copy_places(config);
+    let Ok(options) = metadata::options(config, OpenMode::Existing) else { return error };
+    let Some(way_out) = WayOut::of(&config.metadata_directory(), &places, &options) else { return error };
+    let advice = way_out.advice(&places, &config.name);
+    error.context(match &way_out {
+        WayOut::FromCopy { described, .. } => {
+            format!("the metadata store cannot be opened; {advice}, {}", lag_of(described))
+        }
+        WayOut::Rebuild(_) => format!("the metadata store cannot be opened, and {advice}"),
+    })
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use polymux_fs::{
     Access, FileSystem, NewVolume, RebuildProgress, RebuildSource, TierMember, TierPresence, VolumeError,
 };
-use polymux_meta::{LogStore, MetadataStore};
+use polymux_meta::{LogStore, MetadataStore, StoreState};
 use polymux_types::{Errno, SystemClock};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -30,7 +30,7 @@ use crate::cli::{RebuildArguments, output_format};
 use crate::client;
 use crate::config::VolumeConfig;
 use crate::metadata;
-use crate::metadata_copy::{self, StoreState};
+use crate::metadata_copy;
 use crate::progress::StepLine;
 use crate::protocol::Request;
 use crate::registry::{Registry, VolumeReference};
@@ -105,7 +105,7 @@ fn refuse_missing(config: &VolumeConfig, path: &Path, members: &[TierMember]) ->
 /// The store itself, or a second copy of it, knows more than the objects do.
 fn refuse_what_is_better(config: &VolumeConfig, arguments: &RebuildArguments) -> Result<()> {
     let store = config.metadata_directory();
-    if let StoreState::Healthy = metadata_copy::state_of(config)? {
+    if let StoreState::Healthy | StoreState::Behind(_) = metadata_copy::state_of(config)? {
         bail!(
             "the metadata store in {} can be opened: `polymux fsck` repairs it, and loses less. To rebuild all the same, move \
              that directory away first",

@@ -102,7 +102,7 @@ pub fn unmounted(config: &VolumeConfig, tiers: &[String], time: Duration) -> Res
     warnings.iter().for_each(|warning| output::warn(warning));
     let found = measure_each(&file_system, tiers, time, &cancelled);
     let ended = file_system.unmount();
-    metadata.store.finish_copy();
+    metadata.writable().inspect(|store| store.finish_copy());
     let found = found?;
     ended.map_err(|error| anyhow!("volume `{}` did not end cleanly: {error}", config.name))?;
     Ok(found)

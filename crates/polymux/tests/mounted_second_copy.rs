@@ -3,10 +3,10 @@
 
 mod mounted;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -153,6 +153,128 @@ fn where_store_and_copy_are_damaged_each_refusal_names_the_rebuild_and_it_works(
     assert!(rebuilt.is_success(), "{}", rebuilt.text());
     volume.mount();
     assert_eq!(fs::read(volume.path().join("file")).unwrap(), content_of("file", 50_000));
+    volume.unmount();
+}
+
+/// Every file of the store and of its copy.
+fn metadata_files(volume: &TestVolume) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut directories =
+        vec![volume.tier("fast").join(".polymux/meta"), volume.tier("slow").join(".polymux/meta-copy")];
+    while let Some(next) = directories.pop() {
+        for entry in fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+            } else {
+                let bytes = fs::read(&path).unwrap();
+                found.insert(path, bytes);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_read_only_mount_changes_nothing_of_store_and_copy_and_the_copy_goes_on_afterwards() {
+    let _alone = one_at_a_time();
+    let Some(mut volume) = with_copy("1") else { return };
+    volume.mount();
+    write_synced(&volume.path().join("file"), &content_of("file", 20_000)).unwrap();
+    write_synced(&volume.path().join("small"), b"small").unwrap();
+    wait_for_copy(&volume);
+    volume.unmount();
+    let before = metadata_files(&volume);
+    for _ in 0..2 {
+        volume.mount_with(&["-o", "ro"]);
+        assert_eq!(fs::read(volume.path().join("file")).unwrap(), content_of("file", 20_000));
+        assert_eq!(fs::read(volume.path().join("small")).unwrap(), b"small");
+        assert!(fs::write(volume.path().join("new"), b"").is_err());
+        let status = volume.polymux(["status", volume.name.as_str()]).text();
+        assert!(status.contains("second copy: none: the volume is mounted read-only"), "{status}");
+        volume.unmount();
+        let changed: Vec<_> =
+            metadata_files(&volume).into_iter().filter(|(path, is)| before.get(path) != Some(is)).collect();
+        assert!(changed.is_empty(), "{:?}", changed.iter().map(|(path, _)| path).collect::<Vec<_>>());
+    }
+    volume.mount();
+    wait_for_copy(&volume);
+    assert_eq!(copy_status(&volume)["rebuilds"], 0, "{}", copy_status(&volume));
+    volume.unmount();
+}
+
+#[test]
+fn a_store_that_lost_what_its_copy_has_is_refused_read_only_and_writable_and_what_the_refusal_names_works() {
+    let _alone = one_at_a_time();
+    let Some(mut volume) = with_copy("1") else { return };
+    volume.mount();
+    wait_for_copy(&volume);
+    for number in 0..20 {
+        let name = format!("file{number}");
+        write_synced(&volume.path().join(&name), &content_of(&name, 6000)).unwrap();
+    }
+    wait_for_copy(&volume);
+    volume.kill_daemon();
+    let log = volume.tier("fast").join(".polymux/meta/log");
+    let mut bytes = fs::read(&log).unwrap();
+    let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[used.saturating_sub(4000).next_multiple_of(64)..].fill(0);
+    fs::write(&log, bytes).unwrap();
+    volume.forget_memory();
+    let before = metadata_files(&volume);
+    for options in [&["-o", "ro"][..], &[], &["-o", "ro"]] {
+        let refused = volume.try_mount(options).expect_err("the store lost files");
+        assert!(refused.contains("--from-copy"), "{options:?}: {refused}");
+        assert!(metadata_files(&volume) == before, "{options:?}: nothing is changed");
+    }
+    volume.mount_with(&["--from-copy"]);
+    for number in 0..20 {
+        let name = format!("file{number}");
+        assert_eq!(fs::read(volume.path().join(&name)).unwrap(), content_of(&name, 6000), "{name}");
+    }
+    volume.unmount();
+}
+
+#[test]
+fn a_copy_that_is_ahead_of_a_store_that_went_on_is_told_of_and_a_vain_start_from_it_leaves_both() {
+    let _alone = one_at_a_time();
+    let Some(mut volume) = with_copy("1") else { return };
+    volume.mount();
+    wait_for_copy(&volume);
+    write_synced(&volume.path().join("old"), &content_of("old", 6000)).unwrap();
+    wait_for_copy(&volume);
+    volume.kill_daemon();
+    let log = volume.tier("fast").join(".polymux/meta/log");
+    let mut bytes = fs::read(&log).unwrap();
+    let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[used.saturating_sub(500).next_multiple_of(64)..].fill(0);
+    fs::write(&log, bytes).unwrap();
+    // The copy is away, and with it goes what would tell of the loss.
+    let (copy, away) = (volume.tier("slow").join(".polymux/meta-copy"), volume.tier("slow").join("away"));
+    fs::rename(&copy, &away).unwrap();
+    volume.edit_config("metadata_copy = \"slow\"", "metadata_copy = \"none\"");
+    volume.forget_memory();
+    volume.mount();
+    for number in 0..50 {
+        write_synced(&volume.path().join(format!("later{number}")), b"later").unwrap();
+    }
+    volume.unmount();
+    fs::rename(&away, &copy).unwrap();
+    volume.edit_config("metadata_copy = \"none\"", "metadata_copy = \"slow\"");
+    volume.mount();
+    let status = volume.polymux(["status", volume.name.as_str()]).text();
+    assert!(status.contains("second copy: on tier slow, refused: it is ahead of the store by"), "{status}");
+    assert!(status.contains("remove ") && status.contains("--from-copy"), "{status}");
+    volume.unmount();
+    let before = metadata_files(&volume);
+    let refused = volume.try_mount(&["--from-copy"]).expect_err("files were changed without the copy");
+    assert!(refused.contains("the metadata is older than tier"), "{refused}");
+    assert!(metadata_files(&volume) == before, "store and copy are as they were");
+    // The other way out.
+    fs::remove_dir_all(&copy).unwrap();
+    volume.mount();
+    wait_for_copy(&volume);
+    assert_eq!(fs::read(volume.path().join("later7")).unwrap(), b"later");
     volume.unmount();
 }
 

@@ -16,13 +16,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use polymux_types::Sequence;
 
 use super::directory::{self, LOG_FILE, SLOT_FILE, failed, make_directory, sync_directory};
+use super::knowledge::{Knowledge, by_openings};
 use super::slot_format::{Slot, SlotState};
 use crate::error::StoreError;
 use crate::log::{
     BLOCK, BlockBuffer, BlockFile, Log, LogHeader, LogMedium, Replay, SurvivingWindow, Survivors, cut_last_block,
     pieces, write_header,
 };
-use crate::log_store::{LogStore, LogStoreOptions, sequence_of, verify_tables};
+use crate::log_store::{LogStore, LogStoreOptions, end_of, sequence_of, verify_tables};
 use crate::tables::{CURRENT_FILE, Tables};
 
 /// Bytes of the log copied at once.
@@ -50,6 +51,7 @@ pub struct CopyDescription {
     pub time: SystemTime,
     /// Number of the store that it is a copy of.
     pub store: u64,
+    slot: Slot,
 }
 
 /// Where a store ends that could be opened.
@@ -59,6 +61,23 @@ pub struct StoreEnd {
     pub store: u64,
     /// Its last transaction.
     pub committed: Sequence,
+    header: LogHeader,
+}
+
+impl StoreEnd {
+    pub(crate) fn new(header: LogHeader, end: u64) -> Self {
+        Self { store: header.store, committed: sequence_of(end), header }
+    }
+
+    /// Bytes of its log, at least, that the store has lost and a copy of it has; `None` where it lost nothing that this copy
+    /// has, or where that cannot be told.
+    #[must_use]
+    pub fn lost_to(&self, copy: &CopyDescription) -> Option<u64> {
+        match by_openings(&copy.slot, &self.header, end_of(self.committed)) {
+            Knowledge::Ahead(bytes) => Some(bytes),
+            Knowledge::Known | Knowledge::Other | Knowledge::Unclear => None,
+        }
+    }
 }
 
 impl CopyDescription {
@@ -69,7 +88,7 @@ impl CopyDescription {
             SlotState::Closed => CopyWorth::Closed,
         };
         let time = UNIX_EPOCH + Duration::from_nanos(slot.time_ns);
-        Self { worth, arrived: sequence_of(slot.arrived), time, store: slot.store }
+        Self { worth, arrived: sequence_of(slot.arrived), time, store: slot.store, slot: *slot }
     }
 }
 
@@ -262,8 +281,7 @@ impl LogStore {
             }
         }
         Tables::open(path, &options.tables())?.verify()?;
-        let committed = sequence_of(end_of_log(&medium, header)?);
-        Ok(StoreEnd { store: header.store, committed })
+        Ok(StoreEnd::new(header, end_of_log(&medium, header)?))
     }
 }
 

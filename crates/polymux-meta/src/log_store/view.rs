@@ -25,6 +25,7 @@ use super::placement::LogPlacement;
 use super::read::range_over;
 use super::sequence_of;
 use crate::batch::Batch;
+use crate::copy::StoreEnd;
 use crate::error::StoreError;
 use crate::log::{Log, LogEnd, LogHeader, LogMedium, RegionLog, Replay, Survivors};
 use crate::memtable::Memtable;
@@ -213,6 +214,18 @@ impl StoreView {
         self.tables.get().verify()
     }
 
+    /// Where it ends.
+    #[must_use]
+    pub fn end(&self) -> StoreEnd {
+        StoreEnd::new(self.log.header, self.end)
+    }
+
+    /// Bytes of its log that the tables do not have.
+    #[must_use]
+    pub fn log_bytes_used(&self) -> u64 {
+        self.end - self.log.header.checkpoint
+    }
+
     /// Its log.
     #[must_use]
     pub fn log(&self) -> &LogView {
@@ -256,6 +269,10 @@ impl MetadataStore for StoreView {
 
     fn durable(&self) -> Sequence {
         self.committed()
+    }
+
+    fn only_the_process_died(&self) -> bool {
+        self.log.survivors.is_some()
     }
 
     fn committed(&self) -> Sequence {

@@ -148,6 +148,14 @@ impl TestVolume {
         self.memory = None;
     }
 
+    /// What a daemon left in memory is gone, as after another boot.
+    pub fn forget_memory(&self) {
+        let Some(memory) = &self.memory else { return };
+        for left in std::fs::read_dir(memory.path()).unwrap() {
+            std::fs::remove_file(left.unwrap().path()).unwrap();
+        }
+    }
+
     /// Whether there is memory that outlives the daemon, as `status` says.
     pub fn has_surviving_memory(&self) -> bool {
         self.polymux(["status", &self.name]).stdout.contains("not flushed yet: outlives the daemon")
