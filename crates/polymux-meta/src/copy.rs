@@ -143,6 +143,8 @@ struct Desk {
     directory: Option<CopyDirectory>,
     /// Tables that are there are those of this store.
     trusted: bool,
+    /// Why no copy that could be started from is given up in this opening: the store is damaged.
+    damage: Option<String>,
 }
 
 /// The second copy of a store that is open for writing.

@@ -72,14 +72,19 @@ fn is_shipped(store: &LogStore) {
     assert_eq!(report(store).state, CopyState::Current, "{:?}", report(store));
 }
 
-/// A store with the durable transactions `0 .. 20`, closed in order, and its copy, which holds all of them.
+/// A store with the durable transactions `0 .. 20`, as a crash leaves it with all of them in the log, and its copy, which holds
+/// them, too.
 fn stopped() -> tempfile::TempDir {
+    stopped_after(|_| {})
+}
+
+fn stopped_after(prepare: impl FnOnce(&LogStore)) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     let live = tempfile::tempdir().unwrap();
     let store = LogStore::open(&live.path().join("store"), &options(OpenMode::CreateNew, live.path())).unwrap();
     (0..20).for_each(|number| commit(&store, number));
+    prepare(&store);
     is_shipped(&store);
-    // As a crash leaves it, so that all of it is in the log.
     copy_tree(live.path(), root.path());
     root
 }
@@ -254,6 +259,35 @@ fn a_copy_whose_standing_cannot_be_told_stays_as_it_is() {
     let store = open(root.path());
     work(&store);
     is_refused_and_whole(root.path(), store, &before);
+}
+
+#[test]
+fn a_store_with_a_damaged_table_does_not_make_a_copy_anew_that_has_it_whole() {
+    // The tier comes back before the mount, and during it.
+    for comes_back_early in [true, false] {
+        let root = stopped_after(|store| store.checkpoint().unwrap());
+        let before = files(&root.path().join("copy"));
+        take_away(root.path());
+        let store = open_alone(root.path());
+        commit(&store, 100);
+        drop(store);
+        let tables = files(&root.path().join("store/part0/tables"));
+        let (table, mut bytes) = tables.into_iter().next().unwrap();
+        bytes[40] ^= 16;
+        fs::write(table, bytes).unwrap();
+        if comes_back_early {
+            bring_back(root.path());
+        } else {
+            fs::write(root.path().join("copy"), b"").unwrap();
+        }
+        let store = open(root.path());
+        if !comes_back_early {
+            fs::remove_file(root.path().join("copy")).unwrap();
+            bring_back(root.path());
+        }
+        (0..3).for_each(|_| work(&store));
+        is_refused_and_whole(root.path(), store, &before);
+    }
 }
 
 #[test]

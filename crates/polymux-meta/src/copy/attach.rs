@@ -3,6 +3,8 @@
 //! What is true here:
 //! * A copy goes on only where it is certain that it is a copy of this store as it was at its last opening: same store,
 //!   the opening before this one, no more than the store knows, and the same last bytes. Everything else is made anew.
+//! * A copy that could be started from is given up only after all tables of the store were read: where one is damaged, the
+//!   copy may be the only place that has it whole.
 //! * A copy that is incomplete keeps its tables where the last opening vouched for them.
 //! * A copy that knows more than the store proves that the store lost what was durable. That is asked before the store is
 //!   opened ([`refuse_copy_ahead`]), which is refused then; and again whenever a copy is reached (`knowledge`), before anything
@@ -14,7 +16,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::directory::CopyDirectory;
-use super::knowledge::{ends_alike, slot_in, weigh};
+use super::knowledge::{ends_alike, instead_of_making_anew, slot_in, weigh};
 use super::ship::now_ns;
 use super::slot_format::{Slot, SlotState};
 use super::{CopyOptions, Desk, Mode, SecondCopy, Status};
@@ -37,7 +39,7 @@ enum Verdict {
 impl SecondCopy {
     /// Begins to ship.
     pub(crate) fn attach(options: CopyOptions, log: &Log, tables: &Tables) -> Self {
-        let mut desk = Desk { directory: None, trusted: false };
+        let mut desk = Desk { directory: None, trusted: false, damage: None };
         let begun = if CopyDirectory::is_there(&options.path) {
             begin_at(&options.path, &mut desk, log, tables)
         } else {
@@ -50,8 +52,8 @@ impl SecondCopy {
     /// As [`SecondCopy::attach`], to a directory that is open.
     #[cfg(test)]
     pub(crate) fn attach_to(options: CopyOptions, directory: CopyDirectory, log: &Log, tables: &Tables) -> Self {
-        let mut desk = Desk { directory: None, trusted: false };
-        let begun = begin(&mut desk, directory, log, tables);
+        let mut desk = Desk { directory: None, trusted: false, damage: None };
+        let begun = begin(&options.path, &mut desk, directory, log, tables);
         Self::new(options, desk, begun)
     }
 
@@ -93,11 +95,12 @@ fn begin_at(path: &Path, desk: &mut Desk, log: &Log, tables: &Tables) -> Result<
         return Ok((Mode::Refused, 0, reason));
     }
     let directory = CopyDirectory::open(path, tables.partition_count(), log.ring_length())?;
-    begin(desk, directory, log, tables)
+    begin(path, desk, directory, log, tables)
 }
 
 /// Judges a copy that knows nothing which the store does not know, and makes it one of this opening. The desk has it afterwards, also where that failed.
 fn begin(
+    path: &Path,
     desk: &mut Desk,
     directory: CopyDirectory,
     log: &Log,
@@ -113,7 +116,13 @@ fn begin(
         arrived: 0,
         time_ns: 0,
     };
-    match judge(directory, header, log, tables)? {
+    let verdict = judge(directory, header, log, tables)?;
+    let is_given_up = !matches!(verdict, Verdict::GoesOn { .. });
+    if is_given_up && let Some(reason) = reason_to_spare(directory.slot(), path, tables) {
+        *desk = Desk { directory: None, trusted: false, damage: Some(reason.clone()) };
+        return Ok((Mode::Refused, 0, reason));
+    }
+    match verdict {
         Verdict::GoesOn { arrived } => {
             let (here, shipped_ns) = directory
                 .header()
@@ -139,6 +148,15 @@ fn begin(
             Ok((Mode::Rebuilding, 0, reason.to_owned()))
         }
     }
+}
+
+/// Why a copy is not made anew although its store knows more: a table of the store is damaged.
+fn reason_to_spare(slot: Option<&Slot>, path: &Path, tables: &Tables) -> Option<String> {
+    if slot.is_none_or(|slot| slot.state == SlotState::Incomplete) {
+        return None;
+    }
+    let error = tables.verify().err()?;
+    Some(instead_of_making_anew(&format!("the store is damaged ({error}), and the copy may have that whole"), path))
 }
 
 fn judge(directory: &CopyDirectory, header: LogHeader, log: &Log, tables: &Tables) -> Result<Verdict, StoreError> {
@@ -202,6 +220,16 @@ impl Inner {
         // Closed first: descriptors of a tier that went away lead nowhere, and hold the lock.
         desk.directory = None;
         if let Some(reason) = weigh(&copy.options.path, &self.log)?.refusal(&copy.options.path) {
+            copy.refuse(reason);
+            return Ok(());
+        }
+        // What was found damaged stays so, and reading all tables takes a while.
+        let slot = slot_in(&copy.options.path)?.filter(|slot| slot.state != SlotState::Incomplete);
+        let spared = slot.and_then(|slot| {
+            desk.damage.clone().or_else(|| reason_to_spare(Some(&slot), &copy.options.path, &self.tables))
+        });
+        if let Some(reason) = spared {
+            desk.damage = Some(reason.clone());
             copy.refuse(reason);
             return Ok(());
         }

@@ -41,12 +41,17 @@ impl Knowledge {
             Self::Other => "the store went on without what it holds: the store lost durable transactions".to_owned(),
             Self::Unclear => "it was away for so long that nothing tells whether it is ahead of the store".to_owned(),
         };
-        Some(format!(
-            "{found}. It stays as it is, and there is no second copy meanwhile. To start from it: unmount, and `polymux mount \
-             --from-copy`. To keep what the store has: remove {}, and a copy is made anew",
-            path.display()
-        ))
+        Some(instead_of_making_anew(&found, path))
     }
+}
+
+/// What was found about a copy at `path`, and what there is to do about it, for people.
+pub(super) fn instead_of_making_anew(found: &str, path: &Path) -> String {
+    format!(
+        "{found}. It stays as it is, and there is no second copy meanwhile. To start from it: unmount, and `polymux mount \
+         --from-copy`. To keep what the store has: remove {}, and a copy is made anew",
+        path.display()
+    )
 }
 
 /// Weighs the copy in a directory against an open store. Changes nothing.

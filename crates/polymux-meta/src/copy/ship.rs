@@ -59,7 +59,7 @@ impl Inner {
             copy.note_unreachable(&error.to_string());
             return Round::Failed;
         }
-        let Desk { directory: Some(directory), trusted } = &mut *desk else { return Round::Failed };
+        let Desk { directory: Some(directory), trusted, .. } = &mut *desk else { return Round::Failed };
         let outcome = match copy.mode() {
             Mode::Rebuilding => self.rebuild(copy, directory, trusted),
             _ => self.ship_current(copy, directory),
