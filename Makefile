@@ -216,11 +216,12 @@ test-crash-states:
 		$(CARGO) test --locked --release -p polymux-fs --test crash_states -- --nocapture --test-threads 1
 	POLYMUX_CRASH_SEEDS=$(SEEDS) $(CARGO) test --locked -p polymux-meta --test crash_states -- --nocapture
 
-# Single wrong bits in log, tables, headers, labels and second copy of volumes that a crash left and that were unmounted: FLIPS of them.
+# Single wrong bits in log, tables, headers, labels and second copy of volumes that a crash left and that were unmounted: FLIPS of them,
+# with the second copy in place, away and coming back, and without one. Everything is in memory, where that can be.
 FLIPS ?= 2000
 .PHONY: test-bit-flips
 test-bit-flips:
-	POLYMUX_BIT_FLIPS=$(FLIPS) $(CARGO) test --locked -p polymux-fs --test bit_flips -- --nocapture
+	$(if $(wildcard /dev/shm),TMPDIR=/dev/shm) POLYMUX_BIT_FLIPS=$(FLIPS) $(CARGO) test --locked -p polymux-fs --test bit_flips -- --nocapture
 
 # Power failures below a mounted volume on ext4 and XFS: IMAGES images of what the disks may keep, about two seconds each; as
 # root. SEED begins another series, IMAGE looks at one of them alone (docs/design/0015-disk-crash-images.md).
