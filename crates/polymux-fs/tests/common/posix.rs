@@ -6,11 +6,25 @@ use std::sync::Arc;
 
 use polymux_fs::{FileSystem, MountOptions, Parts, TierMember, TierPresence};
 use polymux_sim::MemoryStore;
-use polymux_tier::{PosixTier, PosixTierOptions, Tier};
+use polymux_tier::{PosixTier, PosixTierOptions, Tier, TierError};
 use polymux_types::{ByteSize, SystemClock};
 use tempfile::TempDir;
 
 use super::{new_volume, tier_names};
+
+/// Opens a tier as a mount does that comes right after the end of another one: a thread that synced for it may be about to let go of
+/// the tier.
+fn open_tier(path: &std::path::Path, options: PosixTierOptions) -> Result<PosixTier, TierError> {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    loop {
+        match PosixTier::open(path, options.clone()) {
+            Err(TierError::InUse(_)) if std::time::Instant::now() < deadline => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            opened => return opened,
+        }
+    }
+}
 
 /// A mounted volume over directories.
 pub struct PosixVolume {
@@ -81,7 +95,7 @@ impl PosixVolume {
     pub fn die_and_mount(&mut self, options: MountOptions) {
         drop(self.fs.take());
         self.store.crash();
-        let parts = self.parts(PosixTier::open);
+        let parts = self.parts(open_tier);
         self.mount(parts, options);
     }
 
@@ -94,7 +108,7 @@ impl PosixVolume {
     /// Mounts what was unmounted.
     pub fn mount_again(&mut self, options: MountOptions) {
         drop(self.fs.take());
-        let parts = self.parts(PosixTier::open);
+        let parts = self.parts(open_tier);
         self.mount(parts, options);
     }
 }
