@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use polymux_types::{Errno, Ino};
 
 use crate::threads::doing_of_asking;
-use crate::unversioned::UninstalledAnswers;
+use crate::unversioned::{INSTALLED_WITHIN, UninstalledAnswers};
 
 /// How long a removal is remembered.
 const REMEMBERED: Duration = Duration::from_secs(600);
@@ -71,12 +71,25 @@ impl Removals {
             self.left_by_look = self.of_files.len();
         }
         if self.of_files.len() >= REMOVALS_MAX {
-            self.of_files.clear();
-            self.left_by_look = 0;
+            // Those of which an answer may not be installed yet stay one by one; `is_full` sees to it that these are not too many.
+            self.of_files.retain(|_, removal| now.duration_since(removal.at) < INSTALLED_WITHIN);
+            self.left_by_look = self.of_files.len();
             self.of_any = Some(Removal::new(now));
         }
         // Threads that were told before have to look again.
         self.of_files.insert(ino, Removal::new(now));
+    }
+
+    /// Whether so many removals are too fresh to be forgotten that another one has no place. A file that is among them has one.
+    fn is_full(&self, ino: Ino, now: Instant) -> bool {
+        self.of_files.len() >= REMOVALS_MAX
+            && !self.of_files.contains_key(&ino)
+            && self.of_files.values().all(|removal| now.duration_since(removal.at) < INSTALLED_WITHIN)
+    }
+
+    /// Whether bits of this very file were taken away, as far as that is remembered.
+    fn has_own(&self, ino: Ino) -> bool {
+        self.of_files.contains_key(&ino)
     }
 
     fn has(&self, ino: Ino) -> bool {
@@ -135,7 +148,8 @@ impl Programs {
         if state.removing.contains_key(&ino) {
             return Err(Errno::ETXTBSY);
         }
-        if state.removals.has(ino) && state.answers.may_come(ino, thread, Instant::now()) {
+        // Files that nothing is remembered of have had time for their answers.
+        if state.removals.has_own(ino) && state.answers.may_come(ino, thread, Instant::now()) {
             return Err(Errno::ETXTBSY);
         }
         if state.removals.tell(ino, thread) {
@@ -169,7 +183,7 @@ impl Programs {
     /// Takes set-id bits of a file away where the kernel does not hear of it; `remove` does so.
     ///
     /// # Errors
-    /// `ETXTBSY`: somebody executes the file. What `remove` fails with.
+    /// `ETXTBSY`: somebody executes the file. `EAGAIN`: bits of very many files were taken away within seconds. What `remove` fails with.
     pub(crate) fn remove_unheard<E: From<Errno>>(
         &self,
         ino: Ino,
@@ -178,6 +192,9 @@ impl Programs {
         let mut state = self.lock();
         if state.executing.values().any(|executed| *executed == ino) {
             return Err(Errno::ETXTBSY.into());
+        }
+        if state.removals.is_full(ino, Instant::now()) {
+            return Err(Errno::EAGAIN.into());
         }
         *state.removing.entry(ino).or_default() += 1;
         drop(state);
@@ -286,15 +303,34 @@ mod tests {
         let now = Instant::now();
         let count = 2 * REMOVALS_MAX as u64 + 10;
         for number in 0..count {
-            removals.note(Ino(number), now);
+            // As many as are kept within the time that an answer may take.
+            let then = now + Duration::from_micros(number * 700);
+            assert!(!removals.is_full(Ino(number), then), "{number}");
+            removals.note(Ino(number), then);
             assert!(removals.of_files.len() <= REMOVALS_MAX);
         }
+        let now = now + Duration::from_micros(count * 700);
         for (thread, number) in (100..).zip([0, 1, REMOVALS_MAX as u64 + 1, count - 1, count + 1]) {
             assert!(removals.has(Ino(number)) && removals.tell(Ino(number), thread), "inode {number}");
             assert!(!removals.tell(Ino(number), thread), "inode {number}: once");
         }
         removals.note(OTHER, now + REMEMBERED);
         assert!(removals.of_files.len() < REMOVALS_MAX && removals.of_any.is_none(), "they are forgotten in time");
+    }
+
+    #[test]
+    fn who_takes_bits_of_too_many_files_away_at_once_waits_and_other_files_are_executed() {
+        let programs = Programs::default();
+        let remove = |number: usize| programs.remove_unheard(Ino(number as u64), || Ok::<(), Errno>(()));
+        (1..=REMOVALS_MAX).for_each(|number| remove(number).unwrap());
+        assert_eq!(remove(REMOVALS_MAX + 1), Err(Errno::EAGAIN));
+        assert_eq!(remove(1), Ok(()), "a file that is remembered anyway");
+        for number in 0..2000_u64 {
+            let _ = programs.note_answer(Ino(1_000_000 + number), 0);
+        }
+        let other = Ino(5_000_000);
+        assert_eq!(programs.begin(other, 1, 100), Err(Errno::ESTALE), "its mode is looked up again");
+        assert_eq!(programs.begin(other, 1, 100), Ok(()));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::set_id::SET_ID;
 use crate::threads::{Doing, doing};
 
 /// A thread that was woken by an answer has had a processor by then.
-const INSTALLED_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const INSTALLED_WITHIN: Duration = Duration::from_secs(10);
 /// Most notes.
 const NOTES_MAX: usize = 1024;
 

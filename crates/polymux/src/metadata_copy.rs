@@ -342,13 +342,23 @@ fn refuse_older_than_tiers(
     match FileSystem::mount(parts, mount_options) {
         // What its records are like is found out later.
         Ok(_) | Err(VolumeError::FileSystem(_)) => Ok(()),
-        Err(error) => bail!(
-            "volume `{}`: {error}; nothing was started from the second copy on tier `{}`. To go on with what the store has, \
-             remove {}",
-            config.name,
-            config.tiers[tier].name,
-            copy.display()
-        ),
+        Err(error) => {
+            let is_older = matches!(error, VolumeError::StaleMetadata { .. });
+            let way_out = match state_of(config) {
+                Ok(StoreState::Behind(_)) if is_older => {
+                    format!(". To go on with what the store has, remove {}", copy.display())
+                }
+                Ok(StoreState::Gone | StoreState::Damaged(_)) if is_older => {
+                    format!(". `polymux rebuild {}` makes a new store out of the objects", config.name)
+                }
+                _ => String::new(),
+            };
+            bail!(
+                "volume `{}`: {error}; nothing was started from the second copy on tier `{}`{way_out}",
+                config.name,
+                config.tiers[tier].name
+            )
+        }
     }
 }
 

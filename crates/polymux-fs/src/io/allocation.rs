@@ -56,6 +56,9 @@ impl Core {
         let ask = |entry: &ObjectEntry| {
             let is_durable = self.has_durable_length(file, entry);
             let stat = self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(entry)))?;
+            // Asked again: a write that is under way makes the object longer after the first answer, and unsynced before that.
+            let stays_durable = is_durable == Durable::Yes && self.has_durable_length(file, entry) == Durable::Yes;
+            let is_durable = if stays_durable { Durable::Yes } else { Durable::No };
             crate::error::Result::Ok(answer_of(file, entry, &stat, is_durable))
         };
         objects.iter().filter_map(|entry| ask(entry).ok()).collect()
@@ -239,12 +242,13 @@ fn is_to_be_learned(inode: &Inode) -> bool {
 
 /// What an object's state comes to. Of one that became shorter by itself that is noted.
 pub(super) fn answer_of(file: &FileState, entry: &ObjectEntry, stat: &ObjectStat, durable: Durable) -> Answer {
-    if let Some(slot) = file.layout.read().slot_of(entry.tier) {
-        // Read after the object was asked: whoever cuts it forgets its length first.
-        let known = file.layout.read().object(slot);
-        if known.object == entry.object && stat.size < known.known_length {
-            file.allocation.note_short();
-        }
+    // Read after the object was asked: whoever cuts it forgets its length first.
+    let known = {
+        let layout = file.layout.read();
+        layout.slot_of(entry.tier).map(|slot| layout.object(slot))
+    };
+    if known.is_some_and(|known| known.object == entry.object && stat.size < known.known_length) {
+        file.allocation.note_short();
     }
     let length = if durable == Durable::Yes { stat.size } else { 0 };
     Answer { entry: *entry, blocks: blocks_of(stat.allocated), length }

@@ -105,6 +105,18 @@ pub(crate) struct Round {
     pub(crate) refused: Option<Error>,
 }
 
+/// Ends a round when it is dropped, after a panic too: those who wait for what it took would wait for ever.
+struct EndOfRound<'a> {
+    queue: &'a DisownedQueue,
+    tier: TierId,
+}
+
+impl Drop for EndOfRound<'_> {
+    fn drop(&mut self) {
+        self.queue.end_round(self.tier);
+    }
+}
+
 /// The record that gives up an object as a whole. Its first byte is none, so that its key is never that of a range.
 pub(crate) fn disown_object(entry: &ObjectEntry) -> DisownedRecord {
     DisownedRecord {
@@ -155,6 +167,7 @@ impl Core {
         let _round = round.lock();
         let records = self.disowned.take(|record| record.tier == tier && wanted(record));
         let Some(last) = records.iter().map(|(_, sequence)| *sequence).max() else { return Ok(Round::default()) };
+        let ends = EndOfRound { queue: &self.disowned, tier };
         let durable = if is_planted(PlantedFault::PunchBeforeCommit) {
             Ok(())
         } else if is_planted(PlantedFault::FreedBeforeCopy) {
@@ -166,7 +179,7 @@ impl Core {
         if result.is_err() {
             self.put_back(&records);
         }
-        self.disowned.end_round(tier);
+        drop(ends);
         let round = result?;
         Counters::add(&self.counters.disowned_freed, round.freed);
         Ok(round)

@@ -5,7 +5,8 @@
 //!   the store lost some of it. The header of the log says where the last openings began (`log/openings.rs`).
 //! * Where an opening is not on record there, the log decides, as far as it goes back: the last bytes of the copy are those of
 //!   the store at the same position, or the store went on without them.
-//! * A copy of which neither can be told may be ahead, and is treated as one that is.
+//! * A copy of which neither can be told may be ahead, and is treated as one that is: one that was away for more openings than are on
+//!   record (or for one of a program that recorded none), and whose log was written into tables when it was finished.
 
 use std::path::Path;
 
@@ -114,15 +115,15 @@ fn by_log(slot: &Slot, ring: &dyn LogMedium, log: &Log) -> Result<Knowledge, Sto
     })
 }
 
-/// Whether the last bytes of a copy's log are those of the store; `None` where the store's log does not go back that far, or
-/// there are none.
+/// Whether the last bytes of a copy's log are those of the store; `None` where the store's log does not go back that far, or they
+/// differ where the copy need not have them: what its tables know, before `checkpoint`, was not always shipped.
 pub(super) fn ends_alike(
     ring: &dyn LogMedium,
     checkpoint: u64,
     arrived: u64,
     log: &Log,
 ) -> Result<Option<bool>, StoreError> {
-    let from = arrived.saturating_sub(COMPARED_LENGTH).max(checkpoint);
+    let from = arrived.saturating_sub(COMPARED_LENGTH);
     if from >= arrived {
         return Ok(None);
     }
@@ -131,8 +132,20 @@ pub(super) fn ends_alike(
     let mut here = vec![0; length(arrived.next_multiple_of(BLOCK) - start)];
     let mut there = here.clone();
     read_ring(ring, log.ring_length(), start, &mut here)?;
-    let range = length(from - start)..length(arrived - start);
-    Ok(log.read_back(start, &mut there)?.then(|| here[range.clone()] == there[range]))
+    if !log.read_back(start, &mut there)? {
+        return Ok(None);
+    }
+    let are_alike = |from: u64| {
+        let range = length(from - start)..length(arrived - start);
+        here[range.clone()] == there[range]
+    };
+    let needed = from.max(checkpoint);
+    Ok(match (are_alike(from), needed < arrived && !are_alike(needed)) {
+        (true, _) => Some(true),
+        (false, true) => Some(false),
+        // A copy that has all that it needs and nothing else to compare.
+        (false, false) => (needed < arrived).then_some(true),
+    })
 }
 
 /// Reads blocks of a ring.
