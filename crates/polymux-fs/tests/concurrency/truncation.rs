@@ -60,3 +60,33 @@ fn a_file_that_shrinks_and_grows_never_shows_foreign_bytes() {
         assert_eq!(content.len() as u64, size);
     });
 }
+
+/// Whoever asks objects what they take looks at the layout, beside those who change it: neither waits for the other for ever.
+#[test]
+fn a_file_is_asked_for_its_attributes_while_it_is_cut_and_grows() {
+    with_watchdog(|| {
+        let volume = PosixVolume::new(&[None, None]);
+        let (ino, handle) = create(volume.fs(), "f");
+        let (fs, until) = (volume.fs(), Until::after(test_length() / 3));
+        let root = Caller::root;
+        std::thread::scope(|scope| {
+            for thread in 0..4_u64 {
+                let until = &until;
+                scope.spawn(move || {
+                    let mut random = Random::new(thread + 1);
+                    while until.goes_on() {
+                        if thread < 2 {
+                            let size = 8192 + random.below(64 << 10);
+                            let change = SetAttributes { size: Some(size), ..SetAttributes::default() };
+                            fs.set_attributes(&root(), ino, &change).expect("cut");
+                            fs.write(&root(), handle, random.below(size), &[7; 5000], WriteOrigin::Call)
+                                .expect("written");
+                        } else {
+                            fs.attributes(&root(), ino).expect("known");
+                        }
+                    }
+                });
+            }
+        });
+    });
+}
