@@ -106,13 +106,20 @@ impl Core {
     /// Carries out what is disowned on an object before its ranges are used again: later it would free what is written
     /// there now. The removal of the records becomes an unflushed record of the inode.
     pub(crate) fn reclaim_object(&self, inode: &Inode, entry: &ObjectEntry) -> Result<()> {
+        self.reclaim_object_from(inode, entry, 0)
+    }
+
+    /// As [`Core::reclaim_object`] for use of the object from a position on: what a tier refuses to free before that may stay. A full
+    /// XFS does not punch holes, because it needs blocks for that, but cuts.
+    pub(crate) fn reclaim_object_from(&self, inode: &Inode, entry: &ObjectEntry, position: u64) -> Result<()> {
         // Asked first, because a round that frees something else there may be waiting for another tier. Asked again, because a mover
         // may commit meanwhile, which disowns another range of the object.
-        while self.disowned.holds(entry.tier, entry.object) {
+        let is_held = || self.disowned.holds_from(entry.tier, entry.object, position);
+        while is_held() {
             self.check_writable()?;
             let round = self.free_disowned_of(entry.tier, entry.object)?;
             inode.note_sequence(self.metadata.committed());
-            if let Some(error) = round.refused {
+            if let Some(error) = round.refused.filter(|_| is_held()) {
                 // The range must not be used under a record that would free it later.
                 return Err(error);
             }

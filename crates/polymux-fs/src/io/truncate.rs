@@ -159,7 +159,7 @@ impl Core {
     fn cut_several(&self, inode: &Inode, file: &FileState, size: u64) -> Result<()> {
         let objects = file.layout.read().objects.clone();
         for entry in &objects {
-            self.reclaim_object(inode, entry)?;
+            self.reclaim_object_from(inode, entry, size)?;
         }
         let disowned: Vec<DisownedRecord> = objects
             .iter()
@@ -199,7 +199,7 @@ impl Core {
         self.disowned.add(&disowned, inode.last_sequence());
         // Carried out at once: the file may grow over these bytes in the next moment.
         for entry in &objects {
-            self.reclaim_object(inode, entry)?;
+            self.reclaim_object_from(inode, entry, size)?;
         }
         Ok(())
     }

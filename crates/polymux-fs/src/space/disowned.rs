@@ -58,6 +58,17 @@ impl DisownedQueue {
             || self.carried.lock().contains(&(tier, object))
     }
 
+    /// Whether bytes of an object from `position` on are still to be freed, or any of it is being freed.
+    pub(crate) fn holds_from(&self, tier: TierId, object: ObjectId, position: u64) -> bool {
+        let pending = self.pending.lock();
+        let concerns = |record: &DisownedRecord| match record.kind {
+            DisownedKind::Range { end } => end > position,
+            DisownedKind::Tail | DisownedKind::Object => true,
+        };
+        let of_object = pending.range((tier, object, 0)..=(tier, object, u64::MAX));
+        of_object.map(|(_, (record, _))| record).any(concerns) || self.carried.lock().contains(&(tier, object))
+    }
+
     /// Whether anything on a tier is still to be freed.
     pub(crate) fn names(&self, tier: TierId) -> bool {
         self.pending.lock().range((tier, ObjectId(0), 0)..).next().is_some_and(|((of, ..), _)| *of == tier)

@@ -20,18 +20,6 @@ pub(super) const STAT_UNIT: u64 = 512;
 /// In the place of what an open object takes: it was removed, and nothing is counted for it any more.
 pub(super) const REMOVED: u64 = u64::MAX;
 
-/// Most bytes of a file system that no data may take.
-const KEPT_TO_FREE_MAX: u64 = 1 << 20;
-/// The same as a part of the file system.
-const KEPT_TO_FREE_DIVISOR: u64 = 256;
-
-/// Bytes of a file system that data leaves alone: to give blocks back it may need some first. XFS refuses to punch a hole with `ENOSPC`
-/// otherwise (`xfs_free_file_space` reserves blocks for the extents that it divides), and a file whose move found no room could not be
-/// cut any more.
-pub(super) fn kept_to_free(total: u64) -> u64 {
-    KEPT_TO_FREE_MAX.min(total / KEPT_TO_FREE_DIVISOR / BLOCK_SIZE * BLOCK_SIZE)
-}
-
 pub(super) fn allocated_of(stat: &rustix::fs::Stat) -> u64 {
     u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(STAT_UNIT)
 }

@@ -304,7 +304,6 @@ impl Tier for PosixTier {
     fn space(&self) -> Result<Space, TierError> {
         let stat = rustix::fs::fstatvfs(&self.objects).map_err(io_error("asking for free room"))?;
         let (total, free) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
-        let free_for_data = free.saturating_sub(super::capacity::kept_to_free(total));
         let root_reserve = match self.capabilities().file_system.as_str() {
             "ext4" if rustix::process::geteuid().is_root() => {
                 ext4_root_reserve(total, stat.f_bfree * stat.f_frsize, free)
@@ -315,7 +314,7 @@ impl Tier for PosixTier {
         Ok(match (self.options.capacity, self.bytes_used()) {
             (Some(capacity), Some(used)) => Space {
                 total: capacity.0.min(total),
-                free: capacity.0.saturating_sub(used).min(free_for_data),
+                free: capacity.0.saturating_sub(used).min(free),
                 used,
                 objects_free,
                 file_system_total: total,
@@ -324,7 +323,7 @@ impl Tier for PosixTier {
             },
             _ => Space {
                 total,
-                free: free_for_data,
+                free,
                 used: total.saturating_sub(stat.f_bfree * stat.f_frsize),
                 objects_free,
                 file_system_total: total,
