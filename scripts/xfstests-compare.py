@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Compares the results of xfstests with what is expected of them; ends with 1 where anything is unexpected.
 
-usage: xfstests-compare.py EXPECTED RESULTS
+usage: xfstests-compare.py EXPECTED RESULTS [whole]
 
 EXPECTED has one line for each expectation: `fails TEST REASON`, `varies TEST REASON` (it depends on the machine or on chance),
 `never TEST REASON` (it is left out of the run), or `notrun "PATTERN" REASON`: a test that says of itself that it does not apply has to
-match one of these regular expressions. RESULTS is the directory that xfstests writes to.
+match one of these regular expressions. RESULTS is the directory that xfstests writes to. With `whole` each test that is expected to fail
+has to be among those that were run: a run that ended early is none that went as expected.
 """
 import pathlib
 import re
@@ -72,6 +73,8 @@ def main():
         for test, why in skipped.items()
         if not any(pattern.search(why) for pattern in patterns)
     ]
+    if "whole" in sys.argv[3:]:
+        unexpected += [f"{test} was not run, and is expected to fail" for test in fails if test not in ran]
     print(f"{len(passed)} passed, {len(failed)} failed, {len(skipped)} do not apply")
     if unexpected:
         print("UNEXPECTED:", *unexpected, sep="\n  ")

@@ -75,7 +75,8 @@ mount -t fuse.polymux vol_one "$work/vol_one"
 # Tests that must not be run come with their reason, as everything else in the list.
 awk '$1 == "never" { print $2 }' "$here/xfstests-expected.txt" > "$work/never"
 arguments=("$@")
-[ ${#arguments[@]} -gt 0 ] || arguments=(-g quick)
+whole=
+[ ${#arguments[@]} -gt 0 ] || { arguments=(-g quick); whole=whole; }
 cd "$suite"
 ./check -E "$work/never" "${arguments[@]}" 2>&1 | tee "$work/output" || true
-python3 "$here/xfstests-compare.py" "$here/xfstests-expected.txt" "$work/results"
+python3 "$here/xfstests-compare.py" "$here/xfstests-expected.txt" "$work/results" $whole
