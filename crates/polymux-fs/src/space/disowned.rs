@@ -52,10 +52,7 @@ impl DisownedQueue {
 
     /// Whether bytes of an object are still to be freed, or are being freed.
     pub(crate) fn holds(&self, tier: TierId, object: ObjectId) -> bool {
-        let first = (tier, object, 0);
-        let pending = self.pending.lock();
-        pending.range(first..=(tier, object, u64::MAX)).next().is_some()
-            || self.carried.lock().contains(&(tier, object))
+        self.holds_from(tier, object, 0)
     }
 
     /// Whether bytes of an object from `position` on are still to be freed, or any of it is being freed.

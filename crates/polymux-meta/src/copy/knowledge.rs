@@ -140,12 +140,7 @@ pub(super) fn ends_alike(
         here[range.clone()] == there[range]
     };
     let needed = from.max(checkpoint);
-    Ok(match (are_alike(from), needed < arrived && !are_alike(needed)) {
-        (true, _) => Some(true),
-        (false, true) => Some(false),
-        // A copy that has all that it needs and nothing else to compare.
-        (false, false) => (needed < arrived).then_some(true),
-    })
+    Ok(if needed < arrived { Some(are_alike(needed)) } else { are_alike(from).then_some(true) })
 }
 
 /// Reads blocks of a ring.
