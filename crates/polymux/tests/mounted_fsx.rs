@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mounted::environment::have_loop_devices;
-use mounted::native::{FileSystemKind, NativeMount};
+use mounted::native::{FileSystemKind, NativeMount, text};
 use mounted::tool::tool;
 use mounted::{Plan, TestVolume, is_heavy, one_at_a_time, run_within, skip, skip_where_io_is_named};
 use serde_json::Value;
@@ -40,24 +40,48 @@ copy_file_range = 3
 
 const SEEDS: [u64; 4] = [1, 2, 3, 4];
 
-/// Asks now and then where the file is, until told to stop; whether it was ever on two tiers.
+/// Looks whether a file lies on two tiers, every half second.
 fn watch_for_split(volume: &TestVolume, file: &Path, stop: &AtomicBool) -> bool {
     let mut was_split = false;
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(500));
         if file.exists() {
-            was_split |= volume.bytes_per_tier(file).values().filter(|bytes| **bytes > 0).count() >= 2;
+            was_split |= volume.is_split(file);
         }
     }
     was_split
 }
 
-/// The same while the fast tier, too small for the file, is kept below its mark by movers, which stop for every cut.
+/// Has the first half of a file moved to the slow tier and back without end.
+fn move_back_and_forth(volume: &TestVolume, file: &Path, stop: &AtomicBool) -> bool {
+    let mut was_split = false;
+    for tier in ["slow", "fast"].into_iter().cycle() {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let moved = volume.polymux(["migrate", text(file), "--to", tier, "--range", "0-2MiB", "--wait", "--json"]);
+        // A cut that comes meanwhile stops a move, which is then not done.
+        assert!(!moved.stdout.is_empty(), "{}", moved.text());
+        was_split |= volume.is_split(file);
+    }
+    was_split
+}
+
+/// The state of the volume, as `status --json` tells.
+fn status(volume: &TestVolume) -> Value {
+    let told: Value = serde_json::from_str(&volume.polymux(["status", "--json", &volume.name]).stdout).unwrap();
+    told.get(0).cloned().unwrap_or(told)
+}
+
+/// Half of the file is moved to the slow tier and back for as long as fsx works on it. The moves are asked for, because what a
+/// policy moves by itself depends on how fast the machine is.
 #[test]
 fn fsx_finds_no_difference_while_movers_take_the_file_along() {
     let _turn = one_at_a_time();
-    let Some(volume) = TestVolume::start(&Plan::anywhere().with_fast_capacity("2 MiB")) else { return };
-    exercise(&volume, if is_heavy() { 100_000 } else { 15_000 }, &[1]);
+    let Some(volume) = TestVolume::start(&Plan::anywhere().with_fast_capacity("16 MiB")) else { return };
+    exercise(&volume, if is_heavy() { 100_000 } else { 15_000 }, &[1], move_back_and_forth);
+    let committed = status(&volume)["counters"]["moves_committed"].as_u64().expect("it is counted");
+    assert!(committed >= 3, "the file was to be moved all the time, and {committed} moves came to their end");
 }
 
 /// 200,000 operations over four seeds; 200,000 with each where `POLYMUX_HEAVY=1`.
@@ -66,10 +90,10 @@ fn fsx_finds_no_difference_on_a_split_file() {
     let _turn = one_at_a_time();
     let operations = if is_heavy() { 200_000 } else { 50_000 };
     let Some(volume) = TestVolume::start_without_movers(&Plan::anywhere().with_fast_capacity("2 MiB")) else { return };
-    exercise(&volume, operations, &SEEDS);
+    exercise(&volume, operations, &SEEDS, watch_for_split);
 }
 
-/// The same on a file that the kernel reads, writes and maps without the daemon as soon as fsx opens it for the second time.
+/// fsx works on a file that the kernel reads, writes and maps without the daemon as soon as fsx opens it for the second time.
 #[test]
 fn fsx_finds_no_difference_on_a_file_that_is_passed_through() {
     let _turn = one_at_a_time();
@@ -87,11 +111,7 @@ fn fsx_finds_no_difference_on_a_file_that_is_passed_through() {
     let mut volume = TestVolume::on_tiers(vec![("only".to_owned(), tier)]);
     volume.format(None);
     volume.mount();
-    let status = || -> Value {
-        let told: Value = serde_json::from_str(&volume.polymux(["status", "--json", &volume.name]).stdout).unwrap();
-        told.get(0).cloned().unwrap_or(told)
-    };
-    let passthrough = status()["passthrough"].as_str().expect("words").to_owned();
+    let passthrough = status(&volume)["passthrough"].as_str().expect("words").to_owned();
     if !passthrough.starts_with("on") {
         return skip(&format!("passthrough is {passthrough}"));
     }
@@ -103,22 +123,25 @@ fn fsx_finds_no_difference_on_a_file_that_is_passed_through() {
         run_fsx(&volume, if is_heavy() { 100_000 } else { 15_000 }, seed);
         drop(kept_open);
     }
-    let opens = status()["counters"]["opens_passed_through"].as_u64().expect("it is counted");
+    let opens = status(&volume)["counters"]["opens_passed_through"].as_u64().expect("it is counted");
     assert!(opens > 100, "fsx opens its files again and again, and the kernel used them itself {opens} times");
 }
 
+/// What goes on beside fsx until it is told to stop; whether the file lay on two tiers at some moment.
+type Companion = fn(&TestVolume, &Path, &AtomicBool) -> bool;
+
 /// Runs fsx with each of the seeds on a file that is split at some moment.
-fn exercise(volume: &TestVolume, operations: u64, seeds: &[u64]) {
+fn exercise(volume: &TestVolume, operations: u64, seeds: &[u64], companion: Companion) {
     for seed in seeds {
         let file = volume.path().join(format!("fsx-{seed}"));
         // Whoever opens it while it is open goes through the daemon as well; passed through, it would not be split any more.
         let kept_open = File::create_new(&file).unwrap();
         let stop = AtomicBool::new(false);
         let was_split = std::thread::scope(|scope| {
-            let watcher = scope.spawn(|| watch_for_split(volume, &file, &stop));
+            let beside = scope.spawn(|| companion(volume, &file, &stop));
             run_fsx(volume, operations, *seed);
             stop.store(true, Ordering::Relaxed);
-            watcher.join().expect("the watcher ends")
+            beside.join().expect("what goes on beside it ends")
         });
         assert!(was_split, "seed {seed}: the file was never on both tiers");
         drop(kept_open);

@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn what_is_to_be_mounted_is_read_from_fstab() {
         let text =
-            b"# a comment\n\n media\t/media\\040of\tall  polymux  nofail,noatime 0 0\n/dev/sda1 / ext4\nbroken\n";
+            b"# a comment\n\n media\t/media\\040of\\040all\tpolymux  nofail,noatime 0 0\n/dev/sda1 / ext4\nbroken\n";
         let table = MountTable::parse_intended(text);
         let found: Vec<_> = table.mounts().map(|mount| (mount.source.as_str(), mount.file_system.as_str())).collect();
         assert_eq!(found, [("media", "polymux"), ("/dev/sda1", "ext4")]);
