@@ -171,6 +171,12 @@ bench-spread:
 	$(CARGO) build --release --locked -p polymux -p polymux-bench
 	$(BENCH) spread $(BENCH_OPTIONS)
 
+# A hot set on an SSD and a disk, beside native file systems and mergerfs; as root, about ten minutes.
+.PHONY: bench-tiering
+bench-tiering: dependencies-bench
+	$(CARGO) build --release --locked -p polymux -p polymux-bench
+	$(BENCH) tiering $(BENCH_OPTIONS)
+
 # Ten million files; takes some minutes and about 10 GiB.
 bench-large:
 	$(BENCH) large --directory "$(DIRECTORY)" $(BENCH_OPTIONS)

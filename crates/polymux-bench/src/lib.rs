@@ -38,4 +38,5 @@ pub mod store;
 pub mod store_workload;
 pub mod suite;
 pub mod throttled;
+pub mod tiering;
 pub mod volume;

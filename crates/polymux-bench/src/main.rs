@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use polymux_bench::{append, death, flush, large, meta, moves, region, spread, store, suite};
+use polymux_bench::{append, death, flush, large, meta, moves, region, spread, store, suite, tiering};
 
 /// The allocator of the daemon too.
 #[global_allocator]
@@ -40,6 +40,8 @@ enum Command {
     Region(region::RegionArguments),
     /// Files on all devices at once, through a plain mount, against the sum of the devices; as root.
     Spread(spread::SpreadArguments),
+    /// Data that is hot in a part, on an SSD and a disk, against native file systems and mergerfs; as root.
+    Tiering(tiering::TieringArguments),
     /// How fast files change their tier, in every direction between three throttled devices.
     Move(moves::rates::MoveArguments),
     /// What a move costs an application that uses half of a throttled device.
@@ -66,6 +68,7 @@ fn main() -> Result<()> {
         Command::Large(arguments) => large::run(&arguments),
         Command::Region(arguments) => region::run(&arguments),
         Command::Spread(arguments) => spread::run(&arguments),
+        Command::Tiering(arguments) => tiering::run(&arguments),
         Command::Move(arguments) => moves::rates::run(&arguments),
         Command::MoveInterference(arguments) => moves::interference::run(&arguments),
         Command::MoveLatency(arguments) => moves::latency::run(&arguments),

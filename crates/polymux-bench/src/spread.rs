@@ -24,7 +24,7 @@ mod small;
 mod stamped;
 mod stand;
 mod streams;
-mod volume;
+pub(crate) mod volume;
 
 use std::path::PathBuf;
 

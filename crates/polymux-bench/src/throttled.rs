@@ -263,6 +263,20 @@ impl Devices {
     /// # Errors
     /// As [`Devices::make`].
     pub fn make_with(profiles: &[(Profile, Slowness)], bytes: u64) -> Result<Self> {
+        Self::make_each(&profiles.iter().map(|(profile, slowness)| (*profile, *slowness, bytes)).collect::<Vec<_>>())
+    }
+
+    /// As [`Devices::make`], each of a size of its own.
+    ///
+    /// # Errors
+    /// As [`Devices::make`].
+    pub fn make_sized(profiles: &[(Profile, u64)]) -> Result<Self> {
+        Self::make_each(
+            &profiles.iter().map(|(profile, bytes)| (*profile, Slowness::Throttle, *bytes)).collect::<Vec<_>>(),
+        )
+    }
+
+    fn make_each(profiles: &[(Profile, Slowness, u64)]) -> Result<Self> {
         for path in left_behind() {
             eprintln!(
                 "warning: {} is left of a run that was killed: unmount what is mounted below it, detach its loop devices \
@@ -286,15 +300,15 @@ impl Devices {
         let state = Arc::new(Mutex::new(state));
         remove_on_signals(&state)?;
         let devices = Self { state };
-        let served: Vec<_> = profiles.iter().filter(|(_, slowness)| *slowness == Slowness::Service).collect();
-        if !served.is_empty() {
+        let served: Vec<_> = profiles.iter().filter(|(_, slowness, _)| *slowness == Slowness::Service).collect();
+        if let Some(bytes) = served.iter().map(|(_, _, bytes)| *bytes).max() {
             let path = directory.join("served");
             fs::create_dir(&path)?;
-            let names: Vec<_> = served.iter().map(|(profile, _)| profile.name).collect();
+            let names: Vec<_> = served.iter().map(|(profile, _, _)| profile.name).collect();
             locked(&devices.state).served = Some(ServedDisks::mount(&path, &directory, &names, bytes)?);
         }
-        for (profile, slowness) in profiles {
-            devices.add(&directory, profile, *slowness, bytes)?;
+        for (profile, slowness, bytes) in profiles {
+            devices.add(&directory, profile, *slowness, *bytes)?;
         }
         Ok(devices)
     }

@@ -55,6 +55,8 @@ counters!(
     writes,
     /// Bytes that writes took.
     bytes_written,
+    /// Bytes that were to move up at once, because that pays back within seconds.
+    bytes_promoted_at_once,
     /// Times that a file went on growing on another tier because its own had no room.
     tail_switches,
     /// Ranges of spread files that were given to another tier than the one before.

@@ -21,6 +21,7 @@
 
 mod clock;
 mod decay;
+mod demand;
 mod entry;
 mod grown;
 mod persist;
@@ -30,6 +31,7 @@ mod streams;
 mod table;
 
 pub(crate) use clock::LogicalClock;
+pub(crate) use demand::{at_least, follow};
 pub(crate) use grown::GrownFiles;
 pub(crate) use read_use::{ReadUse, ReadUses};
 pub(crate) use streams::StreamTable;

@@ -34,7 +34,7 @@ mod write_streams;
 pub(crate) use active_streams::ActiveStreams;
 pub(crate) use allocation::{Answer, Quality};
 pub(crate) use attributes::Common;
-pub(crate) use file::{AwaitedSwitch, FileState, Layout, PassedThrough, reference_of};
+pub(crate) use file::{AwaitedSwitch, FileState, Layout, PagesSeen, PassedThrough, reference_of};
 pub(crate) use handle::{Handle, HandleTable};
 pub(crate) use holders::Holders;
 pub(crate) use inline::InlineChange;

@@ -27,6 +27,7 @@ mod spill;
 mod spread;
 mod sync;
 mod truncate;
+mod unheard_reads;
 mod write;
 mod write_streams;
 

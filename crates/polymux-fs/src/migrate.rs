@@ -23,6 +23,7 @@ mod part;
 mod plan;
 mod planner;
 mod queue;
+mod relief;
 mod requests;
 mod victims;
 

@@ -87,8 +87,10 @@ pub enum Obstacle {
     Busy,
     /// Its tier is missing, fails, is being emptied, is not a local file system, or can lend no further object.
     Tier,
-    /// It is large and not on the fastest tier that it may be on.
+    /// It is not on the fastest tier that it may be on: what is read of it is to be heard, and it may move while it is open.
     MayMove,
+    /// Something has to leave its tier for what is read more, and it is read too little to stay there for certain.
+    MayLeave,
     /// Its tier has too little room or a capacity of its own, or overwrites need room.
     Room,
     /// It grew while it was last open for changes, or nothing is known of that: then it has to be able to go on on another tier.
@@ -119,7 +121,8 @@ impl Obstacle {
             Self::SetId => "it has a set-id bit, which a write takes away",
             Self::Busy => "it is being moved or changed",
             Self::Tier => "its tier is missing, failing, being emptied, remote, or lends nothing more",
-            Self::MayMove => "it is large and not on the fastest tier that it may be on",
+            Self::MayMove => "it is not on the fastest tier that it may be on, and may move there",
+            Self::MayLeave => "its tier makes room for what is read more, and it may have to leave",
             Self::Grows => {
                 "it may grow beyond its tier: it was not only overwritten while it was last open for changes"
             }

@@ -31,15 +31,15 @@ mod windows;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use bandwidth::{Began, Lane, UNKNOWN_BYTES_PER_SECOND};
+pub(crate) use bandwidth::{Began, Lane, LaneWork, UNKNOWN_BYTES_PER_SECOND, is_from_device};
 pub(crate) use budget::WriteBudget;
 pub(crate) use deferral::{Deferrable, Ready, Urgency, Waits};
 pub(crate) use meter::{Direction, Finished, Timing};
 pub(crate) use saturation::Saturation;
-pub(crate) use tier::{MoverLimits, Politeness, TierSchedule};
+pub(crate) use tier::{MoverLimits, MoverPace, Politeness, TierSchedule};
 pub(crate) use windows::{Gate, GateState, TimeWindow, Windows, minute_of_week};
 
 /// A time in whole microseconds; one that does not fit is as long as can be.
-fn microseconds(time: std::time::Duration) -> u64 {
+pub(crate) fn microseconds(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -183,6 +183,8 @@ pub struct MountOptions {
     pub saturation: SaturationSource,
     /// When spread files are laid out for readers.
     pub reader_layout: ReaderLayout,
+    /// Whether ranges that keep a slower device busy move up beside their readers.
+    pub promotion: Promotion,
 }
 
 impl Default for MountOptions {
@@ -206,8 +208,18 @@ impl Default for MountOptions {
             spread_range_bytes: 2 << 20,
             saturation: SaturationSource::Measured,
             reader_layout: ReaderLayout::WhenWritten,
+            promotion: Promotion::Polite,
         }
     }
+}
+
+/// How soon ranges that keep a slower device busy move up, under the policies `hot-cold` and `adaptive` (docs/design/0033).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promotion {
+    /// When programs leave the devices time for it.
+    Polite,
+    /// At once, beside programs, where that pays back in device time within seconds.
+    Prompt,
 }
 
 /// How it is found out that writers saturate a tier.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use common::{PosixVolume, close, create, errno, pattern, read_at, read_only, read_write, write_all};
 use polymux_fs::{
     AllocateKind, BackingId, BootId, Caller, FileSystem, HandleId, IoMode, JobState, MountOptions, PagesKept,
-    PassthroughPort, PassthroughUse, SetAttributes, SetIdBits, SetTime, SyncKind, WaitsFor, WriteOrigin,
+    PassthroughPort, PassthroughUse, Promotion, SetAttributes, SetIdBits, SetTime, SyncKind, WaitsFor, WriteOrigin,
 };
 use polymux_types::{Errno, Ino, Timestamp};
 
@@ -346,6 +346,21 @@ fn a_large_file_on_a_slow_tier_stays_movable_and_a_small_one_is_passed_through()
     assert_eq!(tested.fs().locate(ino).expect("located").home.as_deref(), Some("slow"));
     assert_eq!(tested.open(ino, read_only()).1, IoMode::Cached);
     assert_eq!(tested.open(small, read_only()).1, IoMode::Passthrough);
+}
+
+#[test]
+fn with_prompt_promotion_what_is_on_a_slower_tier_is_heard() {
+    let mut tested = tested(&[None, None]);
+    tested.volume.remount(MountOptions { promotion: Promotion::Prompt, ..MountOptions::default() });
+    tested.fs().set_passthrough_port(Arc::clone(&tested.kernel) as _).expect("recorded");
+    let (slow, fast) = (tested.file("slow", &pattern(1, 100_000)), tested.file("fast", &pattern(2, 100_000)));
+    tested.fs().migrate(slow, "slow", None).expect("accepted");
+    for _ in 0..1000 {
+        tested.fs().step();
+        tested.fs().move_step();
+    }
+    assert_eq!(tested.open(slow, read_only()).1, IoMode::Cached);
+    assert_eq!(tested.open(fast, read_only()).1, IoMode::Passthrough);
 }
 
 #[test]

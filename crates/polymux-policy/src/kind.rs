@@ -123,6 +123,12 @@ impl PolicyKind {
         self == Self::Spread
     }
 
+    /// Whether ranges that keep a slower device busy move up as soon as that pays back ([`crate::pay_back_seconds`]).
+    #[must_use]
+    pub fn relieves(self) -> bool {
+        matches!(self, Self::HotCold | Self::Adaptive)
+    }
+
     /// How threads are mapped to tiers, where they are.
     #[must_use]
     pub fn thread_rule(self) -> Option<ThreadRule> {

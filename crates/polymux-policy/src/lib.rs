@@ -9,6 +9,7 @@
 //!                └─► growth ──► whether a file that grows goes to several tiers
 //! RangeFacts     ──► decide ──► where a range should be because of its use: rules first, then promotion
 //!                └─► evict  ──► how soon a range leaves a tier that is above its high mark, and to where
+//! Demand         ──► saved_ns_per_second, move_ns ──► whether a move pays back, and when
 //! ReadPart       ──► balance_reads ──► what of a spread file moves up, so that its readers wait for no single tier
 //! FileFacts      ──► RuleSet::first_match ──► which policy and which tiers hold for a file
 //! ```
@@ -20,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+mod benefit;
 mod decision;
 mod eviction;
 mod facts;
@@ -34,6 +36,7 @@ mod threads;
 mod tier_fill;
 mod why;
 
+pub use benefit::{Demand, ReadSpeed, move_ns, pay_back_seconds, saved_ns_per_second};
 pub use decision::{Action, Decision, Eviction};
 pub use facts::{HEAT_ONE, NEVER, RangeFacts};
 pub use kind::{PolicyKind, UnknownPolicy, decide, evict, growth, place};

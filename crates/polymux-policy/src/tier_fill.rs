@@ -80,11 +80,15 @@ impl TierFill {
         }
     }
 
-    pub(crate) fn takes_new_data(&self) -> bool {
+    /// Whether data may come to it.
+    #[must_use]
+    pub fn takes_new_data(&self) -> bool {
         self.flags & Self::TAKES_NEW_DATA != 0 && self.flags & Self::DRAINING == 0
     }
 
-    pub(crate) fn holds_partial_files(&self) -> bool {
+    /// Whether it can hold parts of files.
+    #[must_use]
+    pub fn holds_partial_files(&self) -> bool {
         self.flags & Self::HOLDS_PARTIAL_FILES != 0
     }
 
@@ -101,7 +105,8 @@ impl TierFill {
     }
 
     /// Whether `bytes` more fit and leave no more than `mark` bytes used.
-    pub(crate) fn fits_below(&self, bytes: u64, mark: u64) -> bool {
+    #[must_use]
+    pub fn fits_below(&self, bytes: u64, mark: u64) -> bool {
         bytes <= self.headroom && self.used.checked_add(bytes).is_some_and(|used| used <= mark)
     }
 }
@@ -156,7 +161,9 @@ impl TierTable {
         }
     }
 
-    pub(crate) fn position(&self, tier: u16) -> Option<usize> {
+    /// Place of a tier among those that are offered, the best first.
+    #[must_use]
+    pub fn position(&self, tier: u16) -> Option<usize> {
         self.offered().iter().position(|offered| offered.tier == tier)
     }
 }

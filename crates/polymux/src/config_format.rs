@@ -13,7 +13,7 @@ mod schedule;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
-use polymux_fs::{PageCache, PassthroughUse, ReaderLayout};
+use polymux_fs::{PageCache, PassthroughUse, Promotion, ReaderLayout};
 use polymux_fuse::ExtendedAttributes;
 use polymux_types::{ByteSize, Percent};
 use serde::{Deserialize, Serialize};
@@ -119,6 +119,9 @@ pub struct OptionsEntry {
     /// When files of the policy `spread` are laid out for those who read them; default: `when-written`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reader_layout: Option<ReaderLayoutEntry>,
+    /// How soon what keeps a slower device busy moves up; default: `polite`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promotion: Option<PromotionEntry>,
     /// Threads that move blocks between tiers, 0 to 16; with 0 nothing is moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub movers: Option<Movers>,
@@ -257,6 +260,25 @@ impl From<PassthroughEntry> for PassthroughUse {
             PassthroughEntry::Auto => Self::Auto,
             PassthroughEntry::Read => Self::Read,
             PassthroughEntry::Off => Self::Off,
+        }
+    }
+}
+
+/// How soon what keeps a slower device busy moves up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PromotionEntry {
+    /// When programs leave the devices time for it.
+    Polite,
+    /// At once, where that pays back within seconds.
+    Prompt,
+}
+
+impl From<PromotionEntry> for Promotion {
+    fn from(entry: PromotionEntry) -> Self {
+        match entry {
+            PromotionEntry::Polite => Self::Polite,
+            PromotionEntry::Prompt => Self::Prompt,
         }
     }
 }
@@ -550,6 +572,9 @@ threads = 4
             let entry = parse(Path::new("x"), &text).unwrap().options.reader_layout;
             assert_eq!(entry.map(ReaderLayout::from), Some(layout));
         }
+        let promotion = GOOD.replace("threads = 4", "promotion = \"prompt\"");
+        let entry = parse(Path::new("x"), &promotion).unwrap().options.promotion;
+        assert_eq!(entry.map(Promotion::from), Some(Promotion::Prompt));
         let error = error_of(&GOOD.replace("threads = 4", "reader_layout = \"always\""));
         assert!(error.starts_with("/etc/polymux/media.toml:18: ") && error.contains("when-read"), "{error}");
     }

@@ -4,7 +4,9 @@
 //! mount that silently ignores what it was asked for is worse than none.
 
 use anyhow::{Result, bail};
-use polymux_fs::{Access, AccessTimes, BootId, MissingTiers, MountOptions, PageCache, PassthroughUse, ReaderLayout};
+use polymux_fs::{
+    Access, AccessTimes, BootId, MissingTiers, MountOptions, PageCache, PassthroughUse, Promotion, ReaderLayout,
+};
 use polymux_fuse::{ExtendedAttributes, FuseOptions, MountFlags, Sharing, Transport};
 
 use crate::config::VolumeConfig;
@@ -199,6 +201,7 @@ impl RequestedOptions {
             options.hang_after_ms = seconds.saturating_mul(1000);
         }
         options.reader_layout = config.options.reader_layout.map_or(options.reader_layout, ReaderLayout::from);
+        options.promotion = config.options.promotion.map_or(options.promotion, Promotion::from);
         if let Some(milliseconds) = config.options.deferral_ms_max {
             options.deferral_ms_max = milliseconds.0;
         }

@@ -249,6 +249,9 @@ fn explained_growth(growth: polymux_fs::GrowthExplanation) -> ExplainedGrowth {
 
 fn explained_range(range: polymux_fs::RangeExplanation) -> ExplainedRange {
     let (would_leave_to, would_leave_why) = range.would_leave_to.unzip();
+    let (pays_back_on, pays_back_seconds) = range.pays_back.unzip();
+    // Rates are far below 2^52.
+    let device_reads_per_second = (range.device_reads_per_kilosecond as f64 / 100.0).round() / 10.0;
     ExplainedRange {
         offset: range.offset,
         length: range.length,
@@ -259,6 +262,9 @@ fn explained_range(range: polymux_fs::RangeExplanation) -> ExplainedRange {
         idle_seconds: (range.idle_seconds != u32::MAX).then_some(range.idle_seconds),
         sequential_percent: range.sequential_percent,
         sync_percent: range.sync_percent,
+        device_reads_per_second,
+        pays_back_on,
+        pays_back_seconds,
         moved_seconds_ago: range.moved_seconds_ago,
         wanted_on: range.wanted_on,
         why: range.why,

@@ -6,6 +6,7 @@ use polymux_types::sync::{AtomicU64, Mutex, Ordering};
 use polymux_types::{Ino, limits};
 
 use super::decay::Decay;
+use super::demand::DeviceDemand;
 use super::entry::{Entry, OTHER_NODES};
 use super::persist::Keeping;
 use super::shard::{Eviction, SET_BYTES, Shard, hash};
@@ -37,6 +38,8 @@ pub(crate) struct HeatTable {
     pub(super) half_life_seconds: u32,
     /// Hot nodes in the queues of all shards, so that asking for none costs nothing.
     hot_waiting: AtomicU64,
+    /// What programs make the devices read at present.
+    pub(crate) demand: DeviceDemand,
     /// What the background step is at with the records.
     pub(super) keeping: Mutex<Keeping>,
 }
@@ -61,6 +64,7 @@ impl HeatTable {
             decay: Decay::new(options.half_life_seconds),
             half_life_seconds: options.half_life_seconds,
             hot_waiting: AtomicU64::new(0),
+            demand: DeviceDemand::default(),
             keeping: Mutex::new(Keeping::default()),
         }
     }

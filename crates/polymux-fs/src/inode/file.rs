@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use polymux_meta::Sequence;
 use polymux_tier::{Loan, ObjectRef};
@@ -53,6 +54,23 @@ pub(crate) struct PassedThrough {
     pub(crate) refused: Option<Obstacle>,
     /// Room counted for it on its tier.
     pub(crate) granted_bytes: u64,
+    /// Pages that the kernel had of it when it began to be passed through.
+    pub(crate) pages_before: Option<PagesSeen>,
+}
+
+/// Pages of a file that the kernel had in memory at a moment, node after node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PagesSeen {
+    /// Since mounting.
+    pub(crate) at: Duration,
+    pub(crate) pages: Vec<u32>,
+}
+
+impl PagesSeen {
+    /// Those of a node; none of one that was not looked at.
+    pub(crate) fn pages_of(&self, node: u64) -> u32 {
+        usize::try_from(node).ok().and_then(|node| self.pages.get(node)).copied().unwrap_or(0)
+    }
 }
 
 /// State of a regular file. Lock order: `passed`, `barrier`, `append`, range nodes, record lock, `layout`, `inline`,

@@ -2,15 +2,23 @@
 
 use polymux_types::limits::RANGE_NODE_SIZE;
 
+use super::read::Ahead;
 use crate::core::Core;
 use crate::heat::{AccessKind, Pattern};
 use crate::inode::Inode;
+use crate::volume::Promotion;
 
 impl Core {
-    /// Notes a read of a file on several tiers that are to share its reads.
-    pub(super) fn note_spread_read(&self, inode: &Inode, offset: u64, length: usize) {
-        if let Some(pattern) = self.note_access(inode, AccessKind::Read, offset, length) {
+    /// Notes a read, and what devices served of it.
+    pub(super) fn note_read(&self, inode: &Inode, (offset, length): (u64, usize), from_devices: u64, ahead: Ahead) {
+        let Some(pattern) = self.note_access(inode, AccessKind::Read, offset, length) else { return };
+        if ahead == Ahead::File {
             self.read_uses.note(inode.ino, pattern, length as u64);
+        }
+        // What a stream finds in memory the device brought there ahead of it.
+        let demanded = if pattern == Pattern::Sequential { length as u64 } else { from_devices };
+        if demanded > 0 && self.options.promotion == Promotion::Prompt && !self.is_read_only() {
+            self.heat.demand.note(inode.ino, offset / RANGE_NODE_SIZE, pattern, demanded);
         }
     }
 

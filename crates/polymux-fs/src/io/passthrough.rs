@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use polymux_policy::PassthroughUse;
+use polymux_tier::measure::Direction;
 use polymux_tier::{Guarantee, LoanPurpose, ObjectStat, OverwriteStyle, TierError};
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::sync::MutexGuard;
@@ -25,27 +26,28 @@ use crate::counters::Counters;
 use crate::error::Result;
 use crate::heat::AccessKind;
 use crate::inode::{
-    FileState, Grant, Handle, Inode, IoMode, OpenPurpose, PassedThrough, Standing, check_open, is_append_only,
-    reference_of,
+    FileState, Grant, Handle, Inode, IoMode, OpenPurpose, PagesSeen, PassedThrough, Standing, check_open,
+    is_append_only, reference_of,
 };
 use crate::passthrough::{ClosingHeard, IoDecision, Obstacle, PagesKept};
 use crate::placement::ContextSource;
 use crate::report::{FileIo, PassthroughState};
+use crate::space::TierHandle;
 use crate::store::ObjectEntry;
-use crate::volume::PageCache;
+use crate::volume::{PageCache, Promotion};
 
-/// Largest file that is passed through on another tier than the fastest it may be on: larger ones stay movable while they are
-/// open.
+/// Largest file that is passed through on another tier than the fastest it may be on, where its policy moves nothing up that is read
+/// there: larger ones stay movable while they are open. Where it does, what the slower tier serves has to be heard.
 const SLOW_SIZE_MAX: u64 = 64 << 20;
 /// Room that a file which may be changed directly is expected to take beyond its holes: as much again, within these limits.
 const GROWTH_MIN: u64 = 1 << 20;
 const GROWTH_MAX: u64 = 64 << 20;
+/// Reads of the device in a thousand seconds of each range node of a file that stays on a tier from which others are to leave.
+const READS_THAT_STAY: u64 = 500;
 /// Set-user-id and set-group-id: such a file is changed through the daemon.
 const SET_ID: u32 = 0o6000;
 /// Longest tick of a kernel (`CONFIG_HZ=100`): as much a time of an object may lie behind the clock (`current_time` in the kernel).
 const KERNEL_TICK_MAX: Duration = Duration::from_millis(10);
-/// Range nodes of a file that count as used once when it is closed: nobody heard which were.
-const NODES_WARMED_MAX: u64 = 512;
 
 fn purpose_of(handle: &Handle) -> OpenPurpose {
     if handle.options.write || handle.options.append { OpenPurpose::Change } else { OpenPurpose::Read }
@@ -244,6 +246,10 @@ impl Core {
                 .inspect_err(|_| port.forget(backing))?;
         }
         (passed.backing, passed.loan) = (Some(backing), Some(loan));
+        if self.options.promotion == Promotion::Prompt {
+            passed.pages_before = self.look_at_pages(file);
+            self.heat.demand.hold(inode.ino);
+        }
         file.is_lent.store(true, Ordering::Release);
         Ok(None)
     }
@@ -288,8 +294,12 @@ impl Core {
         if stat.size != file.size() && !file.is_held.load(Ordering::Acquire) {
             return Ok(Some(Obstacle::Unlogged));
         }
-        if stat.size > SLOW_SIZE_MAX && !self.is_well_placed(inode, &entry) {
+        let may_move = stat.size > SLOW_SIZE_MAX || self.promotes_promptly(self.context_of(inode).policy);
+        if may_move && !self.is_well_placed(inode, &entry) {
             return Ok(Some(Obstacle::MayMove));
+        }
+        if self.may_have_to_leave(inode, file, &handle) {
+            return Ok(Some(Obstacle::MayLeave));
         }
         Ok(None)
     }
@@ -350,11 +360,41 @@ impl Core {
         let mut candidates = tiers.iter().filter(|tier| tier.present().is_some() && !tier.is_draining());
         let preferred =
             context.preferred.iter().find(|id| tiers.iter().any(|tier| tier.id.0 == **id && tier.present().is_some()));
-        let best = match (&context.source, preferred) {
-            (ContextSource::Rule(..) | ContextSource::Pin(_), Some(id)) => Some(TierId(*id)),
-            _ => candidates.find(|tier| may_hold(tier.id)).map(|tier| tier.id),
+        match (&context.source, preferred) {
+            (ContextSource::Rule(..) | ContextSource::Pin(_), Some(id)) => TierId(*id) == entry.tier,
+            _ => candidates.find(|tier| may_hold(tier.id)).is_some_and(|best| {
+                let is_alike = || self.promotes_promptly(context.policy) && self.reads_alike(best.id, entry.tier);
+                best.id == entry.tier || may_hold(entry.tier) && is_alike()
+            }),
+        }
+    }
+
+    /// Whether a file is read too little to stay on its tier for certain, from which something has to leave for what is read more: then it
+    /// has to be able to leave while it is open.
+    fn may_have_to_leave(&self, inode: &Inode, file: &FileState, tier: &TierHandle) -> bool {
+        let context = self.context_of(inode);
+        let may_hold = |id: TierId| 1_u64.checked_shl(u32::from(id.0)).unwrap_or(0) & context.allowed != 0;
+        let tiers = self.tiers.all();
+        let mut slower = tiers.iter().skip_while(|other| other.id != tier.id).skip(1);
+        let may_go = |other: &Arc<TierHandle>| {
+            may_hold(other.id) && other.present().is_some() && !self.reads_alike(tier.id, other.id)
         };
-        best == Some(entry.tier)
+        let is_short_of_room =
+            || self.planner.relief.wanted_room_lately(tier.id, self.clock.elapsed()) || tier.is_above_high_mark();
+        if !self.promotes_promptly(context.policy) || !slower.any(may_go) || !is_short_of_room() {
+            return false;
+        }
+        let nodes = file.size().div_ceil(RANGE_NODE_SIZE).max(1);
+        self.heat.demand.reads_of_file(inode.ino) / nodes < READS_THAT_STAY
+    }
+
+    /// Whether two tiers were measured, and the faster one is read less than half as fast again as the other.
+    pub(crate) fn reads_alike(&self, faster: TierId, other: TierId) -> bool {
+        let rate = |tier| {
+            let handle = self.tiers.by_id(tier).ok()?;
+            handle.look_at_profile(|profile| profile.bytes_per_second(Direction::Read))
+        };
+        rate(faster).zip(rate(other)).is_some_and(|(faster, other)| faster.saturating_mul(2) < other.saturating_mul(3))
     }
 
     /// From now on somebody may change the object directly. Called with the `passed` lock held.
@@ -473,14 +513,15 @@ impl Core {
         if file.is_held.load(Ordering::Acquire) {
             self.holders.note(inode.clone(), loan);
         }
+        let pages_before = passed.pages_before.take();
+        // Under the lock, so that nobody gets it anew meanwhile.
+        self.warm_after_passthrough(inode, file, purpose_of(handle), pages_before.as_ref());
         let granted = std::mem::take(&mut passed.granted_bytes);
         if granted > 0
             && let Some(entry) = file.layout.read().objects.first()
         {
             self.tiers.by_id(entry.tier)?.return_bytes(granted);
         }
-        drop(passed);
-        self.warm_after_passthrough(inode, file, purpose_of(handle));
         seen
     }
 
@@ -525,14 +566,19 @@ impl Core {
         inode.as_ref().and_then(|inode| inode.file()).is_some_and(|file| file.passed.lock().modes.is_open_for_changes())
     }
 
-    /// Nobody heard what was read and written: the file counts as used once, now.
-    fn warm_after_passthrough(&self, inode: &Inode, file: &FileState, purpose: OpenPurpose) {
+    /// What was read and written without a word counts as use, as far as it can be told.
+    fn warm_after_passthrough(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        purpose: OpenPurpose,
+        pages_before: Option<&PagesSeen>,
+    ) {
         if purpose == OpenPurpose::Read {
             self.note_accessed(inode);
         }
         let kind = if purpose == OpenPurpose::Change { AccessKind::Write } else { AccessKind::Read };
-        let length = file.size().min(NODES_WARMED_MAX * RANGE_NODE_SIZE);
-        self.note_access(inode, kind, 0, usize::try_from(length).unwrap_or(usize::MAX));
+        self.note_unheard_use(inode, file, kind, pages_before);
     }
 }
 

@@ -11,9 +11,8 @@ use crate::blockmap::Run;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{ErrorKind, Result};
-use crate::heat::AccessKind;
 use crate::inode::{FileState, Inode, Layout, reference_of};
-use crate::sched::Direction;
+use crate::sched::{Direction, is_from_device, microseconds};
 use crate::store::ObjectEntry;
 
 /// Optimistic attempts before a read holds the mapping.
@@ -56,6 +55,13 @@ impl How {
     pub(crate) fn own() -> Self {
         Self { wait: Wait::Allowed, keeper: Keeper::Tier, ahead: Ahead::Tier }
     }
+}
+
+/// Who had the bytes of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServedBy {
+    Memory,
+    Device,
 }
 
 /// What one attempt reads from.
@@ -144,18 +150,13 @@ impl Core {
             }
             let outcome = self.carry_out_read(&plan, offset, buffer, How { wait, keeper, ahead });
             if file.nodes.map_unchanged_since(block_of(offset)..block_after(plan.end), plan.noted) {
-                if let Ok(count) = &outcome {
+                if let Ok((count, from_devices)) = &outcome {
                     // Whoever must not wait notes the read and asks for nothing.
                     let window = stream.map(|window| if wait == Wait::Never { 0 } else { window });
                     self.read_ahead_of_stream(inode.ino, file, (offset, plan.end - offset), window);
-                    match ahead {
-                        Ahead::File => self.note_spread_read(inode, offset, *count),
-                        Ahead::Tier => {
-                            self.note_access(inode, AccessKind::Read, offset, *count);
-                        }
-                    }
+                    self.note_read(inode, (offset, *count), *from_devices, ahead);
                 }
-                return outcome;
+                return outcome.map(|(count, _)| count);
             }
             Counters::count(&self.counters.read_retries);
             if wait == Wait::Never {
@@ -168,23 +169,31 @@ impl Core {
             return self.read_inline(inode, file, &layout, offset, buffer);
         }
         match plan(inode, file, &layout, offset, buffer.len())? {
-            Some(plan) => self.carry_out_read(&plan, offset, buffer, How { wait, keeper, ahead: Ahead::Tier }),
+            Some(plan) => {
+                let how = How { wait, keeper, ahead: Ahead::Tier };
+                self.carry_out_read(&plan, offset, buffer, how).map(|(count, _)| count)
+            }
             None => Ok(0),
         }
     }
 
-    fn carry_out_read(&self, plan: &Plan, offset: u64, buffer: &mut [u8], how: How) -> Result<usize> {
+    /// Returns how many bytes were read, and how many of these devices served.
+    fn carry_out_read(&self, plan: &Plan, offset: u64, buffer: &mut [u8], how: How) -> Result<(usize, u64)> {
         if how.wait == Wait::Allowed {
             self.begin_later_parts(plan, offset, how.keeper);
         }
-        let mut filled = 0;
+        let (mut filled, mut from_devices) = (0, 0);
         for (run, entry) in &plan.parts {
             let start = offset.max(start_of(run.start));
             let end = plan.end.min(start_of(run.end));
             let length = usize::try_from(end - start).expect("a part of a buffer fits into memory");
             let part = &mut buffer[filled..filled + length];
             match entry {
-                Some(entry) => self.read_part(entry, start, part, how)?,
+                Some(entry) => {
+                    if self.read_part(entry, start, part, how)? == ServedBy::Device {
+                        from_devices += length as u64;
+                    }
+                }
                 None => part.fill(0),
             }
             filled += length;
@@ -192,7 +201,7 @@ impl Core {
         if how.keeper == Keeper::Reader {
             self.drop_behind(plan, offset);
         }
-        Ok(filled)
+        Ok((filled, from_devices))
     }
 
     /// Lets the devices of all parts of a read work at once: what comes behind the first part begins its way into memory before that is
@@ -240,11 +249,11 @@ impl Core {
     }
 
     /// Fills a part from one object; what lies beyond the object's end is a hole of the file, unless the object was longer.
-    pub(crate) fn read_part(&self, entry: &ObjectEntry, offset: u64, part: &mut [u8], how: How) -> Result<()> {
+    pub(crate) fn read_part(&self, entry: &ObjectEntry, offset: u64, part: &mut [u8], how: How) -> Result<ServedBy> {
         let wait = how.wait;
         let handle = self.tiers.by_id(entry.tier)?;
         let object = reference_of(entry);
-        let count = handle.transfer(
+        let (count, took) = handle.timed_transfer(
             Direction::Read,
             |count| *count,
             |tier| match (how.keeper, how.ahead) {
@@ -259,7 +268,8 @@ impl Core {
             self.check_object_end(entry, offset + count as u64, wait)?;
             part[count..].fill(0);
         }
-        Ok(())
+        let is_from_device = is_from_device(microseconds(took), count as u64);
+        Ok(if is_from_device { ServedBy::Device } else { ServedBy::Memory })
     }
 
     /// Whether an object has a hole in a range, so that a write there needs room. Unknown counts as yes.

@@ -41,6 +41,7 @@ use crate::heat::ReadUse;
 use crate::inode::FileState;
 use crate::placement::Context;
 use crate::report::MoveReason;
+use crate::sched::MoverPace;
 use crate::volume::ReaderLayout;
 
 /// How a file lies for its readers, and what of it moves.
@@ -151,7 +152,13 @@ impl Core {
         let (one_in, mut has_moves) = (plan.one_in, false);
         for NodeMoves { from, to, bundle } in plan.moves {
             let bytes = bundle.bytes;
-            let job = self.submit_move_off(ino, bundle.into_ranges(), (from, to), MoveReason::Rebalance, bytes);
+            let job = self.submit_move_off(
+                ino,
+                bundle.into_ranges(),
+                (from, to),
+                (MoveReason::Rebalance, MoverPace::Polite),
+                bytes,
+            );
             if job.is_some() {
                 note_coming(table, to.0, bytes);
                 self.counters.bytes_moved_for_readers.fetch_add(bytes, Ordering::Relaxed);

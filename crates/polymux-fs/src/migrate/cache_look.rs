@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use polymux_policy::{Action, Decision, RangeFacts, decide};
-use polymux_types::TierId;
 use polymux_types::sync::Mutex;
+use polymux_types::{Clock, TierId};
 
 use super::facts::{Piece, blocks_of_node};
 use crate::blockmap::Owner;
@@ -29,16 +29,33 @@ const BURST: Duration = Duration::from_secs(1);
 /// What a look counts for at least, however coarse the clock is.
 const LOOK_MIN: Duration = Duration::from_micros(1);
 
-/// The time that looks at the page cache may take.
+/// The time that looks at the page cache may take, by what they are for.
 #[derive(Debug, Default)]
 pub(crate) struct CacheLooks {
+    /// Before ranges are promoted.
+    pub(crate) of_promotions: LookBudget,
+    /// When files begin and end to be passed through.
+    pub(crate) of_passed_through: LookBudget,
+}
+
+/// The time that looks for one purpose may take.
+#[derive(Debug, Default)]
+pub(crate) struct LookBudget {
     /// When the looks so far are paid for.
     paid_at: Mutex<Duration>,
 }
 
-impl CacheLooks {
+impl LookBudget {
     fn is_due(&self, now: Duration) -> bool {
         *self.paid_at.lock() <= now
+    }
+
+    /// Looks, if the looks so far are paid for.
+    pub(crate) fn look<T>(&self, clock: &dyn Clock, look: impl FnOnce() -> T) -> Option<T> {
+        let began = clock.elapsed();
+        let found = self.is_due(began).then(look)?;
+        self.note(began, clock.elapsed());
+        Some(found)
     }
 
     fn note(&self, began: Duration, ended: Duration) {
@@ -65,11 +82,11 @@ impl Core {
             return decision;
         }
         let began = self.clock.elapsed();
-        if !self.cache_looks.is_due(began) {
+        if !self.cache_looks.of_promotions.is_due(began) {
             return decision;
         }
         let share = self.cached_share(file, node, piece.tier);
-        self.cache_looks.note(began, self.clock.elapsed());
+        self.cache_looks.of_promotions.note(began, self.clock.elapsed());
         Counters::count(&self.counters.page_cache_looks);
         match share {
             Some((held, of)) if held > of / 2 => {
@@ -109,7 +126,7 @@ mod tests {
 
     #[test]
     fn looks_take_a_hundredth_of_the_time_and_a_burst() {
-        let (looks, took) = (CacheLooks::default(), Duration::from_micros(20));
+        let (looks, took) = (LookBudget::default(), Duration::from_micros(20));
         let (mut now, mut spent) = (Duration::from_secs(10), Duration::ZERO);
         let end = Duration::from_secs(20);
         while now < end {

@@ -105,7 +105,7 @@ impl Core {
             if self.is_stopped(part, rule) {
                 return Err(Interrupt::Stopped);
             }
-            let length = (data.end - position).min(self.request_bytes(&from, &to));
+            let length = (data.end - position).min(self.request_bytes(&from, &to, part.pace.get()));
             if let Some(descriptor) = &shared {
                 let copied = self.copy_on_file_system(part, &to, descriptor, position..position + length, rule)?;
                 position += copied;
@@ -185,7 +185,7 @@ impl Core {
         let Some((run, source)) = first else { return };
         let (Ok(from), Ok(to)) = (self.tiers.by_id(source.tier), self.tiers.by_id(part.target.tier)) else { return };
         let start = start_of(run.start);
-        let end = start_of(run.end.min(block_after(size))).min(start + self.request_bytes(&from, &to));
+        let end = start_of(run.end.min(block_after(size))).min(start + self.request_bytes(&from, &to, part.pace.get()));
         self.read_ahead(&from, &source, start..end.max(start));
     }
 

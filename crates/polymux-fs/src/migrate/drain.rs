@@ -22,6 +22,7 @@ use crate::error::Result;
 use crate::inode::{Inode, reference_of};
 use crate::placement::Request;
 use crate::report::{Destination, DrainReport, MoveReason};
+use crate::sched::MoverPace;
 use crate::space::TierHandle;
 use crate::store::{FileRecord, InodeBody, ObjectEntry, TierStanding};
 
@@ -158,7 +159,9 @@ impl Core {
                 drain.bytes_total += bytes;
             }
             let destination = Destination::AwayFrom(tier);
-            submitted |= self.submit_move(*ino, None, destination, MoveReason::Drain, bytes.max(1)).is_some();
+            submitted |= self
+                .submit_move(*ino, None, destination, (MoveReason::Drain, MoverPace::Polite), bytes.max(1))
+                .is_some();
         }
         if is_last {
             let looks_empty = drain.found == 0 && open == 0 && !self.disowned.names(tier);

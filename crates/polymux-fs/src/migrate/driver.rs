@@ -21,7 +21,7 @@ use crate::error::{ErrorKind, Result};
 use crate::file_system::Progress;
 use crate::placement::Request;
 use crate::report::{Destination, JobState, MoveReason, WaitsFor};
-use crate::sched::{GateState, minute_of_week};
+use crate::sched::{GateState, MoverPace, minute_of_week};
 
 /// Failures of one kind in a row before a job is parked.
 const FAILURES_MAX: u32 = 5;
@@ -60,7 +60,13 @@ impl Core {
         Counters::add(&self.counters.moves_parked, parked);
         let Some(batch) = batch else { return Progress::Idle };
         let target = batch.target;
+        let began = self.clock.elapsed();
+        let takes_share = batch.jobs.iter().all(|job| job.pace.get() == MoverPace::TakesShare);
         let ended = self.carry_out_batch(target, batch.jobs);
+        if takes_share {
+            let copied = ended.iter().map(|(job, _)| job.bytes_copied).sum();
+            self.planner.relief.note_shared_batch(target, copied, self.clock.elapsed().saturating_sub(began));
+        }
         self.moves.free_tier(target);
         for (job, outcome) in ended {
             self.moves.note_progress(&job);
@@ -230,7 +236,14 @@ impl Core {
             return Progress::Idle;
         }
         let woken = self.wake_movers();
-        let steps = [Core::drain_step, Core::promote_step, Core::evict_step, Core::walk_step, Core::balance_step];
+        let steps = [
+            Core::drain_step,
+            Core::relief_step,
+            Core::promote_step,
+            Core::evict_step,
+            Core::walk_step,
+            Core::balance_step,
+        ];
         // The movers hear of it as of any other work.
         let mut progress = if woken > 0 { Progress::Worked } else { Progress::Idle };
         for step in steps {
@@ -283,10 +296,10 @@ impl Core {
         ino: Ino,
         ranges: Option<Vec<std::ops::Range<u64>>>,
         destination: Destination,
-        reason: crate::report::MoveReason,
+        (reason, pace): (MoveReason, MoverPace),
         bytes: u64,
     ) -> Option<crate::report::JobId> {
-        let order = Order { ino, scope: scope_of(ranges), destination, leaves: None, reason, bytes };
+        let order = Order { ino, scope: scope_of(ranges), destination, leaves: None, reason, pace, bytes };
         self.moves.submit(order, self.clock.elapsed())
     }
 }
@@ -303,6 +316,7 @@ fn fits(taken: &[Job], job: &Job) -> bool {
     let goes_alone = |job: &Job| job.stops >= STOPS_MAX;
     taken.len() < BATCH_FILES
         && together + bytes(job) <= BATCH_BYTES
+        && taken.first().is_none_or(|first| first.pace.get() == job.pace.get())
         && !taken.iter().any(goes_alone)
         && !goes_alone(job)
 }

@@ -152,6 +152,10 @@ impl Core {
             Some(_) => self.explain_drain(inode, file, piece),
             None => (moves.then_some(TierId(decision.target)), decision.why.sentence()),
         };
+        let demand = self.heat.demand.of_node(inode.ino, node);
+        let worth = self.worth_of_moving(file, piece, &demand, context.allowed, table).into_iter();
+        let worth =
+            worth.filter(|_| self.promotes_promptly(context.policy)).min_by_key(|worth| worth.pays_back_seconds);
         let may_leave = eviction.score > 0 && drained.is_none();
         RangeExplanation {
             offset: start_of(node * BLOCKS_PER_NODE),
@@ -163,6 +167,8 @@ impl Core {
             idle_seconds: facts.idle_seconds,
             sequential_percent: facts.sequential,
             sync_percent: facts.synchronous,
+            device_reads_per_kilosecond: demand.random_reads_per_kilosecond,
+            pays_back: worth.map(|worth| (self.name_of_tier(worth.target), worth.pays_back_seconds)),
             moved_seconds_ago: (facts.moved_seconds_ago != polymux_policy::NEVER).then_some(facts.moved_seconds_ago),
             wanted_on: wanted_on.map(|tier| self.name_of_tier(tier)),
             why: why.to_owned(),

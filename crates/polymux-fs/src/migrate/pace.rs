@@ -10,8 +10,11 @@ use super::copy::StopRule;
 use super::part::Part;
 use crate::core::Core;
 use crate::inode::Inode;
-use crate::sched::{Direction, Ready};
+use crate::sched::{Direction, MoverPace, Ready};
 use crate::space::TierHandle;
+
+/// Request of a mover that takes its share of a device.
+const SHARED_REQUEST_BYTES: u64 = 1 << 20;
 
 /// Longest wait before a mover looks again whether it must stop.
 const NAP_MAX: Duration = Duration::from_millis(20);
@@ -31,8 +34,12 @@ impl Core {
     }
 
     /// Bytes of the next request: what both tiers serve within their time.
-    pub(super) fn request_bytes(&self, from: &TierHandle, to: &TierHandle) -> u64 {
-        from.schedule.request_bytes().min(to.schedule.request_bytes())
+    pub(super) fn request_bytes(&self, from: &TierHandle, to: &TierHandle, pace: MoverPace) -> u64 {
+        match pace {
+            MoverPace::Polite => from.schedule.request_bytes().min(to.schedule.request_bytes()),
+            // Others are under way beside it, so that what it takes says nothing of its size; and the fewer there are of it, the better.
+            MoverPace::TakesShare => SHARED_REQUEST_BYTES,
+        }
     }
 
     /// Runs a request of a mover when its tier admits it. While writers are kept out nobody waits for politeness' sake.
@@ -50,7 +57,7 @@ impl Core {
         }
         let mut ready = Ready::default();
         loop {
-            let wait = tier.schedule.admit(bytes, &tier.read_lane, &mut ready, self.clock.elapsed());
+            let wait = tier.schedule.admit((bytes, part.pace.get()), &tier.read_lane, &mut ready, self.clock.elapsed());
             if wait.is_zero() {
                 break;
             }

@@ -14,6 +14,7 @@ use polymux_types::TierId;
 
 use super::Interrupt;
 use super::pace::is_unwanted;
+use super::queue::PaceOfJob;
 use crate::blockmap::{END, Owner, Run, whole_nodes};
 use crate::core::Core;
 use crate::counters::Counters;
@@ -60,6 +61,8 @@ pub(super) struct Part {
     pub(super) behind: Option<WriteBehind>,
     /// When it began somebody could still read or write the file.
     pub(super) began_wanted: bool,
+    /// How it behaves beside others who use the devices.
+    pub(super) pace: PaceOfJob,
 }
 
 /// A request of a mover that was written and is being written back.
@@ -72,7 +75,7 @@ pub(super) struct WriteBehind {
 
 /// What `begin` found.
 pub(super) enum Beginning {
-    Part(Part),
+    Part(Box<Part>),
     /// The range has no block that could go to the target.
     NothingToMove,
     /// Another move of the file is under way.
@@ -183,7 +186,7 @@ impl Core {
         match self.prepare_target(inode, file, &ranges, &runs, target) {
             Ok((entry, target_object, claims)) => {
                 ranges.iter().for_each(|blocks| file.nodes.mark_moving(blocks));
-                Ok(Beginning::Part(Part {
+                Ok(Beginning::Part(Box::new(Part {
                     inode: inode.clone(),
                     ticket,
                     from: selection.from,
@@ -196,7 +199,8 @@ impl Core {
                     bytes_copied: 0,
                     behind: None,
                     began_wanted: !is_unwanted(inode),
-                }))
+                    pace: PaceOfJob::default(),
+                })))
             }
             Err(error) => {
                 file.end_move(&ticket);

@@ -20,6 +20,7 @@ use polymux_types::sync::Mutex;
 use polymux_types::{Ino, TierId};
 
 use super::facts::{blocks_of_node, pieces_of_node};
+use super::relief::Relief;
 use super::victims::Search;
 use crate::blockmap::BLOCKS_PER_NODE;
 use crate::core::Core;
@@ -27,6 +28,7 @@ use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::placement::{Context, PIN_ATTRIBUTE};
 use crate::report::{Destination, MoveReason};
+use crate::sched::MoverPace;
 
 /// Hot nodes looked at in a step.
 const HOT_PER_STEP: usize = 128;
@@ -63,6 +65,8 @@ impl Default for Pins {
 #[derive(Debug, Default)]
 pub(crate) struct Planner {
     pub(super) state: Mutex<State>,
+    /// What is known of the devices, and the room that is wanted for what is read more.
+    pub(crate) relief: Relief,
 }
 
 #[derive(Debug, Default)]
@@ -193,7 +197,10 @@ impl Core {
             let bytes = bundle.bytes;
             let nodes = bundle.nodes();
             let ranges = bundle.into_ranges();
-            if self.submit_move(ino, ranges, Destination::To(tier), MoveReason::Promote, bytes).is_some() {
+            if self
+                .submit_move(ino, ranges, Destination::To(tier), (MoveReason::Promote, MoverPace::Polite), bytes)
+                .is_some()
+            {
                 self.write_budget.charge(tier, bytes, self.logical_clock.now());
                 has_submitted = true;
             } else {
@@ -265,13 +272,26 @@ impl Core {
         let mut has_more = false;
         for fill in table.offered() {
             let tier = TierId(fill.tier);
-            let needed = self.bytes_to_evict(fill);
+            let needed = self.bytes_to_evict(fill).max(self.room_to_make(fill));
             let is_wanted = self.planner.state.lock().wants_victims.contains(&tier);
             if needed > 0 || is_wanted {
-                has_more |= self.search_step(tier, needed, &table)?;
+                let makes_room = self.planner.relief.spared(tier, self.clock.elapsed());
+                has_more |= self.search_step(tier, needed, makes_room, &table)?;
             }
         }
         Ok(has_more)
+    }
+
+    /// Bytes that are to leave a tier for what would pay back there, those on their way off it not counted.
+    fn room_to_make(&self, fill: &TierFill) -> u64 {
+        let tier = TierId(fill.tier);
+        let wanted = self.planner.relief.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
+        if wanted == 0 || fill.flags & TierFill::DRAINING != 0 {
+            return 0;
+        }
+        // What is on its way there counts as used.
+        let missing = fill.used.saturating_add(wanted).saturating_sub(fill.high_mark);
+        missing.saturating_sub(self.moves.bytes_leaving_now(tier))
     }
 
     /// Bytes that still must leave a tier, those on their way off it not counted.
@@ -367,7 +387,7 @@ impl Core {
         let Ok(inode) = self.inode(ino) else { return Ok(false) };
         let context = self.context_of(&inode);
         let Demand::Move { to, bytes, .. } = self.wanted_by_rule(&inode, &context, table)? else { return Ok(false) };
-        Ok(self.submit_move(ino, None, Destination::To(to), MoveReason::Pin, bytes).is_some())
+        Ok(self.submit_move(ino, None, Destination::To(to), (MoveReason::Pin, MoverPace::Polite), bytes).is_some())
     }
 
     /// What a rule or pin demands of a file as a whole.

@@ -7,12 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use polymux_types::{Ino, TierId};
 
 use crate::report::{Destination, JobId, JobReport, JobState, MoveReason, MovesReport, WaitsFor};
+use crate::sched::MoverPace;
 
 /// Ended jobs that are remembered.
 const FINISHED_MAX: usize = 256;
@@ -52,7 +54,27 @@ pub(crate) struct Order {
     /// The tier that the bytes are taken off, where the order is about that.
     pub(crate) leaves: Option<TierId>,
     pub(crate) reason: MoveReason,
+    pub(crate) pace: MoverPace,
     pub(crate) bytes: u64,
+}
+
+/// The pace of a job, which may become another while a mover has it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PaceOfJob(Arc<AtomicBool>);
+
+impl PaceOfJob {
+    fn new(pace: MoverPace) -> Self {
+        Self(Arc::new(AtomicBool::new(pace == MoverPace::TakesShare)))
+    }
+
+    /// The pace now.
+    pub(super) fn get(&self) -> MoverPace {
+        if self.0.load(Ordering::Relaxed) { MoverPace::TakesShare } else { MoverPace::Polite }
+    }
+
+    fn hurry(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// One file on its way.
@@ -64,6 +86,9 @@ pub(crate) struct Job {
     pub(super) destination: Destination,
     pub(super) leaves: Option<TierId>,
     pub(super) reason: MoveReason,
+    pub(super) pace: PaceOfJob,
+    /// The pace that it has unless others wait behind it.
+    own_pace: MoverPace,
     pub(super) submitted: Duration,
     pub(super) bytes_total: u64,
     pub(super) bytes_done: u64,
@@ -160,7 +185,7 @@ fn bytes_off<'a>(tier: TierId, jobs: impl Iterator<Item = &'a Job>) -> u64 {
 impl MoveQueue {
     /// Takes a job in; `None` where the same is wanted already.
     pub(crate) fn submit(&self, order: Order, now: Duration) -> Option<JobId> {
-        let Order { ino, scope, destination, leaves, reason, bytes: bytes_total } = order;
+        let Order { ino, scope, destination, leaves, reason, pace, bytes: bytes_total } = order;
         let mut state = self.state.lock();
         let id = JobId(self.next.fetch_add(1, Ordering::Relaxed) + 1);
         let job = Job {
@@ -170,6 +195,8 @@ impl MoveQueue {
             destination,
             leaves,
             reason,
+            pace: PaceOfJob::new(pace),
+            own_pace: pace,
             submitted: now,
             bytes_total,
             bytes_done: 0,
@@ -188,6 +215,28 @@ impl MoveQueue {
         Some(id)
     }
 
+    /// Whether a promotion of a file to a tier is open.
+    pub(super) fn is_promoting(&self, ino: Ino, tier: TierId) -> bool {
+        self.state.lock().wanted.contains(&(ino, None, tier, true, MoveReason::Promote))
+    }
+
+    /// Open promotions of these files to a tier take their share until the end of their present or next batch, and so does whatever is on its
+    /// way there before them.
+    pub(super) fn hurry_to(&self, tier: TierId, files: &BTreeSet<Ino>) {
+        let state = self.state.lock();
+        let comes = |job: &&Job| job.destination == Destination::To(tier);
+        state.running.values().filter(comes).for_each(|job| job.pace.hurry());
+        let is_meant = |job: &&Job| comes(job) && job.reason == MoveReason::Promote && files.contains(&job.ino);
+        state.ready.values().filter(is_meant).for_each(|job| job.pace.hurry());
+    }
+
+    /// What leaves a tier because it is too full does the same.
+    pub(super) fn hurry_off(&self, tier: TierId) {
+        let state = self.state.lock();
+        let is_meant = |job: &&Job| job.leaves == Some(tier) && job.reason == MoveReason::Demote;
+        state.ready.values().chain(state.running.values()).filter(is_meant).for_each(|job| job.pace.hurry());
+    }
+
     /// Takes the most urgent job that can go on, and others to the same tier, while `fits` says so. `target` names the
     /// tier of a job, or what it has to wait for.
     pub(super) fn take_batch(
@@ -203,7 +252,8 @@ impl MoveQueue {
         if self.must_stop.load(Ordering::Acquire) {
             return (None, 0);
         }
-        let keys: Vec<(MoveReason, JobId)> = state.ready.keys().take(LOOKED_AT_MAX).copied().collect();
+        let mut keys: Vec<(MoveReason, JobId)> = state.ready.keys().take(LOOKED_AT_MAX).copied().collect();
+        keys.sort_by_key(|key| (key.0, state.ready[key].pace.get() == MoverPace::Polite));
         let mut asked = 0;
         for key in keys {
             let job = &state.ready[&key];
@@ -280,6 +330,8 @@ impl MoveQueue {
     fn leave_mover(state: &mut State, mut job: Job) -> Job {
         let running = state.running.remove(&job.id).expect("the mover had it");
         job.is_cancelled |= running.is_cancelled;
+        // It was hurried for the batch that ended.
+        job.pace = PaceOfJob::new(job.own_pace);
         state.busy_files.remove(&job.ino);
         job
     }

@@ -9,7 +9,7 @@ use crate::report::{
     Destination, JobId, JobReport, MoveReason, MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness, MoversState,
     MovesReport,
 };
-use crate::sched::{GateState, TimeWindow, Windows};
+use crate::sched::{GateState, MoverPace, TimeWindow, Windows};
 use crate::space::TierHandle;
 use crate::volume::VolumeError;
 
@@ -44,7 +44,13 @@ impl Core {
         let bytes = ranges
             .as_ref()
             .map_or(size, |ranges| ranges.iter().map(|range| crate::io::start_of(range.end - range.start)).sum());
-        let submitted = self.submit_move(ino, ranges, Destination::To(handle.id), MoveReason::User, bytes.max(1));
+        let submitted = self.submit_move(
+            ino,
+            ranges,
+            Destination::To(handle.id),
+            (MoveReason::User, MoverPace::Polite),
+            bytes.max(1),
+        );
         Ok(submitted.expect("what people ask for is always taken in"))
     }
 

@@ -10,6 +10,7 @@ use polymux_types::{Ino, TierId};
 
 use super::facts::{Piece, pieces_of_node};
 use super::planner::{Bundle, note_coming};
+use super::relief::RoomWanted;
 use crate::blockmap::{BLOCKS_PER_NODE, Owner};
 use crate::core::Core;
 use crate::error::Result;
@@ -17,6 +18,7 @@ use crate::inode::{FileState, Inode};
 use crate::io::block_after;
 use crate::placement::Context;
 use crate::report::{Destination, JobId, MoveReason};
+use crate::sched::MoverPace;
 use crate::store::InodeBody;
 
 /// Inode records looked at in a step.
@@ -56,6 +58,8 @@ pub(super) struct Search {
     bytes: u64,
     /// Ends of the walk that were reached in this window: at the second one it has seen everything.
     ends: u32,
+    /// What is to come, or came lately.
+    makes_room: Option<RoomWanted>,
     /// Takes the place of the volume's policy, where somebody only wants to know.
     policy: Option<PolicyKind>,
 }
@@ -112,8 +116,15 @@ fn coldest_of(candidates: &mut [Candidate], tier: TierId, table: &TierTable) -> 
 impl Core {
     /// One step of the search; where a window is complete, what it found is noted and what must leave is submitted.
     /// Returns whether there is more to do at once.
-    pub(super) fn search_step(&self, tier: TierId, needed: u64, table: &TierTable) -> Result<bool> {
+    pub(super) fn search_step(
+        &self,
+        tier: TierId,
+        needed: u64,
+        makes_room: Option<RoomWanted>,
+        table: &TierTable,
+    ) -> Result<bool> {
         let mut search = self.planner.state.lock().searches.remove(&tier).unwrap_or_default();
+        search.makes_room = makes_room;
         let is_complete = self.search_piece(&mut search, tier, needed, table)?;
         if is_complete {
             // The movers hear of new jobs at once.
@@ -164,11 +175,18 @@ impl Core {
             let next = Search { after: search.after, node: search.node, ..Search::default() };
             state.searches.insert(tier, next);
         }
+        let is_in_vain = needed > 0 && search.ends >= 2 && search.makes_room.is_some() && search.candidates.is_empty();
+        let pace =
+            if self.planner.relief.room_wanted(tier).is_some() { MoverPace::TakesShare } else { MoverPace::Polite };
         let mut has_submitted = false;
         for ((ino, target), bundle) in self.choose_victims(tier, needed, &mut search, table) {
             let bytes = bundle.bytes;
-            let job = self.submit_move_off(ino, bundle.into_ranges(), (tier, target), MoveReason::Demote, bytes);
+            let job =
+                self.submit_move_off(ino, bundle.into_ranges(), (tier, target), (MoveReason::Demote, pace), bytes);
             has_submitted |= job.is_some();
+        }
+        if is_in_vain {
+            self.planner.relief.note_sought_in_vain(tier, self.clock.elapsed());
         }
         has_submitted
     }
@@ -194,6 +212,7 @@ impl Core {
         }
         let context = self.context_for(&inode, search.policy);
         let is_whole = context.policy == polymux_policy::PolicyKind::WholeFile;
+        let wanted = search.makes_room;
         for node in nodes_on(file, tier, search.node) {
             if *budget == 0 {
                 search.node = node;
@@ -205,6 +224,9 @@ impl Core {
                 Some(piece) => piece.bytes,
                 None => continue,
             };
+            if wanted.is_some_and(|wanted| !wanted.may_take(&self.heat.demand.of_node(ino, node))) {
+                continue;
+            }
             let facts = self.range_facts(&inode, file, node, Piece { tier, bytes }, &context, table);
             let eviction = evict(context.policy, &facts);
             if eviction.score == 0 {
@@ -280,13 +302,21 @@ impl Core {
         ino: Ino,
         ranges: Option<Vec<std::ops::Range<u64>>>,
         (from, to): (TierId, TierId),
-        reason: MoveReason,
+        (reason, pace): (MoveReason, MoverPace),
         bytes: u64,
     ) -> Option<JobId> {
         let scope = super::driver::scope_of(ranges);
         let now = self.clock.elapsed();
         self.moves.submit(
-            super::queue::Order { ino, scope, destination: Destination::To(to), leaves: Some(from), reason, bytes },
+            super::queue::Order {
+                ino,
+                scope,
+                destination: Destination::To(to),
+                leaves: Some(from),
+                reason,
+                pace,
+                bytes,
+            },
             now,
         )
     }

@@ -46,6 +46,10 @@ pub struct RangeExplanation {
     pub sequential_percent: u8,
     /// Percent of the file's writes that are waited for.
     pub sync_percent: u8,
+    /// Random reads of that node that a device serves, in a thousand seconds.
+    pub device_reads_per_kilosecond: u64,
+    /// Tier to which moving it up would pay back, and after how many seconds.
+    pub pays_back: Option<(String, u64)>,
     /// Seconds since it was moved.
     pub moved_seconds_ago: Option<u32>,
     /// Where the policy wants it to be; `None`: where it is.

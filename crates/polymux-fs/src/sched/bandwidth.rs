@@ -65,6 +65,11 @@ const DEVICE_SERVICE_US: u64 = 100;
 /// and one more for each of this many bytes, which memory is copied in.
 const MEMORY_BYTES_PER_US: u64 = 1000;
 
+/// What takes less was certainly copied from memory: this many microseconds,
+const MEMORY_US: u64 = 15;
+/// and one more for each of this many bytes.
+const COPIED_BYTES_PER_US: u64 = 4000;
+
 /// What one direction of a tier delivers, as of a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaneState {
@@ -80,6 +85,19 @@ pub(crate) struct LaneState {
     pub(crate) is_saturated: bool,
     /// Bytes that it delivered since mounting.
     pub(crate) delivered_bytes: u64,
+}
+
+/// What a lane did since mounting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LaneWork {
+    /// Small requests that a device served,
+    pub(crate) small: u64,
+    /// and the time from the beginning of each to its end, of all together, in microseconds.
+    pub(crate) small_service_us: u64,
+    /// The same time of all requests that delivered something.
+    pub(crate) service_us: u64,
+    /// Time in which any was under way, in microseconds.
+    pub(crate) busy_us: u64,
 }
 
 /// One direction of one tier.
@@ -105,6 +123,12 @@ pub(crate) struct Lane {
     learnt_bytes: AtomicU64,
     learnt_us: AtomicU64,
     last_service_us: AtomicU64,
+    /// Since mounting: small requests that a device served and how long they took, how long all took that delivered something, and the busy
+    /// time of intervals that ended.
+    small_reads_total: AtomicU64,
+    small_service_us_total: AtomicU64,
+    busy_us_total: AtomicU64,
+    service_us_total: AtomicU64,
     /// When the last request ended, and the last one that took the device; 0: never.
     ended_us: AtomicU64,
     served_by_device_us: AtomicU64,
@@ -129,6 +153,12 @@ pub(crate) struct Began {
     at_us: u64,
 }
 
+/// Whether a request that took so long was served by a device: copies from memory take less. Devices answer in tens of microseconds at
+/// best; a copy that lost its processor counts as one of theirs, now and then.
+pub(crate) fn is_from_device(service_us: u64, bytes: u64) -> bool {
+    service_us >= MEMORY_US + bytes / COPIED_BYTES_PER_US
+}
+
 fn rate_of(bytes: u64, busy_us: u64) -> u64 {
     u64::try_from(u128::from(bytes) * 1_000_000 / u128::from(busy_us.max(1))).unwrap_or(u64::MAX)
 }
@@ -149,8 +179,8 @@ impl Lane {
         Began { bytes, at_us }
     }
 
-    /// It came back; `delivered` bytes of it count.
-    pub(crate) fn ended(&self, began: Began, delivered: u64, now: Duration) {
+    /// It came back; `delivered` bytes of it count. Returns how long it took.
+    pub(crate) fn ended(&self, began: Began, delivered: u64, now: Duration) -> Duration {
         let now_us = microseconds(now);
         self.outstanding_bytes.fetch_sub(began.bytes, Ordering::AcqRel);
         self.bytes.fetch_add(delivered, Ordering::Relaxed);
@@ -159,6 +189,14 @@ impl Lane {
         let service_us = now_us.saturating_sub(began.at_us);
         self.service_us.fetch_add(service_us, Ordering::Relaxed);
         self.ended_us.store(now_us, Ordering::Relaxed);
+        // One that would have had to wait is asked again.
+        if delivered > 0 {
+            self.service_us_total.fetch_add(service_us, Ordering::Relaxed);
+            if delivered <= SMALL_BYTES && is_from_device(service_us, delivered) {
+                self.small_reads_total.fetch_add(1, Ordering::Relaxed);
+                self.small_service_us_total.fetch_add(service_us, Ordering::Relaxed);
+            }
+        }
         if delivered <= SMALL_BYTES {
             self.note_small(service_us, now_us);
         }
@@ -177,6 +215,7 @@ impl Lane {
         if busy_us >= INTERVAL_BUSY_US {
             self.evaluate(now_us);
         }
+        Duration::from_micros(service_us)
     }
 
     /// Ends the interval. Of several who come here together one does.
@@ -194,6 +233,7 @@ impl Lane {
         let bytes = self.bytes.swap(0, Ordering::AcqRel);
         let (requests, service_us) =
             (self.requests.swap(0, Ordering::AcqRel), self.service_us.swap(0, Ordering::AcqRel));
+        self.busy_us_total.fetch_add(busy_us, Ordering::Relaxed);
         let length_us = now_us.saturating_sub(interval_began_us).max(1);
         let busy_percent = (busy_us * 100 / length_us).min(100);
         self.last_busy_percent.store(busy_percent, Ordering::Relaxed);
@@ -259,6 +299,16 @@ impl Lane {
     pub(crate) fn learnt(&self) -> (u64, Duration) {
         let busy = Duration::from_micros(self.learnt_us.load(Ordering::Relaxed));
         (self.learnt_bytes.load(Ordering::Relaxed), busy)
+    }
+
+    /// What was done since mounting.
+    pub(crate) fn work(&self) -> LaneWork {
+        LaneWork {
+            small: self.small_reads_total.load(Ordering::Relaxed),
+            small_service_us: self.small_service_us_total.load(Ordering::Relaxed),
+            busy_us: self.busy_us_total.load(Ordering::Relaxed),
+            service_us: self.service_us_total.load(Ordering::Relaxed),
+        }
     }
 
     /// Bytes per second; `None` while nothing is known.

@@ -17,7 +17,7 @@ fn flood(schedule: &TierSchedule, sizes: &[u64], until: Duration) -> Vec<(Durati
     let mut size = *sizes.next().expect("there are sizes");
     let (reads, mut ready) = (Lane::default(), Ready::default());
     while now < until {
-        let wait = schedule.admit(size, &reads, &mut ready, now);
+        let wait = schedule.admit((size, MoverPace::Polite), &reads, &mut ready, now);
         if wait.is_zero() {
             sent.push((now, size));
             schedule.mover_ended(Direction::Read, size, MS, now);
@@ -88,7 +88,7 @@ fn run(schedule: &TierSchedule, device: &Device, seconds: std::ops::Range<u64>, 
         let next = now + 10 * MS;
         while mover_at < next {
             let size = schedule.request_bytes();
-            let wait = schedule.admit(size, &reads, &mut ready, mover_at);
+            let wait = schedule.admit((size, MoverPace::Polite), &reads, &mut ready, mover_at);
             if wait.is_zero() {
                 // 100 MB/s.
                 let service = Duration::from_nanos(size * 10);
@@ -174,7 +174,7 @@ fn a_request_waits_for_the_foreground_but_not_for_ever() {
     assert_eq!(timing, Timing::Timed, "the first of sixteen is timed");
     let (began, reads, mut ready) = (now, Lane::default(), Ready::default());
     loop {
-        let wait = schedule.admit(MIB, &reads, &mut ready, now);
+        let wait = schedule.admit((MIB, MoverPace::Polite), &reads, &mut ready, now);
         if wait.is_zero() {
             break;
         }
@@ -187,10 +187,10 @@ fn a_request_waits_for_the_foreground_but_not_for_ever() {
     schedule.foreground_ended(Direction::Write, 4096, Some(Finished { latency: MS, now }));
     now += 100 * MS;
     schedule.load(now);
-    assert!(!schedule.admit(MIB, &reads, &mut ready, now).is_zero());
+    assert!(!schedule.admit((MIB, MoverPace::Polite), &reads, &mut ready, now).is_zero());
     schedule.mover_ended(Direction::Read, MIB, MS, now);
     now += Duration::from_secs(2);
-    assert!(schedule.admit(MIB, &reads, &mut ready, now).is_zero());
+    assert!(schedule.admit((MIB, MoverPace::Polite), &reads, &mut ready, now).is_zero());
 }
 
 #[test]
@@ -199,7 +199,11 @@ fn operations_are_timed_one_in_sixteen_and_each_while_a_mover_is_active() {
     let timed = |count: u32| (0..count).filter(|_| schedule.foreground_began() == Timing::Timed).count();
     assert_eq!(timed(160), 10);
     (0..160).for_each(|_| schedule.foreground_ended(Direction::Read, 1, None));
-    assert!(schedule.admit(MIB, &Lane::default(), &mut Ready::default(), Duration::from_secs(1)).is_zero());
+    assert!(
+        schedule
+            .admit((MIB, MoverPace::Polite), &Lane::default(), &mut Ready::default(), Duration::from_secs(1))
+            .is_zero()
+    );
     assert!(schedule.mover_is_active());
     assert_eq!(timed(160), 160);
     (0..160).for_each(|_| schedule.foreground_ended(Direction::Read, 1, None));
@@ -240,7 +244,7 @@ fn a_device_that_stutters_in_slices_keeps_the_size_of_its_mean_speed() {
 #[test]
 fn latencies_and_load_are_shown() {
     let schedule = TierSchedule::new(MoverLimits { bytes_per_second: Some(7), operations_per_second: None });
-    assert!(schedule.admit(7, &Lane::default(), &mut Ready::default(), Duration::ZERO).is_zero());
+    assert!(schedule.admit((7, MoverPace::Polite), &Lane::default(), &mut Ready::default(), Duration::ZERO).is_zero());
     for number in 1..=1000_u64 {
         let now = Duration::from_millis(number);
         let latency = if number % 50 == 0 { 80 * MS } else { MS };
@@ -265,10 +269,10 @@ fn while_another_mover_is_under_way_it_is_not_its_turn_and_that_counts_as_no_wai
     let (mut first, mut second) = (Ready::default(), Ready::default());
     let (mut began, mut now, mut went) = (None, Duration::from_secs(1), false);
     while !went {
-        if began.is_none() && schedule.admit(MIB, &reads, &mut first, now).is_zero() {
+        if began.is_none() && schedule.admit((MIB, MoverPace::Polite), &reads, &mut first, now).is_zero() {
             began = Some(now);
         }
-        went = schedule.admit(MIB, &reads, &mut second, now).is_zero();
+        went = schedule.admit((MIB, MoverPace::Polite), &reads, &mut second, now).is_zero();
         now += MS;
         if began == Some(now - 100 * MS) {
             schedule.mover_ended(Direction::Read, MIB, 100 * MS, now);

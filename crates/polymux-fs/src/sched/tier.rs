@@ -50,6 +50,20 @@ impl Politeness {
     }
 }
 
+/// How a single move behaves beside foreground I/O.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum MoverPace {
+    /// As [`Politeness`] says.
+    #[default]
+    Polite,
+    /// It goes beside the foreground, one request in each direction at a time: what it takes from programs now it saves them within
+    /// seconds.
+    TakesShare,
+}
+
+/// Requests of movers that take their share which are under way on a tier beside the foreground.
+const IN_FLIGHT_SHARED_MAX: u32 = 2;
+
 /// Scheduling state of one tier. Shared by everybody who uses the tier.
 #[derive(Debug)]
 pub(crate) struct TierSchedule {
@@ -156,7 +170,13 @@ impl TierSchedule {
     /// Whether a mover may send a request of `bytes`. Zero: it goes now, counts as under way, and is ended by
     /// [`TierSchedule::mover_ended`]. Otherwise: after how long to ask again. `reads` is what the tier does for readers, and `ready`
     /// belongs to this request.
-    pub(crate) fn admit(&self, bytes: u64, reads: &Lane, ready: &mut Ready, now: Duration) -> Duration {
+    pub(crate) fn admit(
+        &self,
+        (bytes, pace): (u64, MoverPace),
+        reads: &Lane,
+        ready: &mut Ready,
+        now: Duration,
+    ) -> Duration {
         let mut control = self.control.lock();
         if self.mover_is_active() {
             self.evaluate(&mut control, now);
@@ -165,10 +185,10 @@ impl TierSchedule {
             self.end_interval(&mut control, now);
             self.mover_is_active.store(true, Ordering::Relaxed);
         }
-        let mut wait = self.wait(&mut control, bytes, now);
-        if wait.is_zero() {
+        let mut wait = self.wait(&mut control, bytes, pace, now);
+        if wait.is_zero() && pace == MoverPace::Polite {
             wait = self.deferral.ask(Deferrable::Move, ready, self.urgency_of_moves(reads, now), now);
-        } else {
+        } else if !wait.is_zero() {
             // What it waits for is its rate or another mover, and not its turn.
             *ready = Ready::default();
         }
@@ -180,7 +200,7 @@ impl TierSchedule {
             if let Some(rate) = limits.operations_per_second {
                 operations.take(1, rate.max(1), now);
             }
-            if let Some(rate) = governor.rate(now) {
+            if let Some(rate) = governor.rate(now).filter(|_| pace == MoverPace::Polite) {
                 governed.take(bytes, whole(rate).max(1), now);
             }
             self.meter.mover_in_flight.fetch_add(1, Ordering::Relaxed);
@@ -188,7 +208,7 @@ impl TierSchedule {
         wait
     }
 
-    fn wait(&self, control: &mut Control, bytes: u64, now: Duration) -> Duration {
+    fn wait(&self, control: &mut Control, bytes: u64, pace: MoverPace, now: Duration) -> Duration {
         let mut wait = Duration::ZERO;
         // A limit that was taken away holds nobody up.
         if control.limits.bytes_per_second.is_some() {
@@ -198,12 +218,16 @@ impl TierSchedule {
             wait = wait.max(control.operations.wait(now));
         }
         let beside_foreground = control.governor.foreground_is_active(now);
-        if let Some(rate) = control.governor.rate(now) {
+        if let Some(rate) = control.governor.rate(now).filter(|_| pace == MoverPace::Polite) {
             control.governed.shorten(now, Duration::from_secs_f64(bytes as f64 / rate));
             wait = wait.max(control.governed.wait(now));
         }
         let in_flight = self.meter.mover_in_flight.load(Ordering::Relaxed);
-        let in_flight_max = if beside_foreground { 1 } else { IN_FLIGHT_MAX };
+        let in_flight_max = match pace {
+            _ if !beside_foreground => IN_FLIGHT_MAX,
+            MoverPace::Polite => 1,
+            MoverPace::TakesShare => IN_FLIGHT_SHARED_MAX,
+        };
         if in_flight >= in_flight_max {
             wait = wait.max(ASK_AGAIN);
         }

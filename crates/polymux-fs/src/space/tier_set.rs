@@ -246,6 +246,16 @@ impl TierHandle {
         bytes_of: impl Fn(&T) -> usize,
         operation: impl FnOnce(&dyn Tier) -> std::result::Result<T, TierError>,
     ) -> Result<T> {
+        self.timed_transfer(direction, bytes_of, operation).map(|(done, _)| done)
+    }
+
+    /// As [`TierHandle::transfer`], and how long a read took.
+    pub(crate) fn timed_transfer<T>(
+        &self,
+        direction: Direction,
+        bytes_of: impl Fn(&T) -> usize,
+        operation: impl FnOnce(&dyn Tier) -> std::result::Result<T, TierError>,
+    ) -> Result<(T, Duration)> {
         let began = match self.schedule.foreground_began() {
             Timing::Timed => Some(self.clock.elapsed()),
             Timing::Untimed => None,
@@ -253,15 +263,13 @@ impl TierHandle {
         let began_read = (direction == Direction::Read).then(|| self.read_lane.began(0, self.clock.elapsed()));
         let result = self.run(operation);
         let bytes = result.as_ref().map_or(0, |done| bytes_of(done) as u64);
-        if let Some(began) = began_read {
-            self.read_lane.ended(began, bytes, self.clock.elapsed());
-        }
+        let took = began_read.map(|began| self.read_lane.ended(began, bytes, self.clock.elapsed()));
         let finished = began.map(|began| {
             let now = self.clock.elapsed();
             Finished { latency: now.saturating_sub(began), now }
         });
         self.schedule.foreground_ended(direction, bytes, finished);
-        result
+        Ok((result?, took.unwrap_or_default()))
     }
 
     /// How long what nobody waits for makes way here at most, in milliseconds.

@@ -145,6 +145,12 @@ pub struct ExplainedRange {
     pub sequential_percent: u8,
     /// Percent of the file's writes that are waited for.
     pub sync_percent: u8,
+    /// Random reads of these in a second that a device serves at present.
+    pub device_reads_per_second: f64,
+    /// Tier to which moving them up would pay back in device time.
+    pub pays_back_on: Option<String>,
+    /// After how many seconds.
+    pub pays_back_seconds: Option<u64>,
     /// Seconds since it was moved.
     pub moved_seconds_ago: Option<u32>,
     /// Where the policy wants it to be; `None`: where it is.

@@ -13,6 +13,8 @@ pub enum Settings {
     Default,
     /// As its documentation says for speed.
     Fast,
+    /// For speed, with each new file on the first branch that has room.
+    FirstFound,
 }
 
 /// Those of its documentation that are for speed.
@@ -26,6 +28,7 @@ impl Settings {
         match self {
             Self::Default => "mergerfs",
             Self::Fast => "mergerfs fast",
+            Self::FirstFound => "mergerfs first found",
         }
     }
 
@@ -35,6 +38,7 @@ impl Settings {
         match self {
             Self::Default => "minfreespace=0".to_owned(),
             Self::Fast => format!("minfreespace=0,{FAST}"),
+            Self::FirstFound => format!("minfreespace=64M,moveonenospc=true,category.create=ff,{FAST}"),
         }
     }
 }

@@ -1,0 +1,81 @@
+//! `polymux-bench tiering`: programs whose data is hot in a part, on an SSD and a disk, against native file systems and mergerfs.
+//!
+//! What is true here:
+//! * The SSD holds a part of the data; what all of it on an SSD, and all of it on the disk, would give is measured in the same run.
+//! * Data is written without limits and durably before anything is measured. Caches are dropped, so that reads come from devices.
+//! * Everything that a workload does is the same on every side, with the same random numbers.
+
+mod hot_set;
+mod sides;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+
+use self::sides::SideKind;
+use crate::report::{Form, Report};
+use crate::throttled;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Measure {
+    /// Random reads most of which go to a sixth of the files, which lie on the disk at first; then to another sixth.
+    HotSet,
+}
+
+/// Choices of `polymux-bench tiering`.
+#[derive(Args, Clone, Debug)]
+pub struct TieringArguments {
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    pub json: bool,
+    /// What to measure.
+    #[arg(long, value_delimiter = ',', default_value = "hot-set")]
+    pub measure: Vec<Measure>,
+    /// On what; those without which nothing can be compared are `disk` and `ssd`.
+    #[arg(long, value_delimiter = ',', default_values = ["disk", "ssd", "mergerfs", "polymux", "polymux-heard"])]
+    pub sides: Vec<SideKind>,
+    /// Rounds of eight seconds for which one part of the files is hot.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Threads that read.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    pub readers: u16,
+    /// A line for the table `[options]` of the volumes, such as `movers = 0`; several times.
+    #[arg(long = "option", value_name = "LINE")]
+    pub options: Vec<String>,
+    /// Policy of the volumes; by default the one that `polymux create` chooses.
+    #[arg(long, default_value = "")]
+    pub policy: String,
+    /// The program to measure; by default the one that was built beside this one.
+    #[arg(long)]
+    pub polymux: Option<PathBuf>,
+}
+
+impl TieringArguments {
+    fn program(&self) -> Result<PathBuf> {
+        match &self.polymux {
+            Some(program) => Ok(program.clone()),
+            None => Ok(std::env::current_exe()?.with_file_name("polymux")),
+        }
+    }
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// Whatever the devices, the programs or the file systems report.
+pub fn run(arguments: &TieringArguments) -> Result<()> {
+    if let Some(reason) = throttled::reason_to_skip() {
+        eprintln!("skipped: {reason}");
+        return Ok(());
+    }
+    let mut report = Report::new("tiering", if arguments.json { Form::Json } else { Form::Tables });
+    for measure in &arguments.measure {
+        match measure {
+            Measure::HotSet => hot_set::run(arguments, &mut report).context("hot-set")?,
+        }
+    }
+    report.finish()
+}

@@ -1,0 +1,202 @@
+//! Random reads of 4 KiB, nineteen in twenty of them in one sixth of the files; after some time in another sixth.
+//!
+//! What is true here:
+//! * The files are opened anew, and the page cache is dropped, every eight seconds: what is hot is read from a device again and again.
+//! * Both hot sixths were written after the SSD was full, so that they lie on the disk at first, natively on neither side.
+//! * A rate is reads over the wall clock of one round.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+
+use super::TieringArguments;
+use super::sides::{Side, SideKind};
+use crate::report::{Cell, Report, Section};
+use crate::statistics::count;
+
+const FILES: usize = 96;
+const FILE_BYTES: usize = 32 << 20;
+const READ_BYTES: usize = 4096;
+const ROUND_SECONDS: usize = 8;
+const ROUND: Duration = Duration::from_secs(ROUND_SECONDS as u64);
+/// The hot files of each phase: the last sixth, and one in the middle.
+const HOT: [std::ops::Range<usize>; 2] = [80..96, 56..72];
+/// Reads in a hundred that go there.
+const HOT_PERCENT: u64 = 95;
+
+/// What is asked for: seconds after the set became hot, and the part of what the SSD alone gives.
+const TARGETS: [(usize, f64); 2] = [(20, 0.4), (60, 0.7)];
+
+/// What one side did: reads per second of each round, phase after phase.
+struct Course {
+    side: SideKind,
+    rates: Vec<f64>,
+    /// Megabytes written to the SSD in each phase; nothing where there is only one device.
+    written: Vec<Option<f64>>,
+    places: String,
+}
+
+/// Measures.
+///
+/// # Errors
+/// Whatever the devices, the programs or the file systems report.
+pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
+    let mut courses = Vec::new();
+    for side in &arguments.sides {
+        courses.push(measure(*side, arguments)?);
+    }
+    report.add(tabulate(arguments, &courses));
+    report.add(judge(arguments, &courses));
+    Ok(())
+}
+
+fn measure(kind: SideKind, arguments: &TieringArguments) -> Result<Course> {
+    let side = Side::make(kind, arguments)?;
+    let files = write_files(&side)?;
+    side.throttle()?;
+    let mut course = Course { side: kind, rates: Vec::new(), written: Vec::new(), places: String::new() };
+    for (phase, hot) in HOT.into_iter().enumerate() {
+        let before = side.traffic()?;
+        for round in 0..arguments.rounds {
+            let seed = u64::from(round) << 8 | phase as u64;
+            let rate = read(&files, &hot, arguments.readers, seed)?;
+            eprintln!("{}: phase {phase}, round {round}: {rate:.0} reads/s", kind.name());
+            course.rates.push(rate);
+        }
+        let traffic = side.traffic()?;
+        let written = traffic[0].since(&before[0]).bytes_written as f64 / 1e6;
+        course.written.push((traffic.len() > 1).then_some(written));
+        course.places = files[hot.clone()].iter().map(|file| side.place_of(file)).collect::<Vec<_>>().join(" ");
+        if !course.places.trim().is_empty() {
+            eprintln!("hot files, MiB on the SSD/disk: {}", course.places);
+        }
+    }
+    side.end()?;
+    Ok(course)
+}
+
+/// Writes all files, one after the other, durably.
+fn write_files(side: &Side) -> Result<Vec<PathBuf>> {
+    let directory = side.path().join("data");
+    fs::create_dir(&directory)?;
+    let mut noise = Noise(0x2545_f491_4f6c_dd1d);
+    let block: Vec<u8> = std::iter::repeat_with(|| noise.next().to_le_bytes()).take(FILE_BYTES / 8).flatten().collect();
+    (0..FILES)
+        .map(|number| {
+            let path = directory.join(format!("file-{number:02}"));
+            let file = File::create_new(&path)?;
+            file.write_all_at(&block, 0)?;
+            file.sync_all()?;
+            Ok(path)
+        })
+        .collect()
+}
+
+/// One round; reads per second.
+fn read(files: &[PathBuf], hot: &std::ops::Range<usize>, readers: u16, seed: u64) -> Result<f64> {
+    fs::write("/proc/sys/vm/drop_caches", "3")?;
+    let (is_over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let begun = Instant::now();
+        let (is_over, reads) = (&is_over, &reads);
+        let readers: Vec<_> = (0..readers)
+            .map(|reader| scope.spawn(move || read_until(files, hot, seed << 16 | u64::from(reader), (is_over, reads))))
+            .collect();
+        thread::sleep(ROUND.saturating_sub(begun.elapsed()));
+        let (all, elapsed) = (reads.load(Ordering::Relaxed), begun.elapsed());
+        is_over.store(true, Ordering::Relaxed);
+        for reader in readers {
+            reader.join().map_err(|_| anyhow!("a reader panicked"))??;
+        }
+        Ok(all as f64 / elapsed.as_secs_f64())
+    })
+}
+
+fn read_until(
+    files: &[PathBuf],
+    hot: &std::ops::Range<usize>,
+    seed: u64,
+    (is_over, reads): (&AtomicBool, &AtomicU64),
+) -> Result<()> {
+    let open: Vec<File> = files.iter().map(File::open).collect::<std::io::Result<_>>()?;
+    let mut noise = Noise(0x9e37_79b9_7f4a_7c15 ^ (seed + 1).wrapping_mul(0xd134_2543_de82_ef95));
+    let mut buffer = [0; READ_BYTES];
+    while !is_over.load(Ordering::Relaxed) {
+        let is_hot = noise.below(100) < HOT_PERCENT;
+        let file = match is_hot {
+            true => hot.start + noise.index_below(hot.len()),
+            false => noise.index_below(FILES),
+        };
+        let block = noise.below((FILE_BYTES / READ_BYTES) as u64);
+        open[file].read_exact_at(&mut buffer, block * READ_BYTES as u64)?;
+        reads.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn tabulate(arguments: &TieringArguments, courses: &[Course]) -> Section {
+    let columns = ["side", "phase", "SSD written MB", "reads/s in each round of 8 s"];
+    let title = format!("hot set of 512 MiB in 3 GiB, {} readers: SSD of 1.2 GB, disk of 5 GB", arguments.readers);
+    let mut section = Section::new(title, &columns);
+    for course in courses {
+        for (phase, rates) in course.rates.chunks(usize::from(arguments.rounds)).enumerate() {
+            let words: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
+            section.row(vec![
+                course.side.name().into(),
+                (phase + 1).into(),
+                Cell::optional(course.written[phase], 0),
+                words.join(" ").into(),
+            ]);
+        }
+    }
+    section
+}
+
+/// How much of what the SSD alone gives is reached when it has to be.
+fn judge(arguments: &TieringArguments, courses: &[Course]) -> Section {
+    let mut section = Section::new("of all on an SSD", &["side", "phase", "after s", "share", "target", "met"]);
+    let Some(best) = courses.iter().find(|course| course.side == SideKind::Ssd) else { return section };
+    let best = best.rates.iter().sum::<f64>() / count(best.rates.len());
+    for course in courses.iter().filter(|course| course.side != SideKind::Ssd) {
+        for (phase, rates) in course.rates.chunks(usize::from(arguments.rounds)).enumerate() {
+            for (seconds, target) in TARGETS {
+                // The round in which that second lies.
+                let Some(rate) = rates.get(seconds / ROUND_SECONDS) else { continue };
+                let share = rate / best;
+                section.row(vec![
+                    course.side.name().into(),
+                    (phase + 1).into(),
+                    seconds.into(),
+                    Cell::Number(share, 3),
+                    Cell::Number(target, 1),
+                    if share >= target { "yes" } else { "no" }.into(),
+                ]);
+            }
+        }
+    }
+    section
+}
+
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        (self.next() >> 11) % end
+    }
+
+    fn index_below(&mut self, end: usize) -> usize {
+        usize::try_from(self.below(end as u64)).expect("an index fits")
+    }
+}

@@ -1,0 +1,169 @@
+//! What is compared: one device natively, mergerfs and Polymux over both.
+//!
+//! What is true here: each side has devices of its own, which go with it; their limits hold between [`Side::throttle`] and its end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+use super::TieringArguments;
+use crate::spread::volume::{Settings, Volume};
+use crate::suite::server::{Server, locked};
+use crate::suite::sides::mergerfs;
+use crate::throttled::traffic::Traffic;
+use crate::throttled::{Devices, Format, Limits, Profile};
+
+/// An SSD that is a part of the data large.
+const SSD: Profile = Profile {
+    name: "ssd",
+    format: Format::Ext4,
+    limits: Limits {
+        read_bytes: Some(660_000_000),
+        written_bytes: Some(230_000_000),
+        reads: Some(20_000),
+        writes: Some(20_000),
+    },
+};
+/// A disk for all of it.
+const DISK: Profile = Profile {
+    name: "disk",
+    format: Format::Ext4,
+    limits: Limits {
+        read_bytes: Some(120_000_000),
+        written_bytes: Some(120_000_000),
+        reads: Some(3_000),
+        writes: Some(3_000),
+    },
+};
+const SSD_BYTES: u64 = 1_200_000_000;
+const DISK_BYTES: u64 = 5_000_000_000;
+
+/// What does the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SideKind {
+    /// Natively on the disk.
+    Disk,
+    /// Natively on an SSD that is large enough.
+    Ssd,
+    /// mergerfs over the SSD and the disk, each file on the first of them with room.
+    Mergerfs,
+    /// Polymux over both, as `polymux create` makes it, with the options of the command line.
+    Polymux,
+    /// The same, with every request through the daemon (`passthrough = "off"`).
+    PolymuxHeard,
+}
+
+impl SideKind {
+    /// Name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Disk => "all on the disk",
+            Self::Ssd => "all on an SSD",
+            Self::Mergerfs => "mergerfs",
+            Self::Polymux => "polymux",
+            Self::PolymuxHeard => "polymux, passthrough off",
+        }
+    }
+}
+
+enum Top {
+    Native,
+    Mergerfs(Arc<Mutex<Server>>),
+    Polymux(Volume),
+}
+
+/// A file system to work on.
+pub struct Side {
+    // Before the devices, which it stands on.
+    top: Top,
+    devices: Devices,
+    mount_point: PathBuf,
+}
+
+impl Side {
+    /// Makes it on devices of its own, without limits.
+    ///
+    /// # Errors
+    /// Where the devices or what stands on them cannot be made.
+    pub fn make(kind: SideKind, arguments: &TieringArguments) -> Result<Self> {
+        let devices = Devices::make_sized(match kind {
+            SideKind::Disk => &[(DISK, DISK_BYTES)],
+            SideKind::Ssd => &[(SSD, DISK_BYTES)],
+            SideKind::Mergerfs | SideKind::Polymux | SideKind::PolymuxHeard => &[(SSD, SSD_BYTES), (DISK, DISK_BYTES)],
+        })?;
+        let (top, mount_point) = match kind {
+            SideKind::Disk => (Top::Native, devices.mount_point(DISK.name)?),
+            SideKind::Ssd => (Top::Native, devices.mount_point(SSD.name)?),
+            SideKind::Mergerfs => {
+                let mount_point = devices.directory().join("union");
+                fs::create_dir(&mount_point)?;
+                let branches: Vec<PathBuf> = devices.all().into_iter().map(|device| device.mount_point).collect();
+                let command = mergerfs::command(mergerfs::Settings::FirstFound, &branches, &mount_point);
+                let log = devices.directory().join("mergerfs.log");
+                (Top::Mergerfs(Server::start(command, &mount_point, &log, &devices)?), mount_point)
+            }
+            SideKind::Polymux | SideKind::PolymuxHeard => {
+                let heard = (kind == SideKind::PolymuxHeard).then(|| "passthrough = \"off\"".to_owned());
+                let options: Vec<String> = heard.into_iter().chain(arguments.options.iter().cloned()).collect();
+                let settings = Settings { policy: &arguments.policy, capacity: None, options: &options.join("\n") };
+                let mut volume = Volume::make(&devices, &arguments.program()?, &settings)?;
+                volume.start(&devices)?;
+                let mount_point = volume.mount_point().to_owned();
+                (Top::Polymux(volume), mount_point)
+            }
+        };
+        Ok(Self { top, devices, mount_point })
+    }
+
+    /// Where its files are.
+    pub fn path(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// Sets the limits of the devices.
+    ///
+    /// # Errors
+    /// Where one cannot be set.
+    pub fn throttle(&self) -> Result<()> {
+        self.devices.throttle()
+    }
+
+    /// What the devices did so far, the SSD first where there are both.
+    ///
+    /// # Errors
+    /// Where the kernel does not say.
+    pub fn traffic(&self) -> Result<Vec<Traffic>> {
+        self.devices.traffic()
+    }
+
+    /// Where the bytes of a file are, for people; empty where it is on one device.
+    pub fn place_of(&self, file: &Path) -> String {
+        match &self.top {
+            Top::Polymux(volume) => volume.bytes_of_file(file).map_or_else(
+                |error| format!("{error:#}"),
+                |bytes| bytes.iter().map(|bytes| format!("{}", bytes >> 20)).collect::<Vec<_>>().join("/"),
+            ),
+            Top::Native | Top::Mergerfs(_) => String::new(),
+        }
+    }
+
+    /// Takes it down.
+    ///
+    /// # Errors
+    /// Where it is in use.
+    pub fn end(mut self) -> Result<()> {
+        self.devices.unthrottle()?;
+        match &mut self.top {
+            Top::Native => Ok(()),
+            Top::Mergerfs(server) => {
+                let mut unmount = std::process::Command::new("umount");
+                unmount.arg(&self.mount_point);
+                locked(server).stop_with(unmount).context("mergerfs")
+            }
+            Top::Polymux(volume) => volume.stop(),
+        }
+    }
+}

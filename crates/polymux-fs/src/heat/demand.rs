@@ -1,0 +1,282 @@
+//! What programs make the devices read at present, by range node: a window that is being filled, and rates of those that ended.
+//!
+//! What is true here:
+//! * Random reads count where a device served them: what memory served is no demand. Of streams the bytes that programs took are noted;
+//!   they keep a range where it is, and move none.
+//! * A note costs the lock of a shard. Rates have a lock of their own, taken once in a window, by descriptions that begin or end to be
+//!   passed through, and by reports. No lock is held while another one is taken.
+//! * Bounded: of more nodes than fit those that came later are not seen.
+//! * A file that the kernel reads itself keeps its rates until that ends: nothing is heard of it meanwhile.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use polymux_policy::Demand;
+use polymux_types::Ino;
+use polymux_types::sync::Mutex;
+
+use super::Pattern;
+
+const SHARDS: usize = 16;
+
+/// Nodes that a shard remembers.
+const NODES_MAX: usize = 4096;
+
+/// Nodes that have a rate.
+const RATES_MAX: usize = 1 << 18;
+
+/// Windows for which a node is passed over that could not move.
+const WINDOWS_PASSED_OVER: u8 = 10;
+
+/// Share in percent of a rate that stands for the windows before the present one.
+const KEPT_PERCENT: u64 = 70;
+
+/// Rates below which a node is forgotten.
+const FORGOTTEN: Demand = Demand { random_reads_per_kilosecond: 50, stream_bytes_per_second: 4096 };
+
+/// What was read of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct DeviceReads {
+    random: u64,
+    /// Bytes of reads that went on where another one ended.
+    stream_bytes: u64,
+}
+
+impl DeviceReads {
+    fn per_second(self, length: Duration) -> Demand {
+        let milliseconds = u64::try_from(length.as_millis()).unwrap_or(u64::MAX).max(1);
+        Demand {
+            random_reads_per_kilosecond: self.random.saturating_mul(1_000_000) / milliseconds,
+            stream_bytes_per_second: self.stream_bytes.saturating_mul(1000) / milliseconds,
+        }
+    }
+}
+
+/// What is known of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Rate {
+    demand: Demand,
+    /// The kernel reads the file itself now.
+    is_held: bool,
+    /// Windows for which it is not among the busiest.
+    passed_over: u8,
+}
+
+/// The demand of all files of a volume.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceDemand {
+    window: [Mutex<HashMap<(Ino, u64), DeviceReads>>; SHARDS],
+    rates: Mutex<BTreeMap<(Ino, u64), Rate>>,
+}
+
+/// A new rate from the one before and what was seen in a window.
+pub(crate) fn follow(before: u64, seen: u64) -> u64 {
+    (before.saturating_mul(KEPT_PERCENT).saturating_add(seen.saturating_mul(100 - KEPT_PERCENT))) / 100
+}
+
+fn follow_demand(before: &Demand, seen: &Demand) -> Demand {
+    Demand {
+        random_reads_per_kilosecond: follow(before.random_reads_per_kilosecond, seen.random_reads_per_kilosecond),
+        stream_bytes_per_second: follow(before.stream_bytes_per_second, seen.stream_bytes_per_second),
+    }
+}
+
+/// What a demand is at least, as far as chance lets say: two standard deviations below what was seen. Of `n` reads in each second the
+/// smoothed number has a variance of `n * w / (2 - w)`, where `w` is the share of the last window.
+pub(crate) fn at_least(demand: &Demand) -> Demand {
+    let share = 100 - KEPT_PERCENT;
+    let variance = demand.random_reads_per_kilosecond.saturating_mul(1000).saturating_mul(share) / (200 - share);
+    let random = demand.random_reads_per_kilosecond.saturating_sub(2 * variance.isqrt());
+    Demand { random_reads_per_kilosecond: random, ..*demand }
+}
+
+impl DeviceDemand {
+    /// Notes a read of a node that a device served.
+    pub(crate) fn note(&self, ino: Ino, node: u64, pattern: Pattern, bytes: u64) {
+        let shard = super::shard::hash(ino.0, u32::try_from(node).unwrap_or(u32::MAX)) % SHARDS as u64;
+        let mut shard = self.window[usize::try_from(shard).expect("a remainder fits")].lock();
+        if shard.len() >= NODES_MAX && !shard.contains_key(&(ino, node)) {
+            return;
+        }
+        let noted = shard.entry((ino, node)).or_default();
+        match pattern {
+            Pattern::Random => noted.random = noted.random.saturating_add(1),
+            Pattern::Sequential => noted.stream_bytes = noted.stream_bytes.saturating_add(bytes),
+        }
+    }
+
+    /// Ends the window, which was so long. Returns whether there is any demand.
+    pub(crate) fn end_window(&self, length: Duration) -> bool {
+        let mut window = HashMap::new();
+        for shard in &self.window {
+            window.extend(std::mem::take(&mut *shard.lock()));
+        }
+        let mut rates = self.rates.lock();
+        rates.retain(|key, rate| {
+            let reads = window.remove(key);
+            if rate.is_held && reads.is_none() {
+                return true;
+            }
+            rate.passed_over = rate.passed_over.saturating_sub(1);
+            rate.demand = follow_demand(&rate.demand, &reads.unwrap_or_default().per_second(length));
+            rate.demand.random_reads_per_kilosecond >= FORGOTTEN.random_reads_per_kilosecond
+                || rate.demand.stream_bytes_per_second >= FORGOTTEN.stream_bytes_per_second
+        });
+        for (key, reads) in window.into_iter().take(RATES_MAX.saturating_sub(rates.len())) {
+            let demand = follow_demand(&Demand::default(), &reads.per_second(length));
+            rates.insert(key, Rate { demand, ..Rate::default() });
+        }
+        !rates.is_empty()
+    }
+
+    /// The kernel reads a file itself from now on.
+    pub(crate) fn hold(&self, ino: Ino) {
+        let mut rates = self.rates.lock();
+        rates.range_mut((ino, 0)..=(ino, u64::MAX)).for_each(|(_, rate)| rate.is_held = true);
+    }
+
+    /// That ended. What devices served of its nodes meanwhile, in reads in a thousand seconds, where that is known.
+    pub(crate) fn end_hold(&self, ino: Ino, reads_per_kilosecond: Option<&[u64]>) {
+        let mut rates = self.rates.lock();
+        rates.range_mut((ino, 0)..=(ino, u64::MAX)).for_each(|(_, rate)| rate.is_held = false);
+        for (node, reads) in (0..).zip(reads_per_kilosecond.unwrap_or_default()) {
+            let demand = Demand { random_reads_per_kilosecond: *reads, stream_bytes_per_second: 0 };
+            if *reads >= FORGOTTEN.random_reads_per_kilosecond {
+                rates.insert((ino, node), Rate { demand, ..Rate::default() });
+            } else {
+                rates.remove(&(ino, node));
+            }
+        }
+    }
+
+    /// A node cannot move up, so that others are to be looked at for some time.
+    pub(crate) fn pass_over(&self, ino: Ino, node: u64) {
+        if let Some(rate) = self.rates.lock().get_mut(&(ino, node)) {
+            rate.passed_over = WINDOWS_PASSED_OVER;
+        }
+    }
+
+    /// The demand of a node.
+    pub(crate) fn of_node(&self, ino: Ino, node: u64) -> Demand {
+        self.rates.lock().get(&(ino, node)).map(|rate| rate.demand).unwrap_or_default()
+    }
+
+    /// Random reads of all nodes of a file together in a thousand seconds.
+    pub(crate) fn reads_of_file(&self, ino: Ino) -> u64 {
+        let rates = self.rates.lock();
+        let of_file = rates.range((ino, 0)..=(ino, u64::MAX));
+        of_file.map(|(_, rate)| rate.demand.random_reads_per_kilosecond).fold(0, u64::saturating_add)
+    }
+
+    /// The nodes that are read most and may move up, the first ones first, `limit` at the most.
+    pub(crate) fn busiest(&self, limit: usize) -> Vec<((Ino, u64), Demand)> {
+        let mut nodes: Vec<_> = {
+            let rates = self.rates.lock();
+            let may_move = rates.iter().filter(|(_, rate)| !rate.is_held && rate.passed_over == 0);
+            may_move.map(|(key, rate)| (*key, rate.demand)).collect()
+        };
+        nodes.sort_unstable_by_key(|(key, demand)| {
+            (std::cmp::Reverse((demand.random_reads_per_kilosecond, demand.stream_bytes_per_second)), *key)
+        });
+        nodes.truncate(limit);
+        nodes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const INO: Ino = Ino(7);
+
+    fn read(demand: &DeviceDemand, node: u64, count: u64) {
+        (0..count).for_each(|_| demand.note(INO, node, Pattern::Random, 4096));
+    }
+
+    fn rest(demand: &DeviceDemand, seconds: u32) {
+        for _ in 0..seconds {
+            demand.end_window(SECOND);
+        }
+    }
+
+    fn rate(demand: &DeviceDemand, node: u64) -> u64 {
+        demand.of_node(INO, node).random_reads_per_kilosecond
+    }
+
+    #[test]
+    fn rates_follow_what_is_read_and_are_forgotten_when_it_ends() {
+        let demand = DeviceDemand::default();
+        read(&demand, 3, 12);
+        demand.note(INO, 4, Pattern::Sequential, 1 << 20);
+        assert!(demand.end_window(SECOND));
+        assert_eq!((rate(&demand, 3), rate(&demand, 4)), (3600, 0));
+        assert_eq!(demand.of_node(INO, 4).stream_bytes_per_second, (1 << 20) * 3 / 10);
+        assert_eq!(demand.busiest(1), [((INO, 3), demand.of_node(INO, 3))]);
+        for _ in 0..20 {
+            read(&demand, 3, 12);
+            demand.end_window(SECOND);
+        }
+        assert!((11_900..=12_000).contains(&rate(&demand, 3)), "{}", rate(&demand, 3));
+        rest(&demand, 5);
+        assert!(rate(&demand, 3) < 2100);
+        assert!((0..30).map(|_| demand.end_window(SECOND)).any(|is_any| !is_any), "it ends");
+        assert_eq!((rate(&demand, 3), demand.reads_of_file(INO)), (0, 0));
+    }
+
+    #[test]
+    fn what_the_kernel_reads_itself_keeps_its_rate_until_it_is_known() {
+        let demand = DeviceDemand::default();
+        (0..20).for_each(|_| {
+            read(&demand, 0, 10);
+            demand.end_window(SECOND);
+        });
+        let before = rate(&demand, 0);
+        demand.hold(INO);
+        rest(&demand, 20);
+        assert_eq!(rate(&demand, 0), before);
+        demand.end_hold(INO, Some(&[0, 5_000]));
+        assert_eq!((rate(&demand, 0), rate(&demand, 1), demand.reads_of_file(INO)), (0, 5_000, 5_000));
+        assert_eq!(demand.busiest(9).len(), 1);
+        demand.hold(INO);
+        assert_eq!(demand.busiest(9), [], "it cannot move");
+        demand.end_hold(INO, None);
+        rest(&demand, 30);
+        assert_eq!(rate(&demand, 1), 0);
+    }
+
+    #[test]
+    fn what_cannot_move_makes_room_among_the_busiest_for_some_time() {
+        let demand = DeviceDemand::default();
+        read(&demand, 0, 100);
+        read(&demand, 1, 10);
+        demand.end_window(SECOND);
+        let first = |demand: &DeviceDemand| demand.busiest(1).first().map(|((_, node), _)| *node);
+        assert_eq!(first(&demand), Some(0));
+        demand.pass_over(INO, 0);
+        assert_eq!(first(&demand), Some(1));
+        for _ in 0..WINDOWS_PASSED_OVER {
+            read(&demand, 0, 100);
+            demand.end_window(SECOND);
+        }
+        assert_eq!(first(&demand), Some(0));
+    }
+
+    #[test]
+    fn a_few_reads_by_chance_are_no_demand() {
+        let surely = |reads| {
+            let demand = Demand { random_reads_per_kilosecond: reads, stream_bytes_per_second: 0 };
+            at_least(&demand).random_reads_per_kilosecond
+        };
+        assert_eq!((surely(0), surely(500), surely(5_000), surely(12_000)), (0, 0, 3_122, 9_090));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let demand = DeviceDemand::default();
+        (0..1_000_000).for_each(|node| demand.note(INO, node, Pattern::Random, 1));
+        demand.end_window(SECOND);
+        let count = demand.busiest(usize::MAX).len();
+        assert!(count <= SHARDS * NODES_MAX && count > SHARDS * NODES_MAX / 2, "{count}");
+    }
+}

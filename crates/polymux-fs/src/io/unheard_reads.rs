@@ -1,0 +1,79 @@
+//! What devices served of a file while the kernel read it without a word: told by what came into the page cache (P13).
+//!
+//! What is true here:
+//! * Looked at twice, when the file begins to be passed through and when that ends; between the two, pages that came are reads of the
+//!   device, and pages that were there are not.
+//! * Looks take a hundredth of the time at most (`CacheLooks`). A file that could not be looked at counts as used once.
+//! * Where most pages of a node came, or where the file was changed, that was a stream or a change: one use, and no demand.
+//! * What is given up by the kernel meanwhile is not seen. Direct reads leave no page.
+
+use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
+
+use crate::core::Core;
+use crate::heat::{AccessKind, Pattern};
+use crate::inode::{FileState, Inode, PagesSeen, reference_of};
+
+/// Range nodes of a file that are looked at, and that count as used where nothing is known.
+pub(super) const NODES_LOOKED_AT_MAX: u64 = 512;
+
+/// Nodes of a file that has pages in memory when it begins to be passed through, at most; looking at more would take long.
+const NODES_WITH_PAGES_MAX: u64 = 64;
+
+/// Pages of a node from which on they were read one after the other.
+const STREAM_PAGES: u64 = RANGE_NODE_SIZE / BLOCK_SIZE / 2;
+
+/// Uses of one node that are noted at once, at most.
+const USES_MAX: u64 = 64;
+
+impl Core {
+    /// Pages that the kernel has of a file now; `None` where that cannot be told, or looking would take too long.
+    pub(super) fn look_at_pages(&self, file: &FileState) -> Option<PagesSeen> {
+        let entry = file.layout.read().objects.first().copied()?;
+        let handle = self.tiers.by_id(entry.tier).ok()?;
+        let tier = handle.present()?;
+        let nodes = file.size().div_ceil(RANGE_NODE_SIZE).min(NODES_LOOKED_AT_MAX);
+        let pages_of = |node: u64| {
+            let bytes = tier.cached_bytes(reference_of(&entry), node * RANGE_NODE_SIZE, RANGE_NODE_SIZE)?;
+            u32::try_from(bytes / BLOCK_SIZE).ok()
+        };
+        self.cache_looks.of_passed_through.look(&*self.clock, || {
+            let at = self.clock.elapsed();
+            // Told fast where there are none.
+            if tier.cached_bytes(reference_of(&entry), 0, nodes * RANGE_NODE_SIZE)? == 0 {
+                return Some(PagesSeen { at, pages: vec![0; usize::try_from(nodes).ok()?] });
+            }
+            let pages = (0..nodes.min(NODES_WITH_PAGES_MAX)).map(pages_of).collect::<Option<Vec<u32>>>()?;
+            Some(PagesSeen { at, pages })
+        })?
+    }
+
+    /// A file is not passed through any more: what devices served since `before` counts as use.
+    pub(super) fn note_unheard_use(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        kind: AccessKind,
+        before: Option<&PagesSeen>,
+    ) {
+        let seen = before.and_then(|before| Some((before, self.look_at_pages(file)?)));
+        let Some((before, now)) = seen else {
+            let length = file.size().min(NODES_LOOKED_AT_MAX * RANGE_NODE_SIZE);
+            self.note_access(inode, kind, 0, usize::try_from(length).unwrap_or(usize::MAX));
+            self.heat.demand.end_hold(inode.ino, None);
+            return;
+        };
+        let milliseconds = u64::try_from(now.at.saturating_sub(before.at).as_millis()).unwrap_or(u64::MAX).max(1000);
+        let mut rates = Vec::with_capacity(now.pages.len());
+        let logical_now = self.logical_clock.now();
+        for (node, pages) in (0_u64..).zip(&now.pages) {
+            let came = u64::from(pages.saturating_sub(before.pages_of(node)));
+            let was_random = came < STREAM_PAGES && kind == AccessKind::Read;
+            let (uses, pattern) = if was_random { (came, Pattern::Random) } else { (came.min(1), Pattern::Sequential) };
+            for _ in 0..uses.min(USES_MAX) {
+                self.heat.touch(inode.ino, node, kind, BLOCK_SIZE, pattern, logical_now);
+            }
+            rates.push(if was_random { came.saturating_mul(1_000_000) / milliseconds } else { 0 });
+        }
+        self.heat.demand.end_hold(inode.ino, Some(&rates));
+    }
+}

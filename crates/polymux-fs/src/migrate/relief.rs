@@ -1,0 +1,422 @@
+//! Ranges that keep a slower device busy move up as soon as that pays back (P11-P15, docs/design/0033).
+//!
+//! What is true here:
+//! * What counts is device time: a move is begun where what it saves within [`PAY_BACK_SECONDS_MAX`] is more than the time that it takes,
+//!   the way back of what makes room for it included.
+//! * Such moves take their share of a device instead of waiting until nobody uses it ([`MoverPace::TakesShare`]); all others stay polite.
+//! * Nothing leaves for them that is read more than half as much as the least read of what comes.
+//! * Streams keep a range where it is, and move none: whether one comes again nobody knows.
+//! * Where readers of the faster device wait no less than those of the slower one, everything stays: it is the limit (P11).
+//! * Bounded: windows of a second, [`LOCATED_MAX`] nodes in each.
+//! * Lock order: nothing is taken while `Relief::state` is held.
+//!
+//! ```text
+//!  reads that a device served ──► DeviceDemand ──► relief_step ──► moves up, or room that is wanted ──► evict_step
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use polymux_policy::{
+    Demand, PolicyKind, ReadSpeed, TierFill, TierTable, move_ns, pay_back_seconds, saved_ns_per_second,
+};
+use polymux_tier::measure::Direction as MeasuredDirection;
+use polymux_types::sync::Mutex;
+use polymux_types::{Ino, TierId};
+
+use super::facts::{Piece, pieces_of_node};
+use super::planner::{Bundle, note_coming};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::error::Result;
+use crate::heat::{at_least, follow};
+use crate::inode::FileState;
+use crate::report::{Destination, MoveReason};
+use crate::sched::{LaneWork, MoverPace};
+use crate::volume::Promotion;
+
+/// A move that pays back within so many seconds is worth disturbing readers for.
+const PAY_BACK_SECONDS_MAX: u64 = 30;
+
+/// Length of a window.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// Nodes of which is found out in a window where they lie: those that are read most.
+const LOCATED_MAX: usize = 2048;
+
+/// Most room that is made at once.
+const ROOM_MAX: u64 = 256 << 20;
+
+/// Stream bytes per second below which a range may leave for any that comes.
+const STREAM_IGNORED: u64 = 4096;
+
+/// How long a tier from which nothing could leave is not searched again,
+const SOUGHT_IN_VAIN: Duration = Duration::from_secs(10);
+/// and how long one counts as short of room from which something had to leave.
+const ROOM_WANTED_LATELY: Duration = Duration::from_secs(60);
+
+/// Small reads that tell something of the time that each takes.
+const READS_ENOUGH: u64 = 100;
+/// Windows without any after which it is not known any more how soon they are answered.
+const WINDOWS_ANSWERED: u8 = 10;
+/// Share in percent of earlier reads that is kept with each window in which there were others.
+const KEPT_READS_PERCENT: u64 = 95;
+
+/// Bytes of a batch that tells how fast moves are.
+const BATCH_TELLS_BYTES: u64 = 8 << 20;
+
+/// What a device is taken for of which nothing is known.
+const REQUEST_NS_UNKNOWN: u64 = 1_000_000;
+const BYTES_PER_SECOND_UNKNOWN: u64 = 100_000_000;
+
+/// A read of a faster tier of which nothing is known is taken to need this part of the time of one of the slower tier.
+const FASTER_BY_UNKNOWN: u64 = 4;
+
+/// Room that is to be made on a tier, and what may not leave for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct RoomWanted {
+    pub(super) bytes: u64,
+    /// Demand of the least read of what is to come.
+    least: Demand,
+}
+
+/// What small reads of a tier take.
+#[derive(Clone, Copy, Debug, Default)]
+struct SmallReads {
+    /// Reads lately, and the time in microseconds in which any was under way; of earlier windows the less.
+    reads: u64,
+    busy_us: u64,
+    /// Time in nanoseconds until one is answered, what it waits for others included; 0 while nothing is known.
+    answered_ns: u64,
+    windows_without: u8,
+    /// What was done when that was last reckoned.
+    reckoned: LaneWork,
+}
+
+/// What is known of the devices, and the room that is wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Relief {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    window_began: Duration,
+    small_reads: BTreeMap<TierId, SmallReads>,
+    /// Bytes per second of moves to a tier that take their share of the devices.
+    moves: BTreeMap<TierId, u64>,
+    room_wanted: BTreeMap<TierId, RoomWanted>,
+    /// The same as of when room was wanted last, and until when it is not sought again.
+    wanted_last: BTreeMap<TierId, (Duration, RoomWanted)>,
+    sought_in_vain_until: BTreeMap<TierId, Duration>,
+}
+
+impl SmallReads {
+    /// A window ended: this was done since mounting.
+    fn note(&mut self, work: LaneWork) {
+        let before = std::mem::replace(&mut self.reckoned, work);
+        let since = |of: fn(&LaneWork) -> u64| of(&work).saturating_sub(of(&before));
+        let (reads, took_us) = (since(|work| work.small), since(|work| work.small_service_us));
+        if reads == 0 {
+            self.windows_without = self.windows_without.saturating_add(1);
+            if self.windows_without >= WINDOWS_ANSWERED {
+                self.answered_ns = 0;
+            }
+            return;
+        }
+        self.windows_without = 0;
+        // The time of the device goes to all who are served, each by what it waits.
+        let busy_us = u128::from(since(|work| work.busy_us)) * u128::from(took_us)
+            / u128::from(since(|work| work.service_us).max(1));
+        // By reads and not by windows: a few that met something else say little beside thousands.
+        let kept = |known: u64| known.saturating_mul(KEPT_READS_PERCENT) / 100;
+        self.reads = kept(self.reads) + reads;
+        self.busy_us = kept(self.busy_us) + u64::try_from(busy_us).unwrap_or(u64::MAX);
+        let answered = took_us.saturating_mul(1000) / reads;
+        self.answered_ns = if self.answered_ns == 0 { answered } else { follow(self.answered_ns, answered) };
+    }
+
+    /// Device time of one in nanoseconds; `None` while too little is known.
+    fn device_ns(&self) -> Option<u64> {
+        (self.reads >= READS_ENOUGH).then(|| self.busy_us.saturating_mul(1000) / self.reads)
+    }
+}
+
+impl RoomWanted {
+    /// Whether a node with this demand may leave for it.
+    pub(super) fn may_take(&self, demand: &Demand) -> bool {
+        demand.random_reads_per_kilosecond <= self.least.random_reads_per_kilosecond / 2
+            && demand.stream_bytes_per_second <= (self.least.stream_bytes_per_second / 2).max(STREAM_IGNORED)
+    }
+
+    fn add(&mut self, bytes: u64, demand: &Demand) {
+        self.least = if self.bytes == 0 { *demand } else { self.least.min_of(demand) };
+        self.bytes = self.bytes.saturating_add(bytes).min(ROOM_MAX);
+    }
+}
+
+impl Relief {
+    /// Room that is to be made on a tier.
+    pub(super) fn room_wanted(&self, tier: TierId) -> Option<RoomWanted> {
+        self.state.lock().room_wanted.get(&tier).copied()
+    }
+
+    /// Whether something had to leave a tier for what is read more, lately.
+    pub(crate) fn wanted_room_lately(&self, tier: TierId, now: Duration) -> bool {
+        let state = self.state.lock();
+        let since = |at: Duration| now.saturating_sub(at) < ROOM_WANTED_LATELY;
+        state.wanted_last.get(&tier).is_some_and(|(at, _)| since(*at))
+            || state.sought_in_vain_until.get(&tier).is_some_and(|until| since(*until))
+    }
+
+    /// What came to a tier lately, or is to come: nothing that is read as much leaves, as long as there is something else.
+    pub(super) fn spared(&self, tier: TierId, now: Duration) -> Option<RoomWanted> {
+        let (at, wanted) = self.state.lock().wanted_last.get(&tier).copied()?;
+        (now.saturating_sub(at) < ROOM_WANTED_LATELY).then_some(wanted)
+    }
+
+    /// Everything on a tier was looked at, and nothing could leave for what is read more.
+    pub(super) fn note_sought_in_vain(&self, tier: TierId, now: Duration) {
+        let mut state = self.state.lock();
+        state.room_wanted.remove(&tier);
+        if state.wanted_last.remove(&tier).is_some() {
+            state.sought_in_vain_until.insert(tier, now.saturating_add(SOUGHT_IN_VAIN));
+        }
+    }
+
+    fn may_seek(&self, tier: TierId, now: Duration) -> bool {
+        self.state.lock().sought_in_vain_until.get(&tier).is_none_or(|until| *until <= now)
+    }
+
+    /// A batch to a tier that took its share of the devices came to its end.
+    pub(super) fn note_shared_batch(&self, target: TierId, bytes: u64, took: Duration) {
+        if bytes >= BATCH_TELLS_BYTES {
+            let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
+            let seen = bytes.saturating_mul(1_000_000) / took_us;
+            let mut state = self.state.lock();
+            let speed = state.moves.entry(target).or_insert(seen);
+            *speed = follow(*speed, seen);
+        }
+    }
+
+    /// Bytes per second of moves to a tier that take their share.
+    fn speed_of_moves(&self, target: TierId) -> u64 {
+        self.state.lock().moves.get(&target).copied().unwrap_or(BYTES_PER_SECOND_UNKNOWN)
+    }
+
+    /// Whether readers of the faster tier wait less than those of the slower one, as far as is known.
+    fn answers_sooner(&self, faster: TierId, slower: TierId) -> bool {
+        let state = self.state.lock();
+        let answered = |tier| state.small_reads.get(&tier).map_or(0, |reads| reads.answered_ns);
+        answered(faster) == 0 || answered(slower) == 0 || answered(faster) < answered(slower)
+    }
+}
+
+/// What moving a piece up is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Worth {
+    pub(super) target: TierId,
+    /// Nothing has to leave for it.
+    pub(super) has_room: bool,
+    pub(super) pays_back_seconds: u64,
+}
+
+/// What a step plans.
+#[derive(Default)]
+struct Planned {
+    bundles: BTreeMap<(Ino, TierId), Bundle>,
+    room_wanted: BTreeMap<TierId, RoomWanted>,
+    /// Files that are on their way already, by where to.
+    hurried: BTreeMap<TierId, BTreeSet<Ino>>,
+}
+
+impl Core {
+    /// Whether files of a policy move up at once where that pays back.
+    pub(crate) fn promotes_promptly(&self, policy: PolicyKind) -> bool {
+        self.options.promotion == Promotion::Prompt && policy.relieves()
+    }
+
+    /// Ends a window, if it is time, and plans what pays back. Returns whether anything was submitted.
+    pub(super) fn relief_step(&self) -> Result<bool> {
+        if self.options.promotion != Promotion::Prompt {
+            return Ok(false);
+        }
+        let now = self.clock.elapsed();
+        let work: Vec<_> = self.tiers.all().iter().map(|handle| (handle.id, handle.read_lane.work())).collect();
+        let length = {
+            let mut state = self.planner.relief.state.lock();
+            let length = now.saturating_sub(state.window_began);
+            if length < WINDOW {
+                return Ok(false);
+            }
+            state.window_began = now;
+            work.iter().for_each(|(tier, work)| state.small_reads.entry(*tier).or_default().note(*work));
+            length
+        };
+        let has_demand = self.heat.demand.end_window(length);
+        // What was known of the use of files is brought back in steps; until then everything would look cold.
+        let mut planned = Planned::default();
+        if has_demand && work.len() > 1 && self.heat.is_restored() {
+            let mut table = self.planning_table();
+            for ((ino, node), demand) in self.heat.demand.busiest(LOCATED_MAX) {
+                if let Err(error) = self.plan_relief((ino, node), &demand, &mut table, &mut planned) {
+                    self.pass_over(ino, &error);
+                }
+            }
+        }
+        planned.room_wanted.keys().for_each(|tier| self.moves.hurry_off(*tier));
+        {
+            let mut state = self.planner.relief.state.lock();
+            state.wanted_last.extend(planned.room_wanted.iter().map(|(tier, wanted)| (*tier, (now, *wanted))));
+            state.room_wanted = planned.room_wanted;
+        }
+        planned.hurried.iter().for_each(|(tier, files)| self.moves.hurry_to(*tier, files));
+        Ok(self.submit_relief(planned.bundles))
+    }
+
+    fn submit_relief(&self, bundles: BTreeMap<(Ino, TierId), Bundle>) -> bool {
+        let mut has_submitted = false;
+        for ((ino, tier), bundle) in bundles {
+            let bytes = bundle.bytes;
+            let reason = (MoveReason::Promote, MoverPace::TakesShare);
+            if self.submit_move(ino, bundle.into_ranges(), Destination::To(tier), reason, bytes).is_some() {
+                self.write_budget.charge(tier, bytes, self.logical_clock.now());
+                Counters::add(&self.counters.bytes_promoted_at_once, usize::try_from(bytes).unwrap_or(usize::MAX));
+                has_submitted = true;
+            }
+        }
+        has_submitted
+    }
+
+    fn plan_relief(
+        &self,
+        (ino, node): (Ino, u64),
+        demand: &Demand,
+        table: &mut TierTable,
+        planned: &mut Planned,
+    ) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let Some(file) = inode.file() else { return Ok(()) };
+        self.ensure_size(&inode, file)?;
+        let context = self.context_of(&inode);
+        if file.is_passed_through() || !self.promotes_promptly(context.policy) {
+            self.heat.demand.pass_over(ino, node);
+            return Ok(());
+        }
+        let now = self.clock.elapsed();
+        let mut may_move = false;
+        for piece in pieces_of_node(file, node) {
+            let worth = self.worth_of_moving(file, piece, demand, context.allowed, table);
+            may_move |= table.position(piece.tier.0).is_some_and(|own| own > 0);
+            let soon = |worth: &&Worth| worth.pays_back_seconds <= PAY_BACK_SECONDS_MAX;
+            let into_room = worth.iter().filter(soon).find(|worth| worth.has_room);
+            let for_others = || worth.iter().filter(soon).find(|worth| self.planner.relief.may_seek(worth.target, now));
+            let Some(Worth { target, has_room, .. }) = into_room.or_else(for_others).copied() else { continue };
+            if self.moves.is_promoting(ino, target) {
+                planned.hurried.entry(target).or_default().insert(ino);
+            } else if has_room {
+                note_coming(table, target.0, piece.bytes);
+                planned.bundles.entry((ino, target)).or_default().add(node, piece.bytes);
+                planned.hurried.entry(target).or_default();
+            } else {
+                planned.room_wanted.entry(target).or_default().add(piece.bytes, demand);
+            }
+        }
+        if !may_move {
+            self.heat.demand.pass_over(ino, node);
+        }
+        Ok(())
+    }
+
+    /// What moving a piece up is worth, by tier, the fastest first; nothing where it is worth nothing.
+    pub(super) fn worth_of_moving(
+        &self,
+        file: &FileState,
+        piece: Piece,
+        demand: &Demand,
+        allowed: u64,
+        table: &TierTable,
+    ) -> Vec<Worth> {
+        let Some((own, slower)) = table.position(piece.tier.0).zip(self.read_speed(piece.tier, None)) else {
+            return Vec::new();
+        };
+        let is_partial = piece.bytes < file.size();
+        let surely = Demand { stream_bytes_per_second: 0, ..at_least(demand) };
+        let takes = |fill: &&TierFill| {
+            allowed.checked_shr(u32::from(fill.tier)).is_some_and(|bits| bits & 1 == 1)
+                && fill.takes_new_data()
+                && (!is_partial || fill.holds_partial_files())
+                && piece.bytes <= fill.write_budget_left
+                && self.planner.relief.answers_sooner(TierId(fill.tier), piece.tier)
+                && !self.reads_alike(TierId(fill.tier), piece.tier)
+        };
+        let worth = |fill: &TierFill| {
+            let target = TierId(fill.tier);
+            let faster = self.read_speed(target, Some(&slower))?;
+            let has_room = fill.fits_below(piece.bytes, fill.high_mark);
+            let back = (!has_room).then(|| self.planner.relief.speed_of_moves(piece.tier));
+            let cost = move_ns(piece.bytes, self.planner.relief.speed_of_moves(target), back);
+            let pays_back_seconds = pay_back_seconds(cost, saved_ns_per_second(&surely, &slower, &faster))?;
+            Some(Worth { target, has_room, pays_back_seconds })
+        };
+        table.offered()[..own].iter().filter(takes).filter_map(worth).collect()
+    }
+
+    /// What a tier takes to be read, as far as is known; `slower` is the tier that it is compared with.
+    fn read_speed(&self, tier: TierId, slower: Option<&ReadSpeed>) -> Option<ReadSpeed> {
+        let handle = self.tiers.by_id(tier).ok()?;
+        let measured = self.planner.relief.state.lock().small_reads.get(&tier).and_then(SmallReads::device_ns);
+        let unknown = slower.map_or(REQUEST_NS_UNKNOWN, |slower| slower.request_ns / FASTER_BY_UNKNOWN);
+        let streamed = handle.look_at_profile(|profile| profile.bytes_per_second(MeasuredDirection::Read));
+        Some(ReadSpeed {
+            request_ns: measured.unwrap_or(unknown),
+            // Of tiers that were not measured all are alike, and streams alone move nothing.
+            bytes_per_second: streamed.unwrap_or(BYTES_PER_SECOND_UNKNOWN),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_half_as_much_as_what_comes_stays() {
+        let demand = |reads| Demand { random_reads_per_kilosecond: reads, stream_bytes_per_second: 0 };
+        let mut wanted = RoomWanted::default();
+        wanted.add(2 << 20, &demand(10_000));
+        wanted.add(2 << 20, &demand(4_000));
+        assert_eq!(wanted.bytes, 4 << 20);
+        assert!(wanted.may_take(&demand(2_000)) && !wanted.may_take(&demand(2_001)));
+        let stream = Demand { random_reads_per_kilosecond: 0, stream_bytes_per_second: 1 << 20 };
+        assert!(!wanted.may_take(&stream));
+        (0..1000).for_each(|_| wanted.add(2 << 20, &demand(9_000)));
+        assert_eq!(wanted.bytes, ROOM_MAX);
+    }
+
+    #[test]
+    fn a_few_slow_reads_beside_thousands_change_little_and_streams_nothing() {
+        let mut reads = SmallReads::default();
+        let mut work = LaneWork::default();
+        let mut window = |reads: &mut SmallReads, small: u64, streamed_us: u64, busy_us: u64, service_us: u64| {
+            work.small += small;
+            work.small_service_us += service_us;
+            work.service_us += service_us + streamed_us;
+            work.busy_us += busy_us;
+            reads.note(work);
+        };
+        window(&mut reads, 50, 0, 50_000, 50_000);
+        assert_eq!((reads.device_ns(), reads.answered_ns), (None, 1_000_000), "too few to tell");
+        (0..20).for_each(|_| window(&mut reads, 3000, 0, 1_000_000, 8_000_000));
+        assert!((330_000..340_000).contains(&reads.device_ns().unwrap()), "{reads:?}");
+        assert!((2_600_000..2_700_000).contains(&reads.answered_ns), "{reads:?}");
+        window(&mut reads, 10, 0, 100_000, 100_000);
+        assert!((330_000..342_000).contains(&reads.device_ns().unwrap()), "{reads:?}");
+        // A stream has the device for three quarters of the time.
+        (0..200).for_each(|_| window(&mut reads, 750, 6_000_000, 1_000_000, 2_000_000));
+        assert!((330_000..336_000).contains(&reads.device_ns().unwrap()), "{reads:?}");
+        (0..u64::from(WINDOWS_ANSWERED)).for_each(|_| window(&mut reads, 0, 0, 0, 0));
+        assert_eq!(reads.answered_ns, 0, "it is not known any more");
+        assert!(reads.device_ns().is_some());
+    }
+}

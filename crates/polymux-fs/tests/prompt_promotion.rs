@@ -1,0 +1,149 @@
+//! What keeps a slower device busy moves up at once, where that is asked for (docs/design/0033). In virtual time: a read of the slower
+//! tier takes a millisecond, of the faster one a tenth of that.
+
+mod common;
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use common::{Hook, HookedTier, Verdict, Volume, close, create, pattern, read_at, read_only, write_all};
+use polymux_fs::{Caller, HandleId, JobState, MountOptions, Promotion};
+use polymux_tier::ObjectRef;
+use polymux_types::{Clock, Ino, ManualClock};
+
+const MIB: u64 = 1 << 20;
+const NODE: u64 = 2 * MIB;
+
+/// Lets reads of a tier take time.
+struct Service {
+    takes: Duration,
+    clock: OnceLock<Arc<ManualClock>>,
+}
+
+impl Hook for Service {
+    fn before_read(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
+        if let Some(clock) = self.clock.get() {
+            clock.advance(self.takes);
+        }
+        Verdict::Pass
+    }
+}
+
+/// A file of 32 MiB on the slower tier, open for reading.
+struct Tested {
+    volume: Volume,
+    ino: Ino,
+    handle: HandleId,
+}
+
+fn tested(promotion: Promotion) -> Tested {
+    let services = [100, 1000]
+        .map(|microseconds| Arc::new(Service { takes: Duration::from_micros(microseconds), clock: OnceLock::new() }));
+    let mut volume = Volume::wrapping(&[64 * MIB, 256 * MIB], |index, tier| {
+        Arc::new(HookedTier::new(tier, Arc::clone(&services[index]) as _))
+    });
+    volume.options = MountOptions { promotion, ..volume.options };
+    volume.remount();
+    let (ino, handle) = create(volume.fs(), "file");
+    write_all(volume.fs(), handle, 0, &pattern(1, 32 << 20)).expect("written");
+    close(volume.fs(), handle).expect("closed");
+    let job = volume.fs().migrate(ino, "slow", None).expect("accepted");
+    while volume.fs().job(job).expect("known").state != JobState::Done {
+        volume.fs().step();
+        volume.fs().move_step();
+        volume.clock.advance(Duration::from_millis(10));
+    }
+    // What the making of it left behind is past.
+    for _ in 0..100 {
+        volume.clock.advance(Duration::from_secs(1));
+        volume.fs().step();
+    }
+    services.iter().for_each(|service| service.clock.set(Arc::clone(&volume.clock)).expect("once"));
+    let handle = volume.fs().open(&Caller::root(), ino, read_only()).expect("opened");
+    Tested { volume, ino, handle }
+}
+
+impl Tested {
+    /// For so long, reads that follow one another at once, at the offsets that `next` gives, beside the work in the background.
+    fn read_for(&self, duration: Duration, mut next: impl FnMut(u64) -> (u64, usize)) {
+        let end = self.volume.clock.elapsed() + duration;
+        for number in 0.. {
+            if self.volume.clock.elapsed() >= end {
+                break;
+            }
+            let (offset, length) = next(number);
+            read_at(self.volume.fs(), self.handle, offset, length).expect("read");
+            self.volume.fs().step();
+            self.volume.fs().move_step();
+        }
+    }
+
+    fn bytes_on_fast(&self) -> u64 {
+        let extents = self.volume.fs().locate(self.ino).expect("located").extents;
+        extents.iter().filter(|extent| extent.tier.as_deref() == Some("fast")).map(|extent| extent.length).sum()
+    }
+
+    fn promoted_at_once(&self) -> u64 {
+        self.volume.counter("bytes_promoted_at_once")
+    }
+}
+
+/// The blocks of two nodes, in an order that no stream has.
+fn at_random(number: u64) -> (u64, usize) {
+    let block = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    (3 * NODE + block % (2 * NODE / 4096) * 4096, 4096)
+}
+
+#[test]
+fn what_is_read_at_random_all_the_time_is_on_the_faster_tier_within_seconds_and_nothing_else_is() {
+    let tested = tested(Promotion::Prompt);
+    tested.read_for(Duration::from_secs(5), at_random);
+    assert_eq!(tested.bytes_on_fast(), 2 * NODE);
+    // The polite promotion of what is read twice may be first; neither comes a second time.
+    let promoted = tested.promoted_at_once();
+    assert!(promoted <= 2 * NODE, "{promoted}");
+    let explained = tested.volume.fs().explain(tested.ino).expect("explained");
+    let hot = explained.ranges.iter().find(|range| range.offset == 3 * NODE).expect("it is told of");
+    assert_eq!(hot.tier, "fast");
+    assert!(hot.device_reads_per_kilosecond > 100_000, "{hot:?}");
+    tested.read_for(Duration::from_secs(5), at_random);
+    assert_eq!((tested.promoted_at_once(), tested.bytes_on_fast()), (promoted, 2 * NODE), "it stays where it is");
+}
+
+#[test]
+fn a_file_that_is_read_from_one_end_to_the_other_moves_nothing_at_once() {
+    let tested = tested(Promotion::Prompt);
+    for offset in (0..32 * MIB).step_by(128 << 10) {
+        read_at(tested.volume.fs(), tested.handle, offset, 128 << 10).expect("read");
+        tested.volume.fs().step();
+        tested.volume.fs().move_step();
+    }
+    for _ in 0..50 {
+        tested.volume.clock.advance(Duration::from_millis(100));
+        tested.volume.fs().step();
+    }
+    assert_eq!(tested.promoted_at_once(), 0);
+}
+
+#[test]
+fn explain_says_when_a_move_would_pay_back_of_what_is_read_too_seldom() {
+    let tested = tested(Promotion::Prompt);
+    // Eight reads in each second.
+    for number in 0..160 {
+        let (offset, length) = at_random(number);
+        read_at(tested.volume.fs(), tested.handle, offset, length).expect("read");
+        tested.volume.clock.advance(Duration::from_millis(125));
+        tested.volume.fs().step();
+    }
+    let explained = tested.volume.fs().explain(tested.ino).expect("explained");
+    let read = explained.ranges.iter().filter(|range| range.device_reads_per_kilosecond > 0);
+    let after: Vec<_> = read.filter_map(|range| range.pays_back.clone()).collect();
+    assert!(!after.is_empty() && after.iter().all(|(tier, seconds)| tier == "fast" && *seconds > 0), "{explained:?}");
+}
+
+#[test]
+fn nothing_moves_at_once_where_nobody_asked_for_it() {
+    let tested = tested(Promotion::Polite);
+    tested.read_for(Duration::from_secs(5), at_random);
+    assert_eq!(tested.promoted_at_once(), 0);
+}

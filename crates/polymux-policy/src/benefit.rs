@@ -1,0 +1,101 @@
+//! What a move is worth: device time that it saves in each second, against the device time that it costs (PolyStore, BW_Move: P12, P15).
+//!
+//! What is true here: a random read costs its device the time of a request, bytes of a stream the time of their transfer. Rates are those
+//! of what a device really served: what memory serves is no demand. Saturating integers throughout, so that a policy from outside can
+//! reckon the same.
+
+/// What a device takes to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadSpeed {
+    /// Device time of one small random read in nanoseconds, without what it waits for others.
+    pub request_ns: u64,
+    /// Bytes per second of a stream; at least 1.
+    pub bytes_per_second: u64,
+}
+
+/// What programs make a device read of a range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    /// Random reads in a thousand seconds.
+    pub random_reads_per_kilosecond: u64,
+    /// Bytes per second of streams.
+    pub stream_bytes_per_second: u64,
+}
+
+impl Demand {
+    /// The lesser of both, each by itself.
+    #[must_use]
+    pub fn min_of(&self, other: &Self) -> Self {
+        Self {
+            random_reads_per_kilosecond: self.random_reads_per_kilosecond.min(other.random_reads_per_kilosecond),
+            stream_bytes_per_second: self.stream_bytes_per_second.min(other.stream_bytes_per_second),
+        }
+    }
+}
+
+const NANOSECONDS: u64 = 1_000_000_000;
+
+fn transfer_ns(bytes: u64, bytes_per_second: u64) -> u64 {
+    let nanoseconds = u128::from(bytes) * u128::from(NANOSECONDS) / u128::from(bytes_per_second.max(1));
+    u64::try_from(nanoseconds).unwrap_or(u64::MAX)
+}
+
+/// Device time in nanoseconds that a second of this demand costs less on the faster device; 0 where it costs no less.
+#[must_use]
+pub fn saved_ns_per_second(demand: &Demand, slower: &ReadSpeed, faster: &ReadSpeed) -> u64 {
+    let per_request = slower.request_ns.saturating_sub(faster.request_ns);
+    let of_requests = demand.random_reads_per_kilosecond.saturating_mul(per_request) / 1000;
+    let streamed = |speed: &ReadSpeed| transfer_ns(demand.stream_bytes_per_second, speed.bytes_per_second);
+    of_requests.saturating_add(streamed(slower).saturating_sub(streamed(faster)))
+}
+
+/// Time in nanoseconds that moving bytes takes at the speed of moves to the faster device, and, where as much has to leave it first, of
+/// moves away from it.
+#[must_use]
+pub fn move_ns(bytes: u64, there_bytes_per_second: u64, back_bytes_per_second: Option<u64>) -> u64 {
+    let back = back_bytes_per_second.map_or(0, |speed| transfer_ns(bytes, speed));
+    transfer_ns(bytes, there_bytes_per_second).saturating_add(back)
+}
+
+/// Seconds after which a move has saved what it cost; `None` where it never does.
+#[must_use]
+pub fn pay_back_seconds(cost_ns: u64, saved_ns_per_second: u64) -> Option<u64> {
+    (saved_ns_per_second > 0).then(|| cost_ns.div_ceil(saved_ns_per_second))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DISK: ReadSpeed = ReadSpeed { request_ns: 333_333, bytes_per_second: 120_000_000 };
+    const SSD: ReadSpeed = ReadSpeed { request_ns: 50_000, bytes_per_second: 660_000_000 };
+    const NODE: u64 = 2 << 20;
+
+    #[test]
+    fn random_reads_pay_a_move_back_within_seconds_and_few_of_them_within_minutes() {
+        let cost = move_ns(NODE, 110_000_000, Some(110_000_000));
+        assert_eq!(cost / 1_000_000, 38);
+        let after = |reads_per_second: u64| {
+            let demand = Demand { random_reads_per_kilosecond: reads_per_second * 1000, stream_bytes_per_second: 0 };
+            pay_back_seconds(cost, saved_ns_per_second(&demand, &DISK, &SSD))
+        };
+        assert_eq!((after(12), after(1), after(0)), (Some(12), Some(135), None));
+    }
+
+    #[test]
+    fn a_stream_saves_what_its_transfer_takes_less() {
+        let demand = Demand { random_reads_per_kilosecond: 0, stream_bytes_per_second: NODE };
+        let saved = saved_ns_per_second(&demand, &DISK, &SSD);
+        assert_eq!(saved / 1_000_000, 14);
+        assert_eq!(pay_back_seconds(move_ns(NODE, 110_000_000, None), saved), Some(2));
+        assert_eq!(saved_ns_per_second(&demand, &SSD, &DISK), 0, "the other way nothing is saved");
+    }
+
+    #[test]
+    fn nothing_overflows() {
+        let none = ReadSpeed { request_ns: u64::MAX, bytes_per_second: 0 };
+        let demand = Demand { random_reads_per_kilosecond: u64::MAX, stream_bytes_per_second: u64::MAX };
+        assert!(saved_ns_per_second(&demand, &none, &SSD) > u64::MAX / 1001);
+        assert_eq!(move_ns(u64::MAX, 0, Some(0)), u64::MAX);
+    }
+}
