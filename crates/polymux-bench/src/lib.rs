@@ -25,6 +25,7 @@ pub mod memory;
 pub mod meta;
 pub mod moves;
 pub mod native;
+pub mod noise;
 pub mod parallel;
 pub mod region;
 pub mod report;

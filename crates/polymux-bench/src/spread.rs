@@ -32,7 +32,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
 use crate::report::{Form, Report};
-use crate::suite::ground::Kind;
+use crate::suite::{self, ground::Kind};
 use crate::throttled;
 
 /// What to measure.
@@ -125,10 +125,7 @@ impl SpreadArguments {
     }
 
     fn program(&self) -> Result<PathBuf> {
-        match &self.polymux {
-            Some(program) => Ok(program.clone()),
-            None => Ok(std::env::current_exe()?.with_file_name("polymux")),
-        }
+        suite::program(self.polymux.as_deref())
     }
 }
 

@@ -57,7 +57,7 @@ pub fn run(arguments: &SuiteArguments) -> Result<()> {
     }
     let begun = Instant::now();
     let load_before = machine::load();
-    let polymux = program(arguments)?;
+    let polymux = program(arguments.polymux.as_deref())?;
     let (peers, missing) = peers();
     let choice = Choice::new(&arguments.mode, &arguments.transport, peers);
     let skipped: Vec<Skipped> = missing.into_iter().collect();
@@ -107,10 +107,13 @@ fn chosen(arguments: &SuiteArguments) -> Result<Vec<&'static dyn Workload>> {
     Ok(chosen)
 }
 
-/// The program to measure.
-fn program(arguments: &SuiteArguments) -> Result<PathBuf> {
-    let path = match &arguments.polymux {
-        Some(path) => path.clone(),
+/// The program to measure: the named one, or the one that was built beside this one.
+///
+/// # Errors
+/// Where it is not there.
+pub fn program(named: Option<&Path>) -> Result<PathBuf> {
+    let path = match named {
+        Some(path) => path.to_owned(),
         None => std::env::current_exe()?.with_file_name("polymux"),
     };
     ensure!(

@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 
 use self::sides::SideKind;
 use crate::report::{Form, Report};
-use crate::throttled;
+use crate::{suite, throttled};
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -55,10 +55,7 @@ pub struct TieringArguments {
 
 impl TieringArguments {
     fn program(&self) -> Result<PathBuf> {
-        match &self.polymux {
-            Some(program) => Ok(program.clone()),
-            None => Ok(std::env::current_exe()?.with_file_name("polymux")),
-        }
+        suite::program(self.polymux.as_deref())
     }
 }
 

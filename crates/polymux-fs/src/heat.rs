@@ -29,6 +29,7 @@ mod read_use;
 mod shard;
 mod streams;
 mod table;
+mod window;
 
 pub(crate) use clock::LogicalClock;
 pub(crate) use demand::{at_least, follow};

@@ -21,6 +21,7 @@ use polymux_types::{ByteSize, Ino};
 use rustix::fs::Advice;
 
 use super::tiered::{OPEN, TIER, Tiered};
+use crate::noise::{Noise, shuffled};
 use crate::report::{Cell, Form, Report, Section};
 use crate::statistics::count;
 use crate::throttled::{self, Devices, MEMORY_LIKE, NVME_LIKE};
@@ -65,12 +66,7 @@ struct Zipf {
 
 impl Zipf {
     fn new(nodes: u64, seed: u64) -> Self {
-        let mut noise = Noise(seed);
-        let mut shuffled: Vec<u64> = (0..nodes).collect();
-        for index in (1..shuffled.len()).rev() {
-            let other = usize::try_from(noise.next() % (index as u64 + 1)).expect("an index fits");
-            shuffled.swap(index, other);
-        }
+        let shuffled = shuffled(nodes, seed);
         let weights = (1..=shuffled.len()).map(|rank| 1.0 / count(rank));
         let sum: f64 = weights.clone().sum();
         let cumulative = weights.scan(0.0, |total, weight| {
@@ -81,24 +77,13 @@ impl Zipf {
     }
 
     fn node(&self, noise: &mut Noise) -> u64 {
-        let point = (noise.next() >> 11) as f64 / (1_u64 << 53) as f64;
+        let point = (noise.next_number() >> 11) as f64 / (1_u64 << 53) as f64;
         let rank = self.cumulative.partition_point(|share| *share < point);
         self.nodes[rank.min(self.nodes.len() - 1)]
     }
 
     fn share_of_rank(&self, rank: usize) -> f64 {
         self.cumulative[rank] - if rank == 0 { 0.0 } else { self.cumulative[rank - 1] }
-    }
-}
-
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
     }
 }
 
@@ -238,14 +223,14 @@ fn read(
     (thread, pause): (u64, Duration),
     (latencies, is_over): (&Latencies, &AtomicBool),
 ) -> Result<()> {
-    let mut noise = Noise(0x9e37_79b9_7f4a_7c15 ^ (thread + 1).wrapping_mul(0xd134_2543_de82_ef95));
+    let mut noise = Noise::new(0x9e37_79b9_7f4a_7c15 ^ (thread + 1).wrapping_mul(0xd134_2543_de82_ef95));
     let mut buffer = vec![0; READ_BYTES];
     let caller = Caller::root();
     let mut due = Instant::now();
     while !is_over.load(Ordering::Relaxed) {
         due += pause;
         thread::sleep(due.saturating_duration_since(Instant::now()));
-        let within = noise.next() % (NODE_BYTES / READ_BYTES as u64) * READ_BYTES as u64;
+        let within = noise.next_number() % (NODE_BYTES / READ_BYTES as u64) * READ_BYTES as u64;
         let offset = zipf.node(&mut noise) * NODE_BYTES + within;
         let begun = Instant::now();
         tiered.file_system().read(&caller, handle, offset, &mut buffer)?;
@@ -328,7 +313,7 @@ mod tests {
         let zipf = Zipf::new(512, 7);
         let tenth: f64 = (0..51).map(|rank| zipf.share_of_rank(rank)).sum();
         assert!((0.64..0.68).contains(&tenth), "{tenth}");
-        let mut noise = Noise(3);
+        let mut noise = Noise::new(3);
         let hottest = (0..20_000).filter(|_| zipf.node(&mut noise) == zipf.nodes[0]).count();
         let expected = zipf.share_of_rank(0) * 20_000.0;
         assert!((count(hottest) / expected - 1.0).abs() < 0.1, "{hottest} of {expected}");

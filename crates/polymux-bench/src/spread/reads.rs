@@ -14,6 +14,7 @@ use polymux_tier::measure::AlignedBuffer;
 
 use super::load::{Way, busy_seconds};
 use super::stamped::{self, BLOCK_BYTES};
+use crate::noise;
 use crate::parallel;
 use crate::throttled::Devices;
 
@@ -80,7 +81,7 @@ fn places(blocks: &[u64], blocks_of_request: u64, seed: u64) -> Vec<Place> {
         }
         unreachable!("a request is below the sum of all")
     };
-    stamped::shuffled(requests.iter().sum(), seed).into_iter().map(place_of).collect()
+    noise::shuffled(requests.iter().sum(), seed).into_iter().map(place_of).collect()
 }
 
 impl RandomReads {

@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::SpreadArguments;
-use super::stamped::{self, BLOCK_BYTES, Noise};
+use super::stamped::{self, BLOCK_BYTES};
 use super::stand::{self, Requests, Stand};
 use super::volume::Settings;
+use crate::noise::{self, Noise};
 use crate::parallel;
 use crate::report::{Cell, Report, Section};
 
@@ -143,7 +144,7 @@ fn work(path: &Path, blocks_of_part: u64) -> Result<Found> {
 fn read(path: &Path, first: u64, blocks: u64) -> Result<()> {
     let file = OpenOptions::new().read(true).open(path)?;
     let mut buffer = vec![0; BLOCK_BYTES];
-    for block in stamped::shuffled(blocks, first) {
+    for block in noise::shuffled(blocks, first) {
         file.read_exact_at(&mut buffer, (first + block) * BLOCK_BYTES as u64)?;
         stamped::verify(&buffer, first + block, 0)?;
     }

@@ -16,6 +16,7 @@ use anyhow::{Result, anyhow};
 
 use super::TieringArguments;
 use super::sides::{Side, SideKind};
+use crate::noise::Noise;
 use crate::report::{Cell, Report, Section};
 use crate::statistics::count;
 
@@ -84,8 +85,9 @@ fn measure(kind: SideKind, arguments: &TieringArguments) -> Result<Course> {
 fn write_files(side: &Side) -> Result<Vec<PathBuf>> {
     let directory = side.path().join("data");
     fs::create_dir(&directory)?;
-    let mut noise = Noise(0x2545_f491_4f6c_dd1d);
-    let block: Vec<u8> = std::iter::repeat_with(|| noise.next().to_le_bytes()).take(FILE_BYTES / 8).flatten().collect();
+    let mut noise = Noise::new(0x2545_f491_4f6c_dd1d);
+    let block: Vec<u8> =
+        std::iter::repeat_with(|| noise.next_number().to_le_bytes()).take(FILE_BYTES / 8).flatten().collect();
     (0..FILES)
         .map(|number| {
             let path = directory.join(format!("file-{number:02}"));
@@ -124,19 +126,23 @@ fn read_until(
     (is_over, reads): (&AtomicBool, &AtomicU64),
 ) -> Result<()> {
     let open: Vec<File> = files.iter().map(File::open).collect::<std::io::Result<_>>()?;
-    let mut noise = Noise(0x9e37_79b9_7f4a_7c15 ^ (seed + 1).wrapping_mul(0xd134_2543_de82_ef95));
+    let mut noise = Noise::new(0x9e37_79b9_7f4a_7c15 ^ (seed + 1).wrapping_mul(0xd134_2543_de82_ef95));
     let mut buffer = [0; READ_BYTES];
     while !is_over.load(Ordering::Relaxed) {
         let is_hot = noise.below(100) < HOT_PERCENT;
         let file = match is_hot {
-            true => hot.start + noise.index_below(hot.len()),
-            false => noise.index_below(FILES),
+            true => hot.start + index_below(&mut noise, hot.len()),
+            false => index_below(&mut noise, FILES),
         };
         let block = noise.below((FILE_BYTES / READ_BYTES) as u64);
         open[file].read_exact_at(&mut buffer, block * READ_BYTES as u64)?;
         reads.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
+}
+
+fn index_below(noise: &mut Noise, end: usize) -> usize {
+    usize::try_from(noise.below(end as u64)).expect("an index fits")
 }
 
 fn tabulate(arguments: &TieringArguments, courses: &[Course]) -> Section {
@@ -180,23 +186,4 @@ fn judge(arguments: &TieringArguments, courses: &[Course]) -> Section {
         }
     }
     section
-}
-
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 11) % end
-    }
-
-    fn index_below(&mut self, end: usize) -> usize {
-        usize::try_from(self.below(end as u64)).expect("an index fits")
-    }
 }

@@ -8,7 +8,7 @@
 //! * Bounded: of more nodes than fit those that came later are not seen.
 //! * A file that the kernel reads itself keeps its rates until that ends: nothing is heard of it meanwhile.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use polymux_policy::Demand;
@@ -16,8 +16,7 @@ use polymux_types::Ino;
 use polymux_types::sync::Mutex;
 
 use super::Pattern;
-
-const SHARDS: usize = 16;
+use super::window::Window;
 
 /// Nodes that a shard remembers.
 const NODES_MAX: usize = 4096;
@@ -65,7 +64,7 @@ struct Rate {
 /// The demand of all files of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceDemand {
-    window: [Mutex<HashMap<(Ino, u64), DeviceReads>>; SHARDS],
+    window: Window<(Ino, u64), DeviceReads, NODES_MAX>,
     rates: Mutex<BTreeMap<(Ino, u64), Rate>>,
 }
 
@@ -93,24 +92,16 @@ pub(crate) fn at_least(demand: &Demand) -> Demand {
 impl DeviceDemand {
     /// Notes a read of a node that a device served.
     pub(crate) fn note(&self, ino: Ino, node: u64, pattern: Pattern, bytes: u64) {
-        let shard = super::shard::hash(ino.0, u32::try_from(node).unwrap_or(u32::MAX)) % SHARDS as u64;
-        let mut shard = self.window[usize::try_from(shard).expect("a remainder fits")].lock();
-        if shard.len() >= NODES_MAX && !shard.contains_key(&(ino, node)) {
-            return;
-        }
-        let noted = shard.entry((ino, node)).or_default();
-        match pattern {
+        let hash = super::shard::hash(ino.0, u32::try_from(node).unwrap_or(u32::MAX));
+        self.window.note(hash, (ino, node), |noted| match pattern {
             Pattern::Random => noted.random = noted.random.saturating_add(1),
             Pattern::Sequential => noted.stream_bytes = noted.stream_bytes.saturating_add(bytes),
-        }
+        });
     }
 
     /// Ends the window, which was so long. Returns whether there is any demand.
     pub(crate) fn end_window(&self, length: Duration) -> bool {
-        let mut window = HashMap::new();
-        for shard in &self.window {
-            window.extend(std::mem::take(&mut *shard.lock()));
-        }
+        let mut window = self.window.take();
         let mut rates = self.rates.lock();
         rates.retain(|key, rate| {
             let reads = window.remove(key);
@@ -185,6 +176,7 @@ impl DeviceDemand {
 
 #[cfg(test)]
 mod tests {
+    use super::super::window::SHARDS;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);

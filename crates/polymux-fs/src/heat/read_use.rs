@@ -1,17 +1,15 @@
 //! How the files on several tiers are read at present: a window that somebody takes now and then.
 //!
 //! What is true here:
-//! * Notes cost a lock of a shard; nobody is called with one held, and one is held at a time.
+//! * Notes cost a lock of a shard ([`Window`](super::window::Window)).
 //! * Bounded: of more files than fit into a shard the ones that came later are not seen in this window.
 
 use std::collections::BTreeMap;
 
 use polymux_types::Ino;
-use polymux_types::sync::Mutex;
 
 use super::Pattern;
-
-const SHARDS: usize = 16;
+use super::window::Window;
 
 /// Files that a shard remembers.
 const FILES_MAX: usize = 256;
@@ -46,31 +44,24 @@ impl ReadUse {
 /// The present window.
 #[derive(Debug, Default)]
 pub(crate) struct ReadUses {
-    shards: [Mutex<BTreeMap<Ino, ReadUse>>; SHARDS],
+    window: Window<Ino, ReadUse, FILES_MAX>,
 }
 
 impl ReadUses {
     /// Notes a read.
     pub(crate) fn note(&self, ino: Ino, pattern: Pattern, bytes: u64) {
-        let shard = super::shard::hash(ino.0, 0) % SHARDS as u64;
-        let mut shard = self.shards[usize::try_from(shard).expect("a remainder fits")].lock();
-        if shard.len() < FILES_MAX || shard.contains_key(&ino) {
-            shard.entry(ino).or_default().add(pattern, bytes);
-        }
+        self.window.note(super::shard::hash(ino.0, 0), ino, |noted| noted.add(pattern, bytes));
     }
 
     /// Ends the window, and tells what was in it.
     pub(crate) fn take(&self) -> BTreeMap<Ino, ReadUse> {
-        let mut all = BTreeMap::new();
-        for shard in &self.shards {
-            all.append(&mut shard.lock());
-        }
-        all
+        self.window.take()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::window::SHARDS;
     use super::*;
 
     #[test]

@@ -30,7 +30,7 @@ use crate::inode::{
     is_append_only, reference_of,
 };
 use crate::passthrough::{ClosingHeard, IoDecision, Obstacle, PagesKept};
-use crate::placement::ContextSource;
+use crate::placement::{Context, ContextSource};
 use crate::report::{FileIo, PassthroughState};
 use crate::space::TierHandle;
 use crate::store::ObjectEntry;
@@ -294,14 +294,22 @@ impl Core {
         if stat.size != file.size() && !file.is_held.load(Ordering::Acquire) {
             return Ok(Some(Obstacle::Unlogged));
         }
-        let may_move = stat.size > SLOW_SIZE_MAX || self.promotes_promptly(self.context_of(inode).policy);
-        if may_move && !self.is_well_placed(inode, &entry) {
-            return Ok(Some(Obstacle::MayMove));
+        Ok(self.obstacle_of_place(inode, file, &handle, stat.size))
+    }
+
+    /// Why a file has to be able to move while it is open.
+    fn obstacle_of_place(&self, inode: &Inode, file: &FileState, tier: &TierHandle, size: u64) -> Option<Obstacle> {
+        let is_large = size > SLOW_SIZE_MAX;
+        // What steers a file is looked for only where it matters: most opens are of small files.
+        if !is_large && self.options.promotion != Promotion::Prompt {
+            return None;
         }
-        if self.may_have_to_leave(inode, file, &handle) {
-            return Ok(Some(Obstacle::MayLeave));
+        let context = self.context_of(inode);
+        let is_prompt = self.promotes_promptly(context.policy);
+        if (is_large || is_prompt) && !self.is_well_placed(&context, tier.id) {
+            return Some(Obstacle::MayMove);
         }
-        Ok(None)
+        (is_prompt && self.may_have_to_leave(&context, inode.ino, file, tier)).then_some(Obstacle::MayLeave)
     }
 
     /// Why a file that may be passed through must not be changed directly.
@@ -353,39 +361,35 @@ impl Core {
     }
 
     /// Whether a file is on the fastest tier that it may be on.
-    fn is_well_placed(&self, inode: &Inode, entry: &ObjectEntry) -> bool {
-        let context = self.context_of(inode);
-        let may_hold = |id: TierId| 1_u64.checked_shl(u32::from(id.0)).unwrap_or(0) & context.allowed != 0;
+    fn is_well_placed(&self, context: &Context, own: TierId) -> bool {
         let tiers = self.tiers.all();
         let mut candidates = tiers.iter().filter(|tier| tier.present().is_some() && !tier.is_draining());
         let preferred =
             context.preferred.iter().find(|id| tiers.iter().any(|tier| tier.id.0 == **id && tier.present().is_some()));
         match (&context.source, preferred) {
-            (ContextSource::Rule(..) | ContextSource::Pin(_), Some(id)) => TierId(*id) == entry.tier,
-            _ => candidates.find(|tier| may_hold(tier.id)).is_some_and(|best| {
-                let is_alike = || self.promotes_promptly(context.policy) && self.reads_alike(best.id, entry.tier);
-                best.id == entry.tier || may_hold(entry.tier) && is_alike()
+            (ContextSource::Rule(..) | ContextSource::Pin(_), Some(id)) => TierId(*id) == own,
+            _ => candidates.find(|tier| context.allows(tier.id)).is_some_and(|best| {
+                let is_alike = || self.promotes_promptly(context.policy) && self.reads_alike(best.id, own);
+                best.id == own || context.allows(own) && is_alike()
             }),
         }
     }
 
     /// Whether a file is read too little to stay on its tier for certain, from which something has to leave for what is read more: then it
     /// has to be able to leave while it is open.
-    fn may_have_to_leave(&self, inode: &Inode, file: &FileState, tier: &TierHandle) -> bool {
-        let context = self.context_of(inode);
-        let may_hold = |id: TierId| 1_u64.checked_shl(u32::from(id.0)).unwrap_or(0) & context.allowed != 0;
+    fn may_have_to_leave(&self, context: &Context, ino: Ino, file: &FileState, tier: &TierHandle) -> bool {
         let tiers = self.tiers.all();
         let mut slower = tiers.iter().skip_while(|other| other.id != tier.id).skip(1);
         let may_go = |other: &Arc<TierHandle>| {
-            may_hold(other.id) && other.present().is_some() && !self.reads_alike(tier.id, other.id)
+            context.allows(other.id) && other.present().is_some() && !self.reads_alike(tier.id, other.id)
         };
         let is_short_of_room =
             || self.planner.relief.wanted_room_lately(tier.id, self.clock.elapsed()) || tier.is_above_high_mark();
-        if !self.promotes_promptly(context.policy) || !slower.any(may_go) || !is_short_of_room() {
+        if !slower.any(may_go) || !is_short_of_room() {
             return false;
         }
         let nodes = file.size().div_ceil(RANGE_NODE_SIZE).max(1);
-        self.heat.demand.reads_of_file(inode.ino) / nodes < READS_THAT_STAY
+        self.heat.demand.reads_of_file(ino) / nodes < READS_THAT_STAY
     }
 
     /// Whether two tiers were measured, and the faster one is read less than half as fast again as the other.

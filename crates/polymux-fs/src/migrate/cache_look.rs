@@ -81,12 +81,8 @@ impl Core {
         if decision.action == Action::Stay || decide(context.policy, &cached) == decision {
             return decision;
         }
-        let began = self.clock.elapsed();
-        if !self.cache_looks.of_promotions.is_due(began) {
-            return decision;
-        }
-        let share = self.cached_share(file, node, piece.tier);
-        self.cache_looks.of_promotions.note(began, self.clock.elapsed());
+        let look = || self.cached_share(file, node, piece.tier);
+        let Some(share) = self.cache_looks.of_promotions.look(&*self.clock, look) else { return decision };
         Counters::count(&self.counters.page_cache_looks);
         match share {
             Some((held, of)) if held > of / 2 => {

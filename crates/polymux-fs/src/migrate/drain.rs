@@ -212,12 +212,10 @@ impl Core {
                 (None, _) => usize::MAX,
             }
         };
-        let is_allowed =
-            |tier: TierId| context.allowed.checked_shr(u32::from(tier.0)).is_some_and(|bits| bits & 1 == 1);
         let fits = |tier: TierId| self.tiers.by_id(tier).is_ok_and(|tier| tier.headroom() >= request.length);
         // Placement names those that can take it.
         let candidates = self.place(inode, request).into_iter();
-        candidates.min_by_key(|tier| (Reverse(is_allowed(*tier)), Reverse(fits(*tier)), rank(*tier)))
+        candidates.min_by_key(|tier| (Reverse(context.allows(*tier)), Reverse(fits(*tier)), rank(*tier)))
     }
 
     /// Bytes that a file has on a tier, about, holes of a file with one object included; `None` where it has no object

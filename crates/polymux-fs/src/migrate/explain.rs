@@ -153,9 +153,11 @@ impl Core {
             None => (moves.then_some(TierId(decision.target)), decision.why.sentence()),
         };
         let demand = self.heat.demand.of_node(inode.ino, node);
-        let worth = self.worth_of_moving(file, piece, &demand, context.allowed, table).into_iter();
-        let worth =
-            worth.filter(|_| self.promotes_promptly(context.policy)).min_by_key(|worth| worth.pays_back_seconds);
+        let worth = match self.promotes_promptly(context.policy) {
+            true => self.worth_of_moving(file, piece, &demand, context, table),
+            false => Vec::new(),
+        };
+        let worth = worth.into_iter().min_by_key(|worth| worth.pays_back_seconds);
         let may_leave = eviction.score > 0 && drained.is_none();
         RangeExplanation {
             offset: start_of(node * BLOCKS_PER_NODE),

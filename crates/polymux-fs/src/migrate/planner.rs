@@ -399,9 +399,7 @@ impl Core {
         self.ensure_size(inode, file)?;
         let wrong = {
             let layout = file.layout.read();
-            let is_allowed =
-                |tier: TierId| context.allowed.checked_shr(u32::from(tier.0)).is_some_and(|bits| bits & 1 == 1);
-            layout.objects.iter().map(|entry| entry.tier).find(|tier| !is_allowed(*tier))
+            layout.objects.iter().map(|entry| entry.tier).find(|tier| !context.allows(*tier))
         };
         let Some(from) = wrong else { return Ok(Demand::Nothing) };
         let bytes = file.size().max(1);

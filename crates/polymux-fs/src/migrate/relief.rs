@@ -17,9 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use polymux_policy::{
-    Demand, PolicyKind, ReadSpeed, TierFill, TierTable, move_ns, pay_back_seconds, saved_ns_per_second,
-};
+use polymux_policy::{Demand, ReadSpeed, TierFill, TierTable, move_ns, pay_back_seconds, saved_ns_per_second};
 use polymux_tier::measure::Direction as MeasuredDirection;
 use polymux_types::sync::Mutex;
 use polymux_types::{Ino, TierId};
@@ -31,8 +29,9 @@ use crate::counters::Counters;
 use crate::error::Result;
 use crate::heat::{at_least, follow};
 use crate::inode::FileState;
+use crate::placement::Context;
 use crate::report::{Destination, MoveReason};
-use crate::sched::{LaneWork, MoverPace};
+use crate::sched::{LaneWork, MoverPace, microseconds};
 use crate::volume::Promotion;
 
 /// A move that pays back within so many seconds is worth disturbing readers for.
@@ -105,9 +104,9 @@ struct State {
     small_reads: BTreeMap<TierId, SmallReads>,
     /// Bytes per second of moves to a tier that take their share of the devices.
     moves: BTreeMap<TierId, u64>,
-    room_wanted: BTreeMap<TierId, RoomWanted>,
-    /// The same as of when room was wanted last, and until when it is not sought again.
-    wanted_last: BTreeMap<TierId, (Duration, RoomWanted)>,
+    /// Room that was wanted last, and in which window.
+    room_wanted: BTreeMap<TierId, (Duration, RoomWanted)>,
+    /// Until when it is not sought again.
     sought_in_vain_until: BTreeMap<TierId, Duration>,
 }
 
@@ -158,28 +157,29 @@ impl RoomWanted {
 impl Relief {
     /// Room that is to be made on a tier.
     pub(super) fn room_wanted(&self, tier: TierId) -> Option<RoomWanted> {
-        self.state.lock().room_wanted.get(&tier).copied()
+        let state = self.state.lock();
+        let (at, wanted) = state.room_wanted.get(&tier).copied()?;
+        (at == state.window_began).then_some(wanted)
     }
 
     /// Whether something had to leave a tier for what is read more, lately.
     pub(crate) fn wanted_room_lately(&self, tier: TierId, now: Duration) -> bool {
         let state = self.state.lock();
         let since = |at: Duration| now.saturating_sub(at) < ROOM_WANTED_LATELY;
-        state.wanted_last.get(&tier).is_some_and(|(at, _)| since(*at))
+        state.room_wanted.get(&tier).is_some_and(|(at, _)| since(*at))
             || state.sought_in_vain_until.get(&tier).is_some_and(|until| since(*until))
     }
 
     /// What came to a tier lately, or is to come: nothing that is read as much leaves, as long as there is something else.
     pub(super) fn spared(&self, tier: TierId, now: Duration) -> Option<RoomWanted> {
-        let (at, wanted) = self.state.lock().wanted_last.get(&tier).copied()?;
+        let (at, wanted) = self.state.lock().room_wanted.get(&tier).copied()?;
         (now.saturating_sub(at) < ROOM_WANTED_LATELY).then_some(wanted)
     }
 
     /// Everything on a tier was looked at, and nothing could leave for what is read more.
     pub(super) fn note_sought_in_vain(&self, tier: TierId, now: Duration) {
         let mut state = self.state.lock();
-        state.room_wanted.remove(&tier);
-        if state.wanted_last.remove(&tier).is_some() {
+        if state.room_wanted.remove(&tier).is_some() {
             state.sought_in_vain_until.insert(tier, now.saturating_add(SOUGHT_IN_VAIN));
         }
     }
@@ -191,8 +191,7 @@ impl Relief {
     /// A batch to a tier that took its share of the devices came to its end.
     pub(super) fn note_shared_batch(&self, target: TierId, bytes: u64, took: Duration) {
         if bytes >= BATCH_TELLS_BYTES {
-            let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
-            let seen = bytes.saturating_mul(1_000_000) / took_us;
+            let seen = bytes.saturating_mul(1_000_000) / microseconds(took).max(1);
             let mut state = self.state.lock();
             let speed = state.moves.entry(target).or_insert(seen);
             *speed = follow(*speed, seen);
@@ -231,11 +230,6 @@ struct Planned {
 }
 
 impl Core {
-    /// Whether files of a policy move up at once where that pays back.
-    pub(crate) fn promotes_promptly(&self, policy: PolicyKind) -> bool {
-        self.options.promotion == Promotion::Prompt && policy.relieves()
-    }
-
     /// Ends a window, if it is time, and plans what pays back. Returns whether anything was submitted.
     pub(super) fn relief_step(&self) -> Result<bool> {
         if self.options.promotion != Promotion::Prompt {
@@ -265,11 +259,8 @@ impl Core {
             }
         }
         planned.room_wanted.keys().for_each(|tier| self.moves.hurry_off(*tier));
-        {
-            let mut state = self.planner.relief.state.lock();
-            state.wanted_last.extend(planned.room_wanted.iter().map(|(tier, wanted)| (*tier, (now, *wanted))));
-            state.room_wanted = planned.room_wanted;
-        }
+        let wanted = planned.room_wanted.into_iter().map(|(tier, wanted)| (tier, (now, wanted)));
+        self.planner.relief.state.lock().room_wanted.extend(wanted);
         planned.hurried.iter().for_each(|(tier, files)| self.moves.hurry_to(*tier, files));
         Ok(self.submit_relief(planned.bundles))
     }
@@ -306,7 +297,7 @@ impl Core {
         let now = self.clock.elapsed();
         let mut may_move = false;
         for piece in pieces_of_node(file, node) {
-            let worth = self.worth_of_moving(file, piece, demand, context.allowed, table);
+            let worth = self.worth_of_moving(file, piece, demand, &context, table);
             may_move |= table.position(piece.tier.0).is_some_and(|own| own > 0);
             let soon = |worth: &&Worth| worth.pays_back_seconds <= PAY_BACK_SECONDS_MAX;
             let into_room = worth.iter().filter(soon).find(|worth| worth.has_room);
@@ -334,7 +325,7 @@ impl Core {
         file: &FileState,
         piece: Piece,
         demand: &Demand,
-        allowed: u64,
+        context: &Context,
         table: &TierTable,
     ) -> Vec<Worth> {
         let Some((own, slower)) = table.position(piece.tier.0).zip(self.read_speed(piece.tier, None)) else {
@@ -343,7 +334,7 @@ impl Core {
         let is_partial = piece.bytes < file.size();
         let surely = Demand { stream_bytes_per_second: 0, ..at_least(demand) };
         let takes = |fill: &&TierFill| {
-            allowed.checked_shr(u32::from(fill.tier)).is_some_and(|bits| bits & 1 == 1)
+            context.allows(TierId(fill.tier))
                 && fill.takes_new_data()
                 && (!is_partial || fill.holds_partial_files())
                 && piece.bytes <= fill.write_budget_left

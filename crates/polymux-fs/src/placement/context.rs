@@ -13,6 +13,7 @@ use polymux_types::{Ino, TierId};
 use crate::core::Core;
 use crate::error::Result;
 use crate::inode::Inode;
+use crate::volume::Promotion;
 
 /// The extended attribute that pins a file, or everything below a directory, to the tier that it names.
 pub(crate) const PIN_ATTRIBUTE: &[u8] = b"trusted.polymux.pin";
@@ -48,7 +49,19 @@ pub(crate) struct Context {
     pub(crate) source: ContextSource,
 }
 
+impl Context {
+    /// Whether a tier may hold the file.
+    pub(crate) fn allows(&self, tier: TierId) -> bool {
+        self.allowed.checked_shr(u32::from(tier.0)).is_some_and(|bits| bits & 1 == 1)
+    }
+}
+
 impl Core {
+    /// Whether files of a policy move up at once where that pays back.
+    pub(crate) fn promotes_promptly(&self, policy: PolicyKind) -> bool {
+        self.options.promotion == Promotion::Prompt && policy.relieves()
+    }
+
     /// What holds for a file. Where the metadata cannot be read, what holds for the volume: where data goes is never worth
     /// an error.
     pub(crate) fn context_of(&self, inode: &Inode) -> Context {

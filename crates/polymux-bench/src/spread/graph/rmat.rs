@@ -13,7 +13,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::spread::stamped::{Noise, shuffled};
+use crate::noise::{Noise, shuffled};
 
 /// Bytes of an edge.
 pub const EDGE_BYTES: u64 = 8;
