@@ -8,7 +8,7 @@
 //!   they write to tables comes out of the ballast.
 //! * Where the file system counts its inodes, empty files (`spare.N`) hold some of them in the same way: each table is a file
 //!   of its own. Metadata may grow while at least half of them are held, so that files are made on other tiers although this
-//!   file system has no inode left.
+//!   file system has no inode left. Where inodes alone are missing, tables are merged as always: that gives them back.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -34,6 +34,8 @@ const EXT4_MAGIC: rustix::fs::FsWord = 0xef53;
 pub(crate) const SPARES: u32 = 64;
 /// of which so many are kept for what removals write to tables.
 const SPARES_KEPT: u32 = SPARES / 2;
+/// Of them, so many are left to removals by a merge of tables.
+const SPARES_KEPT_FROM_MERGES: u32 = SPARES_KEPT / 2;
 /// Files that may be made while a memtable is written or tables are merged: some in each partition.
 const INODES_PER_WRITE: u64 = 16;
 
@@ -59,8 +61,22 @@ pub(crate) struct Ballast {
     held: Mutex<u64>,
     /// Names of files that hold an inode each; empty where the file system does not count its inodes.
     spares: Mutex<Spares>,
-    short: AtomicBool,
+    /// Bytes are missing: of the ballast, or beside it.
+    short_of_bytes: AtomicBool,
+    /// Fewer spare inodes are held than [`SPARES_KEPT`].
+    short_of_inodes: AtomicBool,
     stuck: AtomicBool,
+    /// Tables are being merged into the inodes that were given up for it.
+    merging: AtomicBool,
+}
+
+/// Tables are being merged for as long as this lives: what was given up for it is not taken back.
+pub(crate) struct Merging<'a>(&'a AtomicBool);
+
+impl Drop for Merging<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 impl Ballast {
@@ -83,8 +99,10 @@ impl Ballast {
             bytes,
             free_min,
             held: Mutex::new(held),
-            short: AtomicBool::new(false),
+            short_of_bytes: AtomicBool::new(false),
+            short_of_inodes: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
+            merging: AtomicBool::new(false),
         };
         ballast.look()?;
         Ok(ballast)
@@ -92,7 +110,13 @@ impl Ballast {
 
     /// Whether metadata may grow.
     pub(crate) fn room(&self) -> Room {
-        if self.short.load(Ordering::Acquire) { Room::Ballast } else { Room::Plenty }
+        let short = self.is_short_of_bytes() || self.short_of_inodes.load(Ordering::Acquire);
+        if short { Room::Ballast } else { Room::Plenty }
+    }
+
+    /// Whether bytes are missing, of the ballast or beside it. Where inodes alone are missing, merging tables gives them back.
+    pub(crate) fn is_short_of_bytes(&self) -> bool {
+        self.short_of_bytes.load(Ordering::Acquire)
     }
 
     /// Whether the last attempt to write tables found no room at all.
@@ -108,17 +132,23 @@ impl Ballast {
     /// Tables could not be written, although all of the ballast was given up.
     pub(crate) fn note_full(&self) {
         self.stuck.store(true, Ordering::Release);
-        self.short.store(true, Ordering::Release);
+        self.short_of_bytes.store(true, Ordering::Release);
     }
 
     /// Tables could not be merged. They are still written, so that who waits for that goes on waiting.
     pub(crate) fn note_short(&self) {
-        self.short.store(true, Ordering::Release);
+        self.short_of_bytes.store(true, Ordering::Release);
     }
 
     /// Tables were written.
     pub(crate) fn note_written(&self) {
         self.stuck.store(false, Ordering::Release);
+    }
+
+    /// Tables are merged from now on. By one thread at a time.
+    pub(crate) fn begin_merging(&self) -> Merging<'_> {
+        self.merging.store(true, Ordering::Release);
+        Merging(&self.merging)
     }
 
     /// Inodes held, and how many should be.
@@ -140,19 +170,26 @@ impl Ballast {
                 Err(error) => return Err(self.failed(&error)),
             }
         }
-        let short = *held < self.bytes || free < self.free_min || self.look_at_inodes()?;
-        if short && !self.short.swap(true, Ordering::AcqRel) {
-            log::warn!("{}: no room for metadata beside the ballast; nothing may grow", self.directory.display());
-        }
-        if !short {
-            self.short.store(false, Ordering::Release);
+        let short_of_bytes = *held < self.bytes || free < self.free_min;
+        let short_of_inodes = self.look_at_inodes()?;
+        let were_short = [
+            self.short_of_bytes.swap(short_of_bytes, Ordering::AcqRel),
+            self.short_of_inodes.swap(short_of_inodes, Ordering::AcqRel),
+        ];
+        if !short_of_bytes && !short_of_inodes {
             self.stuck.store(false, Ordering::Release);
+        } else if were_short == [false, false] {
+            log::warn!("{}: no room for metadata beside the ballast; nothing may grow", self.directory.display());
         }
         Ok(())
     }
 
-    /// Takes back what is missing of the spare inodes as far as there are any. Returns whether too few are held.
+    /// Takes back what is missing of the spare inodes as far as there are any. Returns whether too few are held. What a merge
+    /// was given is missing only afterwards.
     fn look_at_inodes(&self) -> Result<bool, StoreError> {
+        if self.merging.load(Ordering::Acquire) {
+            return Ok(self.short_of_inodes.load(Ordering::Acquire));
+        }
         let mut spares = self.spares.lock();
         let missing: Vec<u32> = (0..spares.wanted).filter(|number| !spares.held.contains(number)).collect();
         for number in missing {
@@ -167,11 +204,24 @@ impl Ballast {
 
     /// Sees to it that as many inodes are free as a table and what belongs to it need, out of the spare ones where need be.
     pub(crate) fn make_inodes(&self) -> Result<(), StoreError> {
-        if self.spares.lock().wanted == 0 {
+        self.make_inodes_beside(0)
+    }
+
+    /// As [`make_inodes`](Self::make_inodes) for a merge of tables, which gives inodes back in the end, but must leave enough
+    /// of the spare ones to what removals write meanwhile.
+    pub(crate) fn make_inodes_for_merge(&self) -> Result<(), StoreError> {
+        self.make_inodes_beside(SPARES_KEPT_FROM_MERGES)
+    }
+
+    /// Gives up spare inodes down to `kept` of them.
+    fn make_inodes_beside(&self, kept: u32) -> Result<(), StoreError> {
+        let (held, wanted) = self.spare_inodes();
+        if wanted == 0 {
             return Ok(());
         }
         let space = rustix::fs::statvfs(&self.directory).map_err(|error| self.failed(&error.into()))?;
-        self.give_up_inodes(INODES_PER_WRITE.saturating_sub(space.f_ffree)).map(drop)
+        let missing = INODES_PER_WRITE.saturating_sub(space.f_ffree);
+        self.give_up_inodes(missing.min(u64::from(held.saturating_sub(kept)))).map(drop)
     }
 
     fn spare(&self, number: u32) -> PathBuf {
@@ -197,7 +247,7 @@ impl Ballast {
         let mut held = self.held.lock();
         let given = bytes.next_multiple_of(PIECE).min(*held);
         if given > 0 {
-            self.short.store(true, Ordering::Release);
+            self.short_of_bytes.store(true, Ordering::Release);
             log::warn!("{}: {given} bytes of the ballast are given up to write metadata", self.directory.display());
             self.file.set_len(*held - given).map_err(|error| self.failed(&error))?;
             *held -= given;

@@ -13,7 +13,6 @@ use super::{Inner, Levels, Sealed, StepProgress};
 use crate::copy::Round;
 use crate::error::StoreError;
 use crate::memtable::Memtable;
-use crate::store::Room;
 use crate::tables::{CompactionNeed, Urgency};
 
 /// Memtables take more room as tables: filters, indexes, and files of their own.
@@ -126,10 +125,16 @@ impl Inner {
 
     /// Compacts once where it is due.
     pub(super) fn compact_if_due(&self) -> Result<bool, StoreError> {
-        match self.tables.compact(|need| self.room_for_compaction(need)) {
+        let merging = self.ballast.begin_merging();
+        let compacted = self.tables.compact(|need| self.room_for_compaction(need));
+        drop(merging);
+        match compacted {
             Ok(worked) => Ok(worked),
             Err(StoreError::NoSpace) => {
                 self.ballast.note_short();
+                // What was begun would keep room and inodes, and the next attempt would find even less.
+                let _maintenance = self.maintenance.lock();
+                self.tables.remove_leftovers().map_err(|error| self.fail(error))?;
                 Ok(false)
             }
             Err(error) => Err(self.fail(error)),
@@ -137,14 +142,15 @@ impl Inner {
     }
 
     /// Whether a compaction may write so many bytes. What the file system has free is used as it is; the ballast only where
-    /// reads get slow or room is wanted, because it has to be taken back afterwards.
+    /// reads get slow or room is wanted, because it has to be taken back afterwards. Where inodes are missing it goes on, since
+    /// merged tables are fewer files.
     fn room_for_compaction(&self, due: CompactionNeed) -> Result<bool, StoreError> {
-        if due.urgency == Urgency::Pressing || self.ballast.room() == Room::Plenty {
-            // Merging gives inodes back in the end.
-            self.ballast.make_inodes()?;
-        }
         match due.urgency {
-            Urgency::Ordinary => Ok(self.ballast.room() == Room::Plenty && self.ballast.free()? >= due.bytes),
+            Urgency::Ordinary if self.ballast.is_short_of_bytes() => Ok(false),
+            Urgency::Ordinary => {
+                self.ballast.make_inodes_for_merge()?;
+                Ok(self.ballast.free()? >= due.bytes)
+            }
             Urgency::Pressing => self.ballast.make_room(due.bytes),
         }
     }
