@@ -66,16 +66,37 @@ pub(crate) struct Ballast {
     /// Fewer spare inodes are held than [`SPARES_KEPT`].
     short_of_inodes: AtomicBool,
     stuck: AtomicBool,
-    /// Tables are being merged into the inodes that were given up for it.
-    merging: AtomicBool,
+    /// The merge of tables that is under way, or the last one that failed.
+    merge: Mutex<Merge>,
 }
 
+/// What is known of merges of tables.
+#[derive(Debug, Default)]
+struct Merge {
+    is_under_way: bool,
+    /// Inodes that were given up for it and come back when it ends.
+    inodes_given: u32,
+    /// Bytes and inodes that there were when one failed for want of them, and looks since.
+    failed_with: Option<(Available, u32)>,
+}
+
+/// Bytes that are free, and inodes that are free or held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Available {
+    bytes: u64,
+    inodes: u64,
+}
+
+/// Looks at the file system, about one in a second, after which a merge is tried again although no more is available.
+const LOOKS_UNTIL_NEXT_MERGE: u32 = 60;
+
 /// Tables are being merged for as long as this lives: what was given up for it is not taken back.
-pub(crate) struct Merging<'a>(&'a AtomicBool);
+pub(crate) struct Merging<'a>(&'a Ballast);
 
 impl Drop for Merging<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        let mut merge = self.0.merge.lock();
+        (merge.is_under_way, merge.inodes_given) = (false, 0);
     }
 }
 
@@ -102,7 +123,7 @@ impl Ballast {
             short_of_bytes: AtomicBool::new(false),
             short_of_inodes: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
-            merging: AtomicBool::new(false),
+            merge: Mutex::default(),
         };
         ballast.look()?;
         Ok(ballast)
@@ -135,11 +156,6 @@ impl Ballast {
         self.short_of_bytes.store(true, Ordering::Release);
     }
 
-    /// Tables could not be merged. They are still written, so that who waits for that goes on waiting.
-    pub(crate) fn note_short(&self) {
-        self.short_of_bytes.store(true, Ordering::Release);
-    }
-
     /// Tables were written.
     pub(crate) fn note_written(&self) {
         self.stuck.store(false, Ordering::Release);
@@ -147,8 +163,31 @@ impl Ballast {
 
     /// Tables are merged from now on. By one thread at a time.
     pub(crate) fn begin_merging(&self) -> Merging<'_> {
-        self.merging.store(true, Ordering::Release);
-        Merging(&self.merging)
+        self.merge.lock().is_under_way = true;
+        Merging(self)
+    }
+
+    /// A merge failed for want of room: none is tried until there is more, or for about a minute.
+    pub(crate) fn note_merge_failed(&self) -> Result<(), StoreError> {
+        let available = self.available()?;
+        self.merge.lock().failed_with = Some((available, 0));
+        self.look()
+    }
+
+    /// Whether a merge may find room that the last one did not.
+    pub(crate) fn may_merge(&self) -> Result<bool, StoreError> {
+        let Some((before, looks)) = self.merge.lock().failed_with else { return Ok(true) };
+        let now = self.available()?;
+        let is_due = looks >= LOOKS_UNTIL_NEXT_MERGE || now.bytes > before.bytes || now.inodes > before.inodes;
+        if is_due {
+            self.merge.lock().failed_with = None;
+        }
+        Ok(is_due)
+    }
+
+    fn available(&self) -> Result<Available, StoreError> {
+        let space = rustix::fs::statvfs(&self.directory).map_err(|error| self.failed(&error.into()))?;
+        Ok(Available { bytes: self.free()?, inodes: space.f_ffree + u64::from(self.spare_inodes().0) })
     }
 
     /// Inodes held, and how many should be.
@@ -185,10 +224,18 @@ impl Ballast {
     }
 
     /// Takes back what is missing of the spare inodes as far as there are any. Returns whether too few are held. What a merge
-    /// was given is missing only afterwards.
+    /// was given is taken back, and counts as missing, only afterwards.
     fn look_at_inodes(&self) -> Result<bool, StoreError> {
-        if self.merging.load(Ordering::Acquire) {
-            return Ok(self.short_of_inodes.load(Ordering::Acquire));
+        let given = {
+            let mut merge = self.merge.lock();
+            if let Some((_, looks)) = &mut merge.failed_with {
+                *looks = looks.saturating_add(1);
+            }
+            merge.is_under_way.then_some(merge.inodes_given)
+        };
+        if let Some(given) = given {
+            let (held, wanted) = self.spare_inodes();
+            return Ok(held.saturating_add(given) < SPARES_KEPT.min(wanted));
         }
         let mut spares = self.spares.lock();
         let missing: Vec<u32> = (0..spares.wanted).filter(|number| !spares.held.contains(number)).collect();
@@ -204,24 +251,27 @@ impl Ballast {
 
     /// Sees to it that as many inodes are free as a table and what belongs to it need, out of the spare ones where need be.
     pub(crate) fn make_inodes(&self) -> Result<(), StoreError> {
-        self.make_inodes_beside(0)
+        self.make_inodes_beside(0).map(drop)
     }
 
     /// As [`make_inodes`](Self::make_inodes) for a merge of tables, which gives inodes back in the end, but must leave enough
     /// of the spare ones to what removals write meanwhile.
     pub(crate) fn make_inodes_for_merge(&self) -> Result<(), StoreError> {
-        self.make_inodes_beside(SPARES_KEPT_FROM_MERGES)
+        let given = self.make_inodes_beside(SPARES_KEPT_FROM_MERGES)?;
+        self.merge.lock().inodes_given += given;
+        Ok(())
     }
 
-    /// Gives up spare inodes down to `kept` of them.
-    fn make_inodes_beside(&self, kept: u32) -> Result<(), StoreError> {
+    /// Gives up spare inodes down to `kept` of them. Returns how many.
+    fn make_inodes_beside(&self, kept: u32) -> Result<u32, StoreError> {
         let (held, wanted) = self.spare_inodes();
         if wanted == 0 {
-            return Ok(());
+            return Ok(0);
         }
         let space = rustix::fs::statvfs(&self.directory).map_err(|error| self.failed(&error.into()))?;
         let missing = INODES_PER_WRITE.saturating_sub(space.f_ffree);
-        self.give_up_inodes(missing.min(u64::from(held.saturating_sub(kept)))).map(drop)
+        let given = self.give_up_inodes(missing.min(u64::from(held.saturating_sub(kept))))?;
+        Ok(u32::try_from(given).unwrap_or(u32::MAX))
     }
 
     fn spare(&self, number: u32) -> PathBuf {

@@ -74,8 +74,8 @@ pub(crate) struct Tables {
     partitions: Vec<Partition>,
     counts: Counts,
     table_bytes_max: u64,
-    /// Held while tables are merged.
-    compacting: Mutex<()>,
+    /// Held while tables are merged: the highest number of a table that each partition had when that began last.
+    compacting: Mutex<Vec<u64>>,
 }
 
 /// How tables are kept.
@@ -99,7 +99,7 @@ impl Tables {
             partitions,
             counts: Counts::default(),
             table_bytes_max: options.table_bytes_max,
-            compacting: Mutex::new(()),
+            compacting: Mutex::default(),
         })
     }
 

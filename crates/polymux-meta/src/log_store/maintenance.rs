@@ -125,16 +125,19 @@ impl Inner {
 
     /// Compacts once where it is due.
     pub(super) fn compact_if_due(&self) -> Result<bool, StoreError> {
+        if !self.ballast.may_merge().map_err(|error| self.fail(error))? {
+            return Ok(false);
+        }
         let merging = self.ballast.begin_merging();
         let compacted = self.tables.compact(|need| self.room_for_compaction(need));
         drop(merging);
         match compacted {
             Ok(worked) => Ok(worked),
             Err(StoreError::NoSpace) => {
-                self.ballast.note_short();
                 // What was begun would keep room and inodes, and the next attempt would find even less.
                 let _maintenance = self.maintenance.lock();
-                self.tables.remove_leftovers().map_err(|error| self.fail(error))?;
+                let removed = self.tables.remove_leftovers_of_merge();
+                removed.and_then(|()| self.ballast.note_merge_failed()).map_err(|error| self.fail(error))?;
                 Ok(false)
             }
             Err(error) => Err(self.fail(error)),

@@ -71,7 +71,8 @@ impl Tables {
         &self,
         may_write: impl Fn(CompactionNeed) -> Result<bool, StoreError>,
     ) -> Result<bool, StoreError> {
-        let _compacting = self.compacting.lock();
+        let mut compacting = self.compacting.lock();
+        *compacting = self.partitions.iter().map(highest_table).collect();
         let mut worked = false;
         for partition in &self.partitions {
             let runs = partition.tree.l0_run_count();
@@ -147,20 +148,45 @@ impl Tables {
     /// compaction runs: its own tables are not registered yet. Under the lock that writes memtables.
     pub(crate) fn remove_leftovers(&self) -> Result<(), StoreError> {
         let Some(_compacting) = self.compacting.try_lock() else { return Ok(()) };
-        for partition in &self.partitions {
-            let version = partition.tree.current_version();
-            let live: Vec<String> = version.iter_tables().map(|table| table.id().to_string()).collect();
-            let directory = partition.path.join(TABLES_FOLDER);
-            let failed = |error: std::io::Error| StoreError::of_write(&directory.display().to_string(), &error);
-            for file in std::fs::read_dir(&directory).map_err(failed)? {
-                let file = file.map_err(failed)?;
-                if !live.iter().any(|name| file.file_name() == name.as_str()) {
-                    std::fs::remove_file(file.path()).map_err(failed)?;
-                }
+        self.partitions.iter().try_for_each(|partition| remove_unregistered(partition, None))
+    }
+
+    /// The same for those that the last merge began. What readers of an earlier state still have is older than that.
+    pub(crate) fn remove_leftovers_of_merge(&self) -> Result<(), StoreError> {
+        let Some(compacting) = self.compacting.try_lock() else { return Ok(()) };
+        let mut partitions = self.partitions.iter().zip(compacting.iter());
+        partitions.try_for_each(|(partition, highest)| remove_unregistered(partition, Some(*highest)))
+    }
+}
+
+/// The highest number of a table that a partition has; 0 where it has none.
+fn highest_table(partition: &Partition) -> u64 {
+    partition.tree.current_version().iter_tables().map(|table| table.id()).max().unwrap_or(0)
+}
+
+/// Deletes files of tables that are not registered; where `beyond` is given, those with a higher number alone.
+fn remove_unregistered(partition: &Partition, beyond: Option<u64>) -> Result<(), StoreError> {
+    let version = partition.tree.current_version();
+    let live: Vec<u64> = version.iter_tables().map(|table| table.id()).collect();
+    let directory = partition.path.join(TABLES_FOLDER);
+    let failed = |error: std::io::Error| StoreError::of_write(&directory.display().to_string(), &error);
+    for file in std::fs::read_dir(&directory).map_err(failed)? {
+        let file = file.map_err(failed)?;
+        let number = file.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
+        let is_leftover = match (number, beyond) {
+            (Some(number), Some(beyond)) => number > beyond && !live.contains(&number),
+            (Some(number), None) => !live.contains(&number),
+            (None, beyond) => beyond.is_none(),
+        };
+        if is_leftover {
+            match std::fs::remove_file(file.path()) {
+                // A reader that let go of it may have been first.
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+                _ => {}
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 #[cfg(test)]
