@@ -19,7 +19,7 @@ use polymux_transport::MountTable;
 
 use crate::report::{Cell, Report, Section};
 use crate::scratch::Scratch;
-use crate::statistics::{count, mean};
+use crate::statistics::{Interval, count, mean};
 use crate::{machine, meta};
 
 const NAME: &str = "death";
@@ -28,9 +28,6 @@ const MOUNT_DEADLINE: Duration = Duration::from_secs(30);
 const TURN: usize = 100;
 /// Names a directory that is not there, so that nothing outlives the daemon.
 const NOWHERE: &str = "/nonexistent";
-/// 97.5 % of Student's distribution with 5, 10, 19, 30 and 60 degrees of freedom: the greatest number that is not above ours counts,
-/// which makes the interval wider, never narrower.
-const STUDENT: [(usize, f64); 5] = [(60, 2.000), (30, 2.042), (19, 2.093), (10, 2.228), (5, 2.571)];
 
 /// Choices of `polymux-bench death-cost`.
 #[derive(Args, Clone, Debug)]
@@ -133,28 +130,17 @@ fn table(arguments: &DeathArguments, pairs: &[[Turn; 2]]) -> Section {
     let files = count(arguments.files);
     for (name, of) in figures {
         let [with, without] = [0, 1].map(|side| pairs.iter().map(|pair| of(&pair[side], files)).collect::<Vec<f64>>());
-        let quotients: Vec<f64> = with.iter().zip(&without).map(|(with, without)| (with / without).ln()).collect();
-        let (low, middle, high) = interval(&quotients);
+        let ratio = Interval::of_ratios(&with, &without);
         section.row(vec![
             name.into(),
             Cell::Number(mean(&with), 2),
             Cell::Number(mean(&without), 2),
-            Cell::Number(middle.exp(), 4),
-            Cell::Number(low.exp(), 4),
-            Cell::Number(high.exp(), 4),
+            Cell::Number(ratio.middle, 4),
+            Cell::Number(ratio.low, 4),
+            Cell::Number(ratio.high, 4),
         ]);
     }
     section
-}
-
-/// The mean of a sample, between the ends of its 95 % confidence interval.
-fn interval(sample: &[f64]) -> (f64, f64, f64) {
-    let middle = mean(sample);
-    let degrees = sample.len() - 1;
-    let variance = sample.iter().map(|value| (value - middle).powi(2)).sum::<f64>() / count(degrees);
-    let quantile = STUDENT.iter().find(|(of, _)| *of <= degrees).map_or(12.71, |(_, quantile)| *quantile);
-    let half = quantile * (variance / count(sample.len())).sqrt();
-    (middle - half, middle, middle + half)
 }
 
 /// A volume.
@@ -295,18 +281,4 @@ fn processor_us(process: u32) -> Result<f64> {
         sum += first.parse::<f64>()?;
     }
     Ok(sum / 1000.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_interval_of_twenty_values_is_that_of_students_distribution() {
-        let sample: Vec<f64> = (0..20).map(|value| if value % 2 == 0 { 1.0 } else { 3.0 }).collect();
-        let (low, middle, high) = interval(&sample);
-        // 2.093 times the root of 20/19 by 20.
-        assert!((middle - 2.0).abs() < 1e-12);
-        assert!((high - middle - 0.480_17).abs() < 1e-4 && (middle - low - (high - middle)).abs() < 1e-12);
-    }
 }

@@ -41,6 +41,49 @@ impl Spread {
     }
 }
 
+/// 97.5 % of Student's distribution with 5, 10, 19, 30 and 60 degrees of freedom: the greatest number that is not above ours counts,
+/// which makes the interval wider, never narrower.
+const STUDENT: [(usize, f64); 5] = [(60, 2.000), (30, 2.042), (19, 2.093), (10, 2.228), (5, 2.571)];
+
+/// A mean between the ends of its 95 % confidence interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// The lower end.
+    pub low: f64,
+    /// The mean.
+    pub middle: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+impl Interval {
+    /// Of the mean of a sample.
+    ///
+    /// # Panics
+    /// Where the sample has fewer than two values.
+    #[must_use]
+    pub fn of(sample: &[f64]) -> Self {
+        assert!(sample.len() >= 2, "an interval needs two measurements");
+        let middle = mean(sample);
+        let degrees = sample.len() - 1;
+        let variance = sample.iter().map(|value| (value - middle).powi(2)).sum::<f64>() / count(degrees);
+        let quantile = STUDENT.iter().find(|(of, _)| *of <= degrees).map_or(12.71, |(_, quantile)| *quantile);
+        let half = quantile * (variance / count(sample.len())).sqrt();
+        Self { low: middle - half, middle, high: middle + half }
+    }
+
+    /// Of the geometric mean of the ratios of pairs, ours to the other.
+    ///
+    /// # Panics
+    /// Where there are fewer than two pairs.
+    #[must_use]
+    pub fn of_ratios(ours: &[f64], others: &[f64]) -> Self {
+        let logarithms: Vec<f64> = ours.iter().zip(others).map(|(ours, other)| (ours / other).ln()).collect();
+        let Self { low, middle, high } = Self::of(&logarithms);
+        Self { low: low.exp(), middle: middle.exp(), high: high.exp() }
+    }
+}
+
 /// Median, quartiles and ends of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
@@ -134,6 +177,19 @@ mod tests {
         let sample: Vec<f64> = (1..=200).map(count).collect();
         assert_eq!([50, 99, 100].map(|percent| percentile(&sample, percent)), [100.0, 198.0, 200.0]);
         assert_eq!(percentile(&[5.0], 1), 5.0);
+    }
+
+    #[test]
+    fn the_interval_of_twenty_values_is_that_of_students_distribution() {
+        let sample: Vec<f64> = (0..20).map(|value| if value % 2 == 0 { 1.0 } else { 3.0 }).collect();
+        let Interval { low, middle, high } = Interval::of(&sample);
+        // 2.093 times the root of 20/19 by 20.
+        assert!((middle - 2.0).abs() < 1e-12);
+        assert!((high - middle - 0.480_17).abs() < 1e-4 && (middle - low - (high - middle)).abs() < 1e-12);
+        let ratio = Interval::of_ratios(&sample, &[2.0; 20]);
+        assert!(
+            (ratio.middle - 0.75_f64.sqrt()).abs() < 1e-12 && ratio.low < ratio.middle && ratio.middle < ratio.high
+        );
     }
 
     #[test]

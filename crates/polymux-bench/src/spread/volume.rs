@@ -1,6 +1,5 @@
 //! A volume with a tier on each device, and a plain mount of it.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -89,11 +88,7 @@ impl Volume {
         }
         let output = create.output().with_context(|| format!("cannot start {}", program.display()))?;
         ensure!(output.status.success(), "polymux create: {}", String::from_utf8_lossy(&output.stderr).trim());
-        let mut text = fs::read_to_string(volume.configuration())?;
-        if !settings.options.is_empty() {
-            write!(text, "\n[options]\n{}\n", settings.options)?;
-        }
-        fs::write(volume.configuration(), text)?;
+        volume.set_options(settings.options)?;
         if !settings.policy.is_empty() {
             volume.set_policy(settings.policy)?;
         }
@@ -113,6 +108,19 @@ impl Volume {
         let others = text.lines().filter(|line| !line.starts_with("policy = "));
         let lines: Vec<&str> = others.collect();
         Ok(fs::write(self.configuration(), format!("policy = \"{policy}\"\n{}\n", lines.join("\n")))?)
+    }
+
+    /// Gives it other options, from its next mount on.
+    ///
+    /// # Errors
+    /// Where its configuration cannot be written.
+    pub fn set_options(&self, options: &str) -> Result<()> {
+        const TABLE: &str = "\n[options]\n";
+        let text = fs::read_to_string(self.configuration())?;
+        // `create` writes no such table: ours is the last one.
+        let before = text.split_once(TABLE).map_or(text.as_str(), |(before, _)| before).trim_end();
+        let table = if options.is_empty() { String::new() } else { format!("{TABLE}{options}\n") };
+        Ok(fs::write(self.configuration(), format!("{before}\n{table}"))?)
     }
 
     fn command(&self) -> Command {
