@@ -6,6 +6,7 @@
 //! * Everything that a workload does is the same on every side, with the same random numbers.
 
 mod hot_set;
+mod pgbench;
 mod sides;
 
 use std::path::PathBuf;
@@ -22,6 +23,8 @@ use crate::{suite, throttled};
 pub enum Measure {
     /// Random reads most of which go to a sixth of the files, which lie on the disk at first; then to another sixth.
     HotSet,
+    /// Transactions of PostgreSQL on more data than the SSD holds, for 16 seconds in each round.
+    Pgbench,
 }
 
 /// Choices of `polymux-bench tiering`.
@@ -39,7 +42,7 @@ pub struct TieringArguments {
     /// Rounds of eight seconds for which one part of the files is hot.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
-    /// Threads that read.
+    /// Threads that read, or clients of the database.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
     pub readers: u16,
     /// A line for the table `[options]` of the volumes, such as `movers = 0`; several times.
@@ -72,6 +75,7 @@ pub fn run(arguments: &TieringArguments) -> Result<()> {
     for measure in &arguments.measure {
         match measure {
             Measure::HotSet => hot_set::run(arguments, &mut report).context("hot-set")?,
+            Measure::Pgbench => pgbench::run(arguments, &mut report).context("pgbench")?,
         }
     }
     report.finish()

@@ -123,6 +123,24 @@ impl Side {
         &self.mount_point
     }
 
+    /// Its devices.
+    pub fn devices(&self) -> &Devices {
+        &self.devices
+    }
+
+    /// A directory in memory that goes with it.
+    pub fn scratch(&self) -> PathBuf {
+        self.devices.directory()
+    }
+
+    /// Takes the limits of the devices away.
+    ///
+    /// # Errors
+    /// Where one cannot be taken away.
+    pub fn unthrottle(&self) -> Result<()> {
+        self.devices.unthrottle()
+    }
+
     /// Sets the limits of the devices.
     ///
     /// # Errors

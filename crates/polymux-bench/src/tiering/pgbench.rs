@@ -1,0 +1,254 @@
+//! PostgreSQL under pgbench: small transactions, each of which waits for the log, on more data than the SSD holds.
+//!
+//! What is true here:
+//! * The cluster is as `initdb` makes it, on the file system that is measured, with its log; only where it listens is set. Nothing is made
+//!   faster by giving up durability.
+//! * Data is loaded without limits, and a checkpoint ends that, before the limits of the devices hold and caches are dropped.
+//! * A rate is what pgbench reports for each [`STEP_SECONDS`] of its run.
+//! * The server is a child of this program, known to the devices, so that it is ended before they go.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::TieringArguments;
+use super::sides::{Side, SideKind};
+use crate::report::{Cell, Report, Section};
+use crate::statistics::{count, mean};
+use crate::suite::programs;
+use crate::throttled::OnTop;
+
+/// User whom the Debian package makes, and who runs the server: it does not run as root.
+const USER: &str = "postgres";
+/// Where Debian's packages are, by version.
+const PACKAGES: &str = "/usr/lib/postgresql";
+/// Bytes of a row are 100: 1.5 GB.
+const SCALE: &str = "100";
+const STEP_SECONDS: usize = 5;
+const START_DEADLINE: Duration = Duration::from_secs(60);
+
+/// From this second on a share of what the SSD alone gives is asked for,
+const SETTLED_SECONDS: usize = 60;
+/// which is this one;
+const SHARE_OF_SSD: f64 = 0.8;
+/// and never less than this one of what the disk alone gives.
+const SHARE_OF_DISK: f64 = 1.0;
+
+struct Course {
+    side: SideKind,
+    /// Transactions per second of each step.
+    rates: Vec<f64>,
+    written: Option<f64>,
+}
+
+/// Measures.
+///
+/// # Errors
+/// Whatever the devices, the programs or the file systems report.
+pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
+    let Some(programs) = newest_package() else {
+        eprintln!("skipped: pgbench: PostgreSQL is not installed below {PACKAGES}");
+        return Ok(());
+    };
+    let mut courses = Vec::new();
+    for side in &arguments.sides {
+        courses.push(measure(*side, arguments, &programs).with_context(|| side.name())?);
+    }
+    report.add(tabulate(arguments, &courses));
+    report.add(judge(&courses));
+    Ok(())
+}
+
+fn newest_package() -> Option<PathBuf> {
+    let versions = fs::read_dir(PACKAGES).ok()?.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
+    versions.filter(|programs| programs.join("pgbench").is_file() && programs.join("initdb").is_file()).max()
+}
+
+fn measure(kind: SideKind, arguments: &TieringArguments, programs: &Path) -> Result<Course> {
+    let side = Side::make(kind, arguments)?;
+    let server = Server::make(&side, programs)?;
+    server.run(&side, "pgbench", &["--initialize", "--quiet", "--scale", SCALE, "postgres"])?;
+    server.run(&side, "psql", &["--command", "checkpoint", "postgres"])?;
+    rustix::fs::sync();
+    side.throttle()?;
+    fs::write("/proc/sys/vm/drop_caches", "3")?;
+    let before = side.traffic()?;
+    let clients = arguments.readers.to_string();
+    let seconds = (usize::from(arguments.rounds) * 16).to_string();
+    let step = STEP_SECONDS.to_string();
+    let told = server.run(
+        &side,
+        "pgbench",
+        &["--client", &clients, "--jobs", "2", "--time", &seconds, "--progress", &step, "postgres"],
+    )?;
+    let rates = rates_of(&told)?;
+    eprintln!("{}: {}", kind.name(), in_words(&rates));
+    let after = side.traffic()?;
+    let written = (after.len() > 1).then(|| after[0].since(&before[0]).bytes_written as f64 / 1e6);
+    side.unthrottle()?;
+    server.stop()?;
+    side.end()?;
+    Ok(Course { side: kind, rates, written })
+}
+
+/// The rates in what pgbench prints while it runs: `progress: 5.0 s, 1161.2 tps, lat ...`.
+fn rates_of(told: &str) -> Result<Vec<f64>> {
+    let lines = told.lines().filter(|line| line.starts_with("progress:"));
+    let rate = |line: &str| {
+        let before = line.split(" tps").next()?;
+        before.rsplit(' ').next()?.parse().ok()
+    };
+    let rates: Option<Vec<f64>> = lines.map(rate).collect();
+    match rates {
+        Some(rates) if !rates.is_empty() => Ok(rates),
+        _ => bail!("pgbench tells no rates: {told}"),
+    }
+}
+
+fn in_words(rates: &[f64]) -> String {
+    rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ")
+}
+
+fn tabulate(arguments: &TieringArguments, courses: &[Course]) -> Section {
+    let columns = ["side", "SSD written MB", "transactions/s in each 5 s"];
+    let title = format!("pgbench, scale {SCALE}, {} clients: SSD of 1.2 GB, disk of 5 GB", arguments.readers);
+    let mut section = Section::new(title, &columns);
+    for course in courses {
+        section.row(vec![course.side.name().into(), Cell::optional(course.written, 0), in_words(&course.rates).into()]);
+    }
+    section
+}
+
+fn judge(courses: &[Course]) -> Section {
+    let mut section = Section::new("against one device", &["side", "figure", "share", "target", "met"]);
+    let of = |side| courses.iter().find(|course| course.side == side).map(|course| course.rates.as_slice());
+    let mut add = |side: SideKind, figure: &str, share: f64, target: f64| {
+        let is_met = if share >= target { "yes" } else { "no" };
+        section.row(vec![
+            side.name().into(),
+            figure.into(),
+            Cell::Number(share, 3),
+            Cell::Number(target, 1),
+            is_met.into(),
+        ]);
+    };
+    let settled = SETTLED_SECONDS / STEP_SECONDS;
+    for course in courses.iter().filter(|course| !matches!(course.side, SideKind::Ssd | SideKind::Disk)) {
+        if let Some(ssd) = of(SideKind::Ssd).filter(|ssd| ssd.len() > settled)
+            && course.rates.len() > settled
+        {
+            let share = mean(&course.rates[settled..]) / mean(&ssd[settled..]);
+            add(course.side, "mean from the second minute on, of all on an SSD", share, SHARE_OF_SSD);
+        }
+        if let Some(disk) = of(SideKind::Disk) {
+            let least = course.rates.iter().copied().fold(f64::INFINITY, f64::min);
+            add(course.side, "least 5 s, of the mean of all on the disk", least / mean(disk), SHARE_OF_DISK);
+        }
+    }
+    section.note(format!("{} steps in each course", count(courses.first().map_or(0, |course| course.rates.len()))));
+    section
+}
+
+/// A PostgreSQL server.
+struct Server {
+    programs: PathBuf,
+    /// Where its socket is.
+    sockets: PathBuf,
+    process: Arc<Mutex<Running>>,
+}
+
+struct Running(Option<Child>);
+
+impl OnTop for Running {
+    fn remove(&mut self) -> Result<()> {
+        let Some(mut process) = self.0.take() else { return Ok(()) };
+        // Ends all connections, and leaves what it has not written to the next start.
+        kill_process(Pid::from_child(&process), Signal::QUIT)?;
+        process.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            eprintln!("warning: the server of PostgreSQL: {error:#}");
+        }
+    }
+}
+
+impl Server {
+    /// Makes a cluster on a side, and starts its server.
+    fn make(side: &Side, programs: &Path) -> Result<Self> {
+        let data = side.path().join("cluster");
+        let sockets = side.scratch().join("sockets");
+        let identity = programs::run(side.devices(), Command::new("id").args(["--user", USER]))?;
+        let user: u32 = identity.parse().with_context(|| format!("the user {USER}"))?;
+        for directory in [&data, &sockets] {
+            fs::create_dir(directory)?;
+            fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
+            chown(directory, Some(user), None)?;
+        }
+        let mut initdb = as_user(&programs.join("initdb"));
+        programs::run(side.devices(), initdb.arg("--pgdata").arg(&data).args(["--auth", "trust"]))?;
+        let log = fs::File::create(side.scratch().join("postgres.log"))?;
+        let mut postgres = as_user(&programs.join("postgres"));
+        postgres.arg("-D").arg(&data).arg("-k").arg(&sockets).args(["-c", "listen_addresses="]);
+        postgres.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child = postgres.spawn().context("cannot start PostgreSQL")?;
+        let process = Arc::new(Mutex::new(Running(Some(child))));
+        let on_top: Arc<Mutex<dyn OnTop>> = Arc::clone(&process) as _;
+        side.devices().put_on_top(&on_top);
+        let server = Self { programs: programs.to_owned(), sockets, process };
+        let begun = Instant::now();
+        while server.run(side, "pg_isready", &[]).is_err() {
+            ensure!(begun.elapsed() < START_DEADLINE, "PostgreSQL does not start within {START_DEADLINE:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(server)
+    }
+
+    /// Runs one of its programs; returns what it printed, of errors too.
+    fn run(&self, side: &Side, program: &str, arguments: &[&str]) -> Result<String> {
+        // The progress of pgbench goes to standard error.
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "exec \"$@\" 2>&1", "sh", "setpriv", "--reuid", USER, "--regid", USER, "--init-groups"]);
+        shell.arg(self.programs.join(program)).arg("--host").arg(&self.sockets).args(arguments);
+        programs::run(side.devices(), shell.current_dir("/"))
+    }
+
+    /// Shuts it down.
+    fn stop(self) -> Result<()> {
+        let child = self.process.lock().unwrap_or_else(PoisonError::into_inner).0.take();
+        let Some(mut child) = child else { return Ok(()) };
+        kill_process(Pid::from_child(&child), Signal::INT)?;
+        let status = child.wait()?;
+        ensure!(status.success(), "PostgreSQL ended with {status}");
+        Ok(())
+    }
+}
+
+fn as_user(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", USER, "--regid", USER, "--init-groups"]).arg(program).current_dir("/");
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_out_of_what_pgbench_prints() {
+        let told = "pgbench (15.14)\nstarting vacuum...end.\nprogress: 5.0 s, 1161.2 tps, lat 6.880 ms stddev 3.1, 0 failed\n\
+                    progress: 10.0 s, 98.0 tps, lat 80.1 ms stddev 9.0, 0 failed\ntps = 620.1 (without initial connection time)";
+        assert_eq!(rates_of(told).unwrap(), [1161.2, 98.0]);
+        assert!(rates_of("nothing").is_err());
+    }
+}
