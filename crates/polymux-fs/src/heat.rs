@@ -28,6 +28,7 @@ mod persist;
 mod read_use;
 mod shard;
 mod streams;
+mod synced_directories;
 mod table;
 mod window;
 

@@ -28,6 +28,7 @@ mod spread;
 mod sync;
 mod truncate;
 mod unheard_reads;
+mod waited_for;
 mod write;
 mod write_streams;
 

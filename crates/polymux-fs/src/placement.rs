@@ -12,11 +12,13 @@ mod threads;
 pub(crate) use context::{Context, ContextSource, PIN_ATTRIBUTE, Steering, seconds_between};
 pub(crate) use threads::{Device, ThreadMaps};
 
+use std::sync::atomic::Ordering;
+
 use polymux_policy::{Growth, HEAT_ONE, NO_TIER, PlacementFacts, PolicyKind, growth};
 use polymux_types::TierId;
 
 use crate::core::Core;
-use crate::inode::Inode;
+use crate::inode::{FileState, Inode};
 
 /// What is to be placed.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +84,9 @@ impl Core {
         facts.file_heat = heat.heat.max(if request.partial { 0 } else { HEAT_ONE });
         facts.sync_share = heat.sync_percent;
         facts.sequential = heat.sequential_percent;
+        let is_waited_for =
+            |file: &FileState| file.is_expected_waited_for.load(Ordering::Relaxed) || file.is_waited_for();
+        facts.synchronous = u8::from(self.promotes_promptly(context.policy) && inode.file().is_some_and(is_waited_for));
         for tier in self.tiers.all().iter() {
             let Some(present) = tier.present() else { continue };
             let capabilities = present.capabilities();

@@ -6,8 +6,11 @@ mod common;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use common::{Hook, HookedTier, Verdict, Volume, close, create, pattern, read_at, read_only, write_all};
-use polymux_fs::{Caller, HandleId, JobState, MountOptions, Promotion};
+use common::{
+    Hook, HookedTier, Verdict, Volume, bytes_on, close, create, create_in, make_directory, pattern, read_at, read_only,
+    write_all,
+};
+use polymux_fs::{Caller, HandleId, JobState, MountOptions, Promotion, SyncKind};
 use polymux_tier::ObjectRef;
 use polymux_types::{Clock, Ino, ManualClock};
 
@@ -146,4 +149,61 @@ fn nothing_moves_at_once_where_nobody_asked_for_it() {
     let tested = tested(Promotion::Polite);
     tested.read_for(Duration::from_secs(5), at_random);
     assert_eq!(tested.promoted_at_once(), 0);
+}
+
+/// Appends a block and waits for it, as a log does, `count` times.
+fn append_and_sync(volume: &Volume, handle: HandleId, from: u64, count: u64) {
+    for number in 0..count {
+        write_all(volume.fs(), handle, from + number * 4096, &pattern(7, 4096)).expect("written");
+        volume.fs().sync(&Caller::root(), handle, SyncKind::Data).expect("synced");
+        volume.clock.advance(Duration::from_millis(1));
+        volume.fs().step();
+        volume.fs().move_step();
+    }
+}
+
+#[test]
+fn a_log_that_is_overwritten_and_synced_on_a_slower_tier_moves_up_as_a_whole() {
+    let volume = tested(Promotion::Prompt).volume;
+    let (ino, handle) = create(volume.fs(), "log");
+    write_all(volume.fs(), handle, 0, &pattern(2, 8 << 20)).expect("written");
+    let job = volume.fs().migrate(ino, "slow", None).expect("accepted");
+    while volume.fs().job(job).expect("known").state != JobState::Done {
+        volume.fs().step();
+        volume.fs().move_step();
+        volume.clock.advance(Duration::from_millis(10));
+    }
+    assert_eq!(bytes_on(volume.fs(), ino, "fast"), 0);
+    // After a second and some three of its four nodes are written; the last one is there before it is needed.
+    append_and_sync(&volume, handle, 0, 1300);
+    assert_eq!(bytes_on(volume.fs(), ino, "fast"), 8 << 20);
+}
+
+/// Makes logs in a directory while the faster tier is full of something else up to its high mark. Returns how many of their bytes lie there.
+fn bytes_of_logs_on_fast(promotion: Promotion) -> Vec<u64> {
+    let volume = tested(promotion).volume;
+    let (ballast, handle) = create(volume.fs(), "ballast");
+    write_all(volume.fs(), handle, 0, &pattern(3, 58 << 20)).expect("written");
+    assert_eq!(bytes_on(volume.fs(), ballast, "fast"), 58 << 20);
+    let directory = make_directory(volume.fs(), "logs");
+    (0..4)
+        .map(|number| {
+            let (ino, handle) = create_in(volume.fs(), directory, &format!("log-{number}"));
+            // It gets its room first, and is a log afterwards.
+            write_all(volume.fs(), handle, 0, &pattern(4, 64 << 10)).expect("written");
+            let on_fast = bytes_on(volume.fs(), ino, "fast");
+            (0..8).for_each(|block| {
+                write_all(volume.fs(), handle, block * 4096, &pattern(5, 4096)).expect("written");
+                volume.fs().sync(&Caller::root(), handle, SyncKind::Data).expect("synced");
+            });
+            close(volume.fs(), handle).expect("closed");
+            on_fast
+        })
+        .collect()
+}
+
+#[test]
+fn logs_of_a_directory_that_had_some_begin_on_the_faster_tier_although_it_is_above_its_mark() {
+    assert_eq!(bytes_of_logs_on_fast(Promotion::Prompt), [0, 0, 64 << 10, 64 << 10]);
+    assert_eq!(bytes_of_logs_on_fast(Promotion::Polite), [0; 4]);
 }

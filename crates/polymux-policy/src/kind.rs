@@ -210,11 +210,13 @@ pub fn evict(kind: PolicyKind, facts: &RangeFacts) -> Eviction {
 ///
 /// Every offered tier that takes new data and has headroom is named exactly once: first those the policy prefers, then other
 /// allowed ones above their mark, then allowed ones that take only a part, and at last those that rules do not allow: a rule is
-/// a wish, ENOSPC is a failure (DESIGN section 9).
+/// a wish, ENOSPC is a failure (DESIGN section 9). All prefer only tiers below their mark, except that `hot-cold` and `adaptive` let bytes
+/// that are waited for use half of the room above it.
 #[must_use]
 pub fn place(kind: PolicyKind, facts: &PlacementFacts) -> PlacementDecision {
     match kind {
-        PolicyKind::Lru | PolicyKind::HotCold | PolicyKind::PromoteAlways => hot_cold::place(facts),
+        PolicyKind::HotCold => hot_cold::place_waited_for(facts),
+        PolicyKind::Lru | PolicyKind::PromoteAlways => hot_cold::place(facts),
         PolicyKind::Tpfs => tpfs::place(facts),
         PolicyKind::Poly => poly::place(facts),
         PolicyKind::WholeFile => whole_file::place(facts),

@@ -40,7 +40,9 @@ pub use benefit::{Demand, ReadSpeed, move_ns, pay_back_seconds, saved_ns_per_sec
 pub use decision::{Action, Decision, Eviction};
 pub use facts::{HEAT_ONE, NEVER, RangeFacts};
 pub use kind::{PolicyKind, UnknownPolicy, decide, evict, growth, place};
-pub use placement::{FACTS_VERSION, NO_TIER, PlacementDecision, PlacementFacts, TierFacts, fastest_with_headroom};
+pub use placement::{
+    FACTS_VERSION, NO_TIER, PlacementDecision, PlacementFacts, TierFacts, WAITED_FOR_FILE_MAX, fastest_with_headroom,
+};
 pub use policies::adaptive::{Growth, LARGE_FILE_RANGES};
 pub use read_balance::{GAIN_MIN_PERCENT, ReadBalance, ReadPart, Rounding, Shift, balance_reads};
 pub use rules::{FileFacts, PassthroughUse, Rule, RuleError, RuleField, RuleMatch, RuleProblem, RuleSet};

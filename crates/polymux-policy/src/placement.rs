@@ -3,8 +3,9 @@
 //! True here: a decision names every offered tier that takes new data and has headroom, once, and no other. A policy orders
 //! only the first part of the list, so no policy can cause ENOSPC while a tier has room.
 
-use polymux_types::limits::TIERS_MAX;
+use polymux_types::limits::{RANGE_NODE_SIZE, TIERS_MAX};
 
+use crate::LARGE_FILE_RANGES;
 use crate::tier_fill::{TierFill, TierTable, mask_has};
 
 /// Version of the structs of this crate.
@@ -45,7 +46,8 @@ pub struct PlacementFacts {
     pub file_end: u64,
     /// Tiers that rules and pins allow, as a bit set.
     pub allowed: u64,
-    /// Not zero where this write is waited for (O_SYNC, O_DSYNC, O_DIRECT).
+    /// Not zero where writes of the file are waited for: most of them are soon followed by a sync, or so it is with other files of
+    /// its directory.
     pub synchronous: u8,
     /// Not zero for the first bytes of a file.
     pub is_new: u8,
@@ -60,6 +62,10 @@ pub struct PlacementFacts {
     /// The tiers, in speed order or in the order that the rule prefers.
     pub tiers: TierTable,
 }
+
+/// Bytes from which on a file counts as large ([`crate::LARGE_FILE_RANGES`]), and no more as one whose writes are waited for: a log or a
+/// journal.
+pub const WAITED_FOR_FILE_MAX: u64 = LARGE_FILE_RANGES * RANGE_NODE_SIZE;
 
 /// No tier, where a number of one is asked.
 pub const NO_TIER: u16 = u16::MAX;
@@ -87,6 +93,11 @@ impl PlacementFacts {
     /// Adds an eligible tier; tiers are offered in speed order. Panics beyond the largest number of tiers.
     pub fn offer(&mut self, tier: impl Into<TierFill>) {
         self.tiers.offer(tier.into());
+    }
+
+    /// Programs wait for writes of the file, and it is small enough for the room that is kept above the high mark of a tier.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.synchronous != 0 && self.file_end < WAITED_FOR_FILE_MAX
     }
 
     /// What is placed is the beginning of a file: with that small files end (P5).
@@ -147,6 +158,14 @@ pub fn fastest_with_headroom(facts: &PlacementFacts) -> PlacementDecision {
 /// what sets eviction to work, without which a tier would stay full of old data just below its mark.
 pub(crate) fn room_below_mark(facts: &PlacementFacts, tier: &TierFill) -> bool {
     tier.used < tier.high_mark && tier.headroom >= facts.length.max(1)
+}
+
+/// Whether there is room below the high mark, or the bytes are waited for (M5) and leave half of the room above it: what is colder leaves
+/// for them.
+pub(crate) fn room_for_waited_for(facts: &PlacementFacts, tier: &TierFill) -> bool {
+    let above_mark = tier.total.saturating_sub(tier.high_mark);
+    let leaves_half = || tier.headroom.saturating_sub(facts.length.max(1)) > above_mark / 2;
+    room_below_mark(facts, tier) || facts.is_waited_for() && leaves_half()
 }
 
 /// All tiers that can help: the allowed ones by `rank` (the lower first, in the order offered among equals), then allowed ones

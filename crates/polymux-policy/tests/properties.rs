@@ -1,7 +1,8 @@
 //! What holds for every policy, whatever the facts.
 
 use polymux_policy::{
-    Action, HEAT_ONE, NEVER, PlacementFacts, PolicyKind, RangeFacts, TierFill, Why, decide, evict, place,
+    Action, HEAT_ONE, NEVER, PlacementFacts, PolicyKind, RangeFacts, TierFill, WAITED_FOR_FILE_MAX, Why, decide, evict,
+    place,
 };
 use proptest::prelude::*;
 
@@ -223,7 +224,17 @@ proptest! {
         let mut expected: Vec<u16> = tiers.iter().filter(helps).map(|tier| tier.tier).collect();
         let mut named = decision.tiers().to_vec();
         prop_assert!(named.windows(2).all(|pair| allows(allowed, pair[0]) || !allows(allowed, pair[1])));
-        if kind != PolicyKind::Static {
+        let goes_above_marks = matches!(kind, PolicyKind::HotCold | PolicyKind::Adaptive);
+        let asynchronous = place(kind, &PlacementFacts { synchronous: 0, ..facts });
+        if !goes_above_marks && kind != PolicyKind::Tpfs {
+            prop_assert_eq!(asynchronous, decision, "it makes no difference whether a write is waited for");
+        }
+        let is_waited_for = facts.synchronous != 0 && file_end < WAITED_FOR_FILE_MAX;
+        if goes_above_marks && is_waited_for && named.first() != asynchronous.tiers().first() {
+            let first = tiers.iter().find(|offered| offered.tier == named[0]).expect("an offered tier");
+            let above_mark = first.total.saturating_sub(first.high_mark);
+            prop_assert!(first.headroom - length.max(1) > above_mark / 2, "half of the room above the mark is left");
+        } else if kind != PolicyKind::Static {
             let fill = |tier: u16| tiers.iter().find(|offered| offered.tier == tier).expect("an offered tier");
             let below = |tier: &TierFill| {
                 allows(allowed, tier.tier) && tier.used < tier.high_mark && tier.headroom >= length.max(1)

@@ -1,8 +1,8 @@
 //! What programs make the devices read at present, by range node: a window that is being filled, and rates of those that ended.
 //!
 //! What is true here:
-//! * Random reads count where a device served them: what memory served is no demand. Of streams the bytes that programs took are noted;
-//!   they keep a range where it is, and move none.
+//! * Random reads count where a device served them: what memory served is no demand. A sync of a few bytes counts as one of them
+//!   (docs/design/0034). Of streams the bytes that programs took are noted; they keep a range where it is, and move none.
 //! * A note costs the lock of a shard. Rates have a lock of their own, taken once in a window, by descriptions that begin or end to be
 //!   passed through, and by reports. No lock is held while another one is taken.
 //! * Bounded: of more nodes than fit those that came later are not seen.

@@ -10,6 +10,7 @@ use super::demand::DeviceDemand;
 use super::entry::{Entry, OTHER_NODES};
 use super::persist::Keeping;
 use super::shard::{Eviction, SET_BYTES, Shard, hash};
+use super::synced_directories::SyncedDirectories;
 use super::{AccessKind, FileHeat, HeatCounters, HeatOptions, NodeHeat, Pattern};
 
 /// Binary logarithm of the number of shards.
@@ -40,6 +41,8 @@ pub(crate) struct HeatTable {
     hot_waiting: AtomicU64,
     /// What programs make the devices read at present.
     pub(crate) demand: DeviceDemand,
+    /// Where files are made whose writes are waited for.
+    pub(crate) synced_directories: SyncedDirectories,
     /// What the background step is at with the records.
     pub(super) keeping: Mutex<Keeping>,
 }
@@ -65,6 +68,7 @@ impl HeatTable {
             half_life_seconds: options.half_life_seconds,
             hot_waiting: AtomicU64::new(0),
             demand: DeviceDemand::default(),
+            synced_directories: SyncedDirectories::default(),
             keeping: Mutex::new(Keeping::default()),
         }
     }

@@ -1,6 +1,6 @@
 //! Why a file is where it is, and what happens next.
 
-use polymux_policy::{Action, Growth, PolicyKind, evict};
+use polymux_policy::{Action, Growth, PolicyKind, WAITED_FOR_FILE_MAX, evict};
 use polymux_types::{Ino, TierId};
 
 use super::facts::{Piece, pieces_of_node};
@@ -93,9 +93,17 @@ impl Core {
         ranges
     }
 
-    /// Whether the growth of a file goes to several tiers, where that depends on their load.
+    /// Whether the growth of a file goes to several tiers, where that depends on their load, or what its syncs lead to.
     fn explain_spreading(&self, inode: &Inode, file: &FileState, context: &Context) -> Option<String> {
-        if context.policy != PolicyKind::Adaptive || file.is_inline() {
+        if file.is_inline() {
+            return None;
+        }
+        if self.promotes_promptly(context.policy) && file.size() < WAITED_FOR_FILE_MAX && file.is_waited_for() {
+            return Some(
+                "Programs wait for its writes: where they keep a slower tier busy, all of it moves up.".to_owned(),
+            );
+        }
+        if context.policy != PolicyKind::Adaptive {
             return None;
         }
         let growth = if file.grows_unsettled() { Growth::IsSpread } else { self.growth_of(inode, file, context) };

@@ -5,6 +5,7 @@
 //!   the way back of what makes room for it included.
 //! * Such moves take their share of a device instead of waiting until nobody uses it ([`MoverPace::TakesShare`]); all others stay polite.
 //! * Nothing leaves for them that is read more than half as much as the least read of what comes.
+//! * Where programs wait for the writes of a log, what follows in it moves up with the part that they write (docs/design/0034).
 //! * Streams keep a range where it is, and move none: whether one comes again nobody knows.
 //! * Where readers of the faster device wait no less than those of the slower one, everything stays: it is the limit (P11).
 //! * Bounded: windows of a second, [`LOCATED_MAX`] nodes in each.
@@ -17,8 +18,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use polymux_policy::{Demand, ReadSpeed, TierFill, TierTable, move_ns, pay_back_seconds, saved_ns_per_second};
+use polymux_policy::{
+    Demand, ReadSpeed, TierFill, TierTable, WAITED_FOR_FILE_MAX, move_ns, pay_back_seconds, saved_ns_per_second,
+};
 use polymux_tier::measure::Direction as MeasuredDirection;
+use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::sync::Mutex;
 use polymux_types::{Ino, TierId};
 
@@ -227,6 +231,27 @@ struct Planned {
     room_wanted: BTreeMap<TierId, RoomWanted>,
     /// Files that are on their way already, by where to.
     hurried: BTreeMap<TierId, BTreeSet<Ino>>,
+    /// Nodes that are in a bundle.
+    nodes: BTreeSet<(Ino, u64)>,
+}
+
+impl Planned {
+    /// A node moves to a tier; once, whatever asks for it.
+    fn add(&mut self, (ino, node): (Ino, u64), bytes: u64, target: TierId, table: &mut TierTable) {
+        if self.nodes.insert((ino, node)) {
+            note_coming(table, target.0, bytes);
+            self.bundles.entry((ino, target)).or_default().add(node, bytes);
+        }
+    }
+}
+
+/// What follows a piece that moves up in a log.
+struct Rest<'a> {
+    piece: Piece,
+    node: u64,
+    target: TierId,
+    demand: &'a Demand,
+    context: &'a Context,
 }
 
 impl Core {
@@ -306,8 +331,11 @@ impl Core {
             if self.moves.is_promoting(ino, target) {
                 planned.hurried.entry(target).or_default().insert(ino);
             } else if has_room {
-                note_coming(table, target.0, piece.bytes);
-                planned.bundles.entry((ino, target)).or_default().add(node, piece.bytes);
+                planned.add((ino, node), piece.bytes, target, table);
+                if file.is_waited_for() {
+                    let rest = Rest { piece, node, target, demand, context: &context };
+                    self.plan_rest_of_log((ino, file), &rest, table, planned);
+                }
                 planned.hurried.entry(target).or_default();
             } else {
                 planned.room_wanted.entry(target).or_default().add(piece.bytes, demand);
@@ -317,6 +345,35 @@ impl Core {
             self.heat.demand.pass_over(ino, node);
         }
         Ok(())
+    }
+
+    /// A log is written from one end to the other, so what follows the part that keeps a device busy will do so next. It moves up with it
+    /// as long as the demand of that part pays for it, and there is room.
+    fn plan_rest_of_log(
+        &self,
+        (ino, file): (Ino, &FileState),
+        rest: &Rest<'_>,
+        table: &mut TierTable,
+        planned: &mut Planned,
+    ) {
+        if file.size() >= WAITED_FOR_FILE_MAX {
+            return;
+        }
+        let mut bytes = rest.piece.bytes;
+        for node in rest.node + 1..file.size().div_ceil(RANGE_NODE_SIZE) {
+            let pieces = pieces_of_node(file, node);
+            let Some(piece) = pieces.into_iter().find(|piece| piece.tier == rest.piece.tier) else { continue };
+            let all = Piece { bytes: bytes + piece.bytes, ..piece };
+            // What was planned is in the table already.
+            let pays = |worth: &Worth| {
+                worth.target == rest.target && worth.has_room && worth.pays_back_seconds <= PAY_BACK_SECONDS_MAX
+            };
+            if !self.worth_of_moving(file, all, rest.demand, rest.context, table).iter().any(pays) {
+                break;
+            }
+            bytes = all.bytes;
+            planned.add((ino, node), piece.bytes, rest.target, table);
+        }
     }
 
     /// What moving a piece up is worth, by tier, the fastest first; nothing where it is worth nothing.

@@ -102,6 +102,9 @@ impl Core {
             return Err(error);
         }
         let inode = prepared.inode;
+        if let Some(file) = inode.file() {
+            self.expect_use_of(file, parent);
+        }
         Counters::count(&self.counters.creates);
         Ok(inode)
     }

@@ -155,6 +155,7 @@ impl Core {
         })?;
         drop((child, state));
         Counters::count(&self.counters.unlinks);
+        self.heat.synced_directories.forget(inode.ino);
         self.finish_loss(&inode, loss);
         Ok(())
     }

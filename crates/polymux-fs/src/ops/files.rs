@@ -159,7 +159,7 @@ impl Core {
             self.note_modified(if origin == WriteOrigin::PageCache { &owner_only } else { caller }, &handle.inode);
         }
         if is_durable {
-            self.sync_and_report(&handle.inode, file, &handle.error_seen)?;
+            self.sync_for_program(&handle.inode, file, &handle.error_seen)?;
         }
         // Write-back beyond the end of the file has nothing to keep and counts as done.
         Ok(if origin == WriteOrigin::PageCache && data.is_empty() { 0 } else { written })
@@ -298,7 +298,7 @@ impl Core {
         // Times of plain writes follow within the flush interval (docs/design/0002): a record for each fsync would
         // double its cost. An unclean stop takes them from the object.
         let _ = kind;
-        self.sync_and_report(&handle.inode, file, &handle.error_seen)
+        self.sync_for_program(&handle.inode, file, &handle.error_seen)
     }
 
     pub(crate) fn allocate(
@@ -324,7 +324,7 @@ impl Core {
         self.allocate_file(&handle.inode, file, offset, length, kind)?;
         self.note_modified(caller, &handle.inode);
         if handle.options.synchronous {
-            self.sync_and_report(&handle.inode, file, &handle.error_seen)?;
+            self.sync_for_program(&handle.inode, file, &handle.error_seen)?;
         }
         Ok(())
     }
@@ -387,7 +387,7 @@ impl Core {
             self.note_modified(caller, &to.inode);
         }
         if to.options.synchronous {
-            self.sync_and_report(&to.inode, file_of(&to)?, &to.error_seen)?;
+            self.sync_for_program(&to.inode, file_of(&to)?, &to.error_seen)?;
         }
         Ok(copied)
     }

@@ -79,8 +79,8 @@ fn takes_growth(facts: &PlacementFacts, tier: &TierFill) -> bool {
 
 /// Where the next range of a file goes whose growth is spread, or was.
 pub(crate) fn place(facts: &PlacementFacts) -> PlacementDecision {
-    if facts.is_of_first_range() {
-        return hot_cold::place(facts);
+    if facts.is_of_first_range() || facts.is_waited_for() {
+        return hot_cold::place_waited_for(facts);
     }
     let helps = |tier: &TierFill| takes_growth(facts, tier) || tier.tier == facts.tail_tier;
     // As `hot-cold` would place it, among those.

@@ -1,7 +1,7 @@
 //! The default: promotion on the second touch, eviction by heat (DESIGN section 9).
 
 use crate::eviction::{self, Leaving, score_by_heat};
-use crate::placement::{order, room_below_mark};
+use crate::placement::{order, room_below_mark, room_for_waited_for};
 use crate::promotion::{self, Wish, refused_by_use};
 use crate::{Decision, Eviction, HEAT_ONE, PlacementDecision, PlacementFacts, RangeFacts, Why};
 
@@ -23,10 +23,18 @@ fn wish(facts: &RangeFacts) -> Result<Wish, Why> {
 }
 
 pub(crate) fn evict(facts: &RangeFacts) -> Eviction {
-    eviction::evict(facts, &Leaving::range(facts, score_by_heat(facts, facts.heat), Why::Coldest))
+    // A write that is waited for is worth two that memory absorbs (M5).
+    let waited_for = if facts.is_synchronous() { facts.writes } else { 0 };
+    let worth = facts.heat.saturating_add(waited_for);
+    eviction::evict(facts, &Leaving::range(facts, score_by_heat(facts, worth), Why::Coldest))
 }
 
 /// The fastest tier that is below its high mark.
 pub(crate) fn place(facts: &PlacementFacts) -> PlacementDecision {
     order(facts, |tier| room_below_mark(facts, tier).then_some(0))
+}
+
+/// The same, and bytes that are waited for may go above the mark.
+pub(crate) fn place_waited_for(facts: &PlacementFacts) -> PlacementDecision {
+    order(facts, |tier| room_for_waited_for(facts, tier).then_some(0))
 }

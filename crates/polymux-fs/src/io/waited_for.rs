@@ -1,0 +1,71 @@
+//! Files whose writes programs wait for (M5): which they are, and what their syncs make a device do.
+//!
+//! What is true here, with `promotion = "prompt"`:
+//! * A *small sync* covers bytes of at most [`NODES_MAX`] range nodes. One that covers more ends a stream, and halves the count of the file.
+//! * A file is waited for from a few small syncs on ([`FileState::is_waited_for`]). A sync at the end of a copy makes no file so, and neither
+//!   does a close that makes a file durable.
+//! * A file that was made in a directory of such files begins as one.
+//! * A small sync is a request to the device for each of its nodes, as a small read is.
+//! * Lock order: nothing is held while demand is noted or the directory of a file is looked up.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use polymux_types::Ino;
+use polymux_types::limits::RANGE_NODE_SIZE;
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::error::Result;
+use crate::heat::Pattern;
+use crate::inode::{FileState, Inode};
+use crate::volume::Promotion;
+
+/// Range nodes that a small sync covers at most: neighbours, so that both have bytes of it.
+const NODES_MAX: u64 = 2;
+
+impl Core {
+    /// As [`Core::sync_and_report`], for a program that asked for it.
+    pub(crate) fn sync_for_program(&self, inode: &Inode, file: &FileState, error_seen: &AtomicU32) -> Result<()> {
+        self.note_sync_demand(inode, file);
+        let outcome = self.sync_and_report(inode, file, error_seen);
+        self.note_waited_for(inode, file);
+        outcome
+    }
+
+    /// A sync is about to begin.
+    fn note_sync_demand(&self, inode: &Inode, file: &FileState) {
+        if self.options.promotion != Promotion::Prompt {
+            return;
+        }
+        let nodes_of = |(_, start, end): &(u8, u64, u64)| start / RANGE_NODE_SIZE..end.div_ceil(RANGE_NODE_SIZE);
+        let written: SmallVec<[_; 4]> = file.unsynced.lock().iter().map(nodes_of).collect();
+        let is_small = written.iter().map(|nodes| nodes.end - nodes.start).sum::<u64>() <= NODES_MAX;
+        if written.is_empty() {
+            return;
+        }
+        let count = |count: u8| Some(if is_small { count.saturating_add(1) } else { count / 2 });
+        let _ = file.small_syncs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+        if !is_small {
+            return;
+        }
+        for node in written.into_iter().flatten() {
+            self.heat.demand.note(inode.ino, node, Pattern::Random, 0);
+        }
+    }
+
+    /// A sync ended.
+    fn note_waited_for(&self, inode: &Inode, file: &FileState) {
+        // Told once: of a file that was loaded again it is not known whether it was told of before, nor where it was made.
+        let made_in = Ino(inode.parent.load(Ordering::Relaxed));
+        if made_in != Ino(0) && file.is_waited_for() && !file.is_told_waited_for.swap(true, Ordering::Relaxed) {
+            self.heat.synced_directories.note_waited_for(made_in);
+        }
+    }
+
+    /// A file is made in a directory. Whether its writes are likely to be waited for.
+    pub(crate) fn expect_use_of(&self, file: &FileState, directory: Ino) {
+        if self.options.promotion == Promotion::Prompt && self.heat.synced_directories.note_made(directory) {
+            file.is_expected_waited_for.store(true, Ordering::Relaxed);
+        }
+    }
+}
