@@ -13,6 +13,8 @@ mod graph;
 mod load;
 mod mixed;
 mod new_volume;
+mod one_tier;
+mod pairs;
 mod policies;
 mod random;
 mod reads;
@@ -50,8 +52,10 @@ pub enum Measure {
     Mixed,
     /// One large stream to a volume for which nothing was set.
     NewVolume,
-    /// Many small files, against the policy `hot-cold`.
+    /// Many small files, by pairs against the policy `hot-cold`.
     Small,
+    /// Files that one tier holds and carries, by pairs against the policy `hot-cold`.
+    OneTier,
     /// Writers none of which saturates a device, with each policy that spreads files.
     Policies,
     /// Random walks over a graph larger than the fast tier and than memory, against a policy that promotes on each access.
@@ -68,6 +72,7 @@ impl Measure {
             Self::Mixed => mixed::run(arguments, report),
             Self::NewVolume => new_volume::run(arguments, report),
             Self::Small => small::run(arguments, report),
+            Self::OneTier => one_tier::run(arguments, report),
             Self::Policies => policies::run(arguments, report),
             Self::Graph => graph::run(arguments, report),
         }
@@ -108,6 +113,9 @@ pub struct SpreadArguments {
     /// A line for the table `[options]` of the volumes of the policy that is measured, such as `movers = 0`; several times.
     #[arg(long = "option", value_name = "LINE")]
     pub options: Vec<String>,
+    /// Interleaved pairs of `small` and `one-tier`.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(2..))]
+    pub pairs: u16,
     /// Policy of the volume.
     #[arg(long, default_value = "spread")]
     pub policy: String,

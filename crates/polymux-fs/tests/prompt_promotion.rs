@@ -179,7 +179,23 @@ fn a_log_that_is_overwritten_and_synced_on_a_slower_tier_moves_up_as_a_whole() {
     assert_eq!(bytes_on(volume.fs(), ino, "fast"), 8 << 20);
 }
 
-/// Makes logs in a directory while the faster tier is full of something else up to its high mark. Returns how many of their bytes lie there.
+#[test]
+fn the_front_of_a_log_whose_end_is_on_the_faster_tier_stays_where_it_is() {
+    let volume = tested(Promotion::Prompt).volume;
+    let (ino, handle) = create(volume.fs(), "log");
+    write_all(volume.fs(), handle, 0, &pattern(2, 8 << 20)).expect("written");
+    let job = volume.fs().migrate(ino, "slow", Some(0..3 * NODE)).expect("accepted");
+    while volume.fs().job(job).expect("known").state != JobState::Done {
+        volume.fs().step();
+        volume.fs().move_step();
+        volume.clock.advance(Duration::from_millis(10));
+    }
+    assert_eq!(bytes_on(volume.fs(), ino, "fast"), NODE);
+    (0..20).for_each(|_| append_and_sync(&volume, handle, 3 * NODE, 128));
+    assert_eq!((bytes_on(volume.fs(), ino, "fast"), volume.counter("bytes_promoted_at_once")), (NODE, 0));
+}
+
+/// Makes logs in a directory while the faster tier is full of something else up to its high mark. Returns how many bytes of each lie there.
 fn bytes_of_logs_on_fast(promotion: Promotion) -> Vec<u64> {
     let volume = tested(promotion).volume;
     let (ballast, handle) = create(volume.fs(), "ballast");

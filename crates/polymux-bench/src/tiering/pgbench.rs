@@ -45,6 +45,8 @@ struct Course {
     /// Transactions per second of each step.
     rates: Vec<f64>,
     written: Option<f64>,
+    /// MiB of tables and of the log on the SSD and the disk at the end.
+    places: String,
 }
 
 /// Measures.
@@ -88,13 +90,18 @@ fn measure(kind: SideKind, arguments: &TieringArguments, programs: &Path) -> Res
         &["--client", &clients, "--jobs", "2", "--time", &seconds, "--progress", &step, "postgres"],
     )?;
     let rates = rates_of(&told)?;
-    eprintln!("{}: {}", kind.name(), in_words(&rates));
     let after = side.traffic()?;
     let written = (after.len() > 1).then(|| after[0].since(&before[0]).bytes_written as f64 / 1e6);
     side.unthrottle()?;
+    let place = |directory: &str| side.place_below(&side.path().join("cluster").join(directory));
+    let places = match (place("base")?, place("pg_wal")?) {
+        (tables, log) if tables.is_empty() && log.is_empty() => String::new(),
+        (tables, log) => format!("tables {tables}, log {log}"),
+    };
+    eprintln!("{}: {} {places}", kind.name(), in_words(&rates));
     server.stop()?;
     side.end()?;
-    Ok(Course { side: kind, rates, written })
+    Ok(Course { side: kind, rates, written, places })
 }
 
 /// The rates in what pgbench prints while it runs: `progress: 5.0 s, 1161.2 tps, lat ...`.
@@ -116,13 +123,22 @@ fn in_words(rates: &[f64]) -> String {
 }
 
 fn tabulate(arguments: &TieringArguments, courses: &[Course]) -> Section {
-    let columns = ["side", "SSD written MB", "transactions/s in each 5 s"];
+    let columns = ["side", "SSD written MB", "MiB on SSD/disk at the end", "transactions/s in each 5 s"];
     let title = format!("pgbench, scale {SCALE}, {} clients: SSD of 1.2 GB, disk of 5 GB", arguments.readers);
     let mut section = Section::new(title, &columns);
     for course in courses {
-        section.row(vec![course.side.name().into(), Cell::optional(course.written, 0), in_words(&course.rates).into()]);
+        section.row(vec![
+            course.side.name().into(),
+            Cell::optional(course.written, 0),
+            place_of(course),
+            in_words(&course.rates).into(),
+        ]);
     }
     section
+}
+
+fn place_of(course: &Course) -> Cell {
+    if course.places.is_empty() { Cell::Empty } else { course.places.clone().into() }
 }
 
 fn judge(courses: &[Course]) -> Section {

@@ -38,6 +38,8 @@ const DISK: Profile = Profile {
         writes: Some(3_000),
     },
 };
+/// Files from this size on are asked for their place.
+const SIZE_TOLD_OF: u64 = 1 << 20;
 const SSD_BYTES: u64 = 1_200_000_000;
 const DISK_BYTES: u64 = 5_000_000_000;
 
@@ -166,6 +168,30 @@ impl Side {
             ),
             Top::Native | Top::Mergerfs(_) => String::new(),
         }
+    }
+
+    /// Where the bytes of the files below a directory are, for people; empty where they are on one device.
+    ///
+    /// # Errors
+    /// Where the directory cannot be read.
+    pub fn place_below(&self, directory: &Path) -> Result<String> {
+        let Top::Polymux(volume) = &self.top else { return Ok(String::new()) };
+        let mut sums = Vec::new();
+        let mut directories = vec![directory.to_owned()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory)? {
+                let entry = entry?;
+                let metadata = entry.metadata()?;
+                if metadata.is_dir() {
+                    directories.push(entry.path());
+                } else if metadata.len() >= SIZE_TOLD_OF {
+                    let bytes = volume.bytes_of_file(&entry.path())?;
+                    sums.resize(bytes.len().max(sums.len()), 0);
+                    sums.iter_mut().zip(bytes).for_each(|(sum, bytes)| *sum += bytes);
+                }
+            }
+        }
+        Ok(sums.iter().map(|bytes: &u64| format!("{}", bytes >> 20)).collect::<Vec<_>>().join("/"))
     }
 
     /// Takes it down.

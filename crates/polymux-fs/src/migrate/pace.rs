@@ -13,8 +13,10 @@ use crate::inode::Inode;
 use crate::sched::{Direction, MoverPace, Ready};
 use crate::space::TierHandle;
 
-/// Request of a mover that takes its share of a device.
+/// Request of a mover that takes its share of a device,
 const SHARED_REQUEST_BYTES: u64 = 1 << 20;
+/// and of one that does so where programs wait for syncs.
+const SHARED_REQUEST_BYTES_BESIDE_SYNCS: u64 = 256 << 10;
 
 /// Longest wait before a mover looks again whether it must stop.
 const NAP_MAX: Duration = Duration::from_millis(20);
@@ -38,7 +40,11 @@ impl Core {
         match pace {
             MoverPace::Polite => from.schedule.request_bytes().min(to.schedule.request_bytes()),
             // Others are under way beside it, so that what it takes says nothing of its size; and the fewer there are of it, the better.
-            MoverPace::TakesShare => SHARED_REQUEST_BYTES,
+            MoverPace::TakesShare => {
+                let now = self.clock.elapsed();
+                let is_waited_for = [from, to].iter().any(|tier| tier.schedule.is_waited_for(now));
+                if is_waited_for { SHARED_REQUEST_BYTES_BESIDE_SYNCS } else { SHARED_REQUEST_BYTES }
+            }
         }
     }
 

@@ -152,6 +152,11 @@ impl Deferral {
         assert!(before > 0, "a sync that ends was begun");
     }
 
+    /// Whether a sync is under way.
+    pub(crate) fn is_syncing(&self) -> bool {
+        self.syncs_in_flight.load(Ordering::Acquire) > 0
+    }
+
     /// Whether a sync ended since a moment.
     pub(crate) fn synced_since(&self, moment: Duration) -> bool {
         self.synced_us.load(Ordering::Relaxed) > microseconds(moment)

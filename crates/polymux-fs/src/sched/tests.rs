@@ -284,3 +284,27 @@ fn while_another_mover_is_under_way_it_is_not_its_turn_and_that_counts_as_no_wai
     let waits = schedule.deferral().waits(Deferrable::Move);
     assert_eq!((waits.requests, waits.longest_us), (2, 30_000), "{waits:?}");
 }
+
+#[test]
+fn a_mover_that_takes_its_share_leaves_half_of_the_time_to_programs_that_wait_for_syncs() {
+    let schedule = TierSchedule::new(MoverLimits::default());
+    let (reads, mut ready) = (Lane::default(), Ready::default());
+    let mut admit = |now| schedule.admit((MIB, MoverPace::TakesShare), &reads, &mut ready, now);
+    let second = Duration::from_secs(1);
+    // Nobody waits: two at a time, and the next one at once.
+    assert!(admit(second).is_zero() && admit(second).is_zero());
+    schedule.mover_ended(Direction::Read, MIB, 10 * MS, second + 10 * MS);
+    schedule.mover_ended(Direction::Read, MIB, 10 * MS, second + 10 * MS);
+    assert!(admit(second + 10 * MS).is_zero());
+    // One that began before the first sync still counts.
+    schedule.deferral().sync_began();
+    assert!(!admit(second + 15 * MS).is_zero());
+    schedule.mover_ended(Direction::Read, MIB, 10 * MS, second + 20 * MS);
+    assert_eq!(admit(second + 22 * MS), 8 * MS);
+    assert!(admit(second + 30 * MS).is_zero());
+    assert!(!admit(second + 31 * MS).is_zero(), "one at a time");
+    schedule.mover_ended(Direction::Read, MIB, 10 * MS, second + 40 * MS);
+    schedule.deferral().sync_ended(second + 41 * MS);
+    assert_eq!(admit(second + 45 * MS), 5 * MS, "the last one is not long ago");
+    assert!(admit(3 * second).is_zero() && admit(3 * second).is_zero());
+}

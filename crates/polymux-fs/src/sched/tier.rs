@@ -56,13 +56,16 @@ pub(crate) enum MoverPace {
     /// As [`Politeness`] says.
     #[default]
     Polite,
-    /// It goes beside the foreground, one request in each direction at a time: what it takes from programs now it saves them within
-    /// seconds.
+    /// It goes beside the foreground: what it takes from programs now it saves them within seconds. Beside syncs it takes half of the time
+    /// of the device, in small requests one at a time, because whoever waits for a sync waits for what is before it.
     TakesShare,
 }
 
 /// Requests of movers that take their share which are under way on a tier beside the foreground.
 const IN_FLIGHT_SHARED_MAX: u32 = 2;
+
+/// How long after a sync programs count as waiting for the tier.
+const SYNCED_LATELY: Duration = Duration::from_secs(1);
 
 /// Scheduling state of one tier. Shared by everybody who uses the tier.
 #[derive(Debug)]
@@ -71,6 +74,8 @@ pub(crate) struct TierSchedule {
     mover_is_active: AtomicBool,
     /// When the present interval may end, in microseconds since mounting.
     interval_end_us: AtomicU64,
+    /// Until when a mover that takes its share makes a pause, in microseconds since mounting.
+    share_pauses_until_us: AtomicU64,
     deferral: Deferral,
     control: Mutex<Control>,
 }
@@ -108,6 +113,7 @@ impl TierSchedule {
             meter: Meter::default(),
             mover_is_active: AtomicBool::new(false),
             interval_end_us: AtomicU64::new(0),
+            share_pauses_until_us: AtomicU64::new(0),
             deferral: Deferral::default(),
             control: Mutex::new(control),
         }
@@ -223,7 +229,13 @@ impl TierSchedule {
             wait = wait.max(control.governed.wait(now));
         }
         let in_flight = self.meter.mover_in_flight.load(Ordering::Relaxed);
+        let beside_syncs = self.is_waited_for(now);
+        if pace == MoverPace::TakesShare && beside_syncs {
+            let until = Duration::from_micros(self.share_pauses_until_us.load(Ordering::Relaxed));
+            wait = wait.max(until.saturating_sub(now));
+        }
         let in_flight_max = match pace {
+            MoverPace::TakesShare if beside_syncs => 1,
             _ if !beside_foreground => IN_FLIGHT_MAX,
             MoverPace::Polite => 1,
             MoverPace::TakesShare => IN_FLIGHT_SHARED_MAX,
@@ -232,6 +244,11 @@ impl TierSchedule {
             wait = wait.max(ASK_AGAIN);
         }
         wait
+    }
+
+    /// Whether programs wait for syncs of the tier, now or lately.
+    pub(crate) fn is_waited_for(&self, now: Duration) -> bool {
+        self.deferral.is_syncing() || self.deferral.synced_since(now.saturating_sub(SYNCED_LATELY))
     }
 
     /// A mover makes way for writes under way, too: they are in memory, but may wait there for room that the device has to make.
@@ -245,6 +262,7 @@ impl TierSchedule {
         let mut control = self.control.lock();
         let before = self.meter.mover_in_flight.fetch_sub(1, Ordering::Relaxed);
         assert!(before > 0, "a request that ends was admitted");
+        self.share_pauses_until_us.store(microseconds(now.saturating_add(elapsed)), Ordering::Relaxed);
         if bytes > 0 {
             self.meter.mover_ended(direction, bytes);
             control.size.note(bytes, elapsed);

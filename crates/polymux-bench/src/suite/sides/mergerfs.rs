@@ -38,7 +38,7 @@ impl Settings {
         match self {
             Self::Default => "minfreespace=0".to_owned(),
             Self::Fast => format!("minfreespace=0,{FAST}"),
-            Self::FirstFound => format!("minfreespace=64M,moveonenospc=true,category.create=ff,{FAST}"),
+            Self::FirstFound => format!("allow_other,minfreespace=64M,moveonenospc=true,category.create=ff,{FAST}"),
         }
     }
 }
