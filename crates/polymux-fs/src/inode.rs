@@ -27,6 +27,7 @@ mod pin_counts;
 mod protection;
 mod read_streams;
 mod record;
+mod small_syncs;
 mod streams;
 mod table;
 mod write_streams;

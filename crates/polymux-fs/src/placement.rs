@@ -84,8 +84,9 @@ impl Core {
         facts.file_heat = heat.heat.max(if request.partial { 0 } else { HEAT_ONE });
         facts.sync_share = heat.sync_percent;
         facts.sequential = heat.sequential_percent;
-        let is_waited_for =
-            |file: &FileState| file.is_expected_waited_for.load(Ordering::Relaxed) || file.is_waited_for();
+        let is_waited_for = |file: &FileState| {
+            file.is_expected_waited_for.load(Ordering::Relaxed) || file.is_waited_for(self.clock.elapsed())
+        };
         facts.synchronous = u8::from(self.promotes_promptly(context.policy) && inode.file().is_some_and(is_waited_for));
         for tier in self.tiers.all().iter() {
             let Some(present) = tier.present() else { continue };

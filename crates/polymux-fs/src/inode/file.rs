@@ -1,7 +1,7 @@
 //! The state of a regular file.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use polymux_meta::Sequence;
@@ -17,6 +17,7 @@ use super::inline::InlineData;
 use super::io_mode::IoModes;
 use super::moving::MoveTicketPlace;
 use super::read_streams::ReadStreams;
+use super::small_syncs::SmallSyncs;
 use super::write_streams::WriteStreams;
 use crate::blockmap::{BlockMap, NodeTable, Owner, Run};
 use crate::error::{Error, Result};
@@ -72,9 +73,6 @@ impl PagesSeen {
         usize::try_from(node).ok().and_then(|node| self.pages.get(node)).copied().unwrap_or(0)
     }
 }
-
-/// Small syncs from which on programs count as waiting for the writes of a file.
-const SMALL_SYNCS_MIN: u8 = 4;
 
 /// State of a regular file. Lock order: `passed`, `barrier`, `append`, range nodes, record lock, `layout`, `inline`,
 /// `unsynced`. `Allocation::asking` comes before `layout`, and nothing else is taken with it.
@@ -165,8 +163,8 @@ pub(crate) struct FileState {
     pub(crate) sync_gate: RwLock<()>,
     /// The file was emptied and not synced since: its close syncs it.
     pub(crate) emptied: AtomicBool,
-    /// Syncs that programs asked for since it was loaded, each of a small part of it; half as many after one of a large part. At most 255.
-    pub(crate) small_syncs: AtomicU8,
+    /// Small syncs that programs asked for in a row.
+    pub(crate) small_syncs: SmallSyncs,
     /// Its directory was told that programs wait for its writes.
     pub(crate) is_told_waited_for: AtomicBool,
     /// It was made in a directory of files whose writes programs wait for.
@@ -219,7 +217,7 @@ impl FileState {
             unsynced: Mutex::new(Vec::new()),
             sync_gate: RwLock::new(()),
             emptied: AtomicBool::new(false),
-            small_syncs: AtomicU8::new(0),
+            small_syncs: SmallSyncs::default(),
             is_told_waited_for: AtomicBool::new(false),
             is_expected_waited_for: AtomicBool::new(false),
             stamp_due: AtomicBool::new(false),
@@ -228,9 +226,9 @@ impl FileState {
         }
     }
 
-    /// Whether programs wait for its writes (docs/design/0034).
-    pub(crate) fn is_waited_for(&self) -> bool {
-        self.small_syncs.load(Ordering::Relaxed) >= SMALL_SYNCS_MIN
+    /// Whether programs wait for its writes at a moment of the volume's clock (docs/design/0034).
+    pub(crate) fn is_waited_for(&self, now: Duration) -> bool {
+        self.small_syncs.are_enough(now)
     }
 
     /// Whether the kernel uses the one object of the file, which owns all of it until then.

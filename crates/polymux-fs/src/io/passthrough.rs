@@ -294,22 +294,31 @@ impl Core {
         if stat.size != file.size() && !file.is_held.load(Ordering::Acquire) {
             return Ok(Some(Obstacle::Unlogged));
         }
-        Ok(self.obstacle_of_place(inode, file, &handle, stat.size))
+        Ok(self.obstacle_of_place((inode, file), &handle, stat.size, purpose))
     }
 
-    /// Why a file has to be able to move while it is open.
-    fn obstacle_of_place(&self, inode: &Inode, file: &FileState, tier: &TierHandle, size: u64) -> Option<Obstacle> {
+    /// Why a file has to be able to move while it is open, or why its requests have to be heard. Of those that are changed only logs have to
+    /// be: they gain most by being on a fast tier, and others, tables of a database for one, would pay for each of their writes.
+    fn obstacle_of_place(
+        &self,
+        (inode, file): (&Inode, &FileState),
+        tier: &TierHandle,
+        size: u64,
+        purpose: OpenPurpose,
+    ) -> Option<Obstacle> {
         let is_large = size > SLOW_SIZE_MAX;
+        let may_have_to_be_heard = self.options.promotion == Promotion::Prompt
+            && (purpose == OpenPurpose::Read || file.is_waited_for(self.clock.elapsed()));
         // What steers a file is looked for only where it matters: most opens are of small files.
-        if !is_large && self.options.promotion != Promotion::Prompt {
+        if !is_large && !may_have_to_be_heard {
             return None;
         }
         let context = self.context_of(inode);
-        let is_prompt = self.promotes_promptly(context.policy);
-        if (is_large || is_prompt) && !self.is_well_placed(&context, tier.id) {
+        let is_heard = may_have_to_be_heard && self.promotes_promptly(context.policy);
+        if (is_large || is_heard) && !self.is_well_placed(&context, tier.id) {
             return Some(Obstacle::MayMove);
         }
-        (is_prompt && self.may_have_to_leave(&context, inode.ino, file, tier)).then_some(Obstacle::MayLeave)
+        (is_heard && self.may_have_to_leave(&context, inode.ino, file, tier)).then_some(Obstacle::MayLeave)
     }
 
     /// Why a file that may be passed through must not be changed directly.

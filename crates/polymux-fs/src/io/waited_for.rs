@@ -1,9 +1,9 @@
 //! Files whose writes programs wait for (M5): which they are, and what their syncs make a device do.
 //!
 //! What is true here, with `promotion = "prompt"`:
-//! * A *small sync* covers bytes of at most [`NODES_MAX`] range nodes. One that covers more ends a stream, and halves the count of the file.
-//! * A file is waited for from a few small syncs on ([`FileState::is_waited_for`]). A sync at the end of a copy makes no file so, and neither
-//!   does a close that makes a file durable.
+//! * A *small sync* covers bytes of at most [`NODES_MAX`] range nodes. One that covers more ends a stream.
+//! * A file is waited for after a few small syncs in a row ([`FileState::is_waited_for`]). A sync at the end of a copy makes no file so, and
+//!   neither does a close that makes a file durable.
 //! * A file that was made in a directory of such files begins as one.
 //! * A small sync is a request to the device for each of its nodes, as a small read is.
 //! * Lock order: nothing is held while demand is noted or the directory of a file is looked up.
@@ -40,13 +40,13 @@ impl Core {
         let nodes_of = |(_, start, end): &(u8, u64, u64)| start / RANGE_NODE_SIZE..end.div_ceil(RANGE_NODE_SIZE);
         let written: SmallVec<[_; 4]> = file.unsynced.lock().iter().map(nodes_of).collect();
         let is_small = written.iter().map(|nodes| nodes.end - nodes.start).sum::<u64>() <= NODES_MAX;
-        if written.is_empty() {
+        if !is_small {
+            file.small_syncs.note_large();
             return;
         }
-        let count = |count: u8| Some(if is_small { count.saturating_add(1) } else { count / 2 });
-        let _ = file.small_syncs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
-        if !is_small {
-            return;
+        // What the kernel writes itself is not heard of, and is small as far as is known.
+        if !written.is_empty() || file.is_changed_directly() {
+            file.small_syncs.note_small(self.clock.elapsed());
         }
         for node in written.into_iter().flatten() {
             self.heat.demand.note(inode.ino, node, Pattern::Random, 0);
@@ -57,7 +57,10 @@ impl Core {
     fn note_waited_for(&self, inode: &Inode, file: &FileState) {
         // Told once: of a file that was loaded again it is not known whether it was told of before, nor where it was made.
         let made_in = Ino(inode.parent.load(Ordering::Relaxed));
-        if made_in != Ino(0) && file.is_waited_for() && !file.is_told_waited_for.swap(true, Ordering::Relaxed) {
+        if made_in != Ino(0)
+            && file.is_waited_for(self.clock.elapsed())
+            && !file.is_told_waited_for.swap(true, Ordering::Relaxed)
+        {
             self.heat.synced_directories.note_waited_for(made_in);
         }
     }

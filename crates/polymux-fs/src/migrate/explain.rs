@@ -98,7 +98,10 @@ impl Core {
         if file.is_inline() {
             return None;
         }
-        if self.promotes_promptly(context.policy) && file.size() < WAITED_FOR_FILE_MAX && file.is_waited_for() {
+        if self.promotes_promptly(context.policy)
+            && file.size() < WAITED_FOR_FILE_MAX
+            && file.is_waited_for(self.clock.elapsed())
+        {
             return Some(
                 "Programs wait for its writes: where they keep a slower tier busy, all of it moves up.".to_owned(),
             );

@@ -13,6 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use polymux_policy::{Action, TierFill, TierTable, decide};
 use polymux_types::limits::RANGE_NODE_SIZE;
@@ -67,6 +68,8 @@ pub(crate) struct Planner {
     pub(super) state: Mutex<State>,
     /// What is known of the devices, and the room that is wanted for what is read more.
     pub(crate) relief: Relief,
+    /// Nothing is pinned: everything was looked at since the mount or the last pin. Changes with `State::pins`, under its lock.
+    has_no_pins: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -89,7 +92,14 @@ pub(super) struct State {
 impl Planner {
     /// Something was pinned.
     pub(crate) fn note_pin(&self) {
-        self.state.lock().pins = Pins::Some;
+        let mut state = self.state.lock();
+        state.pins = Pins::Some;
+        self.has_no_pins.store(false, Ordering::Release);
+    }
+
+    /// Whether it is certain that nothing is pinned.
+    pub(crate) fn has_no_pins(&self) -> bool {
+        self.has_no_pins.load(Ordering::Acquire)
     }
 
     /// A pin was taken away: perhaps it was the last one.
@@ -334,6 +344,7 @@ impl Core {
             Some(last) => Pins::Unknown(last),
             None => Pins::None,
         };
+        self.planner.has_no_pins.store(state.pins == Pins::None, Ordering::Release);
         state.is_walk_wanted |= is_found;
         Ok(has_more)
     }

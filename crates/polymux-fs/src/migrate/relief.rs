@@ -332,7 +332,7 @@ impl Core {
                 planned.hurried.entry(target).or_default().insert(ino);
             } else if has_room {
                 planned.add((ino, node), piece.bytes, target, table);
-                if file.is_waited_for() {
+                if file.is_waited_for(now) {
                     let rest = Rest { piece, node, target, demand, context: &context };
                     self.plan_rest_of_log((ino, file), &rest, table, planned);
                 }

@@ -81,6 +81,10 @@ impl Core {
     }
 
     fn pinned_context(&self, inode: &Inode) -> Result<Option<Context>> {
+        // Most volumes have no pins, and the way up to the root takes a look into the store for each new file.
+        if self.planner.has_no_pins() {
+            return Ok(None);
+        }
         let mut present = inode.ino;
         let mut lacks_xattrs = inode.lacks_xattrs.load(Ordering::Acquire);
         for _ in 0..DEPTH_MAX {
