@@ -364,7 +364,7 @@ impl Core {
             let pieces = pieces_of_node(file, node);
             let Some(piece) = pieces.into_iter().find(|piece| piece.tier == rest.piece.tier) else { continue };
             let all = Piece { bytes: bytes + piece.bytes, ..piece };
-            // What was planned is in the table already.
+            // The first ones are in the table already, so that some room is left for others.
             let pays = |worth: &Worth| {
                 worth.target == rest.target && worth.has_room && worth.pays_back_seconds <= PAY_BACK_SECONDS_MAX
             };
