@@ -23,16 +23,18 @@ const FILES: usize = 12;
 const FILE_BYTES: usize = 16 << 20;
 const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = (FILE_BYTES / BLOCK_BYTES) as u64;
+/// Times that all files are written in a turn, and read cold: one alone says little.
+const REPETITIONS: usize = 4;
 /// Blocks that are written or read at random,
-const RANDOM_BLOCKS: usize = 2000;
+const RANDOM_BLOCKS: usize = 12_000;
 /// and after how many of them the file is synced.
 const WRITES_PER_SYNC: usize = 16;
 
 const FIGURES: [&str; 4] = [
-    "write 12 files of 16 MiB, durable",
-    "2,000 random 4 KiB writes, fsync after each 16",
-    "read all files, cold",
-    "2,000 random 4 KiB reads, cold",
+    "write 12 files of 16 MiB, durable, 4 times",
+    "12,000 random 4 KiB writes, fsync after each 16",
+    "read all files, cold, 4 times",
+    "12,000 random 4 KiB reads, cold",
 ];
 
 /// Room of each device.
@@ -56,22 +58,29 @@ fn once(stand: &Stand, volume: &mut Volume, content: &[u8]) -> Result<Vec<f64>> 
     let directory = volume.mount_point().to_owned();
     let devices: Vec<PathBuf> = stand.devices.all().into_iter().map(|device| device.mount_point).collect();
     let paths: Vec<PathBuf> = (0..FILES).map(|number| directory.join(format!("file-{number:02}"))).collect();
-    let begun = Instant::now();
-    for path in &paths {
-        File::create_new(path)?.write_all_at(content, 0)?;
+    let mut written = 0.0;
+    for _ in 0..REPETITIONS {
+        paths.iter().filter(|path| path.exists()).try_for_each(fs::remove_file)?;
+        let begun = Instant::now();
+        for path in &paths {
+            File::create_new(path)?.write_all_at(content, 0)?;
+        }
+        durable::end(&directory, &devices)?;
+        written += milliseconds(begun);
+        durable::forget_end(&directory)?;
     }
-    durable::end(&directory, &devices)?;
-    let written = milliseconds(begun);
-    durable::forget_end(&directory)?;
     let begun = Instant::now();
     overwrite(&paths, content)?;
     let overwritten = milliseconds(begun);
-    volume.start_cold(&stand.devices)?;
-    let begun = Instant::now();
-    for path in &paths {
-        ensure!(fs::read(path)? == content, "{} is not what was written", path.display());
+    let mut read = 0.0;
+    for _ in 0..REPETITIONS {
+        volume.start_cold(&stand.devices)?;
+        let begun = Instant::now();
+        for path in &paths {
+            ensure!(fs::read(path)? == content, "{} is not what was written", path.display());
+        }
+        read += milliseconds(begun);
     }
-    let read = milliseconds(begun);
     volume.start_cold(&stand.devices)?;
     let begun = Instant::now();
     read_at_random(&paths, content)?;
