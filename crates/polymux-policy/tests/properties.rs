@@ -229,19 +229,20 @@ proptest! {
         if !goes_above_marks && kind != PolicyKind::Tpfs {
             prop_assert_eq!(asynchronous, decision, "it makes no difference whether a write is waited for");
         }
-        let is_waited_for = facts.synchronous != 0 && file_end < WAITED_FOR_FILE_MAX;
-        if goes_above_marks && is_waited_for && named.first() != asynchronous.tiers().first() {
-            let first = tiers.iter().find(|offered| offered.tier == named[0]).expect("an offered tier");
-            let above_mark = first.total.saturating_sub(first.high_mark);
-            prop_assert!(first.headroom - length.max(1) > above_mark / 2, "half of the room above the mark is left");
-        } else if kind != PolicyKind::Static {
+        if kind != PolicyKind::Static {
+            let is_waited_for = goes_above_marks && facts.synchronous != 0 && file_end < WAITED_FOR_FILE_MAX;
+            let leaves_half = |tier: &TierFill| {
+                let above_mark = tier.total.saturating_sub(tier.high_mark);
+                is_waited_for && tier.headroom.saturating_sub(length.max(1)) > above_mark / 2
+            };
             let fill = |tier: u16| tiers.iter().find(|offered| offered.tier == tier).expect("an offered tier");
-            let below = |tier: &TierFill| {
-                allows(allowed, tier.tier) && tier.used < tier.high_mark && tier.headroom >= length.max(1)
+            let is_preferred = |tier: &TierFill| {
+                let is_below = tier.used < tier.high_mark && tier.headroom >= length.max(1);
+                allows(allowed, tier.tier) && (is_below || leaves_half(tier))
             };
             let twins = has_twins(&RangeFacts { tiers: facts.tiers, ..RangeFacts::new(0, 0) });
-            if !twins && tiers.iter().filter(helps).any(below) {
-                prop_assert!(below(fill(named[0])), "a tier below its mark comes first");
+            if !twins && tiers.iter().filter(helps).any(is_preferred) {
+                prop_assert!(is_preferred(fill(named[0])), "a tier below its mark comes first");
             }
         }
         named.sort_unstable();
