@@ -40,4 +40,5 @@ pub mod store_workload;
 pub mod suite;
 pub mod throttled;
 pub mod tiering;
+pub mod tree;
 pub mod volume;

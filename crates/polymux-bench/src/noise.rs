@@ -21,6 +21,11 @@ impl Noise {
         mixed ^ (mixed >> 31)
     }
 
+    /// The next bytes; so many, rounded up to whole numbers.
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        std::iter::repeat_with(|| self.next_number().to_le_bytes()).take(count.div_ceil(8)).flatten().collect()
+    }
+
     /// The next number below a limit.
     ///
     /// # Panics

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -50,12 +51,7 @@ fn tested(promotion: Promotion) -> Tested {
     let (ino, handle) = create(volume.fs(), "file");
     write_all(volume.fs(), handle, 0, &pattern(1, 32 << 20)).expect("written");
     close(volume.fs(), handle).expect("closed");
-    let job = volume.fs().migrate(ino, "slow", None).expect("accepted");
-    while volume.fs().job(job).expect("known").state != JobState::Done {
-        volume.fs().step();
-        volume.fs().move_step();
-        volume.clock.advance(Duration::from_millis(10));
-    }
+    move_to_slow(&volume, ino, None);
     // What the making of it left behind is past.
     for _ in 0..100 {
         volume.clock.advance(Duration::from_secs(1));
@@ -64,6 +60,16 @@ fn tested(promotion: Promotion) -> Tested {
     services.iter().for_each(|service| service.clock.set(Arc::clone(&volume.clock)).expect("once"));
     let handle = volume.fs().open(&Caller::root(), ino, read_only()).expect("opened");
     Tested { volume, ino, handle }
+}
+
+/// Moves a file or a part of it to the slower tier.
+fn move_to_slow(volume: &Volume, ino: Ino, range: Option<Range<u64>>) {
+    let job = volume.fs().migrate(ino, "slow", range).expect("accepted");
+    while volume.fs().job(job).expect("known").state != JobState::Done {
+        volume.fs().step();
+        volume.fs().move_step();
+        volume.clock.advance(Duration::from_millis(10));
+    }
 }
 
 impl Tested {
@@ -82,8 +88,7 @@ impl Tested {
     }
 
     fn bytes_on_fast(&self) -> u64 {
-        let extents = self.volume.fs().locate(self.ino).expect("located").extents;
-        extents.iter().filter(|extent| extent.tier.as_deref() == Some("fast")).map(|extent| extent.length).sum()
+        bytes_on(self.volume.fs(), self.ino, "fast")
     }
 
     fn promoted_at_once(&self) -> u64 {
@@ -167,12 +172,7 @@ fn a_log_that_is_overwritten_and_synced_on_a_slower_tier_moves_up_as_a_whole() {
     let volume = tested(Promotion::Prompt).volume;
     let (ino, handle) = create(volume.fs(), "log");
     write_all(volume.fs(), handle, 0, &pattern(2, 8 << 20)).expect("written");
-    let job = volume.fs().migrate(ino, "slow", None).expect("accepted");
-    while volume.fs().job(job).expect("known").state != JobState::Done {
-        volume.fs().step();
-        volume.fs().move_step();
-        volume.clock.advance(Duration::from_millis(10));
-    }
+    move_to_slow(&volume, ino, None);
     assert_eq!(bytes_on(volume.fs(), ino, "fast"), 0);
     // After a second and some three of its four nodes are written; the last one is there before it is needed.
     append_and_sync(&volume, handle, 0, 1300);
@@ -184,12 +184,7 @@ fn the_front_of_a_log_whose_end_is_on_the_faster_tier_stays_where_it_is() {
     let volume = tested(Promotion::Prompt).volume;
     let (ino, handle) = create(volume.fs(), "log");
     write_all(volume.fs(), handle, 0, &pattern(2, 8 << 20)).expect("written");
-    let job = volume.fs().migrate(ino, "slow", Some(0..3 * NODE)).expect("accepted");
-    while volume.fs().job(job).expect("known").state != JobState::Done {
-        volume.fs().step();
-        volume.fs().move_step();
-        volume.clock.advance(Duration::from_millis(10));
-    }
+    move_to_slow(&volume, ino, Some(0..3 * NODE));
     assert_eq!(bytes_on(volume.fs(), ino, "fast"), NODE);
     (0..20).for_each(|_| append_and_sync(&volume, handle, 3 * NODE, 128));
     assert_eq!((bytes_on(volume.fs(), ino, "fast"), volume.counter("bytes_promoted_at_once")), (NODE, 0));

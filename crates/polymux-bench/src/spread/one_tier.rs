@@ -46,9 +46,7 @@ const DEVICE_BYTES: u64 = 1 << 30;
 /// Whatever the devices, the program or the file systems report.
 pub fn run(arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
     let stand = Stand::make(arguments, stand::profiles(arguments, Requests::Unlimited), DEVICE_BYTES)?;
-    let mut noise = Noise::new(0x51ed_270b_9c4f_a3d7);
-    let content: Vec<u8> =
-        std::iter::repeat_with(|| noise.next_number().to_le_bytes()).take(FILE_BYTES / 8).flatten().collect();
+    let content = Noise::new(0x51ed_270b_9c4f_a3d7).bytes(FILE_BYTES);
     let figures = Figures { title: "files that one tier holds", names: &FIGURES };
     pairs::measure(&stand, &figures, report, |volume| once(&stand, volume, &content))
 }

@@ -18,6 +18,7 @@ use super::stand::{self, Requests, Stand};
 use super::volume::Volume;
 use crate::report::Report;
 use crate::suite::{durable, programs, runner, workloads};
+use crate::tree;
 
 /// Walks and readings in each turn: one alone says little.
 const COLD_READINGS: usize = 3;
@@ -61,7 +62,7 @@ fn once(stand: &Stand, volume: &mut Volume, archive: &Path, expected: (usize, u6
         volume.start_cold(&stand.devices)?;
         let begun = Instant::now();
         let mut files = Vec::new();
-        let bytes = walk(&tree, &mut files)?;
+        let bytes = tree::walk(&tree, &mut files)?;
         walked += milliseconds(begun);
         ensure!((files.len(), bytes) == expected, "{} files of {bytes} bytes are there, not {expected:?}", files.len());
         let begun = Instant::now();
@@ -78,41 +79,9 @@ fn once(stand: &Stand, volume: &mut Volume, archive: &Path, expected: (usize, u6
     Ok(vec![unpacked, walked, read_all])
 }
 
-/// All files below a directory; returns how many bytes they have.
-fn walk(directory: &Path, files: &mut Vec<PathBuf>) -> Result<u64> {
-    let mut bytes = 0;
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let metadata = entry.metadata()?;
-        if metadata.is_dir() {
-            bytes += walk(&entry.path(), files)?;
-        } else {
-            bytes += metadata.len();
-            files.push(entry.path());
-        }
-    }
-    Ok(bytes)
-}
-
 /// Every byte of the tree against the archive, outside the clock.
 fn compare(stand: &Stand, archive: &Path, tree: &Path) -> Result<()> {
     let mut tar = Command::new("tar");
     tar.arg("--compare").arg("--file").arg(archive).arg("--directory").arg(tree);
     programs::run(&stand.devices, &mut tar).map(|_| ())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_walk_finds_every_file_and_its_bytes() {
-        let directory = tempfile::tempdir().unwrap();
-        fs::create_dir_all(directory.path().join("a/b")).unwrap();
-        fs::write(directory.path().join("a/b/one"), b"12345").unwrap();
-        fs::write(directory.path().join("two"), b"123").unwrap();
-        let mut files = Vec::new();
-        assert_eq!(walk(directory.path(), &mut files).unwrap(), 8);
-        assert_eq!(files.len(), 2);
-    }
 }

@@ -216,15 +216,26 @@ impl Volume {
     /// # Errors
     /// Where the volume does not say.
     pub fn bytes_of_file(&self, path: &Path) -> Result<Vec<u64>> {
-        let told = self.ask(&["where".as_ref(), "--json".as_ref(), path.as_os_str()])?;
-        let shares = told["tiers"].as_array().context("`where` names no tiers")?;
+        self.bytes_of_files(&[path])
+    }
+
+    /// The same of several files together.
+    ///
+    /// # Errors
+    /// Where the volume does not say.
+    pub fn bytes_of_files(&self, paths: &[impl AsRef<Path>]) -> Result<Vec<u64>> {
         let status = self.status()?;
         let tiers = status["tiers"].as_array().context("status names no tiers")?;
-        let on = |tier: &Value| {
-            let of_tier = shares.iter().filter(|share| share["tier"] == tier["name"]);
-            of_tier.filter_map(|share| share["bytes_mapped"].as_u64()).sum()
-        };
-        Ok(tiers.iter().map(on).collect())
+        let mut sums = vec![0; tiers.len()];
+        for path in paths {
+            let told = self.ask(&["where".as_ref(), "--json".as_ref(), path.as_ref().as_os_str()])?;
+            let shares = told["tiers"].as_array().context("`where` names no tiers")?;
+            for (sum, tier) in sums.iter_mut().zip(tiers) {
+                let of_tier = shares.iter().filter(|share| share["tier"] == tier["name"]);
+                *sum += of_tier.filter_map(|share| share["bytes_mapped"].as_u64()).sum::<u64>();
+            }
+        }
+        Ok(sums)
     }
 
     /// Moves a file to a tier, and waits until it is there.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 
 use super::TieringArguments;
-use super::sides::{Side, SideKind};
+use super::sides::{Side, SideKind, drop_caches};
 use crate::noise::Noise;
 use crate::report::{Cell, Report, Section};
 use crate::statistics::count;
@@ -69,9 +69,7 @@ fn measure(kind: SideKind, arguments: &TieringArguments) -> Result<Course> {
             eprintln!("{}: phase {phase}, round {round}: {rate:.0} reads/s", kind.name());
             course.rates.push(rate);
         }
-        let traffic = side.traffic()?;
-        let written = traffic[0].since(&before[0]).bytes_written as f64 / 1e6;
-        course.written.push((traffic.len() > 1).then_some(written));
+        course.written.push(side.written_to_ssd_mb(&before)?);
         course.places = files[hot.clone()].iter().map(|file| side.place_of(file)).collect::<Vec<_>>().join(" ");
         if !course.places.trim().is_empty() {
             eprintln!("hot files, MiB on the SSD/disk: {}", course.places);
@@ -85,9 +83,7 @@ fn measure(kind: SideKind, arguments: &TieringArguments) -> Result<Course> {
 fn write_files(side: &Side) -> Result<Vec<PathBuf>> {
     let directory = side.path().join("data");
     fs::create_dir(&directory)?;
-    let mut noise = Noise::new(0x2545_f491_4f6c_dd1d);
-    let block: Vec<u8> =
-        std::iter::repeat_with(|| noise.next_number().to_le_bytes()).take(FILE_BYTES / 8).flatten().collect();
+    let block = Noise::new(0x2545_f491_4f6c_dd1d).bytes(FILE_BYTES);
     (0..FILES)
         .map(|number| {
             let path = directory.join(format!("file-{number:02}"));
@@ -101,7 +97,7 @@ fn write_files(side: &Side) -> Result<Vec<PathBuf>> {
 
 /// One round; reads per second.
 fn read(files: &[PathBuf], hot: &std::ops::Range<usize>, readers: u16, seed: u64) -> Result<f64> {
-    fs::write("/proc/sys/vm/drop_caches", "3")?;
+    drop_caches()?;
     let (is_over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         let begun = Instant::now();

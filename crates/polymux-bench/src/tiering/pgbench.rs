@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::TieringArguments;
-use super::sides::{Side, SideKind};
+use super::sides::{Side, SideKind, drop_caches};
 use crate::report::{Cell, Report, Section};
 use crate::statistics::{count, mean};
 use crate::suite::programs;
@@ -79,7 +79,7 @@ fn measure(kind: SideKind, arguments: &TieringArguments, programs: &Path) -> Res
     server.run(&side, "psql", &["--command", "checkpoint", "postgres"])?;
     rustix::fs::sync();
     side.throttle()?;
-    fs::write("/proc/sys/vm/drop_caches", "3")?;
+    drop_caches()?;
     let before = side.traffic()?;
     let clients = arguments.readers.to_string();
     let seconds = (usize::from(arguments.rounds) * 16).to_string();
@@ -90,8 +90,7 @@ fn measure(kind: SideKind, arguments: &TieringArguments, programs: &Path) -> Res
         &["--client", &clients, "--jobs", "2", "--time", &seconds, "--progress", &step, "postgres"],
     )?;
     let rates = rates_of(&told)?;
-    let after = side.traffic()?;
-    let written = (after.len() > 1).then(|| after[0].since(&before[0]).bytes_written as f64 / 1e6);
+    let written = side.written_to_ssd_mb(&before)?;
     side.unthrottle()?;
     let place = |directory: &str| side.place_below(&side.path().join("cluster").join(directory));
     let places = match (place("base")?, place("pg_wal")?) {

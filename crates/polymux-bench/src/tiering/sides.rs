@@ -15,6 +15,7 @@ use crate::suite::server::{Server, locked};
 use crate::suite::sides::mergerfs;
 use crate::throttled::traffic::Traffic;
 use crate::throttled::{Devices, Format, Limits, Profile};
+use crate::tree;
 
 /// An SSD that is a part of the data large.
 const SSD: Profile = Profile {
@@ -75,6 +76,14 @@ enum Top {
     Native,
     Mergerfs(Arc<Mutex<Server>>),
     Polymux(Volume),
+}
+
+/// Makes the kernel forget what it has in memory of files.
+///
+/// # Errors
+/// Where it refuses.
+pub fn drop_caches() -> Result<()> {
+    Ok(fs::write("/proc/sys/vm/drop_caches", "3")?)
 }
 
 /// A file system to work on.
@@ -159,15 +168,18 @@ impl Side {
         self.devices.traffic()
     }
 
+    /// Megabytes that were written to the SSD since its traffic was `before`; nothing where there is only one device.
+    ///
+    /// # Errors
+    /// Where the kernel does not say.
+    pub fn written_to_ssd_mb(&self, before: &[Traffic]) -> Result<Option<f64>> {
+        let now = self.traffic()?;
+        Ok((now.len() > 1).then(|| now[0].since(&before[0]).bytes_written as f64 / 1e6))
+    }
+
     /// Where the bytes of a file are, for people; empty where it is on one device.
     pub fn place_of(&self, file: &Path) -> String {
-        match &self.top {
-            Top::Polymux(volume) => volume.bytes_of_file(file).map_or_else(
-                |error| format!("{error:#}"),
-                |bytes| bytes.iter().map(|bytes| format!("{}", bytes >> 20)).collect::<Vec<_>>().join("/"),
-            ),
-            Top::Native | Top::Mergerfs(_) => String::new(),
-        }
+        self.places(&[file.to_owned()]).unwrap_or_else(|error| format!("{error:#}"))
     }
 
     /// Where the bytes of the files below a directory are, for people; empty where they are on one device.
@@ -175,23 +187,28 @@ impl Side {
     /// # Errors
     /// Where the directory cannot be read.
     pub fn place_below(&self, directory: &Path) -> Result<String> {
-        let Top::Polymux(volume) = &self.top else { return Ok(String::new()) };
-        let mut sums = Vec::new();
-        let mut directories = vec![directory.to_owned()];
-        while let Some(directory) = directories.pop() {
-            for entry in fs::read_dir(directory)? {
-                let entry = entry?;
-                let metadata = entry.metadata()?;
-                if metadata.is_dir() {
-                    directories.push(entry.path());
-                } else if metadata.len() >= SIZE_TOLD_OF {
-                    let bytes = volume.bytes_of_file(&entry.path())?;
-                    sums.resize(bytes.len().max(sums.len()), 0);
-                    sums.iter_mut().zip(bytes).for_each(|(sum, bytes)| *sum += bytes);
-                }
+        if !matches!(self.top, Top::Polymux(_)) {
+            return Ok(String::new());
+        }
+        let (mut files, mut told_of) = (Vec::new(), Vec::new());
+        tree::walk(directory, &mut files)?;
+        for file in files {
+            if fs::metadata(&file)?.len() >= SIZE_TOLD_OF {
+                told_of.push(file);
             }
         }
-        Ok(sums.iter().map(|bytes: &u64| format!("{}", bytes >> 20)).collect::<Vec<_>>().join("/"))
+        self.places(&told_of)
+    }
+
+    /// MiB of files on each tier, for people; empty where there is one device, or no file.
+    fn places(&self, files: &[PathBuf]) -> Result<String> {
+        match &self.top {
+            Top::Polymux(volume) if !files.is_empty() => {
+                let bytes = volume.bytes_of_files(files)?;
+                Ok(bytes.iter().map(|bytes| format!("{}", bytes >> 20)).collect::<Vec<_>>().join("/"))
+            }
+            Top::Polymux(_) | Top::Native | Top::Mergerfs(_) => Ok(String::new()),
+        }
     }
 
     /// Takes it down.

@@ -3,7 +3,7 @@
 //! What is true here:
 //! * A directory is one of them from the second such file on, as long as that is at least every other file that is made in it.
 //! * Files that were made before the mount say nothing.
-//! * It is learned anew after each mount: tens of syncs are enough. What is known of a single file is kept with its heat.
+//! * It is learned anew after each mount: tens of syncs are enough.
 //! * Bounded: of [`DIRECTORIES_MAX`] directories those with the fewest such files go first.
 //! * While none is known, a file that is made costs one atomic read.
 
@@ -49,11 +49,12 @@ impl SyncedDirectories {
     /// Programs wait for the writes of a file that was made in `directory`. Told once of each file.
     pub(crate) fn note_waited_for(&self, directory: Ino) {
         let mut known = self.known.lock();
-        if known.len() >= DIRECTORIES_MAX && !known.contains_key(&directory) {
+        let is_new = !known.contains_key(&directory);
+        if is_new && known.len() >= DIRECTORIES_MAX {
             known.values_mut().for_each(Files::age);
             known.retain(|_, files| files.waited_for > 0);
         }
-        if known.len() < DIRECTORIES_MAX || known.contains_key(&directory) {
+        if !is_new || known.len() < DIRECTORIES_MAX {
             let files = known.entry(directory).or_default();
             files.waited_for += 1;
             // It was made before its directory was known, or it was counted when it was made.

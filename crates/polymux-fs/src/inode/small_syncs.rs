@@ -1,11 +1,10 @@
 //! Small syncs of a file that follow one another, as those of a log do (docs/design/0034).
 //!
-//! What is true here: a row ends with a gap of [`GAP_MAX`] and with a sync of a large part of the file. It is a hint: threads that meet may
-//! count one for two.
+//! What is true here: a row ends with a gap of [`GAP_MAX`] and with a sync of a large part of the file. The lock is a leaf.
 
 use std::time::Duration;
 
-use polymux_types::sync::{AtomicU64, Ordering};
+use polymux_types::sync::Mutex;
 
 /// Small syncs in a row from which on programs count as waiting for the writes of the file.
 const ENOUGH: u64 = 4;
@@ -16,41 +15,42 @@ const GAP_MAX: Duration = Duration::from_secs(10);
 /// How long a file counts as one that is waited for after its row ended: segments of a log are used in turn.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// The present row, and when one was long enough.
+/// What is known of the small syncs of a file.
 #[derive(Debug, Default)]
 pub(crate) struct SmallSyncs {
-    count: AtomicU64,
-    last_ms: AtomicU64,
-    /// Plus one; 0: never.
-    enough_ms: AtomicU64,
+    row: Mutex<Row>,
 }
 
-fn milliseconds(moment: Duration) -> u64 {
-    u64::try_from(moment.as_millis()).unwrap_or(u64::MAX)
+/// The present row.
+#[derive(Debug, Default)]
+struct Row {
+    count: u64,
+    last: Duration,
+    /// When a row was last long enough.
+    was_enough: Option<Duration>,
 }
 
 impl SmallSyncs {
     /// A small sync is asked for.
     pub(crate) fn note_small(&self, now: Duration) {
-        let now_ms = milliseconds(now);
-        let gap_ms = now_ms.saturating_sub(self.last_ms.swap(now_ms, Ordering::Relaxed));
-        let before = if gap_ms > milliseconds(GAP_MAX) { 0 } else { self.count.load(Ordering::Relaxed) };
-        self.count.store(before.saturating_add(1), Ordering::Relaxed);
-        if before + 1 >= ENOUGH {
-            self.enough_ms.store(now_ms.saturating_add(1), Ordering::Relaxed);
+        let mut row = self.row.lock();
+        if now.saturating_sub(row.last) > GAP_MAX {
+            row.count = 0;
+        }
+        (row.count, row.last) = (row.count.saturating_add(1), now);
+        if row.count >= ENOUGH {
+            row.was_enough = Some(now);
         }
     }
 
     /// A sync of a large part is asked for.
     pub(crate) fn note_large(&self) {
-        self.count.store(0, Ordering::Relaxed);
-        self.enough_ms.store(0, Ordering::Relaxed);
+        *self.row.lock() = Row::default();
     }
 
     /// Whether there was a row that was long enough lately.
     pub(crate) fn are_enough(&self, now: Duration) -> bool {
-        let enough_ms = self.enough_ms.load(Ordering::Relaxed);
-        enough_ms > 0 && milliseconds(now).saturating_sub(enough_ms - 1) < milliseconds(REMEMBERED)
+        self.row.lock().was_enough.is_some_and(|moment| now.saturating_sub(moment) < REMEMBERED)
     }
 }
 

@@ -26,6 +26,9 @@ const NODES_MAX: u64 = 2;
 impl Core {
     /// As [`Core::sync_and_report`], for a program that asked for it.
     pub(crate) fn sync_for_program(&self, inode: &Inode, file: &FileState, error_seen: &AtomicU32) -> Result<()> {
+        if self.options.promotion != Promotion::Prompt {
+            return self.sync_and_report(inode, file, error_seen);
+        }
         self.note_sync_demand(inode, file);
         let outcome = self.sync_and_report(inode, file, error_seen);
         self.note_waited_for(inode, file);
@@ -34,9 +37,6 @@ impl Core {
 
     /// A sync is about to begin.
     fn note_sync_demand(&self, inode: &Inode, file: &FileState) {
-        if self.options.promotion != Promotion::Prompt {
-            return;
-        }
         let nodes_of = |(_, start, end): &(u8, u64, u64)| start / RANGE_NODE_SIZE..end.div_ceil(RANGE_NODE_SIZE);
         let written: SmallVec<[_; 4]> = file.unsynced.lock().iter().map(nodes_of).collect();
         let is_small = written.iter().map(|nodes| nodes.end - nodes.start).sum::<u64>() <= NODES_MAX;

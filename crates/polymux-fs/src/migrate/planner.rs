@@ -204,14 +204,8 @@ impl Core {
         }
         let mut has_submitted = false;
         for ((ino, tier), bundle) in bundles {
-            let bytes = bundle.bytes;
             let nodes = bundle.nodes();
-            let ranges = bundle.into_ranges();
-            if self
-                .submit_move(ino, ranges, Destination::To(tier), (MoveReason::Promote, MoverPace::Polite), bytes)
-                .is_some()
-            {
-                self.write_budget.charge(tier, bytes, self.logical_clock.now());
+            if self.submit_promotion((ino, tier), bundle, MoverPace::Polite) {
                 has_submitted = true;
             } else {
                 // Other ranges of the file are on their way there, and one job of a kind is enough at a time.
@@ -220,6 +214,17 @@ impl Core {
         }
         // The movers hear of new jobs at once.
         Ok(has_submitted || hot.len() == HOT_PER_STEP)
+    }
+
+    /// Submits what moves up, and charges it to the write budget of its tier. Returns whether it was taken.
+    pub(super) fn submit_promotion(&self, (ino, tier): (Ino, TierId), bundle: Bundle, pace: MoverPace) -> bool {
+        let bytes = bundle.bytes;
+        let reason = (MoveReason::Promote, pace);
+        let is_taken = self.submit_move(ino, bundle.into_ranges(), Destination::To(tier), reason, bytes).is_some();
+        if is_taken {
+            self.write_budget.charge(tier, bytes, self.logical_clock.now());
+        }
+        is_taken
     }
 
     fn plan_promotion(

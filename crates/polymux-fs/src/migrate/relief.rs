@@ -34,7 +34,6 @@ use crate::error::Result;
 use crate::heat::{at_least, follow};
 use crate::inode::FileState;
 use crate::placement::Context;
-use crate::report::{Destination, MoveReason};
 use crate::sched::{LaneWork, MoverPace, microseconds};
 use crate::volume::Promotion;
 
@@ -159,6 +158,23 @@ impl RoomWanted {
 }
 
 impl Relief {
+    /// Ends the window, if it is long enough. Returns how long it was.
+    fn end_window(&self, now: Duration) -> Option<Duration> {
+        let mut state = self.state.lock();
+        let length = now.saturating_sub(state.window_began);
+        if length < WINDOW {
+            return None;
+        }
+        state.window_began = now;
+        Some(length)
+    }
+
+    /// What the tiers did for readers since mounting, at the end of a window.
+    fn note_reads(&self, work: &[(TierId, LaneWork)]) {
+        let mut state = self.state.lock();
+        work.iter().for_each(|(tier, work)| state.small_reads.entry(*tier).or_default().note(*work));
+    }
+
     /// Room that is to be made on a tier.
     pub(super) fn room_wanted(&self, tier: TierId) -> Option<RoomWanted> {
         let state = self.state.lock();
@@ -261,17 +277,9 @@ impl Core {
             return Ok(false);
         }
         let now = self.clock.elapsed();
+        let Some(length) = self.planner.relief.end_window(now) else { return Ok(false) };
         let work: Vec<_> = self.tiers.all().iter().map(|handle| (handle.id, handle.read_lane.work())).collect();
-        let length = {
-            let mut state = self.planner.relief.state.lock();
-            let length = now.saturating_sub(state.window_began);
-            if length < WINDOW {
-                return Ok(false);
-            }
-            state.window_began = now;
-            work.iter().for_each(|(tier, work)| state.small_reads.entry(*tier).or_default().note(*work));
-            length
-        };
+        self.planner.relief.note_reads(&work);
         let has_demand = self.heat.demand.end_window(length);
         // What was known of the use of files is brought back in steps; until then everything would look cold.
         let mut planned = Planned::default();
@@ -294,9 +302,7 @@ impl Core {
         let mut has_submitted = false;
         for ((ino, tier), bundle) in bundles {
             let bytes = bundle.bytes;
-            let reason = (MoveReason::Promote, MoverPace::TakesShare);
-            if self.submit_move(ino, bundle.into_ranges(), Destination::To(tier), reason, bytes).is_some() {
-                self.write_budget.charge(tier, bytes, self.logical_clock.now());
+            if self.submit_promotion((ino, tier), bundle, MoverPace::TakesShare) {
                 Counters::add(&self.counters.bytes_promoted_at_once, usize::try_from(bytes).unwrap_or(usize::MAX));
                 has_submitted = true;
             }

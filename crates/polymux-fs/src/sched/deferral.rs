@@ -167,7 +167,7 @@ impl Deferral {
         let synced_us = self.synced_us.load(Ordering::Relaxed);
         let synced = (synced_us > 0).then(|| now.saturating_sub(Duration::from_micros(synced_us)));
         let just_now = [synced, reads.served_by_device(now)].into_iter().flatten().any(|age| age < LINGER);
-        if just_now || self.syncs_in_flight.load(Ordering::Acquire) > 0 { Urgency::Urgent } else { Urgency::Quiet }
+        if just_now || self.is_syncing() { Urgency::Urgent } else { Urgency::Quiet }
     }
 
     /// Whether a request that could go may go now. Zero: it goes, and the next one begins with a new `ready`. Otherwise: after how
