@@ -64,6 +64,8 @@ counters!(
     spread_switches_awaited,
     /// Ranges of holes that were given to a tier when they were first written.
     spread_holes_filled,
+    /// Reservations of room (`fallocate`) that were divided among tiers.
+    spread_reservations,
     /// Writes that waited until a tier had room for another range.
     spread_waits,
     /// Sizes of spread files put on record.

@@ -3,6 +3,7 @@
 //! What is true here: an operation that is made to fail has no effect on the tier below, except a write that runs out
 //! of room in its middle. Without a request the wrapper is transparent.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use polymux_tier::{
@@ -243,6 +244,11 @@ impl Tier for FaultyTier {
     fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>, TierError> {
         self.check(OperationKind::Seek)?;
         self.inner.seek(object, offset, target)
+    }
+
+    fn allocated(&self, object: ObjectRef, start: u64, end: u64) -> Result<Option<Range<u64>>, TierError> {
+        self.check(OperationKind::Seek)?;
+        self.inner.allocated(object, start, end)
     }
 
     fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {

@@ -6,6 +6,7 @@
 //! * A reserved page takes room and reads as zeros; for `SEEK_DATA` it is a hole, like an unwritten extent of ext4.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use polymux_tier::SeekTarget;
@@ -125,6 +126,11 @@ impl MemoryObject {
         self.current.pages.len() as u64 * BLOCK_SIZE
     }
 
+    /// Bytes that take room and were never written.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.current.pages.values().filter(|page| matches!(page, Page::Reserved)).count() as u64 * BLOCK_SIZE
+    }
+
     pub(crate) fn is_durable(&self) -> bool {
         self.durable.is_some()
     }
@@ -223,6 +229,14 @@ impl MemoryObject {
     pub(crate) fn pages_missing(&self, offset: u64, length: u64) -> u64 {
         let pages = offset / BLOCK_SIZE..(offset + length).div_ceil(BLOCK_SIZE);
         pages.end - pages.start - self.current.pages.range(pages.clone()).count() as u64
+    }
+
+    /// The first pages of a range that follow each other and are written or reserved.
+    pub(crate) fn allocated_range(&self, start: u64, end: u64) -> Option<Range<u64>> {
+        let pages = start / BLOCK_SIZE..end.div_ceil(BLOCK_SIZE);
+        let first = self.current.pages.range(pages.clone()).next().map(|(page, _)| *page)?;
+        let last = (first..pages.end).find(|page| !self.current.pages.contains_key(page)).unwrap_or(pages.end);
+        Some((first * BLOCK_SIZE).max(start)..(last * BLOCK_SIZE).min(end))
     }
 
     pub(crate) fn reserve(&mut self, offset: u64, length: u64) {

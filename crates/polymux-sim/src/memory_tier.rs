@@ -7,6 +7,7 @@
 //! * Labels are durable at once, as the trait promises. Nothing here ever waits.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -135,6 +136,12 @@ impl MemoryTier {
     /// Changes the capacity in bytes; what is there already stays, also when it is more.
     pub fn set_capacity(&self, capacity: u64) {
         self.state.write().pages_max = capacity / BLOCK_SIZE;
+    }
+
+    /// Bytes that are reserved in objects and were never written.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        self.state.read().objects.values().map(MemoryObject::reserved).sum()
     }
 
     /// From now on the tier says that this share of any range is in its page cache, in percent.
@@ -357,6 +364,10 @@ impl Tier for MemoryTier {
 
     fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>, TierError> {
         self.look(object, |object| object.seek(offset, target))
+    }
+
+    fn allocated(&self, object: ObjectRef, start: u64, end: u64) -> Result<Option<Range<u64>>, TierError> {
+        self.look(object, |object| object.allocated_range(start, end))
     }
 
     fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {

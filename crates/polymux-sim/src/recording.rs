@@ -17,6 +17,7 @@
 //!              ──► RecordingStore ─► MemoryStore      each change ──► Journal ──► crash states
 //! ```
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -352,6 +353,10 @@ impl Tier for RecordingTier {
 
     fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>, TierError> {
         self.inner.seek(object, offset, target)
+    }
+
+    fn allocated(&self, object: ObjectRef, start: u64, end: u64) -> Result<Option<Range<u64>>, TierError> {
+        self.inner.allocated(object, start, end)
     }
 
     fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {

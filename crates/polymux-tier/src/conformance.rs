@@ -35,6 +35,7 @@ pub fn run(make: impl Fn() -> Box<dyn Tier>) {
     allocation_keeps_bytes_and_obeys_its_mode(&*make());
     a_punched_range_reads_as_zeros_and_gives_room_back(&*make());
     seeking_finds_data_and_holes(&*make());
+    room_that_was_taken_is_told(&*make());
     objects_are_listed_in_their_buckets(&*make());
     labels_are_replaced_whole(&*make());
     stamping_changes_no_bytes(&*make());
@@ -227,6 +228,28 @@ pub fn seeking_finds_data_and_holes(tier: &dyn Tier) {
     assert_eq!(seek(hole, SeekTarget::Data), Some(3 * FAR), "data after the second hole");
     tier.truncate(object, 4 * FAR).expect("an object is extended");
     assert_eq!(seek(3 * FAR + BLOCK_SIZE, SeekTarget::Data), None, "no data in the last hole");
+}
+
+/// What has its room is told where it is known: nothing of a hole, all that was written or reserved, and no byte outside of the range.
+pub fn room_that_was_taken_is_told(tier: &dyn Tier) {
+    let object = made(tier, 1);
+    tier.truncate(object, 4 * FAR).expect("an object is extended");
+    let allocated = |start, end| tier.allocated(object, start, end).expect("the question is answered");
+    assert_eq!(allocated(0, 4 * FAR), None, "a hole has no room");
+    write(tier, object, FAR, &[1; 2 * BLOCK]);
+    tier.sync(object).expect("an object is made durable");
+    match tier.allocate(object, 2 * FAR, FAR, AllocateMode::KeepSize) {
+        Err(TierError::Unsupported(_)) => return,
+        reserved => reserved.expect("room is reserved"),
+    }
+    let Some(written) = allocated(0, 4 * FAR) else { return };
+    assert_eq!(written, FAR..FAR + 2 * BLOCK_SIZE);
+    assert_eq!(allocated(FAR + BLOCK_SIZE, FAR + BLOCK_SIZE + 10), Some(FAR + BLOCK_SIZE..FAR + BLOCK_SIZE + 10));
+    assert_eq!(allocated(written.end, 4 * FAR), Some(2 * FAR..3 * FAR), "room that was reserved");
+    write(tier, object, 2 * FAR, &[1; BLOCK]);
+    tier.sync(object).expect("an object is made durable");
+    assert_eq!(allocated(2 * FAR, 3 * FAR), Some(2 * FAR..3 * FAR), "written in part, and reserved behind");
+    assert_eq!(allocated(3 * FAR, 4 * FAR), None);
 }
 
 /// A bucket lists exactly its own objects.

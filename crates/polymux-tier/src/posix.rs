@@ -14,6 +14,7 @@ mod descriptors;
 mod directory;
 mod disks;
 mod early;
+mod extents;
 mod holder;
 mod holders;
 mod labels;

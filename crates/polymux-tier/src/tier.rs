@@ -1,6 +1,7 @@
 //! The narrow trait that every backend and every wrapper implements.
 
 use polymux_types::{Bucket, ObjectId};
+use std::ops::Range;
 
 use crate::capabilities::Capabilities;
 use crate::counters::CounterSnapshot;
@@ -131,6 +132,12 @@ pub trait Tier: Send + Sync {
     /// First byte at or after `offset` that is data (or hole); `None` where there is none before the end of the object.
     /// The end of the object does not count as a hole.
     fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>, TierError>;
+
+    /// The first blocks from `start` on and before `end` that follow each other and have their room on the device, written or only
+    /// reserved, so that a write there needs none. `None` where there are none, or where that is not known.
+    fn allocated(&self, _object: ObjectRef, _start: u64, _end: u64) -> Result<Option<Range<u64>>, TierError> {
+        Ok(None)
+    }
 
     /// Refreshes the description that `rebuild` would use if all metadata were lost (DESIGN section 4). Best effort:
     /// without extended attributes on the tier this does nothing.

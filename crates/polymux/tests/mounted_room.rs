@@ -239,3 +239,22 @@ fn reserving_room_inside_a_sparse_file_leaves_the_reserve_of_the_metadata_alone(
         make_files(volume.path(), NEW_FILES, what);
     }
 }
+
+#[test]
+fn a_write_into_reserved_room_finds_it_when_every_tier_is_full() {
+    let _turn = one_at_a_time();
+    let Some(volume) = start(WITHOUT_RESERVE) else { return };
+    let reserved = File::create_new(volume.path().join("reserved")).unwrap();
+    let length = 40 * MIB;
+    rustix::fs::fallocate(&reserved, rustix::fs::FallocateFlags::empty(), 0, length).unwrap();
+    let mut filler = File::create(volume.path().join("filler")).unwrap();
+    let chunk = vec![0x11; usize::try_from(MIB / 4).unwrap()];
+    let refused = (0..).find_map(|_| filler.write_all(&chunk).err()).unwrap();
+    assert_eq!(refused.raw_os_error(), Some(28), "{refused}");
+    let content: Vec<u8> = (0..length).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    for (at, part) in (0..).step_by(128 << 10).zip(content.chunks(128 << 10)) {
+        reserved.write_all_at(part, at).unwrap_or_else(|error| panic!("at {at}: {error}"));
+    }
+    reserved.sync_all().unwrap();
+    assert!(fs::read(volume.path().join("reserved")).unwrap() == content);
+}

@@ -8,6 +8,7 @@ use polymux_tier::{AllocateMode, SeekTarget, TierError, Wait};
 use polymux_types::Errno;
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 
+use super::spread::SpreadReservation;
 use super::{block_after, block_of, start_of};
 use crate::attributes::AllocateKind;
 use crate::blockmap::Owner;
@@ -20,11 +21,11 @@ use crate::store::ObjectEntry;
 static ZEROS: [u8; 65_536] = [0; 65_536];
 
 /// A part of the range that one object owns.
-struct Part {
-    slot: u8,
-    entry: ObjectEntry,
-    start: u64,
-    end: u64,
+pub(super) struct Part {
+    pub(super) slot: u8,
+    pub(super) entry: ObjectEntry,
+    pub(super) start: u64,
+    pub(super) end: u64,
 }
 
 impl Core {
@@ -73,7 +74,7 @@ impl Core {
         }
     }
 
-    fn parts(&self, file: &FileState, start: u64, end: u64) -> Vec<Part> {
+    pub(super) fn parts(&self, file: &FileState, start: u64, end: u64) -> Vec<Part> {
         if start >= end {
             return Vec::new();
         }
@@ -164,7 +165,8 @@ impl Core {
         Ok(())
     }
 
-    /// Reserves room and lets the file grow with it; what one tier cannot take goes to the next.
+    /// Reserves room and lets the file grow with it, on several tiers where its policy spreads growth; else what one tier cannot take
+    /// goes to the next.
     fn reserve_and_extend(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
         self.check_room_for_all(file, start, end)?;
         let request = Request { length: end - start, file_end: end, partial: false, except: None };
@@ -177,6 +179,9 @@ impl Core {
             return Ok(());
         }
         let mut position = start.max(inside);
+        if self.reserve_spread((inode, file), position, end)? == SpreadReservation::Made {
+            return Ok(());
+        }
         while position < end {
             let mut room = start_of(block_of(self.tail_headroom(file)?));
             if room < (end - position).min(BLOCK_SIZE) {
@@ -240,7 +245,14 @@ impl Core {
         }
     }
 
-    fn reserve_on(&self, file: &FileState, slot: u8, entry: &ObjectEntry, start: u64, end: u64) -> Result<()> {
+    pub(super) fn reserve_on(
+        &self,
+        file: &FileState,
+        slot: u8,
+        entry: &ObjectEntry,
+        start: u64,
+        end: u64,
+    ) -> Result<()> {
         let handle = self.tiers.by_id(entry.tier)?;
         // Asked first: a file system gives all that it has, the reserve too, before it says that it is not enough.
         let room = handle.headroom().saturating_add(BLOCK_SIZE);

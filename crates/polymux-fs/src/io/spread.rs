@@ -7,16 +7,19 @@
 //!   there before anybody uses them. So an append that nobody synced is a prefix, whatever became durable on which tier, and
 //!   a range behind the floor may change its tier without anything being disowned, copied or synced.
 //! * `growth` gives ranges to tiers, `room` asks for the room of what is written there, `switch` sees to what has to be true when a
-//!   file gives up its extender, and `floor` puts sizes on record.
+//!   file gives up its extender, `reserve` divides room that a program reserves, and `floor` puts sizes on record.
 //! * A file that has unsynced bytes on a tier which is away or does not answer does not grow: nothing that others get could be put
 //!   on record.
 
 mod floor;
 mod growth;
+mod reserve;
 mod room;
+mod shares;
 mod switch;
 
 pub(super) use floor::{Recorded, join};
+pub(super) use reserve::SpreadReservation;
 pub(super) use room::{OwnedBytes, give_back_room};
 
 use std::sync::Arc;

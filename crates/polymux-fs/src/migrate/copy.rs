@@ -71,9 +71,36 @@ impl Core {
     ) -> Outcome<()> {
         let mut position = range.start;
         while position < range.end {
-            let Some(data) = self.next_data(source, position..range.end)? else { return Ok(()) };
+            let data = self.next_data(source, position..range.end)?.unwrap_or(range.end..range.end);
+            self.keep_reserved(part, source, position..data.start)?;
             self.copy_data(part, source, data.clone(), rule)?;
             position = data.end;
+        }
+        Ok(())
+    }
+
+    /// Room that a program reserved in a hole of the source, and has not written, is reserved on the target, too.
+    fn keep_reserved(&self, part: &Part, source: &ObjectEntry, hole: Range<u64>) -> Outcome<()> {
+        let (from, to) = (self.tiers.by_id(source.tier)?, self.tiers.by_id(part.target.tier)?);
+        let mut position = hole.start;
+        while position < hole.end {
+            let reserved = from
+                .get()?
+                .allocated(reference_of(source), position, hole.end)
+                .map_err(|error| from.note_error(error))?;
+            let Some(reserved) = reserved else { return Ok(()) };
+            let length = reserved.end - reserved.start;
+            if to.headroom() < length {
+                return Err(Interrupt::NoRoom(to.id));
+            }
+            let target = reference_of(&part.target);
+            match to.get()?.allocate(target, reserved.start, length, AllocateMode::KeepSize) {
+                // A file system that reserves nothing keeps no room, and what was reserved on others needs none there.
+                Err(TierError::Unsupported(_)) => return Ok(()),
+                other => other.map_err(|error| Interrupt::of(to.note_error(error), to.id))?,
+            }
+            to.note_written(usize::try_from(length).unwrap_or(usize::MAX));
+            position = reserved.end;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@
 //!   The calls that hang are what finds out when the tier answers again: as soon as one of them returns, the class answers.
 //! * A tier that does not answer reads, answers nothing; one that does not answer changes or syncs, still reads.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -485,6 +486,10 @@ impl Tier for WatchedTier {
 
     fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
         self.call(CallClass::Read, |tier| tier.seek(object, offset, target))
+    }
+
+    fn allocated(&self, object: ObjectRef, start: u64, end: u64) -> Result<Option<Range<u64>>> {
+        self.call(CallClass::Read, |tier| tier.allocated(object, start, end))
     }
 
     fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<()> {

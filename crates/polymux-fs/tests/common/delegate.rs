@@ -2,6 +2,7 @@
 //!
 //! What is true here: a hook that lets everything pass makes the wrapper invisible.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use polymux_tier::measure::Ground;
@@ -159,6 +160,10 @@ impl Tier for HookedTier {
 
     fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>, TierError> {
         self.inner.seek(object, offset, target)
+    }
+
+    fn allocated(&self, object: ObjectRef, start: u64, end: u64) -> Result<Option<Range<u64>>, TierError> {
+        self.inner.allocated(object, start, end)
     }
 
     fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {

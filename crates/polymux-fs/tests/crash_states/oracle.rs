@@ -294,9 +294,12 @@ pub fn check_store(store: &dyn MetadataStore) -> Result<(), String> {
 }
 
 /// Room in use on all tiers is what the files have, no more and no less. Nothing is left to be freed. Of bytes that a failed sync may
-/// have lost, which count as data, nobody can say whether they are there.
+/// have lost, which count as data, nobody can say whether they are there. What was reserved in an object and not written is no data, and
+/// stays with its file, also where a crash left it behind the end.
 pub fn check_space(mounted: &Mounted) -> Result<(), String> {
-    let used: u64 = mounted.memory.iter().map(|tier| tier.space().map_or(0, |space| space.used)).sum();
+    let written = |space: polymux_tier::Space, reserved: u64| space.used.saturating_sub(reserved);
+    let used: u64 =
+        mounted.memory.iter().map(|tier| tier.space().map_or(0, |space| written(space, tier.reserved_bytes()))).sum();
     let (mut data, mut lost) = (0, 0);
     let failed = |error: polymux_fs::Error| format!("walking over the data: {error}");
     for ino in walk(&mounted.fs).map_err(failed)?.into_values().collect::<std::collections::BTreeSet<_>>() {

@@ -182,6 +182,8 @@ pub enum Suite {
     Stream,
     /// Files that one tier has grow over several tiers from a size on, else as the streams.
     AdaptiveStream,
+    /// Files of many ranges get room on several tiers first, then are written anywhere in it, as the streams are.
+    Reserved,
     /// The chosen ones, then short ones by chance with work of the store among them: for the real store.
     Stored,
 }
@@ -193,7 +195,7 @@ impl Suite {
             Self::Chosen => CHOSEN.len() * SHAPES.len(),
             Self::Short(length) => SYMBOLS.pow(length) * SHAPES.len(),
             Self::Failing => FAILING * SHAPES.len(),
-            Self::Random | Self::Stream | Self::AdaptiveStream | Self::Stored => usize::MAX,
+            Self::Random | Self::Stream | Self::AdaptiveStream | Self::Reserved | Self::Stored => usize::MAX,
         }
     }
 
@@ -205,6 +207,7 @@ impl Suite {
             Self::Random => "random".to_owned(),
             Self::Stream => "stream".to_owned(),
             Self::AdaptiveStream => "adaptive-stream".to_owned(),
+            Self::Reserved => "reserved".to_owned(),
             Self::Stored => "stored".to_owned(),
         }
     }
@@ -216,6 +219,7 @@ impl Suite {
             None if name == "stored" => Some(Self::Stored),
             None if name == "stream" => Some(Self::Stream),
             None if name == "adaptive-stream" => Some(Self::AdaptiveStream),
+            None if name == "reserved" => Some(Self::Reserved),
             None if name == "failing" => Some(Self::Failing),
             None => (name == "random").then_some(Self::Random),
         }
@@ -249,6 +253,7 @@ impl Suite {
             Self::Stored => stored_workload(&mut generator(index, seed ^ 0x5703)),
             Self::Random => random_workload(&mut generator(index, seed)),
             Self::AdaptiveStream => adaptive_stream_workload(&mut generator(index, seed ^ 0xada9)),
+            Self::Reserved => reserved_workload(&mut generator(index, seed ^ 0x4e5e)),
             Self::Stream => stream_workload(&mut generator(index, seed ^ 0x57e4)),
         }
     }
@@ -324,6 +329,27 @@ fn adaptive_stream_workload(random: &mut Random) -> Workload {
     }
     workload.operations.splice(..1, first);
     Workload { shape: ADAPTIVE_STREAM_SHAPE, ..workload }
+}
+
+/// Room is reserved for one file or two before and between the writes of a stream, which then go anywhere in it.
+fn reserved_workload(random: &mut Random) -> Workload {
+    let mut workload = stream_workload(random);
+    let range = BLOCK as usize * 2;
+    let reserve = |random: &mut Random, name| Operation::Reserve { name, length: 1 + random.below(6 * range) };
+    let mut operations = vec![Operation::Create("c")];
+    for operation in workload.operations.drain(1..) {
+        match random.below(5) {
+            0 => operations.push(reserve(random, "c")),
+            1 if random.below(3) == 0 => operations.push(reserve(random, "a")),
+            2 => {
+                let (at, length) = (At::Offset(random.below(6 * range)), 1 + random.below(2 * range));
+                operations.push(Operation::Write { name: "c", at, length, descriptor: 0 });
+            }
+            _ => {}
+        }
+        operations.push(operation);
+    }
+    Workload { operations, ..workload }
 }
 
 fn generator(index: usize, seed: u64) -> Random {

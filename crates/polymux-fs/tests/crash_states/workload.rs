@@ -47,6 +47,11 @@ pub enum Operation {
         offset: usize,
         length: usize,
     },
+    /// Room from the end of the file on, by which it grows.
+    Reserve {
+        name: &'static str,
+        length: usize,
+    },
     Rename {
         from: &'static str,
         to: &'static str,
@@ -237,6 +242,7 @@ impl Runner {
             }
             Operation::Truncate { name, size } => self.truncate(name, *size, step),
             Operation::Punch { name, offset, length } => self.punch(name, *offset, *length, step),
+            Operation::Reserve { name, length } => self.reserve(name, *length, step),
             Operation::Rename { from, to } => self.rename(from, to, step),
             Operation::Link { from, to } => self.link(from, to, step),
             Operation::Unlink(name) => self.unlink(name, step),
@@ -354,6 +360,23 @@ impl Runner {
         self.state.lock().history.set_content(step, ino, now, None);
         let (offset, length) = (offset as u64, length as u64);
         self.fs().allocate(&root(), handle, offset, length, AllocateKind::PunchHole).expect("punched");
+    }
+
+    fn reserve(&self, name: &str, length: usize, step: usize) {
+        let Some(ino) = self.ino(name) else { return };
+        let handle = self.handle(ino, 0);
+        let mut now = self.state.lock().history.content_now(ino).to_vec();
+        let (before, offset) = (now.clone(), now.len());
+        now.resize(offset + length, 0);
+        {
+            let mut state = self.state.lock();
+            state.history.set_content(step, ino, now, None);
+            state.history.set_written_to(ino, offset + length);
+        }
+        let reserved = self.fs().allocate(&root(), handle, offset as u64, length as u64, AllocateKind::Extend);
+        if !self.succeeds(reserved) {
+            self.take_back(ino, &before, step);
+        }
     }
 
     fn sync(&self, name: &str, kind: SyncKind) {

@@ -1,6 +1,7 @@
 //! Operations on objects.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -523,6 +524,10 @@ impl Tier for PosixTier {
             rustix::fs::fstat(&open.descriptor).map_err(|errno| self.error("looking at an object", object, errno))?;
         // The end of the object does not count as a hole.
         Ok(found.filter(|hole| *hole < u64::try_from(stat.st_size).unwrap_or(0)))
+    }
+
+    fn allocated(&self, object: ObjectRef, start: u64, end: u64) -> Result<Option<Range<u64>>, TierError> {
+        self.allocated_blocks(object, start, end)
     }
 
     fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {

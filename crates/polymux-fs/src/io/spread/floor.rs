@@ -15,7 +15,8 @@ use polymux_types::{Errno, ObjectId};
 use smallvec::SmallVec;
 
 use super::super::layout_change::Company;
-use super::super::{block_after, block_of};
+use super::super::{block_after, block_of, start_of};
+use super::shares::{Share, Shares};
 use crate::blockmap::{MapChange, Owner};
 use crate::core::Core;
 use crate::counters::Counters;
@@ -169,27 +170,21 @@ impl Core {
             let tier = self.tiers.by_id(entry.tier);
             tier.map_or(0, |tier| tier.write_lane.state(now).bytes_per_second)
         };
-        // As the policy takes them: what nobody knows is better than what is known.
-        let best = layout.objects.iter().map(known).max().unwrap_or(0);
-        let bandwidth = |entry: &ObjectEntry| match known(entry) {
-            0 => best.saturating_mul(2).max(1),
-            known => known,
-        };
         // A file with one object has no holes on record.
         let is_alone = layout.objects.len() == 1;
-        let mut shares: Vec<(u8, u64, u64)> = (0_u8..)
-            .zip(&layout.objects)
-            .filter(|(_, entry)| is_alone || noted.objects.contains(&entry.object) && self.takes_holes(file, entry))
-            .map(|(slot, entry)| (slot, bandwidth(entry), 0))
-            .collect();
+        let takes =
+            |entry: &ObjectEntry| is_alone || noted.objects.contains(&entry.object) && self.takes_holes(file, entry);
+        let share = |(slot, entry): (u8, &ObjectEntry)| Share {
+            key: slot,
+            bandwidth: known(entry),
+            room_below_mark: u64::MAX,
+            room: u64::MAX,
+        };
+        let mut shares = Shares::new((0_u8..).zip(&layout.objects).filter(|(_, entry)| takes(entry)).map(share));
         for hole in holes.into_iter().take(if is_alone { usize::MAX } else { HOLES_PLACED_MAX }) {
-            let done_soonest = |(_, bandwidth, given): &&mut (u8, u64, u64)| {
-                u128::from(*given + 1) * (1 << 60) / u128::from(*bandwidth)
-            };
-            let Some((slot, _, given)) = shares.iter_mut().min_by_key(done_soonest) else { break };
-            *given += 1;
+            let Some(slot) = shares.give(start_of(range_blocks)) else { break };
             file.nodes.mark_map_changed(hole.clone());
-            change.then(layout.map.assign(hole.start, hole.end, Owner::Slot(*slot)));
+            change.then(layout.map.assign(hole.start, hole.end, Owner::Slot(slot)));
         }
         change
     }

@@ -13,7 +13,7 @@ use crate::blockmap::{END, MapChange, Owner};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
-use crate::inode::{AwaitedSwitch, FileState, Inode, reference_of};
+use crate::inode::{AwaitedSwitch, FileState, Inode, Layout, reference_of};
 use crate::placement::Request;
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::ObjectEntry;
@@ -130,42 +130,64 @@ impl Core {
         if let Some((slot, tail)) = tail.filter(|_| !file.may_grow_unsettled.load(Ordering::Acquire)) {
             self.trim_before_gap(file, slot, &tail);
         }
+        let changed_from = left_out.start.min(first);
+        let is_given = self.give_end(inode, file, &[tier], changed_from, |layout| {
+            let slot = layout.slot_on(tier)?;
+            let mut change = MapChange::default();
+            if !left_out.is_empty() {
+                change.then(layout.map.assign(left_out.start, left_out.end, Owner::Hole));
+            }
+            change.then(layout.map.assign(first, END, Owner::Slot(slot)));
+            Ok(change)
+        })?;
+        if is_given && tail.is_none_or(|(_, tail)| tail.tier != tier) {
+            Counters::count(&self.counters.spread_switches);
+        }
+        let layout = file.layout.read();
+        Ok(if is_given { Some(layout.object(layout.slot_on(tier)?)) } else { None })
+    }
+
+    /// Gives blocks that the file has not reached, from one on, to objects on `tiers` as `assign` says, and takes the extender off the
+    /// record. `false` where a sync came between that relies on the extender: nothing is changed then. Called with the append lock (or
+    /// the barrier) held.
+    pub(in crate::io) fn give_end(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        tiers: &[TierId],
+        first: u64,
+        assign: impl FnOnce(&mut Layout) -> Result<MapChange>,
+    ) -> Result<bool> {
         let former = file.possible_extenders();
         // What a file that begins to spread late has behind it would all be cut off by a crash, synced or written back long ago.
         let has_much_behind = file.size() > UNSETTLED_BEGINNING_RANGES_MAX * self.range_bytes();
         if !file.grows_unsettled() && (has_much_behind || !self.is_unpromised(file)) {
             self.settle(inode, file)?;
         }
-        let entry = self.ensure_object(inode, file, tier)?;
+        for tier in tiers {
+            self.ensure_object(inode, file, *tier)?;
+        }
         let cut_off = self.tails_to_cut_off(file);
         let is_given = self.change_layout(inode, file, Company::Writers, |transaction, layout| {
             if layout.extenders != 0 && !self.is_unpromised(file) {
                 // A sync came between, and relies on the extender: another range will be the first.
                 return Ok(false);
             }
-            let slot = layout.slot_on(tier)?;
+            let change = assign(layout)?;
             cut_off.iter().for_each(|record| transaction.put_disowned(record));
-            file.nodes.mark_map_changed(left_out.start.min(first)..END);
-            let mut change = MapChange::default();
-            if !left_out.is_empty() {
-                change.then(layout.map.assign(left_out.start, left_out.end, Owner::Hole));
-            }
-            change.then(layout.map.assign(first, END, Owner::Slot(slot)));
+            file.nodes.mark_map_changed(first..END);
             layout.extenders = 0;
             file.may_grow_unsettled.store(true, Ordering::Release);
             transaction.put_map_change(inode.ino, layout, &change);
             Ok(true)
         })?;
         if is_given {
-            if tail.is_none_or(|(_, tail)| tail.tier != tier) {
-                Counters::count(&self.counters.spread_switches);
-            }
             file.cut_off.lock().extend(cut_off.iter().map(|record| (record.tier, record.object)));
             self.disowned.add(&cut_off, inode.last_sequence());
-            let (from, sequence) = (start_of(left_out.start.min(first)), inode.last_sequence());
+            let (from, sequence) = (start_of(first), inode.last_sequence());
             former.iter().for_each(|tier| file.await_switch(AwaitedSwitch { tier: *tier, from, sequence }));
         }
-        Ok(is_given.then_some(entry))
+        Ok(is_given)
     }
 
     /// Gives a range of a hole behind the floor to a tier, unless somebody else just did.
@@ -200,7 +222,7 @@ impl Core {
 
     /// Blocks that the file has reached, in whole ranges. The first range is never left out: it is where the file has its home.
     /// What a tier that is away has of the last range is not to be had until it is back.
-    fn reached_blocks(&self, file: &FileState) -> u64 {
+    pub(super) fn reached_blocks(&self, file: &FileState) -> u64 {
         let size = file.size();
         let tail = {
             let layout = file.layout.read();
