@@ -476,6 +476,19 @@ impl FileSystem {
         self.logged("write", self.core.write(caller, handle, offset, data, origin))
     }
 
+    /// As [`FileSystem::write`], of all of the data or none: what finds room for a part only fails with `ENOSPC`, and does not make the
+    /// file longer. The caller sees to it that nobody else makes the file longer meanwhile, as the kernel does for direct writes.
+    pub fn write_whole(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        offset: u64,
+        data: &[u8],
+        origin: WriteOrigin,
+    ) -> Result<usize> {
+        self.logged("write", self.core.write_whole(caller, handle, offset, data, origin))
+    }
+
     /// One descriptor of the description was closed (`close(2)`); reports errors that this description was not told yet.
     pub fn flush(&self, caller: &Caller, handle: HandleId) -> Result<()> {
         self.logged("flush", self.core.flush(caller, handle))

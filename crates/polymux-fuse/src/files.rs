@@ -118,21 +118,13 @@ impl Adapter {
                 self.take_set_id_unheard(fs, header, place.ino)?;
             }
             let caller = Caller { wait, ..caller };
-            let mut written = fs.write(&caller, place.handle(), place.offset, data, origin)?;
             // A count that is short ends a write past the page cache with EIO (`fuse_get_res_by_io` in fs/fuse/file.c), so it is answered with
             // what ended it.
-            let is_cut_short = written < data.len() && convert::is_direct(status_flags);
-            if is_cut_short && status_flags & libc::O_APPEND != 0 {
-                // The rest would go behind what others append meanwhile.
-                return Err(Errno::ENOSPC.into());
-            }
-            while written < data.len() && is_cut_short {
-                let offset = place.offset + written as u64;
-                match fs.write(&caller, place.handle(), offset, &data[written..], origin)? {
-                    0 => break,
-                    more => written += more,
-                }
-            }
+            let written = if convert::is_direct(status_flags) {
+                fs.write_whole(&caller, place.handle(), place.offset, data, origin)?
+            } else {
+                fs.write(&caller, place.handle(), place.offset, data, origin)?
+            };
             Ok(u32::try_from(written).expect("no more is written than the request holds"))
         })
     }

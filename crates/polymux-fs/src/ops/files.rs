@@ -122,6 +122,44 @@ impl Core {
         Ok(count)
     }
 
+    /// As [`Core::write`], of all of the data or none: what finds room for a part only fails, and does not make the file longer.
+    pub(crate) fn write_whole(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        offset: u64,
+        data: &[u8],
+        origin: WriteOrigin,
+    ) -> Result<usize> {
+        let description = self.handles.get(handle)?;
+        let file = file_of(&description)?;
+        self.ensure_size(&description.inode, file)?;
+        let size_before = file.size();
+        let mut written = self.write(caller, handle, offset, data, origin)?;
+        // Nothing is taken back because the rest would have to wait.
+        let caller = &Caller { wait: Wait::Allowed, ..caller.clone() };
+        while written < data.len() {
+            // The rest of an append would go behind what others append meanwhile.
+            let more = match description.options.append {
+                true => Err(ErrorKind::NoSpace.into()),
+                false => self.write(caller, handle, offset + written as u64, &data[written..], origin),
+            };
+            match more {
+                Ok(0) => break,
+                Ok(more) => written += more,
+                Err(error) => {
+                    // Whoever made it longer still has written behind this.
+                    let begin = if description.options.append { size_before } else { offset };
+                    if file.size() == begin + written as u64 && file.size() > size_before {
+                        self.truncate_file(&description.inode, file, size_before)?;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(written)
+    }
+
     pub(crate) fn write(
         &self,
         caller: &Caller,
