@@ -11,7 +11,9 @@ use common::{
     Hook, HookedTier, Verdict, Volume, bytes_on, close, create, create_in, make_directory, pattern, read_at, read_only,
     write_all,
 };
-use polymux_fs::{Caller, HandleId, JobState, MountOptions, Promotion, SyncKind};
+use polymux_fs::{
+    Caller, HandleId, JobState, MountOptions, MoversState, NamedRule, PolicyKind, Promotion, RuleMatch, SyncKind,
+};
 use polymux_tier::ObjectRef;
 use polymux_types::{Clock, Ino, ManualClock};
 
@@ -147,6 +149,42 @@ fn explain_says_when_a_move_would_pay_back_of_what_is_read_too_seldom() {
     let read = explained.ranges.iter().filter(|range| range.device_reads_per_kilosecond > 0);
     let after: Vec<_> = read.filter_map(|range| range.pays_back.clone()).collect();
     assert!(!after.is_empty() && after.iter().all(|(tier, seconds)| tier == "fast" && *seconds > 0), "{explained:?}");
+}
+
+#[test]
+fn a_rule_that_prefers_the_slower_tier_keeps_there_what_is_read_all_the_time() {
+    let tested = tested(Promotion::Prompt);
+    let rule = NamedRule {
+        matches: RuleMatch { path: Some("file".to_owned()), ..RuleMatch::default() },
+        tiers: vec!["slow".to_owned(), "fast".to_owned()],
+        ..NamedRule::default()
+    };
+    tested.volume.fs().set_steering(PolicyKind::HotCold, &[rule]).expect("taken");
+    tested.read_for(Duration::from_secs(8), at_random);
+    assert_eq!((tested.promoted_at_once(), tested.bytes_on_fast()), (0, 0));
+}
+
+#[test]
+fn nothing_is_planned_while_moves_are_paused() {
+    let tested = tested(Promotion::Prompt);
+    tested.volume.fs().set_movers(MoversState::Paused);
+    tested.read_for(Duration::from_secs(8), at_random);
+    assert_eq!((tested.promoted_at_once(), tested.bytes_on_fast()), (0, 0));
+    tested.volume.fs().set_movers(MoversState::Working);
+    tested.read_for(Duration::from_secs(5), at_random);
+    assert_eq!(tested.bytes_on_fast(), 2 * NODE);
+}
+
+#[test]
+fn a_burst_of_reads_moves_nothing_at_once() {
+    let tested = tested(Promotion::Prompt);
+    tested.read_for(Duration::from_millis(900), at_random);
+    for _ in 0..100 {
+        tested.volume.clock.advance(Duration::from_millis(100));
+        tested.volume.fs().step();
+        tested.volume.fs().move_step();
+    }
+    assert_eq!(tested.promoted_at_once(), 0);
 }
 
 #[test]

@@ -163,7 +163,8 @@ pub(crate) fn room_below_mark(facts: &PlacementFacts, tier: &TierFill) -> bool {
 /// Whether there is room below the high mark, or the bytes are waited for (M5) and leave half of the room above it: what is colder leaves
 /// for them.
 pub(crate) fn room_for_waited_for(facts: &PlacementFacts, tier: &TierFill) -> bool {
-    let above_mark = tier.total.saturating_sub(tier.high_mark);
+    // Between the mark and the reserve.
+    let above_mark = tier.headroom.saturating_add(tier.used).saturating_sub(tier.high_mark);
     let leaves_half = || tier.headroom.saturating_sub(facts.length.max(1)) > above_mark / 2;
     room_below_mark(facts, tier) || facts.is_waited_for() && leaves_half()
 }

@@ -2,7 +2,7 @@
 //!
 //! What is true here:
 //! * Random reads count where a device served them: what memory served is no demand. A sync of a few bytes counts as one of them
-//!   (docs/design/0034). Of streams the bytes that programs took are noted; they keep a range where it is, and move none.
+//!   (docs/design/0034). A node is told of when it was read in three windows: a burst is no habit. Of streams the bytes that programs took are noted; they keep a range where it is, and move none.
 //! * A note costs the lock of a shard. Rates have a lock of their own, taken once in a window, by descriptions that begin or end to be
 //!   passed through, and by reports. No lock is held while another one is taken.
 //! * Bounded: of more nodes than fit those that came later are not seen.
@@ -27,6 +27,9 @@ const RATES_MAX: usize = 1 << 18;
 /// Windows for which a node is passed over that could not move.
 const WINDOWS_PASSED_OVER: u8 = 10;
 
+/// Windows with reads, not necessarily in a row, after which reads are taken to go on: a burst of a second moves nothing.
+const WINDOWS_SURE: u8 = 3;
+
 /// Share in percent of a rate that stands for the windows before the present one.
 const KEPT_PERCENT: u64 = 70;
 
@@ -39,9 +42,16 @@ struct DeviceReads {
     random: u64,
     /// Bytes of reads that went on where another one ended.
     stream_bytes: u64,
+    /// Programs waited for small syncs of it. A log leaves each node within a second, and goes on in the next: it needs no more windows.
+    is_of_log: bool,
 }
 
 impl DeviceReads {
+    /// Windows that one with these reads counts for.
+    const fn windows(self) -> u8 {
+        if self.is_of_log { WINDOWS_SURE } else { 1 }
+    }
+
     fn per_second(self, length: Duration) -> Demand {
         let milliseconds = u64::try_from(length.as_millis()).unwrap_or(u64::MAX).max(1);
         Demand {
@@ -59,6 +69,8 @@ struct Rate {
     is_held: bool,
     /// Windows for which it is not among the busiest.
     passed_over: u8,
+    /// Windows with reads since there were none, up to [`WINDOWS_SURE`].
+    windows: u8,
 }
 
 /// The demand of all files of a volume.
@@ -99,6 +111,15 @@ impl DeviceDemand {
         });
     }
 
+    /// Notes a sync of a few bytes of a node, which costs the device a request.
+    pub(crate) fn note_small_sync(&self, ino: Ino, node: u64) {
+        let hash = super::shard::hash(ino.0, u32::try_from(node).unwrap_or(u32::MAX));
+        self.window.note(hash, (ino, node), |noted| {
+            noted.random = noted.random.saturating_add(1);
+            noted.is_of_log = true;
+        });
+    }
+
     /// Ends the window, which was so long. Returns whether there is any demand.
     pub(crate) fn end_window(&self, length: Duration) -> bool {
         let mut window = self.window.take();
@@ -109,13 +130,14 @@ impl DeviceDemand {
                 return true;
             }
             rate.passed_over = rate.passed_over.saturating_sub(1);
+            rate.windows = (rate.windows + reads.map_or(0, DeviceReads::windows)).min(WINDOWS_SURE);
             rate.demand = follow_demand(&rate.demand, &reads.unwrap_or_default().per_second(length));
             rate.demand.random_reads_per_kilosecond >= FORGOTTEN.random_reads_per_kilosecond
                 || rate.demand.stream_bytes_per_second >= FORGOTTEN.stream_bytes_per_second
         });
         for (key, reads) in window.into_iter().take(RATES_MAX.saturating_sub(rates.len())) {
             let demand = follow_demand(&Demand::default(), &reads.per_second(length));
-            rates.insert(key, Rate { demand, ..Rate::default() });
+            rates.insert(key, Rate { demand, windows: reads.windows(), ..Rate::default() });
         }
         !rates.is_empty()
     }
@@ -133,7 +155,7 @@ impl DeviceDemand {
         for (node, reads) in (0..).zip(reads_per_kilosecond.unwrap_or_default()) {
             let demand = Demand { random_reads_per_kilosecond: *reads, stream_bytes_per_second: 0 };
             if *reads >= FORGOTTEN.random_reads_per_kilosecond {
-                rates.insert((ino, node), Rate { demand, ..Rate::default() });
+                rates.insert((ino, node), Rate { demand, windows: WINDOWS_SURE, ..Rate::default() });
             } else {
                 rates.remove(&(ino, node));
             }
@@ -163,7 +185,8 @@ impl DeviceDemand {
     pub(crate) fn busiest(&self, limit: usize) -> Vec<((Ino, u64), Demand)> {
         let mut nodes: Vec<_> = {
             let rates = self.rates.lock();
-            let may_move = rates.iter().filter(|(_, rate)| !rate.is_held && rate.passed_over == 0);
+            let is_sure = |rate: &Rate| !rate.is_held && rate.passed_over == 0 && rate.windows >= WINDOWS_SURE;
+            let may_move = rates.iter().filter(|(_, rate)| is_sure(rate));
             may_move.map(|(key, rate)| (*key, rate.demand)).collect()
         };
         nodes.sort_unstable_by_key(|(key, demand)| {
@@ -204,11 +227,11 @@ mod tests {
         assert!(demand.end_window(SECOND));
         assert_eq!((rate(&demand, 3), rate(&demand, 4)), (3600, 0));
         assert_eq!(demand.of_node(INO, 4).stream_bytes_per_second, (1 << 20) * 3 / 10);
-        assert_eq!(demand.busiest(1), [((INO, 3), demand.of_node(INO, 3))]);
         for _ in 0..20 {
             read(&demand, 3, 12);
             demand.end_window(SECOND);
         }
+        assert_eq!(demand.busiest(1), [((INO, 3), demand.of_node(INO, 3))]);
         assert!((11_900..=12_000).contains(&rate(&demand, 3)), "{}", rate(&demand, 3));
         rest(&demand, 5);
         assert!(rate(&demand, 3) < 2100);
@@ -240,9 +263,11 @@ mod tests {
     #[test]
     fn what_cannot_move_makes_room_among_the_busiest_for_some_time() {
         let demand = DeviceDemand::default();
-        read(&demand, 0, 100);
-        read(&demand, 1, 10);
-        demand.end_window(SECOND);
+        for _ in 0..WINDOWS_SURE {
+            read(&demand, 0, 100);
+            read(&demand, 1, 10);
+            demand.end_window(SECOND);
+        }
         let first = |demand: &DeviceDemand| demand.busiest(1).first().map(|((_, node), _)| *node);
         assert_eq!(first(&demand), Some(0));
         demand.pass_over(INO, 0);
@@ -252,6 +277,25 @@ mod tests {
             demand.end_window(SECOND);
         }
         assert_eq!(first(&demand), Some(0));
+    }
+
+    #[test]
+    fn a_burst_of_a_second_moves_nothing_and_reads_in_three_windows_do() {
+        let demand = DeviceDemand::default();
+        read(&demand, 0, 1000);
+        demand.end_window(SECOND);
+        rest(&demand, 2);
+        assert_eq!(demand.busiest(9), []);
+        read(&demand, 0, 1000);
+        demand.end_window(SECOND);
+        assert_eq!(demand.busiest(9), [], "twice is no habit");
+        read(&demand, 0, 1000);
+        demand.end_window(SECOND);
+        assert_eq!(demand.busiest(9).len(), 1);
+        rest(&demand, 60);
+        read(&demand, 0, 1000);
+        demand.end_window(SECOND);
+        assert_eq!(demand.busiest(9), [], "what was forgotten begins anew");
     }
 
     #[test]
@@ -266,8 +310,10 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let demand = DeviceDemand::default();
-        (0..1_000_000).for_each(|node| demand.note(INO, node, Pattern::Random, 1));
-        demand.end_window(SECOND);
+        for _ in 0..WINDOWS_SURE {
+            (0..1_000_000).for_each(|node| demand.note(INO, node, Pattern::Random, 1));
+            demand.end_window(SECOND);
+        }
         let count = demand.busiest(usize::MAX).len();
         assert!(count <= SHARDS * NODES_MAX && count > SHARDS * NODES_MAX / 2, "{count}");
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use polymux_policy::PassthroughUse;
+use polymux_policy::{PassthroughUse, WAITED_FOR_FILE_MAX};
 use polymux_tier::measure::Direction;
 use polymux_tier::{Guarantee, LoanPurpose, ObjectStat, OverwriteStyle, TierError};
 use polymux_types::limits::RANGE_NODE_SIZE;
@@ -308,7 +308,7 @@ impl Core {
     ) -> Option<Obstacle> {
         let is_large = size > SLOW_SIZE_MAX;
         let may_have_to_be_heard = self.options.promotion == Promotion::Prompt
-            && (purpose == OpenPurpose::Read || file.is_waited_for(self.clock.elapsed()));
+            && (purpose == OpenPurpose::Read || size < WAITED_FOR_FILE_MAX && file.is_waited_for(self.clock.elapsed()));
         // What steers a file is looked for only where it matters: most opens are of small files.
         if !is_large && !may_have_to_be_heard {
             return None;

@@ -19,8 +19,11 @@ pub(super) const NODES_LOOKED_AT_MAX: u64 = 512;
 /// Nodes of a file that has pages in memory when it begins to be passed through, at most; looking at more would take long.
 const NODES_WITH_PAGES_MAX: u64 = 64;
 
-/// Pages of a node from which on they were read one after the other.
-const STREAM_PAGES: u64 = RANGE_NODE_SIZE / BLOCK_SIZE / 2;
+/// Pages of a node of a file of some size from which on they were read one after the other: half of those that it has.
+fn stream_pages(size: u64, node: u64) -> u64 {
+    let bytes = size.saturating_sub(node * RANGE_NODE_SIZE).min(RANGE_NODE_SIZE);
+    bytes.div_ceil(BLOCK_SIZE).div_ceil(2).max(1)
+}
 
 /// Uses of one node that are noted at once, at most.
 const USES_MAX: u64 = 64;
@@ -64,10 +67,10 @@ impl Core {
         };
         let milliseconds = u64::try_from(now.at.saturating_sub(before.at).as_millis()).unwrap_or(u64::MAX).max(1000);
         let mut rates = Vec::with_capacity(now.pages.len());
-        let logical_now = self.logical_clock.now();
+        let (logical_now, size) = (self.logical_clock.now(), file.size());
         for (node, pages) in (0_u64..).zip(&now.pages) {
             let came = u64::from(pages.saturating_sub(before.pages_of(node)));
-            let was_random = came < STREAM_PAGES && kind == AccessKind::Read;
+            let was_random = came < stream_pages(size, node) && kind == AccessKind::Read;
             let (uses, pattern) = if was_random { (came, Pattern::Random) } else { (came.min(1), Pattern::Sequential) };
             for _ in 0..uses.min(USES_MAX) {
                 self.heat.touch(inode.ino, node, kind, BLOCK_SIZE, pattern, logical_now);
@@ -75,5 +78,11 @@ impl Core {
             rates.push(if was_random { came.saturating_mul(1_000_000) / milliseconds } else { 0 });
         }
         self.heat.demand.end_hold(inode.ino, Some(&rates));
+        // Of the nodes behind those that were looked at nothing is known.
+        let looked_at = rates.len() as u64 * RANGE_NODE_SIZE;
+        let rest = size.min(NODES_LOOKED_AT_MAX * RANGE_NODE_SIZE).saturating_sub(looked_at);
+        if rest > 0 {
+            self.note_access(inode, kind, looked_at, usize::try_from(rest).unwrap_or(usize::MAX));
+        }
     }
 }

@@ -16,7 +16,6 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::error::Result;
-use crate::heat::Pattern;
 use crate::inode::{FileState, Inode};
 use crate::volume::Promotion;
 
@@ -49,7 +48,7 @@ impl Core {
             file.small_syncs.note_small(self.clock.elapsed());
         }
         for node in written.into_iter().flatten() {
-            self.heat.demand.note(inode.ino, node, Pattern::Random, 0);
+            self.heat.demand.note_small_sync(inode.ino, node);
         }
     }
 

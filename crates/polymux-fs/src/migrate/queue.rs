@@ -220,21 +220,41 @@ impl MoveQueue {
         self.state.lock().wanted.contains(&(ino, None, tier, true, MoveReason::Promote))
     }
 
-    /// Open promotions of these files to a tier take their share until the end of their present or next batch, and so does whatever is on its
-    /// way there before them.
+    /// Open promotions of these files to a tier take their share until the end of their present or next batch, and so do other promotions
+    /// that are on their way there before them.
     pub(super) fn hurry_to(&self, tier: TierId, files: &BTreeSet<Ino>) {
         let state = self.state.lock();
-        let comes = |job: &&Job| job.destination == Destination::To(tier);
+        let comes = |job: &&Job| job.destination == Destination::To(tier) && job.reason == MoveReason::Promote;
         state.running.values().filter(comes).for_each(|job| job.pace.hurry());
-        let is_meant = |job: &&Job| comes(job) && job.reason == MoveReason::Promote && files.contains(&job.ino);
+        let is_meant = |job: &&Job| comes(job) && files.contains(&job.ino);
         state.ready.values().filter(is_meant).for_each(|job| job.pace.hurry());
     }
 
-    /// What leaves a tier because it is too full does the same.
-    pub(super) fn hurry_off(&self, tier: TierId) {
+    /// As much of what leaves a tier because it is too full does the same, what is on its way first.
+    pub(super) fn hurry_off(&self, tier: TierId, bytes: u64) {
         let state = self.state.lock();
+        let mut left = bytes;
         let is_meant = |job: &&Job| job.leaves == Some(tier) && job.reason == MoveReason::Demote;
-        state.ready.values().chain(state.running.values()).filter(is_meant).for_each(|job| job.pace.hurry());
+        for job in state.running.values().chain(state.ready.values()).filter(is_meant) {
+            if left == 0 {
+                break;
+            }
+            job.pace.hurry();
+            left = left.saturating_sub(job.bytes_total.saturating_sub(job.bytes_done));
+        }
+    }
+
+    /// Moves that were to take their share and did not come to it for so long become polite: what they were for may have ended.
+    pub(super) fn calm_older_than(&self, age: Duration, now: Duration) {
+        let mut state = self.state.lock();
+        let State { ready, parked, .. } = &mut *state;
+        let waiting = ready.values_mut().chain(parked.values_mut().map(|parked| &mut parked.job));
+        let is_stale =
+            |job: &&mut Job| job.own_pace == MoverPace::TakesShare && now.saturating_sub(job.submitted) > age;
+        for job in waiting.filter(is_stale) {
+            job.own_pace = MoverPace::Polite;
+            job.pace = PaceOfJob::new(job.own_pace);
+        }
     }
 
     /// Takes the most urgent job that can go on, and others to the same tier, while `fits` says so. `target` names the

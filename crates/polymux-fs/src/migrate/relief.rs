@@ -34,11 +34,14 @@ use crate::error::Result;
 use crate::heat::{at_least, follow};
 use crate::inode::FileState;
 use crate::placement::Context;
-use crate::sched::{LaneWork, MoverPace, microseconds};
+use crate::sched::{GateState, LaneWork, MoverPace, microseconds};
 use crate::volume::Promotion;
 
 /// A move that pays back within so many seconds is worth disturbing readers for.
 const PAY_BACK_SECONDS_MAX: u64 = 30;
+
+/// Moves that did not begin for so long take no share any more.
+const SHARE_TAKEN_WITHIN: Duration = Duration::from_secs(60);
 
 /// Length of a window.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -70,6 +73,9 @@ const BATCH_TELLS_BYTES: u64 = 8 << 20;
 /// What a device is taken for of which nothing is known.
 const REQUEST_NS_UNKNOWN: u64 = 1_000_000;
 const BYTES_PER_SECOND_UNKNOWN: u64 = 100_000_000;
+
+/// Requests that a move makes on each device beside those for the bytes: it makes an object and its entry durable, and removes the other.
+const REQUESTS_OF_MOVE: u64 = 4;
 
 /// A read of a faster tier of which nothing is known is taken to need this part of the time of one of the slower tier.
 const FASTER_BY_UNKNOWN: u64 = 4;
@@ -109,6 +115,8 @@ struct State {
     moves: BTreeMap<TierId, u64>,
     /// Room that was wanted last, and in which window.
     room_wanted: BTreeMap<TierId, (Duration, RoomWanted)>,
+    /// Tiers from which something is on its way because they got too full.
+    being_emptied: BTreeSet<TierId>,
     /// Until when it is not sought again.
     sought_in_vain_until: BTreeMap<TierId, Duration>,
 }
@@ -204,6 +212,10 @@ impl Relief {
         }
     }
 
+    fn is_being_emptied(&self, tier: TierId) -> bool {
+        self.state.lock().being_emptied.contains(&tier)
+    }
+
     fn may_seek(&self, tier: TierId, now: Duration) -> bool {
         self.state.lock().sought_in_vain_until.get(&tier).is_none_or(|until| *until <= now)
     }
@@ -270,6 +282,13 @@ struct Rest<'a> {
     context: &'a Context,
 }
 
+/// The tiers as a rule prefers them for a file, else the fastest first.
+fn in_order_of(context: &Context, table: &TierTable) -> TierTable {
+    let mut table = *table;
+    table.prefer(&context.preferred);
+    table
+}
+
 impl Core {
     /// Ends a window, if it is time, and plans what pays back. Returns whether anything was submitted.
     pub(super) fn relief_step(&self) -> Result<bool> {
@@ -281,9 +300,15 @@ impl Core {
         let work: Vec<_> = self.tiers.all().iter().map(|handle| (handle.id, handle.read_lane.work())).collect();
         self.planner.relief.note_reads(&work);
         let has_demand = self.heat.demand.end_window(length);
+        self.moves.calm_older_than(SHARE_TAKEN_WITHIN, now);
+        let is_emptied = |tier: &TierId| self.planner.is_evicting(*tier) && self.moves.bytes_leaving_now(*tier) > 0;
+        let being_emptied = work.iter().map(|(tier, _)| *tier).filter(is_emptied).collect();
+        self.planner.relief.state.lock().being_emptied = being_emptied;
+        // What is planned while nothing may move would be of another hour when it may.
+        let may_move = self.gate.state(self.minute_of_week()) == GateState::Open;
         // What was known of the use of files is brought back in steps; until then everything would look cold.
         let mut planned = Planned::default();
-        if has_demand && work.len() > 1 && self.heat.is_restored() {
+        if may_move && has_demand && work.len() > 1 && self.heat.is_restored() {
             let mut table = self.planning_table();
             for ((ino, node), demand) in self.heat.demand.busiest(LOCATED_MAX) {
                 if let Err(error) = self.plan_relief((ino, node), &demand, &mut table, &mut planned) {
@@ -291,7 +316,7 @@ impl Core {
                 }
             }
         }
-        planned.room_wanted.keys().for_each(|tier| self.moves.hurry_off(*tier));
+        planned.room_wanted.iter().for_each(|(tier, wanted)| self.moves.hurry_off(*tier, wanted.bytes));
         let wanted = planned.room_wanted.into_iter().map(|(tier, wanted)| (tier, (now, wanted)));
         self.planner.relief.state.lock().room_wanted.extend(wanted);
         planned.hurried.iter().for_each(|(tier, files)| self.moves.hurry_to(*tier, files));
@@ -329,7 +354,8 @@ impl Core {
         let mut may_move = false;
         for piece in pieces_of_node(file, node) {
             let worth = self.worth_of_moving(file, piece, demand, &context, table);
-            may_move |= table.position(piece.tier.0).is_some_and(|own| own > 0);
+            let own = in_order_of(&context, table).position(piece.tier.0);
+            may_move |= own.is_some_and(|own| own > 0);
             let soon = |worth: &&Worth| worth.pays_back_seconds <= PAY_BACK_SECONDS_MAX;
             let into_room = worth.iter().filter(soon).find(|worth| worth.has_room);
             let for_others = || worth.iter().filter(soon).find(|worth| self.planner.relief.may_seek(worth.target, now));
@@ -344,7 +370,12 @@ impl Core {
                 }
                 planned.hurried.entry(target).or_default();
             } else {
-                planned.room_wanted.entry(target).or_default().add(piece.bytes, demand);
+                let wanted = planned.room_wanted.entry(target).or_default();
+                let budget =
+                    table.offered().iter().find(|fill| fill.tier == target.0).map(|fill| fill.write_budget_left);
+                if budget.is_some_and(|left| wanted.bytes.saturating_add(piece.bytes) <= left) {
+                    wanted.add(piece.bytes, demand);
+                }
             }
         }
         if !may_move {
@@ -391,6 +422,7 @@ impl Core {
         context: &Context,
         table: &TierTable,
     ) -> Vec<Worth> {
+        let table = in_order_of(context, table);
         let Some((own, slower)) = table.position(piece.tier.0).zip(self.read_speed(piece.tier, None)) else {
             return Vec::new();
         };
@@ -407,9 +439,12 @@ impl Core {
         let worth = |fill: &TierFill| {
             let target = TierId(fill.tier);
             let faster = self.read_speed(target, Some(&slower))?;
-            let has_room = fill.fits_below(piece.bytes, fill.high_mark);
+            // What is on its way off a tier that got too full is not replaced at once: that room is for new data.
+            let mark = if self.planner.relief.is_being_emptied(target) { fill.low_mark } else { fill.high_mark };
+            let has_room = fill.fits_below(piece.bytes, mark);
             let back = (!has_room).then(|| self.planner.relief.speed_of_moves(piece.tier));
-            let cost = move_ns(piece.bytes, self.planner.relief.speed_of_moves(target), back);
+            let of_file = REQUESTS_OF_MOVE.saturating_mul(slower.request_ns.saturating_add(faster.request_ns));
+            let cost = move_ns(piece.bytes, self.planner.relief.speed_of_moves(target), back).saturating_add(of_file);
             let pays_back_seconds = pay_back_seconds(cost, saved_ns_per_second(&surely, &slower, &faster))?;
             Some(Worth { target, has_room, pays_back_seconds })
         };

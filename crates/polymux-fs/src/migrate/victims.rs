@@ -176,11 +176,13 @@ impl Core {
             state.searches.insert(tier, next);
         }
         let is_in_vain = needed > 0 && search.ends >= 2 && search.makes_room.is_some() && search.candidates.is_empty();
-        let pace =
-            if self.planner.relief.room_wanted(tier).is_some() { MoverPace::TakesShare } else { MoverPace::Polite };
+        // Only what makes the room that is wanted is worth disturbing readers for. A tier that is too full waits for them with the rest.
+        let mut wanted = self.planner.relief.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
         let mut has_submitted = false;
         for ((ino, target), bundle) in self.choose_victims(tier, needed, &mut search, table) {
             let bytes = bundle.bytes;
+            let pace = if wanted > 0 { MoverPace::TakesShare } else { MoverPace::Polite };
+            wanted = wanted.saturating_sub(bytes);
             let job =
                 self.submit_move_off(ino, bundle.into_ranges(), (tier, target), (MoveReason::Demote, pace), bytes);
             has_submitted |= job.is_some();
