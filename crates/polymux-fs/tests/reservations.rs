@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use common::{Volume, bytes_on, close, create, find, pattern, read_whole, write_all};
 use polymux_fs::{
-    AllocateKind, Caller, FileSystem, HandleId, JobState, MountOptions, PolicyKind, SetAttributes, SyncKind,
+    AllocateKind, Caller, FileSystem, HandleId, JobState, MountOptions, PolicyKind, SaturationSource, SetAttributes,
+    SyncKind,
 };
 use polymux_sim::{FaultyTier, OperationKind};
 use polymux_tier::{Tier, TierError};
@@ -18,7 +19,12 @@ const MIB: u64 = 1 << 20;
 const RANGE: u64 = 64 << 10;
 
 fn volume_of(mut volume: Volume, policy: PolicyKind) -> Volume {
-    volume.options = MountOptions { spread_range_bytes: 64 << 10, inline_size_max: 0, ..volume.options };
+    volume.options = MountOptions {
+        spread_range_bytes: 64 << 10,
+        inline_size_max: 0,
+        saturation: SaturationSource::Assumed,
+        ..volume.options
+    };
     volume.remount();
     volume.fs().set_steering(policy, &[]).expect("taken");
     volume
@@ -224,11 +230,48 @@ fn a_long_reservation_is_divided_into_few_pieces() {
 
 #[test]
 fn policies_that_keep_growth_on_one_tier_reserve_there() {
-    for policy in [PolicyKind::HotCold, PolicyKind::Adaptive] {
+    for policy in [PolicyKind::HotCold, PolicyKind::Static] {
         let volume = volume_of(Volume::new(&[16 * MIB; 2]), policy);
         let (ino, handle) = create(volume.fs(), "f");
         reserve(volume.fs(), handle, 0, 40 * RANGE).expect("reserved");
         assert_eq!(volume.fs().locate(ino).expect("located").shares.len(), 1, "{policy:?}");
         assert_eq!(volume.counter("spread_reservations"), 0);
     }
+}
+
+/// A guess would stay: room that was divided is not divided anew when the first bytes tell how fast a device is.
+#[test]
+fn room_is_divided_only_among_tiers_of_known_bandwidth() {
+    let mut volume = spread_volume(&[16 * MIB; 2]);
+    volume.options.saturation = SaturationSource::Measured;
+    volume.remount();
+    volume.fs().set_steering(PolicyKind::Spread, &[]).expect("taken");
+    let (ino, handle) = create(volume.fs(), "f");
+    reserve(volume.fs(), handle, 0, 40 * RANGE).expect("reserved");
+    assert_eq!(volume.fs().locate(ino).expect("located").shares.len(), 1);
+}
+
+#[test]
+fn room_that_is_reserved_again_costs_no_room() {
+    for policy in [PolicyKind::HotCold, PolicyKind::Spread] {
+        let volume = volume_of(Volume::new(&[4 * MIB, 6 * MIB]), policy);
+        let (ino, handle) = create(volume.fs(), "f");
+        reserve(volume.fs(), handle, 0, 40 * RANGE).expect("reserved");
+        fill_up(&volume);
+        reserve(volume.fs(), handle, 0, 40 * RANGE).expect("it has its room");
+        let zeroed = volume.fs().allocate(&Caller::root(), handle, 0, 40 * RANGE, AllocateKind::ZeroRange);
+        zeroed.expect("so has what is zeroed");
+        assert_eq!(find(volume.fs(), "f").ino, ino);
+    }
+}
+
+#[test]
+fn room_reserved_behind_the_end_is_used_by_what_is_reserved_over_it() {
+    let volume = spread_volume(&[16 * MIB; 2]);
+    let (ino, handle) = create(volume.fs(), "f");
+    let behind = volume.fs().allocate(&Caller::root(), handle, 0, 30 * RANGE, AllocateKind::KeepSize);
+    behind.expect("reserved");
+    reserve(volume.fs(), handle, 0, 30 * RANGE).expect("reserved");
+    assert_eq!(volume.fs().locate(ino).expect("located").shares.len(), 1);
+    assert_eq!(volume.used(0) + volume.used(1), 30 * RANGE);
 }

@@ -236,7 +236,8 @@ impl MemoryObject {
         let pages = start / BLOCK_SIZE..end.div_ceil(BLOCK_SIZE);
         let first = self.current.pages.range(pages.clone()).next().map(|(page, _)| *page)?;
         let last = (first..pages.end).find(|page| !self.current.pages.contains_key(page)).unwrap_or(pages.end);
-        Some((first * BLOCK_SIZE).max(start)..(last * BLOCK_SIZE).min(end))
+        let found = (first * BLOCK_SIZE).max(start)..(last * BLOCK_SIZE).min(end);
+        (!found.is_empty()).then_some(found)
     }
 
     pub(crate) fn reserve(&mut self, offset: u64, length: u64) {

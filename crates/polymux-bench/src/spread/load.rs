@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use polymux_tier::measure::AlignedBuffer;
+use rustix::fs::FallocateFlags;
 
 use crate::moves::tiered::block_of_noise;
 use crate::parallel;
@@ -19,6 +20,8 @@ const REQUEST_BYTES: u64 = 1 << 20;
 pub enum Sharing {
     /// Each its own.
     Private,
+    /// Each its own, for which it reserves room first, as many programs do (`fallocate`).
+    Preallocated,
     /// All the same, each its own part of it.
     OneFile,
 }
@@ -85,6 +88,7 @@ impl Load {
     pub fn name(self) -> String {
         match self.sharing {
             Sharing::Private => format!("{} threads, private files", self.threads),
+            Sharing::Preallocated => format!("{} threads, preallocated files", self.threads),
             Sharing::OneFile => format!("{} threads, one file", self.threads),
         }
     }
@@ -94,7 +98,7 @@ impl Load {
         let requests = (bytes / u64::from(self.threads) / REQUEST_BYTES).max(1);
         (0..u64::from(self.threads)).map(move |thread| {
             let (name, start) = match self.sharing {
-                Sharing::Private => (format!("file-{thread}"), 0),
+                Sharing::Private | Sharing::Preallocated => (format!("file-{thread}"), 0),
                 Sharing::OneFile => ("file".to_owned(), thread * requests * REQUEST_BYTES),
             };
             Part { path: directory.join(name), start, requests, device }
@@ -122,6 +126,9 @@ impl Load {
             let mut options = OpenOptions::new();
             options.write(true).create(true).truncate(false).custom_flags(way.flags());
             let file = options.open(&part.path)?;
+            if self.sharing == Sharing::Preallocated {
+                rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, part.requests * REQUEST_BYTES)?;
+            }
             for request in 0..part.requests {
                 file.write_all_at(noise, part.start + request * REQUEST_BYTES)?;
             }

@@ -19,11 +19,16 @@ use super::load::{self, Load, Measured, Sharing, Way};
 use super::stand::{self, Requests, Stand};
 use crate::report::{Cell, Report, Section};
 
+/// Threads that write preallocated files as well.
+const PREALLOCATED_FILES: u16 = 8;
+
 fn loads(arguments: &SpreadArguments) -> Vec<Load> {
     let private = arguments.threads.iter().map(|threads| Load { threads: *threads, sharing: Sharing::Private });
+    let preallocated = arguments.threads.iter().filter(|threads| **threads == PREALLOCATED_FILES);
+    let preallocated = preallocated.map(|threads| Load { threads: *threads, sharing: Sharing::Preallocated });
     let shared = arguments.threads.iter().filter(|threads| **threads > 1);
     let shared = shared.map(|threads| Load { threads: *threads, sharing: Sharing::OneFile });
-    private.chain(shared).filter(|load| load.name().contains(&arguments.only)).collect()
+    private.chain(preallocated).chain(shared).filter(|load| load.name().contains(&arguments.only)).collect()
 }
 
 /// Measures.

@@ -49,7 +49,11 @@ struct DeviceReads {
 impl DeviceReads {
     /// Windows that one with these reads counts for.
     const fn windows(self) -> u8 {
-        if self.is_of_log { WINDOWS_SURE } else { 1 }
+        match self.random {
+            0 => 0,
+            _ if self.is_of_log => WINDOWS_SURE,
+            _ => 1,
+        }
     }
 
     fn per_second(self, length: Duration) -> Demand {
@@ -69,7 +73,7 @@ struct Rate {
     is_held: bool,
     /// Windows for which it is not among the busiest.
     passed_over: u8,
-    /// Windows with reads since there were none, up to [`WINDOWS_SURE`].
+    /// Windows with random reads since it was last forgotten, up to [`WINDOWS_SURE`].
     windows: u8,
 }
 
@@ -148,14 +152,15 @@ impl DeviceDemand {
         rates.range_mut((ino, 0)..=(ino, u64::MAX)).for_each(|(_, rate)| rate.is_held = true);
     }
 
-    /// That ended. What devices served of its nodes meanwhile, in reads in a thousand seconds, where that is known.
-    pub(crate) fn end_hold(&self, ino: Ino, reads_per_kilosecond: Option<&[u64]>) {
+    /// That ended after `lasted`. What devices served of its nodes meanwhile, in reads in a thousand seconds, where that is known.
+    pub(crate) fn end_hold(&self, ino: Ino, reads_per_kilosecond: Option<&[u64]>, lasted: Duration) {
         let mut rates = self.rates.lock();
         rates.range_mut((ino, 0)..=(ino, u64::MAX)).for_each(|(_, rate)| rate.is_held = false);
         for (node, reads) in (0..).zip(reads_per_kilosecond.unwrap_or_default()) {
             let demand = Demand { random_reads_per_kilosecond: *reads, stream_bytes_per_second: 0 };
             if *reads >= FORGOTTEN.random_reads_per_kilosecond {
-                rates.insert((ino, node), Rate { demand, windows: WINDOWS_SURE, ..Rate::default() });
+                let windows = u8::try_from(lasted.as_secs()).unwrap_or(u8::MAX).clamp(1, WINDOWS_SURE);
+                rates.insert((ino, node), Rate { demand, windows, ..Rate::default() });
             } else {
                 rates.remove(&(ino, node));
             }
@@ -250,12 +255,12 @@ mod tests {
         demand.hold(INO);
         rest(&demand, 20);
         assert_eq!(rate(&demand, 0), before);
-        demand.end_hold(INO, Some(&[0, 5_000]));
+        demand.end_hold(INO, Some(&[0, 5_000]), 20 * SECOND);
         assert_eq!((rate(&demand, 0), rate(&demand, 1), demand.reads_of_file(INO)), (0, 5_000, 5_000));
         assert_eq!(demand.busiest(9).len(), 1);
         demand.hold(INO);
         assert_eq!(demand.busiest(9), [], "it cannot move");
-        demand.end_hold(INO, None);
+        demand.end_hold(INO, None, SECOND);
         rest(&demand, 30);
         assert_eq!(rate(&demand, 1), 0);
     }

@@ -221,8 +221,7 @@ impl Core {
         if new > room { Err(ErrorKind::NoSpace.into()) } else { Ok(()) }
     }
 
-    /// Bytes of a range that are holes in an object, counted until they are more than `enough`. What was reserved and not written
-    /// counts as a hole.
+    /// Bytes of a range that have no room in an object yet, counted until they are more than `enough`.
     fn hole_bytes(&self, entry: &ObjectEntry, start: u64, end: u64, enough: u64) -> Result<u64> {
         let (mut position, mut bytes) = (start, 0);
         while position < end && bytes <= enough {
@@ -231,8 +230,21 @@ impl Core {
                 break;
             };
             let data = self.seek_object(entry, hole, end, SeekTarget::Data)?.unwrap_or(end).min(end);
-            bytes += data - hole;
+            bytes += (data - hole).saturating_sub(self.reserved_bytes(entry, hole, data)?);
             position = data;
+        }
+        Ok(bytes)
+    }
+
+    /// Bytes of a hole of an object that have their room all the same.
+    fn reserved_bytes(&self, entry: &ObjectEntry, start: u64, end: u64) -> Result<u64> {
+        let handle = self.tiers.by_id(entry.tier)?;
+        let (mut position, mut bytes) = (start, 0);
+        while position < end {
+            let reserved = handle.run(|tier| tier.allocated(reference_of(entry), position, end))?;
+            let Some(reserved) = reserved.filter(|reserved| !reserved.is_empty()) else { break };
+            bytes += reserved.end - reserved.start;
+            position = reserved.end;
         }
         Ok(bytes)
     }
@@ -273,6 +285,13 @@ impl Core {
             let Some(hole) = hole.map(|hole| start_of(block_after(hole)).max(position)) else { return Ok(()) };
             if hole >= part.end {
                 return Ok(());
+            }
+            let handle = self.tiers.by_id(part.entry.tier)?;
+            let reserved = handle.run(|tier| tier.allocated(reference_of(&part.entry), hole, part.end))?;
+            let reaches = |end: u64| end >= part.end || block_of(end) > block_of(hole);
+            if let Some(reserved) = reserved.filter(|reserved| reserved.start == hole && reaches(reserved.end)) {
+                position = if reserved.end >= part.end { part.end } else { start_of(block_of(reserved.end)) };
+                continue;
             }
             // A block of which the tier holds a part (its blocks may be smaller than ours) is no hole to be given away.
             let data = self.seek_object(&part.entry, hole, start_of(block_after(part.end)), SeekTarget::Data)?;

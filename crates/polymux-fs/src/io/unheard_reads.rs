@@ -7,6 +7,8 @@
 //! * Where most pages of a node came, or where the file was changed, that was a stream or a change: one use, and no demand.
 //! * What is given up by the kernel meanwhile is not seen. Direct reads leave no page.
 
+use std::time::Duration;
+
 use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
 
 use crate::core::Core;
@@ -62,12 +64,13 @@ impl Core {
         let Some((before, now)) = seen else {
             let length = file.size().min(NODES_LOOKED_AT_MAX * RANGE_NODE_SIZE);
             self.note_access(inode, kind, 0, usize::try_from(length).unwrap_or(usize::MAX));
-            self.heat.demand.end_hold(inode.ino, None);
+            self.heat.demand.end_hold(inode.ino, None, Duration::ZERO);
             return;
         };
         let milliseconds = u64::try_from(now.at.saturating_sub(before.at).as_millis()).unwrap_or(u64::MAX).max(1000);
         let mut rates = Vec::with_capacity(now.pages.len());
         let (logical_now, size) = (self.logical_clock.now(), file.size());
+        let mut was_used_throughout = true;
         for (node, pages) in (0_u64..).zip(&now.pages) {
             let came = u64::from(pages.saturating_sub(before.pages_of(node)));
             let was_random = came < stream_pages(size, node) && kind == AccessKind::Read;
@@ -75,13 +78,14 @@ impl Core {
             for _ in 0..uses.min(USES_MAX) {
                 self.heat.touch(inode.ino, node, kind, BLOCK_SIZE, pattern, logical_now);
             }
+            was_used_throughout &= came > 0;
             rates.push(if was_random { came.saturating_mul(1_000_000) / milliseconds } else { 0 });
         }
-        self.heat.demand.end_hold(inode.ino, Some(&rates));
-        // Of the nodes behind those that were looked at nothing is known.
+        self.heat.demand.end_hold(inode.ino, Some(&rates), now.at.saturating_sub(before.at));
+        // Of the nodes behind those that were looked at nothing is known; where those were used, they count as used, too.
         let looked_at = rates.len() as u64 * RANGE_NODE_SIZE;
         let rest = size.min(NODES_LOOKED_AT_MAX * RANGE_NODE_SIZE).saturating_sub(looked_at);
-        if rest > 0 {
+        if rest > 0 && was_used_throughout {
             self.note_access(inode, kind, looked_at, usize::try_from(rest).unwrap_or(usize::MAX));
         }
     }

@@ -31,6 +31,9 @@ pub(super) enum StopRule {
     Never,
 }
 
+/// Bytes behind data that a file system may have taken ahead of growth (XFS), and that no program reserved: they do not move.
+const TAKEN_AHEAD_MAX: u64 = 256 << 10;
+
 type Outcome<T> = std::result::Result<T, Interrupt>;
 
 /// Waits until a request is on the device.
@@ -72,7 +75,7 @@ impl Core {
         let mut position = range.start;
         while position < range.end {
             let data = self.next_data(source, position..range.end)?.unwrap_or(range.end..range.end);
-            self.keep_reserved(part, source, position..data.start)?;
+            self.keep_reserved(part, source, position..data.start, rule)?;
             self.copy_data(part, source, data.clone(), rule)?;
             position = data.end;
         }
@@ -80,27 +83,41 @@ impl Core {
     }
 
     /// Room that a program reserved in a hole of the source, and has not written, is reserved on the target, too.
-    fn keep_reserved(&self, part: &Part, source: &ObjectEntry, hole: Range<u64>) -> Outcome<()> {
+    fn keep_reserved(&self, part: &Part, source: &ObjectEntry, hole: Range<u64>, rule: StopRule) -> Outcome<()> {
         let (from, to) = (self.tiers.by_id(source.tier)?, self.tiers.by_id(part.target.tier)?);
+        let takes_ahead = from.get()?.capabilities().allocates_ahead;
         let mut position = hole.start;
         while position < hole.end {
+            if self.is_stopped(part, rule) {
+                return Err(Interrupt::Stopped);
+            }
             let reserved = from
                 .get()?
                 .allocated(reference_of(source), position, hole.end)
                 .map_err(|error| from.note_error(error))?;
             let Some(reserved) = reserved else { return Ok(()) };
+            position = reserved.end;
             let length = reserved.end - reserved.start;
+            // Behind what was appended lies what the file system took ahead by itself, or was asked for by growth.
+            if takes_ahead && reserved.start == hole.start && length <= TAKEN_AHEAD_MAX {
+                continue;
+            }
+            let target = reference_of(&part.target);
+            // It was copied before, and something else of it changed since.
+            let held =
+                to.get()?.allocated(target, reserved.start, reserved.end).map_err(|error| to.note_error(error))?;
+            if held.is_some_and(|held| held == reserved) {
+                continue;
+            }
             if to.headroom() < length {
                 return Err(Interrupt::NoRoom(to.id));
             }
-            let target = reference_of(&part.target);
             match to.get()?.allocate(target, reserved.start, length, AllocateMode::KeepSize) {
                 // A file system that reserves nothing keeps no room, and what was reserved on others needs none there.
                 Err(TierError::Unsupported(_)) => return Ok(()),
                 other => other.map_err(|error| Interrupt::of(to.note_error(error), to.id))?,
             }
             to.note_written(usize::try_from(length).unwrap_or(usize::MAX));
-            position = reserved.end;
         }
         Ok(())
     }

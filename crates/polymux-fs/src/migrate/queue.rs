@@ -244,13 +244,16 @@ impl MoveQueue {
         }
     }
 
-    /// Moves that were to take their share and did not come to it for so long become polite: what they were for may have ended.
+    /// Moves that were to take their share and have not begun so long after they were submitted become polite: what they were for may have
+    /// ended.
     pub(super) fn calm_older_than(&self, age: Duration, now: Duration) {
         let mut state = self.state.lock();
         let State { ready, parked, .. } = &mut *state;
         let waiting = ready.values_mut().chain(parked.values_mut().map(|parked| &mut parked.job));
-        let is_stale =
-            |job: &&mut Job| job.own_pace == MoverPace::TakesShare && now.saturating_sub(job.submitted) > age;
+        let is_stale = |job: &&mut Job| {
+            let has_begun = job.bytes_done > 0;
+            job.own_pace == MoverPace::TakesShare && !has_begun && now.saturating_sub(job.submitted) > age
+        };
         for job in waiting.filter(is_stale) {
             job.own_pace = MoverPace::Polite;
             job.pace = PaceOfJob::new(job.own_pace);

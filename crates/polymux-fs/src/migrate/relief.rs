@@ -422,7 +422,8 @@ impl Core {
         context: &Context,
         table: &TierTable,
     ) -> Vec<Worth> {
-        let table = in_order_of(context, table);
+        let by_speed = table;
+        let table = in_order_of(context, by_speed);
         let Some((own, slower)) = table.position(piece.tier.0).zip(self.read_speed(piece.tier, None)) else {
             return Vec::new();
         };
@@ -438,7 +439,9 @@ impl Core {
         };
         let worth = |fill: &TierFill| {
             let target = TierId(fill.tier);
-            let faster = self.read_speed(target, Some(&slower))?;
+            // What a rule prefers need not be faster, and is not taken for that.
+            let is_faster = by_speed.position(fill.tier) < by_speed.position(piece.tier.0);
+            let faster = self.read_speed(target, is_faster.then_some(&slower))?;
             // What is on its way off a tier that got too full is not replaced at once: that room is for new data.
             let mark = if self.planner.relief.is_being_emptied(target) { fill.low_mark } else { fill.high_mark };
             let has_room = fill.fits_below(piece.bytes, mark);

@@ -16,7 +16,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use polymux_policy::Growth;
-use polymux_tier::Wait;
+use polymux_tier::measure::Direction;
+use polymux_tier::{TierError, Wait};
 use polymux_types::TierId;
 use smallvec::SmallVec;
 
@@ -26,10 +27,11 @@ use super::shares::{Share, Shares};
 use crate::blockmap::{END, MapChange, Owner};
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
 use crate::placement::{Context, Request};
 use crate::store::ObjectEntry;
+use crate::volume::SaturationSource;
 
 /// Most pieces of one reservation, each of which is an extent on record.
 const PIECES_MAX: u64 = 4096;
@@ -68,10 +70,12 @@ impl Core {
         let first = self.first_block_to_divide(file, tail);
         let mut refused = Refused::new();
         while let Some(pieces) = self.divide(&context, first..block_after(end).max(first), end, &refused) {
-            if !self.give_pieces(inode, file, &pieces)? {
-                return Ok(SpreadReservation::NotSpread);
-            }
-            match self.reserve_parts(file, &self.parts(file, start, end), end)? {
+            let refusing = match self.give_pieces(inode, file, &pieces) {
+                Ok(true) => self.reserve_parts(file, &self.parts(file, start, end), end)?,
+                Ok(false) => return Ok(SpreadReservation::NotSpread),
+                Err(error) => Some(tier_that_refuses(&error, &pieces).ok_or(error)?),
+            };
+            match refusing {
                 None => {
                     Counters::count(&self.counters.spread_reservations);
                     file.spreads.store(true, Ordering::Release);
@@ -92,7 +96,8 @@ impl Core {
 
     /// What holds for the file, where its policy spreads what is reserved now.
     fn context_to_reserve_in(&self, (inode, file): (&Inode, &FileState), start: u64, end: u64) -> Option<Context> {
-        let leaves_gap = start > start_of(block_after(file.size()));
+        let end_of_file = start_of(block_after(file.size()));
+        let leaves_gap = start > end_of_file || file.reserved_end.load(Ordering::Acquire) > end_of_file;
         // What ends in the range that a file has reached needs no other tier, but a file that is spread already needs no extender for it.
         let reaches_range = block_after(end) > self.reached_blocks(file) || file.grows_unsettled();
         if !self.may_spread() || leaves_gap || !reaches_range || file.is_passed_through() || file.is_moving() {
@@ -121,17 +126,25 @@ impl Core {
     fn divide(&self, context: &Context, blocks: Range<u64>, file_end: u64, refused: &Refused) -> Option<Vec<Piece>> {
         let now = self.clock.elapsed();
         let tiers = self.tiers_to_spread_to(context);
+        let otherwise = (self.options.saturation == SaturationSource::Assumed).then_some(0);
         let mut shares = Shares::new(tiers.iter().filter_map(|tier| {
             let (space, capabilities) = (tier.space()?, tier.present()?.capabilities());
             let takes_part = !refused.contains(&tier.id) && file_end <= capabilities.file_size_max;
             let used = space.total.saturating_sub(space.free);
+            // A guess would be for good: what was divided is not divided again when the first bytes tell how fast a device is.
+            let lately = Some(tier.write_lane.state(now).bytes_per_second).filter(|rate| *rate > 0);
+            let measured = || tier.look_at_profile(|of| of.bytes_per_second(Direction::Write));
+            let bandwidth = lately.or_else(measured).or(otherwise)?;
             takes_part.then(|| Share {
                 key: tier.id,
-                bandwidth: tier.write_lane.state(now).bytes_per_second,
+                bandwidth,
                 room_below_mark: tier.high_mark_bytes(&space).saturating_sub(used),
                 room: tier.headroom(),
             })
         }));
+        if shares.are_of_one() {
+            return None;
+        }
         let ranges = (blocks.end - blocks.start).div_ceil(self.range_blocks());
         let piece_blocks = ranges.div_ceil(PIECES_MAX).max(1) * self.range_blocks();
         let mut pieces: Vec<Piece> = Vec::new();
@@ -179,8 +192,8 @@ impl Core {
                 .and_then(|()| self.lengthen(file, part, parts, &mut lengths))
                 .and_then(|()| self.reserve_on(file, part.slot, &part.entry, part.start, part.end));
             let Err(error) = reserved else { continue };
-            self.shorten(&lengths);
-            return if error.is_out_of_room() { Ok(Some(part.entry.tier)) } else { Err(error) };
+            self.shorten(&lengths)?;
+            return if is_refusal(&error) { Ok(Some(part.entry.tier)) } else { Err(error) };
         }
         Ok(None)
     }
@@ -201,16 +214,33 @@ impl Core {
         Ok(())
     }
 
-    /// Cuts objects to what they were, which frees what was reserved behind. Without success it is freed when the file is cut.
-    fn shorten(&self, lengths: &Lengths) {
+    /// Cuts objects to what they were, which frees what was reserved behind. Durable, because one of them may tell the size of the file
+    /// from now on.
+    fn shorten(&self, lengths: &Lengths) -> Result<()> {
         for (entry, length) in lengths {
-            let cut = self
-                .tiers
-                .by_id(entry.tier)
-                .and_then(|tier| tier.run(|tier| tier.truncate(reference_of(entry), *length)));
-            if let Err(error) = cut {
-                log::debug!("tier {}: room that was reserved stays so: {error}", entry.tier);
-            }
+            let (handle, object) = (self.tiers.by_id(entry.tier)?, reference_of(entry));
+            handle.run(|tier| {
+                tier.truncate(object, *length)?;
+                tier.sync(object)
+            })?;
+            // What is known of its room is from before.
+            handle.space_now();
         }
+        Ok(())
     }
+}
+
+/// Whether a tier takes no part in a reservation, so that others may.
+fn is_refusal(error: &Error) -> bool {
+    let is_unsupported = matches!(error.kind(), ErrorKind::Tier { source: TierError::Unsupported(_), .. });
+    error.is_out_of_room() || is_unsupported
+}
+
+/// The tier of those that were to get pieces that a new object could not be made on.
+fn tier_that_refuses(error: &Error, pieces: &[Piece]) -> Option<TierId> {
+    let named = match error.kind() {
+        ErrorKind::Tier { tier, .. } | ErrorKind::TierMissing(tier) => Some(*tier),
+        _ => None,
+    };
+    named.filter(|tier| pieces.iter().any(|(_, of)| of == tier))
 }

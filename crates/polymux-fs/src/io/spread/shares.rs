@@ -33,6 +33,11 @@ impl<K: Copy> Shares<K> {
         Self { shares }
     }
 
+    /// Whether there is nothing to divide.
+    pub(super) fn are_of_one(&self) -> bool {
+        self.shares.len() < 2
+    }
+
     /// Gives `bytes` to a tier; `None` where none has room for them.
     pub(super) fn give(&mut self, bytes: u64) -> Option<K> {
         self.give_within(bytes, |share| share.room_below_mark).or_else(|| self.give_within(bytes, |share| share.room))
