@@ -232,7 +232,7 @@ proptest! {
         if kind != PolicyKind::Static {
             let is_waited_for = goes_above_marks && facts.synchronous != 0 && file_end < WAITED_FOR_FILE_MAX;
             let leaves_half = |tier: &TierFill| {
-                let above_mark = tier.total.saturating_sub(tier.high_mark);
+                let above_mark = tier.headroom.saturating_add(tier.used).saturating_sub(tier.high_mark);
                 is_waited_for && tier.headroom.saturating_sub(length.max(1)) > above_mark / 2
             };
             let fill = |tier: u16| tiers.iter().find(|offered| offered.tier == tier).expect("an offered tier");
