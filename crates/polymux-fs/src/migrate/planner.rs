@@ -102,11 +102,6 @@ impl Planner {
         self.has_no_pins.load(Ordering::Acquire)
     }
 
-    /// Whether a tier was too full and has not come down to its low mark.
-    pub(super) fn is_evicting(&self, tier: TierId) -> bool {
-        self.state.lock().evicting.contains(&tier)
-    }
-
     /// A pin was taken away: perhaps it was the last one.
     pub(crate) fn look_for_pins(&self) {
         self.state.lock().pins = Pins::default();

@@ -115,8 +115,6 @@ struct State {
     moves: BTreeMap<TierId, u64>,
     /// Room that was wanted last, and in which window.
     room_wanted: BTreeMap<TierId, (Duration, RoomWanted)>,
-    /// Tiers from which something is on its way because they got too full.
-    being_emptied: BTreeSet<TierId>,
     /// Until when it is not sought again.
     sought_in_vain_until: BTreeMap<TierId, Duration>,
 }
@@ -212,10 +210,6 @@ impl Relief {
         }
     }
 
-    fn is_being_emptied(&self, tier: TierId) -> bool {
-        self.state.lock().being_emptied.contains(&tier)
-    }
-
     fn may_seek(&self, tier: TierId, now: Duration) -> bool {
         self.state.lock().sought_in_vain_until.get(&tier).is_none_or(|until| *until <= now)
     }
@@ -301,9 +295,6 @@ impl Core {
         self.planner.relief.note_reads(&work);
         let has_demand = self.heat.demand.end_window(length);
         self.moves.calm_older_than(SHARE_TAKEN_WITHIN, now);
-        let is_emptied = |tier: &TierId| self.planner.is_evicting(*tier) && self.moves.bytes_leaving_now(*tier) > 0;
-        let being_emptied = work.iter().map(|(tier, _)| *tier).filter(is_emptied).collect();
-        self.planner.relief.state.lock().being_emptied = being_emptied;
         // What is planned while nothing may move would be of another hour when it may.
         let may_move = self.gate.state(self.minute_of_week()) == GateState::Open;
         // What was known of the use of files is brought back in steps; until then everything would look cold.
@@ -442,9 +433,7 @@ impl Core {
             // What a rule prefers need not be faster, and is not taken for that.
             let is_faster = by_speed.position(fill.tier) < by_speed.position(piece.tier.0);
             let faster = self.read_speed(target, is_faster.then_some(&slower))?;
-            // What is on its way off a tier that got too full is not replaced at once: that room is for new data.
-            let mark = if self.planner.relief.is_being_emptied(target) { fill.low_mark } else { fill.high_mark };
-            let has_room = fill.fits_below(piece.bytes, mark);
+            let has_room = fill.fits_below(piece.bytes, fill.high_mark);
             let back = (!has_room).then(|| self.planner.relief.speed_of_moves(piece.tier));
             let of_file = REQUESTS_OF_MOVE.saturating_mul(slower.request_ns.saturating_add(faster.request_ns));
             let cost = move_ns(piece.bytes, self.planner.relief.speed_of_moves(target), back).saturating_add(of_file);
