@@ -112,6 +112,5 @@ impl Core {
 
 /// The tier that has what the file may still grow to.
 fn tail_tier(inode: &Inode) -> Option<TierId> {
-    let layout = inode.file()?.layout.read();
-    layout.tail_slot().map(|slot| layout.object(slot).tier)
+    inode.file()?.layout.read().tail_tier()
 }

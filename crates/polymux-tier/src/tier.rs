@@ -1,7 +1,8 @@
 //! The narrow trait that every backend and every wrapper implements.
 
-use polymux_types::{Bucket, ObjectId};
 use std::ops::Range;
+
+use polymux_types::{Bucket, ObjectId};
 
 use crate::capabilities::Capabilities;
 use crate::counters::CounterSnapshot;

@@ -2,7 +2,8 @@
 //!
 //! What is true here:
 //! * Random reads count where a device served them: what memory served is no demand. A sync of a few bytes counts as one of them
-//!   (docs/design/0034). A node is told of when it was read in three windows: a burst is no habit. Of streams the bytes that programs took are noted; they keep a range where it is, and move none.
+//!   (docs/design/0034). A node is told of when it was read in three windows: a burst is no habit. Of streams the bytes that programs
+//!   took are noted; they keep a range where it is, and move none.
 //! * A note costs the lock of a shard. Rates have a lock of their own, taken once in a window, by descriptions that begin or end to be
 //!   passed through, and by reports. No lock is held while another one is taken.
 //! * Bounded: of more nodes than fit those that came later are not seen.
@@ -108,8 +109,7 @@ pub(crate) fn at_least(demand: &Demand) -> Demand {
 impl DeviceDemand {
     /// Notes a read of a node that a device served.
     pub(crate) fn note(&self, ino: Ino, node: u64, pattern: Pattern, bytes: u64) {
-        let hash = super::shard::hash(ino.0, u32::try_from(node).unwrap_or(u32::MAX));
-        self.window.note(hash, (ino, node), |noted| match pattern {
+        self.note_in_window(ino, node, |noted| match pattern {
             Pattern::Random => noted.random = noted.random.saturating_add(1),
             Pattern::Sequential => noted.stream_bytes = noted.stream_bytes.saturating_add(bytes),
         });
@@ -117,11 +117,15 @@ impl DeviceDemand {
 
     /// Notes a sync of a few bytes of a node, which costs the device a request.
     pub(crate) fn note_small_sync(&self, ino: Ino, node: u64) {
-        let hash = super::shard::hash(ino.0, u32::try_from(node).unwrap_or(u32::MAX));
-        self.window.note(hash, (ino, node), |noted| {
+        self.note_in_window(ino, node, |noted| {
             noted.random = noted.random.saturating_add(1);
             noted.is_of_log = true;
         });
+    }
+
+    fn note_in_window(&self, ino: Ino, node: u64, change: impl FnOnce(&mut DeviceReads)) {
+        let hash = super::shard::hash(ino.0, u32::try_from(node).unwrap_or(u32::MAX));
+        self.window.note(hash, (ino, node), change);
     }
 
     /// Ends the window, which was so long. Returns whether there is any demand.

@@ -338,6 +338,11 @@ impl Layout {
         }
     }
 
+    /// The tier that has what the file may still grow to.
+    pub(crate) fn tail_tier(&self) -> Option<TierId> {
+        self.tail_slot().map(|slot| self.object(slot).tier)
+    }
+
     /// Slot and object of the tier that may have extended the file since the floor was logged.
     pub(crate) fn extender(&self) -> Option<(u8, ObjectEntry)> {
         let found = (0_u8..).zip(&self.objects).find(|(_, entry)| self.extenders & (1 << entry.tier.0) != 0);

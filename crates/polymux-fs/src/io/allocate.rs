@@ -238,11 +238,12 @@ impl Core {
 
     /// Bytes of a hole of an object that have their room all the same.
     fn reserved_bytes(&self, entry: &ObjectEntry, start: u64, end: u64) -> Result<u64> {
-        let handle = self.tiers.by_id(entry.tier)?;
         let (mut position, mut bytes) = (start, 0);
         while position < end {
-            let reserved = handle.run(|tier| tier.allocated(reference_of(entry), position, end))?;
-            let Some(reserved) = reserved.filter(|reserved| !reserved.is_empty()) else { break };
+            let Some(reserved) = self.allocated_in(entry, position..end)?.filter(|reserved| !reserved.is_empty())
+            else {
+                break;
+            };
             bytes += reserved.end - reserved.start;
             position = reserved.end;
         }
@@ -286,8 +287,7 @@ impl Core {
             if hole >= part.end {
                 return Ok(());
             }
-            let handle = self.tiers.by_id(part.entry.tier)?;
-            let reserved = handle.run(|tier| tier.allocated(reference_of(&part.entry), hole, part.end))?;
+            let reserved = self.allocated_in(&part.entry, hole..part.end)?;
             let reaches = |end: u64| end >= part.end || block_of(end) > block_of(hole);
             if let Some(reserved) = reserved.filter(|reserved| reserved.start == hole && reaches(reserved.end)) {
                 position = if reserved.end >= part.end { part.end } else { start_of(block_of(reserved.end)) };

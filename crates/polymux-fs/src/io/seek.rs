@@ -66,6 +66,15 @@ impl Core {
         }
     }
 
+    /// The first blocks of a range of an object that have their room; see [`Tier::allocated`](polymux_tier::Tier::allocated).
+    pub(crate) fn allocated_in(
+        &self,
+        entry: &crate::store::ObjectEntry,
+        range: std::ops::Range<u64>,
+    ) -> Result<Option<std::ops::Range<u64>>> {
+        self.tiers.by_id(entry.tier)?.run(|tier| tier.allocated(reference_of(entry), range.start, range.end))
+    }
+
     /// The first match in `start..end` of one object; beyond the object's own end is a hole.
     pub(super) fn seek_object(
         &self,

@@ -149,8 +149,7 @@ impl Core {
         } else {
             let may_spread =
                 matches!(self.growth_in(context, inode, &request), Growth::OneTierCarriesIt | Growth::IsSpread);
-            let layout = file.layout.read();
-            layout.tail_slot().filter(|_| may_spread).map(|slot| layout.object(slot).tier)?
+            file.layout.read().tail_tier().filter(|_| may_spread)?
         };
         self.tiers.by_id(next).ok()
     }

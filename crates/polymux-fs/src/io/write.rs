@@ -232,10 +232,7 @@ impl Core {
             if is_new || self.has_hole(entry, position, end)? {
                 // Up to a block boundary the room is taken already, by a reservation perhaps; whole blocks follow as far as they
                 // fit, and the rest belongs to the next tier.
-                let own = tier
-                    .allocated(reference_of(entry), position, end)
-                    .map_err(|error| handle.note_error(error))?
-                    .filter(|blocks| blocks.start <= position);
+                let own = self.allocated_in(entry, position..end)?.filter(|blocks| blocks.start <= position);
                 let has_room_until = own.map_or(0, |blocks| blocks.end).max(start_of(block_after(position)));
                 let boundary = has_room_until.saturating_add(start_of(block_of(headroom)));
                 let fits = usize::try_from(boundary - position).unwrap_or(usize::MAX);

@@ -91,28 +91,21 @@ impl Core {
             if self.is_stopped(part, rule) {
                 return Err(Interrupt::Stopped);
             }
-            let reserved = from
-                .get()?
-                .allocated(reference_of(source), position, hole.end)
-                .map_err(|error| from.note_error(error))?;
-            let Some(reserved) = reserved else { return Ok(()) };
+            let Some(reserved) = self.allocated_in(source, position..hole.end)? else { return Ok(()) };
             position = reserved.end;
             let length = reserved.end - reserved.start;
             // Behind what was appended lies what the file system took ahead by itself, or was asked for by growth.
             if takes_ahead && reserved.start == hole.start && length <= TAKEN_AHEAD_MAX {
                 continue;
             }
-            let target = reference_of(&part.target);
             // It was copied before, and something else of it changed since.
-            let held =
-                to.get()?.allocated(target, reserved.start, reserved.end).map_err(|error| to.note_error(error))?;
-            if held.is_some_and(|held| held == reserved) {
+            if self.allocated_in(&part.target, reserved.clone())?.is_some_and(|held| held == reserved) {
                 continue;
             }
             if to.headroom() < length {
                 return Err(Interrupt::NoRoom(to.id));
             }
-            match to.get()?.allocate(target, reserved.start, length, AllocateMode::KeepSize) {
+            match to.get()?.allocate(reference_of(&part.target), reserved.start, length, AllocateMode::KeepSize) {
                 // A file system that reserves nothing keeps no room, and what was reserved on others needs none there.
                 Err(TierError::Unsupported(_)) => return Ok(()),
                 other => other.map_err(|error| Interrupt::of(to.note_error(error), to.id))?,

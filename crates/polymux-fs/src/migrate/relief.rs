@@ -15,6 +15,7 @@
 //!  reads that a device served ──► DeviceDemand ──► relief_step ──► moves up, or room that is wanted ──► evict_step
 //! ```
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -277,9 +278,11 @@ struct Rest<'a> {
 }
 
 /// The tiers as a rule prefers them for a file, else the fastest first.
-fn in_order_of(context: &Context, table: &TierTable) -> TierTable {
-    let mut table = *table;
-    table.prefer(&context.preferred);
+fn in_order_of<'a>(context: &Context, table: &'a TierTable) -> Cow<'a, TierTable> {
+    let mut table = Cow::Borrowed(table);
+    if !context.preferred.is_empty() {
+        table.to_mut().prefer(&context.preferred);
+    }
     table
 }
 

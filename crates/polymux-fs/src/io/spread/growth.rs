@@ -224,10 +224,7 @@ impl Core {
     /// What a tier that is away has of the last range is not to be had until it is back.
     pub(super) fn reached_blocks(&self, file: &FileState) -> u64 {
         let size = file.size();
-        let tail = {
-            let layout = file.layout.read();
-            layout.tail_slot().map(|slot| layout.object(slot).tier)
-        };
+        let tail = file.layout.read().tail_tier();
         let is_away = tail.is_some_and(|tier| self.tiers.by_id(tier).is_ok_and(|handle| handle.present().is_none()));
         if is_away && size > 0 {
             return block_after(size);

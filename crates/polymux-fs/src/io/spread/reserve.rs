@@ -16,7 +16,6 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use polymux_policy::Growth;
-use polymux_tier::measure::Direction;
 use polymux_tier::{TierError, Wait};
 use polymux_types::TierId;
 use smallvec::SmallVec;
@@ -66,7 +65,7 @@ impl Core {
             return Ok(SpreadReservation::NotSpread);
         };
         self.check_growth(file)?;
-        let Some(tail) = self.tail_tier_of(file) else { return Ok(SpreadReservation::NotSpread) };
+        let Some(tail) = file.layout.read().tail_tier() else { return Ok(SpreadReservation::NotSpread) };
         let first = self.first_block_to_divide(file, tail);
         let mut refused = Refused::new();
         while let Some(pieces) = self.divide(&context, first..block_after(end).max(first), end, &refused) {
@@ -111,11 +110,6 @@ impl Core {
         spreads.then_some(context)
     }
 
-    fn tail_tier_of(&self, file: &FileState) -> Option<TierId> {
-        let layout = file.layout.read();
-        layout.tail_slot().map(|slot| layout.object(slot).tier)
-    }
-
     /// The range that the file has reached stays where it is, if there is room for all of it.
     fn first_block_to_divide(&self, file: &FileState, tail: TierId) -> u64 {
         let has_room = self.tiers.by_id(tail).is_ok_and(|tier| tier.headroom() >= self.range_bytes());
@@ -132,9 +126,8 @@ impl Core {
             let takes_part = !refused.contains(&tier.id) && file_end <= capabilities.file_size_max;
             let used = space.total.saturating_sub(space.free);
             // A guess would be for good: what was divided is not divided again when the first bytes tell how fast a device is.
-            let lately = Some(tier.write_lane.state(now).bytes_per_second).filter(|rate| *rate > 0);
-            let measured = || tier.look_at_profile(|of| of.bytes_per_second(Direction::Write));
-            let bandwidth = lately.or_else(measured).or(otherwise)?;
+            let known = Some(tier.write_lane.state(now).bytes_per_second).filter(|rate| *rate > 0);
+            let bandwidth = known.or(otherwise)?;
             takes_part.then(|| Share {
                 key: tier.id,
                 bandwidth,
