@@ -194,6 +194,12 @@ test-schedules:
 	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --release -p polymux-fs --lib --target-dir target/schedules \
 		migration_schedules
 
+# PING_PONG random workloads in virtual time: no range comes to the faster tier again before its move has paid back.
+.PHONY: test-ping-pong
+test-ping-pong: PING_PONG ?= 10000
+test-ping-pong:
+	POLYMUX_PING_PONG=$(PING_PONG) $(CARGO) test --locked --release -p polymux-fs --test prompt_promotion ping_pong -- --nocapture
+
 # Every on-disk format against mutated bytes, each target for SECONDS; a short form is part of `make test`.
 SECONDS ?= 60
 .PHONY: fuzz

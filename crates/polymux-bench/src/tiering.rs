@@ -5,7 +5,9 @@
 //! * Data is written without limits and durably before anything is measured. Caches are dropped, so that reads come from devices.
 //! * Everything that a workload does is the same on every side, with the same random numbers.
 
+mod disturbed;
 mod hot_set;
+mod large_set;
 mod pgbench;
 mod sides;
 
@@ -23,6 +25,10 @@ use crate::{suite, throttled};
 pub enum Measure {
     /// Random reads most of which go to a sixth of the files, which lie on the disk at first; then to another sixth.
     HotSet,
+    /// The hot set beside a program that reads everything once, and beside one that writes more than the SSD holds.
+    Disturbed,
+    /// Random reads of a set that is larger than the SSD.
+    LargeSet,
     /// Transactions of PostgreSQL on more data than the SSD holds, for 16 seconds in each round.
     Pgbench,
 }
@@ -75,6 +81,8 @@ pub fn run(arguments: &TieringArguments) -> Result<()> {
     for measure in &arguments.measure {
         match measure {
             Measure::HotSet => hot_set::run(arguments, &mut report).context("hot-set")?,
+            Measure::Disturbed => disturbed::run(arguments, &mut report).context("disturbed")?,
+            Measure::LargeSet => large_set::run(arguments, &mut report).context("large-set")?,
             Measure::Pgbench => pgbench::run(arguments, &mut report).context("pgbench")?,
         }
     }

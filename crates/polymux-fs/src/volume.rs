@@ -208,7 +208,7 @@ impl Default for MountOptions {
             spread_range_bytes: 2 << 20,
             saturation: SaturationSource::Measured,
             reader_layout: ReaderLayout::WhenWritten,
-            promotion: Promotion::Polite,
+            promotion: Promotion::Prompt,
         }
     }
 }

@@ -330,8 +330,10 @@ fn a_change_of_the_mode_after_a_direct_write_keeps_its_time() {
 }
 
 #[test]
-fn a_large_file_on_a_slow_tier_stays_movable_and_a_small_one_is_passed_through() {
-    let tested = tested(&[None, None]);
+fn a_large_file_on_a_slow_tier_stays_movable_and_a_small_one_is_passed_through_where_promotion_is_polite() {
+    let mut tested = tested(&[None, None]);
+    tested.volume.remount(MountOptions { promotion: Promotion::Polite, ..MountOptions::default() });
+    tested.fs().set_passthrough_port(Arc::clone(&tested.kernel) as _).expect("recorded");
     let (ino, handle) = create(tested.fs(), "large");
     tested.fs().allocate(&Caller::root(), handle, 0, 65 * MIB, AllocateKind::Extend).expect("room");
     close(tested.fs(), handle).expect("closed");
@@ -349,10 +351,8 @@ fn a_large_file_on_a_slow_tier_stays_movable_and_a_small_one_is_passed_through()
 }
 
 #[test]
-fn with_prompt_promotion_what_is_on_a_slower_tier_is_heard() {
-    let mut tested = tested(&[None, None]);
-    tested.volume.remount(MountOptions { promotion: Promotion::Prompt, ..MountOptions::default() });
-    tested.fs().set_passthrough_port(Arc::clone(&tested.kernel) as _).expect("recorded");
+fn what_is_read_on_a_slower_tier_goes_through_the_daemon_so_that_it_can_move_up() {
+    let tested = tested(&[None, None]);
     let (slow, fast) = (tested.file("slow", &pattern(1, 100_000)), tested.file("fast", &pattern(2, 100_000)));
     tested.fs().migrate(slow, "slow", None).expect("accepted");
     for _ in 0..1000 {
@@ -646,7 +646,7 @@ fn after_a_reboot_and_after_a_clean_stop_nobody_holds_anything() {
     tested.fs().set_passthrough_port(Arc::clone(&tested.kernel) as _).expect("recorded");
     let ino = tested.file("f", &pattern(1, 100_000));
     let (_, _, backing) = tested.open(ino, read_write());
-    let options = MountOptions { boot: BootId([1; 16]), ..MountOptions::default() };
+    let options = MountOptions { boot: BootId([1; 16]), promotion: Promotion::Polite, ..MountOptions::default() };
     let before = die_and_come_back(&mut tested, options);
     before.object(backing);
     let job = tested.fs().migrate(ino, "slow", None).expect("accepted");

@@ -3,6 +3,9 @@
 
 mod common;
 
+#[path = "prompt_promotion/ping_pong.rs"]
+mod ping_pong;
+
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -20,7 +23,7 @@ use polymux_types::{Clock, Ino, ManualClock};
 const MIB: u64 = 1 << 20;
 const NODE: u64 = 2 * MIB;
 
-/// Lets reads of a tier take time.
+/// Lets reads of a tier take time, as soon as it has the clock.
 struct Service {
     takes: Duration,
     clock: OnceLock<Arc<ManualClock>>,
@@ -42,14 +45,31 @@ struct Tested {
     handle: HandleId,
 }
 
-fn tested(promotion: Promotion) -> Tested {
-    let services = [100, 1000]
+/// The faster tier and the slower one.
+type Services = [Arc<Service>; 2];
+
+/// A volume of two tiers with these capacities, and microseconds that a read takes from [`begin_service`] on.
+fn two_tiers(capacities: [u64; 2], reads_take_us: [u64; 2], promotion: Promotion) -> (Volume, Services) {
+    let services = reads_take_us
         .map(|microseconds| Arc::new(Service { takes: Duration::from_micros(microseconds), clock: OnceLock::new() }));
-    let mut volume = Volume::wrapping(&[64 * MIB, 256 * MIB], |index, tier| {
-        Arc::new(HookedTier::new(tier, Arc::clone(&services[index]) as _))
-    });
+    let mut volume =
+        Volume::wrapping(&capacities, |index, tier| Arc::new(HookedTier::new(tier, Arc::clone(&services[index]) as _)));
     volume.options = MountOptions { promotion, ..volume.options };
     volume.remount();
+    (volume, services)
+}
+
+/// From now on reads take time.
+fn begin_service(volume: &Volume, services: &Services) {
+    services.iter().for_each(|service| service.clock.set(Arc::clone(&volume.clock)).expect("once"));
+}
+
+fn tested(promotion: Promotion) -> Tested {
+    tested_on([100, 1000], promotion)
+}
+
+fn tested_on(reads_take_us: [u64; 2], promotion: Promotion) -> Tested {
+    let (volume, services) = two_tiers([64 * MIB, 256 * MIB], reads_take_us, promotion);
     let (ino, handle) = create(volume.fs(), "file");
     write_all(volume.fs(), handle, 0, &pattern(1, 32 << 20)).expect("written");
     close(volume.fs(), handle).expect("closed");
@@ -59,7 +79,7 @@ fn tested(promotion: Promotion) -> Tested {
         volume.clock.advance(Duration::from_secs(1));
         volume.fs().step();
     }
-    services.iter().for_each(|service| service.clock.set(Arc::clone(&volume.clock)).expect("once"));
+    begin_service(&volume, &services);
     let handle = volume.fs().open(&Caller::root(), ino, read_only()).expect("opened");
     Tested { volume, ino, handle }
 }
@@ -133,6 +153,44 @@ fn a_file_that_is_read_from_one_end_to_the_other_moves_nothing_at_once() {
         tested.volume.fs().step();
     }
     assert_eq!(tested.promoted_at_once(), 0);
+}
+
+#[test]
+fn requests_of_a_stream_that_overtake_one_another_move_nothing_at_once() {
+    let tested = tested(Promotion::Prompt);
+    // Each pair of requests comes in the wrong order, as from two threads that read ahead; all of the file every quarter of a second.
+    let requests = 32 * MIB / (128 << 10);
+    tested.read_for(Duration::from_secs(8), |number| ((number ^ 1) % requests * (128 << 10), 128 << 10));
+    assert_eq!(tested.promoted_at_once(), 0);
+}
+
+#[test]
+fn nothing_moves_at_once_to_a_tier_that_was_seen_to_be_read_no_faster() {
+    let tested = tested_on([1000, 1100], Promotion::Prompt);
+    let (_, handle) = create(tested.volume.fs(), "on the faster tier");
+    write_all(tested.volume.fs(), handle, 0, &pattern(2, 4 << 20)).expect("written");
+    for number in 0..3000 {
+        read_at(tested.volume.fs(), handle, at_random(number).0 % (4 * MIB), 4096).expect("read");
+        tested.volume.fs().step();
+    }
+    tested.read_for(Duration::from_secs(8), at_random);
+    assert_eq!(tested.promoted_at_once(), 0);
+}
+
+#[test]
+fn plan_names_what_pays_back_with_the_seconds_and_changes_nothing() {
+    let tested = tested(Promotion::Prompt);
+    tested.volume.fs().set_movers(MoversState::Paused);
+    tested.read_for(Duration::from_secs(8), at_random);
+    for _ in 0..2 {
+        let plan = tested.volume.fs().plan(None).expect("planned");
+        let up: Vec<_> = plan.moves.iter().map(|moves| (moves.from.as_str(), moves.to.as_str(), moves.bytes)).collect();
+        assert_eq!(up, [("slow", "fast", 2 * NODE)], "{plan:?}");
+        assert!(plan.files[0].pays_back_seconds.is_some_and(|seconds| seconds <= 30), "{plan:?}");
+    }
+    let plan = tested.volume.fs().plan(Some(PolicyKind::Static)).expect("planned");
+    assert!(plan.moves.is_empty(), "another policy would leave it: {plan:?}");
+    assert_eq!(tested.bytes_on_fast(), 0);
 }
 
 #[test]

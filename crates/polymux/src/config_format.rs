@@ -119,7 +119,7 @@ pub struct OptionsEntry {
     /// When files of the policy `spread` are laid out for those who read them; default: `when-written`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reader_layout: Option<ReaderLayoutEntry>,
-    /// How soon what keeps a slower device busy moves up; default: `polite`.
+    /// How soon what keeps a slower device busy moves up; default: `prompt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promotion: Option<PromotionEntry>,
     /// Threads that move blocks between tiers, 0 to 16; with 0 nothing is moved.
@@ -572,9 +572,11 @@ threads = 4
             let entry = parse(Path::new("x"), &text).unwrap().options.reader_layout;
             assert_eq!(entry.map(ReaderLayout::from), Some(layout));
         }
-        let promotion = GOOD.replace("threads = 4", "promotion = \"prompt\"");
-        let entry = parse(Path::new("x"), &promotion).unwrap().options.promotion;
-        assert_eq!(entry.map(Promotion::from), Some(Promotion::Prompt));
+        for (word, promotion) in [("prompt", Promotion::Prompt), ("polite", Promotion::Polite)] {
+            let text = GOOD.replace("threads = 4", &format!("promotion = \"{word}\""));
+            let entry = parse(Path::new("x"), &text).unwrap().options.promotion;
+            assert_eq!(entry.map(Promotion::from), Some(promotion));
+        }
         let error = error_of(&GOOD.replace("threads = 4", "reader_layout = \"always\""));
         assert!(error.starts_with("/etc/polymux/media.toml:18: ") && error.contains("when-read"), "{error}");
     }

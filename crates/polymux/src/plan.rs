@@ -67,13 +67,21 @@ fn render(report: &PlanReport) -> String {
             ]);
         }
         lines.push(moves.render("  "));
-        let mut files = Table::new(&["largest", "why", "to", "path"]);
+        // Those that pay back soonest come first, then the largest ones.
+        let pays_back = |seconds: Option<u64>| seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s"));
+        let mut files = Table::new(&["bytes", "why", "pays back in", "to", "path"]);
         for file in report.files.iter().take(FILES_SHOWN_MAX) {
             let path = file
                 .path
                 .as_ref()
                 .map_or_else(|| format!("inode {}", file.ino), |path| format!("/{}", output::name(path)));
-            files.row(vec![output::size(Some(file.bytes)), file.reason.clone(), file.to.clone(), path]);
+            files.row(vec![
+                output::size(Some(file.bytes)),
+                file.reason.clone(),
+                pays_back(file.pays_back_seconds),
+                file.to.clone(),
+                path,
+            ]);
         }
         lines.push(files.render("  "));
     }

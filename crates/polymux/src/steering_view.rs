@@ -199,6 +199,7 @@ impl DaemonView {
             reason: file.reason.word().to_owned(),
             to: file.to,
             bytes: file.bytes,
+            pays_back_seconds: file.pays_back_seconds,
         });
         Ok(PlanReport {
             volume: self.config.read().name.clone(),

@@ -20,13 +20,15 @@ use crate::noise::Noise;
 use crate::report::{Cell, Report, Section};
 use crate::statistics::count;
 
-const FILES: usize = 96;
-const FILE_BYTES: usize = 32 << 20;
+/// Files, and bytes of each.
+pub(super) const FILES: usize = 96;
+pub(super) const FILE_BYTES: usize = 32 << 20;
 const READ_BYTES: usize = 4096;
-const ROUND_SECONDS: usize = 8;
+/// Length of a round.
+pub(super) const ROUND_SECONDS: usize = 8;
 const ROUND: Duration = Duration::from_secs(ROUND_SECONDS as u64);
 /// The hot files of each phase: the last sixth, and one in the middle.
-const HOT: [std::ops::Range<usize>; 2] = [80..96, 56..72];
+pub(super) const HOT: [std::ops::Range<usize>; 2] = [80..96, 56..72];
 /// Reads in a hundred that go there.
 const HOT_PERCENT: u64 = 95;
 
@@ -80,7 +82,7 @@ fn measure(kind: SideKind, arguments: &TieringArguments) -> Result<Course> {
 }
 
 /// Writes all files, one after the other, durably.
-fn write_files(side: &Side) -> Result<Vec<PathBuf>> {
+pub(super) fn write_files(side: &Side) -> Result<Vec<PathBuf>> {
     let directory = side.path().join("data");
     fs::create_dir(&directory)?;
     let block = Noise::new(0x2545_f491_4f6c_dd1d).bytes(FILE_BYTES);
@@ -96,7 +98,7 @@ fn write_files(side: &Side) -> Result<Vec<PathBuf>> {
 }
 
 /// One round; reads per second.
-fn read(files: &[PathBuf], hot: &std::ops::Range<usize>, readers: u16, seed: u64) -> Result<f64> {
+pub(super) fn read(files: &[PathBuf], hot: &std::ops::Range<usize>, readers: u16, seed: u64) -> Result<f64> {
     drop_caches()?;
     let (is_over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
@@ -137,7 +139,8 @@ fn read_until(
     Ok(())
 }
 
-fn index_below(noise: &mut Noise, end: usize) -> usize {
+/// A random index below an end.
+pub(super) fn index_below(noise: &mut Noise, end: usize) -> usize {
     usize::try_from(noise.below(end as u64)).expect("an index fits")
 }
 

@@ -18,7 +18,7 @@ use crate::throttled::{Devices, Format, Limits, Profile};
 use crate::tree;
 
 /// An SSD that is a part of the data large.
-const SSD: Profile = Profile {
+pub(super) const SSD: Profile = Profile {
     name: "ssd",
     format: Format::Ext4,
     limits: Limits {
@@ -29,7 +29,7 @@ const SSD: Profile = Profile {
     },
 };
 /// A disk for all of it.
-const DISK: Profile = Profile {
+pub(super) const DISK: Profile = Profile {
     name: "disk",
     format: Format::Ext4,
     limits: Limits {
@@ -41,7 +41,8 @@ const DISK: Profile = Profile {
 };
 /// Files from this size on are asked for their place.
 const SIZE_TOLD_OF: u64 = 1 << 20;
-const SSD_BYTES: u64 = 1_200_000_000;
+/// Size of the SSD beside the disk.
+pub(super) const SSD_BYTES: u64 = 1_200_000_000;
 const DISK_BYTES: u64 = 5_000_000_000;
 
 /// What does the work.

@@ -8,6 +8,9 @@ use crate::heat::{AccessKind, Pattern};
 use crate::inode::Inode;
 use crate::volume::Promotion;
 
+/// Bytes of a read up to which it costs its device a request, and not the transfer of its bytes.
+const SMALL_READ_MAX: usize = 64 << 10;
+
 impl Core {
     /// Notes a read, and what devices served of it.
     pub(super) fn note_read(&self, inode: &Inode, (offset, length): (u64, usize), from_devices: u64, ahead: Ahead) {
@@ -15,9 +18,14 @@ impl Core {
         if ahead == Ahead::File {
             self.read_uses.note(inode.ino, pattern, length as u64);
         }
+        if self.options.promotion != Promotion::Prompt || self.is_read_only() {
+            return;
+        }
         // What a stream finds in memory the device brought there ahead of it.
         let demanded = if pattern == Pattern::Sequential { length as u64 } else { from_devices };
-        if demanded > 0 && self.options.promotion == Promotion::Prompt && !self.is_read_only() {
+        // Requests that the kernel reads ahead overtake one another, and then none goes on where another ended: only small ones are random.
+        let pattern = if length > SMALL_READ_MAX { Pattern::Sequential } else { pattern };
+        if demanded > 0 {
             self.heat.demand.note(inode.ino, offset / RANGE_NODE_SIZE, pattern, demanded);
         }
     }

@@ -44,6 +44,8 @@ const GROWTH_MIN: u64 = 1 << 20;
 const GROWTH_MAX: u64 = 64 << 20;
 /// Reads of the device in a thousand seconds of each range node of a file that stays on a tier from which others are to leave.
 const READS_THAT_STAY: u64 = 500;
+/// Device time in nanoseconds of a small read below which a tier serves readers by itself as soon as the daemon is asked.
+const OBSERVED_READ_NS: u64 = 20_000;
 /// Set-user-id and set-group-id: such a file is changed through the daemon.
 const SET_ID: u32 = 0o6000;
 /// Longest tick of a kernel (`CONFIG_HZ=100`): as much a time of an object may lie behind the clock (`current_time` in the kernel).
@@ -378,7 +380,11 @@ impl Core {
         match (&context.source, preferred) {
             (ContextSource::Rule(..) | ContextSource::Pin(_), Some(id)) => TierId(*id) == own,
             _ => candidates.find(|tier| context.allows(tier.id)).is_some_and(|best| {
-                let is_alike = || self.promotes_promptly(context.policy) && self.reads_alike(best.id, own);
+                let is_alike = || {
+                    let is_fast = |ns: u64| ns < OBSERVED_READ_NS;
+                    let is_fast_itself = || self.planner.relief.small_read_ns(own).is_some_and(is_fast);
+                    self.promotes_promptly(context.policy) && (self.reads_alike(best.id, own) || is_fast_itself())
+                };
                 best.id == own || context.allows(own) && is_alike()
             }),
         }
@@ -401,13 +407,19 @@ impl Core {
         self.heat.demand.reads_of_file(ino) / nodes < READS_THAT_STAY
     }
 
-    /// Whether two tiers were measured, and the faster one is read less than half as fast again as the other.
+    /// Whether the faster of two tiers is known to be read less than half as fast again as the other: by their measured bandwidth, else by
+    /// the device time of the small reads that were seen.
     pub(crate) fn reads_alike(&self, faster: TierId, other: TierId) -> bool {
         let rate = |tier| {
             let handle = self.tiers.by_id(tier).ok()?;
             handle.look_at_profile(|profile| profile.bytes_per_second(Direction::Read))
         };
-        rate(faster).zip(rate(other)).is_some_and(|(faster, other)| faster.saturating_mul(2) < other.saturating_mul(3))
+        let small_read_ns = |tier| self.planner.relief.small_read_ns(tier);
+        match (rate(faster).zip(rate(other)), small_read_ns(faster).zip(small_read_ns(other))) {
+            (Some((faster, other)), _) => faster.saturating_mul(2) < other.saturating_mul(3),
+            (None, Some((faster_ns, other_ns))) => other_ns.saturating_mul(2) < faster_ns.saturating_mul(3),
+            (None, None) => false,
+        }
     }
 
     /// From now on somebody may change the object directly. Called with the `passed` lock held.

@@ -1,5 +1,6 @@
 //! What would be moved if nothing changed: the planner's questions without its orders.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use polymux_policy::{Action, PolicyKind, TierTable};
@@ -7,6 +8,7 @@ use polymux_types::{Ino, TierId};
 
 use super::facts::{bytes_mapped_on, pieces_of_node};
 use super::planner::{Demand, note_coming};
+use super::relief::Planned;
 use super::victims::Search;
 use crate::core::Core;
 use crate::error::Result;
@@ -25,8 +27,40 @@ const HOT_MIN: u32 = 384;
 /// Files listed.
 const FILES_MAX: usize = 50;
 
-/// Bytes by file, tiers and reason.
-type Sums = BTreeMap<(MoveReason, TierId, TierId, Ino), u64>;
+/// Moves of one file between two tiers for one reason.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    bytes: u64,
+    /// Seconds after which the part that pays back first has saved what it costs; `None` where that is not the reason.
+    pays_back_seconds: Option<u64>,
+}
+
+/// By reason, tiers and file.
+type Sums = BTreeMap<(MoveReason, TierId, TierId, Ino), Sum>;
+
+fn add(sums: &mut Sums, key: (MoveReason, TierId, TierId, Ino), bytes: u64) {
+    sums.entry(key).or_default().bytes += bytes;
+}
+
+/// What pays back at once, among the other moves.
+fn note_relief(relief: &Planned, sums: &mut Sums) {
+    for piece in &relief.pieces {
+        let sum = sums.entry((MoveReason::Promote, piece.from, piece.to, piece.ino)).or_default();
+        sum.bytes += piece.bytes;
+        let soonest = sum.pays_back_seconds.map_or(piece.pays_back_seconds, |known| known.min(piece.pays_back_seconds));
+        sum.pays_back_seconds = Some(soonest);
+    }
+}
+
+/// What is on its way already, and would pay back at once.
+fn note_hurried(relief: &Planned, sums: &mut Sums) {
+    for ((reason, _, to, ino), sum) in sums {
+        let seconds = relief.hurried.get(to).and_then(|files| files.get(ino));
+        if *reason == MoveReason::Promote && sum.pays_back_seconds.is_none() {
+            sum.pays_back_seconds = seconds.copied();
+        }
+    }
+}
 
 impl Core {
     /// See [`crate::FileSystem::plan`]. `policy` takes the place of the volume's.
@@ -36,20 +70,24 @@ impl Core {
         let mut sums = Sums::new();
         let held_back = self.plan_all_rules(policy, &mut table, &mut sums)?;
         let laid_out = self.plan_all_readers(policy, &mut table, &mut sums)?;
-        self.plan_all_promotions(policy, &laid_out, &mut table, &mut sums)?;
-        self.plan_all_evictions(policy, &table, &mut sums)?;
+        let relief = self.plan_reliefs(Some(policy), &mut table);
+        note_relief(&relief, &mut sums);
+        self.plan_all_promotions(policy, (&laid_out, &relief), &mut table, &mut sums)?;
+        note_hurried(&relief, &mut sums);
+        self.plan_all_evictions(policy, &relief, &table, &mut sums)?;
         let (open, ..) = self.moves.open_jobs(|_| true);
         let moves = self.sum_up(&sums);
-        let mut largest: Vec<_> = sums.iter().collect();
-        largest.sort_unstable_by_key(|(_, bytes)| std::cmp::Reverse(**bytes));
+        let mut by_benefit: Vec<_> = sums.iter().collect();
+        by_benefit.sort_unstable_by_key(|(_, sum)| (sum.pays_back_seconds.unwrap_or(u64::MAX), Reverse(sum.bytes)));
         let mut files = Vec::new();
-        for ((reason, _, to, ino), bytes) in largest.into_iter().take(FILES_MAX) {
+        for ((reason, _, to, ino), sum) in by_benefit.into_iter().take(FILES_MAX) {
             files.push(PlannedFile {
                 path: self.path_of(*ino)?,
                 ino: *ino,
                 reason: *reason,
                 to: self.name_of_tier(*to),
-                bytes: *bytes,
+                bytes: sum.bytes,
+                pays_back_seconds: sum.pays_back_seconds,
             });
         }
         Ok(PlanReport { policy: policy.name().to_owned(), moves, files, held_back, jobs_open: open as u64 })
@@ -61,11 +99,12 @@ impl Core {
         if context.source == ContextSource::Volume { Context { policy, ..context } } else { context }
     }
 
-    /// What goes up because it is hot, but of files that are laid out for their readers: their ranges are looked at when they are used again.
+    /// What goes up because it is hot, but of files that are laid out for their readers, whose ranges are looked at when they are used
+    /// again, and of what pays back at once.
     fn plan_all_promotions(
         &self,
         policy: PolicyKind,
-        laid_out: &BTreeSet<Ino>,
+        (laid_out, relief): (&BTreeSet<Ino>, &Planned),
         table: &mut TierTable,
         sums: &mut Sums,
     ) -> Result<()> {
@@ -73,7 +112,7 @@ impl Core {
         while let Some(from) = cursor {
             let mut hot = Vec::new();
             cursor = self.heat.for_each_after(from, HOT_PAGE, self.logical_clock.now(), |ino, node, heat| {
-                if heat.heat >= HOT_MIN && !laid_out.contains(&ino) {
+                if heat.heat >= HOT_MIN && !laid_out.contains(&ino) && !relief.has_node(ino, node) {
                     hot.push((ino, node));
                 }
             });
@@ -99,7 +138,7 @@ impl Core {
             for moves in &plan.moves {
                 let bytes = plan.bytes_of(moves);
                 note_coming(table, moves.to.0, bytes);
-                *sums.entry((MoveReason::Rebalance, moves.from, moves.to, ino)).or_default() += bytes;
+                add(sums, (MoveReason::Rebalance, moves.from, moves.to, ino), bytes);
                 laid_out.insert(ino);
             }
         }
@@ -133,7 +172,7 @@ impl Core {
                 continue;
             }
             note_coming(table, decision.target, bytes);
-            *sums.entry(key).or_default() += bytes;
+            add(sums, key, bytes);
         }
         Ok(())
     }
@@ -155,7 +194,7 @@ impl Core {
             match self.wanted_by_rule(&inode, &context, table) {
                 Ok(Demand::Move { from, to, bytes }) => {
                     note_coming(table, to.0, bytes);
-                    *sums.entry((MoveReason::Pin, from, to, ino)).or_default() += bytes;
+                    add(sums, (MoveReason::Pin, from, to, ino), bytes);
                 }
                 Ok(Demand::NoRoom { bytes }) => {
                     held_back.files += 1;
@@ -180,21 +219,31 @@ impl Core {
                 Request { length: bytes.max(1), file_end: file.size().max(1), partial: true, except: Some(handle.id) };
             let Some(to) = self.tier_to_drain_to(inode, &request, handle.id) else { continue };
             note_coming(table, to.0, bytes);
-            *sums.entry((MoveReason::Drain, handle.id, to, inode.ino)).or_default() += bytes;
+            add(sums, (MoveReason::Drain, handle.id, to, inode.ino), bytes);
         }
     }
 
-    fn plan_all_evictions(&self, policy: PolicyKind, table: &TierTable, sums: &mut Sums) -> Result<()> {
+    fn plan_all_evictions(
+        &self,
+        policy: PolicyKind,
+        relief: &Planned,
+        table: &TierTable,
+        sums: &mut Sums,
+    ) -> Result<()> {
         for fill in table.offered() {
-            let needed = if fill.used > fill.high_mark { fill.used - fill.low_mark } else { 0 };
+            let tier = TierId(fill.tier);
+            let above_mark = if fill.used > fill.high_mark { fill.used - fill.low_mark } else { 0 };
+            let room_wanted = relief.room_wanted.get(&tier).copied();
+            let for_others =
+                room_wanted.map_or(0, |wanted| fill.used.saturating_add(wanted.bytes).saturating_sub(fill.high_mark));
+            let needed = above_mark.max(for_others);
             if needed == 0 {
                 continue;
             }
-            let tier = TierId(fill.tier);
-            let mut search = Search::new(Some(policy));
+            let mut search = Search::new(Some(policy), room_wanted);
             while !self.search_piece(&mut search, tier, needed, table)? {}
             for ((ino, target), bundle) in self.choose_victims(tier, needed, &mut search, table) {
-                *sums.entry((MoveReason::Demote, tier, target, ino)).or_default() += bundle.bytes;
+                add(sums, (MoveReason::Demote, tier, target, ino), bundle.bytes);
             }
         }
         Ok(())
@@ -202,10 +251,10 @@ impl Core {
 
     fn sum_up(&self, sums: &Sums) -> Vec<PlannedMoves> {
         let mut kinds: BTreeMap<(MoveReason, TierId, TierId), (u64, u64)> = BTreeMap::new();
-        for ((reason, from, to, _), bytes) in sums {
+        for ((reason, from, to, _), of_file) in sums {
             let sum = kinds.entry((*reason, *from, *to)).or_default();
             sum.0 += 1;
-            sum.1 += bytes;
+            sum.1 += of_file.bytes;
         }
         let planned = |((reason, from, to), (files, bytes)): ((MoveReason, TierId, TierId), (u64, u64))| PlannedMoves {
             reason,

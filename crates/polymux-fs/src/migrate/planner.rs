@@ -289,8 +289,9 @@ impl Core {
             let tier = TierId(fill.tier);
             let needed = self.bytes_to_evict(fill).max(self.room_to_make(fill));
             let is_wanted = self.planner.state.lock().wants_victims.contains(&tier);
-            if needed > 0 || is_wanted {
-                let makes_room = self.planner.relief.spared(tier, self.clock.elapsed());
+            let now = self.clock.elapsed();
+            if (needed > 0 || is_wanted) && self.planner.relief.may_seek(tier, now) {
+                let makes_room = self.planner.relief.spared(tier, now);
                 has_more |= self.search_step(tier, needed, makes_room, &table)?;
             }
         }

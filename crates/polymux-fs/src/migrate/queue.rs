@@ -222,11 +222,11 @@ impl MoveQueue {
 
     /// Open promotions of these files to a tier take their share until the end of their present or next batch, and so do other promotions
     /// that are on their way there before them.
-    pub(super) fn hurry_to(&self, tier: TierId, files: &BTreeSet<Ino>) {
+    pub(super) fn hurry_to(&self, tier: TierId, files: &BTreeMap<Ino, u64>) {
         let state = self.state.lock();
         let comes = |job: &&Job| job.destination == Destination::To(tier) && job.reason == MoveReason::Promote;
         state.running.values().filter(comes).for_each(|job| job.pace.hurry());
-        let is_meant = |job: &&Job| comes(job) && files.contains(&job.ino);
+        let is_meant = |job: &&Job| comes(job) && files.contains_key(&job.ino);
         state.ready.values().filter(is_meant).for_each(|job| job.pace.hurry());
     }
 

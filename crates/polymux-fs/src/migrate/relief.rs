@@ -4,29 +4,37 @@
 //! * What counts is device time: a move is begun where what it saves within [`PAY_BACK_SECONDS_MAX`] is more than the time that it takes,
 //!   the way back of what makes room for it included.
 //! * Such moves take their share of a device instead of waiting until nobody uses it ([`MoverPace::TakesShare`]); all others stay polite.
-//! * Nothing leaves for them that is read more than half as much as the least read of what comes.
+//! * Nothing leaves for them that is read more than half as much as the least read of what comes, nor what came itself within
+//!   [`PAY_BACK_SECONDS_MAX`].
 //! * Where programs wait for the writes of a log, what follows in it moves up with the part that they write (docs/design/0034).
 //! * Streams keep a range where it is, and move none: whether one comes again nobody knows.
 //! * Where readers of the faster device wait no less than those of the slower one, everything stays: it is the limit (P11).
-//! * Bounded: windows of a second, [`LOCATED_MAX`] nodes in each.
+//! * Bounded: windows of a second, [`LOCATED_MAX`] nodes in each, [`JOBS_OPEN_MAX`] open jobs; a search for what could leave that found
+//!   nothing rests for [`REST_FACTOR`] times as long as it took.
+//! * Planning changes nothing: `polymux plan` runs the code that the movers follow.
 //! * Lock order: nothing is taken while `Relief::state` is held.
 //!
 //! ```text
-//!  reads that a device served ──► DeviceDemand ──► relief_step ──► moves up, or room that is wanted ──► evict_step
+//!  reads that a device served ──► DeviceDemand ──► plan_reliefs ──► Planned ──► relief_step ──► moves up, or room for evict_step
+//!                                                                       └────► plan (report)
 //! ```
+
+mod small_reads;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use polymux_policy::{
-    Demand, ReadSpeed, TierFill, TierTable, WAITED_FOR_FILE_MAX, move_ns, pay_back_seconds, saved_ns_per_second,
+    Demand, PolicyKind, ReadSpeed, TierFill, TierTable, WAITED_FOR_FILE_MAX, move_ns, pay_back_seconds,
+    saved_ns_per_second,
 };
 use polymux_tier::measure::Direction as MeasuredDirection;
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::sync::Mutex;
 use polymux_types::{Ino, TierId};
 
+use self::small_reads::{SmallReads, Window};
 use super::facts::{Piece, pieces_of_node};
 use super::planner::{Bundle, note_coming};
 use crate::core::Core;
@@ -36,10 +44,11 @@ use crate::heat::{at_least, follow};
 use crate::inode::FileState;
 use crate::placement::Context;
 use crate::sched::{GateState, LaneWork, MoverPace, microseconds};
+use crate::space::TierHandle;
 use crate::volume::Promotion;
 
 /// A move that pays back within so many seconds is worth disturbing readers for.
-const PAY_BACK_SECONDS_MAX: u64 = 30;
+pub(super) const PAY_BACK_SECONDS_MAX: u64 = 30;
 
 /// Moves that did not begin for so long take no share any more.
 const SHARE_TAKEN_WITHIN: Duration = Duration::from_secs(60);
@@ -56,17 +65,17 @@ const ROOM_MAX: u64 = 256 << 20;
 /// Stream bytes per second below which a range may leave for any that comes.
 const STREAM_IGNORED: u64 = 4096;
 
-/// How long a tier from which nothing could leave is not searched again,
+/// Shortest rest of a search for room on a tier from which nothing could leave.
 const SOUGHT_IN_VAIN: Duration = Duration::from_secs(10);
-/// and how long one counts as short of room from which something had to leave.
-const ROOM_WANTED_LATELY: Duration = Duration::from_secs(60);
 
-/// Small reads that tell something of the time that each takes.
-const READS_ENOUGH: u64 = 100;
-/// Windows without any after which it is not known any more how soon they are answered.
-const WINDOWS_ANSWERED: u8 = 10;
-/// Share in percent of earlier reads that is kept with each window in which there were others.
-const KEPT_READS_PERCENT: u64 = 95;
+/// Rest of a search that found nothing, in terms of the time that it took: it costs a twentieth of a processor at most.
+const REST_FACTOR: u32 = 20;
+
+/// Open jobs from which on no others are planned here.
+const JOBS_OPEN_MAX: usize = 4096;
+
+/// How long a tier from which something had to leave counts as short of room.
+const ROOM_WANTED_LATELY: Duration = Duration::from_secs(60);
 
 /// Bytes of a batch that tells how fast moves are.
 const BATCH_TELLS_BYTES: u64 = 8 << 20;
@@ -89,19 +98,6 @@ pub(super) struct RoomWanted {
     least: Demand,
 }
 
-/// What small reads of a tier take.
-#[derive(Clone, Copy, Debug, Default)]
-struct SmallReads {
-    /// Reads lately, and the time in microseconds in which any was under way; of earlier windows the less.
-    reads: u64,
-    busy_us: u64,
-    /// Time in nanoseconds until one is answered, what it waits for others included; 0 while nothing is known.
-    answered_ns: u64,
-    windows_without: u8,
-    /// What was done when that was last reckoned.
-    reckoned: LaneWork,
-}
-
 /// What is known of the devices, and the room that is wanted.
 #[derive(Debug, Default)]
 pub(crate) struct Relief {
@@ -116,39 +112,8 @@ struct State {
     moves: BTreeMap<TierId, u64>,
     /// Room that was wanted last, and in which window.
     room_wanted: BTreeMap<TierId, (Duration, RoomWanted)>,
-    /// Until when it is not sought again.
-    sought_in_vain_until: BTreeMap<TierId, Duration>,
-}
-
-impl SmallReads {
-    /// A window ended: this was done since mounting.
-    fn note(&mut self, work: LaneWork) {
-        let before = std::mem::replace(&mut self.reckoned, work);
-        let since = |of: fn(&LaneWork) -> u64| of(&work).saturating_sub(of(&before));
-        let (reads, took_us) = (since(|work| work.small), since(|work| work.small_service_us));
-        if reads == 0 {
-            self.windows_without = self.windows_without.saturating_add(1);
-            if self.windows_without >= WINDOWS_ANSWERED {
-                self.answered_ns = 0;
-            }
-            return;
-        }
-        self.windows_without = 0;
-        // The time of the device goes to all who are served, each by what it waits.
-        let busy_us = u128::from(since(|work| work.busy_us)) * u128::from(took_us)
-            / u128::from(since(|work| work.service_us).max(1));
-        // By reads and not by windows: a few that met something else say little beside thousands.
-        let kept = |known: u64| known.saturating_mul(KEPT_READS_PERCENT) / 100;
-        self.reads = kept(self.reads) + reads;
-        self.busy_us = kept(self.busy_us) + u64::try_from(busy_us).unwrap_or(u64::MAX);
-        let answered = took_us.saturating_mul(1000) / reads;
-        self.answered_ns = if self.answered_ns == 0 { answered } else { follow(self.answered_ns, answered) };
-    }
-
-    /// Device time of one in nanoseconds; `None` while too little is known.
-    fn device_ns(&self) -> Option<u64> {
-        (self.reads >= READS_ENOUGH).then(|| self.busy_us.saturating_mul(1000) / self.reads)
-    }
+    /// Until when a tier from which nothing could leave is not searched again.
+    rests_until: BTreeMap<TierId, Duration>,
 }
 
 impl RoomWanted {
@@ -177,9 +142,11 @@ impl Relief {
     }
 
     /// What the tiers did for readers since mounting, at the end of a window.
-    fn note_reads(&self, work: &[(TierId, LaneWork)]) {
+    fn note_reads(&self, work: &[(TierId, LaneWork, Window)]) {
         let mut state = self.state.lock();
-        work.iter().for_each(|(tier, work)| state.small_reads.entry(*tier).or_default().note(*work));
+        for (tier, work, window) in work {
+            state.small_reads.entry(*tier).or_default().note(*work, *window);
+        }
     }
 
     /// Room that is to be made on a tier.
@@ -194,7 +161,7 @@ impl Relief {
         let state = self.state.lock();
         let since = |at: Duration| now.saturating_sub(at) < ROOM_WANTED_LATELY;
         state.room_wanted.get(&tier).is_some_and(|(at, _)| since(*at))
-            || state.sought_in_vain_until.get(&tier).is_some_and(|until| since(*until))
+            || state.rests_until.get(&tier).is_some_and(|until| since(*until))
     }
 
     /// What came to a tier lately, or is to come: nothing that is read as much leaves, as long as there is something else.
@@ -203,16 +170,17 @@ impl Relief {
         (now.saturating_sub(at) < ROOM_WANTED_LATELY).then_some(wanted)
     }
 
-    /// Everything on a tier was looked at, and nothing could leave for what is read more.
-    pub(super) fn note_sought_in_vain(&self, tier: TierId, now: Duration) {
+    /// All of a tier was searched, which took so long, and nothing could leave. Where room was wanted for what is read more, it is given up.
+    pub(super) fn note_sought_in_vain(&self, tier: TierId, took: Duration, now: Duration) {
         let mut state = self.state.lock();
-        if state.room_wanted.remove(&tier).is_some() {
-            state.sought_in_vain_until.insert(tier, now.saturating_add(SOUGHT_IN_VAIN));
-        }
+        let least = if state.room_wanted.remove(&tier).is_some() { SOUGHT_IN_VAIN } else { Duration::ZERO };
+        let rest = least.max(took.saturating_mul(REST_FACTOR));
+        state.rests_until.insert(tier, now.saturating_add(rest));
     }
 
-    fn may_seek(&self, tier: TierId, now: Duration) -> bool {
-        self.state.lock().sought_in_vain_until.get(&tier).is_none_or(|until| *until <= now)
+    /// Whether a tier may be searched for what could leave.
+    pub(super) fn may_seek(&self, tier: TierId, now: Duration) -> bool {
+        self.state.lock().rests_until.get(&tier).is_none_or(|until| *until <= now)
     }
 
     /// A batch to a tier that took its share of the devices came to its end.
@@ -233,8 +201,13 @@ impl Relief {
     /// Whether readers of the faster tier wait less than those of the slower one, as far as is known.
     fn answers_sooner(&self, faster: TierId, slower: TierId) -> bool {
         let state = self.state.lock();
-        let answered = |tier| state.small_reads.get(&tier).map_or(0, |reads| reads.answered_ns);
-        answered(faster) == 0 || answered(slower) == 0 || answered(faster) < answered(slower)
+        let latency = |tier| state.small_reads.get(&tier).and_then(SmallReads::latency_ns);
+        latency(faster).zip(latency(slower)).is_none_or(|(faster, slower)| faster < slower)
+    }
+
+    /// Device time of a small read of a tier in nanoseconds; `None` while too few were seen.
+    pub(crate) fn small_read_ns(&self, tier: TierId) -> Option<u64> {
+        self.state.lock().small_reads.get(&tier).and_then(SmallReads::device_ns)
     }
 }
 
@@ -247,34 +220,59 @@ pub(super) struct Worth {
     pub(super) pays_back_seconds: u64,
 }
 
-/// What a step plans.
+/// A piece of a file that moves up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PieceUp {
+    pub(super) ino: Ino,
+    pub(super) node: u64,
+    pub(super) from: TierId,
+    pub(super) to: TierId,
+    pub(super) bytes: u64,
+    pub(super) pays_back_seconds: u64,
+}
+
+/// What a window plans.
 #[derive(Default)]
-struct Planned {
-    bundles: BTreeMap<(Ino, TierId), Bundle>,
-    room_wanted: BTreeMap<TierId, RoomWanted>,
-    /// Files that are on their way already, by where to.
-    hurried: BTreeMap<TierId, BTreeSet<Ino>>,
-    /// Nodes that are in a bundle.
+pub(super) struct Planned {
+    pub(super) pieces: Vec<PieceUp>,
+    pub(super) room_wanted: BTreeMap<TierId, RoomWanted>,
+    /// Files that are on their way already, by where to, and after how many seconds that pays back.
+    pub(super) hurried: BTreeMap<TierId, BTreeMap<Ino, u64>>,
+    /// Nodes of `pieces`.
     nodes: BTreeSet<(Ino, u64)>,
+    /// Nodes that cannot move up for now, so that others are looked at instead.
+    passed_over: Vec<(Ino, u64)>,
 }
 
 impl Planned {
-    /// A node moves to a tier; once, whatever asks for it.
-    fn add(&mut self, (ino, node): (Ino, u64), bytes: u64, target: TierId, table: &mut TierTable) {
-        if self.nodes.insert((ino, node)) {
-            note_coming(table, target.0, bytes);
-            self.bundles.entry((ino, target)).or_default().add(node, bytes);
+    /// A piece moves up; once, whatever asks for it.
+    fn add(&mut self, piece: PieceUp, table: &mut TierTable) {
+        if self.nodes.insert((piece.ino, piece.node)) {
+            note_coming(table, piece.to.0, piece.bytes);
+            self.pieces.push(piece);
         }
+    }
+
+    /// Whether a node moves up.
+    pub(super) fn has_node(&self, ino: Ino, node: u64) -> bool {
+        self.nodes.contains(&(ino, node))
     }
 }
 
 /// What follows a piece that moves up in a log.
 struct Rest<'a> {
-    piece: Piece,
-    node: u64,
-    target: TierId,
+    first: PieceUp,
     demand: &'a Demand,
     context: &'a Context,
+}
+
+/// Room on a tier for a piece with this demand, as far as its write budget lets bytes come there.
+fn want_room(target: TierId, (bytes, demand): (u64, &Demand), table: &TierTable, planned: &mut Planned) {
+    let wanted = planned.room_wanted.entry(target).or_default();
+    let budget = table.offered().iter().find(|fill| fill.tier == target.0).map(|fill| fill.write_budget_left);
+    if budget.is_some_and(|left| wanted.bytes.saturating_add(bytes) <= left) {
+        wanted.add(bytes, demand);
+    }
 }
 
 /// The tiers as a rule prefers them for a file, else the fastest first.
@@ -294,30 +292,34 @@ impl Core {
         }
         let now = self.clock.elapsed();
         let Some(length) = self.planner.relief.end_window(now) else { return Ok(false) };
-        let work: Vec<_> = self.tiers.all().iter().map(|handle| (handle.id, handle.read_lane.work())).collect();
+        let window = |handle: &TierHandle| match handle.schedule.mover_is_active() {
+            true => Window::BesideMoves,
+            false => Window::Undisturbed,
+        };
+        let work: Vec<_> =
+            self.tiers.all().iter().map(|handle| (handle.id, handle.read_lane.work(), window(handle))).collect();
         self.planner.relief.note_reads(&work);
         let has_demand = self.heat.demand.end_window(length);
         self.moves.calm_older_than(SHARE_TAKEN_WITHIN, now);
         // What is planned while nothing may move would be of another hour when it may.
         let may_move = self.gate.state(self.minute_of_week()) == GateState::Open;
-        // What was known of the use of files is brought back in steps; until then everything would look cold.
         let mut planned = Planned::default();
-        if may_move && has_demand && work.len() > 1 && self.heat.is_restored() {
-            let mut table = self.planning_table();
-            for ((ino, node), demand) in self.heat.demand.busiest(LOCATED_MAX) {
-                if let Err(error) = self.plan_relief((ino, node), &demand, &mut table, &mut planned) {
-                    self.pass_over(ino, &error);
-                }
-            }
+        if may_move && has_demand && work.len() > 1 && self.moves.open_jobs(|_| true).0 < JOBS_OPEN_MAX {
+            planned = self.plan_reliefs(None, &mut self.planning_table());
         }
+        planned.passed_over.iter().for_each(|(ino, node)| self.heat.demand.pass_over(*ino, *node));
         planned.room_wanted.iter().for_each(|(tier, wanted)| self.moves.hurry_off(*tier, wanted.bytes));
-        let wanted = planned.room_wanted.into_iter().map(|(tier, wanted)| (tier, (now, wanted)));
+        let wanted = planned.room_wanted.iter().map(|(tier, wanted)| (*tier, (now, *wanted)));
         self.planner.relief.state.lock().room_wanted.extend(wanted);
         planned.hurried.iter().for_each(|(tier, files)| self.moves.hurry_to(*tier, files));
-        Ok(self.submit_relief(planned.bundles))
+        Ok(self.submit_relief(&planned.pieces))
     }
 
-    fn submit_relief(&self, bundles: BTreeMap<(Ino, TierId), Bundle>) -> bool {
+    fn submit_relief(&self, pieces: &[PieceUp]) -> bool {
+        let mut bundles: BTreeMap<(Ino, TierId), Bundle> = BTreeMap::new();
+        for piece in pieces {
+            bundles.entry((piece.ino, piece.to)).or_default().add(piece.node, piece.bytes);
+        }
         let mut has_submitted = false;
         for ((ino, tier), bundle) in bundles {
             let bytes = bundle.bytes;
@@ -329,19 +331,35 @@ impl Core {
         has_submitted
     }
 
+    /// What pays back among the nodes that are read most. `policy` takes the place of the volume's.
+    pub(super) fn plan_reliefs(&self, policy: Option<PolicyKind>, table: &mut TierTable) -> Planned {
+        let mut planned = Planned::default();
+        // What was known of the use of files is brought back in steps; until then everything would look cold.
+        if self.options.promotion != Promotion::Prompt || !self.heat.is_restored() {
+            return planned;
+        }
+        for ((ino, node), demand) in self.heat.demand.busiest(LOCATED_MAX) {
+            if let Err(error) = self.plan_relief((ino, node), &demand, policy, table, &mut planned) {
+                self.pass_over(ino, &error);
+            }
+        }
+        planned
+    }
+
     fn plan_relief(
         &self,
         (ino, node): (Ino, u64),
         demand: &Demand,
+        policy: Option<PolicyKind>,
         table: &mut TierTable,
         planned: &mut Planned,
     ) -> Result<()> {
         let inode = self.inode(ino)?;
         let Some(file) = inode.file() else { return Ok(()) };
         self.ensure_size(&inode, file)?;
-        let context = self.context_of(&inode);
+        let context = self.context_for(&inode, policy);
         if file.is_passed_through() || !self.promotes_promptly(context.policy) {
-            self.heat.demand.pass_over(ino, node);
+            planned.passed_over.push((ino, node));
             return Ok(());
         }
         let now = self.clock.elapsed();
@@ -353,57 +371,47 @@ impl Core {
             let soon = |worth: &&Worth| worth.pays_back_seconds <= PAY_BACK_SECONDS_MAX;
             let into_room = worth.iter().filter(soon).find(|worth| worth.has_room);
             let for_others = || worth.iter().filter(soon).find(|worth| self.planner.relief.may_seek(worth.target, now));
-            let Some(Worth { target, has_room, .. }) = into_room.or_else(for_others).copied() else { continue };
-            if self.moves.is_promoting(ino, target) {
-                planned.hurried.entry(target).or_default().insert(ino);
-            } else if has_room {
-                planned.add((ino, node), piece.bytes, target, table);
+            let Some(worth) = into_room.or_else(for_others).copied() else { continue };
+            if self.moves.is_promoting(ino, worth.target) {
+                planned.hurried.entry(worth.target).or_default().insert(ino, worth.pays_back_seconds);
+            } else if worth.has_room {
+                let Worth { target: to, pays_back_seconds, .. } = worth;
+                let first = PieceUp { ino, node, from: piece.tier, to, bytes: piece.bytes, pays_back_seconds };
+                planned.add(first, table);
                 if file.is_waited_for(now) {
-                    let rest = Rest { piece, node, target, demand, context: &context };
-                    self.plan_rest_of_log((ino, file), &rest, table, planned);
+                    self.plan_rest_of_log(file, &Rest { first, demand, context: &context }, table, planned);
                 }
-                planned.hurried.entry(target).or_default();
+                planned.hurried.entry(to).or_default();
             } else {
-                let wanted = planned.room_wanted.entry(target).or_default();
-                let budget =
-                    table.offered().iter().find(|fill| fill.tier == target.0).map(|fill| fill.write_budget_left);
-                if budget.is_some_and(|left| wanted.bytes.saturating_add(piece.bytes) <= left) {
-                    wanted.add(piece.bytes, demand);
-                }
+                want_room(worth.target, (piece.bytes, demand), table, planned);
             }
         }
         if !may_move {
-            self.heat.demand.pass_over(ino, node);
+            planned.passed_over.push((ino, node));
         }
         Ok(())
     }
 
     /// A log is written from one end to the other, so what follows the part that keeps a device busy will do so next. It moves up with it
     /// as long as the demand of that part pays for it, and there is room.
-    fn plan_rest_of_log(
-        &self,
-        (ino, file): (Ino, &FileState),
-        rest: &Rest<'_>,
-        table: &mut TierTable,
-        planned: &mut Planned,
-    ) {
+    fn plan_rest_of_log(&self, file: &FileState, rest: &Rest<'_>, table: &mut TierTable, planned: &mut Planned) {
         if file.size() >= WAITED_FOR_FILE_MAX {
             return;
         }
-        let mut bytes = rest.piece.bytes;
-        for node in rest.node + 1..file.size().div_ceil(RANGE_NODE_SIZE) {
+        let first = rest.first;
+        let mut bytes = first.bytes;
+        for node in first.node + 1..file.size().div_ceil(RANGE_NODE_SIZE) {
             let pieces = pieces_of_node(file, node);
-            let Some(piece) = pieces.into_iter().find(|piece| piece.tier == rest.piece.tier) else { continue };
+            let Some(piece) = pieces.into_iter().find(|piece| piece.tier == first.from) else { continue };
             let all = Piece { bytes: bytes + piece.bytes, ..piece };
             // The first ones are in the table already, so that some room is left for others.
-            let pays = |worth: &Worth| {
-                worth.target == rest.target && worth.has_room && worth.pays_back_seconds <= PAY_BACK_SECONDS_MAX
+            let pays = |worth: &&Worth| {
+                worth.target == first.to && worth.has_room && worth.pays_back_seconds <= PAY_BACK_SECONDS_MAX
             };
-            if !self.worth_of_moving(file, all, rest.demand, rest.context, table).iter().any(pays) {
-                break;
-            }
+            let worth = self.worth_of_moving(file, all, rest.demand, rest.context, table);
+            let Some(Worth { pays_back_seconds, .. }) = worth.iter().find(pays).copied() else { break };
             bytes = all.bytes;
-            planned.add((ino, node), piece.bytes, rest.target, table);
+            planned.add(PieceUp { node, bytes: piece.bytes, pays_back_seconds, ..first }, table);
         }
     }
 
@@ -446,10 +454,24 @@ impl Core {
         table.offered()[..own].iter().filter(takes).filter_map(worth).collect()
     }
 
+    /// Whether a piece that lay on another tier would pay back on this one soon enough to be moved at once.
+    pub(super) fn pays_back_on(
+        &self,
+        tier: TierId,
+        (file, piece): (&FileState, Piece),
+        demand: &Demand,
+        context: &Context,
+        table: &TierTable,
+    ) -> bool {
+        let is_here = |worth: &Worth| worth.target == tier && worth.pays_back_seconds <= PAY_BACK_SECONDS_MAX;
+        demand.random_reads_per_kilosecond > 0
+            && self.worth_of_moving(file, piece, demand, context, table).iter().any(is_here)
+    }
+
     /// What a tier takes to be read, as far as is known; `slower` is the tier that it is compared with.
     fn read_speed(&self, tier: TierId, slower: Option<&ReadSpeed>) -> Option<ReadSpeed> {
         let handle = self.tiers.by_id(tier).ok()?;
-        let measured = self.planner.relief.state.lock().small_reads.get(&tier).and_then(SmallReads::device_ns);
+        let measured = self.planner.relief.small_read_ns(tier);
         let unknown = slower.map_or(REQUEST_NS_UNKNOWN, |slower| slower.request_ns / FASTER_BY_UNKNOWN);
         let streamed = handle.look_at_profile(|profile| profile.bytes_per_second(MeasuredDirection::Read));
         Some(ReadSpeed {
@@ -465,6 +487,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_search_that_found_nothing_rests_in_proportion_to_what_it_cost() {
+        let (relief, tier) = (Relief::default(), TierId(1));
+        let at = Duration::from_secs;
+        assert!(relief.may_seek(tier, at(0)));
+        relief.note_sought_in_vain(tier, at(3), at(100));
+        assert!(!relief.may_seek(tier, at(159)) && relief.may_seek(tier, at(160)));
+        relief.note_sought_in_vain(tier, Duration::ZERO, at(200));
+        assert!(relief.may_seek(tier, at(200)), "one that costs nothing needs no rest");
+        relief.state.lock().room_wanted.insert(tier, (at(300), RoomWanted::default()));
+        relief.note_sought_in_vain(tier, Duration::ZERO, at(300));
+        assert!(!relief.may_seek(tier, at(309)), "nothing gets colder at once");
+        assert!(relief.may_seek(tier, at(310)) && relief.room_wanted(tier).is_none());
+    }
+
+    #[test]
     fn what_is_read_half_as_much_as_what_comes_stays() {
         let demand = |reads| Demand { random_reads_per_kilosecond: reads, stream_bytes_per_second: 0 };
         let mut wanted = RoomWanted::default();
@@ -476,31 +513,5 @@ mod tests {
         assert!(!wanted.may_take(&stream));
         (0..1000).for_each(|_| wanted.add(2 << 20, &demand(9_000)));
         assert_eq!(wanted.bytes, ROOM_MAX);
-    }
-
-    #[test]
-    fn a_few_slow_reads_beside_thousands_change_little_and_streams_nothing() {
-        let mut reads = SmallReads::default();
-        let mut work = LaneWork::default();
-        let mut window = |reads: &mut SmallReads, small: u64, streamed_us: u64, busy_us: u64, service_us: u64| {
-            work.small += small;
-            work.small_service_us += service_us;
-            work.service_us += service_us + streamed_us;
-            work.busy_us += busy_us;
-            reads.note(work);
-        };
-        window(&mut reads, 50, 0, 50_000, 50_000);
-        assert_eq!((reads.device_ns(), reads.answered_ns), (None, 1_000_000), "too few to tell");
-        (0..20).for_each(|_| window(&mut reads, 3000, 0, 1_000_000, 8_000_000));
-        assert!((330_000..340_000).contains(&reads.device_ns().unwrap()), "{reads:?}");
-        assert!((2_600_000..2_700_000).contains(&reads.answered_ns), "{reads:?}");
-        window(&mut reads, 10, 0, 100_000, 100_000);
-        assert!((330_000..342_000).contains(&reads.device_ns().unwrap()), "{reads:?}");
-        // A stream has the device for three quarters of the time.
-        (0..200).for_each(|_| window(&mut reads, 750, 6_000_000, 1_000_000, 2_000_000));
-        assert!((330_000..336_000).contains(&reads.device_ns().unwrap()), "{reads:?}");
-        (0..u64::from(WINDOWS_ANSWERED)).for_each(|_| window(&mut reads, 0, 0, 0, 0));
-        assert_eq!(reads.answered_ns, 0, "it is not known any more");
-        assert!(reads.device_ns().is_some());
     }
 }

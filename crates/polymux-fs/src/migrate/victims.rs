@@ -4,13 +4,14 @@
 //! leave; the walk goes on behind it the next time.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use polymux_policy::{PolicyKind, TierTable, evict};
 use polymux_types::{Ino, TierId};
 
 use super::facts::{Piece, pieces_of_node};
 use super::planner::{Bundle, note_coming};
-use super::relief::RoomWanted;
+use super::relief::{PAY_BACK_SECONDS_MAX, RoomWanted};
 use crate::blockmap::{BLOCKS_PER_NODE, Owner};
 use crate::core::Core;
 use crate::error::Result;
@@ -32,6 +33,9 @@ const WINDOW_FACTOR: u64 = 4;
 
 /// Bytes in a window that looks for what could leave although nothing must.
 const WISH_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Bytes for which a window looks at least, where something must leave: the coldest of a few ranges may be hot.
+const NEEDED_BYTES_MIN: u64 = 64 << 20;
 
 /// Candidates of a window at the most.
 const CANDIDATES_MAX: usize = 65_536;
@@ -62,12 +66,14 @@ pub(super) struct Search {
     makes_room: Option<RoomWanted>,
     /// Takes the place of the volume's policy, where somebody only wants to know.
     policy: Option<PolicyKind>,
+    /// Time that this window took.
+    took: Duration,
 }
 
 impl Search {
-    /// A walk from the beginning.
-    pub(super) fn new(policy: Option<PolicyKind>) -> Self {
-        Self { policy, ..Self::default() }
+    /// A walk from the beginning, for a report.
+    pub(super) fn new(policy: Option<PolicyKind>, makes_room: Option<RoomWanted>) -> Self {
+        Self { policy, makes_room, ..Self::default() }
     }
 }
 
@@ -125,7 +131,9 @@ impl Core {
     ) -> Result<bool> {
         let mut search = self.planner.state.lock().searches.remove(&tier).unwrap_or_default();
         search.makes_room = makes_room;
+        let began = self.clock.elapsed();
         let is_complete = self.search_piece(&mut search, tier, needed, table)?;
+        search.took = search.took.saturating_add(self.clock.elapsed().saturating_sub(began));
         if is_complete {
             // The movers hear of new jobs at once.
             return Ok(self.end_window(tier, needed, search, table));
@@ -159,7 +167,7 @@ impl Core {
             search.after = Ino(0);
             search.ends += 1;
         }
-        let wanted = if needed == 0 { WISH_BYTES } else { needed }.saturating_mul(WINDOW_FACTOR);
+        let wanted = if needed == 0 { WISH_BYTES } else { needed.max(NEEDED_BYTES_MIN) }.saturating_mul(WINDOW_FACTOR);
         Ok(search.bytes >= wanted || search.ends >= 2 || search.candidates.len() >= CANDIDATES_MAX)
     }
 
@@ -175,20 +183,20 @@ impl Core {
             let next = Search { after: search.after, node: search.node, ..Search::default() };
             state.searches.insert(tier, next);
         }
-        let is_in_vain = needed > 0 && search.ends >= 2 && search.makes_room.is_some() && search.candidates.is_empty();
         // Only what makes the room that is wanted is worth disturbing readers for. A tier that is too full waits for them with the rest.
         let mut wanted = self.planner.relief.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
         let mut has_submitted = false;
-        for ((ino, target), bundle) in self.choose_victims(tier, needed, &mut search, table) {
+        let victims = self.choose_victims(tier, needed, &mut search, table);
+        if needed > 0 && search.ends >= 2 && victims.is_empty() {
+            self.planner.relief.note_sought_in_vain(tier, search.took, self.clock.elapsed());
+        }
+        for ((ino, target), bundle) in victims {
             let bytes = bundle.bytes;
             let pace = if wanted > 0 { MoverPace::TakesShare } else { MoverPace::Polite };
             wanted = wanted.saturating_sub(bytes);
             let job =
                 self.submit_move_off(ino, bundle.into_ranges(), (tier, target), (MoveReason::Demote, pace), bytes);
             has_submitted |= job.is_some();
-        }
-        if is_in_vain {
-            self.planner.relief.note_sought_in_vain(tier, self.clock.elapsed());
         }
         has_submitted
     }
@@ -226,12 +234,21 @@ impl Core {
                 Some(piece) => piece.bytes,
                 None => continue,
             };
-            if wanted.is_some_and(|wanted| !wanted.may_take(&self.heat.demand.of_node(ino, node))) {
+            let demand = self.heat.demand.of_node(ino, node);
+            if wanted.is_some_and(|wanted| !wanted.may_take(&demand)) {
                 continue;
             }
             let facts = self.range_facts(&inode, file, node, Piece { tier, bytes }, &context, table);
             let eviction = evict(context.policy, &facts);
             if eviction.score == 0 {
+                continue;
+            }
+            // What came lately has not paid back yet, and what would pay back comes again: either would go to and fro.
+            let came_lately = || u64::from(facts.moved_seconds_ago) < PAY_BACK_SECONDS_MAX;
+            let from_there = Piece { tier: TierId(eviction.target), bytes };
+            let comes_back =
+                || wanted.is_none() && self.pays_back_on(tier, (file, from_there), &demand, &context, table);
+            if self.promotes_promptly(context.policy) && (came_lately() || comes_back()) {
                 continue;
             }
             let heat = if is_whole { facts.file_heat } else { facts.heat };
@@ -291,7 +308,8 @@ impl Core {
         (eviction.score > 0).then_some(TierId(eviction.target))
     }
 
-    fn context_for(&self, inode: &Inode, policy: Option<PolicyKind>) -> Context {
+    /// What holds for a file, where one is named with this policy in place of the volume's.
+    pub(super) fn context_for(&self, inode: &Inode, policy: Option<PolicyKind>) -> Context {
         match policy {
             Some(policy) => self.context_under(inode, policy),
             None => self.context_of(inode),

@@ -136,6 +136,8 @@ pub struct PlannedFile {
     pub to: String,
     /// Bytes of it.
     pub bytes: u64,
+    /// Seconds after which the first part of it has saved the device time that it costs; `None` where that is not the reason.
+    pub pays_back_seconds: Option<u64>,
 }
 
 /// Files that lie on tiers that rules or pins do not allow, while no allowed tier has room for them.

@@ -107,6 +107,35 @@ fn run(schedule: &TierSchedule, device: &Device, seconds: std::ops::Range<u64>, 
     (moved, last)
 }
 
+#[test]
+fn latency_beside_a_mover_that_takes_its_share_does_not_slow_a_polite_one_down() {
+    let schedule = TierSchedule::new(MoverLimits::default());
+    let (reads, mut ready) = (Lane::default(), Ready::default());
+    let mut now = Duration::from_secs(1);
+    let foreground = |now: Duration, latency: Duration| {
+        let timing = schedule.foreground_began();
+        schedule.foreground_ended(
+            Direction::Read,
+            65_536,
+            (timing == Timing::Timed).then_some(Finished { latency, now }),
+        );
+    };
+    for _ in 0..1000 {
+        foreground(now, MS);
+        now += MS;
+    }
+    let quiet = schedule.quiet_us();
+    for _ in 0..500 {
+        if schedule.admit((MIB, MoverPace::TakesShare), &reads, &mut ready, now).is_zero() {
+            schedule.mover_ended(Direction::Read, MIB, 10 * MS, now + 10 * MS);
+        }
+        now += 10 * MS;
+        foreground(now, 50 * MS);
+    }
+    assert_eq!(schedule.quiet_us(), quiet, "what is quiet was not learnt beside it");
+    assert_eq!(schedule.load(now).mover_rate, Some(8_000_000), "a polite one begins as beside any foreground");
+}
+
 fn quiet_for(schedule: &TierSchedule, seconds: u64) {
     for number in 0..seconds * 1000 {
         let now = Duration::from_millis(number);

@@ -8,7 +8,7 @@ use super::bandwidth::Lane;
 use super::bucket::Bucket;
 use super::deferral::{Deferrable, Deferral, Ready, Urgency};
 use super::governor::{Governor, LATENCY_SLACK_US};
-use super::meter::{Direction, Finished, INTERVAL, Meter, Rates, TierLoad, Timing, whole};
+use super::meter::{Direction, Finished, INTERVAL, Interval, Meter, Rates, TierLoad, Timing, whole};
 use super::microseconds;
 use super::request_size::{RequestSize, SERVICE_MAX};
 
@@ -76,6 +76,8 @@ pub(crate) struct TierSchedule {
     interval_end_us: AtomicU64,
     /// Until when a mover that takes its share makes a pause, in microseconds since mounting.
     share_pauses_until_us: AtomicU64,
+    /// A mover that takes its share was admitted in the present interval.
+    is_shared: AtomicBool,
     deferral: Deferral,
     control: Mutex<Control>,
 }
@@ -114,6 +116,7 @@ impl TierSchedule {
             mover_is_active: AtomicBool::new(false),
             interval_end_us: AtomicU64::new(0),
             share_pauses_until_us: AtomicU64::new(0),
+            is_shared: AtomicBool::new(false),
             deferral: Deferral::default(),
             control: Mutex::new(control),
         }
@@ -210,6 +213,9 @@ impl TierSchedule {
                 governed.take(bytes, whole(rate).max(1), now);
             }
             self.meter.mover_in_flight.fetch_add(1, Ordering::Relaxed);
+            if pace == MoverPace::TakesShare {
+                self.is_shared.store(true, Ordering::Relaxed);
+            }
         }
         wait
     }
@@ -292,7 +298,10 @@ impl TierSchedule {
         // A short interval says little of rates, and its latencies count as any.
         control.rates.note(&interval, length);
         let slack_us = control.politeness.slack_us();
-        control.governor.note(&interval, mover_rate, (service_rate, slack_us), now);
+        // Latency beside a mover that takes its share says nothing of the rate at which a polite one would be too much.
+        let is_shared = self.is_shared.swap(false, Ordering::Relaxed);
+        let latency_us = interval.latency_us.filter(|_| !is_shared);
+        control.governor.note(&Interval { latency_us, ..interval }, mover_rate, (service_rate, slack_us), now);
         self.mover_is_active.store(is_moving, Ordering::Relaxed);
         control.interval_began = now;
         self.interval_end_us.store(microseconds(now.saturating_add(INTERVAL)), Ordering::Relaxed);

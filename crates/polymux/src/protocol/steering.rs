@@ -271,4 +271,6 @@ pub struct PlannedFile {
     pub to: String,
     /// Bytes of it.
     pub bytes: u64,
+    /// Seconds after which the first part of it has saved the device time that it costs; `None` where that is not the reason.
+    pub pays_back_seconds: Option<u64>,
 }

@@ -1,0 +1,135 @@
+//! Cost of a small random read on each tier, learnt from the tier's read lane.
+//!
+//! What is true here:
+//! * Device time is the time in which any request was in flight, divided among the requests by their latencies. It is a constant of the
+//!   device, so it is averaged over thousands of reads; a window in which moves shared the device does not change it once it is known.
+//! * Latency includes queueing. It tells whether readers of one tier wait less than those of another, and follows the last windows.
+
+use crate::heat::follow;
+use crate::sched::LaneWork;
+
+/// Small reads from which on their device time is known.
+const READS_ENOUGH: u64 = 100;
+
+/// Windows without a small read after which their latency is unknown again.
+const WINDOWS_ANSWERED: u8 = 10;
+
+/// Percentage of earlier reads that is kept with each window that has new ones.
+const KEPT_READS_PERCENT: u64 = 95;
+
+/// What else the device did in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Window {
+    /// Nothing but foreground I/O.
+    Undisturbed,
+    /// Movers shared the device, so requests took longer than the device needs for them.
+    BesideMoves,
+}
+
+/// Device time and latency of the small reads of one tier.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SmallReads {
+    /// Recent reads, and the device time of all of them in microseconds; older windows weigh less.
+    reads: u64,
+    busy_us: u64,
+    /// Latency in nanoseconds, queueing included; 0 while unknown.
+    latency_ns: u64,
+    windows_without: u8,
+    /// Totals of the lane at the end of the last window.
+    counted: LaneWork,
+}
+
+impl SmallReads {
+    /// Ends a window with the totals of the lane since mounting.
+    pub(super) fn note(&mut self, work: LaneWork, window: Window) {
+        let before = std::mem::replace(&mut self.counted, work);
+        let since = |of: fn(&LaneWork) -> u64| of(&work).saturating_sub(of(&before));
+        let (reads, took_us) = (since(|work| work.small), since(|work| work.small_service_us));
+        if reads == 0 {
+            self.windows_without = self.windows_without.saturating_add(1);
+            if self.windows_without >= WINDOWS_ANSWERED {
+                self.latency_ns = 0;
+            }
+            return;
+        }
+        self.windows_without = 0;
+        let latency_ns = took_us.saturating_mul(1000) / reads;
+        self.latency_ns = if self.latency_ns == 0 { latency_ns } else { follow(self.latency_ns, latency_ns) };
+        if window == Window::BesideMoves && self.device_ns().is_some() {
+            return;
+        }
+        let busy_us = u128::from(since(|work| work.busy_us)) * u128::from(took_us)
+            / u128::from(since(|work| work.service_us).max(1));
+        // Weighted by reads and not by windows: a few slow ones say little beside thousands.
+        let kept = |known: u64| known.saturating_mul(KEPT_READS_PERCENT) / 100;
+        self.reads = kept(self.reads) + reads;
+        self.busy_us = kept(self.busy_us) + u64::try_from(busy_us).unwrap_or(u64::MAX);
+    }
+
+    /// Device time of one small read in nanoseconds; `None` while too few were seen.
+    pub(super) fn device_ns(&self) -> Option<u64> {
+        (self.reads >= READS_ENOUGH).then(|| self.busy_us.saturating_mul(1000) / self.reads)
+    }
+
+    /// Latency of one small read in nanoseconds, queueing included; `None` while there was none lately.
+    pub(super) fn latency_ns(&self) -> Option<u64> {
+        (self.latency_ns > 0).then_some(self.latency_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lane whose totals grow by windows.
+    #[derive(Default)]
+    struct Lane {
+        work: LaneWork,
+        reads: SmallReads,
+    }
+
+    impl Lane {
+        fn window(&mut self, small: u64, streamed_us: u64, busy_us: u64, service_us: u64, window: Window) {
+            self.work.small += small;
+            self.work.small_service_us += service_us;
+            self.work.service_us += service_us + streamed_us;
+            self.work.busy_us += busy_us;
+            self.reads.note(self.work, window);
+        }
+
+        fn device_us(&self) -> u64 {
+            self.reads.device_ns().expect("known") / 1000
+        }
+    }
+
+    #[test]
+    fn a_few_slow_reads_beside_thousands_change_little_and_streams_nothing() {
+        let mut lane = Lane::default();
+        lane.window(50, 0, 50_000, 50_000, Window::Undisturbed);
+        assert_eq!((lane.reads.device_ns(), lane.reads.latency_ns()), (None, Some(1_000_000)), "too few to tell");
+        (0..20).for_each(|_| lane.window(3000, 0, 1_000_000, 8_000_000, Window::Undisturbed));
+        assert!((330..340).contains(&lane.device_us()), "{:?}", lane.reads);
+        assert!((2_600_000..2_700_000).contains(&lane.reads.latency_ns().unwrap()), "{:?}", lane.reads);
+        lane.window(10, 0, 100_000, 100_000, Window::Undisturbed);
+        assert!((330..342).contains(&lane.device_us()), "{:?}", lane.reads);
+        // A stream has the device for three quarters of the time.
+        (0..200).for_each(|_| lane.window(750, 6_000_000, 1_000_000, 2_000_000, Window::Undisturbed));
+        assert!((330..336).contains(&lane.device_us()), "{:?}", lane.reads);
+        (0..u64::from(WINDOWS_ANSWERED)).for_each(|_| lane.window(0, 0, 0, 0, Window::Undisturbed));
+        assert_eq!(lane.reads.latency_ns(), None, "it is unknown again");
+        assert!(lane.reads.device_ns().is_some());
+    }
+
+    #[test]
+    fn moves_beside_readers_do_not_make_the_device_look_slower() {
+        let mut lane = Lane::default();
+        lane.window(1000, 0, 1_000_000, 1_000_000, Window::BesideMoves);
+        assert_eq!(lane.device_us(), 1000, "better than nothing");
+        (0..100).for_each(|_| lane.window(3000, 0, 1_000_000, 8_000_000, Window::Undisturbed));
+        assert!((330..345).contains(&lane.device_us()), "{:?}", lane.reads);
+        let before = lane.device_us();
+        (0..100).for_each(|_| lane.window(1000, 0, 1_000_000, 8_000_000, Window::BesideMoves));
+        assert_eq!(lane.device_us(), before);
+        assert!(lane.reads.latency_ns().unwrap() > 7_000_000, "latency is what readers see");
+    }
+}
