@@ -5,6 +5,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use common::{
     Hook, HookedTier, PosixVolume, Verdict, Volume, bytes_on, close, create, errno, find, pattern, read_at, read_only,
@@ -155,6 +156,72 @@ fn writing_goes_on_until_every_tier_is_full_and_deleting_brings_all_room_back() 
     volume.drain();
     assert_eq!([volume.used(0), volume.used(1), volume.used(2)], [0; 3]);
     assert_eq!(volume.fs().space().expect("answered").available, before.available);
+}
+
+/// Removing an object takes until it is let go on.
+#[derive(Default)]
+struct SlowRemoval {
+    is_removing: AtomicBool,
+    may_end: AtomicBool,
+}
+
+impl Hook for SlowRemoval {
+    fn before_remove(&self, _object: ObjectRef) {
+        self.is_removing.store(true, Ordering::SeqCst);
+        while !self.may_end.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
+fn a_file_takes_the_room_of_a_deleted_one_at_once_where_it_lies_already() {
+    let volume = Volume::new(&[8 * MIB]);
+    let fs = volume.fs();
+    for reserves in [false, true] {
+        let (_, old) = create(fs, "old");
+        write_all(fs, old, 0, &pattern(1, 4 << 20)).expect("written");
+        let (ino, handle) = create(fs, "new");
+        write_all(fs, handle, 0, &pattern(2, 2 << 20)).expect("written");
+        close(fs, old).expect("closed");
+        unlink(fs, "old");
+        if reserves {
+            fs.allocate(&Caller::root(), handle, 2 * MIB, 3 * MIB, AllocateKind::Extend).expect("there is room");
+        }
+        write_all(fs, handle, 2 * MIB, &pattern(3, 3 << 20)).expect("there is room");
+        assert_eq!(bytes_on(fs, ino, "fast"), 5 * MIB);
+        close(fs, handle).expect("closed");
+        unlink(fs, "new");
+    }
+}
+
+#[test]
+fn a_write_waits_for_the_room_of_a_deleted_file_that_is_just_being_freed() {
+    let removal = Arc::new(SlowRemoval::default());
+    let hook = Arc::clone(&removal);
+    let volume = Volume::wrapping(&[8 * MIB], move |_, tier| Arc::new(HookedTier::new(tier, Arc::clone(&hook) as _)));
+    let (_, handle) = create(volume.fs(), "old");
+    write_all(volume.fs(), handle, 0, &pattern(1, 6 << 20)).expect("written");
+    close(volume.fs(), handle).expect("closed");
+    unlink(volume.fs(), "old");
+    let (ino, handle) = create(volume.fs(), "new");
+    std::thread::scope(|scope| {
+        let background = scope.spawn(|| {
+            while !removal.may_end.load(Ordering::SeqCst) {
+                volume.fs().step();
+            }
+        });
+        while !removal.is_removing.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let writer = scope.spawn(|| write_all(volume.fs(), handle, 0, &pattern(2, 6 << 20)));
+        // Long enough for a writer that does not wait to be refused.
+        std::thread::sleep(Duration::from_millis(100));
+        removal.may_end.store(true, Ordering::SeqCst);
+        writer.join().expect("no panic").expect("there is room");
+        background.join().expect("no panic");
+    });
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), pattern(2, 6 << 20));
 }
 
 #[test]

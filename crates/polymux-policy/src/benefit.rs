@@ -1,5 +1,9 @@
 //! What a move is worth: device time that it saves in each second, against the device time that it costs (PolyStore, BW_Move: P12, P15).
 //!
+//! Two reasons justify a move: it pays back soon, if the demand goes on; or the range has cost the slower device as much already as the move
+//! would. The second is the rule of renting until the rent paid equals the price (ski rental): whatever comes, no more than twice the device
+//! time of the best choice is spent, and no range moves again before it has paid for that.
+//!
 //! What is true here: a random read costs its device the time of a request, bytes of a stream the time of their transfer. Rates are those
 //! of what a device really served: what memory serves is no demand. Saturating integers throughout, so that a policy from outside can
 //! reckon the same.
@@ -20,6 +24,8 @@ pub struct Demand {
     pub random_reads_per_kilosecond: u64,
     /// Bytes per second of streams.
     pub stream_bytes_per_second: u64,
+    /// Small reads that a device served since the range moved; older ones weigh less.
+    pub served_reads: u64,
 }
 
 impl Demand {
@@ -29,6 +35,7 @@ impl Demand {
         Self {
             random_reads_per_kilosecond: self.random_reads_per_kilosecond.min(other.random_reads_per_kilosecond),
             stream_bytes_per_second: self.stream_bytes_per_second.min(other.stream_bytes_per_second),
+            served_reads: self.served_reads.min(other.served_reads),
         }
     }
 }
@@ -47,6 +54,12 @@ pub fn saved_ns_per_second(demand: &Demand, slower: &ReadSpeed, faster: &ReadSpe
     let of_requests = demand.random_reads_per_kilosecond.saturating_mul(per_request) / 1000;
     let streamed = |speed: &ReadSpeed| transfer_ns(demand.stream_bytes_per_second, speed.bytes_per_second);
     of_requests.saturating_add(streamed(slower).saturating_sub(streamed(faster)))
+}
+
+/// Device time in nanoseconds that the reads which were served so far would have cost less on the faster device.
+#[must_use]
+pub fn lost_ns(demand: &Demand, slower: &ReadSpeed, faster: &ReadSpeed) -> u64 {
+    demand.served_reads.saturating_mul(slower.request_ns.saturating_sub(faster.request_ns))
 }
 
 /// Time in nanoseconds that moving bytes takes at the speed of moves to the faster device, and, where as much has to leave it first, of
@@ -76,15 +89,24 @@ mod tests {
         let cost = move_ns(NODE, 110_000_000, Some(110_000_000));
         assert_eq!(cost / 1_000_000, 38);
         let after = |reads_per_second: u64| {
-            let demand = Demand { random_reads_per_kilosecond: reads_per_second * 1000, stream_bytes_per_second: 0 };
+            let demand = Demand { random_reads_per_kilosecond: reads_per_second * 1000, ..Demand::default() };
             pay_back_seconds(cost, saved_ns_per_second(&demand, &DISK, &SSD))
         };
         assert_eq!((after(12), after(1), after(0)), (Some(12), Some(135), None));
     }
 
     #[test]
+    fn what_a_range_has_cost_by_now_is_its_reads_by_what_each_would_have_cost_less() {
+        let demand = Demand { served_reads: 135, ..Demand::default() };
+        let cost = move_ns(NODE, 110_000_000, Some(110_000_000));
+        assert!(lost_ns(&demand, &DISK, &SSD) >= cost);
+        assert!(lost_ns(&Demand { served_reads: 134, ..demand }, &DISK, &SSD) < cost);
+        assert_eq!(lost_ns(&demand, &SSD, &DISK), 0);
+    }
+
+    #[test]
     fn a_stream_saves_what_its_transfer_takes_less() {
-        let demand = Demand { random_reads_per_kilosecond: 0, stream_bytes_per_second: NODE };
+        let demand = Demand { stream_bytes_per_second: NODE, ..Demand::default() };
         let saved = saved_ns_per_second(&demand, &DISK, &SSD);
         assert_eq!(saved / 1_000_000, 14);
         assert_eq!(pay_back_seconds(move_ns(NODE, 110_000_000, None), saved), Some(2));
@@ -94,7 +116,9 @@ mod tests {
     #[test]
     fn nothing_overflows() {
         let none = ReadSpeed { request_ns: u64::MAX, bytes_per_second: 0 };
-        let demand = Demand { random_reads_per_kilosecond: u64::MAX, stream_bytes_per_second: u64::MAX };
+        let demand =
+            Demand { random_reads_per_kilosecond: u64::MAX, stream_bytes_per_second: u64::MAX, served_reads: u64::MAX };
+        assert_eq!(lost_ns(&demand, &none, &SSD), u64::MAX);
         assert!(saved_ns_per_second(&demand, &none, &SSD) > u64::MAX / 1001);
         assert_eq!(move_ns(u64::MAX, 0, Some(0)), u64::MAX);
     }

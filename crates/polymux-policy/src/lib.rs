@@ -36,7 +36,7 @@ mod threads;
 mod tier_fill;
 mod why;
 
-pub use benefit::{Demand, ReadSpeed, move_ns, pay_back_seconds, saved_ns_per_second};
+pub use benefit::{Demand, ReadSpeed, lost_ns, move_ns, pay_back_seconds, saved_ns_per_second};
 pub use decision::{Action, Decision, Eviction};
 pub use facts::{HEAT_ONE, NEVER, RangeFacts};
 pub use kind::{PolicyKind, UnknownPolicy, decide, evict, growth, place};

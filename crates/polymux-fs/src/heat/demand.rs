@@ -4,12 +4,14 @@
 //! * Random reads count where a device served them: what memory served is no demand. A sync of a few bytes counts as one of them
 //!   (docs/design/0034). A node is told of when it was read in three windows: a burst is no habit. Of streams the bytes that programs
 //!   took are noted; they keep a range where it is, and move none.
+//! * Beside its rate a node has the number of reads that were served since it moved, which halves in seven minutes: what it cost so far.
 //! * A note costs the lock of a shard. Rates have a lock of their own, taken once in a window, by descriptions that begin or end to be
 //!   passed through, and by reports. No lock is held while another one is taken.
 //! * Bounded: of more nodes than fit those that came later are not seen.
 //! * A file that the kernel reads itself keeps its rates until that ends: nothing is heard of it meanwhile.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use polymux_policy::Demand;
@@ -35,7 +37,10 @@ const WINDOWS_SURE: u8 = 3;
 const KEPT_PERCENT: u64 = 70;
 
 /// Rates below which a node is forgotten.
-const FORGOTTEN: Demand = Demand { random_reads_per_kilosecond: 50, stream_bytes_per_second: 4096 };
+const FORGOTTEN: Demand = Demand { random_reads_per_kilosecond: 50, stream_bytes_per_second: 4096, served_reads: 0 };
+
+/// Time in which of the reads that were served so far all but a share of 1/e are forgotten.
+const SERVED_KEPT: Duration = Duration::from_secs(600);
 
 /// What was read of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +67,7 @@ impl DeviceReads {
         Demand {
             random_reads_per_kilosecond: self.random.saturating_mul(1_000_000) / milliseconds,
             stream_bytes_per_second: self.stream_bytes.saturating_mul(1000) / milliseconds,
+            served_reads: self.random,
         }
     }
 }
@@ -69,6 +75,7 @@ impl DeviceReads {
 /// What is known of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Rate {
+    /// With [`Demand::served_reads`] in thousandths.
     demand: Demand,
     /// The kernel reads the file itself now.
     is_held: bool,
@@ -76,6 +83,12 @@ struct Rate {
     passed_over: u8,
     /// Windows with random reads since it was last forgotten, up to [`WINDOWS_SURE`].
     windows: u8,
+}
+
+impl Rate {
+    fn demand(&self) -> Demand {
+        Demand { served_reads: self.demand.served_reads / 1000, ..self.demand }
+    }
 }
 
 /// The demand of all files of a volume.
@@ -90,10 +103,16 @@ pub(crate) fn follow(before: u64, seen: u64) -> u64 {
     (before.saturating_mul(KEPT_PERCENT).saturating_add(seen.saturating_mul(100 - KEPT_PERCENT))) / 100
 }
 
-fn follow_demand(before: &Demand, seen: &Demand) -> Demand {
+/// The demand after a window of this length in which `seen` was seen.
+fn follow_demand(before: &Demand, seen: &Demand, length: Duration) -> Demand {
+    let thousandths = |part: Duration| u64::try_from(part.as_millis()).unwrap_or(u64::MAX);
+    let forgotten = u128::from(before.served_reads) * u128::from(thousandths(length.min(SERVED_KEPT)))
+        / u128::from(thousandths(SERVED_KEPT));
+    let kept = before.served_reads - u64::try_from(forgotten).expect("a part of it");
     Demand {
         random_reads_per_kilosecond: follow(before.random_reads_per_kilosecond, seen.random_reads_per_kilosecond),
         stream_bytes_per_second: follow(before.stream_bytes_per_second, seen.stream_bytes_per_second),
+        served_reads: kept.saturating_add(seen.served_reads.saturating_mul(1000)),
     }
 }
 
@@ -103,7 +122,8 @@ pub(crate) fn at_least(demand: &Demand) -> Demand {
     let share = 100 - KEPT_PERCENT;
     let variance = demand.random_reads_per_kilosecond.saturating_mul(1000).saturating_mul(share) / (200 - share);
     let random = demand.random_reads_per_kilosecond.saturating_sub(2 * variance.isqrt());
-    Demand { random_reads_per_kilosecond: random, ..*demand }
+    let served = demand.served_reads.saturating_sub(2 * demand.served_reads.isqrt());
+    Demand { random_reads_per_kilosecond: random, served_reads: served, ..*demand }
 }
 
 impl DeviceDemand {
@@ -139,12 +159,12 @@ impl DeviceDemand {
             }
             rate.passed_over = rate.passed_over.saturating_sub(1);
             rate.windows = (rate.windows + reads.map_or(0, DeviceReads::windows)).min(WINDOWS_SURE);
-            rate.demand = follow_demand(&rate.demand, &reads.unwrap_or_default().per_second(length));
+            rate.demand = follow_demand(&rate.demand, &reads.unwrap_or_default().per_second(length), length);
             rate.demand.random_reads_per_kilosecond >= FORGOTTEN.random_reads_per_kilosecond
                 || rate.demand.stream_bytes_per_second >= FORGOTTEN.stream_bytes_per_second
         });
         for (key, reads) in window.into_iter().take(RATES_MAX.saturating_sub(rates.len())) {
-            let demand = follow_demand(&Demand::default(), &reads.per_second(length));
+            let demand = follow_demand(&Demand::default(), &reads.per_second(length), length);
             rates.insert(key, Rate { demand, windows: reads.windows(), ..Rate::default() });
         }
         !rates.is_empty()
@@ -161,7 +181,7 @@ impl DeviceDemand {
         let mut rates = self.rates.lock();
         rates.range_mut((ino, 0)..=(ino, u64::MAX)).for_each(|(_, rate)| rate.is_held = false);
         for (node, reads) in (0..).zip(reads_per_kilosecond.unwrap_or_default()) {
-            let demand = Demand { random_reads_per_kilosecond: *reads, stream_bytes_per_second: 0 };
+            let demand = Demand { random_reads_per_kilosecond: *reads, ..Demand::default() };
             if *reads >= FORGOTTEN.random_reads_per_kilosecond {
                 let windows = u8::try_from(lasted.as_secs()).unwrap_or(u8::MAX).clamp(1, WINDOWS_SURE);
                 rates.insert((ino, node), Rate { demand, windows, ..Rate::default() });
@@ -178,9 +198,16 @@ impl DeviceDemand {
         }
     }
 
+    /// Nodes moved: what they cost on the tier that they left is past.
+    pub(crate) fn note_moved(&self, ino: Ino, nodes: Range<u64>) {
+        let mut rates = self.rates.lock();
+        let moved = rates.range_mut((ino, nodes.start)..(ino, nodes.end.max(nodes.start)));
+        moved.for_each(|(_, rate)| rate.demand.served_reads = 0);
+    }
+
     /// The demand of a node.
     pub(crate) fn of_node(&self, ino: Ino, node: u64) -> Demand {
-        self.rates.lock().get(&(ino, node)).map(|rate| rate.demand).unwrap_or_default()
+        self.rates.lock().get(&(ino, node)).map(Rate::demand).unwrap_or_default()
     }
 
     /// Random reads of all nodes of a file together in a thousand seconds.
@@ -196,7 +223,7 @@ impl DeviceDemand {
             let rates = self.rates.lock();
             let is_sure = |rate: &Rate| !rate.is_held && rate.passed_over == 0 && rate.windows >= WINDOWS_SURE;
             let may_move = rates.iter().filter(|(_, rate)| is_sure(rate));
-            may_move.map(|(key, rate)| (*key, rate.demand)).collect()
+            may_move.map(|(key, rate)| (*key, rate.demand())).collect()
         };
         nodes.sort_unstable_by_key(|(key, demand)| {
             (std::cmp::Reverse((demand.random_reads_per_kilosecond, demand.stream_bytes_per_second)), *key)
@@ -310,10 +337,30 @@ mod tests {
     #[test]
     fn a_few_reads_by_chance_are_no_demand() {
         let surely = |reads| {
-            let demand = Demand { random_reads_per_kilosecond: reads, stream_bytes_per_second: 0 };
+            let demand = Demand { random_reads_per_kilosecond: reads, ..Demand::default() };
             at_least(&demand).random_reads_per_kilosecond
         };
         assert_eq!((surely(0), surely(500), surely(5_000), surely(12_000)), (0, 0, 3_122, 9_090));
+    }
+
+    #[test]
+    fn reads_that_were_served_add_up_until_the_node_moves_and_are_forgotten_in_minutes() {
+        let demand = DeviceDemand::default();
+        let served = |demand: &DeviceDemand| demand.of_node(INO, 3).served_reads;
+        for _ in 0..60 {
+            read(&demand, 3, 2);
+            demand.end_window(SECOND);
+        }
+        assert!((112..=120).contains(&served(&demand)), "{}", served(&demand));
+        demand.note_moved(INO, 4..9);
+        assert!(served(&demand) > 0, "another one moved");
+        demand.note_moved(INO, 0..4);
+        assert_eq!(served(&demand), 0);
+        for _ in 0..6000 {
+            read(&demand, 3, 1);
+            demand.end_window(SECOND);
+        }
+        assert!((590..=600).contains(&served(&demand)), "a read a second never comes to more: {}", served(&demand));
     }
 
     #[test]

@@ -149,6 +149,7 @@ impl HeatTable {
     /// Nodes of a file moved to another tier. Also remembered of nodes that are cold, as far as there is room beside
     /// warm ones.
     pub(crate) fn note_moved(&self, ino: Ino, nodes: Range<u64>, now: u64) {
+        self.demand.note_moved(ino, nodes.clone());
         let now = seconds(now);
         for node in nodes.map(node_number) {
             let (shard, hash) = self.slot(ino.0, node);

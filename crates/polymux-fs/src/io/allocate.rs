@@ -319,7 +319,11 @@ impl Core {
         let mut position = start_of(block_of(start));
         while position < end {
             let request = Request { length: end - position, file_end: end, partial: true, except: Some(owner.tier) };
-            let tier = *self.place_or_reclaim(inode, &request)?.first().ok_or(ErrorKind::NoSpace)?;
+            let Some(tier) = self.place_or_reclaim(inode, &request)?.first().copied() else {
+                // What was disowned is free by now, on the owner too.
+                let slot = file.layout.read().slot_on(owner.tier)?;
+                return self.reserve_on(file, slot, owner, position, end);
+            };
             let room = start_of(block_of(self.tiers.by_id(tier)?.headroom()));
             if room == 0 {
                 return Err(ErrorKind::NoSpace.into());

@@ -11,6 +11,9 @@ use crate::inode::{FileState, Inode, Layout};
 use crate::placement::Request;
 use crate::store::{ObjectEntry, keys};
 
+/// Rounds of freeing for one write that finds no room.
+const ROUNDS_OF_FREEING_MAX: u32 = 16;
+
 impl Core {
     /// Gives a file its home, where it has none yet, and its inline bytes go there. Called by whoever may make the file
     /// longer.
@@ -36,19 +39,15 @@ impl Core {
         Err(refusal)
     }
 
-    /// Candidates for new blocks; where none has room, what is disowned is freed first.
+    /// Candidates for new blocks; where none has room, what is disowned is freed first, and what is being freed is waited for.
     pub(crate) fn place_or_reclaim(&self, inode: &Inode, request: &Request) -> Result<Vec<TierId>> {
-        let candidates = self.place(inode, request);
-        if !candidates.is_empty() {
-            return Ok(candidates);
+        let mut candidates = self.place(inode, request);
+        let mut rounds = 0;
+        // More than one: a round frees a bounded number of ranges, and others may take what it freed.
+        while candidates.is_empty() && rounds < ROUNDS_OF_FREEING_MAX && self.free_for_writer()? {
+            candidates = self.place(inode, request);
+            rounds += 1;
         }
-        if !self.disowned.is_empty() {
-            self.free_disowned()?;
-            for tier in self.tiers.all().iter() {
-                tier.space_now();
-            }
-        }
-        let candidates = self.place(inode, request);
         if candidates.is_empty() && self.every_tier_is_too_small_for(request.file_end) {
             return Err(Errno::EFBIG.into());
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use polymux_tier::Wait;
-use polymux_types::limits::FILE_SIZE_MAX;
+use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use polymux_types::{Errno, StreamId};
 
 use super::spread::Placed;
@@ -15,6 +15,9 @@ use crate::inode::{FileState, Inode, reference_of};
 use crate::placement::Request;
 use crate::sched::Direction;
 use crate::store::ObjectEntry;
+
+/// How often the beginning of a write is tried where no tier has room at first.
+const ATTEMPTS_MAX: u32 = 4;
 
 /// One write.
 #[derive(Clone, Copy)]
@@ -170,6 +173,34 @@ impl Core {
 
     /// Writes up to the end of the run that `position` lies in.
     fn write_run(&self, held: &Held<'_>, position: u64, data: &[u8], wait: Wait) -> Result<Step> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match self.try_run(held, position, data, wait) {
+                // The search for another tier frees what is disowned, on the owner of these blocks too.
+                Err(error)
+                    if error.is_out_of_room()
+                        && attempts < ATTEMPTS_MAX
+                        && self.owner_has_room(held.file, position) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Whether the tier that owns the blocks at a position has room by now.
+    fn owner_has_room(&self, file: &FileState, position: u64) -> bool {
+        let owner = {
+            let layout = file.layout.read();
+            layout.owner_of(&layout.map.run_at(block_of(position)))
+        };
+        let handle = owner.and_then(|(_, entry)| self.tiers.by_id(entry.tier).ok());
+        handle.is_some_and(|handle| {
+            handle.space_now();
+            handle.headroom() >= BLOCK_SIZE
+        })
+    }
+
+    fn try_run(&self, held: &Held<'_>, position: u64, data: &[u8], wait: Wait) -> Result<Step> {
         let Held { inode, file, .. } = *held;
         let (run, entry) = {
             let layout = file.layout.read();
@@ -268,7 +299,7 @@ impl Core {
         }
         let end = position + count as u64;
         // The last block of the file counts as overwritten where the write reaches the file's end.
-        let end = if end >= file.size() { end.next_multiple_of(polymux_types::limits::BLOCK_SIZE) } else { end };
+        let end = if end >= file.size() { end.next_multiple_of(BLOCK_SIZE) } else { end };
         self.transact(&[inode], |transaction| {
             if file.layout.write().heal(position, end) {
                 transaction.put_inode(inode);

@@ -2,7 +2,7 @@
 //!
 //! What is true here:
 //! * What counts is device time: a move is begun where what it saves within [`PAY_BACK_SECONDS_MAX`] is more than the time that it takes,
-//!   the way back of what makes room for it included.
+//!   the way back of what makes room for it included, or where the range has cost the slower device as much already.
 //! * Such moves take their share of a device instead of waiting until nobody uses it ([`MoverPace::TakesShare`]); all others stay polite.
 //! * Nothing leaves for them that is read more than half as much as the least read of what comes, nor what came itself within
 //!   [`PAY_BACK_SECONDS_MAX`].
@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use polymux_policy::{
-    Demand, PolicyKind, ReadSpeed, TierFill, TierTable, WAITED_FOR_FILE_MAX, move_ns, pay_back_seconds,
+    Demand, PolicyKind, ReadSpeed, TierFill, TierTable, WAITED_FOR_FILE_MAX, lost_ns, move_ns, pay_back_seconds,
     saved_ns_per_second,
 };
 use polymux_tier::measure::Direction as MeasuredDirection;
@@ -218,6 +218,15 @@ pub(super) struct Worth {
     /// Nothing has to leave for it.
     pub(super) has_room: bool,
     pub(super) pays_back_seconds: u64,
+    /// It has cost the slower device as much already as moving it does.
+    pub(super) is_overdue: bool,
+}
+
+impl Worth {
+    /// Whether it is worth disturbing readers for.
+    fn is_worth_hurrying(&self) -> bool {
+        self.pays_back_seconds <= PAY_BACK_SECONDS_MAX || self.is_overdue
+    }
 }
 
 /// A piece of a file that moves up.
@@ -368,9 +377,9 @@ impl Core {
             let worth = self.worth_of_moving(file, piece, demand, &context, table);
             let own = in_order_of(&context, table).position(piece.tier.0);
             may_move |= own.is_some_and(|own| own > 0);
-            let soon = |worth: &&Worth| worth.pays_back_seconds <= PAY_BACK_SECONDS_MAX;
-            let into_room = worth.iter().filter(soon).find(|worth| worth.has_room);
-            let for_others = || worth.iter().filter(soon).find(|worth| self.planner.relief.may_seek(worth.target, now));
+            let hurries = || worth.iter().filter(|worth| worth.is_worth_hurrying());
+            let into_room = hurries().find(|worth| worth.has_room);
+            let for_others = || hurries().find(|worth| self.planner.relief.may_seek(worth.target, now));
             let Some(worth) = into_room.or_else(for_others).copied() else { continue };
             if self.moves.is_promoting(ino, worth.target) {
                 planned.hurried.entry(worth.target).or_default().insert(ino, worth.pays_back_seconds);
@@ -405,9 +414,7 @@ impl Core {
             let Some(piece) = pieces.into_iter().find(|piece| piece.tier == first.from) else { continue };
             let all = Piece { bytes: bytes + piece.bytes, ..piece };
             // The first ones are in the table already, so that some room is left for others.
-            let pays = |worth: &&Worth| {
-                worth.target == first.to && worth.has_room && worth.pays_back_seconds <= PAY_BACK_SECONDS_MAX
-            };
+            let pays = |worth: &&Worth| worth.target == first.to && worth.has_room && worth.is_worth_hurrying();
             let worth = self.worth_of_moving(file, all, rest.demand, rest.context, table);
             let Some(Worth { pays_back_seconds, .. }) = worth.iter().find(pays).copied() else { break };
             bytes = all.bytes;
@@ -449,7 +456,8 @@ impl Core {
             let of_file = REQUESTS_OF_MOVE.saturating_mul(slower.request_ns.saturating_add(faster.request_ns));
             let cost = move_ns(piece.bytes, self.planner.relief.speed_of_moves(target), back).saturating_add(of_file);
             let pays_back_seconds = pay_back_seconds(cost, saved_ns_per_second(&surely, &slower, &faster))?;
-            Some(Worth { target, has_room, pays_back_seconds })
+            let is_overdue = lost_ns(&surely, &slower, &faster) >= cost;
+            Some(Worth { target, has_room, pays_back_seconds, is_overdue })
         };
         table.offered()[..own].iter().filter(takes).filter_map(worth).collect()
     }
@@ -503,13 +511,13 @@ mod tests {
 
     #[test]
     fn what_is_read_half_as_much_as_what_comes_stays() {
-        let demand = |reads| Demand { random_reads_per_kilosecond: reads, stream_bytes_per_second: 0 };
+        let demand = |reads| Demand { random_reads_per_kilosecond: reads, ..Demand::default() };
         let mut wanted = RoomWanted::default();
         wanted.add(2 << 20, &demand(10_000));
         wanted.add(2 << 20, &demand(4_000));
         assert_eq!(wanted.bytes, 4 << 20);
         assert!(wanted.may_take(&demand(2_000)) && !wanted.may_take(&demand(2_001)));
-        let stream = Demand { random_reads_per_kilosecond: 0, stream_bytes_per_second: 1 << 20 };
+        let stream = Demand { stream_bytes_per_second: 1 << 20, ..Demand::default() };
         assert!(!wanted.may_take(&stream));
         (0..1000).for_each(|_| wanted.add(2 << 20, &demand(9_000)));
         assert_eq!(wanted.bytes, ROOM_MAX);

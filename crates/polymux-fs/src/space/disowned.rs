@@ -71,6 +71,16 @@ impl DisownedQueue {
         self.pending.lock().range((tier, ObjectId(0), 0)..).next().is_some_and(|((of, ..), _)| *of == tier)
     }
 
+    /// Whether anything on a tier is still to be freed, or is being freed.
+    fn is_freeing(&self, tier: TierId) -> bool {
+        self.names(tier) || self.is_carrying(tier)
+    }
+
+    /// Whether a round of a tier is under way.
+    fn is_carrying(&self, tier: TierId) -> bool {
+        self.carried.lock().range((tier, ObjectId(0))..).next().is_some_and(|(of, _)| *of == tier)
+    }
+
     /// Drops what is to be freed on a tier that left without it.
     pub(crate) fn forget_tier(&self, tier: TierId) {
         self.pending.lock().retain(|(of, ..), _| *of != tier);
@@ -147,6 +157,22 @@ impl Core {
             }
         }
         Ok(done)
+    }
+
+    /// For a writer that found no room: frees what is disowned on tiers that answer, and waits for what is being freed. Returns whether
+    /// that may have made room.
+    pub(crate) fn free_for_writer(&self) -> Result<bool> {
+        let mut has_freed = false;
+        for tier in self.tiers.all().iter() {
+            if tier.present().is_none() || tier.is_silent() || !self.disowned.is_freeing(tier.id) {
+                continue;
+            }
+            // Asked before the wait for the round.
+            has_freed |= self.disowned.is_carrying(tier.id);
+            has_freed |= self.free_disowned_on(tier.id)? > 0;
+            tier.space_now();
+        }
+        Ok(has_freed)
     }
 
     /// Carries out the disowned records of one tier; returns how many were done.

@@ -54,6 +54,9 @@ pub trait Hook: Send + Sync {
         Verdict::Pass
     }
 
+    /// Before an object is removed.
+    fn before_remove(&self, _object: ObjectRef) {}
+
     /// Before a sync of one object or of everything.
     fn before_sync(&self) -> Verdict {
         Verdict::Pass
@@ -101,6 +104,7 @@ impl Tier for HookedTier {
     }
 
     fn remove(&self, object: ObjectRef) -> Result<(), TierError> {
+        self.hook.before_remove(object);
         self.inner.remove(object)
     }
 

@@ -2,7 +2,8 @@
 //!
 //! What is true here:
 //! * Device time is the time in which any request was in flight, divided among the requests by their latencies. It is a constant of the
-//!   device, so it is averaged over thousands of reads; a window in which moves shared the device does not change it once it is known.
+//!   device, so it is averaged over thousands of reads. Where moves or streams shared the device, small reads waited for them: such a window
+//!   can only show that the device is faster than it was known for.
 //! * Latency includes queueing. It tells whether readers of one tier wait less than those of another, and follows the last windows.
 
 use crate::heat::follow;
@@ -55,11 +56,13 @@ impl SmallReads {
         self.windows_without = 0;
         let latency_ns = took_us.saturating_mul(1000) / reads;
         self.latency_ns = if self.latency_ns == 0 { latency_ns } else { follow(self.latency_ns, latency_ns) };
-        if window == Window::BesideMoves && self.device_ns().is_some() {
+        let service_us = since(|work| work.service_us).max(1);
+        let busy_us = u128::from(since(|work| work.busy_us)) * u128::from(took_us) / u128::from(service_us);
+        let is_shared = window == Window::BesideMoves || took_us.saturating_mul(2) < service_us;
+        let is_slower = |known_ns: u64| busy_us * 1000 > u128::from(known_ns) * u128::from(reads);
+        if is_shared && self.device_ns().is_some_and(is_slower) {
             return;
         }
-        let busy_us = u128::from(since(|work| work.busy_us)) * u128::from(took_us)
-            / u128::from(since(|work| work.service_us).max(1));
         // Weighted by reads and not by windows: a few slow ones say little beside thousands.
         let kept = |known: u64| known.saturating_mul(KEPT_READS_PERCENT) / 100;
         self.reads = kept(self.reads) + reads;
@@ -112,8 +115,10 @@ mod tests {
         assert!((2_600_000..2_700_000).contains(&lane.reads.latency_ns().unwrap()), "{:?}", lane.reads);
         lane.window(10, 0, 100_000, 100_000, Window::Undisturbed);
         assert!((330..342).contains(&lane.device_us()), "{:?}", lane.reads);
-        // A stream has the device for three quarters of the time.
+        // A stream has the device for three quarters of the time, and then for nearly all of it: reads wait for its requests.
         (0..200).for_each(|_| lane.window(750, 6_000_000, 1_000_000, 2_000_000, Window::Undisturbed));
+        assert!((330..336).contains(&lane.device_us()), "{:?}", lane.reads);
+        (0..200).for_each(|_| lane.window(200, 4_000_000, 1_000_000, 3_000_000, Window::Undisturbed));
         assert!((330..336).contains(&lane.device_us()), "{:?}", lane.reads);
         (0..u64::from(WINDOWS_ANSWERED)).for_each(|_| lane.window(0, 0, 0, 0, Window::Undisturbed));
         assert_eq!(lane.reads.latency_ns(), None, "it is unknown again");
