@@ -1,8 +1,8 @@
 //! Random reads of a set that is larger than the SSD: what a file system makes of it, against the best static choice.
 //!
 //! What is true here: every block of the set is read as often as any other, so the best choice has as much of it on the SSD as fits, and its
-//! rate is the one at which the first device is at its limit of requests. That assumes enough readers, and room for nothing else on the
-//! SSD, so it is more than what can be reached.
+//! rate is the one at which the first device is at its limit of requests. The SSD holds data up to the high mark, natively too: what is above
+//! it belongs to new data. That assumes enough readers, and no room for anything else.
 
 use anyhow::Result;
 
@@ -16,6 +16,8 @@ use crate::statistics::mean;
 const SET: std::ops::Range<usize> = 32..96;
 /// Share of the reads that go there beside those that its share of all files has: `hot_set::HOT_PERCENT`.
 const SET_SHARE: f64 = 0.95;
+/// Share of the SSD that holds data, as `polymux create` sets the mark.
+const HIGH_MARK: f64 = 0.9;
 /// Share of the best choice that is asked for.
 const SHARE_OF_BEST: f64 = 0.9;
 
@@ -71,6 +73,6 @@ fn best_static() -> f64 {
     let (set_bytes, all_bytes) = ((SET.len() * FILE_BYTES) as f64, (FILES * FILE_BYTES) as f64);
     // Reads of all files that are meant for none hit the set by its share.
     let of_set = SET_SHARE + (1.0 - SET_SHARE) * set_bytes / all_bytes;
-    let on_ssd = of_set * (SSD_BYTES as f64 / set_bytes).min(1.0);
+    let on_ssd = of_set * (SSD_BYTES as f64 * HIGH_MARK / set_bytes).min(1.0);
     (limit(SSD) / on_ssd).min(limit(DISK) / (1.0 - on_ssd))
 }

@@ -1,6 +1,6 @@
 //! Files whose writes programs wait for (M5): which they are, and what their syncs make a device do.
 //!
-//! What is true here, with `promotion = "prompt"`:
+//! What is true here, unless `promotion = "polite"`:
 //! * A *small sync* covers bytes of at most [`NODES_MAX`] range nodes. One that covers more ends a stream.
 //! * A file is waited for after a few small syncs in a row ([`FileState::is_waited_for`]). A sync at the end of a copy makes no file so, and
 //!   neither does a close that makes a file durable.
