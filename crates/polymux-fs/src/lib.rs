@@ -19,7 +19,8 @@
 //!         RangeNode::pending                  ascending nodes; waits only for holders of the same node, and outside of
 //!                                             all nodes for one that the mover closed
 //!           FileState::adding_object
-//!           DisownedQueue::round
+//!           a round of DisownedQueue
+//!             Core::raising                   beside the files; below `Core::tier_event`, which is below nothing of a file
 //!             Inode::record_lock              ascending inode numbers
 //!               Inode::lifecycle
 //!                 FileState::layout
@@ -90,12 +91,12 @@ pub use rebuild::{
     RebuildSource,
 };
 pub use report::{
-    DEFERRAL_WAIT_CLASSES, DamagedFiles, DeferralReport, Destination, DrainReport, Explanation, ExtentReport, FileIo,
-    FileLocation, ForgottenTier, GrowthExplanation, HeldBack, JobId, JobReport, JobState, LaneReport, LiveBandwidth,
-    LostFile, MeasuredProfile, MoveReason, MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness, MoversState,
-    MovesReport, PassthroughState, PinReport, PlanReport, PlannedFile, PlannedMoves, PolicyReport, RangeExplanation,
-    RuleCounts, SteeredBy, TierFile, TierFiles, TierLoadReport, TierProfile, TierShare, TierState, TierStatus,
-    VolumeStatus, WaitsFor, deferral_wait_ends_ms,
+    Benefit, DEFERRAL_WAIT_CLASSES, DamagedFiles, DeferralReport, Destination, DrainReport, Explanation, ExtentReport,
+    FileIo, FileLocation, ForgottenTier, GrowthExplanation, HeldBack, JobId, JobReport, JobState, LaneReport,
+    LiveBandwidth, LostFile, MeasuredProfile, MoveReason, MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness,
+    MoversState, MovesReport, PAYS_BACK_SOON_SECONDS, PassthroughState, PinReport, PlanReport, PlannedFile,
+    PlannedMoves, PolicyReport, RangeExplanation, RuleCounts, SteeredBy, TierFile, TierFiles, TierLoadReport,
+    TierProfile, TierShare, TierState, TierStatus, VolumeStatus, WaitsFor, deferral_wait_ends_ms,
 };
 pub use store::{
     CheckReport, Description, Field, FieldValue, INVARIANTS, RECORD_KINDS, Violation, check_records, describe_all_anew,

@@ -5,8 +5,8 @@ mod moves;
 mod profile;
 
 pub use explain::{
-    Explanation, GrowthExplanation, HeldBack, PinReport, PlanReport, PlannedFile, PlannedMoves, PolicyReport,
-    RangeExplanation, RuleCounts, SteeredBy,
+    Benefit, Explanation, GrowthExplanation, HeldBack, PAYS_BACK_SOON_SECONDS, PinReport, PlanReport, PlannedFile,
+    PlannedMoves, PolicyReport, RangeExplanation, RuleCounts, SteeredBy,
 };
 pub use profile::{LiveBandwidth, MeasuredProfile, TierProfile};
 

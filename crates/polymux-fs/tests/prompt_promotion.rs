@@ -15,7 +15,8 @@ use common::{
     write_all,
 };
 use polymux_fs::{
-    Caller, HandleId, JobState, MountOptions, MoversState, NamedRule, PolicyKind, Promotion, RuleMatch, SyncKind,
+    Benefit, Caller, HandleId, JobState, MountOptions, MoversState, NamedRule, PolicyKind, Promotion, RuleMatch,
+    SyncKind,
 };
 use polymux_tier::ObjectRef;
 use polymux_types::{Clock, Ino, ManualClock};
@@ -186,7 +187,7 @@ fn plan_names_what_pays_back_with_the_seconds_and_changes_nothing() {
         let plan = tested.volume.fs().plan(None).expect("planned");
         let up: Vec<_> = plan.moves.iter().map(|moves| (moves.from.as_str(), moves.to.as_str(), moves.bytes)).collect();
         assert_eq!(up, [("slow", "fast", 2 * NODE)], "{plan:?}");
-        assert!(plan.files[0].pays_back_seconds.is_some_and(|seconds| seconds <= 30), "{plan:?}");
+        assert!(plan.files[0].benefit.pays_back_seconds.is_some_and(|seconds| seconds <= 30), "{plan:?}");
     }
     let plan = tested.volume.fs().plan(Some(PolicyKind::Static)).expect("planned");
     assert!(plan.moves.is_empty(), "another policy would leave it: {plan:?}");
@@ -205,8 +206,9 @@ fn explain_says_when_a_move_would_pay_back_of_what_is_read_too_seldom() {
     }
     let explained = tested.volume.fs().explain(tested.ino).expect("explained");
     let read = explained.ranges.iter().filter(|range| range.device_reads_per_kilosecond > 0);
-    let after: Vec<_> = read.filter_map(|range| range.pays_back.clone()).collect();
-    assert!(!after.is_empty() && after.iter().all(|(tier, seconds)| tier == "fast" && *seconds > 0), "{explained:?}");
+    let after: Vec<_> = read.filter_map(|range| range.benefit.clone()).collect();
+    let is_later = |(tier, benefit): &(String, Benefit)| tier == "fast" && benefit.pays_back_seconds > Some(0);
+    assert!(!after.is_empty() && after.iter().all(is_later), "{explained:?}");
 }
 
 #[test]
@@ -250,6 +252,46 @@ fn nothing_moves_at_once_where_nobody_asked_for_it() {
     let tested = tested(Promotion::Polite);
     tested.read_for(Duration::from_secs(5), at_random);
     assert_eq!(tested.promoted_at_once(), 0);
+}
+
+/// A block of a node, in an order that no stream has.
+fn block_of_node(node: u64, number: u64) -> u64 {
+    node * NODE + (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % (NODE / 4096) * 4096
+}
+
+#[test]
+fn a_range_that_is_overdue_and_finds_no_room_does_not_keep_a_hot_one_off_the_faster_tier() {
+    const LUKEWARM: u64 = 0;
+    const HOT: Range<u64> = 3..5;
+    const TICKS_PER_SECOND: u64 = 100;
+    let tested = tested(Promotion::Prompt);
+    let fs = tested.volume.fs();
+    let (_, in_use) = create(fs, "in use");
+    write_all(fs, in_use, 0, &pattern(3, 56 << 20)).expect("written");
+    let second = |seconds: Range<u64>| seconds.start * TICKS_PER_SECOND..seconds.end * TICKS_PER_SECOND;
+    let read = |ticks: Range<u64>, is_hot: bool| {
+        for tick in ticks {
+            // Each of 28 nodes is read nearly twice a second, the lukewarm one four times in five seconds.
+            if tick % 2 == 0 {
+                read_at(fs, in_use, block_of_node(tick / 2 % 28, tick), 4096).expect("read");
+            }
+            if tick % 125 == 0 {
+                read_at(fs, tested.handle, block_of_node(LUKEWARM, tick), 4096).expect("read");
+            }
+            if is_hot {
+                read_at(fs, tested.handle, block_of_node(HOT.start + tick % 2, tick), 4096).expect("read");
+            }
+            tested.volume.clock.advance(Duration::from_secs(1) / u32::try_from(TICKS_PER_SECOND).expect("it fits"));
+            fs.step();
+            fs.move_step();
+        }
+    };
+    read(second(0..150), false);
+    let explained = fs.explain(tested.ino).expect("explained");
+    let (_, benefit) = explained.ranges[0].benefit.as_ref().expect("it would be worth something");
+    assert!(benefit.is_overdue && tested.bytes_on_fast() == 0, "{explained:?}");
+    read(second(150..180), true);
+    assert_eq!(tested.bytes_on_fast(), 2 * NODE);
 }
 
 /// Appends a block and waits for it, as a log does, `count` times.

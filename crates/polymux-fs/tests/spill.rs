@@ -195,8 +195,8 @@ fn a_file_takes_the_room_of_a_deleted_one_at_once_where_it_lies_already() {
     }
 }
 
-#[test]
-fn a_write_waits_for_the_room_of_a_deleted_file_that_is_just_being_freed() {
+/// Runs `action` on a new file, for which there is room as soon as a deleted one is freed, while that goes on.
+fn while_room_is_being_freed(action: impl Fn(&FileSystem, HandleId) -> polymux_fs::Result<()> + Sync) -> Volume {
     let removal = Arc::new(SlowRemoval::default());
     let hook = Arc::clone(&removal);
     let volume = Volume::wrapping(&[8 * MIB], move |_, tier| Arc::new(HookedTier::new(tier, Arc::clone(&hook) as _)));
@@ -204,7 +204,7 @@ fn a_write_waits_for_the_room_of_a_deleted_file_that_is_just_being_freed() {
     write_all(volume.fs(), handle, 0, &pattern(1, 6 << 20)).expect("written");
     close(volume.fs(), handle).expect("closed");
     unlink(volume.fs(), "old");
-    let (ino, handle) = create(volume.fs(), "new");
+    let (_, handle) = create(volume.fs(), "new");
     std::thread::scope(|scope| {
         let background = scope.spawn(|| {
             while !removal.may_end.load(Ordering::SeqCst) {
@@ -214,14 +214,27 @@ fn a_write_waits_for_the_room_of_a_deleted_file_that_is_just_being_freed() {
         while !removal.is_removing.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        let writer = scope.spawn(|| write_all(volume.fs(), handle, 0, &pattern(2, 6 << 20)));
+        let writer = scope.spawn(|| action(volume.fs(), handle));
         // Long enough for a writer that does not wait to be refused.
         std::thread::sleep(Duration::from_millis(100));
         removal.may_end.store(true, Ordering::SeqCst);
         writer.join().expect("no panic").expect("there is room");
         background.join().expect("no panic");
     });
-    assert_eq!(read_whole(volume.fs(), ino).expect("read"), pattern(2, 6 << 20));
+    volume
+}
+
+#[test]
+fn a_write_waits_for_the_room_of_a_deleted_file_that_is_just_being_freed() {
+    let volume = while_room_is_being_freed(|fs, handle| write_all(fs, handle, 0, &pattern(2, 6 << 20)));
+    assert_eq!(read_whole(volume.fs(), find(volume.fs(), "new").ino).expect("read"), pattern(2, 6 << 20));
+}
+
+#[test]
+fn reserving_waits_for_the_room_of_a_deleted_file_that_is_just_being_freed() {
+    for kind in [AllocateKind::Extend, AllocateKind::KeepSize] {
+        while_room_is_being_freed(|fs, handle| fs.allocate(&Caller::root(), handle, 0, 6 * MIB, kind));
+    }
 }
 
 #[test]

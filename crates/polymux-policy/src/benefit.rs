@@ -1,8 +1,8 @@
 //! What a move is worth: device time that it saves in each second, against the device time that it costs (PolyStore, BW_Move: P12, P15).
 //!
 //! Two reasons justify a move: it pays back soon, if the demand goes on; or the range has cost the slower device as much already as the move
-//! would. The second is the rule of renting until the rent paid equals the price (ski rental): whatever comes, no more than twice the device
-//! time of the best choice is spent, and no range moves again before it has paid for that.
+//! would. The second is the rule of renting until the rent paid equals the price (ski rental): as far as it remembers the rent, no more than
+//! twice the device time of the best choice is spent, whatever comes.
 //!
 //! What is true here: a random read costs its device the time of a request, bytes of a stream the time of their transfer. Rates are those
 //! of what a device really served: what memory serves is no demand. Saturating integers throughout, so that a policy from outside can

@@ -150,6 +150,13 @@ fn use_of(range: &ExplainedRange) -> String {
     facts.extend(range.pays_back_on.as_ref().zip(range.pays_back_seconds).map(|(tier, seconds)| {
         format!("moving it to `{tier}` pays back in {}", rate::duration(Duration::from_secs(seconds)))
     }));
+    facts.extend(
+        range
+            .pays_back_on
+            .as_ref()
+            .filter(|_| range.is_overdue)
+            .map(|tier| format!("its reads have cost the device as much already as moving it to `{tier}` would")),
+    );
     facts.extend(range.moved_seconds_ago.map(|seconds| format!("moved {} ago", ago(seconds))));
     facts.join(", ")
 }

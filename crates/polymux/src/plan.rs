@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use polymux_fs::PAYS_BACK_SOON_SECONDS;
 use polymux_types::ByteSize;
 
 use crate::cli::OutputFormat;
 use crate::client;
 use crate::output::{self, Table};
-use crate::protocol::{Answer, PlanReport, Request};
+use crate::protocol::{Answer, PlanReport, PlannedFile, Request};
 use crate::rate;
 use crate::registry::Registry;
 use crate::steering_view;
@@ -67,8 +68,12 @@ fn render(report: &PlanReport) -> String {
             ]);
         }
         lines.push(moves.render("  "));
-        // Those that pay back soonest come first, then the largest ones.
-        let pays_back = |seconds: Option<u64>| seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s"));
+        // What pays back soonest comes first, then what has cost as much already as moving it does, then the largest ones.
+        let pays_back = |file: &PlannedFile| match (file.pays_back_seconds, file.is_overdue) {
+            (seconds, true) if seconds.is_none_or(|seconds| seconds > PAYS_BACK_SOON_SECONDS) => "overdue".to_owned(),
+            (Some(seconds), _) => format!("{seconds} s"),
+            (None, _) => "-".to_owned(),
+        };
         let mut files = Table::new(&["bytes", "why", "pays back in", "to", "path"]);
         for file in report.files.iter().take(FILES_SHOWN_MAX) {
             let path = file
@@ -78,7 +83,7 @@ fn render(report: &PlanReport) -> String {
             files.row(vec![
                 output::size(Some(file.bytes)),
                 file.reason.clone(),
-                pays_back(file.pays_back_seconds),
+                pays_back(file),
                 file.to.clone(),
                 path,
             ]);

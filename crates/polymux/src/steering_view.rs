@@ -199,7 +199,8 @@ impl DaemonView {
             reason: file.reason.word().to_owned(),
             to: file.to,
             bytes: file.bytes,
-            pays_back_seconds: file.pays_back_seconds,
+            pays_back_seconds: file.benefit.pays_back_seconds,
+            is_overdue: file.benefit.is_overdue,
         });
         Ok(PlanReport {
             volume: self.config.read().name.clone(),
@@ -250,7 +251,8 @@ fn explained_growth(growth: polymux_fs::GrowthExplanation) -> ExplainedGrowth {
 
 fn explained_range(range: polymux_fs::RangeExplanation) -> ExplainedRange {
     let (would_leave_to, would_leave_why) = range.would_leave_to.unzip();
-    let (pays_back_on, pays_back_seconds) = range.pays_back.unzip();
+    let (better_on, benefit) = range.benefit.unzip();
+    let benefit = benefit.unwrap_or_default();
     // Rates are far below 2^52.
     let device_reads_per_second = (range.device_reads_per_kilosecond as f64 / 100.0).round() / 10.0;
     ExplainedRange {
@@ -264,8 +266,9 @@ fn explained_range(range: polymux_fs::RangeExplanation) -> ExplainedRange {
         sequential_percent: range.sequential_percent,
         sync_percent: range.sync_percent,
         device_reads_per_second,
-        pays_back_on,
-        pays_back_seconds,
+        pays_back_on: better_on,
+        pays_back_seconds: benefit.pays_back_seconds,
+        is_overdue: benefit.is_overdue,
         moved_seconds_ago: range.moved_seconds_ago,
         wanted_on: range.wanted_on,
         why: range.why,

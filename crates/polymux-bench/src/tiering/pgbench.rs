@@ -205,13 +205,18 @@ impl Server {
         let sockets = side.scratch().join("sockets");
         let identity = programs::run(side.devices(), Command::new("id").args(["--user", USER]))?;
         let user: u32 = identity.parse().with_context(|| format!("the user {USER}"))?;
-        for directory in [&data, &sockets] {
+        let log_directory = side.log_directory().map(Path::to_owned);
+        for directory in [&data, &sockets].into_iter().chain(&log_directory) {
             fs::create_dir(directory)?;
             fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
             chown(directory, Some(user), None)?;
         }
         let mut initdb = as_user(&programs.join("initdb"));
-        programs::run(side.devices(), initdb.arg("--pgdata").arg(&data).args(["--auth", "trust"]))?;
+        initdb.arg("--pgdata").arg(&data).args(["--auth", "trust"]);
+        if let Some(log_directory) = &log_directory {
+            initdb.arg("--waldir").arg(log_directory);
+        }
+        programs::run(side.devices(), &mut initdb)?;
         let log = fs::File::create(side.scratch().join("postgres.log"))?;
         let mut postgres = as_user(&programs.join("postgres"));
         postgres.arg("-D").arg(&data).arg("-k").arg(&sockets).args(["-c", "listen_addresses="]);

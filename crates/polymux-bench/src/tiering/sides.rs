@@ -52,6 +52,8 @@ pub enum SideKind {
     Disk,
     /// Natively on an SSD that is large enough.
     Ssd,
+    /// Natively on the disk, with logs of databases on an SSD of twice the size, as an administrator who knows the program sets it up.
+    LogOnSsd,
     /// mergerfs over the SSD and the disk, each file on the first of them with room.
     Mergerfs,
     /// Polymux over both, as `polymux create` makes it, with the options of the command line.
@@ -66,6 +68,7 @@ impl SideKind {
         match self {
             Self::Disk => "all on the disk",
             Self::Ssd => "all on an SSD",
+            Self::LogOnSsd => "log on an SSD, rest on the disk",
             Self::Mergerfs => "mergerfs",
             Self::Polymux => "polymux",
             Self::PolymuxHeard => "polymux, passthrough off",
@@ -93,6 +96,7 @@ pub struct Side {
     top: Top,
     devices: Devices,
     mount_point: PathBuf,
+    log_directory: Option<PathBuf>,
 }
 
 impl Side {
@@ -104,10 +108,12 @@ impl Side {
         let devices = Devices::make_sized(match kind {
             SideKind::Disk => &[(DISK, DISK_BYTES)],
             SideKind::Ssd => &[(SSD, DISK_BYTES)],
+            // PostgreSQL ends where a file system that has its log alone is full, and the log outgrows the SSD of the others for a moment.
+            SideKind::LogOnSsd => &[(SSD, 2 * SSD_BYTES), (DISK, DISK_BYTES)],
             SideKind::Mergerfs | SideKind::Polymux | SideKind::PolymuxHeard => &[(SSD, SSD_BYTES), (DISK, DISK_BYTES)],
         })?;
         let (top, mount_point) = match kind {
-            SideKind::Disk => (Top::Native, devices.mount_point(DISK.name)?),
+            SideKind::Disk | SideKind::LogOnSsd => (Top::Native, devices.mount_point(DISK.name)?),
             SideKind::Ssd => (Top::Native, devices.mount_point(SSD.name)?),
             SideKind::Mergerfs => {
                 let mount_point = devices.directory().join("union");
@@ -127,12 +133,19 @@ impl Side {
                 (Top::Polymux(volume), mount_point)
             }
         };
-        Ok(Self { top, devices, mount_point })
+        let log_directory =
+            if kind == SideKind::LogOnSsd { Some(devices.mount_point(SSD.name)?.join("log")) } else { None };
+        Ok(Self { top, devices, mount_point, log_directory })
     }
 
     /// Where its files are.
     pub fn path(&self) -> &Path {
         &self.mount_point
+    }
+
+    /// Where logs of databases go, where that is not beside their tables. It does not exist yet.
+    pub fn log_directory(&self) -> Option<&Path> {
+        self.log_directory.as_deref()
     }
 
     /// Its devices.

@@ -5,6 +5,7 @@
 //!   (docs/design/0034). A node is told of when it was read in three windows: a burst is no habit. Of streams the bytes that programs
 //!   took are noted; they keep a range where it is, and move none.
 //! * Beside its rate a node has the number of reads that were served since it moved, which halves in seven minutes: what it cost so far.
+//!   It outlives the rate, so that reads with long pauses add up, too, as long as there is room for other nodes.
 //! * A note costs the lock of a shard. Rates have a lock of their own, taken once in a window, by descriptions that begin or end to be
 //!   passed through, and by reports. No lock is held while another one is taken.
 //! * Bounded: of more nodes than fit those that came later are not seen.
@@ -36,8 +37,14 @@ const WINDOWS_SURE: u8 = 3;
 /// Share in percent of a rate that stands for the windows before the present one.
 const KEPT_PERCENT: u64 = 70;
 
-/// Rates below which a node is forgotten.
-const FORGOTTEN: Demand = Demand { random_reads_per_kilosecond: 50, stream_bytes_per_second: 4096, served_reads: 0 };
+/// Random reads in a thousand seconds, and bytes per second of streams, below which there is no rate any more.
+const READS_COUNTED_MIN: u64 = 50;
+const STREAM_COUNTED_MIN: u64 = 4096;
+
+/// Thousandths of served reads from which on a node without a rate is remembered,
+const SERVED_COUNTED_MIN: u64 = 4000;
+/// while there are fewer nodes than this.
+const NODES_WITHOUT_RATE_MAX: usize = RATES_MAX / 4 * 3;
 
 /// Time in which of the reads that were served so far all but a share of 1/e are forgotten.
 const SERVED_KEPT: Duration = Duration::from_secs(600);
@@ -62,33 +69,82 @@ impl DeviceReads {
         }
     }
 
-    fn per_second(self, length: Duration) -> Demand {
-        let milliseconds = u64::try_from(length.as_millis()).unwrap_or(u64::MAX).max(1);
-        Demand {
-            random_reads_per_kilosecond: self.random.saturating_mul(1_000_000) / milliseconds,
-            stream_bytes_per_second: self.stream_bytes.saturating_mul(1000) / milliseconds,
-            served_reads: self.random,
-        }
+    /// Random reads in a thousand seconds.
+    fn random_per_kilosecond(self, length: Duration) -> u64 {
+        self.random.saturating_mul(1_000_000) / milliseconds(length).max(1)
+    }
+
+    fn stream_bytes_per_second(self, length: Duration) -> u64 {
+        self.stream_bytes.saturating_mul(1000) / milliseconds(length).max(1)
     }
 }
 
 /// What is known of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Rate {
-    /// With [`Demand::served_reads`] in thousandths.
-    demand: Demand,
+    random_reads_per_kilosecond: u64,
+    stream_bytes_per_second: u64,
+    /// Small reads that were served since the node moved, in thousandths, because they fade.
+    served_thousandths: u64,
     /// The kernel reads the file itself now.
     is_held: bool,
     /// Windows for which it is not among the busiest.
     passed_over: u8,
-    /// Windows with random reads since it was last forgotten, up to [`WINDOWS_SURE`].
+    /// Windows with random reads since it was last without a rate, up to [`WINDOWS_SURE`].
     windows: u8,
+    /// The same, since it was forgotten or never known.
+    windows_served: u8,
 }
 
 impl Rate {
     fn demand(&self) -> Demand {
-        Demand { served_reads: self.demand.served_reads / 1000, ..self.demand }
+        Demand {
+            random_reads_per_kilosecond: self.random_reads_per_kilosecond,
+            stream_bytes_per_second: self.stream_bytes_per_second,
+            served_reads: self.served_thousandths / 1000,
+        }
     }
+
+    /// As [`Self::demand`], without a rate that may be one of a burst.
+    fn lasting_demand(&self) -> Demand {
+        let random_reads_per_kilosecond =
+            if self.windows >= WINDOWS_SURE { self.random_reads_per_kilosecond } else { 0 };
+        Demand { random_reads_per_kilosecond, ..self.demand() }
+    }
+
+    fn has_rate(&self) -> bool {
+        self.random_reads_per_kilosecond >= READS_COUNTED_MIN || self.stream_bytes_per_second >= STREAM_COUNTED_MIN
+    }
+
+    /// Ends a window of this length with these reads.
+    fn follow(&mut self, reads: DeviceReads, length: Duration) {
+        self.random_reads_per_kilosecond =
+            follow(self.random_reads_per_kilosecond, reads.random_per_kilosecond(length));
+        self.stream_bytes_per_second = follow(self.stream_bytes_per_second, reads.stream_bytes_per_second(length));
+        self.serve(reads.random.saturating_mul(1000), length);
+        self.passed_over = self.passed_over.saturating_sub(1);
+        self.count_windows(reads.windows());
+    }
+
+    fn count_windows(&mut self, windows: u8) {
+        if !self.has_rate() {
+            (self.random_reads_per_kilosecond, self.stream_bytes_per_second, self.windows) = (0, 0, 0);
+        }
+        self.windows = self.windows.saturating_add(windows).min(WINDOWS_SURE);
+        self.windows_served = self.windows_served.saturating_add(windows).min(WINDOWS_SURE);
+    }
+
+    /// So many thousandths of reads were served within `length`, in which earlier ones fade.
+    fn serve(&mut self, thousandths: u64, length: Duration) {
+        let faded = u128::from(self.served_thousandths) * u128::from(milliseconds(length.min(SERVED_KEPT)))
+            / u128::from(milliseconds(SERVED_KEPT));
+        let kept = self.served_thousandths - u64::try_from(faded).expect("a part of it");
+        self.served_thousandths = kept.saturating_add(thousandths);
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The demand of all files of a volume.
@@ -101,19 +157,6 @@ pub(crate) struct DeviceDemand {
 /// A new rate from the one before and what was seen in a window.
 pub(crate) fn follow(before: u64, seen: u64) -> u64 {
     (before.saturating_mul(KEPT_PERCENT).saturating_add(seen.saturating_mul(100 - KEPT_PERCENT))) / 100
-}
-
-/// The demand after a window of this length in which `seen` was seen.
-fn follow_demand(before: &Demand, seen: &Demand, length: Duration) -> Demand {
-    let thousandths = |part: Duration| u64::try_from(part.as_millis()).unwrap_or(u64::MAX);
-    let forgotten = u128::from(before.served_reads) * u128::from(thousandths(length.min(SERVED_KEPT)))
-        / u128::from(thousandths(SERVED_KEPT));
-    let kept = before.served_reads - u64::try_from(forgotten).expect("a part of it");
-    Demand {
-        random_reads_per_kilosecond: follow(before.random_reads_per_kilosecond, seen.random_reads_per_kilosecond),
-        stream_bytes_per_second: follow(before.stream_bytes_per_second, seen.stream_bytes_per_second),
-        served_reads: kept.saturating_add(seen.served_reads.saturating_mul(1000)),
-    }
 }
 
 /// What a demand is at least, as far as chance lets say: two standard deviations below what was seen. Of `n` reads in each second the
@@ -152,22 +195,25 @@ impl DeviceDemand {
     pub(crate) fn end_window(&self, length: Duration) -> bool {
         let mut window = self.window.take();
         let mut rates = self.rates.lock();
+        let is_roomy = rates.len() < NODES_WITHOUT_RATE_MAX;
+        let mut is_any_read = false;
         rates.retain(|key, rate| {
             let reads = window.remove(key);
             if rate.is_held && reads.is_none() {
+                is_any_read = true;
                 return true;
             }
-            rate.passed_over = rate.passed_over.saturating_sub(1);
-            rate.windows = (rate.windows + reads.map_or(0, DeviceReads::windows)).min(WINDOWS_SURE);
-            rate.demand = follow_demand(&rate.demand, &reads.unwrap_or_default().per_second(length), length);
-            rate.demand.random_reads_per_kilosecond >= FORGOTTEN.random_reads_per_kilosecond
-                || rate.demand.stream_bytes_per_second >= FORGOTTEN.stream_bytes_per_second
+            rate.follow(reads.unwrap_or_default(), length);
+            is_any_read |= rate.has_rate();
+            rate.has_rate() || is_roomy && rate.served_thousandths >= SERVED_COUNTED_MIN
         });
         for (key, reads) in window.into_iter().take(RATES_MAX.saturating_sub(rates.len())) {
-            let demand = follow_demand(&Demand::default(), &reads.per_second(length), length);
-            rates.insert(key, Rate { demand, windows: reads.windows(), ..Rate::default() });
+            let mut rate = Rate::default();
+            rate.follow(reads, length);
+            is_any_read |= rate.has_rate();
+            rates.insert(key, rate);
         }
-        !rates.is_empty()
+        is_any_read
     }
 
     /// The kernel reads a file itself from now on.
@@ -181,13 +227,15 @@ impl DeviceDemand {
         let mut rates = self.rates.lock();
         rates.range_mut((ino, 0)..=(ino, u64::MAX)).for_each(|(_, rate)| rate.is_held = false);
         for (node, reads) in (0..).zip(reads_per_kilosecond.unwrap_or_default()) {
-            let demand = Demand { random_reads_per_kilosecond: *reads, ..Demand::default() };
-            if *reads >= FORGOTTEN.random_reads_per_kilosecond {
-                let windows = u8::try_from(lasted.as_secs()).unwrap_or(u8::MAX).clamp(1, WINDOWS_SURE);
-                rates.insert((ino, node), Rate { demand, windows, ..Rate::default() });
-            } else {
-                rates.remove(&(ino, node));
+            let has_rate = *reads >= READS_COUNTED_MIN;
+            if !has_rate && !rates.contains_key(&(ino, node)) {
+                continue;
             }
+            let rate = rates.entry((ino, node)).or_default();
+            (rate.random_reads_per_kilosecond, rate.stream_bytes_per_second) = (*reads, 0);
+            rate.serve(reads.saturating_mul(milliseconds(lasted)) / 1000, lasted);
+            let windows = u8::try_from(lasted.as_secs()).unwrap_or(u8::MAX).clamp(1, WINDOWS_SURE);
+            rate.count_windows(if has_rate { windows } else { 0 });
         }
     }
 
@@ -202,7 +250,7 @@ impl DeviceDemand {
     pub(crate) fn note_moved(&self, ino: Ino, nodes: Range<u64>) {
         let mut rates = self.rates.lock();
         let moved = rates.range_mut((ino, nodes.start)..(ino, nodes.end.max(nodes.start)));
-        moved.for_each(|(_, rate)| rate.demand.served_reads = 0);
+        moved.for_each(|(_, rate)| rate.served_thousandths = 0);
     }
 
     /// The demand of a node.
@@ -214,16 +262,18 @@ impl DeviceDemand {
     pub(crate) fn reads_of_file(&self, ino: Ino) -> u64 {
         let rates = self.rates.lock();
         let of_file = rates.range((ino, 0)..=(ino, u64::MAX));
-        of_file.map(|(_, rate)| rate.demand.random_reads_per_kilosecond).fold(0, u64::saturating_add)
+        of_file.map(|(_, rate)| rate.random_reads_per_kilosecond).fold(0, u64::saturating_add)
     }
 
-    /// The nodes that are read most and may move up, the first ones first, `limit` at the most.
+    /// The nodes that are read most at present and may move up, the first ones first, `limit` at the most. A rate that may be one of a burst
+    /// is left out of their demand.
     pub(crate) fn busiest(&self, limit: usize) -> Vec<((Ino, u64), Demand)> {
         let mut nodes: Vec<_> = {
             let rates = self.rates.lock();
-            let is_sure = |rate: &Rate| !rate.is_held && rate.passed_over == 0 && rate.windows >= WINDOWS_SURE;
-            let may_move = rates.iter().filter(|(_, rate)| is_sure(rate));
-            may_move.map(|(key, rate)| (*key, rate.demand())).collect()
+            let is_read = |rate: &Rate| rate.random_reads_per_kilosecond >= READS_COUNTED_MIN;
+            let is_sure = |rate: &Rate| !rate.is_held && rate.passed_over == 0 && rate.windows_served >= WINDOWS_SURE;
+            let may_move = rates.iter().filter(|(_, rate)| is_read(rate) && is_sure(rate));
+            may_move.map(|(key, rate)| (*key, rate.lasting_demand())).collect()
         };
         nodes.sort_unstable_by_key(|(key, demand)| {
             (std::cmp::Reverse((demand.random_reads_per_kilosecond, demand.stream_bytes_per_second)), *key)
@@ -331,7 +381,8 @@ mod tests {
         rest(&demand, 60);
         read(&demand, 0, 1000);
         demand.end_window(SECOND);
-        assert_eq!(demand.busiest(9), [], "what was forgotten begins anew");
+        let lasting = |(_, demand): &((Ino, u64), Demand)| demand.random_reads_per_kilosecond;
+        assert_eq!(demand.busiest(9).iter().map(lasting).collect::<Vec<_>>(), [0], "a rate that ended begins anew");
     }
 
     #[test]
@@ -361,6 +412,39 @@ mod tests {
             demand.end_window(SECOND);
         }
         assert!((590..=600).contains(&served(&demand)), "a read a second never comes to more: {}", served(&demand));
+    }
+
+    #[test]
+    fn reads_with_pauses_between_them_add_up_and_are_no_rate() {
+        let demand = DeviceDemand::default();
+        for _ in 0..60 {
+            read(&demand, 3, 6);
+            rest(&demand, 20);
+        }
+        let served = demand.of_node(INO, 3).served_reads;
+        assert!((145..165).contains(&served), "0.3 a second, remembered for 600 seconds, for 1,200: {served}");
+        assert_eq!(demand.busiest(9), [], "it is not read at present");
+        read(&demand, 3, 6);
+        demand.end_window(SECOND);
+        let [(_, lasting)] = demand.busiest(9)[..] else { panic!("it is read now") };
+        assert_eq!(lasting.random_reads_per_kilosecond, 0, "the rate is one of a burst");
+        assert!(lasting.served_reads >= served);
+    }
+
+    #[test]
+    fn what_was_served_outlasts_being_read_by_the_kernel() {
+        let demand = DeviceDemand::default();
+        for _ in 0..10 {
+            read(&demand, 3, 10);
+            demand.end_window(SECOND);
+        }
+        demand.hold(INO);
+        demand.end_hold(INO, Some(&[0, 0, 0, 500]), 60 * SECOND);
+        let served = demand.of_node(INO, 3).served_reads;
+        assert!((115..=120).contains(&served), "ninety of before and thirty of then: {served}");
+        demand.hold(INO);
+        demand.end_hold(INO, Some(&[0, 0, 0, 0]), SECOND);
+        assert!(demand.of_node(INO, 3).served_reads >= served - 1, "a change in between takes nothing away");
     }
 
     #[test]

@@ -150,12 +150,15 @@ impl Core {
         if start >= end {
             return Ok(());
         }
-        if self.tail_headroom(file)? < end - start {
-            let mut candidates =
-                self.place_or_reclaim(inode, &Request { length: end - start, partial: true, ..request })?;
-            candidates.retain(|tier| self.has_headroom(*tier, end - start));
+        let bytes = end - start;
+        if self.tail_headroom(file)? < bytes {
+            let candidates =
+                self.place_with_room(inode, &Request { length: bytes, partial: true, ..request }, bytes)?;
             let tier = *candidates.first().ok_or(ErrorKind::NoSpace)?;
-            self.give_tail_to(inode, file, tier, block_after(file.size()))?;
+            // What was freed meanwhile may be where the end is.
+            if self.tail_headroom(file)? < bytes {
+                self.give_tail_to(inode, file, tier, block_after(file.size()))?;
+            }
         }
         for part in self.parts(file, start, end) {
             self.reserve_part(inode, file, &part)?;
@@ -211,7 +214,7 @@ impl Core {
     /// Refuses before anything is reserved where all tiers together have too little room.
     fn check_room_for_all(&self, file: &FileState, start: u64, end: u64) -> Result<()> {
         let room = self.tiers.all().iter().map(|tier| tier.headroom()).fold(0_u64, u64::saturating_add);
-        if end - start <= room || !self.disowned.is_empty() {
+        if end - start <= room || self.disowned.is_freeing_anything() {
             return Ok(());
         }
         let mut new = end.saturating_sub(start.max(file.size()));
@@ -313,16 +316,20 @@ impl Core {
 
     /// Gives a hole of a file to tiers that have room for it, and reserves it there. It begins at a block.
     fn move_hole(&self, inode: &Inode, file: &FileState, owner: &ObjectEntry, start: u64, end: u64) -> Result<()> {
-        if file.is_passed_through() {
-            return Err(ErrorKind::NoSpace.into());
-        }
+        let on_owner = |position| {
+            let slot = file.layout.read().slot_on(owner.tier)?;
+            self.reserve_on(file, slot, owner, position, end)
+        };
         let mut position = start_of(block_of(start));
+        if file.is_passed_through() {
+            self.free_for_writer(self.tiers.room_generation())?;
+            return on_owner(position);
+        }
         while position < end {
             let request = Request { length: end - position, file_end: end, partial: true, except: Some(owner.tier) };
             let Some(tier) = self.place_or_reclaim(inode, &request)?.first().copied() else {
                 // What was disowned is free by now, on the owner too.
-                let slot = file.layout.read().slot_on(owner.tier)?;
-                return self.reserve_on(file, slot, owner, position, end);
+                return on_owner(position);
             };
             let room = start_of(block_of(self.tiers.by_id(tier)?.headroom()));
             if room == 0 {
@@ -354,9 +361,5 @@ impl Core {
         let layout = file.layout.read();
         let Some(slot) = layout.tail_slot() else { return Ok(0) };
         Ok(self.tiers.by_id(layout.object(slot).tier)?.headroom())
-    }
-
-    fn has_headroom(&self, tier: polymux_types::TierId, bytes: u64) -> bool {
-        self.tiers.by_id(tier).is_ok_and(|tier| tier.headroom() >= bytes)
     }
 }

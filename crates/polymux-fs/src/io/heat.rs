@@ -18,7 +18,7 @@ impl Core {
         if ahead == Ahead::File {
             self.read_uses.note(inode.ino, pattern, length as u64);
         }
-        if self.options.promotion != Promotion::Prompt || self.is_read_only() {
+        if self.options.promotion != Promotion::Prompt || self.is_read_only() || self.planner.relief.is_pointless() {
             return;
         }
         // What a stream finds in memory the device brought there ahead of it.

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use polymux_tier::TierError;
+use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::{Errno, Ino, TierId};
 
 use crate::core::{Core, Transaction};
@@ -39,19 +40,33 @@ impl Core {
         Err(refusal)
     }
 
-    /// Candidates for new blocks; where none has room, what is disowned is freed first, and what is being freed is waited for.
+    /// Candidates for new blocks; where none has room, what is disowned is freed first, and what is being freed is waited for. None also
+    /// where that gave the tier that is to be left out of the request room.
     pub(crate) fn place_or_reclaim(&self, inode: &Inode, request: &Request) -> Result<Vec<TierId>> {
-        let mut candidates = self.place(inode, request);
-        let mut rounds = 0;
-        // More than one: a round frees a bounded number of ranges, and others may take what it freed.
-        while candidates.is_empty() && rounds < ROUNDS_OF_FREEING_MAX && self.free_for_writer()? {
-            candidates = self.place(inode, request);
-            rounds += 1;
+        self.place_with_room(inode, request, BLOCK_SIZE)
+    }
+
+    /// As [`Core::place_or_reclaim`]; candidates are tiers with room for so many bytes.
+    pub(crate) fn place_with_room(&self, inode: &Inode, request: &Request, bytes: u64) -> Result<Vec<TierId>> {
+        let has_room = |tier: &TierId| self.tiers.by_id(*tier).is_ok_and(|tier| tier.headroom() >= bytes);
+        // More than one round: each frees a bounded number of ranges, and others may take what it freed.
+        for round in 0..=ROUNDS_OF_FREEING_MAX {
+            // Asked first: what is freed while the tiers are looked at is worth another look.
+            let before = self.tiers.room_generation();
+            let mut candidates = self.place(inode, request);
+            candidates.retain(has_room);
+            let left_out_has_room = || round > 0 && request.except.as_ref().is_some_and(has_room);
+            if !candidates.is_empty() || left_out_has_room() {
+                return Ok(candidates);
+            }
+            if !self.free_for_writer(before)? {
+                break;
+            }
         }
-        if candidates.is_empty() && self.every_tier_is_too_small_for(request.file_end) {
+        if self.every_tier_is_too_small_for(request.file_end) {
             return Err(Errno::EFBIG.into());
         }
-        Ok(candidates)
+        Ok(Vec::new())
     }
 
     fn every_tier_is_too_small_for(&self, file_end: u64) -> bool {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use polymux_policy::{PassthroughUse, WAITED_FOR_FILE_MAX};
 use polymux_tier::measure::Direction;
-use polymux_tier::{Guarantee, LoanPurpose, ObjectStat, OverwriteStyle, TierError};
+use polymux_tier::{Guarantee, LoanPurpose, ObjectStat, OverwriteStyle, Rotation, TierError};
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::sync::MutexGuard;
 use polymux_types::{Errno, Ino, TierId, Timestamp};
@@ -407,18 +407,25 @@ impl Core {
         self.heat.demand.reads_of_file(ino) / nodes < READS_THAT_STAY
     }
 
-    /// Whether the faster of two tiers is known to be read less than half as fast again as the other: by their measured bandwidth, else by
-    /// the device time of the small reads that were seen.
+    /// Whether the faster of two tiers is known to be read less than half as fast again as the other: by the device time of the small reads
+    /// that were seen, else by their measured bandwidth, which says nothing of small reads where one of them seeks.
     pub(crate) fn reads_alike(&self, faster: TierId, other: TierId) -> bool {
         let rate = |tier| {
             let handle = self.tiers.by_id(tier).ok()?;
             handle.look_at_profile(|profile| profile.bytes_per_second(Direction::Read))
         };
         let small_read_ns = |tier| self.planner.relief.small_read_ns(tier);
-        match (rate(faster).zip(rate(other)), small_read_ns(faster).zip(small_read_ns(other))) {
-            (Some((faster, other)), _) => faster.saturating_mul(2) < other.saturating_mul(3),
-            (None, Some((faster_ns, other_ns))) => other_ns.saturating_mul(2) < faster_ns.saturating_mul(3),
-            (None, None) => false,
+        let rotates = |tier| {
+            let handle = self.tiers.by_id(tier).ok();
+            let rotation = handle.and_then(|handle| Some(handle.present()?.capabilities().rotation));
+            rotation == Some(Rotation::Rotational)
+        };
+        match (small_read_ns(faster).zip(small_read_ns(other)), rate(faster).zip(rate(other))) {
+            (Some((faster_ns, other_ns)), _) => other_ns.saturating_mul(2) < faster_ns.saturating_mul(3),
+            (None, Some((faster_rate, other_rate))) if rotates(faster) == rotates(other) => {
+                faster_rate.saturating_mul(2) < other_rate.saturating_mul(3)
+            }
+            (None, _) => false,
         }
     }
 

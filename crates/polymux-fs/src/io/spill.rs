@@ -41,6 +41,8 @@ impl Core {
         has_append_lock: bool,
     ) -> Result<Step> {
         if file.is_passed_through() {
+            // It stays where it is, and `write_run` tries there again where that made room.
+            self.free_for_writer(self.tiers.room_generation())?;
             return Err(ErrorKind::NoSpace.into());
         }
         let end_block = block_after(file.size());

@@ -47,6 +47,9 @@ impl Core {
         if !written.is_empty() || file.is_changed_directly() {
             file.small_syncs.note_small(self.clock.elapsed());
         }
+        if self.planner.relief.is_pointless() {
+            return;
+        }
         for node in written.into_iter().flatten() {
             self.heat.demand.note_small_sync(inode.ino, node);
         }

@@ -176,11 +176,14 @@ impl Core {
         let mut attempts = 0;
         loop {
             attempts += 1;
+            let before = self.tiers.room_generation();
             match self.try_run(held, position, data, wait) {
-                // The search for another tier frees what is disowned, on the owner of these blocks too.
+                // The search for another tier freed what is disowned, on the owner of these blocks too.
                 Err(error)
                     if error.is_out_of_room()
+                        && !matches!(error.kind(), ErrorKind::Store(_))
                         && attempts < ATTEMPTS_MAX
+                        && self.tiers.room_generation() != before
                         && self.owner_has_room(held.file, position) => {}
                 outcome => return outcome,
             }
@@ -194,10 +197,7 @@ impl Core {
             layout.owner_of(&layout.map.run_at(block_of(position)))
         };
         let handle = owner.and_then(|(_, entry)| self.tiers.by_id(entry.tier).ok());
-        handle.is_some_and(|handle| {
-            handle.space_now();
-            handle.headroom() >= BLOCK_SIZE
-        })
+        handle.is_some_and(|handle| handle.headroom() >= BLOCK_SIZE)
     }
 
     fn try_run(&self, held: &Held<'_>, position: u64, data: &[u8], wait: Wait) -> Result<Step> {

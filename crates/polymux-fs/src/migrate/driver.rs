@@ -108,7 +108,7 @@ impl Core {
     fn event_count(&self, waits_for: &WaitsFor) -> u64 {
         match waits_for {
             WaitsFor::Room(Some(tier)) => self.tiers.by_id(*tier).map_or(0, |tier| tier.room_generation()),
-            WaitsFor::Room(None) => self.tiers.all().iter().map(|tier| 1 + tier.room_generation()).sum(),
+            WaitsFor::Room(None) => self.tiers.room_generation(),
             WaitsFor::Close(ino) => u64::from(!self.is_passed_through(*ino)),
             WaitsFor::Tier(tier) => u64::from(self.is_usable(*tier)),
             WaitsFor::Repair(tier, _) => u64::from(self.is_working(*tier)),

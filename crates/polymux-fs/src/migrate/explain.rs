@@ -168,7 +168,7 @@ impl Core {
             true => self.worth_of_moving(file, piece, &demand, context, table),
             false => Vec::new(),
         };
-        let worth = worth.into_iter().min_by_key(|worth| worth.pays_back_seconds);
+        let worth = worth.into_iter().min_by_key(|worth| worth.benefit.rank());
         let may_leave = eviction.score > 0 && drained.is_none();
         RangeExplanation {
             offset: start_of(node * BLOCKS_PER_NODE),
@@ -181,7 +181,7 @@ impl Core {
             sequential_percent: facts.sequential,
             sync_percent: facts.synchronous,
             device_reads_per_kilosecond: demand.random_reads_per_kilosecond,
-            pays_back: worth.map(|worth| (self.name_of_tier(worth.target), worth.pays_back_seconds)),
+            benefit: worth.map(|worth| (self.name_of_tier(worth.target), worth.benefit)),
             moved_seconds_ago: (facts.moved_seconds_ago != polymux_policy::NEVER).then_some(facts.moved_seconds_ago),
             wanted_on: wanted_on.map(|tier| self.name_of_tier(tier)),
             why: why.to_owned(),

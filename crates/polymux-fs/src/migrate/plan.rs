@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::heat::HeatCursor;
 use crate::inode::Inode;
 use crate::placement::{Context, ContextSource, Request};
-use crate::report::{HeldBack, MoveReason, PlanReport, PlannedFile, PlannedMoves};
+use crate::report::{Benefit, HeldBack, MoveReason, PlanReport, PlannedFile, PlannedMoves};
 use crate::store::InodeBody;
 
 /// Hot nodes looked at in one piece.
@@ -31,8 +31,8 @@ const FILES_MAX: usize = 50;
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     bytes: u64,
-    /// Seconds after which the part that pays back first has saved what it costs; `None` where that is not the reason.
-    pays_back_seconds: Option<u64>,
+    /// Of the part that is worth most; nothing where that is not the reason.
+    benefit: Benefit,
 }
 
 /// By reason, tiers and file.
@@ -47,17 +47,16 @@ fn note_relief(relief: &Planned, sums: &mut Sums) {
     for piece in &relief.pieces {
         let sum = sums.entry((MoveReason::Promote, piece.from, piece.to, piece.ino)).or_default();
         sum.bytes += piece.bytes;
-        let soonest = sum.pays_back_seconds.map_or(piece.pays_back_seconds, |known| known.min(piece.pays_back_seconds));
-        sum.pays_back_seconds = Some(soonest);
+        sum.benefit = sum.benefit.or_better(piece.benefit);
     }
 }
 
 /// What is on its way already, and would pay back at once.
 fn note_hurried(relief: &Planned, sums: &mut Sums) {
     for ((reason, _, to, ino), sum) in sums {
-        let seconds = relief.hurried.get(to).and_then(|files| files.get(ino));
-        if *reason == MoveReason::Promote && sum.pays_back_seconds.is_none() {
-            sum.pays_back_seconds = seconds.copied();
+        let benefit = relief.hurried.get(to).and_then(|files| files.get(ino));
+        if *reason == MoveReason::Promote && sum.benefit == Benefit::default() {
+            sum.benefit = benefit.copied().unwrap_or_default();
         }
     }
 }
@@ -78,7 +77,7 @@ impl Core {
         let (open, ..) = self.moves.open_jobs(|_| true);
         let moves = self.sum_up(&sums);
         let mut by_benefit: Vec<_> = sums.iter().collect();
-        by_benefit.sort_unstable_by_key(|(_, sum)| (sum.pays_back_seconds.unwrap_or(u64::MAX), Reverse(sum.bytes)));
+        by_benefit.sort_unstable_by_key(|(_, sum)| (sum.benefit.rank(), Reverse(sum.bytes)));
         let mut files = Vec::new();
         for ((reason, _, to, ino), sum) in by_benefit.into_iter().take(FILES_MAX) {
             files.push(PlannedFile {
@@ -87,7 +86,7 @@ impl Core {
                 reason: *reason,
                 to: self.name_of_tier(*to),
                 bytes: sum.bytes,
-                pays_back_seconds: sum.pays_back_seconds,
+                benefit: sum.benefit,
             });
         }
         Ok(PlanReport { policy: policy.name().to_owned(), moves, files, held_back, jobs_open: open as u64 })
@@ -237,10 +236,11 @@ impl Core {
             let for_others =
                 room_wanted.map_or(0, |wanted| fill.used.saturating_add(wanted.bytes).saturating_sub(fill.high_mark));
             let needed = above_mark.max(for_others);
-            if needed == 0 {
+            let now = self.clock.elapsed();
+            if needed == 0 || !self.planner.relief.may_seek(tier, now) {
                 continue;
             }
-            let mut search = Search::new(Some(policy), room_wanted);
+            let mut search = Search::new(Some(policy), room_wanted.or_else(|| self.planner.relief.spared(tier, now)));
             while !self.search_piece(&mut search, tier, needed, table)? {}
             for ((ino, target), bundle) in self.choose_victims(tier, needed, &mut search, table) {
                 add(sums, (MoveReason::Demote, tier, target, ino), bundle.bytes);

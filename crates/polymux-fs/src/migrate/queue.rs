@@ -13,7 +13,7 @@ use std::time::Duration;
 use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use polymux_types::{Ino, TierId};
 
-use crate::report::{Destination, JobId, JobReport, JobState, MoveReason, MovesReport, WaitsFor};
+use crate::report::{Benefit, Destination, JobId, JobReport, JobState, MoveReason, MovesReport, WaitsFor};
 use crate::sched::MoverPace;
 
 /// Ended jobs that are remembered.
@@ -222,7 +222,7 @@ impl MoveQueue {
 
     /// Open promotions of these files to a tier take their share until the end of their present or next batch, and so do other promotions
     /// that are on their way there before them.
-    pub(super) fn hurry_to(&self, tier: TierId, files: &BTreeMap<Ino, u64>) {
+    pub(super) fn hurry_to(&self, tier: TierId, files: &BTreeMap<Ino, Benefit>) {
         let state = self.state.lock();
         let comes = |job: &&Job| job.destination == Destination::To(tier) && job.reason == MoveReason::Promote;
         state.running.values().filter(comes).for_each(|job| job.pace.hurry());

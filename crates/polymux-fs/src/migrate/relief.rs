@@ -1,11 +1,11 @@
 //! Ranges that keep a slower device busy move up as soon as that pays back (P11-P15, docs/design/0033).
 //!
 //! What is true here:
-//! * What counts is device time: a move is begun where what it saves within [`PAY_BACK_SECONDS_MAX`] is more than the time that it takes,
-//!   the way back of what makes room for it included, or where the range has cost the slower device as much already.
+//! * What counts is device time: a move is begun where what it saves within [`PAYS_BACK_SOON_SECONDS`] is more than the time that it takes,
+//!   the way back of what makes room for it included, or where the range is overdue: it has cost the slower device as much already.
 //! * Such moves take their share of a device instead of waiting until nobody uses it ([`MoverPace::TakesShare`]); all others stay polite.
 //! * Nothing leaves for them that is read more than half as much as the least read of what comes, nor what came itself within
-//!   [`PAY_BACK_SECONDS_MAX`].
+//!   [`PAYS_BACK_SOON_SECONDS`].
 //! * Where programs wait for the writes of a log, what follows in it moves up with the part that they write (docs/design/0034).
 //! * Streams keep a range where it is, and move none: whether one comes again nobody knows.
 //! * Where readers of the faster device wait no less than those of the slower one, everything stays: it is the limit (P11).
@@ -31,7 +31,7 @@ use polymux_policy::{
 };
 use polymux_tier::measure::Direction as MeasuredDirection;
 use polymux_types::limits::RANGE_NODE_SIZE;
-use polymux_types::sync::Mutex;
+use polymux_types::sync::{AtomicBool, Mutex, Ordering};
 use polymux_types::{Ino, TierId};
 
 use self::small_reads::{SmallReads, Window};
@@ -43,12 +43,10 @@ use crate::error::Result;
 use crate::heat::{at_least, follow};
 use crate::inode::FileState;
 use crate::placement::Context;
+use crate::report::{Benefit, PAYS_BACK_SOON_SECONDS};
 use crate::sched::{GateState, LaneWork, MoverPace, microseconds};
 use crate::space::TierHandle;
 use crate::volume::Promotion;
-
-/// A move that pays back within so many seconds is worth disturbing readers for.
-pub(super) const PAY_BACK_SECONDS_MAX: u64 = 30;
 
 /// Moves that did not begin for so long take no share any more.
 const SHARE_TAKEN_WITHIN: Duration = Duration::from_secs(60);
@@ -70,6 +68,9 @@ const SOUGHT_IN_VAIN: Duration = Duration::from_secs(10);
 
 /// Rest of a search that found nothing, in terms of the time that it took: it costs a twentieth of a processor at most.
 const REST_FACTOR: u32 = 20;
+
+/// Longest rest: the tier may be above its mark, and what keeps everything where it is may end.
+const REST_MAX: Duration = Duration::from_secs(300);
 
 /// Open jobs from which on no others are planned here.
 const JOBS_OPEN_MAX: usize = 4096;
@@ -102,6 +103,8 @@ pub(super) struct RoomWanted {
 #[derive(Debug, Default)]
 pub(crate) struct Relief {
     state: Mutex<State>,
+    /// Nothing could move up whatever is read, as of the end of the last window.
+    is_pointless: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -114,6 +117,8 @@ struct State {
     room_wanted: BTreeMap<TierId, (Duration, RoomWanted)>,
     /// Until when a tier from which nothing could leave is not searched again.
     rests_until: BTreeMap<TierId, Duration>,
+    /// When room was wanted on a tier last and nothing could leave for it.
+    wanted_in_vain: BTreeMap<TierId, Duration>,
 }
 
 impl RoomWanted {
@@ -123,7 +128,11 @@ impl RoomWanted {
             && demand.stream_bytes_per_second <= (self.least.stream_bytes_per_second / 2).max(STREAM_IGNORED)
     }
 
+    /// Once it is as much as is made at once, later ones, which are read less, count in the next window.
     fn add(&mut self, bytes: u64, demand: &Demand) {
+        if self.bytes >= ROOM_MAX {
+            return;
+        }
         self.least = if self.bytes == 0 { *demand } else { self.least.min_of(demand) };
         self.bytes = self.bytes.saturating_add(bytes).min(ROOM_MAX);
     }
@@ -139,6 +148,11 @@ impl Relief {
         }
         state.window_began = now;
         Some(length)
+    }
+
+    /// Whether nothing could move up whatever is read: there is one tier, or no policy that moves it.
+    pub(crate) fn is_pointless(&self) -> bool {
+        self.is_pointless.load(Ordering::Relaxed)
     }
 
     /// What the tiers did for readers since mounting, at the end of a window.
@@ -161,7 +175,7 @@ impl Relief {
         let state = self.state.lock();
         let since = |at: Duration| now.saturating_sub(at) < ROOM_WANTED_LATELY;
         state.room_wanted.get(&tier).is_some_and(|(at, _)| since(*at))
-            || state.rests_until.get(&tier).is_some_and(|until| since(*until))
+            || state.wanted_in_vain.get(&tier).is_some_and(|at| since(*at))
     }
 
     /// What came to a tier lately, or is to come: nothing that is read as much leaves, as long as there is something else.
@@ -170,11 +184,16 @@ impl Relief {
         (now.saturating_sub(at) < ROOM_WANTED_LATELY).then_some(wanted)
     }
 
-    /// All of a tier was searched, which took so long, and nothing could leave. Where room was wanted for what is read more, it is given up.
-    pub(super) fn note_sought_in_vain(&self, tier: TierId, took: Duration, now: Duration) {
+    /// All of a tier was searched, and nothing could leave. Where room was wanted for what is read more, it is given up.
+    pub(super) fn note_sought_in_vain(&self, tier: TierId, sought: SoughtInVain, now: Duration) {
         let mut state = self.state.lock();
-        let least = if state.room_wanted.remove(&tier).is_some() { SOUGHT_IN_VAIN } else { Duration::ZERO };
-        let rest = least.max(took.saturating_mul(REST_FACTOR));
+        let is_wanted = state.room_wanted.remove(&tier).is_some();
+        if is_wanted {
+            state.wanted_in_vain.insert(tier, now);
+        }
+        let least = if is_wanted { SOUGHT_IN_VAIN } else { Duration::ZERO };
+        let most = if sought.has_newcomers { Duration::from_secs(PAYS_BACK_SOON_SECONDS) } else { REST_MAX };
+        let rest = least.max(sought.took.saturating_mul(REST_FACTOR)).min(most);
         state.rests_until.insert(tier, now.saturating_add(rest));
     }
 
@@ -211,21 +230,27 @@ impl Relief {
     }
 }
 
+/// A search of all of a tier that found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SoughtInVain {
+    pub(super) took: Duration,
+    /// Some of what is there only came lately.
+    pub(super) has_newcomers: bool,
+}
+
 /// What moving a piece up is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Worth {
     pub(super) target: TierId,
     /// Nothing has to leave for it.
     pub(super) has_room: bool,
-    pub(super) pays_back_seconds: u64,
-    /// It has cost the slower device as much already as moving it does.
-    pub(super) is_overdue: bool,
+    pub(super) benefit: Benefit,
 }
 
 impl Worth {
     /// Whether it is worth disturbing readers for.
     fn is_worth_hurrying(&self) -> bool {
-        self.pays_back_seconds <= PAY_BACK_SECONDS_MAX || self.is_overdue
+        self.benefit.is_soon() || self.benefit.is_overdue
     }
 }
 
@@ -237,7 +262,7 @@ pub(super) struct PieceUp {
     pub(super) from: TierId,
     pub(super) to: TierId,
     pub(super) bytes: u64,
-    pub(super) pays_back_seconds: u64,
+    pub(super) benefit: Benefit,
 }
 
 /// What a window plans.
@@ -245,8 +270,11 @@ pub(super) struct PieceUp {
 pub(super) struct Planned {
     pub(super) pieces: Vec<PieceUp>,
     pub(super) room_wanted: BTreeMap<TierId, RoomWanted>,
-    /// Files that are on their way already, by where to, and after how many seconds that pays back.
-    pub(super) hurried: BTreeMap<TierId, BTreeMap<Ino, u64>>,
+    /// Room for what is only overdue. It counts on tiers where nothing is wanted that pays back soon: as much as that nothing else is read,
+    /// so that it would keep everything where it is.
+    room_overdue: BTreeMap<TierId, RoomWanted>,
+    /// Files that are on their way already, by where to.
+    pub(super) hurried: BTreeMap<TierId, BTreeMap<Ino, Benefit>>,
     /// Nodes of `pieces`.
     nodes: BTreeSet<(Ino, u64)>,
     /// Nodes that cannot move up for now, so that others are looked at instead.
@@ -259,6 +287,13 @@ impl Planned {
         if self.nodes.insert((piece.ino, piece.node)) {
             note_coming(table, piece.to.0, piece.bytes);
             self.pieces.push(piece);
+        }
+    }
+
+    /// Where nothing wants room that pays back soon, what is overdue does.
+    fn want_room_for_overdue(&mut self) {
+        for (tier, wanted) in std::mem::take(&mut self.room_overdue) {
+            self.room_wanted.entry(tier).or_insert(wanted);
         }
     }
 
@@ -276,9 +311,10 @@ struct Rest<'a> {
 }
 
 /// Room on a tier for a piece with this demand, as far as its write budget lets bytes come there.
-fn want_room(target: TierId, (bytes, demand): (u64, &Demand), table: &TierTable, planned: &mut Planned) {
-    let wanted = planned.room_wanted.entry(target).or_default();
-    let budget = table.offered().iter().find(|fill| fill.tier == target.0).map(|fill| fill.write_budget_left);
+fn want_room(worth: &Worth, (bytes, demand): (u64, &Demand), table: &TierTable, planned: &mut Planned) {
+    let wanted = if worth.benefit.is_soon() { &mut planned.room_wanted } else { &mut planned.room_overdue };
+    let wanted = wanted.entry(worth.target).or_default();
+    let budget = table.offered().iter().find(|fill| fill.tier == worth.target.0).map(|fill| fill.write_budget_left);
     if budget.is_some_and(|left| wanted.bytes.saturating_add(bytes) <= left) {
         wanted.add(bytes, demand);
     }
@@ -308,12 +344,17 @@ impl Core {
         let work: Vec<_> =
             self.tiers.all().iter().map(|handle| (handle.id, handle.read_lane.work(), window(handle))).collect();
         self.planner.relief.note_reads(&work);
+        self.planner.relief.is_pointless.store(work.len() < 2 || !self.may_promote_promptly(), Ordering::Relaxed);
         let has_demand = self.heat.demand.end_window(length);
         self.moves.calm_older_than(SHARE_TAKEN_WITHIN, now);
         // What is planned while nothing may move would be of another hour when it may.
         let may_move = self.gate.state(self.minute_of_week()) == GateState::Open;
         let mut planned = Planned::default();
-        if may_move && has_demand && work.len() > 1 && self.moves.open_jobs(|_| true).0 < JOBS_OPEN_MAX {
+        if may_move
+            && has_demand
+            && !self.planner.relief.is_pointless()
+            && self.moves.open_jobs(|_| true).0 < JOBS_OPEN_MAX
+        {
             planned = self.plan_reliefs(None, &mut self.planning_table());
         }
         planned.passed_over.iter().for_each(|(ino, node)| self.heat.demand.pass_over(*ino, *node));
@@ -352,6 +393,7 @@ impl Core {
                 self.pass_over(ino, &error);
             }
         }
+        planned.want_room_for_overdue();
         planned
     }
 
@@ -382,17 +424,17 @@ impl Core {
             let for_others = || hurries().find(|worth| self.planner.relief.may_seek(worth.target, now));
             let Some(worth) = into_room.or_else(for_others).copied() else { continue };
             if self.moves.is_promoting(ino, worth.target) {
-                planned.hurried.entry(worth.target).or_default().insert(ino, worth.pays_back_seconds);
+                planned.hurried.entry(worth.target).or_default().insert(ino, worth.benefit);
             } else if worth.has_room {
-                let Worth { target: to, pays_back_seconds, .. } = worth;
-                let first = PieceUp { ino, node, from: piece.tier, to, bytes: piece.bytes, pays_back_seconds };
+                let Worth { target: to, benefit, .. } = worth;
+                let first = PieceUp { ino, node, from: piece.tier, to, bytes: piece.bytes, benefit };
                 planned.add(first, table);
                 if file.is_waited_for(now) {
                     self.plan_rest_of_log(file, &Rest { first, demand, context: &context }, table, planned);
                 }
                 planned.hurried.entry(to).or_default();
             } else {
-                want_room(worth.target, (piece.bytes, demand), table, planned);
+                want_room(&worth, (piece.bytes, demand), table, planned);
             }
         }
         if !may_move {
@@ -414,11 +456,11 @@ impl Core {
             let Some(piece) = pieces.into_iter().find(|piece| piece.tier == first.from) else { continue };
             let all = Piece { bytes: bytes + piece.bytes, ..piece };
             // The first ones are in the table already, so that some room is left for others.
-            let pays = |worth: &&Worth| worth.target == first.to && worth.has_room && worth.is_worth_hurrying();
+            let pays = |worth: &&Worth| worth.target == first.to && worth.has_room && worth.benefit.is_soon();
             let worth = self.worth_of_moving(file, all, rest.demand, rest.context, table);
-            let Some(Worth { pays_back_seconds, .. }) = worth.iter().find(pays).copied() else { break };
+            let Some(Worth { benefit, .. }) = worth.iter().find(pays).copied() else { break };
             bytes = all.bytes;
-            planned.add(PieceUp { node, bytes: piece.bytes, pays_back_seconds, ..first }, table);
+            planned.add(PieceUp { node, bytes: piece.bytes, benefit, ..first }, table);
         }
     }
 
@@ -455,9 +497,11 @@ impl Core {
             let back = (!has_room).then(|| self.planner.relief.speed_of_moves(piece.tier));
             let of_file = REQUESTS_OF_MOVE.saturating_mul(slower.request_ns.saturating_add(faster.request_ns));
             let cost = move_ns(piece.bytes, self.planner.relief.speed_of_moves(target), back).saturating_add(of_file);
-            let pays_back_seconds = pay_back_seconds(cost, saved_ns_per_second(&surely, &slower, &faster))?;
-            let is_overdue = lost_ns(&surely, &slower, &faster) >= cost;
-            Some(Worth { target, has_room, pays_back_seconds, is_overdue })
+            let benefit = Benefit {
+                pays_back_seconds: pay_back_seconds(cost, saved_ns_per_second(&surely, &slower, &faster)),
+                is_overdue: lost_ns(&surely, &slower, &faster) >= cost,
+            };
+            (benefit != Benefit::default()).then_some(Worth { target, has_room, benefit })
         };
         table.offered()[..own].iter().filter(takes).filter_map(worth).collect()
     }
@@ -471,7 +515,7 @@ impl Core {
         context: &Context,
         table: &TierTable,
     ) -> bool {
-        let is_here = |worth: &Worth| worth.target == tier && worth.pays_back_seconds <= PAY_BACK_SECONDS_MAX;
+        let is_here = |worth: &Worth| worth.target == tier && worth.benefit.is_soon();
         demand.random_reads_per_kilosecond > 0
             && self.worth_of_moving(file, piece, demand, context, table).iter().any(is_here)
     }
@@ -499,14 +543,36 @@ mod tests {
         let (relief, tier) = (Relief::default(), TierId(1));
         let at = Duration::from_secs;
         assert!(relief.may_seek(tier, at(0)));
-        relief.note_sought_in_vain(tier, at(3), at(100));
+        let sought = |seconds, has_newcomers| SoughtInVain { took: at(seconds), has_newcomers };
+        relief.note_sought_in_vain(tier, sought(3, false), at(100));
         assert!(!relief.may_seek(tier, at(159)) && relief.may_seek(tier, at(160)));
-        relief.note_sought_in_vain(tier, Duration::ZERO, at(200));
+        assert!(!relief.wanted_room_lately(tier, at(100)), "it was for nothing that is read more");
+        relief.note_sought_in_vain(tier, sought(0, false), at(200));
         assert!(relief.may_seek(tier, at(200)), "one that costs nothing needs no rest");
         relief.state.lock().room_wanted.insert(tier, (at(300), RoomWanted::default()));
-        relief.note_sought_in_vain(tier, Duration::ZERO, at(300));
+        relief.note_sought_in_vain(tier, sought(0, false), at(300));
         assert!(!relief.may_seek(tier, at(309)), "nothing gets colder at once");
         assert!(relief.may_seek(tier, at(310)) && relief.room_wanted(tier).is_none());
+        assert!(relief.wanted_room_lately(tier, at(359)) && !relief.wanted_room_lately(tier, at(360)));
+        relief.note_sought_in_vain(tier, sought(60, false), at(400));
+        assert!(!relief.may_seek(tier, at(699)) && relief.may_seek(tier, at(700)), "no rest is longer");
+        relief.note_sought_in_vain(tier, sought(60, true), at(700));
+        assert!(relief.may_seek(tier, at(730)), "newcomers may leave by then");
+    }
+
+    #[test]
+    fn what_is_overdue_does_not_bound_what_may_leave_for_what_pays_back_soon() {
+        let room_for = |reads| {
+            let mut wanted = RoomWanted::default();
+            wanted.add(2 << 20, &Demand { random_reads_per_kilosecond: reads, ..Demand::default() });
+            wanted
+        };
+        let (both, overdue) = (TierId(1), TierId(2));
+        let mut planned = Planned::default();
+        planned.room_wanted.insert(both, room_for(100_000));
+        planned.room_overdue.extend([(both, room_for(800)), (overdue, room_for(800))]);
+        planned.want_room_for_overdue();
+        assert_eq!(planned.room_wanted, BTreeMap::from([(both, room_for(100_000)), (overdue, room_for(800))]));
     }
 
     #[test]
@@ -521,5 +587,7 @@ mod tests {
         assert!(!wanted.may_take(&stream));
         (0..1000).for_each(|_| wanted.add(2 << 20, &demand(9_000)));
         assert_eq!(wanted.bytes, ROOM_MAX);
+        wanted.add(2 << 20, &demand(100));
+        assert!(wanted.may_take(&demand(2_000)), "what finds no room in this window keeps nothing where it is");
     }
 }

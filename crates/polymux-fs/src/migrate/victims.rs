@@ -11,14 +11,14 @@ use polymux_types::{Ino, TierId};
 
 use super::facts::{Piece, pieces_of_node};
 use super::planner::{Bundle, note_coming};
-use super::relief::{PAY_BACK_SECONDS_MAX, RoomWanted};
+use super::relief::{RoomWanted, SoughtInVain};
 use crate::blockmap::{BLOCKS_PER_NODE, Owner};
 use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{FileState, Inode};
 use crate::io::block_after;
 use crate::placement::Context;
-use crate::report::{Destination, JobId, MoveReason};
+use crate::report::{Destination, JobId, MoveReason, PAYS_BACK_SOON_SECONDS};
 use crate::sched::MoverPace;
 use crate::store::InodeBody;
 
@@ -60,7 +60,9 @@ pub(super) struct Search {
     node: u64,
     candidates: Vec<Candidate>,
     bytes: u64,
-    /// Ends of the walk that were reached in this window: at the second one it has seen everything.
+    /// Where this window began.
+    from: Option<Ino>,
+    /// Ends of the walk that were reached in this window.
     ends: u32,
     /// What is to come, or came lately.
     makes_room: Option<RoomWanted>,
@@ -68,12 +70,19 @@ pub(super) struct Search {
     policy: Option<PolicyKind>,
     /// Time that this window took.
     took: Duration,
+    /// Something was passed over only because it came lately.
+    has_newcomers: bool,
 }
 
 impl Search {
     /// A walk from the beginning, for a report.
     pub(super) fn new(policy: Option<PolicyKind>, makes_room: Option<RoomWanted>) -> Self {
         Self { policy, makes_room, ..Self::default() }
+    }
+
+    /// Whether this window has seen everything: it is behind its beginning again.
+    fn has_seen_all(&self) -> bool {
+        self.ends >= 2 || self.ends == 1 && self.from.is_some_and(|from| self.after > from)
     }
 }
 
@@ -150,6 +159,7 @@ impl Core {
         needed: u64,
         table: &TierTable,
     ) -> Result<bool> {
+        search.from.get_or_insert(search.after);
         let page = self.metadata.inodes_after(search.after, FILES_PER_STEP)?;
         let mut budget = NODES_PER_STEP;
         let mut has_seen_page = true;
@@ -168,7 +178,10 @@ impl Core {
             search.ends += 1;
         }
         let wanted = if needed == 0 { WISH_BYTES } else { needed.max(NEEDED_BYTES_MIN) }.saturating_mul(WINDOW_FACTOR);
-        Ok(search.bytes >= wanted || search.ends >= 2 || search.candidates.len() >= CANDIDATES_MAX)
+        // Of a small tier half is enough to choose from.
+        let used = table.offered().iter().find(|fill| fill.tier == tier.0).map_or(0, |fill| fill.used);
+        let wanted = wanted.min(used / 2).max(needed);
+        Ok(search.bytes >= wanted || search.has_seen_all() || search.candidates.len() >= CANDIDATES_MAX)
     }
 
     /// Chooses from what was seen. Returns whether anything is to be moved.
@@ -187,8 +200,9 @@ impl Core {
         let mut wanted = self.planner.relief.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
         let mut has_submitted = false;
         let victims = self.choose_victims(tier, needed, &mut search, table);
-        if needed > 0 && search.ends >= 2 && victims.is_empty() {
-            self.planner.relief.note_sought_in_vain(tier, search.took, self.clock.elapsed());
+        if needed > 0 && search.has_seen_all() && victims.is_empty() {
+            let sought = SoughtInVain { took: search.took, has_newcomers: search.has_newcomers };
+            self.planner.relief.note_sought_in_vain(tier, sought, self.clock.elapsed());
         }
         for ((ino, target), bundle) in victims {
             let bytes = bundle.bytes;
@@ -244,11 +258,12 @@ impl Core {
                 continue;
             }
             // What came lately has not paid back yet, and what would pay back comes again: either would go to and fro.
-            let came_lately = || u64::from(facts.moved_seconds_ago) < PAY_BACK_SECONDS_MAX;
+            let came_lately = || u64::from(facts.moved_seconds_ago) < PAYS_BACK_SOON_SECONDS;
             let from_there = Piece { tier: TierId(eviction.target), bytes };
             let comes_back =
                 || wanted.is_none() && self.pays_back_on(tier, (file, from_there), &demand, &context, table);
             if self.promotes_promptly(context.policy) && (came_lately() || comes_back()) {
+                search.has_newcomers |= came_lately();
                 continue;
             }
             let heat = if is_whole { facts.file_heat } else { facts.heat };

@@ -62,6 +62,12 @@ impl Core {
         self.options.promotion == Promotion::Prompt && policy.relieves()
     }
 
+    /// Whether there may be a file with a policy of that kind.
+    pub(crate) fn may_promote_promptly(&self) -> bool {
+        let steering = self.steering.read();
+        self.promotes_promptly(steering.policy) || steering.rules.rules().next().is_some()
+    }
+
     /// What holds for a file. Where the metadata cannot be read, what holds for the volume: where data goes is never worth
     /// an error.
     pub(crate) fn context_of(&self, inode: &Inode) -> Context {

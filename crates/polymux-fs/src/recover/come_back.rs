@@ -59,6 +59,17 @@ impl Core {
 
     fn take_up(&self, away: &Arc<TierHandle>, member: TierMember) -> TakeUp<()> {
         let _one_at_a_time = self.tier_event.lock();
+        let handle = self.take_up_with_records(away, member)?;
+        // With `raising` released, which a round of freeing takes where the second copy is late.
+        if let Err(error) = self.free_disowned_through(&handle) {
+            log::error!("volume {}: freeing disowned bytes failed: {error}", self.name);
+        }
+        self.note_recovery(format!("tier `{}` is there again and was taken up", handle.name));
+        Ok(())
+    }
+
+    /// The part that changes records of tiers. Returns the tier as it is in the set then.
+    fn take_up_with_records(&self, away: &Arc<TierHandle>, member: TierMember) -> TakeUp<Arc<TierHandle>> {
         let _raising = self.raising.lock();
         let TierPresence::Present(present) = &member.presence else {
             let TierPresence::Missing(reason) = member.presence else { unreachable!("it is one of the two") };
@@ -100,8 +111,7 @@ impl Core {
             }
         }
         handle.note_room_freed();
-        self.note_recovery(format!("tier `{}` is there again and was taken up", handle.name));
-        Ok(())
+        Ok(handle)
     }
 
     /// The part of recovery that concerns one tier. Called before anybody sees it.
@@ -117,7 +127,7 @@ impl Core {
         if self.after_unclean_stop.load(Ordering::Acquire) {
             *self.sizes_asked.lock() = Some(Ino(0));
         }
-        self.free_disowned_through(handle)
+        Ok(())
     }
 
     /// Objects that the last mount made and no record names. One that was lost while in use may hold some whose record is

@@ -48,8 +48,8 @@ pub struct RangeExplanation {
     pub sync_percent: u8,
     /// Random reads of that node that a device serves, in a thousand seconds.
     pub device_reads_per_kilosecond: u64,
-    /// Tier to which moving it up would pay back, and after how many seconds.
-    pub pays_back: Option<(String, u64)>,
+    /// Tier to which moving it up would be worth something, and what.
+    pub benefit: Option<(String, Benefit)>,
     /// Seconds since it was moved.
     pub moved_seconds_ago: Option<u32>,
     /// Where the policy wants it to be; `None`: where it is.
@@ -123,6 +123,40 @@ pub struct PlannedMoves {
     pub seconds: Option<u64>,
 }
 
+/// A move that pays back within so many seconds is begun beside programs.
+pub const PAYS_BACK_SOON_SECONDS: u64 = 30;
+
+/// Why a move is worth the device time that it costs (docs/design/0033). By default it is not known to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Benefit {
+    /// Seconds after which it has saved as much, if use goes on as it is; `None`: never.
+    pub pays_back_seconds: Option<u64>,
+    /// The slower device has spent as much already, since the range came there, on reads that the faster one would have saved.
+    pub is_overdue: bool,
+}
+
+impl Benefit {
+    /// Whether it pays back so soon that it is begun beside programs.
+    pub(crate) fn is_soon(self) -> bool {
+        self.pays_back_seconds.is_some_and(|seconds| seconds <= PAYS_BACK_SOON_SECONDS)
+    }
+
+    /// What is worth more comes first: what pays back soon, then what is overdue, then the rest.
+    pub(crate) fn rank(self) -> (u8, u64) {
+        let group = match (self.is_soon(), self.is_overdue) {
+            (true, _) => 0,
+            (false, true) => 1,
+            (false, false) => 2,
+        };
+        (group, self.pays_back_seconds.unwrap_or(u64::MAX))
+    }
+
+    /// The one of two that is worth more.
+    pub(crate) fn or_better(self, other: Self) -> Self {
+        if other.rank() < self.rank() { other } else { self }
+    }
+}
+
 /// A file in a [`PlanReport`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedFile {
@@ -136,8 +170,8 @@ pub struct PlannedFile {
     pub to: String,
     /// Bytes of it.
     pub bytes: u64,
-    /// Seconds after which the first part of it has saved the device time that it costs; `None` where that is not the reason.
-    pub pays_back_seconds: Option<u64>,
+    /// Of the part that is worth most; nothing where that is not the reason.
+    pub benefit: Benefit,
 }
 
 /// Files that lie on tiers that rules or pins do not allow, while no allowed tier has room for them.

@@ -7,11 +7,11 @@
 //! Each tier has rounds of its own, so that one that does not answer keeps nothing from being freed elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::time::Duration;
 
 use polymux_meta::Sequence;
 use polymux_tier::{ObjectRef, TierError};
-use polymux_types::sync::Mutex;
+use polymux_types::sync::{Condvar, Mutex};
 use polymux_types::{ObjectId, TierId};
 
 use super::tier_set::TierHandle;
@@ -24,6 +24,9 @@ use crate::store::{DisownedKind, DisownedRecord, ObjectEntry};
 /// Records carried out in one round.
 const ROUND_MAX: usize = 4096;
 
+/// How often a thread that waits for a round of another one looks whether to give up.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
 /// By tier, object and first byte: the record, and a transaction that covers it.
 type Pending = BTreeMap<(TierId, ObjectId, u64), (DisownedRecord, Sequence)>;
 
@@ -33,8 +36,10 @@ pub(crate) struct DisownedQueue {
     pending: Mutex<Pending>,
     /// Objects of which a round that is under way has taken records. Changes with `pending` held.
     carried: Mutex<BTreeSet<(TierId, ObjectId)>>,
-    /// By tier: one thread carries out at a time.
-    rounds: Mutex<BTreeMap<TierId, Arc<Mutex<()>>>>,
+    /// Tiers of which a round is under way: one thread carries out at a time.
+    rounds: Mutex<BTreeSet<TierId>>,
+    /// A round ended.
+    round_ended: Condvar,
 }
 
 impl DisownedQueue {
@@ -46,8 +51,16 @@ impl DisownedQueue {
         }
     }
 
-    fn round_of(&self, tier: TierId) -> Arc<Mutex<()>> {
-        self.rounds.lock().entry(tier).or_default().clone()
+    /// Begins a round of a tier when the one that is under way has ended. `None` where `gives_up` says so before.
+    fn begin_round(&self, tier: TierId, gives_up: impl Fn() -> bool) -> Option<TierRound<'_>> {
+        let mut rounds = self.rounds.lock();
+        while !rounds.insert(tier) {
+            if gives_up() {
+                return None;
+            }
+            self.round_ended.wait_for(&mut rounds, LOOK_INTERVAL);
+        }
+        Some(TierRound { queue: self, tier })
     }
 
     /// Whether bytes of an object are still to be freed, or are being freed.
@@ -71,12 +84,13 @@ impl DisownedQueue {
         self.pending.lock().range((tier, ObjectId(0), 0)..).next().is_some_and(|((of, ..), _)| *of == tier)
     }
 
-    /// Whether anything on a tier is still to be freed, or is being freed.
-    fn is_freeing(&self, tier: TierId) -> bool {
-        self.names(tier) || self.is_carrying(tier)
+    /// Whether anything is still to be freed, or is being freed.
+    pub(crate) fn is_freeing_anything(&self) -> bool {
+        let pending = self.pending.lock();
+        !pending.is_empty() || !self.carried.lock().is_empty()
     }
 
-    /// Whether a round of a tier is under way.
+    /// Whether a round of a tier frees something.
     fn is_carrying(&self, tier: TierId) -> bool {
         self.carried.lock().range((tier, ObjectId(0))..).next().is_some_and(|(of, _)| *of == tier)
     }
@@ -95,10 +109,6 @@ impl DisownedQueue {
         self.pending.lock().len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.pending.lock().is_empty()
-    }
-
     fn take(&self, wanted: impl Fn(&DisownedRecord) -> bool) -> Vec<(DisownedRecord, Sequence)> {
         let mut pending = self.pending.lock();
         let keys: Vec<_> =
@@ -109,8 +119,12 @@ impl DisownedQueue {
 
     /// A round of a tier is over: what it could not free is pending again.
     fn end_round(&self, tier: TierId) {
-        let _pending = self.pending.lock();
-        self.carried.lock().retain(|(of, _)| *of != tier);
+        {
+            let _pending = self.pending.lock();
+            self.carried.lock().retain(|(of, _)| *of != tier);
+        }
+        self.rounds.lock().remove(&tier);
+        self.round_ended.notify_all();
     }
 }
 
@@ -123,13 +137,13 @@ pub(crate) struct Round {
     pub(crate) refused: Option<Error>,
 }
 
-/// Ends a round when it is dropped, after a panic too: those who wait for what it took would wait for ever.
-struct EndOfRound<'a> {
+/// A round of a tier. Ends when it is dropped, after a panic too: those who wait for what it took would wait for ever.
+struct TierRound<'a> {
     queue: &'a DisownedQueue,
     tier: TierId,
 }
 
-impl Drop for EndOfRound<'_> {
+impl Drop for TierRound<'_> {
     fn drop(&mut self) {
         self.queue.end_round(self.tier);
     }
@@ -159,20 +173,30 @@ impl Core {
         Ok(done)
     }
 
-    /// For a writer that found no room: frees what is disowned on tiers that answer, and waits for what is being freed. Returns whether
-    /// that may have made room.
-    pub(crate) fn free_for_writer(&self) -> Result<bool> {
-        let mut has_freed = false;
-        for tier in self.tiers.all().iter() {
-            if tier.present().is_none() || tier.is_silent() || !self.disowned.is_freeing(tier.id) {
+    /// For a writer that found no room when [`TierSet::room_generation`](super::TierSet::room_generation) was `before`: frees what is
+    /// disowned, or waits for those who do, until any tier has more room. Returns whether one has.
+    ///
+    /// It begins nothing on a tier that is slow or fails, and waits for none that does not answer: the room that is wanted may come from
+    /// another one.
+    pub(crate) fn free_for_writer(&self, before: u64) -> Result<bool> {
+        let mut tiers = self.tiers.all().to_vec();
+        tiers.sort_by_key(|tier| tier.is_draining() || tier.is_slow());
+        let has_freed = || self.tiers.room_generation() != before;
+        for tier in tiers.iter().filter(|tier| tier.present().is_some()) {
+            if has_freed() {
+                break;
+            }
+            let may_begin = || !tier.is_slow() && !tier.is_failing();
+            let is_of_use = self.disowned.is_carrying(tier.id) || self.disowned.names(tier.id) && may_begin();
+            if !is_of_use {
                 continue;
             }
-            // Asked before the wait for the round.
-            has_freed |= self.disowned.is_carrying(tier.id);
-            has_freed |= self.free_disowned_on(tier.id)? > 0;
-            tier.space_now();
+            let Some(round) = self.disowned.begin_round(tier.id, || tier.is_silent()) else { continue };
+            if !has_freed() && may_begin() {
+                self.carry_out_round(tier, round, |_| true)?;
+            }
         }
-        Ok(has_freed)
+        Ok(has_freed())
     }
 
     /// Carries out the disowned records of one tier; returns how many were done.
@@ -192,16 +216,22 @@ impl Core {
     }
 
     fn free_disowned_where(&self, handle: &TierHandle, wanted: impl Fn(&DisownedRecord) -> bool) -> Result<Round> {
+        // A round that is under way may hold what is wanted here.
+        let round = self.disowned.begin_round(handle.id, || false).expect("it does not give up");
+        self.carry_out_round(handle, round, wanted)
+    }
+
+    fn carry_out_round(
+        &self,
+        handle: &TierHandle,
+        of_tier: TierRound<'_>,
+        wanted: impl Fn(&DisownedRecord) -> bool,
+    ) -> Result<Round> {
         if self.is_read_only() {
             return Ok(Round::default());
         }
-        let tier = handle.id;
-        // A round that is under way may hold what is wanted here.
-        let round = self.disowned.round_of(tier);
-        let _round = round.lock();
-        let records = self.disowned.take(|record| record.tier == tier && wanted(record));
+        let records = self.disowned.take(|record| record.tier == handle.id && wanted(record));
         let Some(last) = records.iter().map(|(_, sequence)| *sequence).max() else { return Ok(Round::default()) };
-        let ends = EndOfRound { queue: &self.disowned, tier };
         let durable = if is_planted(PlantedFault::PunchBeforeCommit) {
             Ok(())
         } else if is_planted(PlantedFault::FreedBeforeCopy) {
@@ -213,7 +243,7 @@ impl Core {
         if result.is_err() {
             self.put_back(&records);
         }
-        drop(ends);
+        drop(of_tier);
         let round = result?;
         Counters::add(&self.counters.disowned_freed, round.freed);
         Ok(round)

@@ -574,6 +574,11 @@ impl TierSet {
         Arc::clone(&self.tiers.read())
     }
 
+    /// A number that changes when there may be more room on any tier than before.
+    pub(crate) fn room_generation(&self) -> u64 {
+        self.tiers.read().iter().map(|tier| 1 + tier.room_generation()).sum()
+    }
+
     /// The tier of a number; one that the volume does not have is an error of the record that names it.
     pub(crate) fn by_id(&self, id: TierId) -> Result<Arc<TierHandle>> {
         let found = self.tiers.read().iter().find(|tier| tier.id == id).cloned();

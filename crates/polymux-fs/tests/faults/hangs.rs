@@ -46,6 +46,33 @@ fn operations_that_need_a_tier_that_hangs_fail_in_time_and_others_go_on() {
 }
 
 #[test]
+fn a_write_without_room_does_not_wait_for_a_tier_that_hangs_while_it_frees() {
+    const PIECE: &[u8] = &[3; 1 << 20];
+    let world = World::new();
+    let (_, old) = world.file_on(0, "old", &[1; 4 << 20]);
+    let (_, filler) = create(world.fs(), "filler");
+    let mut offset = 0;
+    while write(world.fs(), filler, offset, PIECE).is_ok() {
+        offset += PIECE.len() as u64;
+    }
+    let (_, handle) = create(world.fs(), "new");
+    world.fs().release(old).expect("closed");
+    world.fs().unlink(&Caller::root(), Ino::ROOT, b"old").expect("removed");
+    world.tiers[0].hang(&[OperationKind::Remove]);
+    thread::scope(|scope| {
+        let freeing = scope.spawn(|| world.fs().step());
+        wait_until("the removal hangs", || world.tiers[0].hanging_calls() > 0);
+        let writer = scope.spawn(|| promptly("a write without room", || write(world.fs(), handle, 0, PIECE)));
+        world.wait_until_silent(0);
+        assert_eq!(writer.join().expect("no panic").expect_err("no tier has room").errno(), Errno::ENOSPC);
+        world.tiers[0].release();
+        freeing.join().expect("no panic");
+    });
+    world.wait_until_online(0);
+    write(world.fs(), handle, 0, PIECE).expect("there is room again");
+}
+
+#[test]
 fn a_tier_that_hangs_in_writes_is_still_read() {
     let world = World::new();
     let (_, handle) = world.file_on(0, "f", BEFORE);

@@ -151,6 +151,8 @@ pub struct ExplainedRange {
     pub pays_back_on: Option<String>,
     /// After how many seconds.
     pub pays_back_seconds: Option<u64>,
+    /// Their reads have cost the device as much already as moving them there would.
+    pub is_overdue: bool,
     /// Seconds since it was moved.
     pub moved_seconds_ago: Option<u32>,
     /// Where the policy wants it to be; `None`: where it is.
@@ -271,6 +273,8 @@ pub struct PlannedFile {
     pub to: String,
     /// Bytes of it.
     pub bytes: u64,
-    /// Seconds after which the first part of it has saved the device time that it costs; `None` where that is not the reason.
+    /// Seconds after which the part that is worth most has saved the device time that it costs; `None` where that is not the reason.
     pub pays_back_seconds: Option<u64>,
+    /// Reads of a part of it have cost the device as much already as moving it does.
+    pub is_overdue: bool,
 }
