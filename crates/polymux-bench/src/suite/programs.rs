@@ -53,6 +53,8 @@ pub fn run(devices: &Devices, command: &mut Command) -> Result<String> {
     let output = child.wait_with_output();
     drop(running);
     let output = output?;
-    ensure!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    // Some programs say on standard output why they failed.
+    let told = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
+    ensure!(output.status.success(), "{name}: {}", String::from_utf8_lossy(told).trim());
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

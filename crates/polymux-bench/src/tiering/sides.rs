@@ -52,7 +52,7 @@ pub enum SideKind {
     Disk,
     /// Natively on an SSD that is large enough.
     Ssd,
-    /// Natively on the disk, with logs of databases on an SSD of twice the size, as an administrator who knows the program sets it up.
+    /// Natively on the disk, with logs of databases on an SSD that is large enough, as an administrator who knows the program sets it up.
     LogOnSsd,
     /// mergerfs over the SSD and the disk, each file on the first of them with room.
     Mergerfs,
@@ -108,8 +108,9 @@ impl Side {
         let devices = Devices::make_sized(match kind {
             SideKind::Disk => &[(DISK, DISK_BYTES)],
             SideKind::Ssd => &[(SSD, DISK_BYTES)],
-            // PostgreSQL ends where a file system that has its log alone is full, and the log outgrows the SSD of the others for a moment.
-            SideKind::LogOnSsd => &[(SSD, 2 * SSD_BYTES), (DISK, DISK_BYTES)],
+            // PostgreSQL ends where a file system that has its log alone is full, and the log outgrows the SSD of the others while a
+            // checkpoint takes long.
+            SideKind::LogOnSsd => &[(SSD, DISK_BYTES), (DISK, DISK_BYTES)],
             SideKind::Mergerfs | SideKind::Polymux | SideKind::PolymuxHeard => &[(SSD, SSD_BYTES), (DISK, DISK_BYTES)],
         })?;
         let (top, mount_point) = match kind {

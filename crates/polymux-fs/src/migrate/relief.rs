@@ -191,8 +191,12 @@ impl Relief {
         if is_wanted {
             state.wanted_in_vain.insert(tier, now);
         }
-        let least = if is_wanted { SOUGHT_IN_VAIN } else { Duration::ZERO };
-        let most = if sought.has_newcomers { Duration::from_secs(PAYS_BACK_SOON_SECONDS) } else { REST_MAX };
+        let least = match (is_wanted, sought.may_find_soon) {
+            (true, false) => SOUGHT_IN_VAIN,
+            (true, true) => 2 * WINDOW,
+            (false, _) => Duration::ZERO,
+        };
+        let most = if sought.may_find_soon { Duration::from_secs(PAYS_BACK_SOON_SECONDS) } else { REST_MAX };
         let rest = least.max(sought.took.saturating_mul(REST_FACTOR)).min(most);
         state.rests_until.insert(tier, now.saturating_add(rest));
     }
@@ -234,8 +238,8 @@ impl Relief {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SoughtInVain {
     pub(super) took: Duration,
-    /// Some of what is there only came lately.
-    pub(super) has_newcomers: bool,
+    /// Some of what is there may leave soon: it only came lately, or is open and passed through.
+    pub(super) may_find_soon: bool,
 }
 
 /// What moving a piece up is worth.
@@ -543,7 +547,7 @@ mod tests {
         let (relief, tier) = (Relief::default(), TierId(1));
         let at = Duration::from_secs;
         assert!(relief.may_seek(tier, at(0)));
-        let sought = |seconds, has_newcomers| SoughtInVain { took: at(seconds), has_newcomers };
+        let sought = |seconds, may_find_soon| SoughtInVain { took: at(seconds), may_find_soon };
         relief.note_sought_in_vain(tier, sought(3, false), at(100));
         assert!(!relief.may_seek(tier, at(159)) && relief.may_seek(tier, at(160)));
         assert!(!relief.wanted_room_lately(tier, at(100)), "it was for nothing that is read more");
@@ -558,6 +562,9 @@ mod tests {
         assert!(!relief.may_seek(tier, at(699)) && relief.may_seek(tier, at(700)), "no rest is longer");
         relief.note_sought_in_vain(tier, sought(60, true), at(700));
         assert!(relief.may_seek(tier, at(730)), "newcomers may leave by then");
+        relief.state.lock().room_wanted.insert(tier, (at(800), RoomWanted::default()));
+        relief.note_sought_in_vain(tier, sought(0, true), at(800));
+        assert!(!relief.may_seek(tier, at(801)) && relief.may_seek(tier, at(802)), "files are closed any time");
     }
 
     #[test]

@@ -70,8 +70,8 @@ pub(super) struct Search {
     policy: Option<PolicyKind>,
     /// Time that this window took.
     took: Duration,
-    /// Something was passed over only because it came lately.
-    has_newcomers: bool,
+    /// Something was passed over that may leave soon: it only came lately, or is open and passed through.
+    may_find_soon: bool,
 }
 
 impl Search {
@@ -201,7 +201,7 @@ impl Core {
         let mut has_submitted = false;
         let victims = self.choose_victims(tier, needed, &mut search, table);
         if needed > 0 && search.has_seen_all() && victims.is_empty() {
-            let sought = SoughtInVain { took: search.took, has_newcomers: search.has_newcomers };
+            let sought = SoughtInVain { took: search.took, may_find_soon: search.may_find_soon };
             self.planner.relief.note_sought_in_vain(tier, sought, self.clock.elapsed());
         }
         for ((ino, target), bundle) in victims {
@@ -232,6 +232,7 @@ impl Core {
         }
         if file.is_passed_through() {
             // It stays until it is closed: something else makes room.
+            search.may_find_soon = true;
             return true;
         }
         let context = self.context_for(&inode, search.policy);
@@ -263,7 +264,7 @@ impl Core {
             let comes_back =
                 || wanted.is_none() && self.pays_back_on(tier, (file, from_there), &demand, &context, table);
             if self.promotes_promptly(context.policy) && (came_lately() || comes_back()) {
-                search.has_newcomers |= came_lately();
+                search.may_find_soon |= came_lately();
                 continue;
             }
             let heat = if is_whole { facts.file_heat } else { facts.heat };
