@@ -166,6 +166,12 @@ impl TierTable {
     pub fn position(&self, tier: u16) -> Option<usize> {
         self.offered().iter().position(|offered| offered.tier == tier)
     }
+
+    /// What is known of a tier; `None` where it is not offered.
+    #[must_use]
+    pub fn fill_of(&self, tier: u16) -> Option<&TierFill> {
+        self.position(tier).map(|at| &self.offered()[at])
+    }
 }
 
 /// Whether the bit of `tier` is set.

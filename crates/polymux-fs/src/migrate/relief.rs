@@ -318,7 +318,7 @@ struct Rest<'a> {
 fn want_room(worth: &Worth, (bytes, demand): (u64, &Demand), table: &TierTable, planned: &mut Planned) {
     let wanted = if worth.benefit.is_soon() { &mut planned.room_wanted } else { &mut planned.room_overdue };
     let wanted = wanted.entry(worth.target).or_default();
-    let budget = table.offered().iter().find(|fill| fill.tier == worth.target.0).map(|fill| fill.write_budget_left);
+    let budget = table.fill_of(worth.target.0).map(|fill| fill.write_budget_left);
     if budget.is_some_and(|left| wanted.bytes.saturating_add(bytes) <= left) {
         wanted.add(bytes, demand);
     }

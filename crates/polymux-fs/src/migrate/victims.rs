@@ -114,7 +114,7 @@ fn nodes_on(file: &FileState, tier: TierId, from: u64) -> Vec<u64> {
 /// was not used for longest was not used. Not the coldest of all: that is an outlier, and for something hotter all of these
 /// must go.
 fn coldest_of(candidates: &mut [Candidate], tier: TierId, table: &TierTable) -> Option<(u32, u32)> {
-    let fill = table.offered().iter().find(|fill| fill.tier == tier.0)?;
+    let fill = table.fill_of(tier.0)?;
     candidates.sort_unstable_by_key(|candidate| std::cmp::Reverse(candidate.score));
     let (mut bytes, mut coldest) = (0, None);
     for candidate in candidates.iter() {
@@ -179,7 +179,7 @@ impl Core {
         }
         let wanted = if needed == 0 { WISH_BYTES } else { needed.max(NEEDED_BYTES_MIN) }.saturating_mul(WINDOW_FACTOR);
         // Of a small tier half is enough to choose from.
-        let used = table.offered().iter().find(|fill| fill.tier == tier.0).map_or(0, |fill| fill.used);
+        let used = table.fill_of(tier.0).map_or(0, |fill| fill.used);
         let wanted = wanted.min(used / 2).max(needed);
         Ok(search.bytes >= wanted || search.has_seen_all() || search.candidates.len() >= CANDIDATES_MAX)
     }
