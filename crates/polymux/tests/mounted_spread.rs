@@ -28,24 +28,31 @@ fn content(seed: u64, length: u64) -> Vec<u8> {
     Random::new(seed).bytes(usize::try_from(length).expect("small"))
 }
 
-/// How often a file is written until it reached both tiers.
-const ATTEMPTS: u32 = 10;
+/// How long files are written anew until one reached both tiers. A tier that other programs keep busy for the moment gets no share
+/// of a file of the sizes used here, and the other tests of this file are such programs.
+const TIME_TO_SPREAD: Duration = Duration::from_secs(60);
+
+/// Calls `attempt`, which writes and says whether a file reached both tiers, until it did.
+fn until_spread(volume: &TestVolume, file: &Path, mut attempt: impl FnMut() -> bool) {
+    let until = Instant::now() + TIME_TO_SPREAD;
+    while !attempt() {
+        let explained = volume.polymux(["explain", text(file)]);
+        assert!(Instant::now() < until, "no file is on both tiers after {TIME_TO_SPREAD:?}: {}", explained.text());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
 
 #[test]
 fn one_writer_reaches_both_tiers_and_reads_what_it_wrote_after_mounting_again() {
     let Some(mut volume) = start("spread") else { return };
     let path = volume.path().join("large");
     let content = content(1, 96 * MIB);
-    // A tier that other programs keep busy for the moment gets no share of a file of this size.
-    for attempt in 1..=ATTEMPTS {
+    until_spread(&volume, &path, || {
+        let _ = fs::remove_file(&path);
         fs::write(&path, &content).expect("written");
         File::open(&path).expect("it is there").sync_all().expect("synced");
-        if attempt == ATTEMPTS || volume.bytes_per_tier(&path).values().filter(|bytes| **bytes > 0).count() > 1 {
-            break;
-        }
-        fs::remove_file(&path).expect("removed");
-    }
-    volume.assert_is_split(&path);
+        volume.is_split(&path)
+    });
     let small = volume.path().join("small");
     fs::write(&small, &content[..256 << 10]).expect("written");
     let used = volume.bytes_per_tier(&small).values().filter(|bytes| **bytes > 0).count();
@@ -73,6 +80,15 @@ fn assert_takes_no_room_in_vain(volume: &TestVolume, file: &Path, length: u64) {
     }
 }
 
+/// Writes `content` to a new file in calls of `request` bytes, and syncs it.
+fn write_in_requests(path: &Path, request: usize, content: &[u8]) {
+    // Nothing of an earlier file with this name counts as its room.
+    let _ = fs::remove_file(path);
+    let mut written = File::create(path).expect("made");
+    content.chunks(request).for_each(|chunk| written.write_all(chunk).expect("written"));
+    written.sync_all().expect("synced");
+}
+
 #[test]
 fn a_spread_file_takes_hardly_more_room_than_it_has_bytes() {
     let Some(mut volume) = TestVolume::create(&Plan::anywhere()) else { return };
@@ -82,27 +98,26 @@ fn a_spread_file_takes_hardly_more_room_than_it_has_bytes() {
     let rule = "[[rule]]\npath = \"slow-first/**\"\ntiers = [\"slow\", \"fast\"]\n";
     volume.edit_config(first_tier, &format!("{rule}\n{first_tier}"));
     volume.mount();
-    let mut split = 0;
     for directory in ["slow-first", "fast-first"].map(|name| volume.path().join(name)) {
         fs::create_dir(&directory).expect("made");
-        // Requests of several sizes.
-        for request in [4096, 100_000, 1 << 20] {
-            let path = directory.join(format!("by-{request}"));
-            let content = content(20, 48 * MIB);
-            let mut written = File::create(&path).expect("made");
-            content.chunks(request).for_each(|chunk| written.write_all(chunk).expect("written"));
-            written.sync_all().expect("synced");
-            drop(written);
-            // Which tiers are worth it is a matter of what else the machine does at the moment. What XFS takes ahead of a file that
-            // it has all of is its own to give back, some minutes later or when room runs out.
-            if volume.is_split(&path) {
-                split += 1;
-                assert_takes_no_room_in_vain(&volume, &path, 48 * MIB);
+        let written_by = |request: usize| directory.join(format!("by-{request}"));
+        let by_pages = written_by(4096);
+        until_spread(&volume, &by_pages, || {
+            // Requests of several sizes. What XFS takes ahead of a file that it has all of is its own to give back, some minutes
+            // later or when room runs out.
+            let mut split = 0;
+            for request in [4096, 100_000, 1 << 20] {
+                let path = written_by(request);
+                write_in_requests(&path, request, &content(20, 48 * MIB));
+                if volume.is_split(&path) {
+                    split += 1;
+                    assert_takes_no_room_in_vain(&volume, &path, 48 * MIB);
+                }
             }
-        }
+            split > 0
+        });
         (0..20).for_each(|file| fs::write(directory.join(file.to_string()), content(file, MIDDLING)).expect("written"));
     }
-    assert!(split > 0, "no file is on both tiers");
     volume.unmount();
     volume.mount();
     for (directory, file) in
