@@ -94,6 +94,14 @@ pub const fn build() -> &'static str {
     if cfg!(debug_assertions) { "debug: the figures mean nothing" } else { "release" }
 }
 
+/// Makes the kernel forget what it has in memory of files.
+///
+/// # Errors
+/// Where it refuses.
+pub fn drop_caches() -> Result<()> {
+    Ok(fs::write("/proc/sys/vm/drop_caches", "3")?)
+}
+
 /// Load average of the last minute.
 #[must_use]
 pub fn load() -> f64 {

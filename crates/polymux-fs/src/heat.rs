@@ -22,6 +22,7 @@
 mod clock;
 mod decay;
 mod demand;
+mod device_reads;
 mod entry;
 mod grown;
 mod persist;
@@ -34,6 +35,7 @@ mod window;
 
 pub(crate) use clock::LogicalClock;
 pub(crate) use demand::{at_least, follow};
+pub(crate) use device_reads::{MINUTES, Minutes};
 pub(crate) use grown::GrownFiles;
 pub(crate) use read_use::{ReadUse, ReadUses};
 pub(crate) use streams::StreamTable;

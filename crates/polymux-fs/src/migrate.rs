@@ -8,6 +8,7 @@
 //! `queue` knows jobs, `driver` takes batches of them, `part`, `copy` and `commit` carry one part out, `compact` clears up
 //! after it, `drain`, `planner` and `balance` make jobs.
 
+mod advise;
 mod balance;
 mod batch;
 mod cache_look;

@@ -1,9 +1,11 @@
 //! What `status` and `where` tell. Plain values: front ends print or serialise them.
 
+mod advice;
 mod explain;
 mod moves;
 mod profile;
 
+pub use advice::{Advice, AdviceStep};
 pub use explain::{
     Benefit, Explanation, GrowthExplanation, HeldBack, PAYS_BACK_SOON_SECONDS, PinReport, PlanReport, PlannedFile,
     PlannedMoves, PolicyReport, RangeExplanation, RuleCounts, SteeredBy,
@@ -66,6 +68,9 @@ pub struct TierStatus {
     pub profile: TierProfile,
     /// What it does now.
     pub load: TierLoadReport,
+    /// Small reads that its device served in each minute of the last hour, oldest first; the last one is under way. Those of a file that the
+    /// kernel reads itself are not told of before that ends.
+    pub device_reads_by_minute: Vec<u64>,
 }
 
 /// What a tier does now. Rates are bytes per second over about the last second.

@@ -356,3 +356,31 @@ fn logs_of_a_directory_that_had_some_begin_on_the_faster_tier_although_it_is_abo
     assert_eq!(bytes_of_logs_on_fast(Promotion::Prompt), [0, 0, 64 << 10, 64 << 10]);
     assert_eq!(bytes_of_logs_on_fast(Promotion::Polite), [0; 4]);
 }
+
+#[test]
+fn advice_counts_what_devices_served_wherever_it_lay_and_says_what_more_room_would_serve() {
+    let tested = tested(Promotion::Prompt);
+    let fs = tested.volume.fs();
+    let none = fs.advise().expect("told");
+    assert_eq!((none.reads, none.served_percent, none.ranges), (0, None, 0));
+    // Two ranges that move up within seconds.
+    tested.read_for(Duration::from_secs(30), at_random);
+    let advice = fs.advise().expect("told");
+    assert_eq!((advice.tier.as_str(), advice.ranges, advice.range_bytes), ("fast", 2, 2 * NODE));
+    assert!(advice.reads > 30_000, "{advice:?}");
+    assert!((90..100).contains(&advice.served_percent.expect("there were reads")), "{advice:?}");
+    let rooms: Vec<u64> = advice.steps.iter().map(|step| step.room_bytes).collect();
+    let room = advice.room_bytes;
+    assert_eq!(rooms, [room / 2, room, 2 * room, 4 * room]);
+    assert!(advice.steps.iter().all(|step| step.reads == advice.reads), "half of it holds both: {advice:?}");
+    let status = fs.status().expect("told");
+    let minutes = |tier: usize| &status.tiers[tier].device_reads_by_minute;
+    assert_eq!((minutes(0).len(), minutes(1).len()), (60, 60));
+    let (fast, slow) = (minutes(0).iter().sum::<u64>(), minutes(1).iter().sum::<u64>());
+    assert!(fast > 10 * slow && slow > 0, "{fast} {slow}");
+    // A file that is gone is no reason for more room.
+    close(fs, tested.handle).expect("closed");
+    fs.unlink(&Caller::root(), Ino::ROOT, b"file").expect("removed");
+    let after = fs.advise().expect("told");
+    assert_eq!((after.ranges, after.range_bytes), (0, 0));
+}

@@ -11,6 +11,7 @@
 //!                └─► evict  ──► how soon a range leaves a tier that is above its high mark, and to where
 //! Demand         ──► saved_ns_per_second, move_ns ──► whether a move pays back, and when
 //! ReadPart       ──► balance_reads ──► what of a spread file moves up, so that its readers wait for no single tier
+//! RangeReads     ──► Coverage ──► what share of device reads a fast tier of some size could serve
 //! FileFacts      ──► RuleSet::first_match ──► which policy and which tiers hold for a file
 //! ```
 //!
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod benefit;
+mod coverage;
 mod decision;
 mod eviction;
 mod facts;
@@ -37,6 +39,7 @@ mod tier_fill;
 mod why;
 
 pub use benefit::{Demand, ReadSpeed, lost_ns, move_ns, pay_back_seconds, saved_ns_per_second};
+pub use coverage::{Coverage, RangeReads};
 pub use decision::{Action, Decision, Eviction};
 pub use facts::{HEAT_ONE, NEVER, RangeFacts};
 pub use kind::{PolicyKind, UnknownPolicy, decide, evict, growth, place};

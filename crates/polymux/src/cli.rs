@@ -215,6 +215,14 @@ pub enum PolicyAction {
         #[arg(long)]
         json: bool,
     },
+    /// Tell what share of device reads the fastest tier serves, and would serve if it were smaller or larger
+    Advise {
+        /// Name or mount point of the volume
+        volume: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Change the policy of a volume, or of the files that a pattern matches, now and in the configuration
     Set(PolicySetArguments),
 }

@@ -189,6 +189,7 @@ fn answer_to(request: &Request, stream: &UnixStream, view: &DaemonView) -> Answe
         Request::Pause => return moves(Ok(view.set_movers(MoversState::Paused))),
         Request::Resume => return moves(Ok(view.set_movers(MoversState::Working))),
         Request::Policies => return view.policies().map_or_else(refused, Answer::Policies),
+        Request::PolicyAdvise => return view.advise().map_or_else(refused, Answer::Advice),
         Request::PolicySet { change } => return view.set_policy(change).map_or_else(refused, Answer::Policies),
         Request::Pin { files, tier } => return view.pin(files, tier.as_deref()).map_or_else(refused, Answer::Pinned),
         Request::Pins => return view.pins().map_or_else(refused, Answer::Pins),

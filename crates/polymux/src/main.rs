@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advise;
 mod bench;
 mod cli;
 mod client;
@@ -152,6 +153,9 @@ fn run(verb: Verb) -> Result<()> {
         }
         Verb::Policy { action: PolicyAction::List { volume, json } } => {
             policies::list(&registry()?, &volume, output_format(json))
+        }
+        Verb::Policy { action: PolicyAction::Advise { volume, json } } => {
+            advise::run(&registry()?, &volume, output_format(json))
         }
         Verb::Policy { action: PolicyAction::Set(arguments) } => policies::set(&registry()?, &arguments),
         Verb::Pin(arguments) => pins::pin(&registry()?, &arguments),

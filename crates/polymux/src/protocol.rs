@@ -22,8 +22,9 @@ pub use moves::{
 };
 pub use profiles::{MeasureProgressReport, MeasuredTierReport, ProfileReport};
 pub use steering::{
-    ExplainReport, ExplainedGrowth, ExplainedRange, PinReport, PinnedReport, PinsReport, PlanReport, PlannedFile,
-    PlannedMoves, PoliciesReport, PolicyChange, PolicyReport, RuleReport, SteeredBy,
+    AdviceReport, AdviceStepReport, ExplainReport, ExplainedGrowth, ExplainedRange, PinReport, PinnedReport,
+    PinsReport, PlanReport, PlannedFile, PlannedMoves, PoliciesReport, PolicyChange, PolicyReport, RuleReport,
+    SteeredBy,
 };
 
 /// Longest request in bytes.
@@ -82,6 +83,8 @@ pub enum Request {
     Resume,
     /// Policies and rules.
     Policies,
+    /// What the size of the fastest tier is worth.
+    PolicyAdvise,
     /// Change the policy, in the configuration too.
     PolicySet {
         /// To what.
@@ -182,6 +185,8 @@ pub enum Answer {
     Moves(Box<MovesReport>),
     /// To [`Request::Policies`] and [`Request::PolicySet`].
     Policies(PoliciesReport),
+    /// To [`Request::PolicyAdvise`].
+    Advice(AdviceReport),
     /// To [`Request::Pin`].
     Pinned(PinnedReport),
     /// To [`Request::Pins`].
@@ -474,6 +479,9 @@ pub struct TierReport {
     /// and what is written behind.
     #[serde(default)]
     pub behind_waited: DeferralReport,
+    /// Small reads that the device served in each minute of the last hour, oldest first; the last one is under way.
+    #[serde(default)]
+    pub device_reads_by_minute: Vec<u64>,
 }
 
 /// How long requests that nobody waits for made way, since the mount.

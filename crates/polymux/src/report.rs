@@ -154,6 +154,7 @@ fn tier_report(config: &VolumeConfig, tier: &TierStatus) -> TierReport {
         profile: ProfileReport::of(&tier.profile),
         moves_waited: deferral_report(&tier.load.moves_waited),
         behind_waited: deferral_report(&tier.load.behind_waited),
+        device_reads_by_minute: tier.device_reads_by_minute.clone(),
     }
 }
 

@@ -12,8 +12,9 @@ use crate::config_format::RuleEntry;
 use crate::config_format::rules::{Account, PolicyName};
 use crate::policy_edit;
 use crate::protocol::{
-    ExplainReport, ExplainedGrowth, ExplainedRange, PinReport, PinnedReport, PinsReport, PlanReport, PlannedFile,
-    PlannedMoves, PoliciesReport, PolicyChange, PolicyReport, RefusedFile, RuleReport, SteeredBy,
+    AdviceReport, AdviceStepReport, ExplainReport, ExplainedGrowth, ExplainedRange, PinReport, PinnedReport,
+    PinsReport, PlanReport, PlannedFile, PlannedMoves, PoliciesReport, PolicyChange, PolicyReport, RefusedFile,
+    RuleReport, SteeredBy,
 };
 use crate::report::DaemonView;
 use crate::tier_events;
@@ -172,6 +173,25 @@ impl DaemonView {
             jobs: explained.jobs.into_iter().map(|job| self.job_report(job)).collect(),
             why_not_now: explained.why_not_now,
             tiers_out: explained.tiers_out,
+        })
+    }
+
+    /// What the size of the fastest tier is worth.
+    pub fn advise(&self) -> Result<AdviceReport> {
+        let advice = self.file_system.advise()?;
+        let step = |step: &polymux_fs::AdviceStep| AdviceStepReport {
+            room_bytes: step.room_bytes,
+            served_percent: step.reads.saturating_mul(100).checked_div(advice.reads),
+        };
+        Ok(AdviceReport {
+            volume: self.config.read().name.clone(),
+            steps: advice.steps.iter().map(step).collect(),
+            tier: advice.tier,
+            room_bytes: advice.room_bytes,
+            reads: advice.reads,
+            served_percent: advice.served_percent,
+            ranges: advice.ranges,
+            range_bytes: advice.range_bytes,
         })
     }
 

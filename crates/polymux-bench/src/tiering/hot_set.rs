@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 
 use super::TieringArguments;
-use super::sides::{Side, SideKind, drop_caches};
+use super::sides::{Side, SideKind};
+use crate::machine::drop_caches;
 use crate::noise::Noise;
 use crate::report::{Cell, Report, Section};
 use crate::statistics::count;

@@ -18,7 +18,8 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::TieringArguments;
-use super::sides::{Side, SideKind, drop_caches};
+use super::sides::{Side, SideKind};
+use crate::machine::drop_caches;
 use crate::report::{Cell, Report, Section};
 use crate::statistics::{count, mean};
 use crate::suite::programs;

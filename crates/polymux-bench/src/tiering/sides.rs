@@ -82,14 +82,6 @@ enum Top {
     Polymux(Volume),
 }
 
-/// Makes the kernel forget what it has in memory of files.
-///
-/// # Errors
-/// Where it refuses.
-pub fn drop_caches() -> Result<()> {
-    Ok(fs::write("/proc/sys/vm/drop_caches", "3")?)
-}
-
 /// A file system to work on.
 pub struct Side {
     // Before the devices, which it stands on.

@@ -8,7 +8,7 @@ use crate::attributes::XattrMode;
 use crate::caller::Caller;
 use crate::error::Result;
 use crate::placement::{PIN_ATTRIBUTE, Steering};
-use crate::report::{Explanation, MoveRefusal, MoveWindow, PinReport, PlanReport, PolicyReport, RuleCounts};
+use crate::report::{Advice, Explanation, MoveRefusal, MoveWindow, PinReport, PlanReport, PolicyReport, RuleCounts};
 
 /// A rule whose tiers are named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -140,6 +140,11 @@ impl FileSystem {
     /// What would be moved if nothing changed; with a policy: if that were the volume's.
     pub fn plan(&self, policy: Option<PolicyKind>) -> Result<PlanReport> {
         self.logged("plan", self.core.plan(policy))
+    }
+
+    /// What the fastest tier serves of what devices are read for, and what it would with another size.
+    pub fn advise(&self) -> Result<Advice> {
+        self.logged("advise", self.core.advise())
     }
 
     /// When movers may work on what nobody asked for; always where there is no window. `utc_offset_seconds` is local time

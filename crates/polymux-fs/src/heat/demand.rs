@@ -4,7 +4,8 @@
 //! * Random reads count where a device served them: what memory served is no demand. A sync of a few bytes counts as one of them
 //!   (docs/design/0034). A node is told of when it was read in three windows: a burst is no habit. Of streams the bytes that programs
 //!   took are noted; they keep a range where it is, and move none.
-//! * Beside its rate a node has the number of reads that were served since it moved, which halves in seven minutes: what it cost so far.
+//! * Beside its rate a node has the number of reads that were served since it moved, which halves in seven minutes: what it cost so far;
+//!   and the same wherever it lay: what a faster tier of another size would have served of it.
 //!   It outlives the rate, so that reads with long pauses add up, too, as long as there is room for other nodes.
 //! * A note costs the lock of a shard. Rates have a lock of their own, taken once in a window, by descriptions that begin or end to be
 //!   passed through, and by reports. No lock is held while another one is taken.
@@ -86,6 +87,8 @@ struct Rate {
     stream_bytes_per_second: u64,
     /// Small reads that were served since the node moved, in thousandths, because they fade.
     served_thousandths: u64,
+    /// The same, moved or not.
+    seen_thousandths: u64,
     /// The kernel reads the file itself now.
     is_held: bool,
     /// Windows for which it is not among the busiest.
@@ -136,10 +139,13 @@ impl Rate {
 
     /// So many thousandths of reads were served within `length`, in which earlier ones fade.
     fn serve(&mut self, thousandths: u64, length: Duration) {
-        let faded = u128::from(self.served_thousandths) * u128::from(milliseconds(length.min(SERVED_KEPT)))
-            / u128::from(milliseconds(SERVED_KEPT));
-        let kept = self.served_thousandths - u64::try_from(faded).expect("a part of it");
-        self.served_thousandths = kept.saturating_add(thousandths);
+        let kept = |before: u64| {
+            let faded = u128::from(before) * u128::from(milliseconds(length.min(SERVED_KEPT)))
+                / u128::from(milliseconds(SERVED_KEPT));
+            before - u64::try_from(faded).expect("a part of it")
+        };
+        self.served_thousandths = kept(self.served_thousandths).saturating_add(thousandths);
+        self.seen_thousandths = kept(self.seen_thousandths).saturating_add(thousandths);
     }
 }
 
@@ -205,7 +211,7 @@ impl DeviceDemand {
             }
             rate.follow(reads.unwrap_or_default(), length);
             is_any_read |= rate.has_rate();
-            rate.has_rate() || is_roomy && rate.served_thousandths >= SERVED_COUNTED_MIN
+            rate.has_rate() || is_roomy && rate.seen_thousandths >= SERVED_COUNTED_MIN
         });
         for (key, reads) in window.into_iter().take(RATES_MAX.saturating_sub(rates.len())) {
             let mut rate = Rate::default();
@@ -251,6 +257,13 @@ impl DeviceDemand {
         let mut rates = self.rates.lock();
         let moved = rates.range_mut((ino, nodes.start)..(ino, nodes.end.max(nodes.start)));
         moved.for_each(|(_, rate)| rate.served_thousandths = 0);
+    }
+
+    /// Nodes with the reads that devices served of them in about the last ten minutes, wherever they lay.
+    pub(crate) fn reads_by_node(&self) -> Vec<((Ino, u64), u64)> {
+        let rates = self.rates.lock();
+        let reads = rates.iter().map(|(key, rate)| (*key, rate.seen_thousandths / 1000));
+        reads.filter(|(_, reads)| *reads > 0).collect()
     }
 
     /// The demand of a node.
@@ -407,6 +420,9 @@ mod tests {
         assert!(served(&demand) > 0, "another one moved");
         demand.note_moved(INO, 0..4);
         assert_eq!(served(&demand), 0);
+        let [(node, seen)] = demand.reads_by_node()[..] else { panic!("one node was read") };
+        assert_eq!(node, (INO, 3));
+        assert!((112..=120).contains(&seen), "it was read all the same: {seen}");
         for _ in 0..6000 {
             read(&demand, 3, 1);
             demand.end_window(SECOND);

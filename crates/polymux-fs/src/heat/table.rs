@@ -7,6 +7,7 @@ use polymux_types::{Ino, limits};
 
 use super::decay::Decay;
 use super::demand::DeviceDemand;
+use super::device_reads::DeviceReads;
 use super::entry::{Entry, OTHER_NODES};
 use super::persist::Keeping;
 use super::shard::{Eviction, SET_BYTES, Shard, hash};
@@ -41,6 +42,8 @@ pub(crate) struct HeatTable {
     hot_waiting: AtomicU64,
     /// What programs make the devices read at present.
     pub(crate) demand: DeviceDemand,
+    /// What each tier served of it in the last hour.
+    pub(crate) device_reads: DeviceReads,
     /// Where files are made whose writes are waited for.
     pub(crate) synced_directories: SyncedDirectories,
     /// What the background step is at with the records.
@@ -68,6 +71,7 @@ impl HeatTable {
             half_life_seconds: options.half_life_seconds,
             hot_waiting: AtomicU64::new(0),
             demand: DeviceDemand::default(),
+            device_reads: DeviceReads::default(),
             synced_directories: SyncedDirectories::default(),
             keeping: Mutex::new(Keeping::default()),
         }

@@ -70,7 +70,7 @@ impl Core {
         let milliseconds = u64::try_from(now.at.saturating_sub(before.at).as_millis()).unwrap_or(u64::MAX).max(1000);
         let mut rates = Vec::with_capacity(now.pages.len());
         let (logical_now, size) = (self.logical_clock.now(), file.size());
-        let mut was_used_throughout = true;
+        let (mut was_used_throughout, mut served) = (true, 0_u64);
         for (node, pages) in (0_u64..).zip(&now.pages) {
             let came = u64::from(pages.saturating_sub(before.pages_of(node)));
             let was_random = came < stream_pages(size, node) && kind == AccessKind::Read;
@@ -79,9 +79,13 @@ impl Core {
                 self.heat.touch(inode.ino, node, kind, BLOCK_SIZE, pattern, logical_now);
             }
             was_used_throughout &= came > 0;
+            served += if was_random { came } else { 0 };
             rates.push(if was_random { came.saturating_mul(1_000_000) / milliseconds } else { 0 });
         }
         self.heat.demand.end_hold(inode.ino, Some(&rates), now.at.saturating_sub(before.at));
+        if let Some(entry) = file.layout.read().objects.first() {
+            self.heat.device_reads.note_unheard(entry.tier, served, before.at, now.at);
+        }
         // Of the nodes behind those that were looked at nothing is known; where those were used, they count as used, too.
         let looked_at = rates.len() as u64 * RANGE_NODE_SIZE;
         let rest = size.min(NODES_LOOKED_AT_MAX * RANGE_NODE_SIZE).saturating_sub(looked_at);

@@ -336,6 +336,7 @@ fn in_order_of<'a>(context: &Context, table: &'a TierTable) -> Cow<'a, TierTable
 impl Core {
     /// Ends a window, if it is time, and plans what pays back. Returns whether anything was submitted.
     pub(super) fn relief_step(&self) -> Result<bool> {
+        self.note_device_reads();
         if self.options.promotion != Promotion::Prompt {
             return Ok(false);
         }

@@ -55,6 +55,7 @@ impl Core {
     }
 
     pub(crate) fn status(&self) -> VolumeStatus {
+        self.note_device_reads();
         let tiers: Vec<TierStatus> = self
             .tiers
             .all()
@@ -77,6 +78,7 @@ impl Core {
                     taken_out: tier.times_taken_out(),
                     profile: tier.profile(),
                     load: self.load_of(tier),
+                    device_reads_by_minute: self.device_reads_of(tier.id).to_vec(),
                 }
             })
             .collect();

@@ -35,6 +35,36 @@ pub struct PoliciesReport {
     pub warnings: Vec<String>,
 }
 
+/// Everything `policy advise` tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdviceReport {
+    /// Name of the volume.
+    pub volume: String,
+    /// The fastest tier that is in service.
+    pub tier: String,
+    /// Room for files on it in bytes, up to its high mark.
+    pub room_bytes: u64,
+    /// Small reads that devices served in about the last ten minutes; older ones weigh less.
+    pub reads: u64,
+    /// Share of the device reads of the last ten minutes that this tier served, in percent; `None` where there were none.
+    pub served_percent: Option<u64>,
+    /// Ranges of two MiB that were read,
+    pub ranges: u64,
+    /// and their bytes.
+    pub range_bytes: u64,
+    /// Half of the room, all of it, twice and four times as much.
+    pub steps: Vec<AdviceStepReport>,
+}
+
+/// What a fastest tier with some room would serve, if what is on it were chosen with hindsight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdviceStepReport {
+    /// Room for files in bytes.
+    pub room_bytes: u64,
+    /// Share of the reads in percent; `None` where there were none.
+    pub served_percent: Option<u64>,
+}
+
 /// A policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyReport {

@@ -23,6 +23,9 @@ const COUNTERS: [&str; 9] = [
     "bytes_moved",
 ];
 
+/// Minutes whose device reads are told together.
+const MINUTES_TOGETHER: usize = 5;
+
 /// One look at a volume.
 #[derive(Clone, Debug)]
 pub struct Look {
@@ -45,6 +48,8 @@ pub struct TopReport {
     pub interval_ms: u64,
     /// Tiers in speed order.
     pub tiers: Vec<TierActivity>,
+    /// What the fastest tier served of the small reads of devices; `None` without any in the last hour.
+    pub device_hits: Option<DeviceHits>,
     /// Whether movers rest until they are resumed.
     pub is_paused: bool,
     /// Threads that move blocks.
@@ -65,6 +70,17 @@ pub struct TopReport {
     pub counters: BTreeMap<String, u64>,
     /// How much each of them grew in this interval.
     pub counters_grown: BTreeMap<String, u64>,
+}
+
+/// Small reads that the device of the fastest tier served, as a share of those that all devices served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceHits {
+    /// Its name.
+    pub tier: String,
+    /// Share in the last hour, in percent.
+    pub hour_percent: u64,
+    /// The same in each twelfth of it, oldest first; `None` where no device served one.
+    pub by_five_minutes: Vec<Option<u64>>,
 }
 
 /// One tier in a [`TopReport`].
@@ -157,6 +173,7 @@ impl Sampler {
             mount_point: status.mount_point.clone(),
             interval_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
             tiers: tiers(&before.status.tiers, &status.tiers, time),
+            device_hits: device_hits(&status.tiers),
             is_paused: look.moves.is_paused,
             movers: look.moves.movers,
             window_opens_in_minutes: look.moves.window_opens_in_minutes,
@@ -179,6 +196,22 @@ impl Sampler {
             remaining_seconds: rate.and_then(|rate| rate.time_for(left)).map(|time| time.as_secs()),
         }
     }
+}
+
+fn device_hits(tiers: &[TierReport]) -> Option<DeviceHits> {
+    let sum = |minutes: &[u64]| minutes.iter().sum::<u64>();
+    let fastest = tiers.first()?;
+    let share_of = |minutes: std::ops::Range<usize>| {
+        let of = |tier: &TierReport| sum(tier.device_reads_by_minute.get(minutes.clone()).unwrap_or_default());
+        (of(fastest) * 100).checked_div(tiers.iter().map(of).sum())
+    };
+    let length = fastest.device_reads_by_minute.len();
+    let twelfths = (0..length).step_by(MINUTES_TOGETHER);
+    Some(DeviceHits {
+        tier: fastest.name.clone(),
+        hour_percent: share_of(0..length)?,
+        by_five_minutes: twelfths.map(|first| share_of(first..length.min(first + MINUTES_TOGETHER))).collect(),
+    })
 }
 
 fn tiers(before: &[TierReport], now: &[TierReport], time: Duration) -> Vec<TierActivity> {
@@ -217,6 +250,14 @@ pub mod tests {
     /// A look at a volume of two tiers whose counters stand at a number.
     pub fn look_at(at: Instant, count: u64) -> Look {
         let tier = |id: u16, name: &str, share: u64| {
+            // The faster one served more and more of the last half hour.
+            let minutes: Vec<u64> = (0_u64..60)
+                .map(|minute| match (minute < 30, id) {
+                    (true, _) => 0,
+                    (false, 0) => minute - 30,
+                    (false, _) => 60 - minute,
+                })
+                .collect();
             let counters = BTreeMap::from([
                 ("reads".to_owned(), count * share),
                 ("bytes_read".to_owned(), count * share * 4096),
@@ -227,7 +268,7 @@ pub mod tests {
                 "id": id, "name": name, "path": "/x", "state": "online", "reason": null, "file_system": "ext4",
                 "guarantee": "durable", "capacity": null, "total": 1_u64 << 30, "used": 3_u64 << 28, "free": 1_u64 << 28,
                 "reserve": 0, "draining": id == 1, "high_mark": (1_u64 << 30) / 10 * 9, "low_mark": (1_u64 << 30) / 10 * 8,
-                "shares_file_system_with": [], "capabilities": {}, "counters": counters,
+                "shares_file_system_with": [], "capabilities": {}, "counters": counters, "device_reads_by_minute": minutes,
             })
         };
         let status = serde_json::json!({
@@ -289,6 +330,10 @@ pub mod tests {
         assert_eq!((fast.written_bytes_per_second, fast.operations_per_second), (10 << 20, 40));
         assert_eq!((fast.hit_percent, slow.hit_percent), (Some(75), Some(25)));
         assert_eq!((report.counters["move_conflicts"], report.counters_grown["move_conflicts"]), (30, 20));
+        let hits = report.device_hits.as_ref().expect("devices served reads");
+        assert_eq!((hits.tier.as_str(), hits.hour_percent), ("fast", 48));
+        let course = [6, 23, 40, 56, 73, 90].map(Some);
+        assert_eq!(hits.by_five_minutes, [[None; 6], course].concat());
         let job = &report.running[0];
         assert_eq!((job.bytes_per_second, job.remaining_seconds), (Some(10 << 20), Some(7)));
         assert_eq!(report.parked_reasons["no other tier has room for it"], 2);

@@ -21,11 +21,13 @@ const BAR_WIDTH: u64 = 12;
 pub fn draw(frame: &mut Frame, report: &TopReport) {
     let lines = |count: usize| Constraint::Length(u16::try_from(count).unwrap_or(u16::MAX));
     let waiting = text::waiting(report);
+    let hits: Vec<Line> = text::device_hits(report).map(Line::from).into_iter().collect();
     // Reasons give way to moves where there is little room.
     let waiting_count = waiting.len().min(4);
     let areas = Layout::vertical([
         lines(1),
         lines(report.tiers.len() + 2),
+        lines(hits.len()),
         lines(report.drains.len()),
         Constraint::Min(3),
         lines(waiting_count),
@@ -37,12 +39,13 @@ pub fn draw(frame: &mut Frame, report: &TopReport) {
     frame.render_widget(Paragraph::new(text::heading(report)).style(heading_style), areas[0]);
     draw_tiers(frame, areas[1], &report.tiers);
     let drains: Vec<Line> = report.drains.iter().map(|drain| Line::from(status::drain_line(drain))).collect();
-    frame.render_widget(Paragraph::new(drains), areas[2]);
-    draw_jobs(frame, areas[3], &report.running);
+    frame.render_widget(Paragraph::new(hits), areas[2]);
+    frame.render_widget(Paragraph::new(drains), areas[3]);
+    draw_jobs(frame, areas[4], &report.running);
     let waiting: Vec<Line> = waiting.into_iter().take(waiting_count).map(Line::from).collect();
-    frame.render_widget(Paragraph::new(waiting), areas[4]);
+    frame.render_widget(Paragraph::new(waiting), areas[5]);
     let foot = vec![Line::from(text::counters(report)), Line::from("q quits")];
-    frame.render_widget(Paragraph::new(foot), areas[5]);
+    frame.render_widget(Paragraph::new(foot), areas[6]);
 }
 
 fn heading(cells: &[&'static str]) -> Row<'static> {
@@ -129,9 +132,18 @@ mod tests {
     fn everything_that_matters_is_on_a_small_terminal() {
         let lines = drawn(&super::super::sample::tests::report(), 80, 24);
         let text = lines.join("\n");
-        for needle in
-            ["media on /media", "draining", "10 MiB/s", "75 %", "off slow", "drain", "7 s", "films/a-r", "q quits"]
-        {
+        for needle in [
+            "media on /media",
+            "fast served 48 %",
+            "draining",
+            "10 MiB/s",
+            "75 %",
+            "off slow",
+            "drain",
+            "7 s",
+            "films/a-r",
+            "q quits",
+        ] {
             assert!(text.contains(needle), "{needle} is not in:\n{text}");
         }
         let bar = lines.iter().find_map(|line| Some(&line[line.find('[')?..=line.find(']')?])).expect("there is a bar");

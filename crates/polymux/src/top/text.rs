@@ -12,9 +12,14 @@ use crate::status;
 /// Jobs that are listed.
 const JOBS_MAX: usize = 20;
 
+/// Shares from 0 to 100 % as heights, and a time without reads.
+const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const NO_READS: char = '·';
+
 /// The whole report.
 pub fn render(report: &TopReport) -> String {
     let mut lines = vec![heading(report), tier_table(&report.tiers)];
+    lines.extend(device_hits(report).map(|line| format!("  {line}")));
     lines.extend(report.drains.iter().map(|drain| format!("  {}", status::drain_line(drain))));
     if !report.running.is_empty() {
         lines.push(job_table(&report.running));
@@ -78,6 +83,17 @@ fn job_table(jobs: &[JobActivity]) -> String {
     let more = jobs.len().saturating_sub(JOBS_MAX);
     let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
     format!("{}{more}", table.render("  "))
+}
+
+/// What the fastest tier serves of the small reads of devices, and how that changed within the hour.
+pub fn device_hits(report: &TopReport) -> Option<String> {
+    let hits = report.device_hits.as_ref()?;
+    let height = |share: &Option<u64>| match share {
+        None => NO_READS,
+        Some(percent) => HEIGHTS[usize::try_from(percent * 7 / 100).unwrap_or(7).min(7)],
+    };
+    let course: String = hits.by_five_minutes.iter().map(height).collect();
+    Some(format!("{} served {} % of small device reads in the last hour [{course}]", hits.tier, hits.hour_percent))
 }
 
 /// What waits, and what for.
@@ -170,6 +186,7 @@ mod tests {
             "1 running, 5 queued, 2 parked",
             "parked 2: no other tier has room for it",
             "conflicts 30 (+20)",
+            "fast served 48 % of small device reads in the last hour [······▁▂▃▄▆▇]",
         ] {
             assert!(text.contains(needle), "{needle} is not in:\n{text}");
         }

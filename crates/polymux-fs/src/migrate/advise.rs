@@ -1,0 +1,85 @@
+//! What the sizes of the tiers are worth for what programs read: the share of device reads that the fastest tier serves, and the best that
+//! could be with more room or with less.
+//!
+//! What is true here: a range counts with the reads that devices served of it, wherever it lay; no range is copied, and nothing is planned.
+//! Files that are gone count for nothing.
+
+use polymux_policy::{Coverage, RangeReads};
+use polymux_types::limits::RANGE_NODE_SIZE;
+use polymux_types::{Errno, Ino, TierId};
+
+use crate::core::Core;
+use crate::error::Result;
+use crate::heat::{MINUTES, Minutes};
+use crate::report::{Advice, AdviceStep};
+use crate::space::TierHandle;
+
+/// Minutes over which the share of the fastest tier is told, as long as nodes remember what was read of them.
+const MINUTES_TOLD: usize = 10;
+
+impl Core {
+    /// Takes over what the lanes counted.
+    pub(crate) fn note_device_reads(&self) {
+        let now = self.clock.elapsed();
+        for handle in self.tiers.all().iter() {
+            self.heat.device_reads.note_total(handle.id, handle.read_lane.work().small, now);
+        }
+    }
+
+    /// Small reads that the device of a tier served in each minute of the last hour.
+    pub(crate) fn device_reads_of(&self, tier: TierId) -> Minutes {
+        self.heat.device_reads.last_hour(tier, self.clock.elapsed())
+    }
+
+    /// What a fastest tier of half, twice and four times the size would serve of what devices are read for.
+    pub(crate) fn advise(&self) -> Result<Advice> {
+        let tiers = self.tiers.all();
+        let fastest = tiers.iter().find(|tier| tier.present().is_some() && !tier.is_draining()).ok_or(Errno::ENODEV)?;
+        let marked = fastest.space_now().map_or(0, |space| fastest.high_mark_bytes(&space));
+        let metadata = if fastest.holds_metadata() { self.metadata.bytes_used() } else { 0 };
+        let room_bytes = marked.saturating_sub(metadata);
+        let coverage = Coverage::of(self.ranges_read()?);
+        let step = |room_bytes| AdviceStep { room_bytes, reads: coverage.reads_within(room_bytes) };
+        let rooms = [room_bytes / 2, room_bytes, room_bytes.saturating_mul(2), room_bytes.saturating_mul(4)];
+        self.note_device_reads();
+        let lately = |tier: &TierHandle| self.device_reads_of(tier.id)[MINUTES - MINUTES_TOLD..].iter().sum::<u64>();
+        let all: u64 = tiers.iter().map(|tier| lately(tier)).sum();
+        Ok(Advice {
+            tier: fastest.name.clone(),
+            room_bytes,
+            reads: coverage.reads(),
+            served_percent: (lately(fastest) * 100).checked_div(all),
+            ranges: coverage.ranges() as u64,
+            range_bytes: coverage.bytes(),
+            steps: rooms.map(step).to_vec(),
+        })
+    }
+
+    /// Ranges that devices were read for, as long as they are now.
+    fn ranges_read(&self) -> Result<Vec<RangeReads>> {
+        let mut ranges = Vec::new();
+        // By inode, so that each is looked up once.
+        let mut known: Option<(Ino, u64)> = None;
+        for ((ino, node), reads) in self.heat.demand.reads_by_node() {
+            let size = match known {
+                Some((of, size)) if of == ino => size,
+                _ => self.size_to_advise(ino)?,
+            };
+            known = Some((ino, size));
+            let bytes = size.saturating_sub(node * RANGE_NODE_SIZE).min(RANGE_NODE_SIZE);
+            ranges.push(RangeReads { bytes, reads });
+        }
+        Ok(ranges)
+    }
+
+    /// Bytes of a file; 0 where it is gone or its size cannot be told.
+    fn size_to_advise(&self, ino: Ino) -> Result<u64> {
+        let inode = match self.inode(ino) {
+            Err(error) if error.errno() == Errno::ENOENT => return Ok(0),
+            found => found?,
+        };
+        let Some(file) = inode.file() else { return Ok(0) };
+        self.ensure_size_or_guess(&inode, file)?;
+        Ok(file.size())
+    }
+}

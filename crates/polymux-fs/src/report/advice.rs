@@ -1,0 +1,29 @@
+//! What devices were read for, and what a faster tier of another size would serve of it.
+
+/// Reads that the fastest tier would serve if it had some room, and the ranges on it were chosen with hindsight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdviceStep {
+    /// Room for files in bytes.
+    pub room_bytes: u64,
+    /// Reads of the last ten minutes that it would serve.
+    pub reads: u64,
+}
+
+/// What `policy advise` tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// Name of the fastest tier that is in service.
+    pub tier: String,
+    /// Room for files on it in bytes, up to its high mark.
+    pub room_bytes: u64,
+    /// Small reads that devices served in about the last ten minutes; older ones weigh less.
+    pub reads: u64,
+    /// Share of the device reads of the last ten minutes that this tier served, in percent; `None` where there were none.
+    pub served_percent: Option<u64>,
+    /// Ranges of two MiB that were read,
+    pub ranges: u64,
+    /// and their bytes.
+    pub range_bytes: u64,
+    /// Half of the room, all of it, twice and four times as much.
+    pub steps: Vec<AdviceStep>,
+}

@@ -1,0 +1,116 @@
+//! `polymux policy advise`: what the size of the fastest tier is worth for what programs read.
+
+use anyhow::{Result, bail};
+use polymux_types::ByteSize;
+
+use crate::cli::OutputFormat;
+use crate::client;
+use crate::output::{self, Table};
+use crate::protocol::{AdviceReport, Answer, Request};
+use crate::registry::Registry;
+
+/// What the steps of a report stand for.
+const STEPS: [&str; 4] = ["half as large", "as it is", "twice as large", "four times as large"];
+
+/// Percent by which the best choice has to serve more than what is there for that to be worth a word.
+const WORTH_A_WORD_PERCENT: u64 = 5;
+
+/// Tells what share of device reads the fastest tier serves, and would serve with another size.
+pub fn run(registry: &Registry, volume: &str, format: OutputFormat) -> Result<()> {
+    let name = client::volume_name(registry, volume)?;
+    let report = match client::ask(registry, &name, &Request::PolicyAdvise)? {
+        Some(Answer::Advice(report)) => report,
+        Some(_) => bail!("the daemon of volume `{name}` answered something else"),
+        None => bail!("volume `{name}` is not mounted: mount it first"),
+    };
+    match format {
+        OutputFormat::Json => output::json(&report),
+        OutputFormat::Text => output::line(&render(&report)),
+    }
+}
+
+fn percent(share: Option<u64>) -> String {
+    share.map_or_else(|| "-".to_owned(), |share| format!("{share} %"))
+}
+
+fn render(report: &AdviceReport) -> String {
+    let tier = &report.tier;
+    if report.reads == 0 {
+        return "no device served small reads in the last ten minutes: memory answered, or nothing was read at random"
+            .to_owned();
+    }
+    let mut lines = vec![
+        format!(
+            "small reads that devices served in about the last ten minutes: {}, of which `{tier}` served {}",
+            report.reads,
+            percent(report.served_percent)
+        ),
+        format!("what was read: {} in {} ranges of 2 MiB", ByteSize(report.range_bytes), report.ranges),
+    ];
+    let mut table = Table::new(&[tier.as_str(), "room for files", "serves at best"]);
+    for (name, step) in STEPS.iter().zip(&report.steps) {
+        table.row(vec![(*name).to_owned(), ByteSize(step.room_bytes).to_string(), percent(step.served_percent)]);
+    }
+    lines.push(table.render("  "));
+    lines.extend(conclusion(report));
+    lines.join("\n")
+}
+
+/// What follows from the numbers, where something does.
+fn conclusion(report: &AdviceReport) -> Option<String> {
+    let best = |step: usize| report.steps.get(step)?.served_percent;
+    let (half, now, twice) = (best(0)?, best(1)?, best(2)?);
+    let served = report.served_percent?;
+    if served + WORTH_A_WORD_PERCENT <= now {
+        return Some(format!(
+            "{} % more could be served by `{}` as it is: `polymux plan {}` tells what is about to move, `polymux explain FILE` why not",
+            now - served,
+            report.tier,
+            report.volume
+        ));
+    }
+    if now + WORTH_A_WORD_PERCENT <= twice {
+        return Some(format!("twice the room would serve {} % more", twice - now));
+    }
+    (half + WORTH_A_WORD_PERCENT > now).then(|| "half the room would do for this".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::AdviceStepReport;
+
+    fn report(served: u64, best: [u64; 4]) -> AdviceReport {
+        let step =
+            |(index, percent)| AdviceStepReport { room_bytes: (1_u64 << 29) << index, served_percent: Some(percent) };
+        AdviceReport {
+            volume: "media".to_owned(),
+            tier: "ssd".to_owned(),
+            room_bytes: 1 << 30,
+            reads: 12_345,
+            served_percent: Some(served),
+            ranges: 7,
+            range_bytes: 14 << 20,
+            steps: (0..).zip(best).map(step).collect(),
+        }
+    }
+
+    #[test]
+    fn advice_says_whether_room_or_moves_are_missing() {
+        let text = render(&report(40, [50, 70, 90, 100]));
+        for needle in
+            ["12345", "served 40 %", "14 MiB in 7 ranges", "twice as large", "90 %", "30 % more could be served"]
+        {
+            assert!(text.contains(needle), "{needle} is not in:\n{text}");
+        }
+        assert!(render(&report(69, [50, 70, 90, 100])).ends_with("twice the room would serve 20 % more"));
+        assert!(render(&report(100, [97, 100, 100, 100])).ends_with("half the room would do for this"));
+        assert!(render(&report(98, [80, 100, 100, 100])).ends_with("100 %"), "nothing to say");
+    }
+
+    #[test]
+    fn without_reads_there_is_no_advice() {
+        let none = AdviceReport { reads: 0, served_percent: None, ..report(0, [0; 4]) };
+        assert!(render(&none).starts_with("no device served"));
+    }
+}
