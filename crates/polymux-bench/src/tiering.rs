@@ -5,6 +5,7 @@
 //! * Data is written without limits and durably before anything is measured. Caches are dropped, so that reads come from devices.
 //! * Everything that a workload does is the same on every side, with the same random numbers.
 
+mod chart;
 mod disturbed;
 mod hot_set;
 mod large_set;
@@ -57,6 +58,9 @@ pub struct TieringArguments {
     /// Policy of the volumes; by default the one that `polymux create` chooses.
     #[arg(long, default_value = "")]
     pub policy: String,
+    /// Directory for a chart of the hot set.
+    #[arg(long)]
+    pub svg: Option<PathBuf>,
     /// The program to measure; by default the one that was built beside this one.
     #[arg(long)]
     pub polymux: Option<PathBuf>,

@@ -26,6 +26,9 @@ pub struct Demand {
     pub stream_bytes_per_second: u64,
     /// Small reads that a device served since the range moved; older ones weigh less.
     pub served_reads: u64,
+    /// Small reads that a device served of the range in about the last minute, wherever it lay: chance changes their number less than that
+    /// of a second. 0 after half a minute without any.
+    pub lately_reads: u64,
 }
 
 impl Demand {
@@ -36,6 +39,7 @@ impl Demand {
             random_reads_per_kilosecond: self.random_reads_per_kilosecond.min(other.random_reads_per_kilosecond),
             stream_bytes_per_second: self.stream_bytes_per_second.min(other.stream_bytes_per_second),
             served_reads: self.served_reads.min(other.served_reads),
+            lately_reads: self.lately_reads.min(other.lately_reads),
         }
     }
 }
@@ -116,8 +120,12 @@ mod tests {
     #[test]
     fn nothing_overflows() {
         let none = ReadSpeed { request_ns: u64::MAX, bytes_per_second: 0 };
-        let demand =
-            Demand { random_reads_per_kilosecond: u64::MAX, stream_bytes_per_second: u64::MAX, served_reads: u64::MAX };
+        let demand = Demand {
+            random_reads_per_kilosecond: u64::MAX,
+            stream_bytes_per_second: u64::MAX,
+            served_reads: u64::MAX,
+            ..Demand::default()
+        };
         assert_eq!(lost_ns(&demand, &none, &SSD), u64::MAX);
         assert!(saved_ns_per_second(&demand, &none, &SSD) > u64::MAX / 1001);
         assert_eq!(move_ns(u64::MAX, 0, Some(0)), u64::MAX);

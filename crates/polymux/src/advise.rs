@@ -12,8 +12,12 @@ use crate::registry::Registry;
 /// What the steps of a report stand for.
 const STEPS: [&str; 4] = ["half as large", "as it is", "twice as large", "four times as large"];
 
-/// Percent by which the best choice has to serve more than what is there for that to be worth a word.
-const WORTH_A_WORD_PERCENT: u64 = 5;
+/// Percent of the reads by which a choice has to serve more for that to be worth a word: syncs and reads of several pages are counted in more
+/// than one way.
+const WORTH_A_WORD_PERCENT: u64 = 10;
+
+/// Percent of the reads that a smaller tier has to serve to be called enough.
+const ENOUGH_PERCENT: u64 = 95;
 
 /// Tells what share of device reads the fastest tier serves, and would serve with another size.
 pub fn run(registry: &Registry, volume: &str, format: OutputFormat) -> Result<()> {
@@ -36,7 +40,9 @@ fn percent(share: Option<u64>) -> String {
 fn render(report: &AdviceReport) -> String {
     let tier = &report.tier;
     if report.reads == 0 {
-        return "no device served small reads in the last ten minutes: memory answered, or nothing was read at random"
+        return "no small reads are known that a device served in the last ten minutes: memory answered, or nothing was read at random. \
+                Files that the kernel reads itself are known of when they are closed; with one tier, `promotion = \"polite\"` or a policy that moves \
+                nothing up at once, reads are not noted."
             .to_owned();
     }
     let mut lines = vec![
@@ -45,7 +51,11 @@ fn render(report: &AdviceReport) -> String {
             report.reads,
             percent(report.served_percent)
         ),
-        format!("what was read: {} in {} ranges of 2 MiB", ByteSize(report.range_bytes), report.ranges),
+        format!(
+            "what was read more than a few times: {} in {} ranges of 2 MiB",
+            ByteSize(report.range_bytes),
+            report.ranges
+        ),
     ];
     let mut table = Table::new(&[tier.as_str(), "room for files", "serves at best"]);
     for (name, step) in STEPS.iter().zip(&report.steps) {
@@ -63,16 +73,16 @@ fn conclusion(report: &AdviceReport) -> Option<String> {
     let served = report.served_percent?;
     if served + WORTH_A_WORD_PERCENT <= now {
         return Some(format!(
-            "{} % more could be served by `{}` as it is: `polymux plan {}` tells what is about to move, `polymux explain FILE` why not",
+            "`{tier}` as it is could serve another {} % of the reads: `polymux plan {}` tells what is about to move, `polymux explain FILE` why not",
             now - served,
-            report.tier,
-            report.volume
+            report.volume,
+            tier = report.tier,
         ));
     }
     if now + WORTH_A_WORD_PERCENT <= twice {
-        return Some(format!("twice the room would serve {} % more", twice - now));
+        return Some(format!("twice the room would serve another {} % of the reads", twice - now));
     }
-    (half + WORTH_A_WORD_PERCENT > now).then(|| "half the room would do for this".to_owned())
+    (report.room_bytes > 0 && half >= ENOUGH_PERCENT).then(|| "half the room would do for this".to_owned())
 }
 
 #[cfg(test)]
@@ -98,19 +108,29 @@ mod tests {
     #[test]
     fn advice_says_whether_room_or_moves_are_missing() {
         let text = render(&report(40, [50, 70, 90, 100]));
-        for needle in
-            ["12345", "served 40 %", "14 MiB in 7 ranges", "twice as large", "90 %", "30 % more could be served"]
-        {
+        for needle in [
+            "12345",
+            "served 40 %",
+            "14 MiB in 7 ranges",
+            "twice as large",
+            "90 %",
+            "`ssd` as it is could serve another 30 %",
+        ] {
             assert!(text.contains(needle), "{needle} is not in:\n{text}");
         }
-        assert!(render(&report(69, [50, 70, 90, 100])).ends_with("twice the room would serve 20 % more"));
+        assert!(
+            render(&report(69, [50, 70, 90, 100])).ends_with("twice the room would serve another 20 % of the reads")
+        );
         assert!(render(&report(100, [97, 100, 100, 100])).ends_with("half the room would do for this"));
-        assert!(render(&report(98, [80, 100, 100, 100])).ends_with("100 %"), "nothing to say");
+        for nothing_to_say in [report(98, [80, 100, 100, 100]), report(3, [2, 4, 8, 16])] {
+            let text = render(&nothing_to_say);
+            assert!(text.trim_end().ends_with('%'), "{text}");
+        }
     }
 
     #[test]
     fn without_reads_there_is_no_advice() {
         let none = AdviceReport { reads: 0, served_percent: None, ..report(0, [0; 4]) };
-        assert!(render(&none).starts_with("no device served"));
+        assert!(render(&none).starts_with("no small reads are known"));
     }
 }

@@ -140,8 +140,9 @@ fn a_rule_places_moves_counts_and_is_explained_with_its_line() {
     assert_eq!(listed["rules"][0]["line"], line);
     let advised = json(&volume, &["policy", "advise", "--json", &volume.name]);
     assert_eq!((&advised["tier"], advised["steps"].as_array().map(Vec::len)), (&"fast".into(), Some(4)), "{advised}");
+    let said = if advised["reads"] == 0 { "no small reads are known" } else { "serves at best" };
     let advised = done(&volume, &["policy", "advise", &volume.name]).stdout;
-    assert!(advised.contains("small reads"), "{advised}");
+    assert!(advised.contains(said), "{advised}");
     let listed = done(&volume, &["policy", "list", &volume.name]);
     assert!(listed.stderr.contains("matches no file now: path *.never"), "{}", listed.text());
     assert!(listed.stdout.contains("path films/**") && !listed.stderr.contains("films"), "{}", listed.text());

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 
 use super::TieringArguments;
+use super::chart::{self, Line};
 use super::sides::{Side, SideKind};
 use crate::machine::drop_caches;
 use crate::noise::Noise;
@@ -56,6 +57,12 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
     }
     report.add(tabulate(arguments, &courses));
     report.add(judge(arguments, &courses));
+    if let Some(directory) = &arguments.svg {
+        let lines: Vec<Line<'_>> =
+            courses.iter().map(|course| Line { name: course.side.name(), rates: &course.rates }).collect();
+        let path = directory.join("hot-set.svg");
+        chart::draw(&path, &title(arguments), &lines, (ROUND_SECONDS, arguments.rounds.into()))?;
+    }
     Ok(())
 }
 
@@ -145,10 +152,13 @@ pub(super) fn index_below(noise: &mut Noise, end: usize) -> usize {
     usize::try_from(noise.below(end as u64)).expect("an index fits")
 }
 
+fn title(arguments: &TieringArguments) -> String {
+    format!("hot set of 512 MiB in 3 GiB, {} readers: SSD of 1.2 GB, disk of 5 GB", arguments.readers)
+}
+
 fn tabulate(arguments: &TieringArguments, courses: &[Course]) -> Section {
     let columns = ["side", "phase", "SSD written MB", "reads/s in each round of 8 s"];
-    let title = format!("hot set of 512 MiB in 3 GiB, {} readers: SSD of 1.2 GB, disk of 5 GB", arguments.readers);
-    let mut section = Section::new(title, &columns);
+    let mut section = Section::new(title(arguments), &columns);
     for course in courses {
         for (phase, rates) in course.rates.chunks(usize::from(arguments.rounds)).enumerate() {
             let words: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();

@@ -5,7 +5,7 @@
 //!   (docs/design/0034). A node is told of when it was read in three windows: a burst is no habit. Of streams the bytes that programs
 //!   took are noted; they keep a range where it is, and move none.
 //! * Beside its rate a node has the number of reads that were served since it moved, which halves in seven minutes: what it cost so far;
-//!   and the same wherever it lay: what a faster tier of another size would have served of it.
+//!   the reads wherever it lay, without syncs: what a faster tier of another size would have served of it; and those of about a minute.
 //!   It outlives the rate, so that reads with long pauses add up, too, as long as there is room for other nodes.
 //! * A note costs the lock of a shard. Rates have a lock of their own, taken once in a window, by descriptions that begin or end to be
 //!   passed through, and by reports. No lock is held while another one is taken.
@@ -50,14 +50,20 @@ const NODES_WITHOUT_RATE_MAX: usize = RATES_MAX / 4 * 3;
 /// Time in which of the reads that were served so far all but a share of 1/e are forgotten.
 const SERVED_KEPT: Duration = Duration::from_secs(600);
 
+/// The same for the reads of lately,
+const LATELY: Duration = Duration::from_secs(60);
+/// which are none after so long without any.
+const QUIET: Duration = Duration::from_secs(30);
+
 /// What was read of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct DeviceReads {
     random: u64,
     /// Bytes of reads that went on where another one ended.
     stream_bytes: u64,
-    /// Programs waited for small syncs of it. A log leaves each node within a second, and goes on in the next: it needs no more windows.
-    is_of_log: bool,
+    /// Small syncs of it that programs waited for, which are among `random`. A log leaves each node within a second, and goes on in the next:
+    /// it needs no more windows.
+    syncs: u64,
 }
 
 impl DeviceReads {
@@ -65,7 +71,7 @@ impl DeviceReads {
     const fn windows(self) -> u8 {
         match self.random {
             0 => 0,
-            _ if self.is_of_log => WINDOWS_SURE,
+            _ if self.syncs > 0 => WINDOWS_SURE,
             _ => 1,
         }
     }
@@ -87,8 +93,12 @@ struct Rate {
     stream_bytes_per_second: u64,
     /// Small reads that were served since the node moved, in thousandths, because they fade.
     served_thousandths: u64,
-    /// The same, moved or not.
+    /// Small reads that were served wherever the node lay, syncs left out, in thousandths: they fade alike.
     seen_thousandths: u64,
+    /// Those that fade within a minute.
+    lately_thousandths: u64,
+    /// Time since the last read or small sync, in milliseconds, up to [`QUIET`].
+    quiet_ms: u64,
     /// The kernel reads the file itself now.
     is_held: bool,
     /// Windows for which it is not among the busiest.
@@ -105,6 +115,7 @@ impl Rate {
             random_reads_per_kilosecond: self.random_reads_per_kilosecond,
             stream_bytes_per_second: self.stream_bytes_per_second,
             served_reads: self.served_thousandths / 1000,
+            lately_reads: if self.quiet_ms >= milliseconds(QUIET) { 0 } else { self.lately_thousandths / 1000 },
         }
     }
 
@@ -124,7 +135,7 @@ impl Rate {
         self.random_reads_per_kilosecond =
             follow(self.random_reads_per_kilosecond, reads.random_per_kilosecond(length));
         self.stream_bytes_per_second = follow(self.stream_bytes_per_second, reads.stream_bytes_per_second(length));
-        self.serve(reads.random.saturating_mul(1000), length);
+        self.serve((reads.random, reads.syncs), length);
         self.passed_over = self.passed_over.saturating_sub(1);
         self.count_windows(reads.windows());
     }
@@ -137,15 +148,24 @@ impl Rate {
         self.windows_served = self.windows_served.saturating_add(windows).min(WINDOWS_SURE);
     }
 
-    /// So many thousandths of reads were served within `length`, in which earlier ones fade.
-    fn serve(&mut self, thousandths: u64, length: Duration) {
-        let kept = |before: u64| {
-            let faded = u128::from(before) * u128::from(milliseconds(length.min(SERVED_KEPT)))
-                / u128::from(milliseconds(SERVED_KEPT));
+    /// So many small requests were served within `length`, in which earlier ones fade; some of them were syncs.
+    fn serve(&mut self, (requests, syncs): (u64, u64), length: Duration) {
+        let kept = |before: u64, time: Duration| {
+            let faded =
+                u128::from(before) * u128::from(milliseconds(length.min(time))) / u128::from(milliseconds(time));
             before - u64::try_from(faded).expect("a part of it")
         };
-        self.served_thousandths = kept(self.served_thousandths).saturating_add(thousandths);
-        self.seen_thousandths = kept(self.seen_thousandths).saturating_add(thousandths);
+        let thousandths = requests.saturating_mul(1000);
+        let of_reads = requests.saturating_sub(syncs).saturating_mul(1000);
+        self.served_thousandths = kept(self.served_thousandths, SERVED_KEPT).saturating_add(thousandths);
+        self.seen_thousandths = kept(self.seen_thousandths, SERVED_KEPT).saturating_add(of_reads);
+        // Of a longer time a minute's share counts.
+        let lately = u128::from(thousandths) * u128::from(milliseconds(length.min(LATELY)))
+            / u128::from(milliseconds(length).max(1));
+        let lately = u64::try_from(lately).expect("a part of it");
+        self.lately_thousandths = kept(self.lately_thousandths, LATELY).saturating_add(lately);
+        let quiet_ms = self.quiet_ms.saturating_add(milliseconds(length)).min(milliseconds(QUIET));
+        self.quiet_ms = if requests == 0 { quiet_ms } else { 0 };
     }
 }
 
@@ -188,7 +208,7 @@ impl DeviceDemand {
     pub(crate) fn note_small_sync(&self, ino: Ino, node: u64) {
         self.note_in_window(ino, node, |noted| {
             noted.random = noted.random.saturating_add(1);
-            noted.is_of_log = true;
+            noted.syncs = noted.syncs.saturating_add(1);
         });
     }
 
@@ -239,7 +259,7 @@ impl DeviceDemand {
             }
             let rate = rates.entry((ino, node)).or_default();
             (rate.random_reads_per_kilosecond, rate.stream_bytes_per_second) = (*reads, 0);
-            rate.serve(reads.saturating_mul(milliseconds(lasted)) / 1000, lasted);
+            rate.serve((reads.saturating_mul(milliseconds(lasted)) / 1_000_000, 0), lasted);
             let windows = u8::try_from(lasted.as_secs()).unwrap_or(u8::MAX).clamp(1, WINDOWS_SURE);
             rate.count_windows(if has_rate { windows } else { 0 });
         }
@@ -259,7 +279,8 @@ impl DeviceDemand {
         moved.for_each(|(_, rate)| rate.served_thousandths = 0);
     }
 
-    /// Nodes with the reads that devices served of them in about the last ten minutes, wherever they lay.
+    /// Nodes with the small reads that devices served of them in about the last ten minutes, wherever they lay. Nodes of which there were
+    /// hardly any are forgotten within seconds.
     pub(crate) fn reads_by_node(&self) -> Vec<((Ino, u64), u64)> {
         let rates = self.rates.lock();
         let reads = rates.iter().map(|(key, rate)| (*key, rate.seen_thousandths / 1000));
@@ -428,6 +449,28 @@ mod tests {
             demand.end_window(SECOND);
         }
         assert!((590..=600).contains(&served(&demand)), "a read a second never comes to more: {}", served(&demand));
+    }
+
+    #[test]
+    fn reads_of_the_last_minute_are_none_after_half_a_minute_without_any_and_syncs_are_no_reads() {
+        let demand = DeviceDemand::default();
+        let lately = |demand: &DeviceDemand| demand.of_node(INO, 3).lately_reads;
+        for _ in 0..600 {
+            read(&demand, 3, 2);
+            demand.end_window(SECOND);
+        }
+        assert!((115..=120).contains(&lately(&demand)), "{}", lately(&demand));
+        rest(&demand, 29);
+        assert!(lately(&demand) > 50, "it may go on");
+        rest(&demand, 1);
+        assert_eq!(lately(&demand), 0);
+        read(&demand, 3, 1);
+        demand.end_window(SECOND);
+        assert!(lately(&demand) > 50, "it did");
+        let seen = demand.reads_by_node();
+        (0..100).for_each(|_| demand.note_small_sync(INO, 3));
+        demand.end_window(SECOND);
+        assert!(demand.reads_by_node() <= seen, "a sync is no read");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! What is true here:
 //! * Reads through the daemon come as totals of the tier's read lane; those of files that the kernel reads itself are told of when that ends
 //!   (`io/unheard_reads.rs`), and are spread evenly over the time that it lasted.
-//! * What memory served is not among them, nor are streams.
+//! * What memory served is not among them, nor are requests of more than 64 KiB. The kernel's own reads count by pages.
+//! * A tier that comes back begins a new lane: a total that is lower than before is one of that.
 //! * One lock, a leaf; a note costs as much as a few additions.
 
 use std::collections::BTreeMap;
@@ -64,13 +65,13 @@ impl Course {
 }
 
 impl DeviceReads {
-    /// Notes how many reads the lane of a tier has counted since mounting.
-    pub(crate) fn note_total(&self, tier: TierId, total: u64, now: Duration) {
+    /// Takes over how many reads the lane of a tier has counted. The lane is asked under the lock, so that totals come in their order.
+    pub(crate) fn note_total(&self, tier: TierId, total: impl FnOnce() -> u64, now: Duration) {
         let mut tiers = self.tiers.lock();
         let course = tiers.entry(tier).or_default();
-        // Lower where a report and a window looked at the lane side by side.
-        let new = total.saturating_sub(course.counted);
-        course.counted = course.counted.max(total);
+        let total = total();
+        let new = if total < course.counted { total } else { total - course.counted };
+        course.counted = total;
         course.add(minute_of(now), new);
     }
 
@@ -117,15 +118,17 @@ mod tests {
     #[test]
     fn totals_become_reads_of_the_minute_in_which_they_grew_and_are_forgotten_after_an_hour() {
         let reads = DeviceReads::default();
-        reads.note_total(TIER, 10, at(0));
-        reads.note_total(TIER, 15, at(0));
-        reads.note_total(TIER, 12, at(0));
-        reads.note_total(TIER, 115, at(3));
+        reads.note_total(TIER, || 10, at(0));
+        reads.note_total(TIER, || 15, at(0));
+        reads.note_total(TIER, || 115, at(3));
         assert_eq!(told(&reads, at(3)), [(3, 15), (0, 100)]);
         assert_eq!(told(&reads, at(59)), [(59, 15), (56, 100)]);
         assert_eq!(told(&reads, at(60)), [(57, 100)]);
-        reads.note_total(TIER, 116, at(500));
+        reads.note_total(TIER, || 116, at(500));
         assert_eq!(told(&reads, at(500)), [(0, 1)]);
+        reads.note_total(TIER, || 4, at(501));
+        reads.note_total(TIER, || 6, at(501));
+        assert_eq!(told(&reads, at(501)), [(1, 1), (0, 6)], "the tier came back");
         assert_eq!(reads.last_hour(TierId(2), at(500)), [0; MINUTES]);
     }
 

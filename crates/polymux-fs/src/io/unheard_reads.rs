@@ -83,7 +83,8 @@ impl Core {
             rates.push(if was_random { came.saturating_mul(1_000_000) / milliseconds } else { 0 });
         }
         self.heat.demand.end_hold(inode.ino, Some(&rates), now.at.saturating_sub(before.at));
-        if let Some(entry) = file.layout.read().objects.first() {
+        let object = file.layout.read().objects.first().copied();
+        if let Some(entry) = object {
             self.heat.device_reads.note_unheard(entry.tier, served, before.at, now.at);
         }
         // Of the nodes behind those that were looked at nothing is known; where those were used, they count as used, too.

@@ -2,7 +2,8 @@
 //! could be with more room or with less.
 //!
 //! What is true here: a range counts with the reads that devices served of it, wherever it lay; no range is copied, and nothing is planned.
-//! Files that are gone count for nothing.
+//! Reads of ranges that were read too rarely to be told apart, and those of files that are gone, count as served by no room, so that what is
+//! told is never more than could be.
 
 use polymux_policy::{Coverage, RangeReads};
 use polymux_types::limits::RANGE_NODE_SIZE;
@@ -14,6 +15,9 @@ use crate::heat::{MINUTES, Minutes};
 use crate::report::{Advice, AdviceStep};
 use crate::space::TierHandle;
 
+/// Ranges that are looked at: those that were read most. Their files have to be loaded, to know how long they are.
+const RANGES_MAX: usize = 1 << 16;
+
 /// Minutes over which the share of the fastest tier is told, as long as nodes remember what was read of them.
 const MINUTES_TOLD: usize = 10;
 
@@ -22,7 +26,7 @@ impl Core {
     pub(crate) fn note_device_reads(&self) {
         let now = self.clock.elapsed();
         for handle in self.tiers.all().iter() {
-            self.heat.device_reads.note_total(handle.id, handle.read_lane.work().small, now);
+            self.heat.device_reads.note_total(handle.id, || handle.read_lane.work().small, now);
         }
     }
 
@@ -38,7 +42,7 @@ impl Core {
         let marked = fastest.space_now().map_or(0, |space| fastest.high_mark_bytes(&space));
         let metadata = if fastest.holds_metadata() { self.metadata.bytes_used() } else { 0 };
         let room_bytes = marked.saturating_sub(metadata);
-        let coverage = Coverage::of(self.ranges_read()?);
+        let coverage = Coverage::of(self.ranges_read());
         let step = |room_bytes| AdviceStep { room_bytes, reads: coverage.reads_within(room_bytes) };
         let rooms = [room_bytes / 2, room_bytes, room_bytes.saturating_mul(2), room_bytes.saturating_mul(4)];
         self.note_device_reads();
@@ -47,7 +51,7 @@ impl Core {
         Ok(Advice {
             tier: fastest.name.clone(),
             room_bytes,
-            reads: coverage.reads(),
+            reads: coverage.reads().max(all),
             served_percent: (lately(fastest) * 100).checked_div(all),
             ranges: coverage.ranges() as u64,
             range_bytes: coverage.bytes(),
@@ -56,23 +60,30 @@ impl Core {
     }
 
     /// Ranges that devices were read for, as long as they are now.
-    fn ranges_read(&self) -> Result<Vec<RangeReads>> {
-        let mut ranges = Vec::new();
+    fn ranges_read(&self) -> Vec<RangeReads> {
+        let mut nodes = self.heat.demand.reads_by_node();
+        nodes.sort_unstable_by_key(|(key, reads)| (std::cmp::Reverse(*reads), *key));
+        nodes.truncate(RANGES_MAX);
         // By inode, so that each is looked up once.
+        nodes.sort_unstable();
+        let mut ranges = Vec::with_capacity(nodes.len());
         let mut known: Option<(Ino, u64)> = None;
-        for ((ino, node), reads) in self.heat.demand.reads_by_node() {
+        for ((ino, node), reads) in nodes {
             let size = match known {
                 Some((of, size)) if of == ino => size,
-                _ => self.size_to_advise(ino)?,
+                _ => self.size_to_advise(ino).unwrap_or_else(|error| {
+                    self.pass_over(ino, &error);
+                    0
+                }),
             };
             known = Some((ino, size));
             let bytes = size.saturating_sub(node * RANGE_NODE_SIZE).min(RANGE_NODE_SIZE);
             ranges.push(RangeReads { bytes, reads });
         }
-        Ok(ranges)
+        ranges
     }
 
-    /// Bytes of a file; 0 where it is gone or its size cannot be told.
+    /// Bytes of a file; 0 where it is gone.
     fn size_to_advise(&self, ino: Ino) -> Result<u64> {
         let inode = match self.inode(ino) {
             Err(error) if error.errno() == Errno::ENOENT => return Ok(0),

@@ -5,7 +5,8 @@
 //!   the way back of what makes room for it included, or where the range is overdue: it has cost the slower device as much already.
 //! * Such moves take their share of a device instead of waiting until nobody uses it ([`MoverPace::TakesShare`]); all others stay polite.
 //! * Nothing leaves for them that is read more than half as much as the least read of what comes, nor what came itself within
-//!   [`PAYS_BACK_SOON_SECONDS`].
+//!   [`PAYS_BACK_SOON_SECONDS`]. For what is only overdue nothing leaves either that was read more than half as much in about a minute: of
+//!   ranges that are read a few times a second alike, chance makes some look twice as busy as others in any second.
 //! * Where programs wait for the writes of a log, what follows in it moves up with the part that they write (docs/design/0034).
 //! * Streams keep a range where it is, and move none: whether one comes again nobody knows.
 //! * Where readers of the faster device wait no less than those of the slower one, everything stays: it is the limit (P11).
@@ -97,6 +98,8 @@ pub(super) struct RoomWanted {
     pub(super) bytes: u64,
     /// Demand of the least read of what is to come.
     least: Demand,
+    /// It comes because it has cost the slower device as much as its move, and would not pay back soon.
+    is_overdue: bool,
 }
 
 /// What is known of the devices, and the room that is wanted.
@@ -126,6 +129,7 @@ impl RoomWanted {
     pub(super) fn may_take(&self, demand: &Demand) -> bool {
         demand.random_reads_per_kilosecond <= self.least.random_reads_per_kilosecond / 2
             && demand.stream_bytes_per_second <= (self.least.stream_bytes_per_second / 2).max(STREAM_IGNORED)
+            && (!self.is_overdue || demand.lately_reads <= self.least.lately_reads / 2)
     }
 
     /// Once it is as much as is made at once, later ones, which are read less, count in the next window.
@@ -297,7 +301,7 @@ impl Planned {
     /// Where nothing wants room that pays back soon, what is overdue does.
     fn want_room_for_overdue(&mut self) {
         for (tier, wanted) in std::mem::take(&mut self.room_overdue) {
-            self.room_wanted.entry(tier).or_insert(wanted);
+            self.room_wanted.entry(tier).or_insert(RoomWanted { is_overdue: true, ..wanted });
         }
     }
 
@@ -580,7 +584,20 @@ mod tests {
         planned.room_wanted.insert(both, room_for(100_000));
         planned.room_overdue.extend([(both, room_for(800)), (overdue, room_for(800))]);
         planned.want_room_for_overdue();
-        assert_eq!(planned.room_wanted, BTreeMap::from([(both, room_for(100_000)), (overdue, room_for(800))]));
+        let for_overdue = RoomWanted { is_overdue: true, ..room_for(800) };
+        assert_eq!(planned.room_wanted, BTreeMap::from([(both, room_for(100_000)), (overdue, for_overdue)]));
+    }
+
+    #[test]
+    fn for_what_is_only_overdue_nothing_leaves_that_was_read_as_much_and_rests_for_a_second() {
+        let demand = |now, lately_reads| Demand { random_reads_per_kilosecond: now, lately_reads, ..Demand::default() };
+        let mut soon = RoomWanted::default();
+        soon.add(2 << 20, &demand(4_000, 1_200));
+        let overdue = RoomWanted { is_overdue: true, ..soon };
+        let (equal, cold) = (demand(0, 1_150), demand(0, 600));
+        assert!(soon.may_take(&equal) && soon.may_take(&cold), "a set that is hot now takes the place of one that was");
+        assert!(!overdue.may_take(&equal) && overdue.may_take(&cold));
+        assert!(!overdue.may_take(&demand(2_001, 0)), "nor does what is read at present");
     }
 
     #[test]

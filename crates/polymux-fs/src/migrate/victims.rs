@@ -298,6 +298,11 @@ impl Core {
             if planned >= needed {
                 break;
             }
+            // What room is made for may have changed since it was looked at.
+            let demand = || self.heat.demand.of_node(candidate.ino, candidate.node);
+            if search.makes_room.is_some_and(|wanted| !wanted.may_take(&demand())) {
+                continue;
+            }
             // The slower tiers fill up as the plan grows, so each is asked where it goes.
             let Some(target) = self.eviction_target(candidate, tier, search.policy, &table) else { continue };
             note_coming(&mut table, target.0, candidate.bytes);

@@ -44,13 +44,13 @@ pub struct AdviceReport {
     pub tier: String,
     /// Room for files on it in bytes, up to its high mark.
     pub room_bytes: u64,
-    /// Small reads that devices served in about the last ten minutes; older ones weigh less.
+    /// Small reads that devices served in about the last ten minutes.
     pub reads: u64,
     /// Share of the device reads of the last ten minutes that this tier served, in percent; `None` where there were none.
     pub served_percent: Option<u64>,
-    /// Ranges of two MiB that were read,
+    /// Ranges of two MiB that were read often enough to be told apart.
     pub ranges: u64,
-    /// and their bytes.
+    /// Bytes of these ranges.
     pub range_bytes: u64,
     /// Half of the room, all of it, twice and four times as much.
     pub steps: Vec<AdviceStepReport>,

@@ -72,7 +72,7 @@ pub struct TopReport {
     pub counters_grown: BTreeMap<String, u64>,
 }
 
-/// Small reads that the device of the fastest tier served, as a share of those that all devices served.
+/// Small reads that the device of the fastest tier in service served, as a share of those that all devices served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceHits {
     /// Its name.
@@ -200,7 +200,7 @@ impl Sampler {
 
 fn device_hits(tiers: &[TierReport]) -> Option<DeviceHits> {
     let sum = |minutes: &[u64]| minutes.iter().sum::<u64>();
-    let fastest = tiers.first()?;
+    let fastest = tiers.iter().find(|tier| tier.state == "online" && !tier.draining)?;
     let share_of = |minutes: std::ops::Range<usize>| {
         let of = |tier: &TierReport| sum(tier.device_reads_by_minute.get(minutes.clone()).unwrap_or_default());
         (of(fastest) * 100).checked_div(tiers.iter().map(of).sum())
