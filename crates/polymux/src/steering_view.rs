@@ -181,7 +181,8 @@ impl DaemonView {
         let advice = self.file_system.advise()?;
         let step = |step: &polymux_fs::AdviceStep| AdviceStepReport {
             room_bytes: step.room_bytes,
-            served_percent: step.reads.saturating_mul(100).checked_div(advice.reads),
+            // Rounded: what is served whole is not 99 % because numbers of ranges are.
+            served_percent: step.reads.saturating_mul(200).saturating_add(advice.reads).checked_div(2 * advice.reads),
         };
         Ok(AdviceReport {
             volume: self.config.read().name.clone(),

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use polymux_policy::Demand;
 use polymux_types::Ino;
-use polymux_types::sync::Mutex;
+use polymux_types::sync::{AtomicU64, Mutex, Ordering};
 
 use super::Pattern;
 use super::window::Window;
@@ -150,23 +150,24 @@ impl Rate {
 
     /// So many small requests were served within `length`, in which earlier ones fade; some of them were syncs.
     fn serve(&mut self, (requests, syncs): (u64, u64), length: Duration) {
-        let kept = |before: u64, time: Duration| {
-            let faded =
-                u128::from(before) * u128::from(milliseconds(length.min(time))) / u128::from(milliseconds(time));
-            before - u64::try_from(faded).expect("a part of it")
-        };
         let thousandths = requests.saturating_mul(1000);
         let of_reads = requests.saturating_sub(syncs).saturating_mul(1000);
-        self.served_thousandths = kept(self.served_thousandths, SERVED_KEPT).saturating_add(thousandths);
-        self.seen_thousandths = kept(self.seen_thousandths, SERVED_KEPT).saturating_add(of_reads);
+        self.served_thousandths = faded(self.served_thousandths, length, SERVED_KEPT).saturating_add(thousandths);
+        self.seen_thousandths = faded(self.seen_thousandths, length, SERVED_KEPT).saturating_add(of_reads);
         // Of a longer time a minute's share counts.
         let lately = u128::from(thousandths) * u128::from(milliseconds(length.min(LATELY)))
             / u128::from(milliseconds(length).max(1));
         let lately = u64::try_from(lately).expect("a part of it");
-        self.lately_thousandths = kept(self.lately_thousandths, LATELY).saturating_add(lately);
+        self.lately_thousandths = faded(self.lately_thousandths, length, LATELY).saturating_add(lately);
         let quiet_ms = self.quiet_ms.saturating_add(milliseconds(length)).min(milliseconds(QUIET));
         self.quiet_ms = if requests == 0 { quiet_ms } else { 0 };
     }
+}
+
+/// What is left of a number after `passed`, if all but a share of 1/e is forgotten within `time`.
+fn faded(number: u64, passed: Duration, time: Duration) -> u64 {
+    let gone = u128::from(number) * u128::from(milliseconds(passed.min(time))) / u128::from(milliseconds(time));
+    number - u64::try_from(gone).expect("a part of it")
 }
 
 fn milliseconds(time: Duration) -> u64 {
@@ -178,6 +179,9 @@ fn milliseconds(time: Duration) -> u64 {
 pub(crate) struct DeviceDemand {
     window: Window<(Ino, u64), DeviceReads, NODES_MAX>,
     rates: Mutex<BTreeMap<(Ino, u64), Rate>>,
+    /// Small reads that were served of all nodes, forgotten ones included, in thousandths, which fade as those of a node. Changes with
+    /// `rates` held.
+    seen_thousandths: AtomicU64,
 }
 
 /// A new rate from the one before and what was seen in a window.
@@ -221,6 +225,9 @@ impl DeviceDemand {
     pub(crate) fn end_window(&self, length: Duration) -> bool {
         let mut window = self.window.take();
         let mut rates = self.rates.lock();
+        let reads: u64 = window.values().map(|reads| reads.random.saturating_sub(reads.syncs)).sum();
+        let seen = faded(self.seen_thousandths.load(Ordering::Relaxed), length, SERVED_KEPT);
+        self.seen_thousandths.store(seen.saturating_add(reads.saturating_mul(1000)), Ordering::Relaxed);
         let is_roomy = rates.len() < NODES_WITHOUT_RATE_MAX;
         let mut is_any_read = false;
         rates.retain(|key, rate| {
@@ -254,12 +261,14 @@ impl DeviceDemand {
         rates.range_mut((ino, 0)..=(ino, u64::MAX)).for_each(|(_, rate)| rate.is_held = false);
         for (node, reads) in (0..).zip(reads_per_kilosecond.unwrap_or_default()) {
             let has_rate = *reads >= READS_COUNTED_MIN;
+            let served = reads.saturating_mul(milliseconds(lasted)) / 1_000_000;
+            self.seen_thousandths.fetch_add(served.saturating_mul(1000), Ordering::Relaxed);
             if !has_rate && !rates.contains_key(&(ino, node)) {
                 continue;
             }
             let rate = rates.entry((ino, node)).or_default();
             (rate.random_reads_per_kilosecond, rate.stream_bytes_per_second) = (*reads, 0);
-            rate.serve((reads.saturating_mul(milliseconds(lasted)) / 1_000_000, 0), lasted);
+            rate.serve((served, 0), lasted);
             let windows = u8::try_from(lasted.as_secs()).unwrap_or(u8::MAX).clamp(1, WINDOWS_SURE);
             rate.count_windows(if has_rate { windows } else { 0 });
         }
@@ -277,6 +286,11 @@ impl DeviceDemand {
         let mut rates = self.rates.lock();
         let moved = rates.range_mut((ino, nodes.start)..(ino, nodes.end.max(nodes.start)));
         moved.for_each(|(_, rate)| rate.served_thousandths = 0);
+    }
+
+    /// Small reads that devices served in about the last ten minutes, of whatever node.
+    pub(crate) fn reads_of_all(&self) -> u64 {
+        self.seen_thousandths.load(Ordering::Relaxed) / 1000
     }
 
     /// Nodes with the small reads that devices served of them in about the last ten minutes, wherever they lay. Nodes of which there were
@@ -468,6 +482,7 @@ mod tests {
         demand.end_window(SECOND);
         assert!(lately(&demand) > 50, "it did");
         let seen = demand.reads_by_node();
+        assert_eq!(demand.reads_of_all(), seen[0].1, "one node was read");
         (0..100).for_each(|_| demand.note_small_sync(INO, 3));
         demand.end_window(SECOND);
         assert!(demand.reads_by_node() <= seen, "a sync is no read");

@@ -51,7 +51,7 @@ impl Core {
         Ok(Advice {
             tier: fastest.name.clone(),
             room_bytes,
-            reads: coverage.reads().max(all),
+            reads: self.heat.demand.reads_of_all().max(coverage.reads()),
             served_percent: (lately(fastest) * 100).checked_div(all),
             ranges: coverage.ranges() as u64,
             range_bytes: coverage.bytes(),
