@@ -135,7 +135,8 @@ impl Rate {
         self.random_reads_per_kilosecond =
             follow(self.random_reads_per_kilosecond, reads.random_per_kilosecond(length));
         self.stream_bytes_per_second = follow(self.stream_bytes_per_second, reads.stream_bytes_per_second(length));
-        self.serve((reads.random, reads.syncs), length);
+        let reads_alone = reads.random.saturating_sub(reads.syncs);
+        self.serve(reads.random.saturating_mul(1000), reads_alone.saturating_mul(1000), length);
         self.passed_over = self.passed_over.saturating_sub(1);
         self.count_windows(reads.windows());
     }
@@ -148,14 +149,12 @@ impl Rate {
         self.windows_served = self.windows_served.saturating_add(windows).min(WINDOWS_SURE);
     }
 
-    /// So many small requests were served within `length`, in which earlier ones fade; some of them were syncs.
-    fn serve(&mut self, (requests, syncs): (u64, u64), length: Duration) {
-        let thousandths = requests.saturating_mul(1000);
-        let of_reads = requests.saturating_sub(syncs).saturating_mul(1000);
-        self.served_thousandths = faded(self.served_thousandths, length, SERVED_KEPT).saturating_add(thousandths);
-        self.seen_thousandths = faded(self.seen_thousandths, length, SERVED_KEPT).saturating_add(of_reads);
+    /// So many thousandths of small requests were served within `length`, in which earlier ones fade; so many of them were reads.
+    fn serve(&mut self, requests: u64, reads: u64, length: Duration) {
+        self.served_thousandths = faded(self.served_thousandths, length, SERVED_KEPT).saturating_add(requests);
+        self.seen_thousandths = faded(self.seen_thousandths, length, SERVED_KEPT).saturating_add(reads);
         // Of a longer time a minute's share counts.
-        let lately = u128::from(thousandths) * u128::from(milliseconds(length.min(LATELY)))
+        let lately = u128::from(requests) * u128::from(milliseconds(length.min(LATELY)))
             / u128::from(milliseconds(length).max(1));
         let lately = u64::try_from(lately).expect("a part of it");
         self.lately_thousandths = faded(self.lately_thousandths, length, LATELY).saturating_add(lately);
@@ -238,7 +237,7 @@ impl DeviceDemand {
             }
             rate.follow(reads.unwrap_or_default(), length);
             is_any_read |= rate.has_rate();
-            rate.has_rate() || is_roomy && rate.seen_thousandths >= SERVED_COUNTED_MIN
+            rate.has_rate() || is_roomy && rate.served_thousandths.max(rate.seen_thousandths) >= SERVED_COUNTED_MIN
         });
         for (key, reads) in window.into_iter().take(RATES_MAX.saturating_sub(rates.len())) {
             let mut rate = Rate::default();
@@ -261,14 +260,15 @@ impl DeviceDemand {
         rates.range_mut((ino, 0)..=(ino, u64::MAX)).for_each(|(_, rate)| rate.is_held = false);
         for (node, reads) in (0..).zip(reads_per_kilosecond.unwrap_or_default()) {
             let has_rate = *reads >= READS_COUNTED_MIN;
-            let served = reads.saturating_mul(milliseconds(lasted)) / 1_000_000;
-            self.seen_thousandths.fetch_add(served.saturating_mul(1000), Ordering::Relaxed);
+            // In thousandths: most nodes are read less than once while a file is open for a moment.
+            let served = reads.saturating_mul(milliseconds(lasted)) / 1000;
+            self.seen_thousandths.fetch_add(served, Ordering::Relaxed);
             if !has_rate && !rates.contains_key(&(ino, node)) {
                 continue;
             }
             let rate = rates.entry((ino, node)).or_default();
             (rate.random_reads_per_kilosecond, rate.stream_bytes_per_second) = (*reads, 0);
-            rate.serve((served, 0), lasted);
+            rate.serve(served, served, lasted);
             let windows = u8::try_from(lasted.as_secs()).unwrap_or(u8::MAX).clamp(1, WINDOWS_SURE);
             rate.count_windows(if has_rate { windows } else { 0 });
         }
@@ -463,6 +463,30 @@ mod tests {
             demand.end_window(SECOND);
         }
         assert!((590..=600).contains(&served(&demand)), "a read a second never comes to more: {}", served(&demand));
+    }
+
+    #[test]
+    fn files_that_the_kernel_reads_for_a_moment_add_up_to_whole_reads() {
+        let demand = DeviceDemand::default();
+        for _ in 0..100 {
+            demand.hold(INO);
+            demand.end_hold(INO, Some(&[1_000]), Duration::from_millis(100));
+        }
+        let of_node = demand.of_node(INO, 0);
+        assert_eq!(
+            (of_node.served_reads, of_node.lately_reads, demand.reads_of_all()),
+            (9, 9, 10),
+            "ten, less what faded"
+        );
+    }
+
+    #[test]
+    fn what_only_syncs_cost_is_remembered_too() {
+        let demand = DeviceDemand::default();
+        (0..10).for_each(|_| demand.note_small_sync(INO, 3));
+        demand.end_window(SECOND);
+        rest(&demand, 60);
+        assert_eq!((demand.of_node(INO, 3).served_reads, demand.reads_by_node().len()), (9, 0));
     }
 
     #[test]

@@ -79,6 +79,9 @@ const JOBS_OPEN_MAX: usize = 4096;
 /// How long a tier from which something had to leave counts as short of room.
 const ROOM_WANTED_LATELY: Duration = Duration::from_secs(60);
 
+/// Reads in about a minute below which a range that is only overdue makes nothing leave.
+const READS_FOR_ROOM_MIN: u64 = 10;
+
 /// Bytes of a batch that tells how fast moves are.
 const BATCH_TELLS_BYTES: u64 = 8 << 20;
 
@@ -318,8 +321,12 @@ struct Rest<'a> {
     context: &'a Context,
 }
 
-/// Room on a tier for a piece with this demand, as far as its write budget lets bytes come there.
+/// Room on a tier for a piece with this demand, as far as its write budget lets bytes come there. What is only overdue, and read less than
+/// [`READS_FOR_ROOM_MIN`] times a minute, comes into room that is free: it would keep nearly everything from leaving for the others.
 fn want_room(worth: &Worth, (bytes, demand): (u64, &Demand), table: &TierTable, planned: &mut Planned) {
+    if !worth.benefit.is_soon() && demand.lately_reads < READS_FOR_ROOM_MIN {
+        return;
+    }
     let wanted = if worth.benefit.is_soon() { &mut planned.room_wanted } else { &mut planned.room_overdue };
     let wanted = wanted.entry(worth.target).or_default();
     let budget = table.fill_of(worth.target.0).map(|fill| fill.write_budget_left);
