@@ -38,6 +38,7 @@ pub mod statistics;
 pub mod store;
 pub mod store_workload;
 pub mod suite;
+pub mod svg;
 pub mod throttled;
 pub mod tiering;
 pub mod tree;

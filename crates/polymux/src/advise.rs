@@ -1,6 +1,6 @@
 //! `polymux policy advise`: what the size of the fastest tier is worth for what programs read.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use polymux_types::ByteSize;
 
 use crate::cli::OutputFormat;
@@ -22,10 +22,9 @@ const ENOUGH_PERCENT: u64 = 95;
 /// Tells what share of device reads the fastest tier serves, and would serve with another size.
 pub fn run(registry: &Registry, volume: &str, format: OutputFormat) -> Result<()> {
     let name = client::volume_name(registry, volume)?;
-    let report = match client::ask(registry, &name, &Request::PolicyAdvise)? {
-        Some(Answer::Advice(report)) => report,
-        Some(_) => bail!("the daemon of volume `{name}` answered something else"),
-        None => bail!("volume `{name}` is not mounted: mount it first"),
+    let report = match client::ask_mounted(registry, &name, &Request::PolicyAdvise)? {
+        Answer::Advice(report) => report,
+        _ => return Err(client::answered_something_else(&name)),
     };
     match format {
         OutputFormat::Json => output::json(&report),

@@ -20,6 +20,16 @@ pub fn ask(registry: &Registry, name: &str, request: &Request) -> Result<Option<
     ask_with_progress(registry, name, request, &mut |_| ())
 }
 
+/// As [`ask`], of a volume that has to be mounted.
+pub fn ask_mounted(registry: &Registry, name: &str, request: &Request) -> Result<Answer> {
+    ask(registry, name, request)?.ok_or_else(|| anyhow!("volume `{name}` is not mounted: mount it first"))
+}
+
+/// The daemon of a volume did not answer what it was asked.
+pub fn answered_something_else(name: &str) -> anyhow::Error {
+    anyhow!("the daemon of volume `{name}` answered something else")
+}
+
 /// As [`ask`], for what takes long: told meanwhile how far it is.
 pub fn ask_with_progress(
     registry: &Registry,

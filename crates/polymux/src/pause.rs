@@ -3,7 +3,7 @@
 //! Invariant: the pause lasts until it is taken back or the volume is mounted again; what is under way when it begins comes
 //! to the end of its batch.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::cli::OutputFormat;
 use crate::client;
@@ -39,9 +39,8 @@ pub fn resume(registry: &Registry, volume: &str, format: OutputFormat) -> Result
 /// too.
 pub fn ask(registry: &Registry, volume: &str, request: &Request) -> Result<(String, MovesReport)> {
     let name = client::volume_name(registry, volume)?;
-    match client::ask(registry, &name, request)? {
-        Some(Answer::Moves(moves)) => Ok((name, *moves)),
-        Some(_) => bail!("the daemon of volume `{name}` answered something else"),
-        None => bail!("volume `{name}` is not mounted: mount it first"),
+    match client::ask_mounted(registry, &name, request)? {
+        Answer::Moves(moves) => Ok((name, *moves)),
+        _ => Err(client::answered_something_else(&name)),
     }
 }

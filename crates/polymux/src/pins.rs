@@ -114,10 +114,9 @@ fn and_others(refused: usize) -> String {
 
 fn list(registry: &Registry, volume: &str, format: OutputFormat) -> Result<()> {
     let name = client::volume_name(registry, volume)?;
-    let report = match client::ask(registry, &name, &Request::Pins)? {
-        Some(Answer::Pins(report)) => report,
-        Some(_) => bail!("the daemon of volume `{name}` answered something else"),
-        None => bail!("volume `{name}` is not mounted: mount it first"),
+    let report = match client::ask_mounted(registry, &name, &Request::Pins)? {
+        Answer::Pins(report) => report,
+        _ => return Err(client::answered_something_else(&name)),
     };
     match format {
         OutputFormat::Json => output::json(&report),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use polymux_fs::PAYS_BACK_SOON_SECONDS;
 use polymux_types::ByteSize;
 
@@ -23,10 +23,9 @@ pub fn run(registry: &Registry, volume: &str, policy: Option<&str>, format: Outp
         steering_view::known_policy(policy)?;
     }
     let name = client::volume_name(registry, volume)?;
-    let report = match client::ask(registry, &name, &Request::Plan { policy: policy.map(str::to_owned) })? {
-        Some(Answer::Plan(report)) => report,
-        Some(_) => bail!("the daemon of volume `{name}` answered something else"),
-        None => bail!("volume `{name}` is not mounted: mount it first"),
+    let report = match client::ask_mounted(registry, &name, &Request::Plan { policy: policy.map(str::to_owned) })? {
+        Answer::Plan(report) => report,
+        _ => return Err(client::answered_something_else(&name)),
     };
     match format {
         OutputFormat::Json => output::json(&report),

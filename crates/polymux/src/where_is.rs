@@ -45,10 +45,9 @@ pub fn tier(registry: &Registry, volume: &Path, tier: &str, limit: usize, format
     let volume = volume.to_str().ok_or_else(|| anyhow!("{} is not the name of a volume", volume.display()))?;
     let name = client::volume_name(registry, volume)?;
     let request = Request::WhereTier { tier: tier.to_owned(), listed_max: limit };
-    let report = match client::ask(registry, &name, &request)? {
-        Some(Answer::WhereTier(report)) => report,
-        Some(_) => bail!("the daemon of volume `{name}` answered something else"),
-        None => bail!("volume `{name}` is not mounted: mount it first"),
+    let report = match client::ask_mounted(registry, &name, &request)? {
+        Answer::WhereTier(report) => report,
+        _ => return Err(client::answered_something_else(&name)),
     };
     match format {
         OutputFormat::Json => output::json(&report),

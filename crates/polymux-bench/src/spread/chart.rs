@@ -1,45 +1,31 @@
 //! What each device took over time, as a chart.
 
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
-use plotters::backend::SVGBackend;
+use anyhow::Result;
 use plotters::chart::ChartBuilder;
-use plotters::coord::Shift;
-use plotters::drawing::{DrawingArea, IntoDrawingArea};
 use plotters::element::{PathElement, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{BLACK, Color, IntoFont, RGBColor, TRANSPARENT, WHITE};
 
 use super::convergence::Course;
+use crate::svg::{self, Area, Drawn, FONT};
 use crate::throttled::Profile;
 
 const SIZE: (u32, u32) = (960, 420);
-const FONT: &str = "sans-serif";
 const COLORS: [RGBColor; 3] = [RGBColor(40, 100, 190), RGBColor(200, 110, 30), RGBColor(20, 130, 130)];
 const SUM: RGBColor = RGBColor(90, 90, 90);
 
 /// Seconds over which a point of a line is taken: the kernel's throttle works in slices of 100 ms.
 const POINT_SECONDS: f64 = 0.3;
 
-type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
-
 /// Draws a course.
 ///
 /// # Errors
 /// Where the file cannot be written.
 pub fn draw(path: &Path, title: &str, profiles: &[Profile], course: &Course) -> Result<()> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-    }
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        let names: Vec<String> = profiles.iter().map(|profile| format!("device {}", profile.name)).collect();
-        draw_on(&area, title, &names, course).map_err(|error| anyhow!("a chart cannot be drawn: {error}"))?;
-    }
-    fs::write(path, svg).with_context(|| path.display().to_string())
+    let names: Vec<String> = profiles.iter().map(|profile| format!("device {}", profile.name)).collect();
+    svg::write(path, &svg::picture(SIZE, |area| draw_on(area, title, &names, course))?)
 }
 
 /// Lines of each device and of their sum: seconds and MB/s.
@@ -55,7 +41,7 @@ fn lines(course: &Course, devices: usize) -> Vec<Vec<(f64, f64)>> {
     lines
 }
 
-fn draw_on(area: &DrawingArea<SVGBackend, Shift>, title: &str, names: &[String], course: &Course) -> Drawn {
+fn draw_on(area: &Area<'_>, title: &str, names: &[String], course: &Course) -> Drawn {
     area.fill(&WHITE)?;
     let lines = lines(course, names.len());
     let top = lines.iter().flatten().map(|(_, rate)| *rate).fold(1.0, f64::max) * 1.1;
@@ -108,7 +94,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("charts/course.svg");
         draw(&path, "1 writers", &[NVME_LIKE, DISK_LIKE], &course).unwrap();
-        let svg = fs::read_to_string(path).unwrap();
+        let svg = std::fs::read_to_string(path).unwrap();
         for text in ["device nvme", "device hdd", "all", "MB/s", "seconds", "1 writers"] {
             assert!(svg.contains(text), "{text} is not in the chart:\n{svg}");
         }

@@ -1,26 +1,22 @@
 //! One chart for each workload: a bar for the median of each side, with a line from the smallest to the largest value.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use plotters::backend::SVGBackend;
+use anyhow::Result;
 use plotters::chart::ChartBuilder;
-use plotters::coord::Shift;
-use plotters::drawing::{DrawingArea, IntoDrawingArea};
 use plotters::element::{PathElement, Rectangle, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{BLACK, Color, IntoFont, RGBColor, TRANSPARENT, WHITE};
 
 use super::outcome::{Measurement, Outcome, SideValues};
 use super::table;
+use crate::svg::{self, Area, Drawn, FONT};
 
 const WIDTH: u32 = 960;
 const ROW_HEIGHT: u32 = 20;
 /// Above, and below for the axis.
 const FRAME_HEIGHT: u32 = 110;
 const LABEL_WIDTH: u32 = 200;
-const FONT: &str = "sans-serif";
 
 const NATIVE: RGBColor = RGBColor(120, 120, 120);
 const MERGERFS: [RGBColor; 2] = [RGBColor(224, 160, 80), RGBColor(200, 110, 30)];
@@ -40,13 +36,12 @@ enum Row<'a> {
 /// # Errors
 /// Where a file cannot be written.
 pub fn draw_all(outcome: &Outcome, directory: &Path) -> Result<Vec<(String, PathBuf)>> {
-    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     let groups = outcome.measurements.chunk_by(|one, other| one.workload == other.workload);
     groups
         .map(|measurements| {
             let workload = &measurements[0].workload;
             let path = directory.join(format!("{workload}.svg"));
-            fs::write(&path, draw(measurements)?).with_context(|| path.display().to_string())?;
+            svg::write(&path, &draw(measurements)?)?;
             Ok((workload.clone(), path))
         })
         .collect()
@@ -82,18 +77,11 @@ fn label(size: u32, horizontal: HPos) -> plotters::style::TextStyle<'static> {
 fn draw(measurements: &[Measurement]) -> Result<String> {
     let rows = rows(measurements);
     let count = u32::try_from(rows.len())?;
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, (WIDTH, count * ROW_HEIGHT + FRAME_HEIGHT)).into_drawing_area();
-        draw_rows(&area, &rows, &measurements[0])
-            .map_err(|error| anyhow::anyhow!("a chart cannot be drawn: {error}"))?;
-    }
-    Ok(svg)
+    let size = (WIDTH, count * ROW_HEIGHT + FRAME_HEIGHT);
+    svg::picture(size, |area| draw_rows(area, &rows, &measurements[0]))
 }
 
-type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
-
-fn draw_rows(area: &DrawingArea<SVGBackend, Shift>, rows: &[Row], first: &Measurement) -> Drawn {
+fn draw_rows(area: &Area<'_>, rows: &[Row], first: &Measurement) -> Drawn {
     area.fill(&WHITE)?;
     let largest = rows.iter().map(|row| if let Row::Side(side, _) = row { side.summary.max } else { 0.0 });
     // Room for the number beside the longest bar.

@@ -1,20 +1,17 @@
 //! How many reads a second each side served, round by round, as a chart.
 
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
-use plotters::backend::SVGBackend;
+use anyhow::Result;
 use plotters::chart::ChartBuilder;
-use plotters::coord::Shift;
 use plotters::coord::combinators::IntoLogRange;
-use plotters::drawing::{DrawingArea, IntoDrawingArea};
 use plotters::element::{Circle, PathElement, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{BLACK, Color, IntoFont, RGBColor, WHITE};
 
+use crate::svg::{self, Area, Drawn, FONT};
+
 const SIZE: (u32, u32) = (960, 420);
-const FONT: &str = "sans-serif";
 const COLORS: [RGBColor; 6] = [
     RGBColor(120, 120, 120),
     RGBColor(20, 130, 130),
@@ -33,8 +30,6 @@ pub(super) struct Line<'a> {
     pub(super) rates: &'a [f64],
 }
 
-type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
-
 /// Draws a line for each side over rounds of `round_seconds`; an upright line stands after each `phase_rounds` of them.
 ///
 /// # Errors
@@ -45,24 +40,10 @@ pub(super) fn draw(
     lines: &[Line<'_>],
     (round_seconds, phase_rounds): (usize, usize),
 ) -> Result<()> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-    }
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        draw_on(&area, title, lines, (round_seconds, phase_rounds))
-            .map_err(|error| anyhow!("a chart cannot be drawn: {error}"))?;
-    }
-    fs::write(path, svg).with_context(|| path.display().to_string())
+    svg::write(path, &svg::picture(SIZE, |area| draw_on(area, title, lines, (round_seconds, phase_rounds)))?)
 }
 
-fn draw_on(
-    area: &DrawingArea<SVGBackend, Shift>,
-    title: &str,
-    lines: &[Line<'_>],
-    (round_seconds, phase_rounds): (usize, usize),
-) -> Drawn {
+fn draw_on(area: &Area<'_>, title: &str, lines: &[Line<'_>], (round_seconds, phase_rounds): (usize, usize)) -> Drawn {
     area.fill(&WHITE)?;
     let second = |rounds: usize| (rounds * round_seconds) as f64;
     let rounds = lines.iter().map(|line| line.rates.len()).max().unwrap_or(1);
@@ -109,7 +90,7 @@ mod tests {
         let lines =
             [Line { name: "disk", rates: &[3300.0; 4] }, Line { name: "polymux", rates: &[0.0, 900.0, 55_000.0] }];
         draw(&path, "reads of a hot set", &lines, (8, 2)).unwrap();
-        let svg = fs::read_to_string(path).unwrap();
+        let svg = std::fs::read_to_string(path).unwrap();
         for text in ["disk", "polymux", "reads a second", "reads of a hot set"] {
             assert!(svg.contains(text), "{text} is not in the chart:\n{svg}");
         }

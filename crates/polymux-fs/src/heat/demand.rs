@@ -76,6 +76,11 @@ impl DeviceReads {
         }
     }
 
+    /// Small reads, syncs left out.
+    const fn reads(self) -> u64 {
+        self.random.saturating_sub(self.syncs)
+    }
+
     /// Random reads in a thousand seconds.
     fn random_per_kilosecond(self, length: Duration) -> u64 {
         self.random.saturating_mul(1_000_000) / milliseconds(length).max(1)
@@ -135,8 +140,7 @@ impl Rate {
         self.random_reads_per_kilosecond =
             follow(self.random_reads_per_kilosecond, reads.random_per_kilosecond(length));
         self.stream_bytes_per_second = follow(self.stream_bytes_per_second, reads.stream_bytes_per_second(length));
-        let reads_alone = reads.random.saturating_sub(reads.syncs);
-        self.serve(reads.random.saturating_mul(1000), reads_alone.saturating_mul(1000), length);
+        self.serve(reads.random.saturating_mul(1000), reads.reads().saturating_mul(1000), length);
         self.passed_over = self.passed_over.saturating_sub(1);
         self.count_windows(reads.windows());
     }
@@ -224,7 +228,7 @@ impl DeviceDemand {
     pub(crate) fn end_window(&self, length: Duration) -> bool {
         let mut window = self.window.take();
         let mut rates = self.rates.lock();
-        let reads: u64 = window.values().map(|reads| reads.random.saturating_sub(reads.syncs)).sum();
+        let reads: u64 = window.values().map(|reads| reads.reads()).sum();
         let seen = faded(self.seen_thousandths.load(Ordering::Relaxed), length, SERVED_KEPT);
         self.seen_thousandths.store(seen.saturating_add(reads.saturating_mul(1000)), Ordering::Relaxed);
         let is_roomy = rates.len() < NODES_WITHOUT_RATE_MAX;

@@ -83,12 +83,9 @@ impl Core {
         ranges
     }
 
-    /// Bytes of a file; 0 where it is gone.
+    /// Bytes of a file; 0 of anything else.
     fn size_to_advise(&self, ino: Ino) -> Result<u64> {
-        let inode = match self.inode(ino) {
-            Err(error) if error.errno() == Errno::ENOENT => return Ok(0),
-            found => found?,
-        };
+        let inode = self.inode(ino)?;
         let Some(file) = inode.file() else { return Ok(0) };
         self.ensure_size_or_guess(&inode, file)?;
         Ok(file.size())

@@ -347,12 +347,12 @@ fn in_order_of<'a>(context: &Context, table: &'a TierTable) -> Cow<'a, TierTable
 impl Core {
     /// Ends a window, if it is time, and plans what pays back. Returns whether anything was submitted.
     pub(super) fn relief_step(&self) -> Result<bool> {
+        let now = self.clock.elapsed();
+        let Some(length) = self.planner.relief.end_window(now) else { return Ok(false) };
         self.note_device_reads();
         if self.options.promotion != Promotion::Prompt {
             return Ok(false);
         }
-        let now = self.clock.elapsed();
-        let Some(length) = self.planner.relief.end_window(now) else { return Ok(false) };
         let window = |handle: &TierHandle| match handle.schedule.mover_is_active() {
             true => Window::BesideMoves,
             false => Window::Undisturbed,
