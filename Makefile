@@ -129,11 +129,12 @@ bench-meta-loop:
 bench-flush:
 	$(BENCH) flush --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
 
-# What it costs that operations outlive the daemon: twenty pairs of mounts with and without memory for that; as root.
+# What it costs that operations outlive the daemon: forty pairs with and without memory for that, on one processor, so that wake-ups
+# across processors do not hide it; as root.
 .PHONY: bench-death
 bench-death:
 	$(CARGO) build --release --locked -p polymux
-	$(BENCH) death-cost --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
+	taskset -c 1 $(BENCH) death-cost --pairs 40 --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
 
 # The log in byte-addressable memory, with a test double in /dev/shm: sweeps of its latency and its size.
 .PHONY: bench-region
