@@ -64,6 +64,7 @@ test-open-modes: dependencies-test
 test-io-modes: dependencies-test
 	POLYMUX_TEST_IO=cached $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
 	POLYMUX_TEST_IO=direct $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
+	POLYMUX_TEST_IO=write-back $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
 
 # The suites on mounted volumes, with requests through io_uring (root; the kernel's switch for it is on while a volume is
 # being mounted).

@@ -174,6 +174,9 @@ pub struct SetAttributes {
     pub accessed: Option<SetTime>,
     /// New modification time.
     pub modified: Option<SetTime>,
+    /// Change time of this change, where a kernel keeps it itself (write-back); otherwise it is the present moment. It changes nothing by
+    /// itself.
+    pub changed: Option<Timestamp>,
     /// Handle the change comes through (`ftruncate`), which replaces the check for write permission.
     pub handle: Option<crate::HandleId>,
     /// Whether set-id bits go. Judged by the mode that the file has when the change is made: a mode that somebody gave it since it
@@ -336,6 +339,17 @@ pub enum WriteOrigin {
     DurableCall,
     /// Write-back of mapped pages: it carries no caller, is not checked, and never grows the file (DESIGN section 10).
     PageCache,
+    /// Write-back of a kernel that collects writes (docs/design/0036): it carries no caller, was checked when the program wrote, may
+    /// grow the file, whose size the kernel keeps, and leaves times to the kernel, which tells them.
+    WriteBack,
+}
+
+impl WriteOrigin {
+    /// Whether the bytes come from the page cache, some time after a program wrote them.
+    #[must_use]
+    pub const fn is_from_cache(self) -> bool {
+        matches!(self, Self::PageCache | Self::WriteBack)
+    }
 }
 
 /// Room on the volume, as `statfs` reports it.

@@ -102,6 +102,10 @@ pub(crate) struct Core {
     pub(crate) holders: crate::inode::Holders,
     /// Who talks to the kernel about objects that it uses itself; nobody where it cannot.
     pub(crate) passthrough_port: std::sync::OnceLock<Arc<dyn crate::passthrough::PassthroughPort>>,
+    /// The kernel collects writes: it keeps size and times of files that it has, and may know of bytes that never came here yet.
+    pub(crate) collects_writes: AtomicBool,
+    /// What it would collect now might find no room.
+    pub(crate) is_short_of_room: AtomicBool,
     /// Held for the length of a rename between two directories, so that the tree stands still meanwhile.
     pub(crate) rename_lock: Mutex<()>,
     /// The last stop was unclean: objects may be longer than their files say (DESIGN section 6).
@@ -298,6 +302,8 @@ impl Core {
             volume_syncs: AtomicU64::new(0),
             holders: crate::inode::Holders::default(),
             passthrough_port: std::sync::OnceLock::new(),
+            collects_writes: AtomicBool::new(false),
+            is_short_of_room: AtomicBool::new(false),
             rename_lock: Mutex::new(()),
             after_unclean_stop: AtomicBool::new(false),
             sizes_failed: AtomicBool::new(false),

@@ -11,7 +11,7 @@ pub use background::{BackgroundThreads, MOVERS_DEFAULT};
 
 use std::sync::Arc;
 
-use polymux_types::{Ino, TierId};
+use polymux_types::{Ino, TierId, Timestamp};
 
 use crate::attributes::{
     AllocateKind, AttributeFlags, Attributes, DirectoryEntry, NodeKind, OpenOptions, RenameMode, SetAttributes,
@@ -21,7 +21,7 @@ use crate::caller::Caller;
 use crate::check::{CheckMode, OnProgress, VolumeCheck};
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::passthrough::{IoDecision, PassthroughPort};
+use crate::passthrough::{IoDecision, PassthroughPort, RoomToCollect};
 use crate::rebuild::{OnRebuildProgress, RebuildReport, RebuildSource};
 use crate::report::{FileLocation, TierFiles, VolumeStatus};
 use crate::volume::{MountOptions, NewVolume, Parts, TierMember, VolumeError};
@@ -303,6 +303,12 @@ impl FileSystem {
         self.logged("setattr", self.core.set_attributes(caller, ino, change))
     }
 
+    /// Takes over the modification and change time that a kernel which collects writes has kept of a file so far; they are durable as
+    /// those of plain writes are.
+    pub fn take_over_times(&self, ino: Ino, modified: Timestamp, changed: Timestamp) -> Result<Attributes> {
+        self.logged("setattr", self.core.take_over_times(ino, modified, changed))
+    }
+
     /// Whether the caller may do all of `mask`: 4 read, 2 write, 1 execute or search; 0 asks for existence.
     pub fn access(&self, caller: &Caller, ino: Ino, mask: u32) -> Result<()> {
         self.logged("access", self.core.check_mask(caller, ino, mask))
@@ -433,6 +439,27 @@ impl FileSystem {
         self.core.record_boot()?;
         assert!(self.core.passthrough_port.set(port).is_ok(), "a mount has one connection to the kernel");
         Ok(())
+    }
+
+    /// The kernel of this mount collects writes before it sends them (docs/design/0036). Once for each mount, before anything is opened.
+    pub fn set_kernel_collects_writes(&self) {
+        self.core.collects_writes.store(true, std::sync::atomic::Ordering::Release);
+    }
+
+    /// Says whether there is room for what the kernel would collect. Where there is too little, files that are opened are written without its
+    /// page cache, so that whoever writes is told at once.
+    pub fn set_room_to_collect(&self, room: RoomToCollect) {
+        self.core.is_short_of_room.store(room == RoomToCollect::Short, std::sync::atomic::Ordering::Release);
+    }
+
+    /// Files that somebody has open for changes.
+    pub fn open_for_changes(&self) -> Vec<Ino> {
+        self.core.handles.open_for_changes()
+    }
+
+    /// Whether a description may change its file.
+    pub fn may_change(&self, handle: HandleId) -> Result<bool> {
+        Ok(self.core.handles.get(handle)?.options.write)
     }
 
     /// Says how a description does its I/O (DESIGN section 10). Called once for each that the kernel has, before it is told.

@@ -313,6 +313,8 @@ pub enum PassthroughState {
     Possible(usize),
     /// The kernel does not offer it, or nobody asked it.
     NotOffered,
+    /// The kernel collects writes on this mount, which excludes it.
+    CollectsWrites,
     /// The kernel refused it to this process.
     Refused,
     /// The volume is read-only: it cannot be recorded that a kernel uses objects.

@@ -12,9 +12,12 @@ use polymux_types::{Errno, Ino, StreamId};
 use crate::convert;
 use crate::listings::Listings;
 use crate::options::ExtendedAttributes;
+use crate::pending::PendingRequests;
 use crate::programs::Programs;
 use crate::requests::Requests;
+use crate::room::WriteRoom;
 use crate::threads::credentials_of;
+use crate::write_back::WriteBack;
 
 /// Serves one mount. Shared by all threads of the transport.
 #[derive(Clone)]
@@ -23,6 +26,12 @@ pub(crate) struct Adapter {
     /// What is under way.
     pub(crate) requests: Arc<Requests>,
     pub(crate) extended_attributes: ExtendedAttributes,
+    /// Whether the kernel collects writes.
+    pub(crate) write_back: WriteBack,
+    /// Room for what it has collected.
+    pub(crate) room: Arc<WriteRoom>,
+    /// What waits until it has written back a file.
+    pub(crate) pending: Arc<PendingRequests>,
     /// Where notifications go.
     pub(crate) device: Arc<Device>,
     /// Whether the daemon is root's: the kernel mounts what another user serves without set-id programs.

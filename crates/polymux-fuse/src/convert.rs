@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::write_back::WriteBack;
 use polymux_fs::{
     AllocateKind, Attributes, FileKind, NodeKind, OpenOptions, RenameMode, SeekTarget, SetTime, VolumeSpace,
     WriteOrigin, XattrMode,
@@ -122,11 +123,12 @@ pub(crate) fn open_options(flags: i32) -> OpenOptions {
 /// Where written bytes come from, and whether they are to be durable at once. The status flags are those of the description
 /// at the moment of the write, with the flags of the single write (`RWF_DSYNC`, `RWF_SYNC`) added: where the page cache is
 /// not used, the kernel sends no `FSYNC` after such a write (`fuse_direct_write_iter` in fs/fuse/file.c).
-pub(crate) fn write_origin(flags: WriteFlags, status_flags: i32) -> WriteOrigin {
-    match (flags.is_from_cache(), status_flags & libc::O_DSYNC != 0) {
-        (true, _) => WriteOrigin::PageCache,
-        (false, true) => WriteOrigin::DurableCall,
-        (false, false) => WriteOrigin::Call,
+pub(crate) fn write_origin(flags: WriteFlags, status_flags: i32, write_back: WriteBack) -> WriteOrigin {
+    match (flags.is_from_cache(), write_back, status_flags & libc::O_DSYNC != 0) {
+        (true, WriteBack::Off, _) => WriteOrigin::PageCache,
+        (true, WriteBack::On, _) => WriteOrigin::WriteBack,
+        (false, _, true) => WriteOrigin::DurableCall,
+        (false, _, false) => WriteOrigin::Call,
     }
 }
 

@@ -39,7 +39,8 @@ impl Service for Adapter {
         };
         match request.operation {
             Op::Lookup { name } => return self.lookup(header, name, reply, wait),
-            Op::GetAttr => {
+            Op::GetAttr { handle } => {
+                let reply = self.admit_write_later(header, handle, reply)?;
                 let work = || self.get_attributes(header, wait);
                 return self.answer_unless_it_waits(header, reply, wait, work, |reply, attr| self.attr(reply, attr));
             }
@@ -67,6 +68,7 @@ impl Service for Adapter {
             Op::Unlink { name } => self.answer(header, reply, || self.remove_name(header, name)),
             Op::RemoveDirectory { name } => self.answer(header, reply, || self.remove_directory(header, name)),
             Op::Rename { name, new_parent, new_name, flags } => {
+                let reply = self.replace_later(header, name, (Ino(new_parent), new_name), flags, reply)?;
                 self.answer(header, reply, || self.rename_name(header, name, (Ino(new_parent), new_name), flags));
             }
             Op::Link { node, name } => self.link(header, Ino(node), name, reply),
@@ -190,9 +192,11 @@ impl Adapter {
         }
     }
 
-    /// How long the kernel may keep attributes: no time while some may be a guess, or while it changes the object itself.
-    fn keep_attr(&self, attr: &Attr) -> Duration {
-        let may_change = !self.fs.may_keep_attributes() || self.fs.is_changed_directly(Ino(attr.ino));
+    /// How long the kernel may keep attributes: no time while some may be a guess, while it changes the object itself, or while it has to ask
+    /// before it collects a write.
+    pub(crate) fn keep_attr(&self, attr: &Attr) -> Duration {
+        let may_change =
+            !self.fs.may_keep_attributes() || self.room.is_short() || self.fs.is_changed_directly(Ino(attr.ino));
         if may_change { Duration::ZERO } else { KEEP }
     }
 

@@ -5,9 +5,9 @@
 
 use std::cell::RefCell;
 
-use polymux_fs::{Caller, HandleId, OpenOptions, SyncKind, Wait};
+use polymux_fs::{Caller, HandleId, OpenOptions, SyncKind, Wait, WriteOrigin};
 use polymux_transport::wire::{Attr, Header, OpenReply, OpenRequestFlags, WriteFlags};
-use polymux_types::{Errno, Ino};
+use polymux_types::{Errno, Ino, StreamId};
 
 use crate::adapter::{Adapter, Outcome, caller, caller_with_umask, ino};
 use crate::convert;
@@ -111,9 +111,13 @@ impl Adapter {
         (flags, status_flags): (WriteFlags, i32),
         wait: Wait,
     ) -> Outcome<u32> {
-        let origin = convert::write_origin(flags, status_flags);
+        let origin = convert::write_origin(flags, status_flags, self.write_back);
         self.run("write", place.ino, |fs| {
-            let caller = caller(header);
+            let caller = match origin {
+                // Of those who wrote it nothing is known: the file stands for them.
+                WriteOrigin::WriteBack => Caller { stream: StreamId(place.ino.get()), ..caller(header) },
+                _ => caller(header),
+            };
             if flags.kills_set_id() {
                 self.take_set_id_unheard(fs, header, place.ino)?;
             }
@@ -125,6 +129,7 @@ impl Adapter {
             } else {
                 fs.write(&caller, place.handle(), place.offset, data, origin)?
             };
+            self.note_written(written as u64);
             Ok(u32::try_from(written).expect("no more is written than the request holds"))
         })
     }
@@ -162,7 +167,9 @@ impl Adapter {
             let kind = convert::allocate_kind(mode)?;
             let caller = caller(header);
             self.take_set_id_unless_capable(fs, header, place.ino)?;
-            fs.allocate(&caller, place.handle(), place.offset, length, kind)
+            let allocated = fs.allocate(&caller, place.handle(), place.offset, length, kind);
+            self.note_written(length);
+            allocated
         })
     }
 
@@ -181,6 +188,7 @@ impl Adapter {
             self.take_set_id_unless_capable(fs, header, target.ino)?;
             let copied =
                 fs.copy_range(&caller, source.handle(), source.offset, target.handle(), target.offset, length)?;
+            self.note_written(copied);
             Ok(u32::try_from(copied).expect("no more is copied than was asked for"))
         })
     }

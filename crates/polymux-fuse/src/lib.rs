@@ -13,8 +13,8 @@
 //!   leaves to the file system (default ACLs, umask, group inheritance) is done by `polymux-fs`.
 //! * A thread that hangs in a tier which does not answer is made up for by another one, and its request is answered with an
 //!   error after a while (docs/design/0014), so that the mount always answers.
-//! * Nothing here waits for the kernel: the one notification that is sent (attributes are outdated) neither touches pages nor takes
-//!   the lock of an inode. No request handler holds a lock of this crate but those of `programs` and
+//! * No thread that serves requests waits for the kernel: the one notification that they send (attributes are outdated) neither touches
+//!   pages nor takes the lock of an inode. `pending` has a thread of its own for the other one. No request handler holds a lock of this crate but those of `programs` and
 //!   `listings`, and none of them over a call of the file system.
 //! * A panic below a request becomes `EIO` for that request and an error in the log; the mount goes on.
 
@@ -28,16 +28,19 @@ mod listings;
 mod names;
 mod options;
 mod passthrough;
+mod pending;
 mod programs;
 mod requests;
+mod room;
 mod session;
 mod set_id;
 mod threads;
 mod unversioned;
 mod watcher;
 mod wishes;
+mod write_back;
 mod xattrs;
 
-pub use options::{ExtendedAttributes, FuseOptions, Sharing, Transport};
+pub use options::{ExtendedAttributes, FuseOptions, IoStyle, Sharing, Transport};
 pub use polymux_transport::{ConnectionState, Mount, MountFlags, MountTable};
 pub use session::{Session, Unmounter, mount};

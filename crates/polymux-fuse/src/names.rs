@@ -9,6 +9,7 @@ use polymux_types::Ino;
 use crate::adapter::{Adapter, Outcome, caller, caller_with_groups, caller_with_umask, ino};
 use crate::convert::{self, PERMISSION_BITS};
 use crate::set_id::{is_empty, keeps_set_id, set_id_change, set_id_change_of_writer};
+use crate::write_back;
 
 fn to_set_attributes(change: &AttrChange) -> SetAttributes {
     SetAttributes {
@@ -18,6 +19,7 @@ fn to_set_attributes(change: &AttrChange) -> SetAttributes {
         size: change.size,
         accessed: change.accessed.map(convert::set_time),
         modified: change.modified.map(convert::set_time),
+        changed: change.changed,
         handle: change.handle.map(HandleId),
         set_id: SetIdBits::Keep,
     }
@@ -58,6 +60,9 @@ impl Adapter {
 
     pub(crate) fn set_attributes(&self, header: &Header, change: &AttrChange, wait: Wait) -> Outcome<Attr> {
         self.run("setattr", ino(header), |fs| {
+            if let Some((modified, changed)) = write_back::times_of_kernel(change) {
+                return fs.take_over_times(ino(header), modified, changed).map(|attributes| convert::attr(&attributes));
+            }
             let sets_group_id = change.mode.is_some_and(|mode| mode & libc::S_ISGID != 0);
             let caller = if sets_group_id { caller_with_groups(header) } else { caller(header) };
             let caller = Caller { wait, ..caller };

@@ -26,6 +26,20 @@ pub enum Transport {
     IoUring,
 }
 
+/// How the kernel and the daemon share the work of reading and writing. For a whole mount it can be only one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoStyle {
+    /// What suits most volumes: at present [`IoStyle::Passthrough`].
+    #[default]
+    Auto,
+    /// The kernel reads and writes whole files on one tier directly where it may (docs/design/0017), and sends each write to the others as
+    /// soon as a program makes it.
+    Passthrough,
+    /// The kernel collects writes in its page cache, as it does for a local file system, and sends them later, in large pieces
+    /// (docs/design/0036).
+    WriteBack,
+}
+
 /// Whether files have extended attributes, ACLs among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExtendedAttributes {
@@ -54,6 +68,8 @@ pub struct FuseOptions {
     pub threads: usize,
     /// How requests come.
     pub transport: Transport,
+    /// How reads and writes are shared with the kernel.
+    pub io: IoStyle,
     /// Whether files have extended attributes.
     pub extended_attributes: ExtendedAttributes,
 }
@@ -81,6 +97,7 @@ impl FuseOptions {
             restrictions,
             threads: default_threads(),
             transport: Transport::default(),
+            io: IoStyle::default(),
             extended_attributes: ExtendedAttributes::default(),
         }
     }

@@ -17,11 +17,13 @@ use polymux_transport::wire::Capabilities;
 use polymux_transport::{Connection, ConnectionState, Device, Unmount, Worker, negotiate, unmount, uring};
 
 use crate::adapter::Adapter;
-use crate::options::{FuseOptions, Transport};
+use crate::options::{FuseOptions, IoStyle, Transport};
 use crate::passthrough::Backings;
 use crate::requests::Requests;
+use crate::room::WriteRoom;
 use crate::watcher::Watcher;
 use crate::wishes::{Rings, wishes};
+use crate::write_back::WriteBack;
 
 /// How often whoever waits for the end of a thread looks whether it is worth it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
@@ -53,13 +55,16 @@ pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> i
     let obstacle = if options.transport == Transport::Classic { None } else { uring::obstacle() };
     let may_have_rings = options.transport != Transport::Classic && obstacle.is_none();
     let rings = if may_have_rings { Rings::Wished } else { Rings::NotWished };
-    let agreement = negotiate(&device, |offered| wishes(offered, rings, extended_attributes))
+    let agreement = negotiate(&device, |offered| wishes(offered, (rings, options.io), extended_attributes))
         .inspect_err(|_| take_down(&mountpoint))?;
     let device = Arc::new(device);
     let adapter = Adapter {
         fs,
         requests: Arc::new(Requests::new()),
         extended_attributes,
+        write_back: WriteBack::of(&agreement),
+        room: Arc::new(WriteRoom::new()),
+        pending: Arc::default(),
         device: Arc::clone(&device),
         runs_as_root: rustix::process::geteuid().is_root(),
         programs: Arc::default(),
@@ -70,6 +75,11 @@ pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> i
         if let Err(error) = adapter.fs.set_passthrough_port(port) {
             log::warn!("files are not passed through: that cannot be recorded: {error}");
         }
+    }
+    match (options.io, adapter.write_back) {
+        (_, WriteBack::On) => adapter.fs.set_kernel_collects_writes(),
+        (IoStyle::WriteBack, WriteBack::Off) => log::warn!("writes are not collected: the kernel does not offer it"),
+        _ => {}
     }
     let connection = Arc::new(Connection::new(device, agreement, adapter.clone()));
     if options.transport == Transport::IoUring && !agreement.capabilities.contains(Capabilities::OVER_IO_URING) {
@@ -103,12 +113,26 @@ impl Session {
             must_end: Arc::clone(&must_end),
         };
         let watcher = thread::Builder::new().name("fuse-watch".to_owned()).spawn(move || watcher.run())?;
+        let pending = self.start_serving_pending()?;
         let mut outcome = self.end_of_all(workers);
+        self.adapter.pending.end();
+        if pending.is_some_and(|thread| thread.join().is_err()) {
+            log::error!("the thread that serves what waits for a write-back panicked");
+        }
         must_end.store(true, Ordering::Release);
         let spare = watcher.join().map_err(|_| io::Error::other("the watcher of the FUSE transport panicked"))?;
         outcome = outcome.and(self.end_of_all(spare));
         outcome = outcome.and(self.end_of_all(self.connection.take_grown()));
         outcome
+    }
+
+    /// Where the kernel collects writes: the thread that serves what waits for a write-back.
+    fn start_serving_pending(&self) -> io::Result<Option<thread::JoinHandle<()>>> {
+        if self.adapter.write_back == WriteBack::Off {
+            return Ok(None);
+        }
+        let adapter = self.adapter.clone();
+        thread::Builder::new().name("fuse-pending".to_owned()).spawn(move || adapter.serve_pending()).map(Some)
     }
 
     /// Waits for the end of all of these, and returns the first error.

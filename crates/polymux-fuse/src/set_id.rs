@@ -48,7 +48,7 @@ fn lacks_set_id_capability(header: &Header) -> bool {
 
 /// Whether a change says nothing at all: the kernel sends that before a write that takes privileges away.
 pub(crate) fn is_empty(change: &AttrChange) -> bool {
-    let AttrChange { mode, uid, gid, size, accessed, modified, handle: _, kills_set_id } = change;
+    let AttrChange { mode, uid, gid, size, accessed, modified, changed: _, handle: _, kills_set_id } = change;
     !kills_set_id && mode.or(*uid).or(*gid).is_none() && size.is_none() && accessed.or(*modified).is_none()
 }
 

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{Setter, opcode};
 
-use crate::wire::{answer_header, expiry};
+use crate::wire::{answer_header, expiry, write_back};
 
 const PATH: &str = "/dev/fuse";
 
@@ -122,15 +122,25 @@ impl Device {
     /// Tells the kernel that the attributes which it keeps of an inode are outdated; it asks before it uses them again. May be
     /// called while a request is served: it neither takes the lock of the inode nor touches a page.
     pub fn expire_attributes(&self, node: u64) {
+        self.notify(node, &expiry(node));
+    }
+
+    /// Makes the kernel write back all pages of an inode that it has collected, forget them, and its attributes with them. Returns when they
+    /// were written. Never called by a thread that serves requests, nor with a lock of anything that a write needs: the kernel sends
+    /// the writes meanwhile.
+    pub fn write_back(&self, node: u64) {
+        self.notify(node, &write_back(node));
+    }
+
+    fn notify(&self, node: u64, notification: &[u8]) {
         use rustix::io::Errno as Number;
-        let notification = expiry(node);
         loop {
-            match rustix::io::write(&self.0, &notification) {
+            match rustix::io::write(&self.0, notification) {
                 // The kernel does not keep that inode any more, or the connection is closed.
                 Ok(_) | Err(Number::NOENT | Number::NODEV) => return,
                 Err(Number::INTR | Number::AGAIN) => {}
                 Err(error) => {
-                    log::error!("the kernel is not told that it has old attributes of inode {node}: {error}");
+                    log::error!("the kernel is not told that what it has of inode {node} is outdated: {error}");
                     return;
                 }
             }

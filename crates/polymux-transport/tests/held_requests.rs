@@ -35,7 +35,7 @@ impl Service for Holding {
                     reply.error(Errno::ENOENT);
                 }
             }
-            Operation::GetAttr => reply.body(&root()),
+            Operation::GetAttr { .. } => reply.body(&root()),
             _ => reply.error(Errno::ENOENT),
         }
         None

@@ -18,7 +18,7 @@ impl Service for Forgetful {
     fn serve(&self, request: &Request<'_>, reply: Reply, _: Patience) -> Option<Reply> {
         match request.operation {
             Operation::StatFs => reply.ok(),
-            Operation::GetAttr => {
+            Operation::GetAttr { .. } => {
                 std::thread::spawn(move || reply.error(Errno::ESTALE));
             }
             _ => drop(reply),
@@ -152,8 +152,8 @@ impl Waiting {
 impl Service for Waiting {
     fn serve(&self, request: &Request<'_>, reply: Reply, patience: Patience) -> Option<Reply> {
         match request.operation {
-            Operation::GetAttr if patience == Patience::AtOnce => return Some(reply),
-            Operation::GetAttr | Operation::Unlink { .. } => reply.error(Errno::from_raw(self.wait())),
+            Operation::GetAttr { .. } if patience == Patience::AtOnce => return Some(reply),
+            Operation::GetAttr { .. } | Operation::Unlink { .. } => reply.error(Errno::from_raw(self.wait())),
             _ => {
                 *self.has_asked.lock().unwrap() = true;
                 self.asked.notify_all();

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use polymux_fs::{PageCache, PassthroughUse, Promotion, ReaderLayout};
-use polymux_fuse::ExtendedAttributes;
+use polymux_fuse::{ExtendedAttributes, IoStyle};
 use polymux_types::{ByteSize, Percent};
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +107,9 @@ pub struct OptionsEntry {
     /// How requests of the kernel come; default: `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<TransportEntry>,
+    /// How reads and writes are shared with the kernel; default: `auto`, which is `passthrough` at present.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io: Option<IoEntry>,
     /// Which files the kernel may use directly, where it can; default: `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passthrough: Option<PassthroughEntry>,
@@ -239,6 +242,28 @@ impl TryFrom<u32> for DeferralMs {
 impl From<DeferralMs> for u32 {
     fn from(milliseconds: DeferralMs) -> Self {
         milliseconds.0
+    }
+}
+
+/// How reads and writes are shared with the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IoEntry {
+    /// What suits most volumes.
+    Auto,
+    /// The kernel uses whole files on one tier directly, and sends each write to others at once.
+    Passthrough,
+    /// The kernel collects writes, and sends them later.
+    WriteBack,
+}
+
+impl From<IoEntry> for IoStyle {
+    fn from(entry: IoEntry) -> Self {
+        match entry {
+            IoEntry::Auto => Self::Auto,
+            IoEntry::Passthrough => Self::Passthrough,
+            IoEntry::WriteBack => Self::WriteBack,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use polymux_fs::{
     Access, AccessTimes, BootId, MissingTiers, MountOptions, PageCache, PassthroughUse, Promotion, ReaderLayout,
 };
-use polymux_fuse::{ExtendedAttributes, FuseOptions, MountFlags, Sharing, Transport};
+use polymux_fuse::{ExtendedAttributes, FuseOptions, IoStyle, MountFlags, Sharing, Transport};
 
 use crate::config::VolumeConfig;
 use crate::config_format::TransportEntry;
@@ -25,6 +25,8 @@ pub struct RequestedOptions {
     pub restrictions: Restrictions,
     /// What to do when a tier is missing.
     pub missing: Option<MissingTiers>,
+    /// How reads and writes are shared with the kernel.
+    pub io: Option<IoStyle>,
     /// Which files the kernel may use directly.
     pub passthrough: Option<PassthroughUse>,
     /// Whether the kernel keeps pages of the others.
@@ -144,6 +146,9 @@ impl RequestedOptions {
             // From the command line only; `mount.polymux` refuses it.
             "from_copy" => self.metadata_source = Some(MetadataSource::SecondCopy),
             "degraded" => self.missing = Some(MissingTiers::Degraded),
+            "io=auto" => self.io = Some(IoStyle::Auto),
+            "io=passthrough" => self.io = Some(IoStyle::Passthrough),
+            "io=write-back" => self.io = Some(IoStyle::WriteBack),
             "passthrough=auto" => self.passthrough = Some(PassthroughUse::Auto),
             "passthrough=read" => self.passthrough = Some(PassthroughUse::Read),
             "passthrough=off" => self.passthrough = Some(PassthroughUse::Off),
@@ -169,6 +174,11 @@ impl RequestedOptions {
             self.sharing.filter(|sharing| *sharing == Sharing::Everybody).map(|_| "allow_other"),
             self.access_times.map(|times| if times == AccessTimes::Never { "noatime" } else { "relatime" }),
             self.missing.filter(|missing| *missing == MissingTiers::Degraded).map(|_| "degraded"),
+            self.io.map(|named| match named {
+                IoStyle::Auto => "io=auto",
+                IoStyle::Passthrough => "io=passthrough",
+                IoStyle::WriteBack => "io=write-back",
+            }),
             self.passthrough.map(|named| match named {
                 PassthroughUse::Auto => "passthrough=auto",
                 PassthroughUse::Read => "passthrough=read",
@@ -242,6 +252,7 @@ impl RequestedOptions {
             Some(TransportEntry::Classic) => Transport::Classic,
             Some(TransportEntry::IoUring) => Transport::IoUring,
         };
+        options.io = self.io.or(config.options.io.map(IoStyle::from)).unwrap_or(options.io);
         let of_config = config.options.extended_attributes.map(ExtendedAttributes::from);
         options.extended_attributes = self.extended_attributes.or(of_config).unwrap_or(options.extended_attributes);
         options
@@ -299,7 +310,7 @@ mod tests {
         for list in [
             "",
             "ro",
-            "rw,allow_other,noatime,nosuid,degraded,passthrough=read,page_cache=off,extended_attributes=off,from_copy",
+            "rw,allow_other,noatime,nosuid,degraded,io=write-back,passthrough=read,page_cache=off,extended_attributes=off,from_copy",
             "relatime",
             "noexec,nodev,suid,nosymfollow",
         ] {

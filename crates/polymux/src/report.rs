@@ -235,6 +235,7 @@ fn passthrough_in_words(state: PassthroughState) -> String {
         PassthroughState::Possible(1) => "on, 1 open file is passed through now".to_owned(),
         PassthroughState::Possible(open) => format!("on, {open} open files are passed through now"),
         PassthroughState::NotOffered => "off: this kernel does not offer it (Linux 6.9 and later do)".to_owned(),
+        PassthroughState::CollectsWrites => "off: the kernel collects writes (`io = \"write-back\"`)".to_owned(),
         PassthroughState::Refused => {
             "off: the kernel gives it to daemons with CAP_SYS_ADMIN only (mount as root)".to_owned()
         }

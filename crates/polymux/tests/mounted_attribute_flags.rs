@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use mounted::command::shell;
+use mounted::environment::collects_writes;
 use mounted::{
     FileSystemKind, NativeMount, Plan, TestVolume, have_program, is_root, run, skip, skip_where_io_is_named,
 };
@@ -97,7 +98,11 @@ fn flags_are_set_shown_inherited_and_kept_as_on_ext4() {
         let before = root.join("f").metadata().unwrap();
         shell(root, "sleep 0.05; chattr +A f");
         let after = root.join("f").metadata().unwrap();
-        assert!((after.ctime(), after.ctime_nsec()) > (before.ctime(), before.ctime_nsec()), "the change time moves");
+        // A kernel that collects writes keeps the times of a file itself, and knows nothing of this change.
+        if !collects_writes() || root == native.path() {
+            let times = [&after, &before].map(|found| (found.ctime(), found.ctime_nsec()));
+            assert!(times[0] > times[1], "the change time moves");
+        }
         assert_eq!((after.mtime(), after.mtime_nsec()), (before.mtime(), before.mtime_nsec()));
         let xfs_io = "for f in f plain/f d; do lsattr -d -p $f | cut -c1-6 | tr -d ' '; done";
         seen.push((refused, flags_of(root, names), shell(root, xfs_io)));

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use mounted::command::shell;
-use mounted::environment::have_loop_devices;
+use mounted::environment::{have_loop_devices, skip_where_writes_are_collected};
 use mounted::volume::Ground;
 use mounted::{Plan, TestVolume, have_program, is_root, one_at_a_time, run, skip, skip_where_io_is_named, succeed};
 
@@ -104,6 +104,9 @@ fn direct_io_that_does_not_fit_the_sectors_of_a_tier_works_or_is_refused_as_by_t
 /// The end of what a file may have, beyond which everything is EFBIG; ext4 has its own at 16 TiB, XFS at the end of `off_t`.
 #[test]
 fn offsets_beyond_the_largest_file_are_efbig() {
+    if skip_where_writes_are_collected("that they are too large is told with the next fsync or close") {
+        return;
+    }
     let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
     let file =
         File::options().create(true).truncate(true).read(true).write(true).open(volume.path().join("file")).unwrap();

@@ -11,7 +11,7 @@ use super::number_hash::NumberMap;
 use crate::attributes::OpenOptions;
 use crate::error::Result;
 use crate::file_system::HandleId;
-use polymux_types::Errno;
+use polymux_types::{Errno, Ino};
 
 /// One open description of a regular file.
 #[derive(Debug)]
@@ -72,6 +72,18 @@ impl HandleTable {
     pub(crate) fn passed_through(&self) -> usize {
         let is_passed = |handle: &&Arc<Handle>| handle.io_mode.get().is_some_and(|mode| mode.is_passed_through());
         self.shards.iter().map(|shard| shard.0.read().values().filter(is_passed).count()).sum()
+    }
+
+    /// The inodes that some description may change.
+    pub(crate) fn open_for_changes(&self) -> Vec<Ino> {
+        let inos = |shard: &Shard| {
+            let shard = shard.0.read();
+            shard.values().filter(|handle| handle.options.write).map(|handle| handle.inode.ino).collect::<Vec<_>>()
+        };
+        let mut all: Vec<Ino> = self.shards.iter().flat_map(inos).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     pub(crate) fn ids(&self) -> Vec<HandleId> {

@@ -80,7 +80,10 @@ impl Core {
         };
         // Pages of a file that somebody changes unheard would not be the file.
         let is_held = file.is_held_for_changes.load(Ordering::Acquire);
-        let is_kept = !is_held && self.options.page_cache == PageCache::On;
+        // What is collected comes in whole pages and without the flags of a description, so that appends cannot be told from overwrites.
+        let is_short = self.is_short_of_room.load(Ordering::Acquire) && purpose == OpenPurpose::Change;
+        let is_refused = is_short || self.collects_writes() && is_append_only(inode);
+        let is_kept = !is_held && !is_refused && self.options.page_cache == PageCache::On;
         let through_daemon = if is_kept { IoMode::Cached } else { IoMode::Direct };
         let mode = modes.open(purpose, &mut grant, through_daemon, standing);
         if mode == IoMode::PassthroughDirect && is_append_only(inode) && handle.options.read {
@@ -144,11 +147,22 @@ impl Core {
     pub(crate) fn passthrough_state(&self) -> PassthroughState {
         match self.passthrough_port.get() {
             _ if self.is_read_only() => PassthroughState::ReadOnly,
+            None if self.collects_writes() => PassthroughState::CollectsWrites,
             None => PassthroughState::NotOffered,
             Some(port) if port.refuses() => PassthroughState::Refused,
             Some(_) if self.is_off_everywhere() => PassthroughState::Off,
             Some(_) => PassthroughState::Possible(self.handles.passed_through()),
         }
+    }
+
+    /// Whether the kernel collects writes before it sends them.
+    pub(crate) fn collects_writes(&self) -> bool {
+        self.collects_writes.load(Ordering::Acquire)
+    }
+
+    /// Why nothing is passed through on this mount.
+    fn obstacle_without_port(&self) -> Obstacle {
+        if self.collects_writes() { Obstacle::CollectsWrites } else { Obstacle::Kernel }
     }
 
     fn is_off_everywhere(&self) -> bool {
@@ -168,7 +182,7 @@ impl Core {
         if !passed.modes.is_closed() {
             return FileIo::ThroughDaemon(passed.refused.unwrap_or(Obstacle::Busy));
         }
-        let Some(port) = self.passthrough_port.get() else { return FileIo::Closed(Err(Obstacle::Kernel)) };
+        let Some(port) = self.passthrough_port.get() else { return FileIo::Closed(Err(self.obstacle_without_port())) };
         if port.refuses() {
             return FileIo::Closed(Err(Obstacle::Kernel));
         }
@@ -209,7 +223,7 @@ impl Core {
             let is_new = file.layout.read().objects.is_empty();
             return Ok(Some(if is_new { Obstacle::NoObject } else { Obstacle::Emptied }));
         }
-        let Some(port) = self.passthrough_port.get() else { return Ok(Some(Obstacle::Kernel)) };
+        let Some(port) = self.passthrough_port.get() else { return Ok(Some(self.obstacle_without_port())) };
         if passed.backing.is_some() {
             if let Some(obstacle) = self.obstacle_to_changes(inode, file, handle)? {
                 return Ok(Some(obstacle));

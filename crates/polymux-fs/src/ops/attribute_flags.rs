@@ -11,7 +11,7 @@ use crate::attributes::{AttributeFlags, FileKind, WriteOrigin};
 use crate::caller::Caller;
 use crate::core::Core;
 use crate::error::Result;
-use crate::inode::{FileState, Handle, Inode, check_not_immutable, is_append_only};
+use crate::inode::{FileState, Handle, Inode, IoMode, check_not_immutable, is_append_only};
 
 /// Flags that take privilege to be set or cleared.
 const PRIVILEGED: AttributeFlags = AttributeFlags::IMMUTABLE.with(AttributeFlags::APPEND_ONLY);
@@ -75,14 +75,19 @@ impl Core {
         origin: WriteOrigin,
     ) -> Result<()> {
         // Pages of a mapping that is older than the flag were changed before it, as far as anybody can tell.
-        if origin != WriteOrigin::PageCache {
+        if !origin.is_from_cache() {
             check_not_immutable(&handle.inode)?;
         }
         if !handle.options.positions_appends || !is_append_only(&handle.inode) {
             return Ok(());
         }
         self.ensure_size(&handle.inode, file)?;
-        let is_append = origin != WriteOrigin::PageCache && offset >= file.size();
+        let is_append = match origin {
+            // What was collected for it is older than the flag; later nothing is.
+            WriteOrigin::WriteBack => handle.io_mode.get() == Some(&IoMode::Cached),
+            WriteOrigin::PageCache => false,
+            WriteOrigin::Call | WriteOrigin::DurableCall => offset >= file.size(),
+        };
         if is_append { Ok(()) } else { Err(Errno::EPERM.into()) }
     }
 }

@@ -219,6 +219,18 @@ impl Core {
         self.check_access(caller, &inode, mask)
     }
 
+    /// Takes over the times of a file that a kernel which collects writes has kept so far. They are logged as those of plain writes are:
+    /// with the next flush (docs/design/0002).
+    pub(crate) fn take_over_times(&self, ino: Ino, modified: Timestamp, changed: Timestamp) -> Result<Attributes> {
+        self.check_writable()?;
+        let inode = self.inode(ino)?;
+        let mut common = inode.common.write();
+        (common.modified, common.changed) = (modified, changed);
+        drop(common);
+        inode.times_dirty.store(true, Ordering::Release);
+        self.attributes_of(&inode)
+    }
+
     /// Notes that the data of a file changed just now. Where that takes set-id bits away, and memory outlives the daemon, the record
     /// is logged at once: times may be late after the daemon died, permissions may not.
     pub(crate) fn note_modified(&self, caller: &Caller, inode: &Inode) {
@@ -296,5 +308,5 @@ fn apply(common: &mut Common, caller: &Caller, inode: &Inode, change: &SetAttrib
     };
     common.accessed = change.accessed.map_or(common.accessed, moment);
     common.modified = change.modified.map_or(common.modified, moment);
-    common.changed = now;
+    common.changed = change.changed.unwrap_or(now);
 }

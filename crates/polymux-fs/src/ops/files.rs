@@ -106,7 +106,8 @@ impl Core {
 
     pub(crate) fn read(&self, caller: &Caller, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let handle = self.handles.get(handle)?;
-        if !handle.options.read && !handle.options.execute {
+        // A kernel that collects writes reads a page through whatever description wants to change a part of it.
+        if !handle.options.read && !handle.options.execute && !self.collects_writes() {
             return Err(Errno::EBADF.into());
         }
         let file = file_of(&handle)?;
@@ -169,7 +170,7 @@ impl Core {
         origin: WriteOrigin,
     ) -> Result<usize> {
         let handle = self.handles.get(handle)?;
-        if !handle.options.write && origin != WriteOrigin::PageCache {
+        if !handle.options.write && !origin.is_from_cache() {
             return Err(Errno::EBADF.into());
         }
         self.check_writable()?;
@@ -180,21 +181,28 @@ impl Core {
         let file = file_of(&handle)?;
         self.check_write(&handle, file, offset, origin)?;
         let data = match origin {
-            WriteOrigin::Call | WriteOrigin::DurableCall => data,
+            WriteOrigin::Call | WriteOrigin::DurableCall | WriteOrigin::WriteBack => data,
             WriteOrigin::PageCache => self.within_file(&handle.inode, file, offset, data)?,
         };
-        if origin != WriteOrigin::PageCache && !data.is_empty() {
+        if !origin.is_from_cache() && !data.is_empty() {
             self.drop_capabilities(caller, &handle.inode)?;
         }
-        let append = handle.options.append && origin != WriteOrigin::PageCache;
+        let append = handle.options.append && !origin.is_from_cache();
         let request = WriteRequest { offset, data, append, wait: caller.wait, stream: caller.stream };
         let outcome = self.write_file(&handle.inode, file, request);
         let (_, written) = outcome.inspect_err(|error| self.note_would_block(error))?;
         Counters::count(&self.counters.writes);
         Counters::add(&self.counters.bytes_written, written);
         if written > 0 {
-            let owner_only = Caller { permissions: crate::Permissions::CheckedByKernel, ..caller.clone() };
-            self.note_modified(if origin == WriteOrigin::PageCache { &owner_only } else { caller }, &handle.inode);
+            match origin {
+                WriteOrigin::Call | WriteOrigin::DurableCall => self.note_modified(caller, &handle.inode),
+                WriteOrigin::PageCache => {
+                    let owner_only = Caller { permissions: crate::Permissions::CheckedByKernel, ..caller.clone() };
+                    self.note_modified(&owner_only, &handle.inode);
+                }
+                // When this happened the kernel says by itself; now would be too late, and might come after that.
+                WriteOrigin::WriteBack => handle.inode.times_dirty.store(true, Ordering::Release),
+            }
         }
         if is_durable {
             self.sync_for_program(&handle.inode, file, &handle.error_seen)?;
@@ -369,7 +377,12 @@ impl Core {
 
     pub(crate) fn seek(&self, handle: HandleId, offset: u64, target: crate::SeekTarget) -> Result<u64> {
         let handle = self.handles.get(handle)?;
-        self.seek_file(&handle.inode, file_of(&handle)?, offset, target)
+        let file = file_of(&handle)?;
+        // A hole here may be data that the kernel has not written yet, and the file may be longer. EINVAL makes programs read all of it.
+        if self.collects_writes() && file.passed.lock().modes.is_open_for_changes() {
+            return Err(Errno::EINVAL.into());
+        }
+        self.seek_file(&handle.inode, file, offset, target)
     }
 
     /// Copies bytes between two files, or within one where the ranges do not overlap. Holes stay holes at the end of a

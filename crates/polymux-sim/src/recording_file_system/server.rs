@@ -128,7 +128,7 @@ impl Service for Server {
                 let found = self.tree.lock().lookup(id, OsStr::from_bytes(name));
                 reply.result(self.entry_reply(found));
             }
-            Operation::GetAttr => reply.result(self.attr_reply(id)),
+            Operation::GetAttr { .. } => reply.result(self.attr_reply(id)),
             Operation::SetAttr { change } => reply.result(self.set_length(id, change.size)),
             Operation::MakeDirectory { name, .. } => {
                 let made = create(name, NodeKind::Directory);

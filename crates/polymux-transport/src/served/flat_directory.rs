@@ -108,7 +108,7 @@ impl<F: FlatFiles> Service for FlatDirectory<F> {
                 Ok(entry) => reply.body(&entry.encode()),
                 Err(errno) => reply.error(errno),
             },
-            Operation::GetAttr => match self.attr(ino) {
+            Operation::GetAttr { .. } => match self.attr(ino) {
                 Ok(attr) => reply.body(&AttrReply { keep_attr: KEEP, attr }.encode()),
                 Err(errno) => reply.error(errno),
             },

@@ -22,6 +22,8 @@ pub struct AttrChange {
     pub accessed: Option<Option<Timestamp>>,
     /// Modification time; the inner `None` is the present moment.
     pub modified: Option<Option<Timestamp>>,
+    /// Change time; sent only by a kernel that collects writes, and then keeps the times of regular files itself (`FATTR_CTIME`).
+    pub changed: Option<Timestamp>,
     /// The open file that the change comes through.
     pub handle: Option<u64>,
     /// The set-id bits go (`FATTR_KILL_SUIDGID`).
@@ -95,7 +97,10 @@ pub enum Operation<'a> {
     BatchForget {
         inodes: Forgets<'a>,
     },
-    GetAttr,
+    GetAttr {
+        /// The description that needs them: somebody is about to write through it, or to find the end of the file.
+        handle: Option<u64>,
+    },
     Statx {
         mask: u32,
     },
@@ -281,7 +286,12 @@ impl<'a> Operation<'a> {
             Opcode::SetXattr | Opcode::GetXattr | Opcode::ListXattr | Opcode::RemoveXattr => {
                 Self::parse_xattr(opcode, fixed, rest, form)
             }
-            Opcode::GetAttr => Ok(Self::GetAttr),
+            Opcode::GetAttr => {
+                let has_handle = fixed.u32()? & 1 != 0;
+                fixed.skip(4)?;
+                let handle = fixed.u64()?;
+                Ok(Self::GetAttr { handle: has_handle.then_some(handle) })
+            }
             Opcode::Statx => {
                 fixed.skip(20)?;
                 Ok(Self::Statx { mask: fixed.u32()? })
@@ -424,8 +434,12 @@ mod valid {
     pub(super) const HANDLE: u32 = 1 << 6;
     pub(super) const ACCESSED_NOW: u32 = 1 << 7;
     pub(super) const MODIFIED_NOW: u32 = 1 << 8;
+    pub(super) const CHANGED: u32 = 1 << 10;
     pub(super) const KILLS_SET_ID: u32 = 1 << 11;
 }
+
+/// A change time is always sent as a value.
+const NEVER_NOW: u32 = 0;
 
 impl AttrChange {
     fn parse(mut fixed: Reader<'_>) -> Result<Self, Malformed> {
@@ -458,6 +472,7 @@ impl AttrChange {
             size: given(valid::SIZE).then_some(size),
             accessed: time(valid::ACCESSED, valid::ACCESSED_NOW, 0)?,
             modified: time(valid::MODIFIED, valid::MODIFIED_NOW, 1)?,
+            changed: time(valid::CHANGED, NEVER_NOW, 2)?.flatten(),
             handle: given(valid::HANDLE).then_some(handle),
             kills_set_id: given(valid::KILLS_SET_ID),
         })

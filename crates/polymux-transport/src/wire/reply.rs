@@ -21,6 +21,13 @@ const EXPIRY_LENGTH: usize = ANSWER_HEADER_LENGTH + 24;
 /// `FUSE_NOTIFY_INVAL_INODE`, where answers have their error.
 const EXPIRE_INODE: i32 = 2;
 
+/// The notification that pages of an inode are outdated, all of them: those that were changed are written first.
+pub(crate) fn write_back(node: u64) -> [u8; EXPIRY_LENGTH] {
+    let length = u32::try_from(EXPIRY_LENGTH).expect("it is short");
+    // A length of 0 is the rest of the file.
+    Writer::new().u32(length).i32(EXPIRE_INODE).u64(0).u64(node).i64(0).i64(0).finish()
+}
+
 /// The notification that attributes of an inode are outdated. No pages go: the offset is negative.
 pub(crate) fn expiry(node: u64) -> [u8; EXPIRY_LENGTH] {
     let length = u32::try_from(EXPIRY_LENGTH).expect("it is short");

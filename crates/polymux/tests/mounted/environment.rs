@@ -21,7 +21,7 @@ pub fn is_heavy() -> bool {
     std::env::var_os("POLYMUX_HEAVY").is_some_and(|value| value == "1")
 }
 
-/// Makes all tests on mounted volumes use one way for the bytes of open files: `cached` or `direct`.
+/// Makes all tests on mounted volumes use one way for the bytes of open files: `cached`, `direct` or `write-back`.
 const IO_VARIABLE: &str = "POLYMUX_TEST_IO";
 
 /// What a mount is asked for, so that the bytes of open files go the way that the environment names; nothing where it names none.
@@ -30,8 +30,22 @@ pub fn wanted_io() -> &'static [&'static str] {
         Err(_) => &[],
         Ok("cached") => &["-o", "passthrough=off"],
         Ok("direct") => &["-o", "passthrough=off,page_cache=off"],
-        Ok(other) => panic!("{IO_VARIABLE} is `{other}`; `cached` and `direct` are possible"),
+        Ok("write-back") => &["-o", "io=write-back"],
+        Ok(other) => panic!("{IO_VARIABLE} is `{other}`; `cached`, `direct` and `write-back` are possible"),
     }
+}
+
+/// Whether the kernel collects writes of all files (docs/design/0036).
+pub fn collects_writes() -> bool {
+    std::env::var(IO_VARIABLE).as_deref() == Ok("write-back")
+}
+
+/// Whether the kernel collects writes of all files, which excludes what is tested.
+pub fn skip_where_writes_are_collected(why: &str) -> bool {
+    if collects_writes() {
+        skip(why);
+    }
+    collects_writes()
 }
 
 /// Gives all volumes of the tests another policy.

@@ -1,0 +1,128 @@
+//! Room for what a kernel that collects writes has not sent yet (docs/design/0036).
+//!
+//! What is true here:
+//! * Room is *short* while what is available on the volume is less than twice what the kernel may hold back of a connection, and a margin. How
+//!   much is available is looked at after each [`WriteRoom::look_after`] bytes that were written, after each reservation, and each second
+//!   while a file is open for changes.
+//! * While room is short, the kernel asks for attributes before each write to a file that it collects for (it may keep none), and that
+//!   request is answered only after all that it had collected of the file was written (`pending`). Where less than the margin is left
+//!   then, the answer is `ENOSPC`, which is what the write returns.
+//! * Files that are opened for changes meanwhile are not collected for.
+//!
+//! So whatever a write of at most the margin put into the page cache finds room when it comes, unless a mapping was stored to.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use polymux_fs::{FileSystem, RoomToCollect};
+
+use crate::adapter::Adapter;
+use crate::write_back::WriteBack;
+
+/// Bytes of room that a write which is collected finds at least.
+const MARGIN_MAX: u64 = 8 << 20;
+/// Of a small volume, this part of it.
+const MARGIN_PART: u64 = 64;
+/// Bytes on top of what the kernel may hold back, for what others write between two looks.
+const SPARE: u64 = 64 << 20;
+/// Share of what the machine may hold back altogether that the kernel lets one FUSE connection hold back (`max_ratio` of its
+/// `backing_dev_info`, in per cent).
+const SHARE_OF_CONNECTION_PERCENT: u64 = 1;
+/// `vm.dirty_ratio` where it cannot be read, in per cent.
+const DIRTY_RATIO_DEFAULT: u64 = 20;
+/// Memory of the machine where it cannot be read: as much as few machines have.
+const MEMORY_DEFAULT: u64 = 256 << 30;
+
+/// Whether the kernel may collect what programs write.
+pub(crate) struct WriteRoom {
+    /// Bytes of room below which it is short.
+    mark: u64,
+    is_short: AtomicBool,
+    /// Bytes that were written since the last look.
+    unseen: AtomicU64,
+}
+
+impl WriteRoom {
+    pub(crate) fn new() -> Self {
+        Self {
+            mark: held_back_max().saturating_mul(2).saturating_add(SPARE),
+            is_short: AtomicBool::new(false),
+            unseen: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether the kernel has to ask before it collects a write.
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Acquire)
+    }
+
+    fn look_after(&self) -> u64 {
+        self.mark / 8
+    }
+}
+
+impl Adapter {
+    /// Bytes were written, or room was reserved.
+    pub(crate) fn note_written(&self, bytes: u64) {
+        if self.write_back == WriteBack::Off {
+            return;
+        }
+        let unseen = self.room.unseen.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if unseen >= self.room.look_after() {
+            self.look_for_room();
+        }
+    }
+
+    /// Looks how much room there is, and tells the kernel where it becomes short.
+    pub(crate) fn look_for_room(&self) {
+        self.room.unseen.store(0, Ordering::Relaxed);
+        let Ok(space) = self.fs.space() else { return };
+        // Not back and forth at the mark.
+        let mark = if self.room.is_short() { self.room.mark / 4 * 5 } else { self.room.mark };
+        let is_short = space.available < mark;
+        if self.room.is_short.swap(is_short, Ordering::AcqRel) == is_short {
+            return;
+        }
+        self.fs.set_room_to_collect(if is_short { RoomToCollect::Short } else { RoomToCollect::Enough });
+        if is_short {
+            log::info!(
+                "{} MiB are available: each write waits until it is known that it has room",
+                space.available >> 20
+            );
+            self.fs.open_for_changes().iter().for_each(|ino| self.device.expire_attributes(ino.get()));
+        }
+    }
+}
+
+/// Whether a write may be collected, when nothing else of its file is.
+pub(crate) fn has_room(fs: &FileSystem) -> bool {
+    fs.space().is_ok_and(|space| space.available >= MARGIN_MAX.min(space.total / MARGIN_PART))
+}
+
+/// Most bytes that the kernel holds back of a connection, about.
+fn held_back_max() -> u64 {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let of_machine = match number("/proc/sys/vm/dirty_bytes") {
+        Some(bytes) if bytes > 0 => bytes,
+        _ => memory_bytes() / 100 * number("/proc/sys/vm/dirty_ratio").unwrap_or(DIRTY_RATIO_DEFAULT),
+    };
+    of_machine / 100 * SHARE_OF_CONNECTION_PERCENT
+}
+
+/// Memory of the machine.
+fn memory_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kibibytes.map_or(MEMORY_DEFAULT, |kibibytes| kibibytes << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_holds_back_a_small_part_of_memory_for_one_connection() {
+        let held = held_back_max();
+        assert!(held > 0 && held < memory_bytes() / 10, "{held}");
+    }
+}

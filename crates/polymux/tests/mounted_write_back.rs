@@ -1,0 +1,271 @@
+//! A mount on which the kernel collects writes (`io = "write-back"`, docs/design/0036): what a program was told holds, times are those of
+//! its calls, and a full volume is told in time.
+
+mod mounted;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use mounted::command::shell;
+use mounted::environment::have_loop_devices;
+use mounted::native::text;
+use mounted::users::as_user;
+use mounted::volume::Ground;
+use mounted::{Plan, Random, TestVolume, is_root, skip, skip_where_io_is_named};
+
+const MIB: u64 = 1 << 20;
+/// Not root.
+const ORDINARY_USER: u32 = 65_534;
+/// What a write finds room for when it is admitted, at most.
+const MARGIN: u64 = 8 * MIB;
+
+fn start_on(plan: &Plan) -> Option<TestVolume> {
+    if skip_where_io_is_named() {
+        return None;
+    }
+    let mut volume = TestVolume::create(plan)?;
+    volume.mount_with(&["-o", "io=write-back"]);
+    Some(volume)
+}
+
+fn start() -> Option<TestVolume> {
+    start_on(&Plan::anywhere())
+}
+
+fn mount_again(volume: &mut TestVolume) {
+    volume.unmount();
+    volume.mount_with(&["-o", "io=write-back"]);
+}
+
+fn messages(volume: &TestVolume) -> BTreeMap<String, u64> {
+    let status = volume.polymux(["status", "--json", volume.name.as_str()]);
+    let status: serde_json::Value = serde_json::from_str(&status.stdout).expect("JSON");
+    serde_json::from_value(status["messages"].clone()).expect("messages are numbers by name")
+}
+
+fn times(path: &Path) -> [(i64, i64); 2] {
+    let found = path.metadata().expect("it is there");
+    [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())]
+}
+
+/// The kernel asks anew for everything that it can ask for.
+fn drop_caches() {
+    if is_root() {
+        fs::write("/proc/sys/vm/drop_caches", "3").expect("root may");
+    }
+}
+
+#[test]
+fn small_writes_are_sent_together_and_are_there_after_the_next_mount() {
+    let Some(mut volume) = start() else { return };
+    let written = |volume: &TestVolume| messages(volume).get("write").copied().unwrap_or_default();
+    let before = written(&volume);
+    let mut log = File::options().append(true).create(true).open(volume.path().join("log")).unwrap();
+    let mut expected = Vec::new();
+    for number in 0..10_000 {
+        let line = format!("{number:099}\n");
+        log.write_all(line.as_bytes()).unwrap();
+        expected.extend(line.into_bytes());
+    }
+    drop(log);
+    let sent = written(&volume) - before;
+    assert!(sent < 500, "{sent} messages for 10,000 writes of 100 bytes");
+    assert!(fs::read(volume.path().join("log")).unwrap() == expected);
+    mount_again(&mut volume);
+    assert!(fs::read(volume.path().join("log")).unwrap() == expected);
+}
+
+#[test]
+fn times_are_those_of_the_write_and_not_of_when_it_was_sent() {
+    let Some(mut volume) = start() else { return };
+    let path = volume.path().join("file");
+    let file = File::create(&path).unwrap();
+    file.write_all_at(&[1; 5000], 0).unwrap();
+    let written = times(&path);
+    std::thread::sleep(Duration::from_millis(50));
+    file.sync_data().unwrap();
+    assert_eq!(times(&path), written, "a sync changes nothing");
+    drop(file);
+    drop_caches();
+    assert_eq!(times(&path), written, "what the daemon knows is what the kernel said");
+    mount_again(&mut volume);
+    assert_eq!(times(&path), written);
+    shell(volume.path(), "touch -m -d '2001-02-03 04:05:06.123456789 UTC' file");
+    drop_caches();
+    assert_eq!(times(&path)[0], (981_173_106, 123_456_789));
+    let changed = times(&path)[1];
+    mount_again(&mut volume);
+    assert_eq!(times(&path), [(981_173_106, 123_456_789), changed]);
+}
+
+#[test]
+fn an_emptied_file_stays_empty_although_it_was_never_closed() {
+    let Some(volume) = start() else { return };
+    let path = volume.path().join("file");
+    fs::write(&path, [7; 100_000]).unwrap();
+    let _open = OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
+    drop_caches();
+    assert_eq!(fs::read(&path).unwrap(), b"");
+}
+
+#[test]
+fn a_part_of_a_page_is_written_through_a_description_that_may_not_read() {
+    let Some(volume) = start() else { return };
+    let path = volume.path().join("file");
+    fs::write(&path, [7; 10_000]).unwrap();
+    for mode in [false, true] {
+        drop_caches();
+        let file = OpenOptions::new().write(!mode).append(mode).open(&path).unwrap();
+        file.write_at(b"new", 5_000).unwrap();
+        file.sync_all().unwrap();
+    }
+    let content = fs::read(&path).unwrap();
+    assert!(content[..5_000] == [7; 5_000] && &content[5_000..5_003] == b"new" && content[5_003..10_000] == [7; 4_997]);
+    assert_eq!(&content[10_000..], b"new", "an append goes to the end");
+}
+
+#[test]
+fn a_file_that_is_open_for_changes_is_copied_with_what_was_not_sent_yet() {
+    let Some(volume) = start() else { return };
+    let path = volume.path().join("file");
+    let file = File::create(&path).unwrap();
+    file.set_len(MIB).unwrap();
+    file.write_all_at(b"in the middle", MIB / 2).unwrap();
+    file.write_all_at(b"beyond", 2 * MIB).unwrap();
+    shell(
+        volume.path(),
+        "cp --sparse=auto file copy && cmp file copy && tar -cSf - file | tar -xOf - > again && cmp file again",
+    );
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)).unwrap_err(), rustix::io::Errno::INVAL);
+    drop(file);
+    let file = File::open(&path).unwrap();
+    let first =
+        rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)).expect("holes are found in a file that nobody changes");
+    assert!(first > 0 && first <= MIB / 2, "{first}");
+}
+
+/// The promise of DESIGN section 6 for editors that do not sync, of which some keep the new file open.
+#[test]
+fn what_replaces_a_file_is_there_although_it_was_open_and_the_daemon_dies() {
+    let Some(mut volume) = start() else { return };
+    let (path, new) = (volume.path().join("file"), volume.path().join("new"));
+    let content = Random::new(5).bytes(300_000);
+    fs::write(&path, b"old").unwrap();
+    let open = File::create(&new).unwrap();
+    open.write_all_at(&content, 0).unwrap();
+    fs::rename(&new, &path).unwrap();
+    volume.kill_daemon();
+    drop(open);
+    volume.mount_with(&["-o", "io=write-back"]);
+    assert!(fs::read(&path).unwrap() == content);
+}
+
+#[test]
+fn a_write_takes_set_id_bits_at_once() {
+    if !is_root() {
+        return skip("another user writes");
+    }
+    let Some(volume) = start() else { return };
+    let path = volume.path().join("program");
+    fs::write(&path, [1; 5000]).unwrap();
+    fs::set_permissions(volume.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+    let file = as_user(ORDINARY_USER, || {
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(b"x", 0).unwrap();
+        file
+    });
+    assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o777);
+    drop_caches();
+    assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o777);
+    drop(file);
+}
+
+#[test]
+fn an_append_only_file_is_not_collected_for() {
+    if !is_root() {
+        return skip("only root may make a file append-only");
+    }
+    let Some(mut volume) = start() else { return };
+    let path = volume.path().join("log");
+    fs::write(&path, b"one").unwrap();
+    shell(volume.path(), "chattr +a log");
+    let mut log = OpenOptions::new().append(true).open(&path).unwrap();
+    log.write_all(b"two").unwrap();
+    // The kernel lets anybody clear the flag of a description; the file stays append-only.
+    rustix::fs::fcntl_setfl(&log, rustix::fs::OFlags::empty()).unwrap();
+    assert_eq!(log.write_at(b"X", 0).unwrap_err().raw_os_error(), Some(libc::EPERM));
+    volume.kill_daemon();
+    drop(log);
+    volume.mount_with(&["-o", "io=write-back"]);
+    assert_eq!(fs::read(&path).unwrap(), b"onetwo");
+    shell(volume.path(), "chattr -a log");
+}
+
+/// Writes pieces one after the other until one is refused; returns how many bytes were accepted, and what ended it.
+fn fill(file: &File, piece: &[u8]) -> (u64, io::Error) {
+    let mut written = 0;
+    loop {
+        match file.write_at(piece, written) {
+            Ok(count) => written += count as u64,
+            Err(error) => return (written, error),
+        }
+    }
+}
+
+/// The kernel collects some tens of MiB before it sends any of them: without care they would be refused when nobody can be told.
+#[test]
+fn what_a_full_volume_accepted_is_there_and_the_write_that_finds_no_room_says_so() {
+    if !have_loop_devices() {
+        return skip("devices of known size need root and loop devices");
+    }
+    let plan = Plan { ground: Ground::LoopDevices { fast: 320, slow: 320 }, fast_capacity: None };
+    let Some(mut volume) = start_on(&plan) else { return };
+    let path = volume.path().join("file");
+    let piece = Random::new(9).bytes(MIB as usize - 100);
+    let file = OpenOptions::new().create_new(true).write(true).custom_flags(libc::O_CLOEXEC).open(&path).unwrap();
+    let (written, error) = fill(&file, &piece);
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+    for sync in 0..2 {
+        file.sync_all().unwrap_or_else(|error| panic!("sync {sync} after {written} bytes: {error}"));
+    }
+    let space = rustix::fs::statvfs(volume.path()).unwrap();
+    assert!(space.f_bavail * space.f_frsize < MARGIN + 2 * MIB, "{} bytes are left", space.f_bavail * space.f_frsize);
+    assert_eq!(path.metadata().unwrap().len(), written);
+    drop(file);
+    mount_again(&mut volume);
+    let content = fs::read(&path).unwrap();
+    assert_eq!(content.len() as u64, written);
+    assert!(content.chunks(piece.len()).all(|chunk| *chunk == piece[..chunk.len()]));
+    // There is room again as soon as something goes.
+    fs::remove_file(&path).unwrap();
+    let mut again = File::create(volume.path().join("again")).unwrap();
+    mounted_room_comes_back(&mut again, &piece);
+}
+
+/// Room that a removed file had comes back within seconds.
+fn mounted_room_comes_back(file: &mut File, piece: &[u8]) {
+    for _ in 0..100 {
+        match file.write_all(piece) {
+            Ok(()) => return file.sync_all().expect("it has room"),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOSPC)),
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("there is no room ten seconds after a file was removed");
+}
+
+#[test]
+fn status_and_where_say_that_writes_are_collected() {
+    let Some(volume) = start() else { return };
+    let path = volume.path().join("file");
+    fs::write(&path, [1; 100_000]).unwrap();
+    let status = volume.polymux(["status", volume.name.as_str()]).stdout;
+    assert!(status.contains("the kernel collects writes"), "{status}");
+    let shown = volume.polymux(["where", text(&path)]).stdout;
+    assert!(shown.contains("the kernel collects writes on this mount"), "{shown}");
+}
