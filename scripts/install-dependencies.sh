@@ -36,7 +36,8 @@ fuser:psmisc
 capsh:libcap2-bin"
     ;;
 bench)
-    # mergerfs is what is compared with; without it that part is left out.
+    # mergerfs is what is compared with, RocksDB a program that is measured; without one of them that part is left out. Redis is measured where it
+    # is there: its package would start a server.
     needed="$needed
 make:make
 mkfs.ext4:e2fsprogs
@@ -47,7 +48,8 @@ fstrim:util-linux
 tar:tar
 git:git
 python3:python3
-mergerfs:mergerfs"
+mergerfs:mergerfs
+db_bench:rocksdb-tools"
     ;;
 *) usage ;;
 esac

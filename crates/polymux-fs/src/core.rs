@@ -100,12 +100,8 @@ pub(crate) struct Core {
     pub(crate) volume_syncs: AtomicU64,
     /// Files whose object somebody has whom no description of this mount stands for.
     pub(crate) holders: crate::inode::Holders,
-    /// Who talks to the kernel about objects that it uses itself; nobody where it cannot.
-    pub(crate) passthrough_port: std::sync::OnceLock<Arc<dyn crate::passthrough::PassthroughPort>>,
-    /// The kernel collects writes: it keeps size and times of files that it has, and may know of bytes that never came here yet.
-    pub(crate) collects_writes: AtomicBool,
-    /// What it would collect now might find no room.
-    pub(crate) is_short_of_room: AtomicBool,
+    /// What the kernel of this mount does by itself.
+    pub(crate) kernel: KernelShare,
     /// Held for the length of a rename between two directories, so that the tree stands still meanwhile.
     pub(crate) rename_lock: Mutex<()>,
     /// The last stop was unclean: objects may be longer than their files say (DESIGN section 6).
@@ -255,21 +251,30 @@ impl Transaction {
     }
 }
 
+/// What the kernel of a mount does by itself, beside asking: passing files through, or collecting writes, and never both.
+#[derive(Default)]
+pub(crate) struct KernelShare {
+    /// Who talks to it about objects that it uses itself; nobody where it cannot.
+    pub(crate) passthrough_port: std::sync::OnceLock<Arc<dyn crate::passthrough::PassthroughPort>>,
+    /// It collects writes: it keeps size and times of files that it has, and may know of bytes that never came here yet.
+    pub(crate) collects_writes: AtomicBool,
+}
+
 impl Core {
     pub(crate) fn new(
-        identity: (VolumeId, String),
+        (id, name): (VolumeId, String),
         options: MountOptions,
         clock: Arc<dyn Clock>,
         metadata: Metadata,
         tiers: TierSet,
     ) -> Result<Self> {
-        let mounted_at = clock.now();
         let (logical_clock, promoted) = LogicalClock::resume(&metadata, clock.elapsed())?;
         let write_behind = WriteBehind::new(Arc::clone(&clock));
         tiers.all().iter().for_each(|tier| tier.set_deferral_max(options.deferral_ms_max));
+        let mounted_at = clock.now();
         Ok(Self {
-            id: identity.0,
-            name: identity.1,
+            id,
+            name,
             options,
             clock,
             metadata,
@@ -301,9 +306,7 @@ impl Core {
             thread_maps: ThreadMaps::default(),
             volume_syncs: AtomicU64::new(0),
             holders: crate::inode::Holders::default(),
-            passthrough_port: std::sync::OnceLock::new(),
-            collects_writes: AtomicBool::new(false),
-            is_short_of_room: AtomicBool::new(false),
+            kernel: KernelShare::default(),
             rename_lock: Mutex::new(()),
             after_unclean_stop: AtomicBool::new(false),
             sizes_failed: AtomicBool::new(false),

@@ -21,7 +21,7 @@ use crate::caller::Caller;
 use crate::check::{CheckMode, OnProgress, VolumeCheck};
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::passthrough::{IoDecision, PassthroughPort, RoomToCollect};
+use crate::passthrough::{IoDecision, PassthroughPort};
 use crate::rebuild::{OnRebuildProgress, RebuildReport, RebuildSource};
 use crate::report::{FileLocation, TierFiles, VolumeStatus};
 use crate::volume::{MountOptions, NewVolume, Parts, TierMember, VolumeError};
@@ -309,6 +309,21 @@ impl FileSystem {
         self.logged("setattr", self.core.take_over_times(ino, modified, changed))
     }
 
+    /// Makes the file systems of the tiers give back room that they took ahead of writes (XFS), which does not count as available.
+    pub fn give_back_room_ahead(&self) {
+        self.core.tiers.give_back_room_ahead();
+    }
+
+    /// Attributes of a regular file as far as they are known without asking a tier; its blocks are not, and its size may be a guess.
+    pub fn known_attributes(&self, ino: Ino) -> Result<Attributes> {
+        self.core.known_attributes(ino)
+    }
+
+    /// The file that a rename would put in the place of another one, where somebody has it open for changes. Asks no tier.
+    pub fn open_replacement(&self, from: (Ino, &[u8]), to: (Ino, &[u8])) -> Option<Ino> {
+        self.core.open_replacement(from, to)
+    }
+
     /// Whether the caller may do all of `mask`: 4 read, 2 write, 1 execute or search; 0 asks for existence.
     pub fn access(&self, caller: &Caller, ino: Ino, mask: u32) -> Result<()> {
         self.logged("access", self.core.check_mask(caller, ino, mask))
@@ -437,24 +452,23 @@ impl FileSystem {
             return Ok(());
         }
         self.core.record_boot()?;
-        assert!(self.core.passthrough_port.set(port).is_ok(), "a mount has one connection to the kernel");
+        assert!(self.core.kernel.passthrough_port.set(port).is_ok(), "a mount has one connection to the kernel");
         Ok(())
+    }
+
+    /// Whether programs may have objects since before this mount that the kernel gave them: then sizes change that no message tells of.
+    pub fn may_be_held(&self) -> bool {
+        self.core.holders.are_possible()
     }
 
     /// The kernel of this mount collects writes before it sends them (docs/design/0036). Once for each mount, before anything is opened.
     pub fn set_kernel_collects_writes(&self) {
-        self.core.collects_writes.store(true, std::sync::atomic::Ordering::Release);
+        self.core.kernel.collects_writes.store(true, std::sync::atomic::Ordering::Release);
     }
 
-    /// Says whether there is room for what the kernel would collect. Where there is too little, files that are opened are written without its
-    /// page cache, so that whoever writes is told at once.
-    pub fn set_room_to_collect(&self, room: RoomToCollect) {
-        self.core.is_short_of_room.store(room == RoomToCollect::Short, std::sync::atomic::Ordering::Release);
-    }
-
-    /// Files that somebody has open for changes.
-    pub fn open_for_changes(&self) -> Vec<Ino> {
-        self.core.handles.open_for_changes()
+    /// The files of all descriptions that may change theirs.
+    pub fn files_open_for_changes(&self) -> Vec<Ino> {
+        self.core.handles.files_open_for_changes()
     }
 
     /// Whether a description may change its file.
@@ -488,6 +502,19 @@ impl FileSystem {
     /// Reads at an offset; returns the number of bytes, which is less than asked for only at the end of the file.
     pub fn read(&self, caller: &Caller, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         self.logged("read", self.core.read(caller, handle, offset, buffer))
+    }
+
+    /// As [`FileSystem::write`], of pages that the kernel sends: all of them, or an error, which is told to each description with its next sync
+    /// or close.
+    pub fn write_collected(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        offset: u64,
+        data: &[u8],
+        origin: WriteOrigin,
+    ) -> Result<usize> {
+        self.logged("write", self.core.write_collected(caller, handle, offset, data, origin))
     }
 
     /// Writes at an offset, or at the end of a file opened with [`OpenOptions::append`]; returns the number of bytes,

@@ -81,7 +81,7 @@ pub use file_system::{
     thread_token,
 };
 pub use inode::IoMode;
-pub use passthrough::{BackingId, ClosingHeard, IoDecision, Obstacle, PagesKept, PassthroughPort, RoomToCollect};
+pub use passthrough::{BackingId, ClosingHeard, IoDecision, Obstacle, PagesKept, PassthroughPort};
 #[cfg(feature = "planted-faults")]
 pub use planted_faults::PlantedFault;
 pub use polymux_policy::{PassthroughUse, PolicyKind, RuleError, RuleField, RuleMatch, RuleProblem, UnknownPolicy};

@@ -23,15 +23,6 @@ pub trait PassthroughPort: Send + Sync {
     }
 }
 
-/// Whether there is room for what a kernel that collects writes would collect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RoomToCollect {
-    /// There is.
-    Enough,
-    /// It might not find any when it comes.
-    Short,
-}
-
 /// Whether the kernel may go on using pages that it has of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PagesKept {
@@ -117,7 +108,7 @@ impl Obstacle {
         match self {
             Self::Off => "passthrough is off for it",
             Self::Kernel => "the kernel does not offer passthrough, see `polymux status`",
-            Self::CollectsWrites => "the kernel collects writes on this mount (`io = \"write-back\"`)",
+            Self::CollectsWrites => "the kernel collects writes (`io = \"write-back\"`)",
             Self::ReadingOnly => "passthrough is for reading only",
             Self::NoObject => "it has no object yet",
             Self::Split => "more than one tier holds it",

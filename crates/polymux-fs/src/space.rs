@@ -15,6 +15,6 @@ mod write_behind;
 
 pub(crate) use disowned::{DisownedQueue, disown_object};
 pub(crate) use sync_pool::{PendingSync, SyncPool, SyncTarget};
-pub(crate) use tier_set::{Purpose, TierHandle, TierSet};
+pub(crate) use tier_set::{LAST_ROOM_BYTES, Purpose, TierHandle, TierSet};
 pub(crate) use watch::thread_token;
 pub(crate) use write_behind::WriteBehind;

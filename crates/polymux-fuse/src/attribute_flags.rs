@@ -4,11 +4,14 @@
 //! or CAP_FOWNER, and asks for CAP_LINUX_IMMUTABLE where `immutable` or `append only` changes; these commands do not get here by any other
 //! way. It opens the file for itself, sends the command, and releases the file.
 
+use std::time::Duration;
+
 use polymux_fs::AttributeFlags;
 use polymux_transport::wire::Header;
 use polymux_types::Errno;
 
 use crate::adapter::{Adapter, Outcome, caller, ino};
+use crate::write_back::WriteBack;
 
 /// Commands as a 64-bit program gives them; the kernel translates those of others.
 const GET_FLAGS: u32 = 0x8008_6601;
@@ -29,6 +32,11 @@ const EXTENDED_BITS: [(AttributeFlags, u32); 4] = [
     (AttributeFlags::NO_DUMP, 0x80),
 ];
 
+/// Looks whether a file is closed after all,
+const CLOSING_LOOKS: usize = 20;
+/// and the time between two of them.
+const CLOSING_LOOK_INTERVAL: Duration = Duration::from_millis(5);
+
 impl Adapter {
     /// Carries a command out and returns what it answers.
     pub(crate) fn command(&self, header: &Header, command: u32, data: &[u8], answer_length: u32) -> Outcome<Vec<u8>> {
@@ -44,7 +52,18 @@ impl Adapter {
     }
 
     fn set_flags(&self, header: &Header, flags: AttributeFlags) -> Outcome<Vec<u8>> {
-        self.run("setflags", ino(header), |fs| fs.set_attribute_flags(&caller(header), ino(header), flags))?;
+        let set =
+            || self.run("setflags", ino(header), |fs| fs.set_attribute_flags(&caller(header), ino(header), flags));
+        let mut outcome = set();
+        // The kernel tells of a close some time after it: a file that was just closed may count as open.
+        for _ in 0..CLOSING_LOOKS {
+            if outcome != Err(Errno::EBUSY) || self.write_back == WriteBack::Off {
+                break;
+            }
+            std::thread::sleep(CLOSING_LOOK_INTERVAL);
+            outcome = set();
+        }
+        outcome?;
         // The change time is another one, and the answer does not say so.
         self.device.expire_attributes(header.node);
         Ok(Vec::new())

@@ -72,7 +72,14 @@ impl Adapter {
                 return Ok(pinned);
             }
             let listed = walk.entries(ENTRIES_AT_ONCE, |entry, offset| {
-                let Some(attributes) = attributes_of_entry(fs, &caller, entry)? else { return Ok(Room::Left) };
+                let attributes = match attributes_of_entry(fs, &caller, entry)? {
+                    Known::Attributes(attributes) => attributes,
+                    Known::NameOnly => {
+                        let kind = entry.kind.type_bits();
+                        return Ok(listing.add_without_attr(entry.ino.get(), offset, kind, &entry.name));
+                    }
+                    Known::Removed => return Ok(Room::Left),
+                };
                 let attr = Self::entry(fs, &attributes);
                 let room = listing.add_with_attr(&reply(attr), offset, &entry.name);
                 match room {
@@ -91,15 +98,20 @@ impl Adapter {
     }
 }
 
-/// `None`: the file was removed after its name was read, so that it is not part of the directory any more.
-fn attributes_of_entry(
-    fs: &FileSystem,
-    caller: &Caller,
-    entry: &DirectoryEntry,
-) -> polymux_fs::Result<Option<Attributes>> {
+/// What is known of an entry of a directory.
+enum Known {
+    Attributes(Attributes),
+    /// The tier that knows the size of the file is not there, and the kernel takes no guess (`write_back`).
+    NameOnly,
+    /// The file was removed after its name was read, so that it is not part of the directory any more.
+    Removed,
+}
+
+fn attributes_of_entry(fs: &FileSystem, caller: &Caller, entry: &DirectoryEntry) -> polymux_fs::Result<Known> {
     match fs.attributes(caller, entry.ino) {
-        Ok(attributes) => Ok(Some(attributes)),
-        Err(error) if *error.kind() == polymux_fs::ErrorKind::Posix(polymux_types::Errno::ENOENT) => Ok(None),
+        Ok(attributes) => Ok(Known::Attributes(attributes)),
+        Err(error) if *error.kind() == polymux_fs::ErrorKind::Posix(polymux_types::Errno::ENOENT) => Ok(Known::Removed),
+        Err(error) if error.is_about_tier() => Ok(Known::NameOnly),
         Err(error) => Err(error),
     }
 }

@@ -263,7 +263,7 @@ impl Adapter {
         assert!(left.is_none(), "whoever may wait answers");
     }
 
-    fn answer(&self, header: &Header, reply: Reply, work: impl FnOnce() -> Outcome<()>) {
+    pub(crate) fn answer(&self, header: &Header, reply: Reply, work: impl FnOnce() -> Outcome<()>) {
         self.answer_with(header, reply, work, |reply, ()| reply.ok());
     }
 

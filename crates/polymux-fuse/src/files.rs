@@ -13,6 +13,7 @@ use crate::adapter::{Adapter, Outcome, caller, caller_with_umask, ino};
 use crate::convert;
 use crate::names::{ModeAndMask, NewName};
 use crate::passthrough;
+use crate::write_back::WriteBack;
 
 /// Most bytes that one copy takes on. Callers repeat a short copy, and a thread of the transport is not held for long.
 const COPY_LENGTH_MAX: u64 = 256 * 1024 * 1024;
@@ -51,6 +52,10 @@ impl Adapter {
                 self.take_set_id_unheard(fs, header, ino(header))?;
             }
             let open = passthrough::describe(fs, fs.open(&caller, ino(header), options)?)?;
+            if options.write && self.room.is_short() {
+                // What the kernel has of it may be older than the shortage.
+                self.device.expire_attributes(header.node);
+            }
             if options.execute
                 && let Err(errno) = self.programs.begin(ino(header), open.handle, header.pid)
             {
@@ -124,7 +129,9 @@ impl Adapter {
             let caller = Caller { wait, ..caller };
             // A count that is short ends a write past the page cache with EIO (`fuse_get_res_by_io` in fs/fuse/file.c), so it is answered with
             // what ended it.
-            let written = if convert::is_direct(status_flags) {
+            let written = if origin.is_from_cache() {
+                fs.write_collected(&caller, place.handle(), place.offset, data, origin)?
+            } else if convert::is_direct(status_flags) {
                 fs.write_whole(&caller, place.handle(), place.offset, data, origin)?
             } else {
                 fs.write(&caller, place.handle(), place.offset, data, origin)?
@@ -176,6 +183,10 @@ impl Adapter {
     pub(crate) fn seek_file(&self, header: &Header, handle: u64, offset: i64, whence: i32) -> Outcome<u64> {
         self.run("lseek", ino(header), |fs| {
             let target = convert::seek_target(whence)?;
+            // A hole here may be data that the kernel has collected, and the file may be longer. EINVAL makes programs read all of it.
+            if self.write_back == WriteBack::On && fs.is_open_for_changes(ino(header)) {
+                return Err(Errno::EINVAL.into());
+            }
             let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
             fs.seek(&caller(header), HandleId(handle), offset, target)
         })

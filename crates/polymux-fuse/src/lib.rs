@@ -19,6 +19,7 @@
 //! * A panic below a request becomes `EIO` for that request and an error in the log; the mount goes on.
 
 mod adapter;
+mod admission;
 mod attribute_flags;
 mod convert;
 mod directories;

@@ -2,26 +2,35 @@
 //!
 //! What is true here:
 //! * One thread, which serves no other requests, asks the kernel to write back one file after the other, and then carries out what waited
-//!   for that. The kernel sends the writes meanwhile, and others serve them.
+//!   for that. The kernel sends the writes meanwhile, and others serve them; one that hangs in a tier is answered by the watcher, and with it
+//!   the write-back ends. A rename, whose sync may wait for a tier, is done by a thread of its own, watched as all requests are; of the rest
+//!   no tier is asked but for its room, and for that nobody waits long.
 //! * A request waits here with no lock of this process held. The kernel may hold locks of the directories and of the inode for it; writing
 //!   back needs none of them.
+//! * A panic costs the request that it comes with, which is answered with EIO.
 //!
 //! Lock order: the queue is a leaf.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use polymux_fs::{HandleId, Wait};
-use polymux_transport::wire::{AttrReply, Header};
+use polymux_fs::HandleId;
 use polymux_transport::Reply;
+use polymux_transport::wire::{AttrReply, Header};
 use polymux_types::{Errno, Ino};
 
-use crate::adapter::{Adapter, caller, ino};
-use crate::room::has_room;
+use crate::adapter::{Adapter, ino};
+use crate::admission::{Admissions, margin};
+use crate::convert;
+use crate::threads::is_reading;
 use crate::write_back::WriteBack;
 
-/// Time between two looks at the room of the volume, beside those of writers.
+/// Time in which a program that was answered has put what it writes into the page cache.
+const COPIED_WITHIN: Duration = Duration::from_millis(100);
+/// Time between two looks at the room of the volume, beside those that writers ask for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A request that waits for the write-back of a file.
@@ -35,7 +44,7 @@ struct Pending {
 
 /// What is done after the write-back.
 enum Work {
-    /// A program is about to write, and asks for attributes first; it is told whether there is room.
+    /// A program is about to write, and asks for attributes first; the answer says whether there is room.
     AdmitWrite,
     /// The file replaces another one.
     Replace { name: Vec<u8>, new_parent: Ino, new_name: Vec<u8>, flags: u32 },
@@ -45,7 +54,7 @@ enum Work {
 #[derive(Default)]
 pub(crate) struct PendingRequests {
     queue: Mutex<Queue>,
-    /// The queue has something, or ends.
+    /// The queue has something, ends, or room is to be looked at.
     changed: Condvar,
 }
 
@@ -53,13 +62,13 @@ pub(crate) struct PendingRequests {
 struct Queue {
     waiting: VecDeque<Pending>,
     has_ended: bool,
+    is_look_due: bool,
 }
 
 /// What the thread does next.
 enum Next {
     Serve(Pending),
-    /// Nothing came for [`LOOK_INTERVAL`].
-    Nothing,
+    Look,
     /// No request comes any more.
     End,
 }
@@ -74,23 +83,44 @@ impl PendingRequests {
         self.changed.notify_one();
     }
 
+    /// The room of the volume is to be looked at soon.
+    pub(crate) fn wake(&self) {
+        self.lock().is_look_due = true;
+        self.changed.notify_one();
+    }
+
     /// No request comes any more.
     pub(crate) fn end(&self) {
         self.lock().has_ended = true;
         self.changed.notify_all();
     }
 
-    fn next(&self) -> Next {
+    fn next(&self, look_at: Instant) -> Next {
         let mut queue = self.lock();
-        if queue.waiting.is_empty() && !queue.has_ended {
-            queue = self.changed.wait_timeout(queue, LOOK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        match queue.waiting.pop_front() {
-            Some(pending) => Next::Serve(pending),
-            None if queue.has_ended => Next::End,
-            None => Next::Nothing,
+        loop {
+            if std::mem::take(&mut queue.is_look_due) || Instant::now() >= look_at {
+                return Next::Look;
+            }
+            if let Some(pending) = queue.waiting.pop_front() {
+                return Next::Serve(pending);
+            }
+            if queue.has_ended {
+                return Next::End;
+            }
+            let left = look_at.saturating_duration_since(Instant::now());
+            queue = self.changed.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+}
+
+/// What is known while room is short.
+#[derive(Default)]
+struct Shortage {
+    admissions: Admissions,
+    /// Files in which a write was admitted that may not have been sent yet, and when.
+    outstanding: BTreeMap<u64, Instant>,
+    /// When file systems were last asked to give back what they took ahead.
+    asked_back: Option<Instant>,
 }
 
 impl Adapter {
@@ -98,7 +128,8 @@ impl Adapter {
     /// reply comes back.
     pub(crate) fn admit_write_later(&self, header: &Header, handle: Option<u64>, reply: Reply) -> Option<Reply> {
         let may_change = |handle| self.fs.may_change(HandleId(handle)).unwrap_or(false);
-        if !self.room.is_short() || !handle.is_some_and(may_change) {
+        // A read that goes beyond the end and a search for the end ask in the same way.
+        if !self.room.is_short() || !handle.is_some_and(may_change) || is_reading(header) {
             return Some(reply);
         }
         self.pending.push(Pending { header: *header, node: header.node, work: Work::AdmitWrite, reply });
@@ -118,11 +149,10 @@ impl Adapter {
         if self.write_back == WriteBack::Off {
             return Some(reply);
         }
-        let found = |parent, name| self.fs.lookup(&caller(header), parent, name).map(|found| found.ino);
-        let (Ok(node), Ok(_)) = (found(ino(header), name), found(new_parent, new_name)) else { return Some(reply) };
-        if !self.fs.is_open_for_changes(node) {
+        let (from, to) = ((ino(header), name), (new_parent, new_name));
+        let Ok(Some(node)) = self.run("rename", ino(header), |fs| Ok(fs.open_replacement(from, to))) else {
             return Some(reply);
-        }
+        };
         let work = Work::Replace { name: name.to_vec(), new_parent, new_name: new_name.to_vec(), flags };
         self.pending.push(Pending { header: *header, node: node.get(), work, reply });
         None
@@ -130,31 +160,95 @@ impl Adapter {
 
     /// Serves what waits for a write-back until no request comes any more.
     pub(crate) fn serve_pending(&self) {
+        let mut shortage = Shortage::default();
+        let mut renames: Vec<JoinHandle<()>> = Vec::new();
+        let mut look_at = Instant::now();
         loop {
-            match self.pending.next() {
+            let work = || match self.pending.next(look_at) {
                 Next::Serve(pending) => {
-                    self.device.write_back(pending.node);
-                    self.finish(pending);
+                    self.send(pending.node, &mut shortage);
+                    renames.retain(|rename| !rename.is_finished());
+                    renames.extend(self.finish(pending, &mut shortage));
+                    true
                 }
-                // Others write to the file systems of tiers, too; where nothing is open for changes, nothing is collected.
-                Next::Nothing if !self.fs.open_for_changes().is_empty() => self.look_for_room(),
-                Next::Nothing => {}
-                Next::End => return,
+                Next::Look => {
+                    look_at = Instant::now() + LOOK_INTERVAL;
+                    self.look_for_room();
+                    if !self.room.is_short() {
+                        shortage = Shortage::default();
+                    }
+                    true
+                }
+                Next::End => false,
+            };
+            match catch_unwind(AssertUnwindSafe(work)) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => log::error!("internal error while a request waited for a write-back"),
             }
+        }
+        for rename in renames {
+            // A panic in it was answered and logged there.
+            let _ = rename.join();
         }
     }
 
-    fn finish(&self, Pending { header, work, reply, .. }: Pending) {
+    /// Has the kernel send what it collected of a file.
+    fn send(&self, node: u64, shortage: &mut Shortage) {
+        let began = Instant::now();
+        self.device.write_back(node);
+        // What was admitted just now may be collected after this.
+        let is_sent = |admitted: &Instant| began.duration_since(*admitted) >= COPIED_WITHIN;
+        if shortage.outstanding.get(&node).is_some_and(is_sent) {
+            shortage.outstanding.remove(&node);
+        }
+    }
+
+    /// Does what was waited with. A rename goes on in a thread of its own.
+    fn finish(&self, Pending { header, work, reply, .. }: Pending, shortage: &mut Shortage) -> Option<JoinHandle<()>> {
         match work {
             Work::AdmitWrite => {
-                let admitted = if has_room(&self.fs) { Ok(()) } else { Err(Errno::ENOSPC) };
-                let attr = admitted.and_then(|()| self.get_attributes(&header, Wait::Allowed));
-                reply.result(attr.map(|attr| AttrReply { keep_attr: self.keep_attr(&attr), attr }.encode()));
+                let known = self.run("getattr", ino(&header), |fs| fs.known_attributes(ino(&header)));
+                let admitted = known.map(|known| convert::attr(&known)).and_then(|attr| {
+                    self.send_outstanding(shortage);
+                    let mut is_admitted = shortage.admissions.admit(self.fs.space().ok().as_ref(), &attr);
+                    if !is_admitted && shortage.asked_back.is_none_or(|at| at.elapsed() >= LOOK_INTERVAL) {
+                        self.fs.give_back_room_ahead();
+                        shortage.asked_back = Some(Instant::now());
+                        is_admitted = shortage.admissions.admit(self.fs.space().ok().as_ref(), &attr);
+                    }
+                    if is_admitted { Ok(attr) } else { Err(Errno::ENOSPC) }
+                });
+                if admitted.is_ok() {
+                    shortage.outstanding.insert(header.node, Instant::now());
+                }
+                reply.result(admitted.map(|attr| AttrReply { keep_attr: self.keep_attr(&attr), attr }.encode()));
             }
             Work::Replace { name, new_parent, new_name, flags } => {
-                reply.outcome(self.rename_name(&header, &name, (new_parent, &new_name), flags));
+                let adapter = self.clone();
+                let rename = move || {
+                    adapter
+                        .answer(&header, reply, || adapter.rename_name(&header, &name, (new_parent, &new_name), flags));
+                };
+                // Where there is no thread for it, the reply is dropped, which answers EIO.
+                let started = thread::Builder::new().name("fuse-rename".to_owned()).spawn(rename);
+                return started.inspect_err(|error| log::error!("no thread for a rename: {error}")).ok();
             }
         }
+        None
+    }
+
+    /// Has the writes sent that were admitted in other files, where what is left might not do for all of them.
+    fn send_outstanding(&self, shortage: &mut Shortage) {
+        let each = |margin: u64| margin.saturating_mul(shortage.outstanding.len() as u64 + 1);
+        if self.fs.space().is_ok_and(|space| space.available >= each(margin(&space))) {
+            return;
+        }
+        let last = shortage.outstanding.values().max().map_or(Duration::ZERO, Instant::elapsed);
+        if !shortage.outstanding.is_empty() {
+            thread::sleep(COPIED_WITHIN.saturating_sub(last));
+        }
+        std::mem::take(&mut shortage.outstanding).into_keys().for_each(|node| self.device.write_back(node));
     }
 }
 
@@ -163,15 +257,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_serves_what_waits_ends_with_the_connection() {
+    fn whoever_serves_what_waits_looks_when_it_is_asked_to_and_ends_with_the_connection() {
         let pending = PendingRequests::default();
-        std::thread::scope(|scope| {
-            let serving = scope.spawn(|| {
-                while matches!(pending.next(), Next::Nothing) {}
-                matches!(pending.next(), Next::End)
-            });
-            pending.end();
-            assert!(serving.join().unwrap());
-        });
+        let later = Instant::now() + Duration::from_secs(3600);
+        pending.wake();
+        assert!(matches!(pending.next(later), Next::Look));
+        assert!(matches!(pending.next(Instant::now()), Next::Look));
+        pending.end();
+        assert!(matches!(pending.next(later), Next::End));
     }
 }

@@ -2,26 +2,20 @@
 //!
 //! What is true here:
 //! * Room is *short* while what is available on the volume is less than twice what the kernel may hold back of a connection, and a margin. How
-//!   much is available is looked at after each [`WriteRoom::look_after`] bytes that were written, after each reservation, and each second
-//!   while a file is open for changes.
+//!   much is available is looked at after each [`WriteRoom::look_after`] bytes that were written or reserved, and each second while a file is
+//!   open for changes, by the thread of `pending`.
 //! * While room is short, the kernel asks for attributes before each write to a file that it collects for (it may keep none), and that
-//!   request is answered only after all that it had collected of the file was written (`pending`). Where less than the margin is left
-//!   then, the answer is `ENOSPC`, which is what the write returns.
-//! * Files that are opened for changes meanwhile are not collected for.
+//!   request is answered only after all that it had collected of the file was written (`pending`). Where too little is left then, the
+//!   answer is `ENOSPC`, which is what the write returns (`admission`).
+//! * A file that is opened or made at the moment of the change is told of at its opening, or at the next look.
 //!
-//! So whatever a write of at most the margin put into the page cache finds room when it comes, unless a mapping was stored to.
+//! So what writes of at most half the margin, side by side, put into the page cache finds room when it comes, unless a mapping was stored to.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use polymux_fs::{FileSystem, RoomToCollect};
 
 use crate::adapter::Adapter;
 use crate::write_back::WriteBack;
 
-/// Bytes of room that a write which is collected finds at least.
-const MARGIN_MAX: u64 = 8 << 20;
-/// Of a small volume, this part of it.
-const MARGIN_PART: u64 = 64;
 /// Bytes on top of what the kernel may hold back, for what others write between two looks.
 const SPARE: u64 = 64 << 20;
 /// Share of what the machine may hold back altogether that the kernel lets one FUSE connection hold back (`max_ratio` of its
@@ -68,34 +62,29 @@ impl Adapter {
         }
         let unseen = self.room.unseen.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if unseen >= self.room.look_after() {
-            self.look_for_room();
+            self.room.unseen.store(0, Ordering::Relaxed);
+            self.pending.wake();
         }
     }
 
-    /// Looks how much room there is, and tells the kernel where it becomes short.
+    /// Looks how much room there is, and tells the kernel where it is short. By one thread only.
     pub(crate) fn look_for_room(&self) {
-        self.room.unseen.store(0, Ordering::Relaxed);
         let Ok(space) = self.fs.space() else { return };
         // Not back and forth at the mark.
         let mark = if self.room.is_short() { self.room.mark / 4 * 5 } else { self.room.mark };
         let is_short = space.available < mark;
-        if self.room.is_short.swap(is_short, Ordering::AcqRel) == is_short {
-            return;
-        }
-        self.fs.set_room_to_collect(if is_short { RoomToCollect::Short } else { RoomToCollect::Enough });
-        if is_short {
+        let was_short = self.room.is_short.swap(is_short, Ordering::AcqRel);
+        if is_short && !was_short {
             log::info!(
                 "{} MiB are available: each write waits until it is known that it has room",
                 space.available >> 20
             );
-            self.fs.open_for_changes().iter().for_each(|ino| self.device.expire_attributes(ino.get()));
+        }
+        if is_short {
+            // At each look: the answer to a creation may have been on its way at the last one.
+            self.fs.files_open_for_changes().iter().for_each(|ino| self.device.expire_attributes(ino.get()));
         }
     }
-}
-
-/// Whether a write may be collected, when nothing else of its file is.
-pub(crate) fn has_room(fs: &FileSystem) -> bool {
-    fs.space().is_ok_and(|space| space.available >= MARGIN_MAX.min(space.total / MARGIN_PART))
 }
 
 /// Most bytes that the kernel holds back of a connection, about.

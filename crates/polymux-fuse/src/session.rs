@@ -55,7 +55,8 @@ pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> i
     let obstacle = if options.transport == Transport::Classic { None } else { uring::obstacle() };
     let may_have_rings = options.transport != Transport::Classic && obstacle.is_none();
     let rings = if may_have_rings { Rings::Wished } else { Rings::NotWished };
-    let agreement = negotiate(&device, |offered| wishes(offered, (rings, options.io), extended_attributes))
+    let io = io_style(&fs, options.io);
+    let agreement = negotiate(&device, |offered| wishes(offered, (rings, io), extended_attributes))
         .inspect_err(|_| take_down(&mountpoint))?;
     let device = Arc::new(device);
     let adapter = Adapter {
@@ -76,7 +77,7 @@ pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> i
             log::warn!("files are not passed through: that cannot be recorded: {error}");
         }
     }
-    match (options.io, adapter.write_back) {
+    match (io, adapter.write_back) {
         (_, WriteBack::On) => adapter.fs.set_kernel_collects_writes(),
         (IoStyle::WriteBack, WriteBack::Off) => log::warn!("writes are not collected: the kernel does not offer it"),
         _ => {}
@@ -88,6 +89,19 @@ pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> i
         connection.note_obstacle(&why);
     }
     Ok(Session { connection, adapter, threads: options.threads.max(1), mountpoint, is_served: false })
+}
+
+/// How reads and writes are shared with the kernel: as it was asked for, unless files may change unheard. A kernel that collects writes would
+/// go on believing the size that it was told first.
+fn io_style(fs: &FileSystem, asked: IoStyle) -> IoStyle {
+    if asked == IoStyle::WriteBack && fs.may_be_held() {
+        log::warn!(
+            "writes are not collected on this mount: programs may have files open since before it, which they change unheard; unmount and mount \
+             again once they are closed"
+        );
+        return IoStyle::Passthrough;
+    }
+    asked
 }
 
 /// Unmounts what nobody serves.
@@ -116,9 +130,7 @@ impl Session {
         let pending = self.start_serving_pending()?;
         let mut outcome = self.end_of_all(workers);
         self.adapter.pending.end();
-        if pending.is_some_and(|thread| thread.join().is_err()) {
-            log::error!("the thread that serves what waits for a write-back panicked");
-        }
+        outcome = outcome.and(self.end_of_all(pending.into_iter().collect()));
         must_end.store(true, Ordering::Release);
         let spare = watcher.join().map_err(|_| io::Error::other("the watcher of the FUSE transport panicked"))?;
         outcome = outcome.and(self.end_of_all(spare));
@@ -127,12 +139,16 @@ impl Session {
     }
 
     /// Where the kernel collects writes: the thread that serves what waits for a write-back.
-    fn start_serving_pending(&self) -> io::Result<Option<thread::JoinHandle<()>>> {
+    fn start_serving_pending(&self) -> io::Result<Option<Worker>> {
         if self.adapter.write_back == WriteBack::Off {
             return Ok(None);
         }
         let adapter = self.adapter.clone();
-        thread::Builder::new().name("fuse-pending".to_owned()).spawn(move || adapter.serve_pending()).map(Some)
+        let serve = move || {
+            adapter.serve_pending();
+            Ok(())
+        };
+        thread::Builder::new().name("fuse-pending".to_owned()).spawn(serve).map(Some)
     }
 
     /// Waits for the end of all of these, and returns the first error.

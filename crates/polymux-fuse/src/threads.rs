@@ -103,6 +103,17 @@ pub(crate) fn is_in_chown(header: &Header) -> bool {
     number.is_some_and(|number| CHOWN.contains(&number))
 }
 
+/// Whether the thread of a request is in a call that reads or moves the place in a file; `false` where that cannot be seen.
+pub(crate) fn is_reading(header: &Header) -> bool {
+    let Doing::Waits(call) = doing_of_asking(header.pid) else { return false };
+    let number = call.split(' ').next().and_then(|number| number.parse().ok());
+    number.is_some_and(|number| READING.contains(&number))
+}
+
+/// `read(2)`, its kin and `lseek(2)`.
+const READING: [libc::c_long; 6] =
+    [libc::SYS_read, libc::SYS_pread64, libc::SYS_readv, libc::SYS_preadv, libc::SYS_preadv2, libc::SYS_lseek];
+
 #[cfg(target_arch = "x86_64")]
 const CHOWN: [libc::c_long; 4] = [libc::SYS_chown, libc::SYS_fchown, libc::SYS_lchown, libc::SYS_fchownat];
 #[cfg(not(target_arch = "x86_64"))]

@@ -2,9 +2,10 @@
 //!
 //! What is true here, on a connection that has it:
 //! * Size, modification and change time of a regular file that the kernel knows are the kernel's: it ignores those of answers, and sends
-//!   its times with a `SETATTR` before an `FSYNC`, when a file is closed, and when it lets go of the inode.
-//! * Bytes come some time after a program wrote them, in pages, through any description that may write, without a caller.
-//! * Before a file is closed, synced, truncated, renamed over by a copy, or has its mode, owner or times set, its bytes have come.
+//!   its times with a `SETATTR` before an `FSYNC`, when a file is closed, and after changes of its names and attributes.
+//! * Bytes come some time after a program wrote them, in pages, through any description that may write, without a caller. A count that is
+//!   short is taken for the whole.
+//! * Before a file is closed or synced, or has its mode, owner or times set to given ones, its bytes have come.
 
 use polymux_transport::Agreement;
 use polymux_transport::wire::{AttrChange, Capabilities};
@@ -24,7 +25,7 @@ impl WriteBack {
     }
 }
 
-/// The times that the kernel kept of a file by itself, where this is how it tells them (`fuse_flush_times` in fs/fuse/inode.c): both of
+/// The times that the kernel kept of a file by itself, where this is how it tells them (`fuse_flush_times` in fs/fuse/dir.c): both of
 /// them, through a description, and nothing else. Programs set times of a file by its name, or its access time with them.
 pub(crate) fn times_of_kernel(change: &AttrChange) -> Option<(Timestamp, Timestamp)> {
     let (Some(Some(modified)), Some(changed)) = (change.modified, change.changed) else { return None };

@@ -140,6 +140,12 @@ pub trait Tier: Send + Sync {
         Ok(None)
     }
 
+    /// Makes the file system give back, soon and as far as it can, what it took behind the ends of objects because they were appended to
+    /// ([`Capabilities::allocates_ahead`]). Best effort.
+    fn give_back_room_ahead(&self) -> Result<(), TierError> {
+        Ok(())
+    }
+
     /// Refreshes the description that `rebuild` would use if all metadata were lost (DESIGN section 4). Best effort:
     /// without extended attributes on the tier this does nothing.
     fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError>;

@@ -253,6 +253,10 @@ impl RequestedOptions {
             Some(TransportEntry::IoUring) => Transport::IoUring,
         };
         options.io = self.io.or(config.options.io.map(IoStyle::from)).unwrap_or(options.io);
+        if options.io == IoStyle::WriteBack && self.for_file_system(config).page_cache == PageCache::Off {
+            log::warn!("`io = \"write-back\"` collects nothing without the page cache (`page_cache = \"off\"`)");
+            options.io = IoStyle::Passthrough;
+        }
         let of_config = config.options.extended_attributes.map(ExtendedAttributes::from);
         options.extended_attributes = self.extended_attributes.or(of_config).unwrap_or(options.extended_attributes);
         options

@@ -7,9 +7,12 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mounted::environment::have_loop_devices;
+use mounted::environment::{collects_writes, have_loop_devices};
 use mounted::volume::Ground;
 use mounted::{Plan, TestVolume, one_at_a_time, skip};
+
+/// Room that stays free where the kernel collects writes.
+const COLLECTED_MAX: u64 = 8 << 20;
 
 fn available(path: &Path) -> u64 {
     let space = rustix::fs::statvfs(path).unwrap();
@@ -54,10 +57,12 @@ fn writing_fails_only_when_every_tier_is_full_and_deleting_frees_every_tier() {
 
     let written = fill(volume.path());
     println!("df said {before} bytes were available; {written} could be written");
-    assert!(written.abs_diff(before) * 50 <= before, "df said {before}, but {written} bytes could be written");
+    // What the kernel has collected must find room: the last MiB are for that.
+    let kept = if collects_writes() { COLLECTED_MAX } else { 0 };
+    assert!(written.abs_diff(before) <= before / 50 + kept, "df said {before}, but {written} bytes could be written");
     for (tier, available_before) in tiers.iter().zip(tiers_before) {
         let left = available(tier);
-        assert!(left * 10 <= available_before, "{} has {left} of {available_before} left", tier.display());
+        assert!(left * 10 <= available_before + 10 * kept, "{} has {left} of {available_before} left", tier.display());
     }
     for entry in fs::read_dir(volume.path()).unwrap() {
         let bytes = fs::read(entry.unwrap().path()).unwrap();

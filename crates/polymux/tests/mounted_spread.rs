@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use mounted::environment::{collects_writes, skip_where_writes_are_collected};
 use mounted::native::text;
 use mounted::{Plan, Random, TestVolume};
 
@@ -66,6 +67,9 @@ fn one_writer_reaches_both_tiers_and_reads_what_it_wrote_after_mounting_again() 
 
 /// Asserts that the tiers gave a file little more room than it has bytes: XFS takes room ahead, and keeps it where gaps follow.
 fn assert_takes_no_room_in_vain(volume: &TestVolume, file: &Path, length: u64) {
+    if skip_where_writes_are_collected("they come out of order, and XFS takes room for what it expects in between") {
+        return;
+    }
     let most = length + length / 50 + MIB / 2;
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -161,7 +165,9 @@ fn what_was_synced_survives_a_killed_daemon_and_what_was_not_is_a_prefix() {
         volume.mount();
         let left = fs::read(&path).expect("read");
         assert!(left.len() >= synced, "{} bytes are left of {synced} that were synced", left.len());
-        assert!(content.starts_with(&left), "what is left is no prefix");
+        // What the kernel had collected goes with the daemon, in no order.
+        assert!(content.starts_with(&left) || collects_writes(), "what is left is no prefix");
+        assert!(left[..synced] == content[..synced], "what was synced is there");
     }
     volume.unmount();
     let checked = volume.polymux(["fsck", "-n", &volume.name]);

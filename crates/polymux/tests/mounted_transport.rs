@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use mounted::command::shell;
+use mounted::environment::collects_writes;
 use mounted::{Plan, Random, TestVolume, rings};
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -90,7 +91,10 @@ fn data(root: &Path, random: &mut Random) {
     expected.truncate(2 << 20);
     expected[..1 << 20].fill(0);
     assert!(fs::read(&path).unwrap() == expected, "after punching and truncating");
-    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)).unwrap(), 1 << 20);
+    let reader = File::open(&path).unwrap();
+    if !collects_writes() {
+        assert_eq!(rustix::fs::seek(&reader, rustix::fs::SeekFrom::Data(0)).unwrap(), 1 << 20);
+    }
     rustix::fs::syncfs(File::open(root).unwrap()).unwrap();
 }
 

@@ -3,7 +3,7 @@
 //! What is true here: a program that runs is known to the devices it works on, so that it is ended before they go.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
@@ -37,6 +37,46 @@ pub fn version(program: &Path, argument: &str) -> Option<String> {
     // Some write it to standard error.
     let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
     String::from_utf8_lossy(&text).lines().next().map(|line| line.trim().to_owned())
+}
+
+/// A program that goes on running. It is killed when this is dropped.
+pub struct Started {
+    child: Child,
+    /// Known to the devices as long as this lives.
+    _running: Arc<Mutex<dyn OnTop>>,
+}
+
+impl Started {
+    /// Starts it; what it prints is lost.
+    ///
+    /// # Errors
+    /// Where it cannot be started.
+    pub fn new(devices: &Devices, command: &mut Command) -> Result<Self> {
+        throttled::stop_if_interrupted();
+        let name = command.get_program().to_string_lossy().into_owned();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        let running: Arc<Mutex<dyn OnTop>> = Arc::new(Mutex::new(Running(Some(Pid::from_child(&child)))));
+        devices.put_on_top(&running);
+        Ok(Self { child, _running: running })
+    }
+
+    /// Waits until it has ended by itself.
+    ///
+    /// # Errors
+    /// Where it cannot be waited for.
+    pub fn wait(mut self) -> Result<()> {
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // It has ended already after `wait`.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// Runs a program to its end and returns what it printed.

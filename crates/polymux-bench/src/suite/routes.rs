@@ -5,6 +5,9 @@
 use super::sides::{ExtendedAttributes, Mode, Route, Settings, SideKind, Transport};
 use super::workload::{Routes, Scale};
 
+/// Modes that are measured where none was asked for.
+const DEFAULT_MODES: [Mode; 2] = [Mode::Auto, Mode::Cached];
+
 /// What was asked for and what there is.
 #[derive(Clone, Debug)]
 pub struct Choice {
@@ -19,7 +22,7 @@ impl Choice {
     /// What is measured of the paths that were asked for; nothing: what Polymux chooses, and what it is compared with.
     #[must_use]
     pub fn new(modes: &[Mode], transports: &[Transport], peers: &[Settings]) -> Self {
-        let modes = if modes.is_empty() { &[Mode::Auto, Mode::Cached] } else { modes };
+        let modes = if modes.is_empty() { &DEFAULT_MODES } else { modes };
         let (transports, compared): (&[_], &[_]) = match transports {
             [] => (&[Transport::Auto], &[Transport::Classic, Transport::IoUring]),
             asked => (asked, asked),
@@ -41,6 +44,15 @@ impl Choice {
         let through_daemon = if self.modes == [Mode::Direct] { [Mode::Direct] } else { [Mode::Cached] };
         match routes {
             Routes::Modes => across(&self.modes, &self.transports),
+            Routes::Programs => {
+                // A mode that was asked for stays; of those that are compared by themselves, this one tells programs nothing.
+                let kept = self.modes.iter().filter(|mode| self.modes.len() == 1 || **mode != Mode::Cached).copied();
+                let mut modes: Vec<Mode> = kept.collect();
+                if self.modes == DEFAULT_MODES {
+                    modes.push(Mode::WriteBack);
+                }
+                across(&modes, &self.transports)
+            }
             Routes::Transports => {
                 let mut routes = across(first, &self.compared);
                 // Once more, as mergerfs is set for speed.
@@ -92,6 +104,7 @@ mod tests {
             names(&choice.sides(Routes::Transports, &[])),
             ["native", "polymux classic", "polymux io-uring", "polymux io-uring no-xattr"]
         );
+        assert_eq!(names(&choice.sides(Routes::Programs, &[])), ["native", "polymux", "polymux write-back"]);
         let daemon = ["native", "polymux cached classic", "polymux cached io-uring"];
         assert_eq!(names(&choice.sides(Routes::TransportsOfDaemon, &[])), daemon);
         let direct = ["native", "polymux direct classic", "polymux direct io-uring"];

@@ -48,6 +48,8 @@ pub enum Routes {
     TransportsOfDaemon,
     /// The same, and what the kernel does not keep is in the memory of the tier: the way to the daemon is what is left.
     TransportsDirect,
+    /// Of bytes, as programs meet them: as Polymux chooses, and with writes that the kernel collects.
+    Programs,
     /// Through the daemon with the page cache: what a file that is split over tiers allows.
     Cached,
 }

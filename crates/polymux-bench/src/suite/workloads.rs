@@ -11,6 +11,8 @@ mod many_files;
 mod mixed_load;
 mod random_read;
 mod random_write;
+mod redis;
+mod rocksdb;
 mod sequential;
 mod sqlite;
 mod untar;
@@ -42,6 +44,8 @@ pub static ALL: &[&dyn Workload] = &[
     &untar::Untar,
     &git_status::GitStatus,
     &sqlite::Sqlite,
+    &rocksdb::RocksDb,
+    &redis::Redis,
     &direct_read::DirectRead,
     &mixed_load::MixedLoad,
 ];

@@ -153,6 +153,8 @@ pub(crate) struct FileState {
     pub(crate) size: AtomicU64,
     /// Whether `size` was found out already: it may have to be asked from the extender's object.
     pub(crate) size_known: AtomicBool,
+    /// A program wrote past the page cache of a kernel that collects writes, and keeps an older modification time than that.
+    pub(crate) written_past_pages: AtomicBool,
     /// Held by whoever finds it out.
     pub(crate) finding_size: Mutex<()>,
     /// How far the numbers of allocated blocks in the layout can be believed.
@@ -212,6 +214,7 @@ impl FileState {
             closed_ms: AtomicU64::new(0),
             size: AtomicU64::new(layout.size_floor),
             size_known: AtomicBool::new(size_known),
+            written_past_pages: AtomicBool::new(false),
             finding_size: Mutex::new(()),
             allocation: Allocation::of_record(&layout.objects, trust),
             unsynced: Mutex::new(Vec::new()),

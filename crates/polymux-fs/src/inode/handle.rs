@@ -75,7 +75,7 @@ impl HandleTable {
     }
 
     /// The inodes that some description may change.
-    pub(crate) fn open_for_changes(&self) -> Vec<Ino> {
+    pub(crate) fn files_open_for_changes(&self) -> Vec<Ino> {
         let inos = |shard: &Shard| {
             let shard = shard.0.read();
             shard.values().filter(|handle| handle.options.write).map(|handle| handle.inode.ino).collect::<Vec<_>>()
@@ -84,6 +84,14 @@ impl HandleTable {
         all.sort_unstable();
         all.dedup();
         all
+    }
+
+    /// Whether the kernel keeps pages for a description that may change a file.
+    pub(crate) fn has_cached_writer(&self, ino: Ino) -> bool {
+        let is_one = |handle: &Arc<Handle>| {
+            handle.inode.ino == ino && handle.options.write && handle.io_mode.get() == Some(&IoMode::Cached)
+        };
+        self.shards.iter().any(|shard| shard.0.read().values().any(is_one))
     }
 
     pub(crate) fn ids(&self) -> Vec<HandleId> {

@@ -59,8 +59,8 @@ pub(crate) fn check_allocation(inode: &Inode, kind: AllocateKind) -> Result<()> 
 /// Before attributes change: of an append-only file both times may become those of now, as after an append, and set-id bits go with one.
 pub(crate) fn check_change(inode: &Inode, change: &SetAttributes) -> Result<()> {
     let SetAttributes { permissions, uid, gid, size, accessed, modified, changed, handle: _, set_id: _ } = change;
-    // A kernel that keeps times itself sends the time that it took for now, and says of the access time alone that it is now.
-    let is_now = matches!(modified, Some(SetTime::Now)) || modified.is_some() && changed.is_some();
+    // A kernel that keeps times itself sends the moment of the call in place of now, and the same as the change time.
+    let is_now = matches!(modified, Some(SetTime::Now)) || changed.is_some() && *modified == changed.map(SetTime::To);
     let is_touch = matches!(accessed, Some(SetTime::Now)) && is_now || accessed.is_none() && modified.is_none();
     let is_append = permissions.or(*uid).or(*gid).is_none() && size.is_none() && is_touch;
     if is_append { check_not_immutable(inode) } else { check_not_protected(inode) }

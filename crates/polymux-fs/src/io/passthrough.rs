@@ -81,9 +81,8 @@ impl Core {
         // Pages of a file that somebody changes unheard would not be the file.
         let is_held = file.is_held_for_changes.load(Ordering::Acquire);
         // What is collected comes in whole pages and without the flags of a description, so that appends cannot be told from overwrites.
-        let is_short = self.is_short_of_room.load(Ordering::Acquire) && purpose == OpenPurpose::Change;
-        let is_refused = is_short || self.collects_writes() && is_append_only(inode);
-        let is_kept = !is_held && !is_refused && self.options.page_cache == PageCache::On;
+        let is_unclear = self.collects_writes() && is_append_only(inode);
+        let is_kept = !is_held && !is_unclear && self.options.page_cache == PageCache::On;
         let through_daemon = if is_kept { IoMode::Cached } else { IoMode::Direct };
         let mode = modes.open(purpose, &mut grant, through_daemon, standing);
         if mode == IoMode::PassthroughDirect && is_append_only(inode) && handle.options.read {
@@ -109,7 +108,9 @@ impl Core {
         if passed.backing.is_some() || !file.is_held.load(Ordering::Acquire) || !passed.modes.is_closed() {
             return Standing::Free;
         }
-        let Some(port) = self.passthrough_port.get().filter(|port| !port.refuses()) else { return Standing::Free };
+        let Some(port) = self.kernel.passthrough_port.get().filter(|port| !port.refuses()) else {
+            return Standing::Free;
+        };
         let entry = file.layout.read().object(0);
         let lent = self
             .tiers
@@ -129,7 +130,7 @@ impl Core {
         }
         file.is_lent.store(false, Ordering::Release);
         passed.loan = None;
-        if let (Some(backing), Some(port)) = (passed.backing.take(), self.passthrough_port.get()) {
+        if let (Some(backing), Some(port)) = (passed.backing.take(), self.kernel.passthrough_port.get()) {
             port.forget(backing);
         }
     }
@@ -145,7 +146,7 @@ impl Core {
 
     /// Whether files can be passed through.
     pub(crate) fn passthrough_state(&self) -> PassthroughState {
-        match self.passthrough_port.get() {
+        match self.kernel.passthrough_port.get() {
             _ if self.is_read_only() => PassthroughState::ReadOnly,
             None if self.collects_writes() => PassthroughState::CollectsWrites,
             None => PassthroughState::NotOffered,
@@ -157,7 +158,7 @@ impl Core {
 
     /// Whether the kernel collects writes before it sends them.
     pub(crate) fn collects_writes(&self) -> bool {
-        self.collects_writes.load(Ordering::Acquire)
+        self.kernel.collects_writes.load(Ordering::Acquire)
     }
 
     /// Why nothing is passed through on this mount.
@@ -182,7 +183,9 @@ impl Core {
         if !passed.modes.is_closed() {
             return FileIo::ThroughDaemon(passed.refused.unwrap_or(Obstacle::Busy));
         }
-        let Some(port) = self.passthrough_port.get() else { return FileIo::Closed(Err(self.obstacle_without_port())) };
+        let Some(port) = self.kernel.passthrough_port.get() else {
+            return FileIo::Closed(Err(self.obstacle_without_port()));
+        };
         if port.refuses() {
             return FileIo::Closed(Err(Obstacle::Kernel));
         }
@@ -223,7 +226,7 @@ impl Core {
             let is_new = file.layout.read().objects.is_empty();
             return Ok(Some(if is_new { Obstacle::NoObject } else { Obstacle::Emptied }));
         }
-        let Some(port) = self.passthrough_port.get() else { return Ok(Some(self.obstacle_without_port())) };
+        let Some(port) = self.kernel.passthrough_port.get() else { return Ok(Some(self.obstacle_without_port())) };
         if passed.backing.is_some() {
             if let Some(obstacle) = self.obstacle_to_changes(inode, file, handle)? {
                 return Ok(Some(obstacle));
@@ -553,7 +556,7 @@ impl Core {
         }
         let seen = self.end_passthrough(inode, file);
         let loan = passed.loan.take();
-        if let (Some(backing), Some(port)) = (passed.backing.take(), self.passthrough_port.get()) {
+        if let (Some(backing), Some(port)) = (passed.backing.take(), self.kernel.passthrough_port.get()) {
             port.forget(backing);
         }
         if file.is_held.load(Ordering::Acquire) {

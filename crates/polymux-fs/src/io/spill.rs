@@ -96,7 +96,13 @@ impl Core {
 
     /// Gives everything from the block of `position` on to another tier and writes there.
     fn switch_tail(&self, inode: &Inode, file: &FileState, tier: TierId, position: u64, data: &[u8]) -> Result<usize> {
-        let data = self.what_fits(tier, position, data)?;
+        let handle = self.tiers.by_id(tier)?;
+        let taken = handle.take_of_last_room(data.len());
+        let data = what_fits(
+            handle.headroom().saturating_sub(taken.as_ref().map_or(0, |taken| taken.by_others)),
+            position,
+            data,
+        )?;
         let entry = self.give_tail_to(inode, file, tier, block_of(position))?;
         self.write_new_bytes(file, &entry, position, data)
     }
@@ -146,20 +152,6 @@ impl Core {
         Ok(count)
     }
 
-    /// As much of `data` as a tier has room for, cut at a block.
-    fn what_fits<'a>(&self, tier: TierId, position: u64, data: &'a [u8]) -> Result<&'a [u8]> {
-        let headroom = self.tiers.by_id(tier)?.headroom();
-        let whole = block_after(position + data.len() as u64) - block_of(position);
-        if start_of(whole) <= headroom {
-            return Ok(data);
-        }
-        let end = start_of(block_of(position) + block_of(headroom));
-        match usize::try_from(end.saturating_sub(position)) {
-            Ok(length) if length > 0 => Ok(&data[..length.min(data.len())]),
-            _ => Err(ErrorKind::NoSpace.into()),
-        }
-    }
-
     /// Moves the blocks of a write to another tier, with the written bytes in them.
     fn relocate(
         &self,
@@ -170,7 +162,13 @@ impl Core {
         data: &[u8],
         old: Option<ObjectEntry>,
     ) -> Result<usize> {
-        let data = self.what_fits(tier, position, data)?;
+        let handle = self.tiers.by_id(tier)?;
+        let taken = handle.take_of_last_room(data.len());
+        let data = what_fits(
+            handle.headroom().saturating_sub(taken.as_ref().map_or(0, |taken| taken.by_others)),
+            position,
+            data,
+        )?;
         let (first, last) = (block_of(position), block_after(position + data.len() as u64));
         let is_last = last >= block_after(file.size());
         if is_last {
@@ -281,5 +279,18 @@ impl Core {
             self.disowned.add(&[record], inode.last_sequence());
         }
         Ok(())
+    }
+}
+
+/// As much of some bytes as so much room is enough for, cut at a block.
+fn what_fits(headroom: u64, position: u64, data: &[u8]) -> Result<&[u8]> {
+    let whole = block_after(position + data.len() as u64) - block_of(position);
+    if start_of(whole) <= headroom {
+        return Ok(data);
+    }
+    let end = start_of(block_of(position) + block_of(headroom));
+    match usize::try_from(end.saturating_sub(position)) {
+        Ok(length) if length > 0 => Ok(&data[..length.min(data.len())]),
+        _ => Err(ErrorKind::NoSpace.into()),
     }
 }

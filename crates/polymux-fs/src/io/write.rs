@@ -14,6 +14,7 @@ use crate::heat::AccessKind;
 use crate::inode::{FileState, Inode, reference_of};
 use crate::placement::Request;
 use crate::sched::Direction;
+use crate::space::LAST_ROOM_BYTES;
 use crate::store::ObjectEntry;
 
 /// How often the beginning of a write is tried where no tier has room at first.
@@ -256,23 +257,19 @@ impl Core {
         if end > tier.capabilities().file_size_max {
             return Err(ErrorKind::NoSpace.into());
         }
-        let headroom = handle.headroom();
-        let mut data = data;
-        if headroom < data.len() as u64 {
+        let takes_room = || -> Result<bool> {
             let is_new = block_of(position) >= block_after(file.size());
-            if is_new || self.has_hole(entry, position, end)? {
-                // Up to a block boundary the room is taken already, by a reservation perhaps; whole blocks follow as far as they
-                // fit, and the rest belongs to the next tier.
-                let own = self.allocated_in(entry, position..end)?.filter(|blocks| blocks.start <= position);
-                let has_room_until = own.map_or(0, |blocks| blocks.end).max(start_of(block_after(position)));
-                let boundary = has_room_until.saturating_add(start_of(block_of(headroom)));
-                let fits = usize::try_from(boundary - position).unwrap_or(usize::MAX);
-                data = &data[..fits.min(data.len())];
-            }
-        }
-        if data.is_empty() {
-            return Err(ErrorKind::NoSpace.into());
-        }
+            Ok(is_new || self.has_hole(entry, position, end)?)
+        };
+        // Somebody whose write takes no room needs none, and is in nobody's way.
+        let is_scarce = handle.headroom() < LAST_ROOM_BYTES.max(data.len() as u64) && takes_room()?;
+        let taken = if is_scarce { handle.take_of_last_room(data.len()) } else { None };
+        let data = if is_scarce {
+            let by_others = taken.as_ref().map_or(0, |taken| taken.by_others);
+            self.what_has_room(entry, position, data, handle.headroom().saturating_sub(by_others))?
+        } else {
+            data
+        };
         let written_end = position + data.len() as u64;
         self.wait_for_switch(file, entry.tier, written_end, wait)?;
         file.note_unsynced(slot, position, written_end);
@@ -284,12 +281,31 @@ impl Core {
             |tier| tier.write(reference_of(entry), position, data, wait),
         )?;
         handle.note_written(count);
+        drop(taken);
         if file.spreads.load(Ordering::Relaxed) {
             self.write_behind.wrote(&handle, reference_of(entry), position, count);
         } else {
             self.write_stream_behind(file, position, count);
         }
         Ok(count)
+    }
+
+    /// What of some bytes, which take room, can be written into an object when so much is left: all, or a beginning; `NoSpace`: nothing.
+    fn what_has_room<'a>(&self, entry: &ObjectEntry, position: u64, data: &'a [u8], headroom: u64) -> Result<&'a [u8]> {
+        if headroom >= data.len() as u64 {
+            return Ok(data);
+        }
+        // Up to a block boundary the room is taken already, by a reservation perhaps; whole blocks follow as far as they fit, and
+        // the rest belongs to the next tier.
+        let end = position + data.len() as u64;
+        let own = self.allocated_in(entry, position..end)?.filter(|blocks| blocks.start <= position);
+        let has_room_until = own.map_or(0, |blocks| blocks.end).max(start_of(block_after(position)));
+        let boundary = has_room_until.saturating_add(start_of(block_of(headroom)));
+        let fits = usize::try_from(boundary - position).unwrap_or(usize::MAX);
+        match &data[..fits.min(data.len())] {
+            [] => Err(ErrorKind::NoSpace.into()),
+            fitting => Ok(fitting),
+        }
     }
 
     /// An overwritten block is no longer damaged.

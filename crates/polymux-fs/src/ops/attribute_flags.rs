@@ -11,7 +11,7 @@ use crate::attributes::{AttributeFlags, FileKind, WriteOrigin};
 use crate::caller::Caller;
 use crate::core::Core;
 use crate::error::Result;
-use crate::inode::{FileState, Handle, Inode, IoMode, check_not_immutable, is_append_only};
+use crate::inode::{FileState, Handle, Inode, check_not_immutable, is_append_only};
 
 /// Flags that take privilege to be set or cleared.
 const PRIVILEGED: AttributeFlags = AttributeFlags::IMMUTABLE.with(AttributeFlags::APPEND_ONLY);
@@ -33,7 +33,10 @@ impl Core {
         let _passed = match inode.file() {
             Some(file) => {
                 let passed = file.passed.lock();
-                let is_unheard = passed.modes.is_changed_directly() || file.is_held_for_changes.load(Ordering::Acquire);
+                let is_unheard = passed.modes.is_changed_directly()
+                    || file.is_held_for_changes.load(Ordering::Acquire)
+                    // What the kernel collects of it comes later, and cannot be told from what is written after this.
+                    || self.collects_writes() && self.handles.has_cached_writer(ino);
                 let old = AttributeFlags::known(inode.common.read().attribute_flags);
                 if is_unheard && flags.without(old).intersects(PRIVILEGED) {
                     return Err(Errno::EBUSY.into());
@@ -82,12 +85,7 @@ impl Core {
             return Ok(());
         }
         self.ensure_size(&handle.inode, file)?;
-        let is_append = match origin {
-            // What was collected for it is older than the flag; later nothing is.
-            WriteOrigin::WriteBack => handle.io_mode.get() == Some(&IoMode::Cached),
-            WriteOrigin::PageCache => false,
-            WriteOrigin::Call | WriteOrigin::DurableCall => offset >= file.size(),
-        };
+        let is_append = !origin.is_from_cache() && offset >= file.size();
         if is_append { Ok(()) } else { Err(Errno::EPERM.into()) }
     }
 }

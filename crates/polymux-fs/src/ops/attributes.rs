@@ -39,31 +39,43 @@ impl Core {
     pub(crate) fn attributes_of(&self, inode: &Inode) -> Result<Attributes> {
         let (size, blocks, device) = match &inode.body {
             Body::Regular(file) => {
-                self.ensure_size_or_guess(inode, file)?;
+                if self.collects_writes() {
+                    // The kernel would keep a guess for as long as it knows the file.
+                    self.ensure_size(inode, file)?;
+                } else {
+                    self.ensure_size_or_guess(inode, file)?;
+                }
                 (file.size(), self.allocated_blocks(inode, file), 0)
             }
             Body::Directory(_) => (DIRECTORY_SIZE, 0, 0),
             Body::Symlink(target) => (target.len() as u64, 0, 0),
             Body::Special { device } => (0, 0, *device),
         };
-        let common = inode.common.read();
-        Ok(Attributes {
-            ino: inode.ino,
-            kind: inode.kind,
-            permissions: common.permissions,
-            links: common.links,
-            uid: common.uid,
-            gid: common.gid,
-            device,
-            size,
-            blocks,
-            accessed: common.accessed,
-            modified: common.modified,
-            changed: common.changed,
-            born: inode.born,
-        })
+        Ok(attributes_with(inode, (size, blocks, device)))
     }
+}
 
+/// The attributes of an inode, with those that its type decides about: size, blocks and device.
+fn attributes_with(inode: &Inode, (size, blocks, device): (u64, u64, u64)) -> Attributes {
+    let common = inode.common.read();
+    Attributes {
+        ino: inode.ino,
+        kind: inode.kind,
+        permissions: common.permissions,
+        links: common.links,
+        uid: common.uid,
+        gid: common.gid,
+        device,
+        size,
+        blocks,
+        accessed: common.accessed,
+        modified: common.modified,
+        changed: common.changed,
+        born: inode.born,
+    }
+}
+
+impl Core {
     pub(crate) fn attributes(&self, caller: &Caller, ino: Ino) -> Result<Attributes> {
         let inode = self.inode(ino)?;
         self.check_answers_at_once(caller, &inode)?;
@@ -220,15 +232,30 @@ impl Core {
     }
 
     /// Takes over the times of a file that a kernel which collects writes has kept so far. They are logged as those of plain writes are:
-    /// with the next flush (docs/design/0002).
+    /// with the next flush (docs/design/0002). A later time of a write past its page cache, of which it knows nothing, stays.
     pub(crate) fn take_over_times(&self, ino: Ino, modified: Timestamp, changed: Timestamp) -> Result<Attributes> {
         self.check_writable()?;
         let inode = self.inode(ino)?;
+        let file = inode.file().ok_or(Errno::EINVAL)?;
         let mut common = inode.common.write();
-        (common.modified, common.changed) = (modified, changed);
+        let was_written_past_it = file.written_past_pages.load(Ordering::Acquire);
+        if modified > common.modified {
+            file.written_past_pages.store(false, Ordering::Release);
+        }
+        let newest = |own: Timestamp, told: Timestamp| if was_written_past_it { own.max(told) } else { told };
+        (common.modified, common.changed) = (newest(common.modified, modified), newest(common.changed, changed));
         drop(common);
         inode.times_dirty.store(true, Ordering::Release);
-        self.attributes_of(&inode)
+        // The kernel looks at none of them, so that no tier is asked how much room the file takes.
+        Ok(attributes_with(&inode, (file.size(), 0, 0)))
+    }
+
+    /// Attributes of a file as far as they are known without asking a tier. A kernel that collects writes looks at neither size, blocks nor
+    /// times of those that it is told.
+    pub(crate) fn known_attributes(&self, ino: Ino) -> Result<Attributes> {
+        let inode = self.inode(ino)?;
+        let size = inode.file().ok_or(Errno::EINVAL)?.size();
+        Ok(attributes_with(&inode, (size, 0, 0)))
     }
 
     /// Notes that the data of a file changed just now. Where that takes set-id bits away, and memory outlives the daemon, the record

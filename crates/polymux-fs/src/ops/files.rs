@@ -174,7 +174,9 @@ impl Core {
             return Err(Errno::EBADF.into());
         }
         self.check_writable()?;
-        let is_durable = handle.options.synchronous || origin == WriteOrigin::DurableCall;
+        // What comes from the page cache is synced by the call that wrote it, and the description is a guess.
+        let is_durable =
+            handle.options.synchronous && origin == WriteOrigin::Call || origin == WriteOrigin::DurableCall;
         if is_durable {
             self.check_may_wait(caller)?;
         }
@@ -195,7 +197,11 @@ impl Core {
         Counters::add(&self.counters.bytes_written, written);
         if written > 0 {
             match origin {
-                WriteOrigin::Call | WriteOrigin::DurableCall => self.note_modified(caller, &handle.inode),
+                WriteOrigin::Call | WriteOrigin::DurableCall => {
+                    // The kernel does not take the time of such a write over, and would send its own older one.
+                    file.written_past_pages.store(self.collects_writes(), Ordering::Release);
+                    self.note_modified(caller, &handle.inode);
+                }
                 WriteOrigin::PageCache => {
                     let owner_only = Caller { permissions: crate::Permissions::CheckedByKernel, ..caller.clone() };
                     self.note_modified(&owner_only, &handle.inode);
@@ -209,6 +215,45 @@ impl Core {
         }
         // Write-back beyond the end of the file has nothing to keep and counts as done.
         Ok(if origin == WriteOrigin::PageCache && data.is_empty() { 0 } else { written })
+    }
+
+    /// As [`Core::write`], of what the kernel sends from its page cache. Of a count that is short the kernel takes no notice, and forgets the
+    /// rest: so this succeeds for all of it, or fails, and a failure is told to each description with its next sync or close.
+    pub(crate) fn write_collected(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        offset: u64,
+        data: &[u8],
+        origin: WriteOrigin,
+    ) -> Result<usize> {
+        let mut written = 0;
+        while written < data.len() {
+            let caller = &Caller { wait: if written > 0 { Wait::Allowed } else { caller.wait }, ..caller.clone() };
+            match self.write(caller, handle, offset + written as u64, &data[written..], origin) {
+                // Beyond the end of the file there is nothing to keep.
+                Ok(0) => break,
+                Ok(more) => written += more,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => return Err(error),
+                Err(error) => {
+                    self.note_lost_pages(handle)?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(data.len())
+    }
+
+    /// Bytes that a program was told are written could not be, and the kernel forgets them.
+    fn note_lost_pages(&self, handle: HandleId) -> Result<()> {
+        let handle = self.handles.get(handle)?;
+        let file = file_of(&handle)?;
+        let mut layout = file.layout.write();
+        layout.error_sequence = layout.error_sequence.wrapping_add(1);
+        file.error_sequence.store(layout.error_sequence, Ordering::Release);
+        // Its pages are not what is stored.
+        file.pages_stale.store(true, Ordering::Release);
+        Ok(())
     }
 
     fn note_would_block(&self, error: &Error) {
@@ -377,12 +422,7 @@ impl Core {
 
     pub(crate) fn seek(&self, handle: HandleId, offset: u64, target: crate::SeekTarget) -> Result<u64> {
         let handle = self.handles.get(handle)?;
-        let file = file_of(&handle)?;
-        // A hole here may be data that the kernel has not written yet, and the file may be longer. EINVAL makes programs read all of it.
-        if self.collects_writes() && file.passed.lock().modes.is_open_for_changes() {
-            return Err(Errno::EINVAL.into());
-        }
-        self.seek_file(&handle.inode, file, offset, target)
+        self.seek_file(&handle.inode, file_of(&handle)?, offset, target)
     }
 
     /// Copies bytes between two files, or within one where the ranges do not overlap. Holes stay holes at the end of a

@@ -28,6 +28,15 @@ impl Core {
         self.attributes_of(&inode)
     }
 
+    pub(crate) fn open_replacement(&self, from: (Ino, &[u8]), to: (Ino, &[u8])) -> Option<Ino> {
+        let find = |(parent, name): (Ino, &[u8])| {
+            let directory = self.directory_inode(parent).ok()?;
+            self.lookup_inode(&directory, name).ok()
+        };
+        let source = find(from).filter(|source| self.is_open_for_changes(source.ino))?;
+        find(to).map(|_| source.ino)
+    }
+
     pub(crate) fn make_node(
         &self,
         caller: &Caller,

@@ -31,6 +31,8 @@ use crate::volume::{TierMember, TierPresence, TierSource};
 const ROOM_AGE_MAX: Duration = Duration::from_millis(100);
 /// and each time while less than this is left.
 const ROOM_LOW_BYTES: u64 = 256 * 1024 * 1024;
+/// Room below which writers look at what others are about to take: as much as all threads that serve requests may write at once.
+pub(crate) const LAST_ROOM_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Most room left to the metadata store on its tier,
 const METADATA_RESERVE_MAX: u64 = 64 * 1024 * 1024;
@@ -86,10 +88,26 @@ pub(crate) struct TierHandle {
     written_since: AtomicI64,
     /// Room that files which the kernel changes directly may still take, as far as it was counted.
     granted_bytes: AtomicU64,
+    /// Bytes that writers side by side are about to take of the last room here.
+    taking_bytes: AtomicU64,
     /// Files leave this tier, and nothing new comes to it.
     draining: AtomicBool,
     /// Grows whenever there may be more room here than before.
     room_generation: AtomicU64,
+}
+
+/// A part of the last room of a tier that somebody is about to take.
+pub(crate) struct TakenRoom<'a> {
+    handle: &'a TierHandle,
+    bytes: u64,
+    /// What others were about to take at that moment.
+    pub(crate) by_others: u64,
+}
+
+impl Drop for TakenRoom<'_> {
+    fn drop(&mut self) {
+        self.handle.taking_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
 }
 
 impl TierHandle {
@@ -120,6 +138,7 @@ impl TierHandle {
             room: Mutex::new(None),
             written_since: AtomicI64::new(0),
             granted_bytes: AtomicU64::new(0),
+            taking_bytes: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             room_generation: AtomicU64::new(0),
         }
@@ -449,6 +468,15 @@ impl TierHandle {
         self.note_space(tier.ask_often(|tier| tier.space()))
     }
 
+    /// Notes that somebody is about to take so much of the last room, until this is dropped: others, who look at the room meanwhile, would
+    /// take the same. `None` where there is so much that no number of writers takes it by mistake.
+    pub(crate) fn take_of_last_room(&self, bytes: usize) -> Option<TakenRoom<'_>> {
+        (self.headroom() < LAST_ROOM_BYTES).then(|| {
+            let bytes = bytes as u64;
+            TakenRoom { handle: self, bytes, by_others: self.taking_bytes.fetch_add(bytes, Ordering::AcqRel) }
+        })
+    }
+
     /// Bytes that new data may still take here, beside what is promised to files that the kernel changes directly.
     pub(crate) fn headroom(&self) -> u64 {
         let granted = self.granted_bytes.load(Ordering::Relaxed);
@@ -645,6 +673,18 @@ impl TierSet {
             volume.files_free = volume.files_free.saturating_add(group.objects_free);
         }
         volume
+    }
+
+    /// Makes the file systems of the tiers give back what they took ahead of writes and nobody needs. Nobody waits for a tier that does not
+    /// answer.
+    pub(crate) fn give_back_room_ahead(&self) {
+        for tier in self.all().iter() {
+            let takes_ahead = tier.present().is_some_and(|present| present.capabilities().allocates_ahead);
+            if let Some(watched) = tier.tier.as_ref().filter(|_| takes_ahead) {
+                // What it costs is room that stays where it is for some minutes.
+                let _ = watched.ask(|tier| tier.give_back_room_ahead());
+            }
+        }
     }
 
     /// Whether a program that writes to a tier unheard leaves the reserve of the metadata alone: no metadata is on the file system of that

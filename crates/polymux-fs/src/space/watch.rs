@@ -492,6 +492,10 @@ impl Tier for WatchedTier {
         self.call(CallClass::Read, |tier| tier.allocated(object, start, end))
     }
 
+    fn give_back_room_ahead(&self) -> Result<()> {
+        self.call(CallClass::Change, |tier| tier.give_back_room_ahead())
+    }
+
     fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<()> {
         self.call(CallClass::Change, |tier| tier.stamp(object, stamp))
     }

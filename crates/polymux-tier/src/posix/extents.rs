@@ -12,9 +12,30 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use super::PosixTier;
 use crate::error::TierError;
 use crate::object::ObjectRef;
+use crate::tier::Tier;
 
 /// `FS_IOC_FIEMAP`: `_IOWR('f', 11, struct fiemap)`.
 const FS_IOC_FIEMAP: u64 = 0xc020_660b;
+
+/// `XFS_IOC_FREE_EOFBLOCKS`: `_IOR('X', 58, struct xfs_fs_eofblocks)`.
+const XFS_IOC_FREE_EOFBLOCKS: u64 = 0x8080_583a;
+
+/// Of `eof_flags` (`XFS_EOF_FLAGS_SYNC`): also of objects whose last bytes are not on the device yet.
+const WAITS: u32 = 1;
+
+/// `struct xfs_fs_eofblocks` of the kernel (fs/xfs/libxfs/xfs_fs.h).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FreeBehindEnds {
+    version: u32,
+    flags: u32,
+    user: u32,
+    group: u32,
+    project: u32,
+    padding: u32,
+    size_min: u64,
+    reserved: [u64; 12],
+}
 
 /// Of `fe_flags`: blocks that another file has, too.
 const FIEMAP_EXTENT_SHARED: u32 = 0x2000;
@@ -86,6 +107,22 @@ fn allocated(descriptor: &OwnedFd, start: u64, end: u64) -> Option<Range<u64>> {
 
 impl PosixTier {
     /// See [`crate::Tier::allocated`].
+    /// XFS gives it back by itself minutes after the last write, and before it refuses a write; its free room does not count it.
+    pub(super) fn free_blocks_behind_ends(&self, directory: &impl AsRawFd) {
+        if !self.capabilities().allocates_ahead {
+            return;
+        }
+        let mut wish = FreeBehindEnds { version: 1, flags: WAITS, ..FreeBehindEnds::default() };
+        // SAFETY: the struct has the layout and the length that the command reads, and outlives the call; the descriptor is open for as
+        // long as the reference lives.
+        let result =
+            unsafe { libc::ioctl(directory.as_raw_fd(), XFS_IOC_FREE_EOFBLOCKS as _, std::ptr::from_mut(&mut wish)) };
+        if result != 0 {
+            // Without root it may not be asked for.
+            log::debug!("room that XFS took ahead stays: {}", std::io::Error::last_os_error());
+        }
+    }
+
     pub(super) fn allocated_blocks(
         &self,
         object: ObjectRef,

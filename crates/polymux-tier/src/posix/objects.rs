@@ -530,6 +530,11 @@ impl Tier for PosixTier {
         self.allocated_blocks(object, start, end)
     }
 
+    fn give_back_room_ahead(&self) -> Result<(), TierError> {
+        self.free_blocks_behind_ends(&self.objects);
+        Ok(())
+    }
+
     fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {
         self.require_writable()?;
         if !self.capabilities().extended_attributes {

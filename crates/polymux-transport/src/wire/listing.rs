@@ -47,6 +47,14 @@ impl Listing {
         self.add_after(&entry.encode(), entry.attr.ino, offset, entry.attr.mode, name)
     }
 
+    /// Adds an entry to a listing with attributes whose own are not known: the kernel asks when it needs them.
+    ///
+    /// # Panics
+    /// The name is longer than the protocol can say.
+    pub fn add_without_attr(&mut self, ino: u64, offset: u64, mode: u32, name: &[u8]) -> Room {
+        self.add_after(&EntryReply::default().encode(), ino, offset, mode, name)
+    }
+
     fn add_after(&mut self, before: &[u8], ino: u64, offset: u64, mode: u32, name: &[u8]) -> Room {
         let length = (before.len() + ENTRY_LENGTH + name.len()).next_multiple_of(ALIGNMENT);
         if self.bytes.len() + length > self.length_max {

@@ -286,12 +286,7 @@ impl<'a> Operation<'a> {
             Opcode::SetXattr | Opcode::GetXattr | Opcode::ListXattr | Opcode::RemoveXattr => {
                 Self::parse_xattr(opcode, fixed, rest, form)
             }
-            Opcode::GetAttr => {
-                let has_handle = fixed.u32()? & 1 != 0;
-                fixed.skip(4)?;
-                let handle = fixed.u64()?;
-                Ok(Self::GetAttr { handle: has_handle.then_some(handle) })
-            }
+            Opcode::GetAttr => Self::parse_attributes(fixed),
             Opcode::Statx => {
                 fixed.skip(20)?;
                 Ok(Self::Statx { mask: fixed.u32()? })
@@ -412,6 +407,13 @@ impl<'a> Operation<'a> {
             Opcode::RemoveXattr => Self::RemoveXattr { name: rest.string()? },
             _ => Self::ListXattr { size: fixed.u32()? },
         })
+    }
+
+    fn parse_attributes(mut fixed: Reader<'a>) -> Result<Self, Malformed> {
+        let has_handle = fixed.u32()? & 1 != 0;
+        fixed.skip(4)?;
+        let handle = fixed.u64()?;
+        Ok(Self::GetAttr { handle: has_handle.then_some(handle) })
     }
 
     fn parse_listing(opcode: Opcode, mut fixed: Reader<'a>) -> Result<Self, Malformed> {

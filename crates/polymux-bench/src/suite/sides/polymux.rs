@@ -34,6 +34,8 @@ pub enum Mode {
     Passthrough,
     /// Through the daemon, and the kernel keeps no pages.
     Direct,
+    /// Through the daemon, and the kernel collects writes.
+    WriteBack,
 }
 
 /// Which way requests of the kernel reach the daemon.
@@ -105,6 +107,7 @@ impl Route {
             Mode::Passthrough => "passthrough = \"auto\"\n".to_owned(),
             Mode::Cached => "passthrough = \"off\"\n".to_owned(),
             Mode::Direct => "passthrough = \"off\"\npage_cache = \"off\"\n".to_owned(),
+            Mode::WriteBack => "io = \"write-back\"\n".to_owned(),
         };
         if self.transport != Transport::Auto {
             let _ = writeln!(lines, "transport = \"{}\"", word(self.transport));
@@ -231,6 +234,7 @@ fn is_way(mode: Mode, told: &str) -> bool {
     match mode {
         Mode::Auto | Mode::Passthrough => is_passed_through,
         Mode::Cached | Mode::Direct => !is_passed_through,
+        Mode::WriteBack => told.contains("collects writes"),
     }
 }
 

@@ -41,7 +41,7 @@ impl Workload for Append {
     }
 
     fn routes(&self) -> Routes {
-        Routes::Modes
+        Routes::Programs
     }
 
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {
