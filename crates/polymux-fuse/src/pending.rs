@@ -113,12 +113,27 @@ impl PendingRequests {
     }
 }
 
+/// A write that was admitted.
+#[derive(Clone, Copy)]
+struct Admitted {
+    at: Instant,
+    /// Of the program that writes.
+    thread: u32,
+}
+
+impl Admitted {
+    /// Whether what was written is in the page cache by a moment at which this thread asks for something: it asks after its last write.
+    fn is_copied(&self, now: Instant, asking: u32) -> bool {
+        self.thread == asking && asking != 0 || now.duration_since(self.at) >= COPIED_WITHIN
+    }
+}
+
 /// What is known while room is short.
 #[derive(Default)]
 struct Shortage {
     admissions: Admissions,
-    /// Files in which a write was admitted that may not have been sent yet, and when.
-    outstanding: BTreeMap<u64, Instant>,
+    /// Files in which a write was admitted that may not have been sent yet.
+    outstanding: BTreeMap<u64, Admitted>,
     /// When file systems were last asked to give back what they took ahead.
     asked_back: Option<Instant>,
 }
@@ -166,7 +181,7 @@ impl Adapter {
         loop {
             let work = || match self.pending.next(look_at) {
                 Next::Serve(pending) => {
-                    self.send(pending.node, &mut shortage);
+                    self.send(pending.node, pending.header.pid, &mut shortage);
                     renames.retain(|rename| !rename.is_finished());
                     renames.extend(self.finish(pending, &mut shortage));
                     true
@@ -193,13 +208,12 @@ impl Adapter {
         }
     }
 
-    /// Has the kernel send what it collected of a file.
-    fn send(&self, node: u64, shortage: &mut Shortage) {
+    /// Has the kernel send what it collected of a file of which a thread asks for something.
+    fn send(&self, node: u64, asking: u32, shortage: &mut Shortage) {
         let began = Instant::now();
         self.device.write_back(node);
-        // What was admitted just now may be collected after this.
-        let is_sent = |admitted: &Instant| began.duration_since(*admitted) >= COPIED_WITHIN;
-        if shortage.outstanding.get(&node).is_some_and(is_sent) {
+        // What another thread was admitted to just now may be collected after this.
+        if shortage.outstanding.get(&node).is_some_and(|admitted| admitted.is_copied(began, asking)) {
             shortage.outstanding.remove(&node);
         }
     }
@@ -210,7 +224,7 @@ impl Adapter {
             Work::AdmitWrite => {
                 let known = self.run("getattr", ino(&header), |fs| fs.known_attributes(ino(&header)));
                 let admitted = known.map(|known| convert::attr(&known)).and_then(|attr| {
-                    self.send_outstanding(shortage);
+                    self.send_outstanding(header.pid, shortage);
                     let mut is_admitted = shortage.admissions.admit(self.fs.space().ok().as_ref(), &attr);
                     if !is_admitted && shortage.asked_back.is_none_or(|at| at.elapsed() >= LOOK_INTERVAL) {
                         self.fs.give_back_room_ahead();
@@ -220,7 +234,7 @@ impl Adapter {
                     if is_admitted { Ok(attr) } else { Err(Errno::ENOSPC) }
                 });
                 if admitted.is_ok() {
-                    shortage.outstanding.insert(header.node, Instant::now());
+                    shortage.outstanding.insert(header.node, Admitted { at: Instant::now(), thread: header.pid });
                 }
                 reply.result(admitted.map(|attr| AttrReply { keep_attr: self.keep_attr(&attr), attr }.encode()));
             }
@@ -238,15 +252,16 @@ impl Adapter {
         None
     }
 
-    /// Has the writes sent that were admitted in other files, where what is left might not do for all of them.
-    fn send_outstanding(&self, shortage: &mut Shortage) {
+    /// Has the writes sent that were admitted before, where what is left might not do for all of them and one more of this thread.
+    fn send_outstanding(&self, asking: u32, shortage: &mut Shortage) {
         let each = |margin: u64| margin.saturating_mul(shortage.outstanding.len() as u64 + 1);
         if self.fs.space().is_ok_and(|space| space.available >= each(margin(&space))) {
             return;
         }
-        let last = shortage.outstanding.values().max().map_or(Duration::ZERO, Instant::elapsed);
-        if !shortage.outstanding.is_empty() {
-            thread::sleep(COPIED_WITHIN.saturating_sub(last));
+        let now = Instant::now();
+        let under_way = shortage.outstanding.values().filter(|admitted| !admitted.is_copied(now, asking));
+        if let Some(last) = under_way.map(|admitted| admitted.at).max() {
+            thread::sleep((last + COPIED_WITHIN).saturating_duration_since(now));
         }
         std::mem::take(&mut shortage.outstanding).into_keys().for_each(|node| self.device.write_back(node));
     }
@@ -255,6 +270,15 @@ impl Adapter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_write_is_copied_when_its_thread_asks_again_or_had_time_enough() {
+        let at = Instant::now();
+        let admitted = Admitted { at, thread: 7 };
+        assert!(admitted.is_copied(at, 7) && !admitted.is_copied(at, 8));
+        assert!(admitted.is_copied(at + COPIED_WITHIN, 8));
+        assert!(!Admitted { thread: 0, ..admitted }.is_copied(at, 0), "0 is any thread of another process namespace");
+    }
 
     #[test]
     fn whoever_serves_what_waits_looks_when_it_is_asked_to_and_ends_with_the_connection() {
