@@ -268,10 +268,10 @@ impl Core {
         metadata: Metadata,
         tiers: TierSet,
     ) -> Result<Self> {
+        let mounted_at = clock.now();
         let (logical_clock, promoted) = LogicalClock::resume(&metadata, clock.elapsed())?;
         let write_behind = WriteBehind::new(Arc::clone(&clock));
         tiers.all().iter().for_each(|tier| tier.set_deferral_max(options.deferral_ms_max));
-        let mounted_at = clock.now();
         Ok(Self {
             id,
             name,

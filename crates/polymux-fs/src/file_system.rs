@@ -504,21 +504,10 @@ impl FileSystem {
         self.logged("read", self.core.read(caller, handle, offset, buffer))
     }
 
-    /// As [`FileSystem::write`], of pages that the kernel sends: all of them, or an error, which is told to each description with its next sync
-    /// or close.
-    pub fn write_collected(
-        &self,
-        caller: &Caller,
-        handle: HandleId,
-        offset: u64,
-        data: &[u8],
-        origin: WriteOrigin,
-    ) -> Result<usize> {
-        self.logged("write", self.core.write_collected(caller, handle, offset, data, origin))
-    }
-
     /// Writes at an offset, or at the end of a file opened with [`OpenOptions::append`]; returns the number of bytes,
     /// which is less than asked for only when room ran out in the middle. Writes up to 1 MiB are atomic among writes.
+    /// What comes from the page cache of a kernel ([`WriteOrigin::is_from_cache`]) is written whole, or fails, and each description is told
+    /// of that with its next sync or close.
     pub fn write(
         &self,
         caller: &Caller,

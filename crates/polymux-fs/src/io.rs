@@ -35,7 +35,7 @@ mod write_streams;
 pub(crate) use layout_change::Company;
 pub(crate) use read::Keeper;
 pub(crate) use sync::lost_bytes;
-pub(crate) use write::WriteRequest;
+pub(crate) use write::{WriteRequest, patience};
 
 use polymux_types::limits::BLOCK_SIZE;
 

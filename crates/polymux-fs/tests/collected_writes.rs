@@ -18,7 +18,7 @@ fn collected_pages_of_which_a_part_finds_no_room_fail_and_every_description_is_t
     let other = fs.open(&root, ino, read_write()).expect("opened");
     let mut sent = 0;
     let refused = loop {
-        match fs.write_collected(&root, handle, sent, &pattern(1, 40_000), WriteOrigin::WriteBack) {
+        match fs.write(&root, handle, sent, &pattern(1, 40_000), WriteOrigin::WriteBack) {
             Ok(count) => sent += count as u64,
             Err(error) => break error,
         }
@@ -37,7 +37,7 @@ fn collected_pages_are_written_whole_wherever_there_is_room() {
     fs.set_kernel_collects_writes();
     let (ino, handle) = create(fs, "f");
     let content = pattern(2, 300_000);
-    let count = fs.write_collected(&Caller::root(), handle, 0, &content, WriteOrigin::WriteBack).expect("written");
+    let count = fs.write(&Caller::root(), handle, 0, &content, WriteOrigin::WriteBack).expect("written");
     assert_eq!(count, content.len());
     assert!(read_whole(fs, ino).expect("read") == content);
 }
@@ -49,7 +49,7 @@ fn pages_of_a_mapping_beyond_the_end_are_dropped_and_count_as_written() {
     let (ino, handle) = create(fs, "f");
     write_all(fs, handle, 0, &[1; 5000]).expect("written");
     let page = [2; 4096];
-    let count = fs.write_collected(&Caller::root(), handle, 4096, &page, WriteOrigin::PageCache).expect("written");
+    let count = fs.write(&Caller::root(), handle, 4096, &page, WriteOrigin::PageCache).expect("written");
     assert_eq!(count, page.len());
     assert_eq!(read_whole(fs, ino).expect("read")[4096..], [2; 904]);
 }
@@ -62,7 +62,7 @@ fn times_of_collected_writes_are_those_that_the_kernel_says_unless_a_direct_writ
     let root = Caller::root();
     let (ino, handle) = create(fs, "f");
     let before = fs.attributes(&root, ino).expect("known");
-    fs.write_collected(&root, handle, 0, &[1; 5000], WriteOrigin::WriteBack).expect("written");
+    fs.write(&root, handle, 0, &[1; 5000], WriteOrigin::WriteBack).expect("written");
     let after = fs.attributes(&root, ino).expect("known");
     assert_eq!((after.size, after.modified, after.changed), (5000, before.modified, before.changed));
     let (modified, changed) = (Timestamp::new(5, 6), Timestamp::new(7, 8));

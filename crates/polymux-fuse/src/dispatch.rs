@@ -194,7 +194,7 @@ impl Adapter {
 
     /// How long the kernel may keep attributes: no time while some may be a guess, while it changes the object itself, or while it has to ask
     /// before it collects a write.
-    pub(crate) fn keep_attr(&self, attr: &Attr) -> Duration {
+    fn keep_attr(&self, attr: &Attr) -> Duration {
         let may_change =
             !self.fs.may_keep_attributes() || self.room.is_short() || self.fs.is_changed_directly(Ino(attr.ino));
         if may_change { Duration::ZERO } else { KEEP }
@@ -267,7 +267,7 @@ impl Adapter {
         self.answer_with(header, reply, work, |reply, ()| reply.ok());
     }
 
-    fn attr(&self, reply: Reply, attr: Attr) {
+    pub(crate) fn attr(&self, reply: Reply, attr: Attr) {
         reply.body(&AttrReply { keep_attr: self.keep_attr(&attr), attr }.encode());
     }
 

@@ -129,9 +129,7 @@ impl Adapter {
             let caller = Caller { wait, ..caller };
             // A count that is short ends a write past the page cache with EIO (`fuse_get_res_by_io` in fs/fuse/file.c), so it is answered with
             // what ended it.
-            let written = if origin.is_from_cache() {
-                fs.write_collected(&caller, place.handle(), place.offset, data, origin)?
-            } else if convert::is_direct(status_flags) {
+            let written = if convert::is_direct(status_flags) && !origin.is_from_cache() {
                 fs.write_whole(&caller, place.handle(), place.offset, data, origin)?
             } else {
                 fs.write(&caller, place.handle(), place.offset, data, origin)?

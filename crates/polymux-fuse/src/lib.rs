@@ -14,8 +14,8 @@
 //! * A thread that hangs in a tier which does not answer is made up for by another one, and its request is answered with an
 //!   error after a while (docs/design/0014), so that the mount always answers.
 //! * No thread that serves requests waits for the kernel: the one notification that they send (attributes are outdated) neither touches
-//!   pages nor takes the lock of an inode. `pending` has a thread of its own for the other one. No request handler holds a lock of this crate but those of `programs` and
-//!   `listings`, and none of them over a call of the file system.
+//!   pages nor takes the lock of an inode. `pending` has a thread of its own for the other one. No request handler holds a lock of this
+//!   crate but those of `programs`, `listings` and the queue of `pending`, and none of them over a call of the file system.
 //! * A panic below a request becomes `EIO` for that request and an error in the log; the mount goes on.
 
 mod adapter;

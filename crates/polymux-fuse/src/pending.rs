@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use polymux_fs::HandleId;
 use polymux_transport::Reply;
-use polymux_transport::wire::{AttrReply, Header};
+use polymux_transport::wire::Header;
 use polymux_types::{Errno, Ino};
 
 use crate::adapter::{Adapter, ino};
@@ -236,7 +236,10 @@ impl Adapter {
                 if admitted.is_ok() {
                     shortage.outstanding.insert(header.node, Admitted { at: Instant::now(), thread: header.pid });
                 }
-                reply.result(admitted.map(|attr| AttrReply { keep_attr: self.keep_attr(&attr), attr }.encode()));
+                match admitted {
+                    Ok(attr) => self.attr(reply, attr),
+                    Err(errno) => reply.error(errno),
+                }
             }
             Work::Replace { name, new_parent, new_name, flags } => {
                 let adapter = self.clone();

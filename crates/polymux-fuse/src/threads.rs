@@ -98,16 +98,18 @@ pub(crate) fn doing_of_asking(thread: u32) -> Doing {
 
 /// Whether the thread of a request is in `chown(2)` or one of its kin; a program of another word length may be without being noticed.
 pub(crate) fn is_in_chown(header: &Header) -> bool {
-    let Doing::Waits(call) = doing_of_asking(header.pid) else { return false };
-    let number = call.split(' ').next().and_then(|number| number.parse().ok());
-    number.is_some_and(|number| CHOWN.contains(&number))
+    is_in_one_of(header, &CHOWN)
 }
 
 /// Whether the thread of a request is in a call that reads or moves the place in a file; `false` where that cannot be seen.
 pub(crate) fn is_reading(header: &Header) -> bool {
+    is_in_one_of(header, &READING)
+}
+
+fn is_in_one_of(header: &Header, calls: &[libc::c_long]) -> bool {
     let Doing::Waits(call) = doing_of_asking(header.pid) else { return false };
     let number = call.split(' ').next().and_then(|number| number.parse().ok());
-    number.is_some_and(|number| READING.contains(&number))
+    number.is_some_and(|number| calls.contains(&number))
 }
 
 /// `read(2)`, its kin and `lseek(2)`.

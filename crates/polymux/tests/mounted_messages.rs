@@ -14,20 +14,11 @@ use mounted::command::shell;
 use mounted::{Plan, TestVolume, have_program, is_root, skip, skip_where_io_is_named};
 use rustix::fs::{AtFlags, CWD, StatxFlags, StatxTimestamp, Timespec, Timestamps};
 
-/// How many requests of each kind the daemon was sent so far.
-fn messages(volume: &TestVolume) -> BTreeMap<String, u64> {
-    let finished = volume.polymux(["status", "--json", &volume.name]);
-    assert!(finished.is_success(), "{}", finished.text());
-    let told: serde_json::Value = serde_json::from_str(&finished.stdout).expect("status --json prints JSON");
-    let status = if told.is_array() { &told[0] } else { &told };
-    serde_json::from_value(status["messages"].clone()).expect("messages are numbers by name")
-}
-
 /// The requests of each kind that `work` costs; giving back inodes is the kernel's own affair.
 fn cost(volume: &TestVolume, work: impl FnOnce()) -> BTreeMap<String, u64> {
-    let before = messages(volume);
+    let before = volume.messages();
     work();
-    let mut after = messages(volume);
+    let mut after = volume.messages();
     for (name, count) in before {
         *after.get_mut(&name).expect("counts never vanish") -= count;
     }

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use mounted::command::run;
 use mounted::environment::{have_loop_devices, wanted_io};
-use mounted::native::text;
+use mounted::native::{available, text};
 use mounted::passed_through::overwrite_in_place;
 use mounted::users::as_user;
 use mounted::volume::Ground;
@@ -24,11 +24,6 @@ const NEW_FILES: usize = 400;
 const FILES_IN_RESERVE: usize = 15_000;
 /// Not root.
 const ORDINARY_USER: u32 = 65_534;
-
-fn available(path: &Path) -> u64 {
-    let space = rustix::fs::statvfs(path).unwrap();
-    space.f_bavail * space.f_frsize
-}
 
 /// Two tiers, of which the fast one is full long before the slow one.
 fn start(ground: Ground) -> Option<TestVolume> {

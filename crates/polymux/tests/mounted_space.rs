@@ -8,16 +8,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mounted::environment::{collects_writes, have_loop_devices};
+use mounted::native::available;
 use mounted::volume::Ground;
 use mounted::{Plan, TestVolume, one_at_a_time, skip};
 
 /// Room that stays free where the kernel collects writes.
 const COLLECTED_MAX: u64 = 8 << 20;
-
-fn available(path: &Path) -> u64 {
-    let space = rustix::fs::statvfs(path).unwrap();
-    space.f_bavail * space.f_frsize
-}
 
 /// Writes files of 8 MiB until there is no room; returns how many bytes went in.
 fn fill(directory: &Path) -> u64 {

@@ -3,7 +3,6 @@
 
 mod mounted;
 
-use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -12,7 +11,7 @@ use std::time::Duration;
 
 use mounted::command::{run, shell};
 use mounted::environment::have_loop_devices;
-use mounted::native::text;
+use mounted::native::{available, text};
 use mounted::users::as_user;
 use mounted::volume::Ground;
 use mounted::{Plan, Random, TestVolume, is_root, skip, skip_where_io_is_named};
@@ -28,7 +27,7 @@ fn start_on(plan: &Plan) -> Option<TestVolume> {
         return None;
     }
     let mut volume = TestVolume::create(plan)?;
-    volume.mount_with(&["-o", "io=write-back"]);
+    mount(&mut volume);
     Some(volume)
 }
 
@@ -36,15 +35,13 @@ fn start() -> Option<TestVolume> {
     start_on(&Plan::anywhere())
 }
 
-fn mount_again(volume: &mut TestVolume) {
-    volume.unmount();
+fn mount(volume: &mut TestVolume) {
     volume.mount_with(&["-o", "io=write-back"]);
 }
 
-fn messages(volume: &TestVolume) -> BTreeMap<String, u64> {
-    let status = volume.polymux(["status", "--json", volume.name.as_str()]);
-    let status: serde_json::Value = serde_json::from_str(&status.stdout).expect("JSON");
-    serde_json::from_value(status["messages"].clone()).expect("messages are numbers by name")
+fn mount_again(volume: &mut TestVolume) {
+    volume.unmount();
+    mount(volume);
 }
 
 fn times(path: &Path) -> [(i64, i64); 2] {
@@ -62,7 +59,7 @@ fn drop_caches() {
 #[test]
 fn small_writes_are_sent_together_and_are_there_after_the_next_mount() {
     let Some(mut volume) = start() else { return };
-    let written = |volume: &TestVolume| messages(volume).get("write").copied().unwrap_or_default();
+    let written = |volume: &TestVolume| volume.messages().get("write").copied().unwrap_or_default();
     let before = written(&volume);
     let mut log = File::options().append(true).create(true).open(volume.path().join("log")).unwrap();
     let mut expected = Vec::new();
@@ -165,7 +162,7 @@ fn what_replaces_a_file_is_there_although_it_was_open_and_the_daemon_dies() {
     fs::rename(&new, &path).unwrap();
     volume.kill_daemon();
     drop(open);
-    volume.mount_with(&["-o", "io=write-back"]);
+    mount(&mut volume);
     assert!(fs::read(&path).unwrap() == content);
 }
 
@@ -206,7 +203,7 @@ fn an_append_only_file_is_not_collected_for() {
     assert_eq!(log.write_at(b"X", 0).unwrap_err().raw_os_error(), Some(libc::EPERM));
     volume.kill_daemon();
     drop(log);
-    volume.mount_with(&["-o", "io=write-back"]);
+    mount(&mut volume);
     assert_eq!(fs::read(&path).unwrap(), b"onetwo");
     shell(volume.path(), "chattr -a log");
 }
@@ -275,8 +272,8 @@ fn fill_a_volume(size: u64) {
     for sync in 0..2 {
         file.sync_all().unwrap_or_else(|error| panic!("sync {sync} after {written} bytes: {error}"));
     }
-    let space = rustix::fs::statvfs(volume.path()).unwrap();
-    assert!(space.f_bavail * space.f_frsize < MARGIN + 2 * MIB, "{} bytes are left", space.f_bavail * space.f_frsize);
+    let left = available(volume.path());
+    assert!(left < MARGIN + 2 * MIB, "{left} bytes are left");
     assert_eq!(path.metadata().unwrap().len(), written.max(size));
     // Who only looks is told, however full it is.
     let looking = OpenOptions::new().read(true).write(true).open(&path).unwrap();
@@ -291,11 +288,11 @@ fn fill_a_volume(size: u64) {
     // There is room again as soon as something goes.
     fs::remove_file(&path).unwrap();
     let mut again = File::create(volume.path().join("again")).unwrap();
-    mounted_room_comes_back(&mut again, &piece);
+    wait_for_room(&mut again, &piece);
 }
 
 /// Room that a removed file had comes back within seconds.
-fn mounted_room_comes_back(file: &mut File, piece: &[u8]) {
+fn wait_for_room(file: &mut File, piece: &[u8]) {
     for _ in 0..100 {
         match file.write_all(piece) {
             Ok(()) => return file.sync_all().expect("it has room"),

@@ -39,6 +39,18 @@ pub fn version(program: &Path, argument: &str) -> Option<String> {
     String::from_utf8_lossy(&text).lines().next().map(|line| line.trim().to_owned())
 }
 
+/// Starts a program that gets no input. The devices know of it as long as the second value lives.
+fn spawn(devices: &Devices, command: &mut Command) -> Result<(Child, Arc<Mutex<dyn OnTop>>)> {
+    throttled::stop_if_interrupted();
+    let child = command
+        .stdin(Stdio::null())
+        .spawn()
+        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+    let running: Arc<Mutex<dyn OnTop>> = Arc::new(Mutex::new(Running(Some(Pid::from_child(&child)))));
+    devices.put_on_top(&running);
+    Ok((child, running))
+}
+
 /// A program that goes on running. It is killed when this is dropped.
 pub struct Started {
     child: Child,
@@ -52,12 +64,7 @@ impl Started {
     /// # Errors
     /// Where it cannot be started.
     pub fn new(devices: &Devices, command: &mut Command) -> Result<Self> {
-        throttled::stop_if_interrupted();
-        let name = command.get_program().to_string_lossy().into_owned();
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
-        let running: Arc<Mutex<dyn OnTop>> = Arc::new(Mutex::new(Running(Some(Pid::from_child(&child)))));
-        devices.put_on_top(&running);
+        let (child, running) = spawn(devices, command.stdout(Stdio::null()).stderr(Stdio::null()))?;
         Ok(Self { child, _running: running })
     }
 
@@ -84,15 +91,11 @@ impl Drop for Started {
 /// # Errors
 /// Where it cannot be started or fails, with what it said.
 pub fn run(devices: &Devices, command: &mut Command) -> Result<String> {
-    throttled::stop_if_interrupted();
-    let name = command.get_program().to_string_lossy().into_owned();
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
-    let running: Arc<Mutex<dyn OnTop>> = Arc::new(Mutex::new(Running(Some(Pid::from_child(&child)))));
-    devices.put_on_top(&running);
+    let (child, running) = spawn(devices, command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
     let output = child.wait_with_output();
     drop(running);
     let output = output?;
+    let name = command.get_program().to_string_lossy();
     // Some programs say on standard output why they failed.
     let told = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
     ensure!(output.status.success(), "{name}: {}", String::from_utf8_lossy(told).trim());

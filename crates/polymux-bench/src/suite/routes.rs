@@ -43,16 +43,8 @@ impl Choice {
         let first = &self.modes[..self.modes.len().min(1)];
         let through_daemon = if self.modes == [Mode::Direct] { [Mode::Direct] } else { [Mode::Cached] };
         match routes {
-            Routes::Modes => across(&self.modes, &self.transports),
-            Routes::Programs => {
-                // A mode that was asked for stays; of those that are compared by themselves, this one tells programs nothing.
-                let kept = self.modes.iter().filter(|mode| self.modes.len() == 1 || **mode != Mode::Cached).copied();
-                let mut modes: Vec<Mode> = kept.collect();
-                if self.modes == DEFAULT_MODES {
-                    modes.push(Mode::WriteBack);
-                }
-                across(&modes, &self.transports)
-            }
+            Routes::Programs if self.modes == DEFAULT_MODES => across(&[Mode::Auto, Mode::WriteBack], &self.transports),
+            Routes::Modes | Routes::Programs => across(&self.modes, &self.transports),
             Routes::Transports => {
                 let mut routes = across(first, &self.compared);
                 // Once more, as mergerfs is set for speed.

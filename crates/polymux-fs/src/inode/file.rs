@@ -244,6 +244,12 @@ impl FileState {
         self.is_lent_for_changes.load(Ordering::Acquire) || self.is_held_for_changes.load(Ordering::Acquire)
     }
 
+    /// Bytes were lost: each description that is open is told once. Called with the layout locked; the next record of the file has it.
+    pub(crate) fn raise_error_sequence(&self, layout: &mut Layout) {
+        layout.error_sequence = layout.error_sequence.wrapping_add(1);
+        self.error_sequence.store(layout.error_sequence, Ordering::Release);
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }

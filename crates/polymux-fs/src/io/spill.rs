@@ -97,12 +97,8 @@ impl Core {
     /// Gives everything from the block of `position` on to another tier and writes there.
     fn switch_tail(&self, inode: &Inode, file: &FileState, tier: TierId, position: u64, data: &[u8]) -> Result<usize> {
         let handle = self.tiers.by_id(tier)?;
-        let taken = handle.take_of_last_room(data.len());
-        let data = what_fits(
-            handle.headroom().saturating_sub(taken.as_ref().map_or(0, |taken| taken.by_others)),
-            position,
-            data,
-        )?;
+        let taken = handle.take_room(data.len());
+        let data = what_fits(taken.left, position, data)?;
         let entry = self.give_tail_to(inode, file, tier, block_of(position))?;
         self.write_new_bytes(file, &entry, position, data)
     }
@@ -163,12 +159,8 @@ impl Core {
         old: Option<ObjectEntry>,
     ) -> Result<usize> {
         let handle = self.tiers.by_id(tier)?;
-        let taken = handle.take_of_last_room(data.len());
-        let data = what_fits(
-            handle.headroom().saturating_sub(taken.as_ref().map_or(0, |taken| taken.by_others)),
-            position,
-            data,
-        )?;
+        let taken = handle.take_room(data.len());
+        let data = what_fits(taken.left, position, data)?;
         let (first, last) = (block_of(position), block_after(position + data.len() as u64));
         let is_last = last >= block_after(file.size());
         if is_last {

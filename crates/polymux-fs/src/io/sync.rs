@@ -99,8 +99,7 @@ impl Core {
             for run in runs.iter().filter(|run| run.owner == Some(crate::blockmap::Owner::Slot(slot))) {
                 layout.damage(start.max(super::start_of(run.start)), end.min(super::start_of(run.end)));
             }
-            layout.error_sequence = layout.error_sequence.wrapping_add(1);
-            file.error_sequence.store(layout.error_sequence, Ordering::Release);
+            file.raise_error_sequence(&mut layout);
             drop(layout);
             transaction.put_inode(inode);
             Ok(())

@@ -263,12 +263,10 @@ impl Core {
         };
         // Somebody whose write takes no room needs none, and is in nobody's way.
         let is_scarce = handle.headroom() < LAST_ROOM_BYTES.max(data.len() as u64) && takes_room()?;
-        let taken = if is_scarce { handle.take_of_last_room(data.len()) } else { None };
-        let data = if is_scarce {
-            let by_others = taken.as_ref().map_or(0, |taken| taken.by_others);
-            self.what_has_room(entry, position, data, handle.headroom().saturating_sub(by_others))?
-        } else {
-            data
+        let taken = is_scarce.then(|| handle.take_room(data.len()));
+        let data = match &taken {
+            Some(taken) => self.what_has_room(entry, position, data, taken.left)?,
+            None => data,
         };
         let written_end = position + data.len() as u64;
         self.wait_for_switch(file, entry.tier, written_end, wait)?;
@@ -326,7 +324,7 @@ impl Core {
 }
 
 /// Once some was written, the rest follows in the ordinary way: nobody is told that half of a write would wait.
-fn patience(wait: Wait, written: usize) -> Wait {
+pub(crate) fn patience(wait: Wait, written: usize) -> Wait {
     if written > 0 { Wait::Allowed } else { wait }
 }
 

@@ -53,29 +53,7 @@ impl Core {
         };
         Ok(attributes_with(inode, (size, blocks, device)))
     }
-}
 
-/// The attributes of an inode, with those that its type decides about: size, blocks and device.
-fn attributes_with(inode: &Inode, (size, blocks, device): (u64, u64, u64)) -> Attributes {
-    let common = inode.common.read();
-    Attributes {
-        ino: inode.ino,
-        kind: inode.kind,
-        permissions: common.permissions,
-        links: common.links,
-        uid: common.uid,
-        gid: common.gid,
-        device,
-        size,
-        blocks,
-        accessed: common.accessed,
-        modified: common.modified,
-        changed: common.changed,
-        born: inode.born,
-    }
-}
-
-impl Core {
     pub(crate) fn attributes(&self, caller: &Caller, ino: Ino) -> Result<Attributes> {
         let inode = self.inode(ino)?;
         self.check_answers_at_once(caller, &inode)?;
@@ -247,15 +225,14 @@ impl Core {
         drop(common);
         inode.times_dirty.store(true, Ordering::Release);
         // The kernel looks at none of them, so that no tier is asked how much room the file takes.
-        Ok(attributes_with(&inode, (file.size(), 0, 0)))
+        Ok(known_attributes_of(&inode, file))
     }
 
     /// Attributes of a file as far as they are known without asking a tier. A kernel that collects writes looks at neither size, blocks nor
     /// times of those that it is told.
     pub(crate) fn known_attributes(&self, ino: Ino) -> Result<Attributes> {
         let inode = self.inode(ino)?;
-        let size = inode.file().ok_or(Errno::EINVAL)?.size();
-        Ok(attributes_with(&inode, (size, 0, 0)))
+        Ok(known_attributes_of(&inode, inode.file().ok_or(Errno::EINVAL)?))
     }
 
     /// Notes that the data of a file changed just now. Where that takes set-id bits away, and memory outlives the daemon, the record
@@ -296,6 +273,31 @@ impl Core {
         inode.common.write().accessed = now;
         inode.times_dirty.store(true, Ordering::Release);
     }
+}
+
+/// The attributes of an inode, with those that its type decides about: size, blocks and device.
+fn attributes_with(inode: &Inode, (size, blocks, device): (u64, u64, u64)) -> Attributes {
+    let common = inode.common.read();
+    Attributes {
+        ino: inode.ino,
+        kind: inode.kind,
+        permissions: common.permissions,
+        links: common.links,
+        uid: common.uid,
+        gid: common.gid,
+        device,
+        size,
+        blocks,
+        accessed: common.accessed,
+        modified: common.modified,
+        changed: common.changed,
+        born: inode.born,
+    }
+}
+
+/// The same of a regular file as far as it is known without asking a tier.
+fn known_attributes_of(inode: &Inode, file: &FileState) -> Attributes {
+    attributes_with(inode, (file.size(), 0, 0))
 }
 
 /// chown(2): the owner may give the file to a group of theirs; anything else needs privilege.

@@ -14,7 +14,7 @@ use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_system::HandleId;
 use crate::inode::{FileState, Handle, Inode, IoMode, check_allocation, check_not_immutable, check_open};
-use crate::io::{Keeper, WriteRequest, lost_bytes};
+use crate::io::{Keeper, WriteRequest, lost_bytes, patience};
 use crate::passthrough::IoDecision;
 use crate::planted_faults::{PlantedFault, is_planted};
 
@@ -22,6 +22,13 @@ use crate::planted_faults::{PlantedFault, is_planted};
 const COPY_STEP: usize = 1024 * 1024;
 /// Most bytes of one `copy_range`; it is allowed to copy less than it was asked for.
 const COPY_MAX: u64 = 256 * 1024 * 1024;
+
+/// Bytes that a program was told are written could not be, and the kernel forgets them.
+fn note_lost_pages(file: &FileState) {
+    file.raise_error_sequence(&mut file.layout.write());
+    // Its pages are not what is stored.
+    file.pages_stale.store(true, Ordering::Release);
+}
 
 /// The file behind a handle.
 fn file_of(handle: &Handle) -> Result<&FileState> {
@@ -170,6 +177,38 @@ impl Core {
         origin: WriteOrigin,
     ) -> Result<usize> {
         let handle = self.handles.get(handle)?;
+        let write = |caller: &Caller, written: usize| {
+            self.write_once(caller, &handle, offset + written as u64, &data[written..], origin)
+        };
+        if !origin.is_from_cache() {
+            return write(caller, 0);
+        }
+        // Of a count that is short the kernel takes no notice, and forgets the rest: so this succeeds for all of it, or fails.
+        let mut written = 0;
+        while written < data.len() {
+            let caller = &Caller { wait: patience(caller.wait, written), ..caller.clone() };
+            match write(caller, written) {
+                // Beyond the end of the file there is nothing to keep.
+                Ok(0) => break,
+                Ok(more) => written += more,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => return Err(error),
+                Err(error) => {
+                    note_lost_pages(file_of(&handle)?);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(data.len())
+    }
+
+    fn write_once(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        offset: u64,
+        data: &[u8],
+        origin: WriteOrigin,
+    ) -> Result<usize> {
         if !handle.options.write && !origin.is_from_cache() {
             return Err(Errno::EBADF.into());
         }
@@ -180,8 +219,8 @@ impl Core {
         if is_durable {
             self.check_may_wait(caller)?;
         }
-        let file = file_of(&handle)?;
-        self.check_write(&handle, file, offset, origin)?;
+        let file = file_of(handle)?;
+        self.check_write(handle, file, offset, origin)?;
         let data = match origin {
             WriteOrigin::Call | WriteOrigin::DurableCall | WriteOrigin::WriteBack => data,
             WriteOrigin::PageCache => self.within_file(&handle.inode, file, offset, data)?,
@@ -213,47 +252,7 @@ impl Core {
         if is_durable {
             self.sync_for_program(&handle.inode, file, &handle.error_seen)?;
         }
-        // Write-back beyond the end of the file has nothing to keep and counts as done.
-        Ok(if origin == WriteOrigin::PageCache && data.is_empty() { 0 } else { written })
-    }
-
-    /// As [`Core::write`], of what the kernel sends from its page cache. Of a count that is short the kernel takes no notice, and forgets the
-    /// rest: so this succeeds for all of it, or fails, and a failure is told to each description with its next sync or close.
-    pub(crate) fn write_collected(
-        &self,
-        caller: &Caller,
-        handle: HandleId,
-        offset: u64,
-        data: &[u8],
-        origin: WriteOrigin,
-    ) -> Result<usize> {
-        let mut written = 0;
-        while written < data.len() {
-            let caller = &Caller { wait: if written > 0 { Wait::Allowed } else { caller.wait }, ..caller.clone() };
-            match self.write(caller, handle, offset + written as u64, &data[written..], origin) {
-                // Beyond the end of the file there is nothing to keep.
-                Ok(0) => break,
-                Ok(more) => written += more,
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => return Err(error),
-                Err(error) => {
-                    self.note_lost_pages(handle)?;
-                    return Err(error);
-                }
-            }
-        }
-        Ok(data.len())
-    }
-
-    /// Bytes that a program was told are written could not be, and the kernel forgets them.
-    fn note_lost_pages(&self, handle: HandleId) -> Result<()> {
-        let handle = self.handles.get(handle)?;
-        let file = file_of(&handle)?;
-        let mut layout = file.layout.write();
-        layout.error_sequence = layout.error_sequence.wrapping_add(1);
-        file.error_sequence.store(layout.error_sequence, Ordering::Release);
-        // Its pages are not what is stored.
-        file.pages_stale.store(true, Ordering::Release);
-        Ok(())
+        Ok(written)
     }
 
     fn note_would_block(&self, error: &Error) {

@@ -31,7 +31,7 @@ use crate::volume::{TierMember, TierPresence, TierSource};
 const ROOM_AGE_MAX: Duration = Duration::from_millis(100);
 /// and each time while less than this is left.
 const ROOM_LOW_BYTES: u64 = 256 * 1024 * 1024;
-/// Room below which writers look at what others are about to take: as much as all threads that serve requests may write at once.
+/// Room below which writers in place look at what others are about to take: as much as all threads that serve requests may write at once.
 pub(crate) const LAST_ROOM_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Most room left to the metadata store on its tier,
@@ -88,7 +88,7 @@ pub(crate) struct TierHandle {
     written_since: AtomicI64,
     /// Room that files which the kernel changes directly may still take, as far as it was counted.
     granted_bytes: AtomicU64,
-    /// Bytes that writers side by side are about to take of the last room here.
+    /// Bytes that writers side by side are about to take here.
     taking_bytes: AtomicU64,
     /// Files leave this tier, and nothing new comes to it.
     draining: AtomicBool,
@@ -96,12 +96,12 @@ pub(crate) struct TierHandle {
     room_generation: AtomicU64,
 }
 
-/// A part of the last room of a tier that somebody is about to take.
+/// Room of a tier that somebody is about to take.
 pub(crate) struct TakenRoom<'a> {
     handle: &'a TierHandle,
     bytes: u64,
-    /// What others were about to take at that moment.
-    pub(crate) by_others: u64,
+    /// Bytes that this one may take of: the headroom, less what others were about to take before.
+    pub(crate) left: u64,
 }
 
 impl Drop for TakenRoom<'_> {
@@ -468,13 +468,12 @@ impl TierHandle {
         self.note_space(tier.ask_often(|tier| tier.space()))
     }
 
-    /// Notes that somebody is about to take so much of the last room, until this is dropped: others, who look at the room meanwhile, would
-    /// take the same. `None` where there is so much that no number of writers takes it by mistake.
-    pub(crate) fn take_of_last_room(&self, bytes: usize) -> Option<TakenRoom<'_>> {
-        (self.headroom() < LAST_ROOM_BYTES).then(|| {
-            let bytes = bytes as u64;
-            TakenRoom { handle: self, bytes, by_others: self.taking_bytes.fetch_add(bytes, Ordering::AcqRel) }
-        })
+    /// Notes that somebody is about to take so much room, until this is dropped: others, who look at the room meanwhile, would take the same.
+    pub(crate) fn take_room(&self, bytes: usize) -> TakenRoom<'_> {
+        let bytes = bytes as u64;
+        let by_others = self.taking_bytes.fetch_add(bytes, Ordering::AcqRel);
+        // Asked afterwards: what somebody has taken is in one of the two.
+        TakenRoom { handle: self, bytes, left: self.headroom().saturating_sub(by_others) }
     }
 
     /// Bytes that new data may still take here, beside what is promised to files that the kernel changes directly.

@@ -106,8 +106,7 @@ fn allocated(descriptor: &OwnedFd, start: u64, end: u64) -> Option<Range<u64>> {
 }
 
 impl PosixTier {
-    /// See [`crate::Tier::allocated`].
-    /// XFS gives it back by itself minutes after the last write, and before it refuses a write; its free room does not count it.
+    /// See [`crate::Tier::give_back_room_ahead`]. XFS gives it back by itself minutes after the last write, and before it refuses a write; its free room does not count it.
     pub(super) fn free_blocks_behind_ends(&self, directory: &impl AsRawFd) {
         if !self.capabilities().allocates_ahead {
             return;
@@ -123,6 +122,7 @@ impl PosixTier {
         }
     }
 
+    /// See [`crate::Tier::allocated`].
     pub(super) fn allocated_blocks(
         &self,
         object: ObjectRef,

@@ -75,6 +75,12 @@ impl Drop for NativeMount {
     }
 }
 
+/// Bytes that a file system can still take.
+pub fn available(path: &Path) -> u64 {
+    let space = rustix::fs::statvfs(path).unwrap();
+    space.f_bavail * space.f_frsize
+}
+
 /// Whether something is mounted exactly there.
 pub fn is_mounted(path: &Path) -> bool {
     kind_of_mount(path).is_some()

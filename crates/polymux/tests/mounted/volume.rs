@@ -381,6 +381,15 @@ impl TestVolume {
         daemon.wait().expect("an own child can be waited for");
     }
 
+    /// How many requests of each kind the daemon was sent so far.
+    pub fn messages(&self) -> BTreeMap<String, u64> {
+        let finished = self.polymux(["status", "--json", &self.name]);
+        assert!(finished.is_success(), "{}", finished.text());
+        let told: serde_json::Value = serde_json::from_str(&finished.stdout).expect("status --json prints JSON");
+        let status = if told.is_array() { &told[0] } else { &told };
+        serde_json::from_value(status["messages"].clone()).expect("messages are numbers by name")
+    }
+
     /// Root of the mounted volume.
     pub fn path(&self) -> &Path {
         &self.mountpoint
