@@ -72,6 +72,8 @@ counters!(
     spread_floors,
     /// Bytes of long streams of writes that were begun to be written out before anybody asked for it.
     stream_bytes_behind,
+    /// Bytes that the kernel had collected and that were begun to be written out as they came.
+    collected_bytes_behind,
     /// Ranges brought into memory ahead of a stream.
     ranges_read_ahead,
     /// Times that readers of a spread file kept one of its devices busy for a second, files that were laid out anew for them, and bytes

@@ -9,7 +9,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{Hook, HookedTier, Verdict, Volume, create, pattern, write_all};
-use polymux_fs::{Caller, FileSystem, HandleId, Progress, SyncKind};
+use polymux_fs::{Caller, FileSystem, HandleId, Progress, SyncKind, WriteOrigin};
 use polymux_tier::ObjectRef;
 use polymux_types::sync::Mutex;
 
@@ -95,6 +95,33 @@ fn a_short_stream_and_one_that_is_written_again_and_again_stay_in_memory() {
         stand.write(handle, 0, 30 * MIB, MIB);
     }
     assert_eq!(stand.seen[0].bytes_begun(), 0);
+}
+
+#[test]
+fn what_a_kernel_collected_is_on_its_way_as_it_comes_unless_programs_wait_for_its_file() {
+    let stand = Stand::new(&[256 * MIB]);
+    stand.fs().set_kernel_collects_writes();
+    let send = |handle, offset: u64, data: &[u8]| {
+        let sent = stand.fs().write(&Caller::root(), handle, offset, data, WriteOrigin::WriteBack);
+        assert_eq!(sent.expect("written"), data.len());
+        while stand.volume.step() == Progress::Worked {}
+    };
+    let (_, table) = create(stand.fs(), "table");
+    // Far from one another, so that no stream is seen.
+    for (index, offset) in [40, 4, 20].into_iter().enumerate() {
+        send(table, offset * MIB, &pattern(1, 1 << 20));
+        assert_eq!(stand.seen[0].write_backs.lock().len(), index + 1);
+    }
+    assert_eq!(stand.volume.counter("collected_bytes_behind"), 3 * MIB);
+
+    let (_, log) = create(stand.fs(), "log");
+    for record in 0..8 {
+        send(log, record * 8192, &pattern(2, 8192));
+        stand.fs().sync(&Caller::root(), log, SyncKind::Data).expect("synced");
+    }
+    stand.seen[0].write_backs.lock().clear();
+    send(log, 8 * 8192, &pattern(3, 1 << 20));
+    assert!(stand.seen[0].write_backs.lock().is_empty(), "it is synced in a moment");
 }
 
 #[test]

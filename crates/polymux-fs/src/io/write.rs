@@ -282,6 +282,8 @@ impl Core {
         drop(taken);
         if file.spreads.load(Ordering::Relaxed) {
             self.write_behind.wrote(&handle, reference_of(entry), position, count);
+        } else if self.collects_writes() {
+            self.write_collected_behind(file, &handle, entry, position, count);
         } else {
             self.write_stream_behind(file, position, count);
         }

@@ -1,16 +1,45 @@
-//! Long streams of writes begin their way to the device while they come (docs/design/0018).
+//! Long streams of writes, and what the kernel collected above, begin their way to the device while they come (docs/design/0018, 0036).
 //!
-//! What is true here: nobody waits, and nothing is durable by it. Where all of a large file is less than what the kernel lets be
+//! What is true here: no writer waits, and nothing is durable by it. Where all of a large file is less than what the kernel lets be
 //! dirty, its device would begin with the sync; where there is no device below, nothing is begun.
 
-use polymux_tier::Guarantee;
+use std::sync::Arc;
+
+use polymux_tier::{Guarantee, Tier};
 
 use super::{block_after, block_of, start_of};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::inode::{FileState, WriteStreams, reference_of};
+use crate::space::TierHandle;
+use crate::store::ObjectEntry;
+
+/// Whether a write that was begun early is sooner on a device: in memory nothing is gained, and a server writes when it wants to.
+fn has_device(handle: &TierHandle) -> bool {
+    let is_durable = |tier: &dyn Tier| tier.capabilities().guarantee == Guarantee::Durable;
+    handle.present().is_some_and(is_durable) && !handle.is_slow()
+}
 
 impl Core {
+    /// Bytes of a file that is not spread came to a volume whose kernel collects writes. It sends them when they are to be written: because
+    /// they are old, because there are many, or because a program wants it (`sync_file_range`, as the checkpoints of databases do). So they
+    /// are begun at once, and do not wait as long again in the memory of the tier, for a sync that finds all of them there. What programs
+    /// wait for is synced next in any case.
+    pub(super) fn write_collected_behind(
+        &self,
+        file: &FileState,
+        handle: &Arc<TierHandle>,
+        entry: &ObjectEntry,
+        position: u64,
+        count: usize,
+    ) {
+        if !has_device(handle) || file.is_waited_for(self.clock.elapsed()) {
+            return;
+        }
+        self.write_behind.wrote(handle, reference_of(entry), position, count);
+        Counters::add(&self.counters.collected_bytes_behind, count);
+    }
+
     /// Bytes were written to a file that is not spread. Where they belong to a long stream, what is complete of it is written
     /// behind. What the kernel changes itself it also writes out itself.
     pub(super) fn write_stream_behind(&self, file: &FileState, offset: u64, count: usize) {
@@ -28,9 +57,7 @@ impl Core {
         for (run, entry) in parts {
             let (start, end) = (run.start.max(range.start), run.end.min(range.end));
             let Ok(handle) = self.tiers.by_id(entry.tier) else { continue };
-            // In memory nothing is gained, and a server writes when it wants to.
-            let is_device = handle.present().is_some_and(|tier| tier.capabilities().guarantee == Guarantee::Durable);
-            if !is_device || handle.is_slow() || start >= end {
+            if !has_device(&handle) || start >= end {
                 continue;
             }
             let taken = self.write_behind.stream(&handle, reference_of(&entry), start, end - start);
