@@ -11,6 +11,7 @@ mod hot_set;
 mod large_set;
 mod pgbench;
 mod sides;
+mod two_ssds;
 
 use std::path::PathBuf;
 
@@ -30,6 +31,8 @@ pub enum Measure {
     Disturbed,
     /// Random reads of a set that is larger than the SSD.
     LargeSet,
+    /// Random reads of a set that fits on the faster of two SSDs, which has more to read than it can serve; of Polymux alone.
+    TwoSsds,
     /// Transactions of PostgreSQL on more data than the SSD holds, for 16 seconds in each round.
     Pgbench,
 }
@@ -87,6 +90,7 @@ pub fn run(arguments: &TieringArguments) -> Result<()> {
             Measure::HotSet => hot_set::run(arguments, &mut report).context("hot-set")?,
             Measure::Disturbed => disturbed::run(arguments, &mut report).context("disturbed")?,
             Measure::LargeSet => large_set::run(arguments, &mut report).context("large-set")?,
+            Measure::TwoSsds => two_ssds::run(arguments, &mut report).context("two-ssds")?,
             Measure::Pgbench => pgbench::run(arguments, &mut report).context("pgbench")?,
         }
     }

@@ -57,6 +57,8 @@ counters!(
     bytes_written,
     /// Bytes that were to move up at once, because that pays back within seconds.
     bytes_promoted_at_once,
+    /// Bytes that were to move to another tier because their own had more to read than it can serve.
+    bytes_handed_over,
     /// Times that a file went on growing on another tier because its own had no room.
     tail_switches,
     /// Ranges of spread files that were given to another tier than the one before.
@@ -72,7 +74,7 @@ counters!(
     spread_floors,
     /// Bytes of long streams of writes that were begun to be written out before anybody asked for it.
     stream_bytes_behind,
-    /// Bytes that the kernel had collected and that were begun to be written out as they came.
+    /// Bytes on volumes whose kernel collects writes that were begun to be written out as they came.
     collected_bytes_behind,
     /// Ranges brought into memory ahead of a stream.
     ranges_read_ahead,

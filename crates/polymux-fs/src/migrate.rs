@@ -19,6 +19,7 @@ mod drain;
 mod driver;
 mod explain;
 mod facts;
+mod load_balance;
 mod pace;
 mod part;
 mod plan;

@@ -3,6 +3,8 @@
 
 mod common;
 
+#[path = "prompt_promotion/load_balance.rs"]
+mod load_balance;
 #[path = "prompt_promotion/ping_pong.rs"]
 mod ping_pong;
 

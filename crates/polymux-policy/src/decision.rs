@@ -35,6 +35,12 @@ impl Decision {
         Self { version: FACTS_VERSION, action: Action::Stay, target: tier, why, reserved: 0, score: 0 }
     }
 
+    /// The range stays for another reason than the policy knows of.
+    #[must_use]
+    pub fn kept(self, tier: u16, why: Why) -> Self {
+        Self { version: self.version, ..Self::stay(tier, why) }
+    }
+
     pub(crate) fn move_to(target: u16, why: Why, score: u64) -> Self {
         Self { version: FACTS_VERSION, action: Action::Move, target, why, reserved: 0, score }
     }

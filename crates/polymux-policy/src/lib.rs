@@ -10,6 +10,7 @@
 //! RangeFacts     ──► decide ──► where a range should be because of its use: rules first, then promotion
 //!                └─► evict  ──► how soon a range leaves a tier that is above its high mark, and to where
 //! Demand         ──► saved_ns_per_second, move_ns ──► whether a move pays back, and when
+//! ReadLoad       ──► reads_to_hand_over ──► what one tier reads for another that is the limit of its readers
 //! ReadPart       ──► balance_reads ──► what of a spread file moves up, so that its readers wait for no single tier
 //! RangeReads     ──► Coverage ──► what share of device reads a fast tier of some size could serve
 //! FileFacts      ──► RuleSet::first_match ──► which policy and which tiers hold for a file
@@ -29,6 +30,7 @@ mod eviction;
 mod facts;
 mod hysteresis;
 mod kind;
+mod load_balance;
 mod placement;
 mod policies;
 mod promotion;
@@ -43,6 +45,7 @@ pub use coverage::{Coverage, RangeReads};
 pub use decision::{Action, Decision, Eviction};
 pub use facts::{HEAT_ONE, NEVER, RangeFacts};
 pub use kind::{PolicyKind, UnknownPolicy, decide, evict, growth, place};
+pub use load_balance::{BUSY_PERCENT_MIN, ReadLoad, is_limit, is_of_help, reads_to_hand_over, would_rest};
 pub use placement::{
     FACTS_VERSION, NO_TIER, PlacementDecision, PlacementFacts, TierFacts, WAITED_FOR_FILE_MAX, fastest_with_headroom,
 };

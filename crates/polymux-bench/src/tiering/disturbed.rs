@@ -71,7 +71,7 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
 
 fn measure(kind: SideKind, arguments: &TieringArguments, courses: &mut Vec<Course>) -> Result<()> {
     let side = Side::make(kind, arguments)?;
-    let files = write_files(&side)?;
+    let files = write_files(&side, FILES)?;
     side.throttle()?;
     let mut round = 0;
     let mut next = || {

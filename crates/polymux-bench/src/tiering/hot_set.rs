@@ -68,7 +68,7 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
 
 fn measure(kind: SideKind, arguments: &TieringArguments) -> Result<Course> {
     let side = Side::make(kind, arguments)?;
-    let files = write_files(&side)?;
+    let files = write_files(&side, FILES)?;
     side.throttle()?;
     let mut course = Course { side: kind, rates: Vec::new(), written: Vec::new(), places: String::new() };
     for (phase, hot) in HOT.into_iter().enumerate() {
@@ -89,12 +89,12 @@ fn measure(kind: SideKind, arguments: &TieringArguments) -> Result<Course> {
     Ok(course)
 }
 
-/// Writes all files, one after the other, durably.
-pub(super) fn write_files(side: &Side) -> Result<Vec<PathBuf>> {
+/// Writes so many files, one after the other, durably.
+pub(super) fn write_files(side: &Side, count: usize) -> Result<Vec<PathBuf>> {
     let directory = side.path().join("data");
     fs::create_dir(&directory)?;
     let block = Noise::new(0x2545_f491_4f6c_dd1d).bytes(FILE_BYTES);
-    (0..FILES)
+    (0..count)
         .map(|number| {
             let path = directory.join(format!("file-{number:02}"));
             let file = File::create_new(&path)?;
@@ -138,7 +138,7 @@ fn read_until(
         let is_hot = noise.below(100) < HOT_PERCENT;
         let file = match is_hot {
             true => hot.start + index_below(&mut noise, hot.len()),
-            false => index_below(&mut noise, FILES),
+            false => index_below(&mut noise, files.len()),
         };
         let block = noise.below((FILE_BYTES / READ_BYTES) as u64);
         open[file].read_exact_at(&mut buffer, block * READ_BYTES as u64)?;

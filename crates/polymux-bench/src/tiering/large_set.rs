@@ -40,7 +40,7 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
     let mut section = Section::new("random reads of 2 GiB, SSD of 1.2 GB, disk of 5 GB", &columns);
     for kind in &arguments.sides {
         let side = Side::make(*kind, arguments)?;
-        let files = write_files(&side)?;
+        let files = write_files(&side, FILES)?;
         side.throttle()?;
         let before = side.traffic()?;
         let mut rates = Vec::new();

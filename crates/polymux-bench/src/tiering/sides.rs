@@ -97,14 +97,23 @@ impl Side {
     /// # Errors
     /// Where the devices or what stands on them cannot be made.
     pub fn make(kind: SideKind, arguments: &TieringArguments) -> Result<Self> {
-        let devices = Devices::make_sized(match kind {
+        let devices: &[(Profile, u64)] = match kind {
             SideKind::Disk => &[(DISK, DISK_BYTES)],
             SideKind::Ssd => &[(SSD, DISK_BYTES)],
             // PostgreSQL ends where a file system that has its log alone is full, and the log outgrows the SSD of the others while a
             // checkpoint takes long.
             SideKind::LogOnSsd => &[(SSD, DISK_BYTES), (DISK, DISK_BYTES)],
             SideKind::Mergerfs | SideKind::Polymux | SideKind::PolymuxHeard => &[(SSD, SSD_BYTES), (DISK, DISK_BYTES)],
-        })?;
+        };
+        Self::over(devices, kind, arguments)
+    }
+
+    /// Makes it on devices of these kinds and sizes, the fastest first.
+    ///
+    /// # Errors
+    /// As [`Side::make`].
+    pub fn over(devices: &[(Profile, u64)], kind: SideKind, arguments: &TieringArguments) -> Result<Self> {
+        let devices = Devices::make_sized(devices)?;
         let (top, mount_point) = match kind {
             SideKind::Disk | SideKind::LogOnSsd => (Top::Native, devices.mount_point(DISK.name)?),
             SideKind::Ssd => (Top::Native, devices.mount_point(SSD.name)?),

@@ -320,10 +320,19 @@ impl DeviceDemand {
     /// The nodes that are read most at present and may move up, the first ones first, `limit` at the most. A rate that may be one of a burst
     /// is left out of their demand.
     pub(crate) fn busiest(&self, limit: usize) -> Vec<((Ino, u64), Demand)> {
+        self.busiest_of(|rate| rate.passed_over == 0, limit)
+    }
+
+    /// As [`Self::busiest`], those that cannot move up included.
+    pub(crate) fn busiest_anywhere(&self, limit: usize) -> Vec<((Ino, u64), Demand)> {
+        self.busiest_of(|_| true, limit)
+    }
+
+    fn busiest_of(&self, counts: impl Fn(&Rate) -> bool, limit: usize) -> Vec<((Ino, u64), Demand)> {
         let mut nodes: Vec<_> = {
             let rates = self.rates.lock();
             let is_read = |rate: &Rate| rate.random_reads_per_kilosecond >= READS_COUNTED_MIN;
-            let is_sure = |rate: &Rate| !rate.is_held && rate.passed_over == 0 && rate.windows_served >= WINDOWS_SURE;
+            let is_sure = |rate: &Rate| !rate.is_held && rate.windows_served >= WINDOWS_SURE && counts(rate);
             let may_move = rates.iter().filter(|(_, rate)| is_read(rate) && is_sure(rate));
             may_move.map(|(key, rate)| (*key, rate.lasting_demand())).collect()
         };

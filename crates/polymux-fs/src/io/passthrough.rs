@@ -407,9 +407,12 @@ impl Core {
         }
     }
 
-    /// Whether a file is read too little to stay on its tier for certain, from which something has to leave for what is read more: then it
-    /// has to be able to leave while it is open.
+    /// Whether a file is read too little to stay on its tier for certain, from which something has to leave for what is read more, or the
+    /// tier has more to read than it can serve: then the file has to be able to leave while it is open.
     fn may_have_to_leave(&self, context: &Context, ino: Ino, file: &FileState, tier: &TierHandle) -> bool {
+        if self.may_be_handed_over(context, tier.id) {
+            return true;
+        }
         let tiers = self.tiers.all();
         let mut slower = tiers.iter().skip_while(|other| other.id != tier.id).skip(1);
         let may_go = |other: &Arc<TierHandle>| {
@@ -422,6 +425,16 @@ impl Core {
         }
         let nodes = file.size().div_ceil(RANGE_NODE_SIZE).max(1);
         self.heat.demand.reads_of_file(ino) / nodes < READS_THAT_STAY
+    }
+
+    /// Whether a tier is the limit of its readers, and a file with this context may go to one that would answer sooner.
+    pub(crate) fn may_be_handed_over(&self, context: &Context, tier: TierId) -> bool {
+        let may_go =
+            |other: &Arc<TierHandle>| context.allows(other.id) && self.planner.relief.is_limit(tier, Some(other.id));
+        self.planner.relief.is_limit(tier, None)
+            && context.preferred.is_empty()
+            && self.promotes_promptly(context.policy)
+            && self.tiers.all().iter().any(may_go)
     }
 
     /// Whether the faster of two tiers is known to be read less than half as fast again as the other: by the device time of the small reads

@@ -21,10 +21,10 @@ fn has_device(handle: &TierHandle) -> bool {
 }
 
 impl Core {
-    /// Bytes of a file that is not spread came to a volume whose kernel collects writes. It sends them when they are to be written: because
-    /// they are old, because there are many, or because a program wants it (`sync_file_range`, as the checkpoints of databases do). So they
-    /// are begun at once, and do not wait as long again in the memory of the tier, for a sync that finds all of them there. What programs
-    /// wait for is synced next in any case.
+    /// Bytes of a file that is not spread came to a volume whose kernel collects writes. What it sends is to be written now: because
+    /// it is old, because there is much of it, or because a program wants it (`sync_file_range`, as the checkpoints of databases do); and who
+    /// writes past its cache wants the same. So it is begun at once, and does not wait as long again in the memory of the tier, for a sync
+    /// that finds all of it there. What programs wait for is synced next in any case.
     pub(super) fn write_collected_behind(
         &self,
         file: &FileState,
@@ -36,8 +36,8 @@ impl Core {
         if !has_device(handle) || file.is_waited_for(self.clock.elapsed()) {
             return;
         }
-        self.write_behind.wrote(handle, reference_of(entry), position, count);
-        Counters::add(&self.counters.collected_bytes_behind, count);
+        let taken = self.write_behind.collected(handle, reference_of(entry), position, count);
+        Counters::add(&self.counters.collected_bytes_behind, usize::try_from(taken).unwrap_or(usize::MAX));
     }
 
     /// Bytes were written to a file that is not spread. Where they belong to a long stream, what is complete of it is written

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use polymux_policy::{Action, Decision, RangeFacts, decide};
+use polymux_policy::{Action, Decision, RangeFacts, Why, decide};
 use polymux_types::sync::Mutex;
 use polymux_types::{Clock, TierId};
 
@@ -76,6 +76,13 @@ impl Core {
         facts: &RangeFacts,
     ) -> Decision {
         let decision = decide(context.policy, facts);
+        if decision.action == Action::Move
+            && context.allows(piece.tier)
+            && context.preferred.is_empty()
+            && self.planner.relief.is_limit(TierId(decision.target), Some(piece.tier))
+        {
+            return decision.kept(piece.tier.0, Why::AnswersNoSooner);
+        }
         let mut cached = *facts;
         cached.is_cached = 1;
         if decision.action == Action::Stay || decide(context.policy, &cached) == decision {

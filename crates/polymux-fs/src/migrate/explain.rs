@@ -1,6 +1,6 @@
 //! Why a file is where it is, and what happens next.
 
-use polymux_policy::{Action, Growth, PolicyKind, WAITED_FOR_FILE_MAX, evict};
+use polymux_policy::{Action, Growth, PolicyKind, WAITED_FOR_FILE_MAX, Why, evict};
 use polymux_types::{Ino, TierId};
 
 use super::facts::{Piece, pieces_of_node};
@@ -161,6 +161,9 @@ impl Core {
         let drained = self.tiers.by_id(piece.tier).ok().filter(|handle| self.drains.is_emptied(handle));
         let (wanted_on, why) = match drained {
             Some(_) => self.explain_drain(inode, file, piece),
+            None if decision.why == Why::AlreadyBest && self.may_be_handed_over(context, piece.tier) => {
+                (None, Why::OthersAnswerSooner.sentence())
+            }
             None => (moves.then_some(TierId(decision.target)), decision.why.sentence()),
         };
         let demand = self.heat.demand.of_node(inode.ino, node);

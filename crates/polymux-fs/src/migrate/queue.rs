@@ -477,6 +477,13 @@ impl MoveQueue {
         (open + parked.len(), parked.len(), parked.first().map(|parked| parked.waits_for.clone()))
     }
 
+    /// Whether jobs that take their share of the devices still bring anything to a tier.
+    pub(super) fn has_shared_jobs_to(&self, tier: TierId) -> bool {
+        let is_shared = |job: &Job| job.destination == Destination::To(tier) && job.pace.get() == MoverPace::TakesShare;
+        let state = self.state.lock();
+        state.ready.values().chain(state.running.values()).any(is_shared)
+    }
+
     /// Bytes that jobs which have not ended still bring to each tier.
     pub(crate) fn bytes_coming(&self, tier: TierId) -> u64 {
         let state = self.state.lock();

@@ -9,7 +9,8 @@
 //!   ranges that are read a few times a second alike, chance makes some look twice as busy as others in any second.
 //! * Where programs wait for the writes of a log, what follows in it moves up with the part that they write (docs/design/0034).
 //! * Streams keep a range where it is, and move none: whether one comes again nobody knows.
-//! * Where readers of the faster device wait no less than those of the slower one, everything stays: it is the limit (P11).
+//! * Where readers of the faster device wait no less than those of the slower one, everything stays, and some of it goes down: it is the
+//!   limit (P11; `load_balance.rs`).
 //! * Bounded: windows of a second, [`LOCATED_MAX`] nodes in each, [`JOBS_OPEN_MAX`] open jobs; a search for what could leave that found
 //!   nothing rests for [`REST_FACTOR`] times as long as it took.
 //! * Planning changes nothing: `polymux plan` runs the code that the movers follow.
@@ -20,6 +21,7 @@
 //!                                                                       └────► plan (report)
 //! ```
 
+mod limits;
 mod small_reads;
 
 use std::borrow::Cow;
@@ -35,6 +37,8 @@ use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::sync::{AtomicBool, Mutex, Ordering};
 use polymux_types::{Ino, TierId};
 
+use self::limits::Limits;
+pub(super) use self::limits::{HandoverOutcome, Pair};
 use self::small_reads::{SmallReads, Window};
 use super::facts::{Piece, pieces_of_node};
 use super::planner::{Bundle, note_coming};
@@ -90,7 +94,7 @@ const REQUEST_NS_UNKNOWN: u64 = 1_000_000;
 const BYTES_PER_SECOND_UNKNOWN: u64 = 100_000_000;
 
 /// Requests that a move makes on each device beside those for the bytes: it makes an object and its entry durable, and removes the other.
-const REQUESTS_OF_MOVE: u64 = 4;
+pub(super) const REQUESTS_OF_MOVE: u64 = 4;
 
 /// A read of a faster tier of which nothing is known is taken to need this part of the time of one of the slower tier.
 const FASTER_BY_UNKNOWN: u64 = 4;
@@ -117,6 +121,7 @@ pub(crate) struct Relief {
 struct State {
     window_began: Duration,
     small_reads: BTreeMap<TierId, SmallReads>,
+    limits: Limits,
     /// Bytes per second of moves to a tier that take their share of the devices.
     moves: BTreeMap<TierId, u64>,
     /// Room that was wanted last, and in which window.
@@ -162,12 +167,41 @@ impl Relief {
         self.is_pointless.load(Ordering::Relaxed)
     }
 
-    /// What the tiers did for readers since mounting, at the end of a window.
-    fn note_reads(&self, work: &[(TierId, LaneWork, Window)]) {
+    /// What the tiers did for readers since mounting, at the end of a window of this length; between `pairs` of them reads may be handed over.
+    fn note_reads(&self, work: &[(TierId, LaneWork, Window)], length: Duration, pairs: &[Pair]) {
         let mut state = self.state.lock();
         for (tier, work, window) in work {
-            state.small_reads.entry(*tier).or_default().note(*work, *window);
+            state.small_reads.entry(*tier).or_default().note(*work, *window, length);
         }
+        let State { limits, small_reads, window_began, .. } = &mut *state;
+        let loads = work.iter().map(|(tier, ..)| (*tier, small_reads[tier].load())).collect();
+        limits.note(loads, pairs, *window_began);
+    }
+
+    /// Reads in a thousand seconds that each tier which is the limit of its readers should hand over to another one; none to one that took
+    /// some over a moment ago.
+    pub(super) fn to_be_handed_over(&self, now: Duration) -> Vec<((TierId, TierId), u64)> {
+        self.state.lock().limits.to_be_handed_over(now)
+    }
+
+    /// Whether one tier was to take reads over from another one lately.
+    pub(super) fn has_handed_over(&self, pair: Pair, now: Duration) -> bool {
+        self.state.lock().limits.has_handed_over(pair, now)
+    }
+
+    /// How a handover ended for which there was a reason.
+    pub(super) fn note_handover(&self, pair: Pair, outcome: HandoverOutcome, now: Duration) {
+        self.state.lock().limits.note_handover(pair, outcome, now);
+    }
+
+    /// Ranges are on their way to these tiers: what comes of it is seen after that.
+    pub(super) fn note_moves_under_way(&self, tiers: &[TierId], now: Duration) {
+        self.state.lock().limits.note_moves_under_way(tiers, now);
+    }
+
+    /// Whether a tier is the limit of its readers, beside this one or, of `None`, any other one.
+    pub(crate) fn is_limit(&self, tier: TierId, beside: Option<TierId>) -> bool {
+        self.state.lock().limits.is_limit(tier, beside)
     }
 
     /// Room that is to be made on a tier.
@@ -224,13 +258,17 @@ impl Relief {
     }
 
     /// Bytes per second of moves to a tier that take their share.
-    fn speed_of_moves(&self, target: TierId) -> u64 {
+    pub(super) fn speed_of_moves(&self, target: TierId) -> u64 {
         self.state.lock().moves.get(&target).copied().unwrap_or(BYTES_PER_SECOND_UNKNOWN)
     }
 
-    /// Whether readers of the faster tier wait less than those of the slower one, as far as is known.
+    /// Whether readers of the faster tier wait less than those of the slower one, as far as is known. One that handed reads over to the slower
+    /// tier counts as no sooner.
     fn answers_sooner(&self, faster: TierId, slower: TierId) -> bool {
         let state = self.state.lock();
+        if state.limits.is_limit(faster, Some(slower)) {
+            return false;
+        }
         let latency = |tier| state.small_reads.get(&tier).and_then(SmallReads::latency_ns);
         latency(faster).zip(latency(slower)).is_none_or(|(faster, slower)| faster < slower)
     }
@@ -359,26 +397,28 @@ impl Core {
         };
         let work: Vec<_> =
             self.tiers.all().iter().map(|handle| (handle.id, handle.read_lane.work(), window(handle))).collect();
-        self.planner.relief.note_reads(&work);
+        self.planner.relief.note_reads(&work, length, &self.pairs_for_handovers());
         self.planner.relief.is_pointless.store(work.len() < 2 || !self.may_promote_promptly(), Ordering::Relaxed);
         let has_demand = self.heat.demand.end_window(length);
         self.moves.calm_older_than(SHARE_TAKEN_WITHIN, now);
         // What is planned while nothing may move would be of another hour when it may.
         let may_move = self.gate.state(self.minute_of_week()) == GateState::Open;
-        let mut planned = Planned::default();
+        let (mut planned, mut has_handed_over) = (Planned::default(), false);
         if may_move
             && has_demand
             && !self.planner.relief.is_pointless()
             && self.moves.open_jobs(|_| true).0 < JOBS_OPEN_MAX
         {
-            planned = self.plan_reliefs(None, &mut self.planning_table());
+            let mut table = self.planning_table();
+            planned = self.plan_reliefs(None, &mut table);
+            has_handed_over = self.hand_reads_over(&planned, &mut table);
         }
         planned.passed_over.iter().for_each(|(ino, node)| self.heat.demand.pass_over(*ino, *node));
         planned.room_wanted.iter().for_each(|(tier, wanted)| self.moves.hurry_off(*tier, wanted.bytes));
         let wanted = planned.room_wanted.iter().map(|(tier, wanted)| (*tier, (now, *wanted)));
         self.planner.relief.state.lock().room_wanted.extend(wanted);
         planned.hurried.iter().for_each(|(tier, files)| self.moves.hurry_to(*tier, files));
-        Ok(self.submit_relief(&planned.pieces))
+        Ok(self.submit_relief(&planned.pieces) || has_handed_over)
     }
 
     fn submit_relief(&self, pieces: &[PieceUp]) -> bool {

@@ -35,6 +35,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How often whoever waits looks again, in case that a tier is measured to be faster.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
+/// From where to where some bytes are in each of their ranges.
+fn parts_of_ranges(offset: u64, length: usize) -> impl Iterator<Item = (u64, u64)> {
+    let last = offset + length as u64;
+    let end_after = move |start: u64| last.min((start / RANGE_NODE_SIZE + 1) * RANGE_NODE_SIZE);
+    let first = (length > 0).then(|| (offset, end_after(offset)));
+    std::iter::successors(first, move |(_, end)| (*end < last).then(|| (*end, end_after(*end))))
+}
+
 /// The queues and threads of one volume.
 pub(crate) struct WriteBehind {
     shared: Arc<Shared>,
@@ -64,13 +72,18 @@ impl WriteBehind {
     /// Bytes of an object were written to its tier.
     pub(crate) fn wrote(&self, handle: &Arc<TierHandle>, object: ObjectRef, offset: u64, length: usize) {
         self.with_queue(handle, |queue, now| {
-            let (mut start, last) = (offset, offset + length as u64);
-            while start < last {
-                let end = last.min((start / RANGE_NODE_SIZE + 1) * RANGE_NODE_SIZE);
-                queue.note(object, (start, end), now);
-                start = end;
-            }
+            parts_of_ranges(offset, length).for_each(|part| queue.note(object, part, now));
         });
+    }
+
+    /// The same of bytes that are to be on the device soon, though nobody waits for them. Returns how many are taken: where much waits on the tier
+    /// already, the kernel writes when it wants to.
+    pub(crate) fn collected(&self, handle: &Arc<TierHandle>, object: ObjectRef, offset: u64, length: usize) -> u64 {
+        let mut taken = 0;
+        self.with_queue(handle, |queue, now| {
+            taken = parts_of_ranges(offset, length).map(|part| queue.collected(object, part, now)).sum();
+        });
+        taken
     }
 
     /// A part of a long stream was written to its tier, and nobody waits for it. Returns how many bytes of it are taken: where

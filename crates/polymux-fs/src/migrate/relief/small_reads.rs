@@ -4,10 +4,15 @@
 //! * Device time is the time in which any request was in flight, divided among the requests by their latencies. It is a constant of the
 //!   device, so it is averaged over thousands of reads. Where moves or streams shared the device, small reads waited for them: such a window
 //!   can only show that the device is faster than it was known for.
-//! * Latency includes queueing. It tells whether readers of one tier wait less than those of another, and follows the last windows.
+//! * Latency includes queueing. It tells whether readers of one tier wait less than those of another, and follows the last windows, as the
+//!   rate of reads and the part of the time do in which the device had one to serve.
+
+use std::time::Duration;
+
+use polymux_policy::{BUSY_PERCENT_MIN, ReadLoad};
 
 use crate::heat::follow;
-use crate::sched::LaneWork;
+use crate::sched::{LaneWork, microseconds};
 
 /// Small reads from which on their device time is known.
 const READS_ENOUGH: u64 = 100;
@@ -17,6 +22,9 @@ const WINDOWS_ANSWERED: u8 = 10;
 
 /// Percentage of earlier reads that is kept with each window that has new ones.
 const KEPT_READS_PERCENT: u64 = 95;
+
+/// Percentage that is kept of what a device was seen to serve, with each window in which it never rests and serves less.
+const KEPT_OF_MOST_PERCENT: u64 = 95;
 
 /// What else the device did in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,16 +44,27 @@ pub(super) struct SmallReads {
     /// Latency in nanoseconds, queueing included; 0 while unknown.
     latency_ns: u64,
     windows_without: u8,
+    /// Reads in a thousand seconds.
+    reads_per_kilosecond: u64,
+    /// Those that it served when it never rested and several waited for it.
+    most_per_kilosecond: Option<u64>,
+    /// Thousandths of the time in which any read was under way.
+    busy_thousandths: u64,
     /// Totals of the lane at the end of the last window.
     counted: LaneWork,
 }
 
 impl SmallReads {
-    /// Ends a window with the totals of the lane since mounting.
-    pub(super) fn note(&mut self, work: LaneWork, window: Window) {
+    /// Ends a window of this length with the totals of the lane since mounting.
+    pub(super) fn note(&mut self, work: LaneWork, window: Window, length: Duration) {
         let before = std::mem::replace(&mut self.counted, work);
         let since = |of: fn(&LaneWork) -> u64| of(&work).saturating_sub(of(&before));
         let (reads, took_us) = (since(|work| work.small), since(|work| work.small_service_us));
+        let length_us = microseconds(length).max(1);
+        let in_kilosecond = reads.saturating_mul(1_000_000_000) / length_us;
+        self.reads_per_kilosecond = follow(self.reads_per_kilosecond, in_kilosecond);
+        let busy_thousandths = since(|work| work.busy_us).saturating_mul(1000) / length_us;
+        self.busy_thousandths = follow(self.busy_thousandths, busy_thousandths.min(1000));
         if reads == 0 {
             self.windows_without = self.windows_without.saturating_add(1);
             if self.windows_without >= WINDOWS_ANSWERED {
@@ -59,6 +78,12 @@ impl SmallReads {
         let service_us = since(|work| work.service_us).max(1);
         let busy_us = u128::from(since(|work| work.busy_us)) * u128::from(took_us) / u128::from(service_us);
         let is_shared = window == Window::BesideMoves || took_us.saturating_mul(2) < service_us;
+        // One read after the other says nothing of how many it could serve at a time.
+        let is_queueing = service_us >= since(|work| work.busy_us).saturating_mul(2);
+        if !is_shared && is_queueing && busy_thousandths >= BUSY_PERCENT_MIN * 10 {
+            let before = self.most_per_kilosecond.unwrap_or(0).saturating_mul(KEPT_OF_MOST_PERCENT) / 100;
+            self.most_per_kilosecond = Some(before.max(in_kilosecond));
+        }
         let is_slower = |known_ns: u64| busy_us * 1000 > u128::from(known_ns) * u128::from(reads);
         if is_shared && self.device_ns().is_some_and(is_slower) {
             return;
@@ -72,6 +97,17 @@ impl SmallReads {
     /// Device time of one small read in nanoseconds; `None` while too few were seen.
     pub(super) fn device_ns(&self) -> Option<u64> {
         (self.reads >= READS_ENOUGH).then(|| self.busy_us.saturating_mul(1000) / self.reads)
+    }
+
+    /// What the device did for readers lately.
+    pub(super) fn load(&self) -> ReadLoad {
+        ReadLoad {
+            reads_per_kilosecond: self.reads_per_kilosecond,
+            latency_ns: self.latency_ns(),
+            device_ns: self.device_ns(),
+            most_per_kilosecond: self.most_per_kilosecond,
+            busy_percent: self.busy_thousandths / 10,
+        }
     }
 
     /// Latency of one small read in nanoseconds, queueing included; `None` while there was none lately.
@@ -97,7 +133,7 @@ mod tests {
             self.work.small_service_us += service_us;
             self.work.service_us += service_us + streamed_us;
             self.work.busy_us += busy_us;
-            self.reads.note(self.work, window);
+            self.reads.note(self.work, window, Duration::from_secs(1));
         }
 
         fn device_us(&self) -> u64 {
@@ -120,9 +156,12 @@ mod tests {
         assert!((330..336).contains(&lane.device_us()), "{:?}", lane.reads);
         (0..200).for_each(|_| lane.window(200, 4_000_000, 1_000_000, 3_000_000, Window::Undisturbed));
         assert!((330..336).contains(&lane.device_us()), "{:?}", lane.reads);
+        let load = lane.reads.load();
+        assert!((190_000..=200_000).contains(&load.reads_per_kilosecond) && load.busy_percent == 99, "{load:?}");
         (0..u64::from(WINDOWS_ANSWERED)).for_each(|_| lane.window(0, 0, 0, 0, Window::Undisturbed));
         assert_eq!(lane.reads.latency_ns(), None, "it is unknown again");
         assert!(lane.reads.device_ns().is_some());
+        assert!(lane.reads.load().busy_percent < 5, "it rests");
     }
 
     #[test]

@@ -51,6 +51,11 @@ impl Gathering {
         self.ranges.is_empty()
     }
 
+    /// Ranges of which parts are gathered or expected.
+    pub(super) fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// Bytes of an object from an offset on are going to be written.
     pub(super) fn claim(&mut self, object: ObjectRef, offset: u64, length: u64, now: Duration) {
         let gathered = Gathered { start: 0, end: 0, bytes: 0, claimed: 0, touched: now };

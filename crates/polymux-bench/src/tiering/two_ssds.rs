@@ -1,0 +1,87 @@
+//! Random reads of a set that lies on the faster of two SSDs of similar speed: whether the other one comes to help.
+//!
+//! What is true here:
+//! * What counts are the requests that the devices served, as the kernel counts them: what a page cache answers is none.
+//! * There are enough readers to keep both devices busy. Files are opened anew, and caches dropped, every eight seconds.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+
+use super::TieringArguments;
+use super::hot_set::{FILE_BYTES, read, write_files};
+use super::sides::{SSD, Side, SideKind};
+use crate::report::{Cell, Report, Section};
+use crate::statistics::mean;
+use crate::throttled::{Limits, Profile};
+
+const FASTER: Profile = Profile { name: "faster", limits: Limits { reads: Some(8_000), ..SSD.limits }, ..SSD };
+const SLOWER: Profile = Profile { name: "slower", limits: Limits { reads: Some(6_000), ..SSD.limits }, ..SSD };
+const DEVICE_BYTES: u64 = 3_000_000_000;
+/// Files of the set: 1 GiB.
+const FILES: usize = (1 << 30) / FILE_BYTES;
+const READERS: u16 = 32;
+/// Rounds of eight seconds after which both devices are to be in use,
+const SETTLED_ROUNDS: usize = 4;
+/// with this share of what they give together.
+const SHARE_OF_SUM: f64 = 0.95;
+
+/// Measures.
+///
+/// # Errors
+/// Whatever the devices, the programs or the file systems report.
+pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
+    let columns = [
+        "side",
+        "device reads/s in each round of 8 s",
+        "written MB",
+        "from 32 s on",
+        "sum of both",
+        "share",
+        "target",
+        "met",
+    ];
+    let title = format!("random reads of 1 GiB by {READERS} readers, two SSDs of 8,000 and 6,000 requests/s");
+    let mut section = Section::new(title, &columns);
+    let sum = [FASTER, SLOWER].iter().filter_map(|profile| profile.limits.reads).sum::<u64>() as f64;
+    let is_ours = |side: &&SideKind| matches!(side, SideKind::Polymux | SideKind::PolymuxHeard);
+    ensure!(usize::from(arguments.rounds) > SETTLED_ROUNDS, "it needs more than {SETTLED_ROUNDS} rounds");
+    for kind in arguments.sides.iter().filter(is_ours) {
+        let side = Side::over(&[(FASTER, DEVICE_BYTES), (SLOWER, DEVICE_BYTES)], *kind, arguments)?;
+        let files = write_files(&side, FILES)?;
+        side.throttle()?;
+        let first = side.traffic()?;
+        let (mut rates, mut words) = (Vec::new(), Vec::new());
+        for round in 0..arguments.rounds {
+            let (before, begun) = (side.traffic()?, Instant::now());
+            let programs = read(&files, &(0..FILES), READERS, u64::from(round))?;
+            let seconds = begun.elapsed().as_secs_f64();
+            let served: Vec<f64> = side
+                .traffic()?
+                .iter()
+                .zip(&before)
+                .map(|(now, before)| now.since(before).reads as f64 / seconds)
+                .collect();
+            let word = served.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join("+");
+            eprintln!("{}: round {round}: {word} of the devices, {programs:.0} of programs", kind.name());
+            rates.push(served.iter().sum());
+            words.push(word);
+        }
+        let written: u64 =
+            side.traffic()?.iter().zip(&first).map(|(now, before)| now.since(before).bytes_written).sum();
+        side.end()?;
+        let settled = mean(&rates[SETTLED_ROUNDS..]);
+        section.row(vec![
+            kind.name().into(),
+            words.join(" ").into(),
+            Cell::Number(written as f64 / 1e6, 0),
+            Cell::Number(settled, 0),
+            Cell::Number(sum, 0),
+            Cell::Number(settled / sum, 3),
+            Cell::Number(SHARE_OF_SUM, 2),
+            if settled >= sum * SHARE_OF_SUM { "yes" } else { "no" }.into(),
+        ]);
+    }
+    report.add(section);
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! A tier that is the limit of its readers hands some of what is read most over to one that would answer sooner (BW_Move: P11-P13,
+//! docs/design/0033).
+//!
+//! What is true here:
+//! * It goes down where the faster tier has more to read than it can serve, and up again only where too much of that went there.
+//! * Only what pays back moves: the device time that its reads take on the tier which is the limit, against that of the move.
+//! * Files with an order of tiers of their own, pinned and passed through ones, logs, and files of policies that move nothing at once stay.
+//! * Nothing goes down above the low mark of a tier or up above the high mark, nor from a tier that does not rotate to one that may.
+//! * One handover of a tier at a time, of [`BYTES_MAX`] at the most. What comes of it is seen before the next one.
+//! * Planning changes nothing: `polymux plan` runs the code that the movers follow.
+//!
+//! ```text
+//!  Relief::note_reads ──► Limits ──► reads to hand over ──► busiest ranges of the tier ──► jobs that take their share
+//!                           └────► promotions between these tiers wait (`planner`, `relief`)
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use polymux_policy::{
+    Demand, PolicyKind, ReadSpeed, TierFill, TierTable, lost_ns, move_ns, pay_back_seconds, saved_ns_per_second,
+};
+use polymux_tier::Rotation;
+use polymux_types::{Ino, TierId};
+
+use super::facts::{Piece, pieces_of_node};
+use super::planner::{Bundle, note_coming};
+use super::relief::{HandoverOutcome, Pair, Planned, REQUESTS_OF_MOVE};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::error::Result;
+use crate::heat::at_least;
+use crate::report::{MoveReason, PAYS_BACK_SOON_SECONDS};
+use crate::sched::MoverPace;
+use crate::space::TierHandle;
+
+/// Nodes that are looked at for handovers: those that are read most.
+const NODES_MAX: usize = 4096;
+
+/// Bytes of one handover.
+const BYTES_MAX: u64 = 512 << 20;
+
+/// Bytes per second of a stream from which on a range stays: what a stream needs is bandwidth.
+const STREAM_MIN: u64 = 1 << 20;
+
+/// What of a file is handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Handover {
+    pub(super) ino: Ino,
+    pub(super) node: u64,
+    pub(super) bytes: u64,
+}
+
+/// What is still to go between two tiers: reads in a thousand seconds, and bytes at the most.
+struct Wanted {
+    from: TierId,
+    to: TierId,
+    goes: Direction,
+    reads: u64,
+    bytes: u64,
+}
+
+/// How two tiers of a pair lie to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Down,
+    Up,
+}
+
+impl Core {
+    /// Between which tiers reads may be handed over: from the first one of a pair to the second.
+    pub(super) fn pairs_for_handovers(&self) -> Vec<Pair> {
+        let tiers = self.tiers.all();
+        let takes_part =
+            |tier: &&std::sync::Arc<TierHandle>| tier.present().is_some() && !tier.is_draining() && !tier.is_failing();
+        let rotation = |tier: &TierHandle| tier.present().map(|present| present.capabilities().rotation);
+        let never_rotates = |tier: &TierHandle| rotation(tier) == Some(Rotation::NonRotational);
+        let mut pairs = Vec::new();
+        for tier in tiers.iter().filter(takes_part) {
+            for other in tiers.iter().filter(takes_part).filter(|other| other.id != tier.id) {
+                // Of one that seeks, or may, it has to be known what it can do.
+                let is_known = || self.planner.relief.small_read_ns(other.id).is_some();
+                if never_rotates(other) || !never_rotates(tier) && is_known() {
+                    pairs.push((tier.id, other.id));
+                }
+            }
+        }
+        pairs
+    }
+
+    /// Hands reads over between tiers, where that is due, beside what `planned` moves up. Returns whether anything was submitted.
+    pub(super) fn hand_reads_over(&self, planned: &Planned, table: &mut TierTable) -> bool {
+        let now = self.clock.elapsed();
+        let tiers = self.tiers.all();
+        let moved: Vec<TierId> =
+            tiers.iter().map(|tier| tier.id).filter(|tier| self.moves.has_shared_jobs_to(*tier)).collect();
+        self.planner.relief.note_moves_under_way(&moved, now);
+        let mut bundles: BTreeMap<(Ino, Pair), Bundle> = BTreeMap::new();
+        for (pair, handovers) in self.plan_handovers(None, planned, table) {
+            if handovers.is_empty() {
+                self.planner.relief.note_handover(pair, HandoverOutcome::NothingCouldMove, now);
+            }
+            for Handover { ino, node, bytes } in handovers {
+                bundles.entry((ino, pair)).or_default().add(node, bytes);
+            }
+        }
+        let mut has_submitted = false;
+        for ((ino, pair), bundle) in bundles {
+            let bytes = bundle.bytes;
+            let reason = (MoveReason::Rebalance, MoverPace::TakesShare);
+            self.planner.relief.note_handover(pair, HandoverOutcome::Begun, now);
+            if self.submit_move_off(ino, bundle.into_ranges(), pair, reason, bytes).is_some() {
+                self.write_budget.charge(pair.1, bytes, self.logical_clock.now());
+                Counters::add(&self.counters.bytes_handed_over, usize::try_from(bytes).unwrap_or(usize::MAX));
+                has_submitted = true;
+            }
+        }
+        has_submitted
+    }
+
+    /// What is to be handed over at present, beside what `planned` moves up. `policy` takes the place of the volume's. A tier takes part in one
+    /// handover at a time.
+    pub(super) fn plan_handovers(
+        &self,
+        policy: Option<PolicyKind>,
+        planned: &Planned,
+        table: &mut TierTable,
+    ) -> Vec<(Pair, Vec<Handover>)> {
+        let now = self.clock.elapsed();
+        let due = self.planner.relief.to_be_handed_over(now);
+        let (mut all, mut taken): (Vec<(Pair, Vec<Handover>)>, BTreeSet<TierId>) = Default::default();
+        let mut busiest = None;
+        for ((from, to), reads) in due {
+            let goes = if table.position(to.0) < table.position(from.0) { Direction::Up } else { Direction::Down };
+            // What a slower tier has too much of moves up by its benefit (`relief`), unless reads were handed over to it.
+            let is_ours = goes == Direction::Down || self.planner.relief.has_handed_over((to, from), now);
+            if !is_ours || taken.contains(&from) || taken.contains(&to) {
+                continue;
+            }
+            taken.extend([from, to]);
+            let mut wanted = Wanted { from, to, goes, reads, bytes: BYTES_MAX };
+            let mut handovers = Vec::new();
+            for (key, demand) in busiest.get_or_insert_with(|| self.heat.demand.busiest_anywhere(NODES_MAX)).iter() {
+                if wanted.reads == 0 || wanted.bytes == 0 {
+                    break;
+                }
+                if planned.has_node(key.0, key.1) {
+                    continue;
+                }
+                match self.plan_handover(*key, demand, policy, table, &mut wanted) {
+                    Ok(handover) => handovers.extend(handover),
+                    Err(error) => self.pass_over(key.0, &error),
+                }
+            }
+            all.push(((from, to), handovers));
+        }
+        all
+    }
+
+    fn plan_handover(
+        &self,
+        (ino, node): (Ino, u64),
+        demand: &Demand,
+        policy: Option<PolicyKind>,
+        table: &mut TierTable,
+        wanted: &mut Wanted,
+    ) -> Result<Option<Handover>> {
+        let Wanted { from, to, goes, .. } = *wanted;
+        let reads = demand.random_reads_per_kilosecond;
+        // One that is read much more than is wanted would only make the other tier the limit.
+        if reads == 0 || reads > wanted.reads.saturating_mul(2) || demand.stream_bytes_per_second >= STREAM_MIN {
+            return Ok(None);
+        }
+        let inode = self.inode(ino)?;
+        let Some(file) = inode.file() else { return Ok(None) };
+        self.ensure_size(&inode, file)?;
+        let context = self.context_for(&inode, policy);
+        let is_free = context.preferred.is_empty() && context.allows(to) && self.promotes_promptly(context.policy);
+        // Of a log what counts is how soon its writes are durable.
+        if !is_free || file.is_passed_through() || file.is_waited_for(self.clock.elapsed()) {
+            return Ok(None);
+        }
+        let Some(piece) = pieces_of_node(file, node).into_iter().find(|piece| piece.tier == from) else {
+            return Ok(None);
+        };
+        let is_partial = piece.bytes < file.size();
+        let takes = |fill: &TierFill| {
+            fill.takes_new_data()
+                && (!is_partial || fill.holds_partial_files())
+                && piece.bytes <= fill.write_budget_left
+                && fill.fits_below(piece.bytes, if goes == Direction::Up { fill.high_mark } else { fill.low_mark })
+        };
+        if !table.fill_of(to.0).is_some_and(takes) || !self.handover_pays_back(piece, to, demand) {
+            return Ok(None);
+        }
+        note_coming(table, to.0, piece.bytes);
+        wanted.reads = wanted.reads.saturating_sub(reads);
+        wanted.bytes = wanted.bytes.saturating_sub(piece.bytes);
+        Ok(Some(Handover { ino, node, bytes: piece.bytes }))
+    }
+
+    /// Whether the device time that the reads of a piece take on its tier, which is the limit, is soon more than that of moving it.
+    fn handover_pays_back(&self, piece: Piece, to: TierId, demand: &Demand) -> bool {
+        let relief = &self.planner.relief;
+        let Some(request_ns) = relief.small_read_ns(piece.tier) else { return false };
+        let there_ns = relief.small_read_ns(to).unwrap_or(request_ns);
+        let of_file = REQUESTS_OF_MOVE.saturating_mul(request_ns.saturating_add(there_ns));
+        let cost = move_ns(piece.bytes, relief.speed_of_moves(to), None).saturating_add(of_file);
+        // What the other tier does is for nothing: it would have had time for it.
+        let (here, there) =
+            (ReadSpeed { request_ns, bytes_per_second: 1 }, ReadSpeed { request_ns: 0, bytes_per_second: 1 });
+        let surely = Demand { stream_bytes_per_second: 0, ..at_least(demand) };
+        let soon = pay_back_seconds(cost, saved_ns_per_second(&surely, &here, &there));
+        soon.is_some_and(|seconds| seconds <= PAYS_BACK_SOON_SECONDS) || lost_ns(&surely, &here, &there) >= cost
+    }
+}
