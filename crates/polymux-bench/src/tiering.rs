@@ -10,6 +10,7 @@ mod disturbed;
 mod hot_set;
 mod large_set;
 mod pgbench;
+mod rocksdb;
 mod sides;
 mod two_ssds;
 
@@ -33,6 +34,8 @@ pub enum Measure {
     LargeSet,
     /// Random reads of a set that fits on the faster of two SSDs, which has more to read than it can serve; of Polymux alone.
     TwoSsds,
+    /// Reads and writes of RocksDB in key ranges of different heat, twice as much data as the SSD holds, for 16 seconds in each round.
+    Rocksdb,
     /// Transactions of PostgreSQL on more data than the SSD holds, for 16 seconds in each round.
     Pgbench,
 }
@@ -91,6 +94,7 @@ pub fn run(arguments: &TieringArguments) -> Result<()> {
             Measure::Disturbed => disturbed::run(arguments, &mut report).context("disturbed")?,
             Measure::LargeSet => large_set::run(arguments, &mut report).context("large-set")?,
             Measure::TwoSsds => two_ssds::run(arguments, &mut report).context("two-ssds")?,
+            Measure::Rocksdb => rocksdb::run(arguments, &mut report).context("rocksdb")?,
             Measure::Pgbench => pgbench::run(arguments, &mut report).context("pgbench")?,
         }
     }

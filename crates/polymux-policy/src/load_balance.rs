@@ -2,8 +2,8 @@
 //! (PolyStore, BW_Move: P11-P13).
 //!
 //! What is true here:
-//! * A device is the limit of its readers where it never rests, and a read of it takes so much longer than one of the other device that the
-//!   difference is no chance. A single reader makes no device the limit beside one that is not known to be faster.
+//! * A device is the limit of its readers where it never rests, reads wait as long for one another as they take, and a read of it takes so
+//!   much longer than one of the other device that the difference is no chance. Requests that a device serves at the same time do not wait.
 //! * Reads are divided by what each device serves when it is never idle. A part of the difference is handed over at a time. A device that
 //!   never had as much to read does not show how much it can serve: until it does, it is taken for no faster than the limit.
 //! * A device that would serve less than a quarter of what the other one does is left alone: what it could add is not worth the moves.
@@ -18,7 +18,7 @@ const RESTS_BELOW_PERCENT: u128 = 70;
 const HARDLY_USED_PERCENT: u128 = 33;
 
 /// Share in percent of the difference that is handed over at once to a device that is hardly used,
-const FIRST_STEP_PERCENT: u128 = 80;
+const FIRST_STEP_PERCENT: u128 = 70;
 /// and to one that is: what makes one of two devices the limit is little then, and too much would make it the other one.
 const STEP_PERCENT: u128 = 60;
 
@@ -42,6 +42,8 @@ pub struct ReadLoad {
     pub device_ns: Option<u64>,
     /// Small reads in a thousand seconds that it served when it never rested; `None` while it always did.
     pub most_per_kilosecond: Option<u64>,
+    /// Time in nanoseconds of one that waited for no other; `None` while there was none.
+    pub unqueued_ns: Option<u64>,
     /// Percentage of the time in which any was under way.
     pub busy_percent: u64,
 }
@@ -91,8 +93,11 @@ pub fn is_of_help(limit: &ReadLoad, other: &ReadLoad) -> bool {
 #[must_use]
 pub fn is_limit(limit: &ReadLoad, other: &ReadLoad) -> bool {
     let Some((latency_ns, capacity)) = limit.latency_ns.zip(limit.known_capacity()) else { return false };
-    let answer_ns = other.latency_ns.unwrap_or(0).max(NANOSECONDS / other.capacity_beside(capacity).max(1));
+    let by_capacity_ns = NANOSECONDS / other.capacity_beside(capacity).max(1);
+    let answer_ns = other.latency_ns.or(other.unqueued_ns).unwrap_or(0).max(by_capacity_ns);
+    let reads_wait = limit.unqueued_ns.is_some_and(|unqueued_ns| latency_ns / 2 >= unqueued_ns);
     limit.busy_percent >= BUSY_PERCENT_MIN
+        && reads_wait
         && is_of_help(limit, other)
         && latency_ns.saturating_mul(2) > answer_ns.saturating_mul(3)
 }
@@ -130,6 +135,7 @@ mod tests {
             latency_ns: Some(device_us * 1000 * depth),
             device_ns: Some(device_us * 1000),
             most_per_kilosecond: Some(1_000_000_000 / device_us),
+            unqueued_ns: Some(device_us * 1000),
             busy_percent: 100,
         }
     }
@@ -142,8 +148,8 @@ mod tests {
     #[test]
     fn an_idle_device_of_the_same_speed_takes_half_of_the_reads_over_in_steps() {
         let limit = saturated(100, 16);
-        assert_eq!(reads_to_hand_over(&limit, &idle(100)), 4_000_000);
-        assert_eq!(reads_to_hand_over(&limit, &idle(20)), 4_000_000, "it never showed that it is faster");
+        assert_eq!(reads_to_hand_over(&limit, &idle(100)), 3_500_000);
+        assert_eq!(reads_to_hand_over(&limit, &idle(20)), 3_500_000, "it never showed that it is faster");
         // 6,250 and 3,750 reads a second, and the first one is still never idle.
         let busier = ReadLoad { reads_per_kilosecond: 6_250_000, ..limit };
         let other = ReadLoad { reads_per_kilosecond: 3_750_000, latency_ns: Some(150_000), ..idle(100) };
@@ -162,8 +168,8 @@ mod tests {
     #[test]
     fn a_slower_device_takes_less_over_and_one_that_is_much_slower_nothing() {
         let limit = saturated(50, 16);
-        assert_eq!(reads_to_hand_over(&limit, &idle(150)), 3_999_999);
-        assert_eq!(reads_to_hand_over(&limit, &ReadLoad::default()), 3_200_000, "an unknown one is taken for slow");
+        assert_eq!(reads_to_hand_over(&limit, &idle(150)), 3_499_999);
+        assert_eq!(reads_to_hand_over(&limit, &ReadLoad::default()), 2_800_000, "an unknown one is taken for slow");
         assert_eq!(reads_to_hand_over(&limit, &idle(333)), 0);
     }
 
@@ -173,6 +179,10 @@ mod tests {
         assert_eq!(reads_to_hand_over(&limit, &saturated(120, 12)), 0);
         assert_eq!(reads_to_hand_over(&ReadLoad { busy_percent: 80, ..limit }, &idle(100)), 0);
         assert_eq!(reads_to_hand_over(&saturated(100, 1), &idle(100)), 0, "one reader waits for no other");
+        let parallel = ReadLoad { unqueued_ns: Some(1_000_000), ..limit };
+        assert_eq!(reads_to_hand_over(&parallel, &idle(100)), 0, "it serves sixteen at the same time");
+        let slow_alone = ReadLoad { unqueued_ns: Some(1_200_000), ..idle(100) };
+        assert_eq!(reads_to_hand_over(&limit, &slow_alone), 0, "no read of it is answered sooner");
         assert_eq!(reads_to_hand_over(&ReadLoad { latency_ns: None, ..limit }, &idle(100)), 0);
     }
 
@@ -200,6 +210,7 @@ mod tests {
             latency_ns: Some(u64::MAX),
             device_ns: Some(0),
             most_per_kilosecond: Some(u64::MAX),
+            unqueued_ns: Some(0),
             busy_percent: u64::MAX,
         };
         for other in [most, ReadLoad { latency_ns: None, ..most }, ReadLoad::default()] {

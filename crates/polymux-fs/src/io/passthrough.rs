@@ -429,8 +429,11 @@ impl Core {
 
     /// Whether a tier is the limit of its readers, and a file with this context may go to one that would answer sooner.
     pub(crate) fn may_be_handed_over(&self, context: &Context, tier: TierId) -> bool {
-        let may_go =
-            |other: &Arc<TierHandle>| context.allows(other.id) && self.planner.relief.is_limit(tier, Some(other.id));
+        let may_go = |other: &Arc<TierHandle>| {
+            context.allows(other.id)
+                && self.planner.relief.is_limit(tier, Some(other.id))
+                && !other.is_above_high_mark()
+        };
         self.planner.relief.is_limit(tier, None)
             && context.preferred.is_empty()
             && self.promotes_promptly(context.policy)

@@ -90,10 +90,7 @@ impl Core {
     /// Hands reads over between tiers, where that is due, beside what `planned` moves up. Returns whether anything was submitted.
     pub(super) fn hand_reads_over(&self, planned: &Planned, table: &mut TierTable) -> bool {
         let now = self.clock.elapsed();
-        let tiers = self.tiers.all();
-        let moved: Vec<TierId> =
-            tiers.iter().map(|tier| tier.id).filter(|tier| self.moves.has_shared_jobs_to(*tier)).collect();
-        self.planner.relief.note_moves_under_way(&moved, now);
+        self.planner.relief.note_handovers_under_way(&self.moves.takers_of_handovers(), now);
         let mut bundles: BTreeMap<(Ino, Pair), Bundle> = BTreeMap::new();
         for (pair, handovers) in self.plan_handovers(None, planned, table) {
             if handovers.is_empty() {
@@ -106,9 +103,9 @@ impl Core {
         let mut has_submitted = false;
         for ((ino, pair), bundle) in bundles {
             let bytes = bundle.bytes;
-            let reason = (MoveReason::Rebalance, MoverPace::TakesShare);
-            self.planner.relief.note_handover(pair, HandoverOutcome::Begun, now);
+            let reason = (MoveReason::Handover, MoverPace::TakesShare);
             if self.submit_move_off(ino, bundle.into_ranges(), pair, reason, bytes).is_some() {
+                self.planner.relief.note_handover(pair, HandoverOutcome::Begun, now);
                 self.write_budget.charge(pair.1, bytes, self.logical_clock.now());
                 Counters::add(&self.counters.bytes_handed_over, usize::try_from(bytes).unwrap_or(usize::MAX));
                 has_submitted = true;
@@ -131,8 +128,10 @@ impl Core {
         let mut busiest = None;
         for ((from, to), reads) in due {
             let goes = if table.position(to.0) < table.position(from.0) { Direction::Up } else { Direction::Down };
-            // What a slower tier has too much of moves up by its benefit (`relief`), unless reads were handed over to it.
-            let is_ours = goes == Direction::Down || self.planner.relief.has_handed_over((to, from), now);
+            // What a slower tier has too much of moves up by its benefit (`relief`), unless that is held back because of a handover.
+            let is_held_back =
+                || self.planner.relief.is_limit(to, Some(from)) || self.planner.relief.has_handed_over((to, from), now);
+            let is_ours = goes == Direction::Down || is_held_back();
             if !is_ours || taken.contains(&from) || taken.contains(&to) {
                 continue;
             }
@@ -177,6 +176,13 @@ impl Core {
         let is_free = context.preferred.is_empty() && context.allows(to) && self.promotes_promptly(context.policy);
         // Of a log what counts is how soon its writes are durable.
         if !is_free || file.is_passed_through() || file.is_waited_for(self.clock.elapsed()) {
+            return Ok(None);
+        }
+        let moved_seconds_ago = self.heat.node(ino, node, self.logical_clock.now()).moved_seconds_ago;
+        // Too much that was handed over comes back at once; what moved up for its benefit has not paid back yet.
+        let came_lately = goes == Direction::Down
+            && moved_seconds_ago.is_some_and(|seconds| u64::from(seconds) < PAYS_BACK_SOON_SECONDS);
+        if came_lately || self.moves.is_handing_over(ino, (from, to)) || self.moves.is_promoting(ino, to) {
             return Ok(None);
         }
         let Some(piece) = pieces_of_node(file, node).into_iter().find(|piece| piece.tier == from) else {

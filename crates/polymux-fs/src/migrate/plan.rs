@@ -73,7 +73,7 @@ impl Core {
         let relief = self.plan_reliefs(Some(policy), &mut table);
         for ((from, to), handovers) in self.plan_handovers(Some(policy), &relief, &mut table) {
             for Handover { ino, bytes, .. } in handovers {
-                add(&mut sums, (MoveReason::Rebalance, from, to, ino), bytes);
+                add(&mut sums, (MoveReason::Handover, from, to, ino), bytes);
             }
         }
         note_relief(&relief, &mut sums);

@@ -477,11 +477,18 @@ impl MoveQueue {
         (open + parked.len(), parked.len(), parked.first().map(|parked| parked.waits_for.clone()))
     }
 
-    /// Whether jobs that take their share of the devices still bring anything to a tier.
-    pub(super) fn has_shared_jobs_to(&self, tier: TierId) -> bool {
-        let is_shared = |job: &Job| job.destination == Destination::To(tier) && job.pace.get() == MoverPace::TakesShare;
+    /// Whether ranges of a file are being handed over from one tier to another.
+    pub(super) fn is_handing_over(&self, ino: Ino, (from, to): (TierId, TierId)) -> bool {
+        self.state.lock().wanted.contains(&(ino, Some(from), to, true, MoveReason::Handover))
+    }
+
+    /// Tiers that open jobs hand reads over to.
+    pub(super) fn takers_of_handovers(&self) -> Vec<TierId> {
         let state = self.state.lock();
-        state.ready.values().chain(state.running.values()).any(is_shared)
+        let open = state.ready.values().chain(state.running.values()).filter(|job| job.reason == MoveReason::Handover);
+        let to = open.filter_map(|job| if let Destination::To(tier) = job.destination { Some(tier) } else { None });
+        let tiers: BTreeSet<TierId> = to.collect();
+        tiers.into_iter().collect()
     }
 
     /// Bytes that jobs which have not ended still bring to each tier.

@@ -48,7 +48,7 @@ use crate::error::Result;
 use crate::heat::{at_least, follow};
 use crate::inode::FileState;
 use crate::placement::Context;
-use crate::report::{Benefit, PAYS_BACK_SOON_SECONDS};
+use crate::report::{Benefit, JobReport, JobState, MoveReason, PAYS_BACK_SOON_SECONDS};
 use crate::sched::{GateState, LaneWork, MoverPace, microseconds};
 use crate::space::TierHandle;
 use crate::volume::Promotion;
@@ -175,13 +175,19 @@ impl Relief {
         }
         let State { limits, small_reads, window_began, .. } = &mut *state;
         let loads = work.iter().map(|(tier, ..)| (*tier, small_reads[tier].load())).collect();
-        limits.note(loads, pairs, *window_began);
+        let disturbed = work.iter().filter(|(_, _, window)| *window == Window::BesideMoves).map(|(tier, ..)| *tier);
+        limits.note(loads, &disturbed.collect::<Vec<_>>(), pairs, *window_began);
     }
 
     /// Reads in a thousand seconds that each tier which is the limit of its readers should hand over to another one; none to one that took
     /// some over a moment ago.
     pub(super) fn to_be_handed_over(&self, now: Duration) -> Vec<((TierId, TierId), u64)> {
         self.state.lock().limits.to_be_handed_over(now)
+    }
+
+    /// The shortest small read of a tier since this was last called, in microseconds.
+    fn note_shortest(&self, tier: TierId, shortest_us: u64) {
+        self.state.lock().small_reads.entry(tier).or_default().note_shortest(shortest_us);
     }
 
     /// Whether one tier was to take reads over from another one lately.
@@ -194,9 +200,9 @@ impl Relief {
         self.state.lock().limits.note_handover(pair, outcome, now);
     }
 
-    /// Ranges are on their way to these tiers: what comes of it is seen after that.
-    pub(super) fn note_moves_under_way(&self, tiers: &[TierId], now: Duration) {
-        self.state.lock().limits.note_moves_under_way(tiers, now);
+    /// Ranges are on their way to these tiers, which take reads over: what comes of it is seen after that.
+    pub(super) fn note_handovers_under_way(&self, tiers: &[TierId], now: Duration) {
+        self.state.lock().limits.note_handovers_under_way(tiers, now);
     }
 
     /// Whether a tier is the limit of its readers, beside this one or, of `None`, any other one.
@@ -397,10 +403,21 @@ impl Core {
         };
         let work: Vec<_> =
             self.tiers.all().iter().map(|handle| (handle.id, handle.read_lane.work(), window(handle))).collect();
+        for handle in self.tiers.all().iter() {
+            if let Some(shortest_us) = handle.read_lane.take_shortest_us() {
+                self.planner.relief.note_shortest(handle.id, shortest_us);
+            }
+        }
         self.planner.relief.note_reads(&work, length, &self.pairs_for_handovers());
         self.planner.relief.is_pointless.store(work.len() < 2 || !self.may_promote_promptly(), Ordering::Relaxed);
         let has_demand = self.heat.demand.end_window(length);
         self.moves.calm_older_than(SHARE_TAKEN_WITHIN, now);
+        // What was the limit then may rest now.
+        let is_stale = |job: &JobReport| {
+            let has_begun = job.bytes_done > 0 || job.state == JobState::Running;
+            job.reason == MoveReason::Handover && !has_begun && u128::from(job.age_ms) > SHARE_TAKEN_WITHIN.as_millis()
+        };
+        self.moves.cancel(is_stale, now);
         // What is planned while nothing may move would be of another hour when it may.
         let may_move = self.gate.state(self.minute_of_week()) == GateState::Open;
         let (mut planned, mut has_handed_over) = (Planned::default(), false);
@@ -559,7 +576,10 @@ impl Core {
             };
             (benefit != Benefit::default()).then_some(Worth { target, has_room, benefit })
         };
-        table.offered()[..own].iter().filter(takes).filter_map(worth).collect()
+        let mut worth: Vec<Worth> = table.offered()[..own].iter().filter(takes).filter_map(worth).collect();
+        // One that has more to read than it can serve comes last.
+        worth.sort_by_key(|worth| self.planner.relief.is_limit(worth.target, None));
+        worth
     }
 
     /// Whether a piece that lay on another tier would pay back on this one soon enough to be moved at once.

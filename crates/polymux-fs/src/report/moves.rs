@@ -19,6 +19,8 @@ pub enum MoveReason {
     Repair,
     /// They are used much.
     Promote,
+    /// Their tier has more to read than it can serve.
+    Handover,
     /// Their tier is too full.
     Demote,
     /// Another tier has bandwidth to spare.
@@ -27,8 +29,16 @@ pub enum MoveReason {
 
 impl MoveReason {
     /// All reasons, most urgent first.
-    pub const ALL: [Self; 7] =
-        [Self::User, Self::Drain, Self::Pin, Self::Repair, Self::Promote, Self::Demote, Self::Rebalance];
+    pub const ALL: [Self; 8] = [
+        Self::User,
+        Self::Drain,
+        Self::Pin,
+        Self::Repair,
+        Self::Promote,
+        Self::Handover,
+        Self::Demote,
+        Self::Rebalance,
+    ];
 
     /// One word for reports.
     #[must_use]
@@ -39,6 +49,7 @@ impl MoveReason {
             Self::Pin => "pin",
             Self::Repair => "repair",
             Self::Promote => "promote",
+            Self::Handover => "handover",
             Self::Demote => "demote",
             Self::Rebalance => "rebalance",
         }

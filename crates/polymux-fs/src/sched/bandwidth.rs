@@ -127,6 +127,9 @@ pub(crate) struct Lane {
     /// time of intervals that ended.
     small_reads_total: AtomicU64,
     small_service_us_total: AtomicU64,
+    /// The shortest time of a small request that a device served, since it was last asked for, with all bits inverted, so that 0 stands for
+    /// none.
+    small_shortest_inverted: AtomicU64,
     busy_us_total: AtomicU64,
     service_us_total: AtomicU64,
     /// When the last request ended, and the last one that took the device; 0: never.
@@ -195,6 +198,7 @@ impl Lane {
             if delivered <= SMALL_BYTES && is_from_device(service_us, delivered) {
                 self.small_reads_total.fetch_add(1, Ordering::Relaxed);
                 self.small_service_us_total.fetch_add(service_us, Ordering::Relaxed);
+                self.small_shortest_inverted.fetch_max(!service_us, Ordering::Relaxed);
             }
         }
         if delivered <= SMALL_BYTES {
@@ -309,6 +313,12 @@ impl Lane {
             busy_us: self.busy_us_total.load(Ordering::Relaxed),
             service_us: self.service_us_total.load(Ordering::Relaxed),
         }
+    }
+
+    /// The shortest time in microseconds of a small request that the device served since this was last called.
+    pub(crate) fn take_shortest_us(&self) -> Option<u64> {
+        let inverted = self.small_shortest_inverted.swap(0, Ordering::Relaxed);
+        (inverted != 0).then_some(!inverted)
     }
 
     /// Bytes per second; `None` while nothing is known.

@@ -91,6 +91,8 @@ impl Stand {
             .expect("written");
         let mut stand = Self { volume, together, ino, handle, read: 0 };
         stand.read_of_slow();
+        // One read by itself shows how long one takes that waits for no other.
+        stand.read_together(1, handle, |number| block_of_node(0, number));
         stand.rest(Duration::from_secs(100));
         stand
     }
@@ -103,23 +105,24 @@ impl Stand {
         while self.volume.fs().job(job).expect("known").state != JobState::Done {
             self.rest(Duration::from_millis(100));
         }
+        self.read_together(1, handle, |number| block_of_node(0, number));
         for _ in 0..40 {
-            self.read_together(handle, |number| block_of_node(0, number));
+            self.read_together(READERS, handle, |number| block_of_node(0, number));
         }
         close(self.volume.fs(), handle).expect("closed");
     }
 
-    /// Each of the readers reads a block.
-    fn read_together(&mut self, handle: HandleId, block: impl Fn(u64) -> u64) {
-        self.together.state.lock().expect("no reader panicked").missing = READERS;
+    /// Each of so many readers reads a block.
+    fn read_together(&mut self, readers: usize, handle: HandleId, block: impl Fn(u64) -> u64) {
+        self.together.state.lock().expect("no reader panicked").missing = readers;
         let (fs, first) = (self.volume.fs(), self.read);
         thread::scope(|scope| {
-            for number in first..first + READERS as u64 {
+            for number in first..first + readers as u64 {
                 let offset = block(number);
                 scope.spawn(move || read_at(fs, handle, offset, 4096).expect("read"));
             }
         });
-        self.read += READERS as u64;
+        self.read += readers as u64;
     }
 
     /// Time passes in which nothing is read.
@@ -140,7 +143,7 @@ impl Stand {
     fn read_for(&mut self, duration: Duration) {
         let end = self.volume.clock.elapsed() + duration;
         while self.volume.clock.elapsed() < end {
-            self.read_together(self.handle, |number| {
+            self.read_together(READERS, self.handle, |number| {
                 block_of_node(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60, number)
             });
             self.work();
@@ -201,7 +204,7 @@ fn plan_names_what_is_to_be_handed_over_and_changes_nothing() {
         let down: u64 = plan
             .moves
             .iter()
-            .filter(|moves| (moves.reason, moves.to.as_str()) == (MoveReason::Rebalance, "slow"))
+            .filter(|moves| (moves.reason, moves.to.as_str()) == (MoveReason::Handover, "slow"))
             .map(|moves| moves.bytes)
             .sum();
         assert!((4 * NODE..=8 * NODE).contains(&down), "{plan:?}");
@@ -241,7 +244,7 @@ fn a_set_that_moves_to_ranges_of_the_other_tier_is_not_kept_there() {
         .collect();
     let end = stand.volume.clock.elapsed() + Duration::from_secs(60);
     while stand.volume.clock.elapsed() < end {
-        stand.read_together(stand.handle, |number| {
+        stand.read_together(READERS, stand.handle, |number| {
             let at = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             block_of_node(on_slow[usize::try_from(at).expect("it fits") % on_slow.len()], number)
         });

@@ -63,13 +63,15 @@ const fn unordered(pair: Pair) -> Pair {
 }
 
 impl Limits {
-    /// Takes over what the tiers did in the window that ended now.
-    pub(super) fn note(&mut self, loads: Vec<(TierId, ReadLoad)>, pairs: &[Pair], now: Duration) {
+    /// Takes over what the tiers did in the window that ended now. Beside moves everything waits, so that no tier becomes the limit in it.
+    pub(super) fn note(&mut self, loads: Vec<(TierId, ReadLoad)>, disturbed: &[TierId], pairs: &[Pair], now: Duration) {
         self.loads = loads;
         self.pairs = pairs.to_vec();
         for pair in pairs {
             let (load, other) = (self.load_of(pair.0), self.load_of(pair.1));
-            if is_limit(&load, &other) {
+            let is_known = self.busy.contains_key(pair);
+            let is_disturbed = disturbed.contains(&pair.0) || disturbed.contains(&pair.1);
+            if is_limit(&load, &other) && (is_known || !is_disturbed) {
                 let calm = self.calm_of(*pair, now);
                 self.busy.entry(*pair).or_insert(Busy { last: now, calm }).last = now;
             } else if is_limit(&other, &load) && load.is_hardly_used() || !is_of_help(&load, &other) {
@@ -105,7 +107,8 @@ impl Limits {
 
     pub(super) fn to_be_handed_over(&self, now: Duration) -> Vec<(Pair, u64)> {
         let rests = |pair: &Pair| self.rests_until.get(&unordered(*pair)).is_some_and(|until| *until > now);
-        let pairs = self.pairs.iter().filter(|pair| !rests(pair));
+        let is_due = |pair: &Pair| self.busy.contains_key(pair) && !rests(pair);
+        let pairs = self.pairs.iter().filter(|pair| is_due(pair));
         let reads = pairs.map(|pair| (*pair, reads_to_hand_over(&self.load_of(pair.0), &self.load_of(pair.1))));
         reads.filter(|(_, reads)| *reads > 0).collect()
     }
@@ -116,12 +119,16 @@ impl Limits {
                 self.handed_over.insert(pair, now);
                 SETTLES
             }
-            HandoverOutcome::NothingCouldMove => RESTS,
+            HandoverOutcome::NothingCouldMove => {
+                // What stands on the one that is the limit now has another way to leave it, if that is up.
+                self.busy.remove(&(pair.1, pair.0));
+                RESTS
+            }
         };
         self.rests_until.insert(unordered(pair), now.saturating_add(rest));
     }
 
-    pub(super) fn note_moves_under_way(&mut self, tiers: &[TierId], now: Duration) {
+    pub(super) fn note_handovers_under_way(&mut self, tiers: &[TierId], now: Duration) {
         for pair in self.pairs.iter().filter(|pair| tiers.contains(&pair.0) || tiers.contains(&pair.1)) {
             let until = self.rests_until.entry(unordered(*pair)).or_default();
             *until = (*until).max(now.saturating_add(SETTLES));
@@ -158,12 +165,13 @@ mod tests {
             latency_ns: Some(latency_us * 1000),
             device_ns: Some(100_000),
             most_per_kilosecond: (busy_percent == 100).then_some(10_000_000),
+            unqueued_ns: Some(100_000),
             busy_percent,
         }
     }
 
     fn noted(limits: &mut Limits, fast: ReadLoad, slow: ReadLoad, now: Duration) {
-        limits.note(vec![(FAST, fast), (SLOW, slow)], &PAIRS, now);
+        limits.note(vec![(FAST, fast), (SLOW, slow)], &[], &PAIRS, now);
     }
 
     #[test]
@@ -173,7 +181,7 @@ mod tests {
         assert!(!limits.is_limit(FAST, None) && limits.to_be_handed_over(at(1)).is_empty());
         noted(&mut limits, load(10_000, 1600, 100), load(0, 100, 0), at(2));
         assert!(limits.is_limit(FAST, None) && limits.is_limit(FAST, Some(SLOW)) && !limits.is_limit(SLOW, None));
-        assert_eq!(limits.to_be_handed_over(at(2)), [((FAST, SLOW), 4_000_000)]);
+        assert_eq!(limits.to_be_handed_over(at(2)), [((FAST, SLOW), 3_500_000)]);
         // The other one took reads over, and both wait as long.
         noted(&mut limits, load(10_000, 800, 100), load(10_000, 800, 100), at(3));
         assert!(limits.is_limit(FAST, Some(SLOW)) && limits.to_be_handed_over(at(3)).is_empty());
@@ -217,21 +225,43 @@ mod tests {
         assert!(limits.to_be_handed_over(at(5)).is_empty() && limits.has_handed_over((FAST, SLOW), at(5)));
         assert_eq!(limits.to_be_handed_over(at(6)).len(), 1);
         // Moves go on for longer than that.
-        limits.note_moves_under_way(&[SLOW], at(6));
+        limits.note_handovers_under_way(&[SLOW], at(6));
         assert!(limits.to_be_handed_over(at(10)).is_empty());
         // Too many went there: they come back in the same way.
         noted(&mut limits, load(2_000, 100, 20), load(10_000, 1600, 100), at(11));
-        assert_eq!(limits.to_be_handed_over(at(11)), [((SLOW, FAST), 3_200_000)]);
+        assert_eq!(limits.to_be_handed_over(at(11)), [((SLOW, FAST), 2_800_000)]);
         limits.note_handover((SLOW, FAST), HandoverOutcome::NothingCouldMove, at(11));
         assert!(limits.to_be_handed_over(at(12)).is_empty() && !limits.to_be_handed_over(at(13)).is_empty());
         assert!(!limits.has_handed_over((SLOW, FAST), at(13)));
     }
 
     #[test]
+    fn beside_moves_no_tier_becomes_the_limit_and_one_that_is_stays_it() {
+        let mut limits = Limits::default();
+        let loads = || vec![(FAST, load(10_000, 1600, 100)), (SLOW, load(0, 100, 0))];
+        limits.note(loads(), &[SLOW], &PAIRS, at(1));
+        assert!(!limits.is_limit(FAST, None) && limits.to_be_handed_over(at(1)).is_empty());
+        limits.note(loads(), &[], &PAIRS, at(2));
+        limits.note(loads(), &[SLOW], &PAIRS, at(100));
+        assert!(limits.is_limit(FAST, Some(SLOW)) && limits.to_be_handed_over(at(100)).len() == 1);
+    }
+
+    #[test]
+    fn where_nothing_can_come_back_by_handover_it_may_by_its_benefit() {
+        let mut limits = Limits::default();
+        noted(&mut limits, load(10_000, 1600, 100), load(0, 100, 0), at(1));
+        // Half of what the faster one can serve, and all of what the slower one can.
+        noted(&mut limits, load(5_000, 150, 50), load(10_000, 1600, 100), at(2));
+        assert!(limits.is_limit(FAST, Some(SLOW)) && limits.is_limit(SLOW, Some(FAST)));
+        limits.note_handover((SLOW, FAST), HandoverOutcome::NothingCouldMove, at(2));
+        assert!(!limits.is_limit(FAST, Some(SLOW)));
+    }
+
+    #[test]
     fn tiers_that_may_not_take_reads_over_any_more_are_forgotten() {
         let mut limits = Limits::default();
         noted(&mut limits, load(10_000, 1600, 100), load(0, 100, 0), at(1));
-        limits.note(vec![(FAST, load(10_000, 1600, 100)), (SLOW, load(0, 100, 0))], &[], at(2));
+        limits.note(vec![(FAST, load(10_000, 1600, 100)), (SLOW, load(0, 100, 0))], &[], &[], at(2));
         assert!(!limits.is_limit(FAST, None) && limits.to_be_handed_over(at(2)).is_empty());
     }
 }

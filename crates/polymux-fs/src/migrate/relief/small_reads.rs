@@ -26,6 +26,9 @@ const KEPT_READS_PERCENT: u64 = 95;
 /// Percentage that is kept of what a device was seen to serve, with each window in which it never rests and serves less.
 const KEPT_OF_MOST_PERCENT: u64 = 95;
 
+/// Part by which the shortest time of a read grows with each window, so that a device that became slow is known for it: by half in an hour.
+const UNQUEUED_GROWS_DIVISOR: u64 = 8000;
+
 /// What else the device did in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
@@ -46,7 +49,9 @@ pub(super) struct SmallReads {
     windows_without: u8,
     /// Reads in a thousand seconds.
     reads_per_kilosecond: u64,
-    /// Those that it served when it never rested and several waited for it.
+    /// Time in nanoseconds of one that waited for no other: the shortest one, which is slowly forgotten. 0 while unknown.
+    unqueued_ns: u64,
+    /// Those that it served when it never rested and reads waited for one another.
     most_per_kilosecond: Option<u64>,
     /// Thousandths of the time in which any read was under way.
     busy_thousandths: u64,
@@ -78,8 +83,8 @@ impl SmallReads {
         let service_us = since(|work| work.service_us).max(1);
         let busy_us = u128::from(since(|work| work.busy_us)) * u128::from(took_us) / u128::from(service_us);
         let is_shared = window == Window::BesideMoves || took_us.saturating_mul(2) < service_us;
-        // One read after the other says nothing of how many it could serve at a time.
-        let is_queueing = service_us >= since(|work| work.busy_us).saturating_mul(2);
+        // Reads that wait for no other say nothing of how many it could serve at a time.
+        let is_queueing = self.unqueued_ns > 0 && latency_ns >= self.unqueued_ns.saturating_mul(2);
         if !is_shared && is_queueing && busy_thousandths >= BUSY_PERCENT_MIN * 10 {
             let before = self.most_per_kilosecond.unwrap_or(0).saturating_mul(KEPT_OF_MOST_PERCENT) / 100;
             self.most_per_kilosecond = Some(before.max(in_kilosecond));
@@ -99,6 +104,13 @@ impl SmallReads {
         (self.reads >= READS_ENOUGH).then(|| self.busy_us.saturating_mul(1000) / self.reads)
     }
 
+    /// The shortest read of a window took so long.
+    pub(super) fn note_shortest(&mut self, shortest_us: u64) {
+        let shortest_ns = shortest_us.saturating_mul(1000).max(1);
+        let known_ns = self.unqueued_ns.saturating_add(self.unqueued_ns / UNQUEUED_GROWS_DIVISOR);
+        self.unqueued_ns = if known_ns == 0 { shortest_ns } else { known_ns.min(shortest_ns) };
+    }
+
     /// What the device did for readers lately.
     pub(super) fn load(&self) -> ReadLoad {
         ReadLoad {
@@ -106,6 +118,7 @@ impl SmallReads {
             latency_ns: self.latency_ns(),
             device_ns: self.device_ns(),
             most_per_kilosecond: self.most_per_kilosecond,
+            unqueued_ns: (self.unqueued_ns > 0).then_some(self.unqueued_ns),
             busy_percent: self.busy_thousandths / 10,
         }
     }
@@ -167,6 +180,7 @@ mod tests {
     #[test]
     fn moves_beside_readers_do_not_make_the_device_look_slower() {
         let mut lane = Lane::default();
+        lane.reads.note_shortest(1000);
         lane.window(1000, 0, 1_000_000, 1_000_000, Window::BesideMoves);
         assert_eq!(lane.device_us(), 1000, "better than nothing");
         (0..100).for_each(|_| lane.window(3000, 0, 1_000_000, 8_000_000, Window::Undisturbed));
@@ -175,5 +189,26 @@ mod tests {
         (0..100).for_each(|_| lane.window(1000, 0, 1_000_000, 8_000_000, Window::BesideMoves));
         assert_eq!(lane.device_us(), before);
         assert!(lane.reads.latency_ns().unwrap() > 7_000_000, "latency is what readers see");
+        assert_eq!(lane.reads.load().most_per_kilosecond, Some(3_000_000));
+    }
+
+    #[test]
+    fn what_a_device_can_serve_is_seen_only_where_reads_wait_for_one_another() {
+        let mut lane = Lane::default();
+        lane.reads.note_shortest(100);
+        // Four readers whom it serves at the same time.
+        (0..20).for_each(|_| lane.window(40_000, 0, 1_000_000, 4_000_000, Window::Undisturbed));
+        assert_eq!((lane.reads.load().most_per_kilosecond, lane.reads.load().busy_percent), (None, 99));
+        assert_eq!(lane.reads.load().unqueued_ns, Some(100_000));
+        // Sixty-four, of whom each waits three times as long.
+        (0..20).for_each(|_| lane.window(160_000, 0, 1_000_000, 64_000_000, Window::Undisturbed));
+        assert_eq!(lane.reads.load().most_per_kilosecond, Some(160_000_000));
+        // It became slower: after a minute that is what it can serve.
+        (0..60).for_each(|_| lane.window(40_000, 0, 1_000_000, 64_000_000, Window::Undisturbed));
+        assert_eq!(lane.reads.load().most_per_kilosecond, Some(40_000_000));
+        // An hour in which each read takes ten times as long: the shortest time grows by half.
+        (0..3600).for_each(|_| lane.reads.note_shortest(1000));
+        let unqueued_ns = lane.reads.load().unqueued_ns.expect("known");
+        assert!((150_000..160_000).contains(&unqueued_ns), "{unqueued_ns}");
     }
 }

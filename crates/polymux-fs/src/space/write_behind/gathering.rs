@@ -56,6 +56,11 @@ impl Gathering {
         self.ranges.len()
     }
 
+    /// Whether a part of the range is gathered or expected in which an offset lies.
+    pub(super) fn has(&self, object: ObjectRef, offset: u64) -> bool {
+        self.ranges.contains_key(&(object, offset / RANGE_NODE_SIZE))
+    }
+
     /// Bytes of an object from an offset on are going to be written.
     pub(super) fn claim(&mut self, object: ObjectRef, offset: u64, length: u64, now: Duration) {
         let gathered = Gathered { start: 0, end: 0, bytes: 0, claimed: 0, touched: now };

@@ -35,11 +35,8 @@ const ROOM_MIN: u64 = 4 * RANGE_NODE_SIZE;
 /// Pieces of streams that wait to be begun on a tier. The bytes are in memory with them or without.
 const STREAM_PIECES_MAX: usize = 1024;
 
-/// Ranges of which parts are gathered at a time, beside those of spread files: all of them are looked at when one is old enough.
+/// Ranges of which parts are gathered or expected, from which on no part of another file begins one: all are looked at in each step.
 const GATHERED_MAX: usize = 256;
-
-/// Bytes of a piece from which on it tells how fast the device is: smaller ones tell how long it takes to get there.
-const TELLS_BYTES_MIN: u64 = 64 << 10;
 
 /// What waited for as long may have been written out meanwhile by the kernel, which looks now and then.
 const WRITTEN_OUT_AFTER: Duration = Duration::from_millis(100);
@@ -155,7 +152,7 @@ impl Begun {
         let bytes = (self.piece.end - self.piece.start).min(self.piece.bytes);
         let took_us = u64::try_from(now.saturating_sub(self.at).as_micros()).unwrap_or(u64::MAX);
         let was_clean = took_us < self.may_be_clean_with / AT_ONCE_BYTES_PER_US;
-        let delivered = if was_clean || bytes < TELLS_BYTES_MIN { 0 } else { bytes };
+        let delivered = if was_clean { 0 } else { bytes };
         self.piece.handle.write_lane.ended(self.began, delivered, now);
     }
 }
@@ -180,7 +177,8 @@ impl Queue {
 
     /// A part of a file was written that is on its way anyway. Returns how many bytes of it are taken: none where much waits already.
     pub(super) fn collected(&mut self, object: ObjectRef, range: (u64, u64), now: Duration) -> u64 {
-        if self.waiting.len() >= STREAM_PIECES_MAX || self.gathering.len() >= GATHERED_MAX {
+        let begins_one = !self.gathering.has(object, range.0);
+        if self.waiting.len() >= STREAM_PIECES_MAX || begins_one && self.gathering.len() >= GATHERED_MAX {
             return 0;
         }
         self.note(object, range, now);
