@@ -31,7 +31,7 @@ mod windows;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use bandwidth::{Began, Lane, LaneWork, UNKNOWN_BYTES_PER_SECOND, is_from_device};
+pub(crate) use bandwidth::{ALONE_US_MIN, Began, Lane, LaneWork, UNKNOWN_BYTES_PER_SECOND, is_from_device};
 pub(crate) use budget::WriteBudget;
 pub(crate) use deferral::{Deferrable, Ready, Urgency, Waits};
 pub(crate) use meter::{Direction, Finished, Timing};

@@ -11,6 +11,9 @@
 /// Percentage of the time in which a device that is the limit has something to read.
 pub const BUSY_PERCENT_MIN: u64 = 90;
 
+/// Hundredths of requests under way at a time, from which on they may wait for one another.
+const DEPTH_HUNDREDTHS_MIN: u64 = 200;
+
 /// Percentage of what it can serve below which a device rests.
 const RESTS_BELOW_PERCENT: u128 = 70;
 
@@ -44,6 +47,8 @@ pub struct ReadLoad {
     pub most_per_kilosecond: Option<u64>,
     /// Time in nanoseconds of one that waited for no other; `None` while there was none.
     pub unqueued_ns: Option<u64>,
+    /// Hundredths of requests that were under way at a time, while any was.
+    pub depth_hundredths: u64,
     /// Percentage of the time in which any was under way.
     pub busy_percent: u64,
 }
@@ -94,8 +99,10 @@ pub fn is_of_help(limit: &ReadLoad, other: &ReadLoad) -> bool {
 pub fn is_limit(limit: &ReadLoad, other: &ReadLoad) -> bool {
     let Some((latency_ns, capacity)) = limit.latency_ns.zip(limit.known_capacity()) else { return false };
     let by_capacity_ns = NANOSECONDS / other.capacity_beside(capacity).max(1);
-    let answer_ns = other.latency_ns.or(other.unqueued_ns).unwrap_or(0).max(by_capacity_ns);
-    let reads_wait = limit.unqueued_ns.is_some_and(|unqueued_ns| latency_ns / 2 >= unqueued_ns);
+    let alone_ns = other.unqueued_ns.max(limit.unqueued_ns).unwrap_or(0);
+    let answer_ns = other.latency_ns.unwrap_or(alone_ns).max(by_capacity_ns);
+    let reads_wait = limit.depth_hundredths >= DEPTH_HUNDREDTHS_MIN
+        && limit.unqueued_ns.is_some_and(|unqueued_ns| latency_ns / 2 >= unqueued_ns);
     limit.busy_percent >= BUSY_PERCENT_MIN
         && reads_wait
         && is_of_help(limit, other)
@@ -136,6 +143,7 @@ mod tests {
             device_ns: Some(device_us * 1000),
             most_per_kilosecond: Some(1_000_000_000 / device_us),
             unqueued_ns: Some(device_us * 1000),
+            depth_hundredths: depth * 100,
             busy_percent: 100,
         }
     }
@@ -181,6 +189,8 @@ mod tests {
         assert_eq!(reads_to_hand_over(&saturated(100, 1), &idle(100)), 0, "one reader waits for no other");
         let parallel = ReadLoad { unqueued_ns: Some(1_000_000), ..limit };
         assert_eq!(reads_to_hand_over(&parallel, &idle(100)), 0, "it serves sixteen at the same time");
+        let one_at_a_time = ReadLoad { depth_hundredths: 150, ..limit };
+        assert_eq!(reads_to_hand_over(&one_at_a_time, &idle(100)), 0, "what it took alone was misjudged");
         let slow_alone = ReadLoad { unqueued_ns: Some(1_200_000), ..idle(100) };
         assert_eq!(reads_to_hand_over(&limit, &slow_alone), 0, "no read of it is answered sooner");
         assert_eq!(reads_to_hand_over(&ReadLoad { latency_ns: None, ..limit }, &idle(100)), 0);
@@ -211,6 +221,7 @@ mod tests {
             device_ns: Some(0),
             most_per_kilosecond: Some(u64::MAX),
             unqueued_ns: Some(0),
+            depth_hundredths: u64::MAX,
             busy_percent: u64::MAX,
         };
         for other in [most, ReadLoad { latency_ns: None, ..most }, ReadLoad::default()] {

@@ -2,7 +2,7 @@
 //!
 //! What is true here:
 //! * What counts are the requests that the devices served, as the kernel counts them: what a page cache answers is none.
-//! * There are enough readers to keep both devices busy. Files are opened anew, and caches dropped, every eight seconds.
+//! * One reader comes first, of whom nothing is counted; then there are enough readers to keep both devices busy. Files are opened anew, and caches dropped, every eight seconds.
 
 use std::time::Instant;
 
@@ -50,6 +50,8 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
         let side = Side::over(&[(FASTER, DEVICE_BYTES), (SLOWER, DEVICE_BYTES)], *kind, arguments)?;
         let files = write_files(&side, FILES)?;
         side.throttle()?;
+        // One reader at first, who waits for no other, as on any volume in use.
+        read(&files, &(0..FILES), 1, u64::from(arguments.rounds))?;
         let first = side.traffic()?;
         let (mut rates, mut words) = (Vec::new(), Vec::new());
         for round in 0..arguments.rounds {

@@ -430,9 +430,7 @@ impl Core {
     /// Whether a tier is the limit of its readers, and a file with this context may go to one that would answer sooner.
     pub(crate) fn may_be_handed_over(&self, context: &Context, tier: TierId) -> bool {
         let may_go = |other: &Arc<TierHandle>| {
-            context.allows(other.id)
-                && self.planner.relief.is_limit(tier, Some(other.id))
-                && !other.is_above_high_mark()
+            context.allows(other.id) && self.planner.relief.is_limit(tier, Some(other.id)) && !other.is_above_low_mark()
         };
         self.planner.relief.is_limit(tier, None)
             && context.preferred.is_empty()

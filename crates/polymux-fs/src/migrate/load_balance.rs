@@ -57,6 +57,15 @@ struct Wanted {
     goes: Direction,
     reads: u64,
     bytes: u64,
+    /// Something would have gone, had there been room below the mark.
+    lacked_room: bool,
+}
+
+/// What goes from one tier of a pair to the other.
+pub(super) struct PairPlan {
+    pub(super) pair: Pair,
+    pub(super) handovers: Vec<Handover>,
+    lacked_room: bool,
 }
 
 /// How two tiers of a pair lie to each other.
@@ -92,9 +101,10 @@ impl Core {
         let now = self.clock.elapsed();
         self.planner.relief.note_handovers_under_way(&self.moves.takers_of_handovers(), now);
         let mut bundles: BTreeMap<(Ino, Pair), Bundle> = BTreeMap::new();
-        for (pair, handovers) in self.plan_handovers(None, planned, table) {
+        for PairPlan { pair, handovers, lacked_room } in self.plan_handovers(None, planned, table) {
             if handovers.is_empty() {
-                self.planner.relief.note_handover(pair, HandoverOutcome::NothingCouldMove, now);
+                let outcome = if lacked_room { HandoverOutcome::NoRoom } else { HandoverOutcome::NothingCouldMove };
+                self.planner.relief.note_handover(pair, outcome, now);
             }
             for Handover { ino, node, bytes } in handovers {
                 bundles.entry((ino, pair)).or_default().add(node, bytes);
@@ -121,10 +131,10 @@ impl Core {
         policy: Option<PolicyKind>,
         planned: &Planned,
         table: &mut TierTable,
-    ) -> Vec<(Pair, Vec<Handover>)> {
+    ) -> Vec<PairPlan> {
         let now = self.clock.elapsed();
         let due = self.planner.relief.to_be_handed_over(now);
-        let (mut all, mut taken): (Vec<(Pair, Vec<Handover>)>, BTreeSet<TierId>) = Default::default();
+        let (mut all, mut taken): (Vec<PairPlan>, BTreeSet<TierId>) = Default::default();
         let mut busiest = None;
         for ((from, to), reads) in due {
             let goes = if table.position(to.0) < table.position(from.0) { Direction::Up } else { Direction::Down };
@@ -136,7 +146,7 @@ impl Core {
                 continue;
             }
             taken.extend([from, to]);
-            let mut wanted = Wanted { from, to, goes, reads, bytes: BYTES_MAX };
+            let mut wanted = Wanted { from, to, goes, reads, bytes: BYTES_MAX, lacked_room: false };
             let mut handovers = Vec::new();
             for (key, demand) in busiest.get_or_insert_with(|| self.heat.demand.busiest_anywhere(NODES_MAX)).iter() {
                 if wanted.reads == 0 || wanted.bytes == 0 {
@@ -150,7 +160,7 @@ impl Core {
                     Err(error) => self.pass_over(key.0, &error),
                 }
             }
-            all.push(((from, to), handovers));
+            all.push(PairPlan { pair: (from, to), handovers, lacked_room: wanted.lacked_room });
         }
         all
     }
@@ -165,8 +175,9 @@ impl Core {
     ) -> Result<Option<Handover>> {
         let Wanted { from, to, goes, .. } = *wanted;
         let reads = demand.random_reads_per_kilosecond;
-        // One that is read much more than is wanted would only make the other tier the limit.
-        if reads == 0 || reads > wanted.reads.saturating_mul(2) || demand.stream_bytes_per_second >= STREAM_MIN {
+        // One that is read more than is wanted would only make the other tier the limit; what was one too many may come back.
+        let reads_max = if goes == Direction::Up { wanted.reads.saturating_mul(2) } else { wanted.reads };
+        if reads == 0 || reads > reads_max || demand.stream_bytes_per_second >= STREAM_MIN {
             return Ok(None);
         }
         let inode = self.inode(ino)?;
@@ -193,9 +204,13 @@ impl Core {
             fill.takes_new_data()
                 && (!is_partial || fill.holds_partial_files())
                 && piece.bytes <= fill.write_budget_left
-                && fill.fits_below(piece.bytes, if goes == Direction::Up { fill.high_mark } else { fill.low_mark })
         };
-        if !table.fill_of(to.0).is_some_and(takes) || !self.handover_pays_back(piece, to, demand) {
+        let Some(fill) = table.fill_of(to.0).filter(|fill| takes(fill)) else { return Ok(None) };
+        if !self.handover_pays_back(piece, to, demand) {
+            return Ok(None);
+        }
+        if !fill.fits_below(piece.bytes, if goes == Direction::Up { fill.high_mark } else { fill.low_mark }) {
+            wanted.lacked_room = true;
             return Ok(None);
         }
         note_coming(table, to.0, piece.bytes);

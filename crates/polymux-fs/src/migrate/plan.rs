@@ -7,7 +7,7 @@ use polymux_policy::{Action, PolicyKind, TierTable};
 use polymux_types::{Ino, TierId};
 
 use super::facts::{bytes_mapped_on, pieces_of_node};
-use super::load_balance::Handover;
+use super::load_balance::{Handover, PairPlan};
 use super::planner::{Demand, note_coming};
 use super::relief::Planned;
 use super::victims::Search;
@@ -71,7 +71,7 @@ impl Core {
         let held_back = self.plan_all_rules(policy, &mut table, &mut sums)?;
         let laid_out = self.plan_all_readers(policy, &mut table, &mut sums)?;
         let relief = self.plan_reliefs(Some(policy), &mut table);
-        for ((from, to), handovers) in self.plan_handovers(Some(policy), &relief, &mut table) {
+        for PairPlan { pair: (from, to), handovers, .. } in self.plan_handovers(Some(policy), &relief, &mut table) {
             for Handover { ino, bytes, .. } in handovers {
                 add(&mut sums, (MoveReason::Handover, from, to, ino), bytes);
             }

@@ -185,11 +185,6 @@ impl Relief {
         self.state.lock().limits.to_be_handed_over(now)
     }
 
-    /// The shortest small read of a tier since this was last called, in microseconds.
-    fn note_shortest(&self, tier: TierId, shortest_us: u64) {
-        self.state.lock().small_reads.entry(tier).or_default().note_shortest(shortest_us);
-    }
-
     /// Whether one tier was to take reads over from another one lately.
     pub(super) fn has_handed_over(&self, pair: Pair, now: Duration) -> bool {
         self.state.lock().limits.has_handed_over(pair, now)
@@ -403,19 +398,14 @@ impl Core {
         };
         let work: Vec<_> =
             self.tiers.all().iter().map(|handle| (handle.id, handle.read_lane.work(), window(handle))).collect();
-        for handle in self.tiers.all().iter() {
-            if let Some(shortest_us) = handle.read_lane.take_shortest_us() {
-                self.planner.relief.note_shortest(handle.id, shortest_us);
-            }
-        }
         self.planner.relief.note_reads(&work, length, &self.pairs_for_handovers());
         self.planner.relief.is_pointless.store(work.len() < 2 || !self.may_promote_promptly(), Ordering::Relaxed);
         let has_demand = self.heat.demand.end_window(length);
         self.moves.calm_older_than(SHARE_TAKEN_WITHIN, now);
         // What was the limit then may rest now.
         let is_stale = |job: &JobReport| {
-            let has_begun = job.bytes_done > 0 || job.state == JobState::Running;
-            job.reason == MoveReason::Handover && !has_begun && u128::from(job.age_ms) > SHARE_TAKEN_WITHIN.as_millis()
+            let is_old = u128::from(job.age_ms) > SHARE_TAKEN_WITHIN.as_millis();
+            job.reason == MoveReason::Handover && is_old && job.state != JobState::Running
         };
         self.moves.cancel(is_stale, now);
         // What is planned while nothing may move would be of another hour when it may.
@@ -537,7 +527,7 @@ impl Core {
         }
     }
 
-    /// What moving a piece up is worth, by tier, the fastest first; nothing where it is worth nothing.
+    /// What moving a piece up is worth, by tier, the fastest first that is not the limit of its readers; nothing where it is worth nothing.
     pub(super) fn worth_of_moving(
         &self,
         file: &FileState,
@@ -577,8 +567,10 @@ impl Core {
             (benefit != Benefit::default()).then_some(Worth { target, has_room, benefit })
         };
         let mut worth: Vec<Worth> = table.offered()[..own].iter().filter(takes).filter_map(worth).collect();
-        // One that has more to read than it can serve comes last.
-        worth.sort_by_key(|worth| self.planner.relief.is_limit(worth.target, None));
+        // One that has more to read than it can serve comes last, unless people chose the order.
+        if context.preferred.is_empty() {
+            worth.sort_by_key(|worth| self.planner.relief.is_limit(worth.target, None));
+        }
         worth
     }
 

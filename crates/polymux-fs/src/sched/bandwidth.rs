@@ -67,6 +67,9 @@ const MEMORY_BYTES_PER_US: u64 = 1000;
 
 /// What takes less was certainly copied from memory: this many microseconds,
 const MEMORY_US: u64 = 15;
+
+/// Time of a request from which on no copy from memory explains it, unless that lost its processor.
+pub(crate) const ALONE_US_MIN: u64 = 30;
 /// and one more for each of this many bytes.
 const COPIED_BYTES_PER_US: u64 = 4000;
 
@@ -98,6 +101,11 @@ pub(crate) struct LaneWork {
     pub(crate) service_us: u64,
     /// Time in which any was under way, in microseconds.
     pub(crate) busy_us: u64,
+    /// Small requests that a device served and that waited for no other, and the time of all of them in microseconds.
+    pub(crate) alone: u64,
+    pub(crate) alone_us: u64,
+    /// Others that waited for no other and took no longer than [`ALONE_US_MIN`]: memory may have served them.
+    pub(crate) alone_and_short: u64,
 }
 
 /// One direction of one tier.
@@ -127,9 +135,11 @@ pub(crate) struct Lane {
     /// time of intervals that ended.
     small_reads_total: AtomicU64,
     small_service_us_total: AtomicU64,
-    /// The shortest time of a small request that a device served, since it was last asked for, with all bits inverted, so that 0 stands for
-    /// none.
-    small_shortest_inverted: AtomicU64,
+    /// Those that began while no other was under way, and were surely not served by memory; and their time.
+    alone_total: AtomicU64,
+    alone_us_total: AtomicU64,
+    /// Those of which that is not sure.
+    alone_and_short_total: AtomicU64,
     busy_us_total: AtomicU64,
     service_us_total: AtomicU64,
     /// When the last request ended, and the last one that took the device; 0: never.
@@ -154,6 +164,8 @@ pub(crate) struct Lane {
 pub(crate) struct Began {
     bytes: u64,
     at_us: u64,
+    /// No other request was under way.
+    is_alone: bool,
 }
 
 /// Whether a request that took so long was served by a device: copies from memory take less. Devices answer in tens of microseconds at
@@ -175,11 +187,12 @@ impl Lane {
     /// A request goes to the device. Each is ended by [`Lane::ended`], also one that fails.
     pub(crate) fn began(&self, bytes: u64, now: Duration) -> Began {
         let at_us = microseconds(now);
-        if self.in_flight.fetch_add(1, Ordering::AcqRel) == 0 {
+        let is_alone = self.in_flight.fetch_add(1, Ordering::AcqRel) == 0;
+        if is_alone {
             self.busy_since_us.store(at_us, Ordering::Release);
         }
         self.outstanding_bytes.fetch_add(bytes, Ordering::AcqRel);
-        Began { bytes, at_us }
+        Began { bytes, at_us, is_alone }
     }
 
     /// It came back; `delivered` bytes of it count. Returns how long it took.
@@ -198,7 +211,12 @@ impl Lane {
             if delivered <= SMALL_BYTES && is_from_device(service_us, delivered) {
                 self.small_reads_total.fetch_add(1, Ordering::Relaxed);
                 self.small_service_us_total.fetch_add(service_us, Ordering::Relaxed);
-                self.small_shortest_inverted.fetch_max(!service_us, Ordering::Relaxed);
+                if began.is_alone && service_us >= ALONE_US_MIN {
+                    self.alone_total.fetch_add(1, Ordering::Relaxed);
+                    self.alone_us_total.fetch_add(service_us, Ordering::Relaxed);
+                } else if began.is_alone {
+                    self.alone_and_short_total.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
         if delivered <= SMALL_BYTES {
@@ -312,13 +330,10 @@ impl Lane {
             small_service_us: self.small_service_us_total.load(Ordering::Relaxed),
             busy_us: self.busy_us_total.load(Ordering::Relaxed),
             service_us: self.service_us_total.load(Ordering::Relaxed),
+            alone: self.alone_total.load(Ordering::Relaxed),
+            alone_us: self.alone_us_total.load(Ordering::Relaxed),
+            alone_and_short: self.alone_and_short_total.load(Ordering::Relaxed),
         }
-    }
-
-    /// The shortest time in microseconds of a small request that the device served since this was last called.
-    pub(crate) fn take_shortest_us(&self) -> Option<u64> {
-        let inverted = self.small_shortest_inverted.swap(0, Ordering::Relaxed);
-        (inverted != 0).then_some(!inverted)
     }
 
     /// Bytes per second; `None` while nothing is known.

@@ -248,6 +248,11 @@ impl TierHandle {
         self.space().is_some_and(|space| space.used > self.high_mark_bytes(&space))
     }
 
+    /// Whether so much is in use that nothing more comes for its use alone.
+    pub(crate) fn is_above_low_mark(&self) -> bool {
+        self.space().is_some_and(|space| space.used > self.low_mark_bytes(&space))
+    }
+
     pub(crate) fn holds_metadata(&self) -> bool {
         self.purpose == Purpose::DataAndMetadata
     }

@@ -83,7 +83,7 @@ pub struct JobReport {
     pub ino: u64,
     /// A path from the root of the volume; `None` where it was not looked for or the file has no name any more.
     pub path: Option<String>,
-    /// `user`, `drain`, `pin`, `repair`, `promote`, `demote` or `rebalance`.
+    /// `user`, `drain`, `pin`, `repair`, `promote`, `handover`, `demote` or `rebalance`.
     pub reason: String,
     /// Tier that it goes to; `None` where it only leaves one.
     pub to: Option<String>,

@@ -24,6 +24,9 @@ const SETTLES: Duration = Duration::from_secs(5);
 /// Time after an attempt that found nothing which could move: what is read has to show for some windows that it goes on.
 const RESTS: Duration = Duration::from_secs(2);
 
+/// The same after many of them in a row.
+const RESTS_MAX: Duration = Duration::from_secs(60);
+
 /// How long reads that were handed over may come back in the same way.
 const COMES_BACK_WITHIN: Duration = Duration::from_secs(1800);
 
@@ -35,6 +38,8 @@ pub(in crate::migrate) type Pair = (TierId, TierId);
 pub(in crate::migrate) enum HandoverOutcome {
     Begun,
     NothingCouldMove,
+    /// Some could, but for the marks of the tier that was to take them.
+    NoRoom,
 }
 
 /// A tier that is the limit beside another one.
@@ -55,6 +60,8 @@ pub(super) struct Limits {
     were_busy: BTreeMap<Pair, (Duration, Duration)>,
     handed_over: BTreeMap<Pair, Duration>,
     rests_until: BTreeMap<Pair, Duration>,
+    /// How long the next rest is of tiers of which nothing could move.
+    in_vain: BTreeMap<Pair, Duration>,
 }
 
 /// The same whichever is first.
@@ -74,8 +81,8 @@ impl Limits {
             if is_limit(&load, &other) && (is_known || !is_disturbed) {
                 let calm = self.calm_of(*pair, now);
                 self.busy.entry(*pair).or_insert(Busy { last: now, calm }).last = now;
-            } else if is_limit(&other, &load) && load.is_hardly_used() || !is_of_help(&load, &other) {
-                self.busy.remove(pair);
+            } else if !is_disturbed && is_limit(&other, &load) && load.is_hardly_used() || !is_of_help(&load, &other) {
+                self.end(*pair, now);
             } else if let Some(busy) = self.busy.get_mut(pair)
                 && !would_rest(&load, &other)
             {
@@ -93,6 +100,14 @@ impl Limits {
         self.were_busy.retain(|_, (_, ended)| now.saturating_sub(*ended) < CALM_MAX);
         self.handed_over.retain(|_, at| now.saturating_sub(*at) < COMES_BACK_WITHIN);
         self.rests_until.retain(|_, until| *until > now);
+        self.in_vain.retain(|pair, _| pairs.contains(pair) || pairs.contains(&(pair.1, pair.0)));
+    }
+
+    /// A tier is not the limit any more beside another one.
+    fn end(&mut self, pair: Pair, now: Duration) {
+        if let Some(busy) = self.busy.remove(&pair) {
+            self.were_busy.insert(pair, (busy.calm, now));
+        }
     }
 
     fn calm_of(&self, pair: Pair, now: Duration) -> Duration {
@@ -117,12 +132,16 @@ impl Limits {
         let rest = match outcome {
             HandoverOutcome::Begun => {
                 self.handed_over.insert(pair, now);
+                self.in_vain.remove(&unordered(pair));
                 SETTLES
             }
-            HandoverOutcome::NothingCouldMove => {
-                // What stands on the one that is the limit now has another way to leave it, if that is up.
-                self.busy.remove(&(pair.1, pair.0));
-                RESTS
+            HandoverOutcome::NothingCouldMove | HandoverOutcome::NoRoom => {
+                if outcome == HandoverOutcome::NoRoom {
+                    // What stands on the one that is the limit now has another way to leave it, if that is up: room is made for its benefit.
+                    self.end((pair.1, pair.0), now);
+                }
+                let rest = self.in_vain.entry(unordered(pair)).or_insert(RESTS);
+                std::mem::replace(rest, (*rest * 2).min(RESTS_MAX))
             }
         };
         self.rests_until.insert(unordered(pair), now.saturating_add(rest));
@@ -166,6 +185,7 @@ mod tests {
             device_ns: Some(100_000),
             most_per_kilosecond: (busy_percent == 100).then_some(10_000_000),
             unqueued_ns: Some(100_000),
+            depth_hundredths: 1000,
             busy_percent,
         }
     }
@@ -247,14 +267,18 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_come_back_by_handover_it_may_by_its_benefit() {
+    fn where_what_was_handed_over_finds_no_room_it_may_come_back_by_its_benefit() {
         let mut limits = Limits::default();
         noted(&mut limits, load(10_000, 1600, 100), load(0, 100, 0), at(1));
         // Half of what the faster one can serve, and all of what the slower one can.
         noted(&mut limits, load(5_000, 150, 50), load(10_000, 1600, 100), at(2));
         assert!(limits.is_limit(FAST, Some(SLOW)) && limits.is_limit(SLOW, Some(FAST)));
         limits.note_handover((SLOW, FAST), HandoverOutcome::NothingCouldMove, at(2));
-        assert!(!limits.is_limit(FAST, Some(SLOW)));
+        assert!(limits.is_limit(FAST, Some(SLOW)), "as it is divided now is best");
+        limits.note_handover((SLOW, FAST), HandoverOutcome::NoRoom, at(6));
+        assert!(!limits.is_limit(FAST, Some(SLOW)), "room has to be made there");
+        let rests = |limits: &Limits, seconds| limits.to_be_handed_over(at(seconds)).is_empty();
+        assert!(rests(&limits, 9) && !rests(&limits, 10), "twice as long as before");
     }
 
     #[test]

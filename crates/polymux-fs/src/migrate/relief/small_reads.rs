@@ -12,7 +12,7 @@ use std::time::Duration;
 use polymux_policy::{BUSY_PERCENT_MIN, ReadLoad};
 
 use crate::heat::follow;
-use crate::sched::{LaneWork, microseconds};
+use crate::sched::{ALONE_US_MIN, LaneWork, microseconds};
 
 /// Small reads from which on their device time is known.
 const READS_ENOUGH: u64 = 100;
@@ -26,8 +26,13 @@ const KEPT_READS_PERCENT: u64 = 95;
 /// Percentage that is kept of what a device was seen to serve, with each window in which it never rests and serves less.
 const KEPT_OF_MOST_PERCENT: u64 = 95;
 
-/// Part by which the shortest time of a read grows with each window, so that a device that became slow is known for it: by half in an hour.
+/// Part by which the time of a read that waits for no other grows with each window, so that a device that became slow is known for it: by half
+/// in an hour.
 const UNQUEUED_GROWS_DIVISOR: u64 = 8000;
+
+/// Reads of a window that waited for no other from which on their mean counts; a few may have been served by memory, late. Until there were as
+/// many, the shortest of the few counts.
+const ALONE_ENOUGH: u64 = 8;
 
 /// What else the device did in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +54,12 @@ pub(super) struct SmallReads {
     windows_without: u8,
     /// Reads in a thousand seconds.
     reads_per_kilosecond: u64,
-    /// Time in nanoseconds of one that waited for no other: the shortest one, which is slowly forgotten. 0 while unknown.
+    /// Time in nanoseconds of one that waited for no other: the mean of the window in which it was shortest, slowly forgotten. 0 while unknown.
     unqueued_ns: u64,
+    /// Enough such reads were seen that memory did not serve.
+    has_been_alone: bool,
+    /// Hundredths of requests that were under way at a time, while any was.
+    depth_hundredths: u64,
     /// Those that it served when it never rested and reads waited for one another.
     most_per_kilosecond: Option<u64>,
     /// Thousandths of the time in which any read was under way.
@@ -70,6 +79,7 @@ impl SmallReads {
         self.reads_per_kilosecond = follow(self.reads_per_kilosecond, in_kilosecond);
         let busy_thousandths = since(|work| work.busy_us).saturating_mul(1000) / length_us;
         self.busy_thousandths = follow(self.busy_thousandths, busy_thousandths.min(1000));
+        self.note_alone(since(|work| work.alone), since(|work| work.alone_us), since(|work| work.alone_and_short));
         if reads == 0 {
             self.windows_without = self.windows_without.saturating_add(1);
             if self.windows_without >= WINDOWS_ANSWERED {
@@ -83,8 +93,11 @@ impl SmallReads {
         let service_us = since(|work| work.service_us).max(1);
         let busy_us = u128::from(since(|work| work.busy_us)) * u128::from(took_us) / u128::from(service_us);
         let is_shared = window == Window::BesideMoves || took_us.saturating_mul(2) < service_us;
+        self.depth_hundredths =
+            follow(self.depth_hundredths, service_us.saturating_mul(100) / since(|work| work.busy_us).max(1));
         // Reads that wait for no other say nothing of how many it could serve at a time.
-        let is_queueing = self.unqueued_ns > 0 && latency_ns >= self.unqueued_ns.saturating_mul(2);
+        let waits = self.unqueued_ns > 0 && latency_ns >= self.unqueued_ns.saturating_mul(2);
+        let is_queueing = waits && service_us >= since(|work| work.busy_us).saturating_mul(2);
         if !is_shared && is_queueing && busy_thousandths >= BUSY_PERCENT_MIN * 10 {
             let before = self.most_per_kilosecond.unwrap_or(0).saturating_mul(KEPT_OF_MOST_PERCENT) / 100;
             self.most_per_kilosecond = Some(before.max(in_kilosecond));
@@ -104,11 +117,19 @@ impl SmallReads {
         (self.reads >= READS_ENOUGH).then(|| self.busy_us.saturating_mul(1000) / self.reads)
     }
 
-    /// The shortest read of a window took so long.
-    pub(super) fn note_shortest(&mut self, shortest_us: u64) {
-        let shortest_ns = shortest_us.saturating_mul(1000).max(1);
-        let known_ns = self.unqueued_ns.saturating_add(self.unqueued_ns / UNQUEUED_GROWS_DIVISOR);
-        self.unqueued_ns = if known_ns == 0 { shortest_ns } else { known_ns.min(shortest_ns) };
+    /// Reads of a window that waited for no other, and the time of all of them in microseconds; and how many others were so short that memory
+    /// may have served them. Those count for a device of which nothing else is known: it may be as fast.
+    fn note_alone(&mut self, reads: u64, took_us: u64, short: u64) {
+        self.unqueued_ns = self.unqueued_ns.saturating_add(self.unqueued_ns / UNQUEUED_GROWS_DIVISOR);
+        let mean_ns = took_us.saturating_mul(1000) / reads.max(1);
+        if reads >= ALONE_ENOUGH {
+            self.unqueued_ns = if self.has_been_alone { self.unqueued_ns.min(mean_ns) } else { mean_ns };
+            self.has_been_alone = true;
+        } else if reads > 0 && !self.has_been_alone {
+            self.unqueued_ns = if self.unqueued_ns == 0 { mean_ns } else { self.unqueued_ns.min(mean_ns) };
+        } else if self.unqueued_ns == 0 && short > 0 {
+            self.unqueued_ns = ALONE_US_MIN * 1000;
+        }
     }
 
     /// What the device did for readers lately.
@@ -119,6 +140,7 @@ impl SmallReads {
             device_ns: self.device_ns(),
             most_per_kilosecond: self.most_per_kilosecond,
             unqueued_ns: (self.unqueued_ns > 0).then_some(self.unqueued_ns),
+            depth_hundredths: self.depth_hundredths,
             busy_percent: self.busy_thousandths / 10,
         }
     }
@@ -180,7 +202,7 @@ mod tests {
     #[test]
     fn moves_beside_readers_do_not_make_the_device_look_slower() {
         let mut lane = Lane::default();
-        lane.reads.note_shortest(1000);
+        lane.reads.note_alone(10, 10_000, 0);
         lane.window(1000, 0, 1_000_000, 1_000_000, Window::BesideMoves);
         assert_eq!(lane.device_us(), 1000, "better than nothing");
         (0..100).for_each(|_| lane.window(3000, 0, 1_000_000, 8_000_000, Window::Undisturbed));
@@ -195,20 +217,29 @@ mod tests {
     #[test]
     fn what_a_device_can_serve_is_seen_only_where_reads_wait_for_one_another() {
         let mut lane = Lane::default();
-        lane.reads.note_shortest(100);
+        lane.reads.note_alone(10, 1000, 7);
         // Four readers whom it serves at the same time.
         (0..20).for_each(|_| lane.window(40_000, 0, 1_000_000, 4_000_000, Window::Undisturbed));
         assert_eq!((lane.reads.load().most_per_kilosecond, lane.reads.load().busy_percent), (None, 99));
-        assert_eq!(lane.reads.load().unqueued_ns, Some(100_000));
+        let unqueued_ns = lane.reads.load().unqueued_ns.expect("known");
+        assert!((100_000..101_000).contains(&unqueued_ns), "{unqueued_ns}");
         // Sixty-four, of whom each waits three times as long.
         (0..20).for_each(|_| lane.window(160_000, 0, 1_000_000, 64_000_000, Window::Undisturbed));
         assert_eq!(lane.reads.load().most_per_kilosecond, Some(160_000_000));
+        assert!(lane.reads.load().depth_hundredths > 6000, "{:?}", lane.reads.load());
         // It became slower: after a minute that is what it can serve.
         (0..60).for_each(|_| lane.window(40_000, 0, 1_000_000, 64_000_000, Window::Undisturbed));
         assert_eq!(lane.reads.load().most_per_kilosecond, Some(40_000_000));
         // An hour in which each read takes ten times as long: the shortest time grows by half.
-        (0..3600).for_each(|_| lane.reads.note_shortest(1000));
+        (0..3600).for_each(|_| lane.reads.note_alone(100, 100_000, 0));
         let unqueued_ns = lane.reads.load().unqueued_ns.expect("known");
         assert!((150_000..160_000).contains(&unqueued_ns), "{unqueued_ns}");
+        lane.reads.note_alone(1, 30, 9);
+        assert!(lane.reads.load().unqueued_ns > Some(150_000), "one that memory served late is none of it");
+        let mut fast = SmallReads::default();
+        fast.note_alone(0, 0, 1);
+        assert_eq!(fast.load().unqueued_ns, Some(30_000), "it may be as fast as memory");
+        fast.note_alone(8, 720, 20);
+        assert_eq!(fast.load().unqueued_ns, Some(90_000), "memory served those");
     }
 }

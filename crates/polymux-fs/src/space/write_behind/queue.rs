@@ -35,7 +35,7 @@ const ROOM_MIN: u64 = 4 * RANGE_NODE_SIZE;
 /// Pieces of streams that wait to be begun on a tier. The bytes are in memory with them or without.
 const STREAM_PIECES_MAX: usize = 1024;
 
-/// Ranges of which parts are gathered or expected, from which on no part of another file begins one: all are looked at in each step.
+/// Ranges of which parts are gathered or expected, from which on no part of another one is gathered: all are looked at in each step.
 const GATHERED_MAX: usize = 256;
 
 /// What waited for as long may have been written out meanwhile by the kernel, which looks now and then.
