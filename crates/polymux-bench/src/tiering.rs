@@ -78,6 +78,11 @@ impl TieringArguments {
     }
 }
 
+/// Rates one after the other, for people.
+fn in_words(rates: &[f64]) -> String {
+    rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ")
+}
+
 /// Measures and prints.
 ///
 /// # Errors

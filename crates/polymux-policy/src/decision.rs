@@ -31,14 +31,10 @@ pub struct Decision {
 }
 
 impl Decision {
-    pub(crate) fn stay(tier: u16, why: Why) -> Self {
-        Self { version: FACTS_VERSION, action: Action::Stay, target: tier, why, reserved: 0, score: 0 }
-    }
-
-    /// The range stays for another reason than the policy knows of.
+    /// A range stays on its tier.
     #[must_use]
-    pub fn kept(self, tier: u16, why: Why) -> Self {
-        Self { version: self.version, ..Self::stay(tier, why) }
+    pub fn stay(tier: u16, why: Why) -> Self {
+        Self { version: FACTS_VERSION, action: Action::Stay, target: tier, why, reserved: 0, score: 0 }
     }
 
     pub(crate) fn move_to(target: u16, why: Why, score: u64) -> Self {

@@ -45,7 +45,7 @@ pub use coverage::{Coverage, RangeReads};
 pub use decision::{Action, Decision, Eviction};
 pub use facts::{HEAT_ONE, NEVER, RangeFacts};
 pub use kind::{PolicyKind, UnknownPolicy, decide, evict, growth, place};
-pub use load_balance::{BUSY_PERCENT_MIN, ReadLoad, is_limit, is_of_help, reads_to_hand_over, would_rest};
+pub use load_balance::{ReadLoad, is_limit, is_of_help, reads_to_hand_over, would_rest};
 pub use placement::{
     FACTS_VERSION, NO_TIER, PlacementDecision, PlacementFacts, TierFacts, WAITED_FOR_FILE_MAX, fastest_with_headroom,
 };

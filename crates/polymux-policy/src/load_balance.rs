@@ -9,7 +9,7 @@
 //! * A device that would serve less than a quarter of what the other one does is left alone: what it could add is not worth the moves.
 
 /// Percentage of the time in which a device that is the limit has something to read.
-pub const BUSY_PERCENT_MIN: u64 = 90;
+const BUSY_PERCENT_MIN: u64 = 90;
 
 /// Hundredths of requests under way at a time, from which on they may wait for one another.
 const DEPTH_HUNDREDTHS_MIN: u64 = 200;
@@ -71,10 +71,13 @@ impl ReadLoad {
         capacity.max(self.reads_per_kilosecond)
     }
 
-    /// Whether anything is known of how many reads it can serve.
+    /// Whether it never rests, and reads wait as long for one another as they take.
     #[must_use]
-    pub fn is_known(&self) -> bool {
-        self.known_capacity().is_some()
+    pub fn is_saturated(&self) -> bool {
+        let waits = |(latency_ns, unqueued_ns)| latency_ns / 2 >= unqueued_ns;
+        self.busy_percent >= BUSY_PERCENT_MIN
+            && self.depth_hundredths >= DEPTH_HUNDREDTHS_MIN
+            && self.latency_ns.zip(self.unqueued_ns).is_some_and(waits)
     }
 
     fn uses_less_than(&self, percent: u128, capacity: u64) -> bool {
@@ -101,12 +104,7 @@ pub fn is_limit(limit: &ReadLoad, other: &ReadLoad) -> bool {
     let by_capacity_ns = NANOSECONDS / other.capacity_beside(capacity).max(1);
     let alone_ns = other.unqueued_ns.max(limit.unqueued_ns).unwrap_or(0);
     let answer_ns = other.latency_ns.unwrap_or(alone_ns).max(by_capacity_ns);
-    let reads_wait = limit.depth_hundredths >= DEPTH_HUNDREDTHS_MIN
-        && limit.unqueued_ns.is_some_and(|unqueued_ns| latency_ns / 2 >= unqueued_ns);
-    limit.busy_percent >= BUSY_PERCENT_MIN
-        && reads_wait
-        && is_of_help(limit, other)
-        && latency_ns.saturating_mul(2) > answer_ns.saturating_mul(3)
+    limit.is_saturated() && is_of_help(limit, other) && latency_ns.saturating_mul(2) > answer_ns.saturating_mul(3)
 }
 
 /// Reads in a thousand seconds that another device should take over from one that is the limit of its readers; 0 where that is not worth it.

@@ -92,6 +92,13 @@ impl TierFill {
         self.flags & Self::HOLDS_PARTIAL_FILES != 0
     }
 
+    /// Whether it may take so many bytes of a file of this size, room aside: new data, parts of files, and what is left of its write budget.
+    #[must_use]
+    pub fn takes_piece(&self, bytes: u64, file_size: u64) -> bool {
+        let is_partial = bytes < file_size;
+        self.takes_new_data() && (!is_partial || self.holds_partial_files()) && bytes <= self.write_budget_left
+    }
+
     pub(crate) fn takes_spread_growth(&self) -> bool {
         self.flags & Self::TAKES_SPREAD_GROWTH != 0 && self.holds_partial_files() && self.takes_new_data()
     }

@@ -12,7 +12,7 @@ mod mixed_load;
 mod random_read;
 mod random_write;
 mod redis;
-mod rocksdb;
+pub mod rocksdb;
 mod sequential;
 mod sqlite;
 mod untar;

@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 
-use super::TieringArguments;
 use super::hot_set::{FILES, HOT, ROUND_SECONDS, read, write_files};
 use super::sides::{SSD_BYTES, Side, SideKind};
+use super::{TieringArguments, in_words};
 use crate::noise::Noise;
 use crate::report::{Cell, Report, Section};
 use crate::statistics::{count, mean};
@@ -154,7 +154,6 @@ fn tabulate(courses: &[Course]) -> Section {
     ];
     let title = format!("hot set of 512 MiB in {} files, disturbed: reads/s in rounds of {ROUND_SECONDS} s", FILES);
     let mut section = Section::new(title, &columns);
-    let words = |rates: &[f64]| rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ");
     for course in courses {
         let (name, share, limit_mb) = match course.disturbance {
             Disturbance::Scan => {
@@ -172,8 +171,8 @@ fn tabulate(courses: &[Course]) -> Section {
             course.side.name().into(),
             name.into(),
             Cell::Number(course.before, 0),
-            words(&course.beside).into(),
-            words(&course.after).into(),
+            in_words(&course.beside).into(),
+            in_words(&course.after).into(),
             Cell::Number(share, 3),
             Cell::Number(SHARE_KEPT, 1),
             Cell::optional(course.written_mb, 0),

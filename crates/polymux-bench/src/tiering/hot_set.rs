@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 
-use super::TieringArguments;
 use super::chart::{self, Line};
 use super::sides::{Side, SideKind};
+use super::{TieringArguments, in_words};
 use crate::machine::drop_caches;
 use crate::noise::Noise;
 use crate::report::{Cell, Report, Section};
@@ -161,12 +161,11 @@ fn tabulate(arguments: &TieringArguments, courses: &[Course]) -> Section {
     let mut section = Section::new(title(arguments), &columns);
     for course in courses {
         for (phase, rates) in course.rates.chunks(usize::from(arguments.rounds)).enumerate() {
-            let words: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
             section.row(vec![
                 course.side.name().into(),
                 (phase + 1).into(),
                 Cell::optional(course.written[phase], 0),
-                words.join(" ").into(),
+                in_words(rates).into(),
             ]);
         }
     }

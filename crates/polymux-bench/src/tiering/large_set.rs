@@ -6,9 +6,9 @@
 
 use anyhow::Result;
 
-use super::TieringArguments;
 use super::hot_set::{FILE_BYTES, FILES, read, write_files};
 use super::sides::{DISK, SSD, SSD_BYTES, Side};
+use super::{TieringArguments, in_words};
 use crate::report::{Cell, Report, Section};
 use crate::statistics::mean;
 
@@ -54,7 +54,7 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
         let settled = mean(&rates[rates.len() / 2..]);
         section.row(vec![
             kind.name().into(),
-            rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ").into(),
+            in_words(&rates).into(),
             Cell::optional(written, 0),
             Cell::Number(settled, 0),
             Cell::Number(best, 0),

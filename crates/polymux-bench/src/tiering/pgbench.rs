@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::TieringArguments;
 use super::sides::{Side, SideKind};
+use super::{TieringArguments, in_words};
 use crate::machine::drop_caches;
 use crate::report::{Cell, Report, Section};
 use crate::statistics::{count, mean};
@@ -116,10 +116,6 @@ fn rates_of(told: &str) -> Result<Vec<f64>> {
         Some(rates) if !rates.is_empty() => Ok(rates),
         _ => bail!("pgbench tells no rates: {told}"),
     }
-}
-
-fn in_words(rates: &[f64]) -> String {
-    rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ")
 }
 
 fn tabulate(arguments: &TieringArguments, courses: &[Course]) -> Section {

@@ -11,15 +11,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::TieringArguments;
 use super::sides::{Side, SideKind};
+use super::{TieringArguments, in_words};
 use crate::machine::drop_caches;
 use crate::report::{Cell, Report, Section};
 use crate::statistics::mean;
 use crate::suite::programs;
+use crate::suite::workloads::rocksdb::{PROGRAM, figure_of};
 
-/// The program, of Debian's package `rocksdb-tools`.
-const PROGRAM: &str = "db_bench";
 /// 2.5 GB with keys of 16 bytes and values of 1,000.
 const KEYS: &str = "2500000";
 /// What `mixgraph` is told, as the wiki of RocksDB has it for ranges of keys that differ (`Prefix_dist`).
@@ -104,10 +103,7 @@ fn bench(side: &Side, options: &[&str]) -> Result<String> {
 
 /// From `mixgraph     :     193.110 micros/op 41420 ops/sec ...`: of all threads together.
 fn operations_per_second(printed: &str) -> Result<f64> {
-    let line = printed.lines().find(|line| line.starts_with("mixgraph") && line.contains(" ops/sec"));
-    let line = line.with_context(|| format!("no rate in: {printed}"))?;
-    let before = line.split(" ops/sec").next().unwrap_or_default();
-    before.rsplit(' ').next().unwrap_or_default().parse().with_context(|| line.to_owned())
+    figure_of("mixgraph", "ops/sec", printed)
 }
 
 fn tabulate(arguments: &TieringArguments, courses: &[Course]) -> Section {
@@ -134,7 +130,7 @@ fn tabulate(arguments: &TieringArguments, courses: &[Course]) -> Section {
             course.side.name().into(),
             Cell::optional(course.written, 0),
             course.places.clone().into(),
-            course.rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ").into(),
+            in_words(&course.rates).into(),
             Cell::Number(settled(course), 0),
             Cell::optional(share, 3),
             Cell::Number(SHARE_OF_SSD, 1),

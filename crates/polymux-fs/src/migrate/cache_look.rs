@@ -81,7 +81,7 @@ impl Core {
             && context.preferred.is_empty()
             && self.planner.relief.is_limit(TierId(decision.target), Some(piece.tier))
         {
-            return decision.kept(piece.tier.0, Why::AnswersNoSooner);
+            return Decision::stay(piece.tier.0, Why::AnswersNoSooner);
         }
         let mut cached = *facts;
         cached.is_cached = 1;

@@ -15,6 +15,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use polymux_policy::{
     Demand, PolicyKind, ReadSpeed, TierFill, TierTable, lost_ns, move_ns, pay_back_seconds, saved_ns_per_second,
@@ -80,7 +81,7 @@ impl Core {
     pub(super) fn pairs_for_handovers(&self) -> Vec<Pair> {
         let tiers = self.tiers.all();
         let takes_part =
-            |tier: &&std::sync::Arc<TierHandle>| tier.present().is_some() && !tier.is_draining() && !tier.is_failing();
+            |tier: &&Arc<TierHandle>| tier.present().is_some() && !tier.is_draining() && !tier.is_failing();
         let rotation = |tier: &TierHandle| tier.present().map(|present| present.capabilities().rotation);
         let never_rotates = |tier: &TierHandle| rotation(tier) == Some(Rotation::NonRotational);
         let mut pairs = Vec::new();
@@ -199,13 +200,8 @@ impl Core {
         let Some(piece) = pieces_of_node(file, node).into_iter().find(|piece| piece.tier == from) else {
             return Ok(None);
         };
-        let is_partial = piece.bytes < file.size();
-        let takes = |fill: &TierFill| {
-            fill.takes_new_data()
-                && (!is_partial || fill.holds_partial_files())
-                && piece.bytes <= fill.write_budget_left
-        };
-        let Some(fill) = table.fill_of(to.0).filter(|fill| takes(fill)) else { return Ok(None) };
+        let takes = |fill: &&TierFill| fill.takes_piece(piece.bytes, file.size());
+        let Some(fill) = table.fill_of(to.0).filter(takes) else { return Ok(None) };
         if !self.handover_pays_back(piece, to, demand) {
             return Ok(None);
         }

@@ -541,13 +541,10 @@ impl Core {
         let Some((own, slower)) = table.position(piece.tier.0).zip(self.read_speed(piece.tier, None)) else {
             return Vec::new();
         };
-        let is_partial = piece.bytes < file.size();
         let surely = Demand { stream_bytes_per_second: 0, ..at_least(demand) };
         let takes = |fill: &&TierFill| {
             context.allows(TierId(fill.tier))
-                && fill.takes_new_data()
-                && (!is_partial || fill.holds_partial_files())
-                && piece.bytes <= fill.write_budget_left
+                && fill.takes_piece(piece.bytes, file.size())
                 && self.planner.relief.answers_sooner(TierId(fill.tier), piece.tier)
                 && !self.reads_alike(TierId(fill.tier), piece.tier)
         };

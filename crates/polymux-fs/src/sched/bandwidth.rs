@@ -67,11 +67,11 @@ const MEMORY_BYTES_PER_US: u64 = 1000;
 
 /// What takes less was certainly copied from memory: this many microseconds,
 const MEMORY_US: u64 = 15;
+/// and one more for each of this many bytes.
+const COPIED_BYTES_PER_US: u64 = 4000;
 
 /// Time of a request from which on no copy from memory explains it, unless that lost its processor.
 pub(crate) const ALONE_US_MIN: u64 = 30;
-/// and one more for each of this many bytes.
-const COPIED_BYTES_PER_US: u64 = 4000;
 
 /// What one direction of a tier delivers, as of a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

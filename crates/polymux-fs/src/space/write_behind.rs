@@ -76,8 +76,8 @@ impl WriteBehind {
         });
     }
 
-    /// The same of bytes that are to be on the device soon, though nobody waits for them. Returns how many are taken: where much waits on the tier
-    /// already, the kernel writes when it wants to.
+    /// Bytes of an object were written to its tier that are to be on the device soon, though no program waits for them. Returns how many are
+    /// taken: where much waits on the tier already, the kernel writes when it wants to.
     pub(crate) fn collected(&self, handle: &Arc<TierHandle>, object: ObjectRef, offset: u64, length: usize) -> u64 {
         let mut taken = 0;
         self.with_queue(handle, |queue, now| {

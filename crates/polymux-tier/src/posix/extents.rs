@@ -106,7 +106,8 @@ fn allocated(descriptor: &OwnedFd, start: u64, end: u64) -> Option<Range<u64>> {
 }
 
 impl PosixTier {
-    /// See [`crate::Tier::give_back_room_ahead`]. XFS gives it back by itself minutes after the last write, and before it refuses a write; its free room does not count it.
+    /// See [`crate::Tier::give_back_room_ahead`]. XFS gives it back by itself minutes after the last write, and before it refuses a write; its
+    /// free room does not count it.
     pub(super) fn free_blocks_behind_ends(&self, directory: &impl AsRawFd) {
         if !self.capabilities().allocates_ahead {
             return;

@@ -13,7 +13,7 @@ use crate::suite::sides::Tier;
 use crate::suite::workload::{Place, Routes, Scale, Workload};
 
 /// The program, of Debian's package `rocksdb-tools`.
-const PROGRAM: &str = "db_bench";
+pub const PROGRAM: &str = "db_bench";
 /// Benchmarks of one database, in this order, as `db_bench` names them.
 const TOGETHER: [&str; 3] = ["fillrandom", "overwrite", "readwhilewriting"];
 /// One in which each write is synced, on a database of its own.
@@ -58,7 +58,7 @@ impl Workload for RocksDb {
         let mut printed = run(place, &directory.join("together"), &TOGETHER.join(","), operations)?;
         printed.push_str(&run(place, &directory.join("synced"), SYNCED, place.scale.choose("500", "3000"))?);
         std::fs::remove_dir_all(&directory)?;
-        TOGETHER.iter().chain([&SYNCED]).map(|benchmark| us_each(&printed, benchmark)).collect()
+        TOGETHER.iter().chain([&SYNCED]).map(|benchmark| figure_of(benchmark, "micros/op", &printed)).collect()
     }
 }
 
@@ -69,12 +69,15 @@ fn run(place: &Place, database: &Path, benchmarks: &str, operations: &str) -> Re
     Ok(programs::run(place.devices, &mut command)? + "\n")
 }
 
-/// Microseconds of each operation of a benchmark: `fillrandom   :       4.379 micros/op 228353 ops/sec ...`.
-fn us_each(printed: &str, benchmark: &str) -> Result<f64> {
-    let is_of_benchmark = |line: &&str| line.split_whitespace().next() == Some(benchmark) && line.contains("micros/op");
+/// A figure of a benchmark, by its unit: `fillrandom   :       4.379 micros/op 228353 ops/sec ...`.
+///
+/// # Errors
+/// Where it is not in what `db_bench` printed.
+pub fn figure_of(benchmark: &str, unit: &str, printed: &str) -> Result<f64> {
+    let is_of_benchmark = |line: &&str| line.split_whitespace().next() == Some(benchmark) && line.contains(unit);
     let line =
         printed.lines().find(is_of_benchmark).with_context(|| format!("no figure of {benchmark} in: {printed}"))?;
-    let before = line.split("micros/op").next().unwrap_or_default();
+    let before = line.split(unit).next().unwrap_or_default();
     before.split_whitespace().last().unwrap_or_default().parse().with_context(|| line.to_owned())
 }
 
@@ -86,8 +89,8 @@ mod tests {
     fn the_time_of_each_operation_is_read_from_the_line_of_its_benchmark() {
         let printed = "Keys: 16 bytes each\nfillrandom   :       4.379 micros/op 228353 ops/sec 0.438 seconds\n\
                        overwrite    :       4.250 micros/op 235251 ops/sec\n";
-        assert_eq!(us_each(printed, "fillrandom").unwrap(), 4.379);
-        assert_eq!(us_each(printed, "overwrite").unwrap(), 4.25);
-        assert!(us_each(printed, "fillsync").is_err());
+        assert_eq!(figure_of("fillrandom", "micros/op", printed).unwrap(), 4.379);
+        assert_eq!(figure_of("overwrite", "micros/op", printed).unwrap(), 4.25);
+        assert!(figure_of("fillsync", "micros/op", printed).is_err());
     }
 }

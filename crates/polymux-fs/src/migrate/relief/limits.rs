@@ -74,12 +74,13 @@ impl Limits {
     pub(super) fn note(&mut self, loads: Vec<(TierId, ReadLoad)>, disturbed: &[TierId], pairs: &[Pair], now: Duration) {
         self.loads = loads;
         self.pairs = pairs.to_vec();
+        self.were_busy.retain(|_, (_, ended)| now.saturating_sub(*ended) < CALM_MAX);
         for pair in pairs {
             let (load, other) = (self.load_of(pair.0), self.load_of(pair.1));
             let is_known = self.busy.contains_key(pair);
             let is_disturbed = disturbed.contains(&pair.0) || disturbed.contains(&pair.1);
             if is_limit(&load, &other) && (is_known || !is_disturbed) {
-                let calm = self.calm_of(*pair, now);
+                let calm = self.calm_of(*pair);
                 self.busy.entry(*pair).or_insert(Busy { last: now, calm }).last = now;
             } else if !is_disturbed && is_limit(&other, &load) && load.is_hardly_used() || !is_of_help(&load, &other) {
                 self.end(*pair, now);
@@ -89,15 +90,10 @@ impl Limits {
                 busy.last = now;
             }
         }
-        let were_busy = &mut self.were_busy;
-        self.busy.retain(|pair, busy| {
-            let is_calm = now.saturating_sub(busy.last) >= busy.calm;
-            if is_calm {
-                were_busy.insert(*pair, (busy.calm, now));
-            }
-            !is_calm && pairs.contains(pair)
-        });
-        self.were_busy.retain(|_, (_, ended)| now.saturating_sub(*ended) < CALM_MAX);
+        let is_calm = |busy: &Busy| now.saturating_sub(busy.last) >= busy.calm;
+        let calm: Vec<Pair> = self.busy.iter().filter(|(_, busy)| is_calm(busy)).map(|(pair, _)| *pair).collect();
+        calm.into_iter().for_each(|pair| self.end(pair, now));
+        self.busy.retain(|pair, _| pairs.contains(pair));
         self.handed_over.retain(|_, at| now.saturating_sub(*at) < COMES_BACK_WITHIN);
         self.rests_until.retain(|_, until| *until > now);
         self.in_vain.retain(|pair, _| pairs.contains(pair) || pairs.contains(&(pair.1, pair.0)));
@@ -110,9 +106,8 @@ impl Limits {
         }
     }
 
-    fn calm_of(&self, pair: Pair, now: Duration) -> Duration {
-        let before = self.were_busy.get(&pair).filter(|(_, ended)| now.saturating_sub(*ended) < CALM_MAX);
-        before.map_or(CALM, |(calm, _)| (*calm * 2).min(CALM_MAX))
+    fn calm_of(&self, pair: Pair) -> Duration {
+        self.were_busy.get(&pair).map_or(CALM, |(calm, _)| (*calm * 2).min(CALM_MAX))
     }
 
     fn load_of(&self, tier: TierId) -> ReadLoad {

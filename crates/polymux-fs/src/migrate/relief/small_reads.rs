@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use polymux_policy::{BUSY_PERCENT_MIN, ReadLoad};
+use polymux_policy::ReadLoad;
 
 use crate::heat::follow;
 use crate::sched::{ALONE_US_MIN, LaneWork, microseconds};
@@ -77,7 +77,8 @@ impl SmallReads {
         let length_us = microseconds(length).max(1);
         let in_kilosecond = reads.saturating_mul(1_000_000_000) / length_us;
         self.reads_per_kilosecond = follow(self.reads_per_kilosecond, in_kilosecond);
-        let busy_thousandths = since(|work| work.busy_us).saturating_mul(1000) / length_us;
+        let any_busy_us = since(|work| work.busy_us);
+        let busy_thousandths = any_busy_us.saturating_mul(1000) / length_us;
         self.busy_thousandths = follow(self.busy_thousandths, busy_thousandths.min(1000));
         self.note_alone(since(|work| work.alone), since(|work| work.alone_us), since(|work| work.alone_and_short));
         if reads == 0 {
@@ -91,14 +92,19 @@ impl SmallReads {
         let latency_ns = took_us.saturating_mul(1000) / reads;
         self.latency_ns = if self.latency_ns == 0 { latency_ns } else { follow(self.latency_ns, latency_ns) };
         let service_us = since(|work| work.service_us).max(1);
-        let busy_us = u128::from(since(|work| work.busy_us)) * u128::from(took_us) / u128::from(service_us);
+        let busy_us = u128::from(any_busy_us) * u128::from(took_us) / u128::from(service_us);
         let is_shared = window == Window::BesideMoves || took_us.saturating_mul(2) < service_us;
-        self.depth_hundredths =
-            follow(self.depth_hundredths, service_us.saturating_mul(100) / since(|work| work.busy_us).max(1));
+        let depth_hundredths = service_us.saturating_mul(100) / any_busy_us.max(1);
+        self.depth_hundredths = follow(self.depth_hundredths, depth_hundredths);
         // Reads that wait for no other say nothing of how many it could serve at a time.
-        let waits = self.unqueued_ns > 0 && latency_ns >= self.unqueued_ns.saturating_mul(2);
-        let is_queueing = waits && service_us >= since(|work| work.busy_us).saturating_mul(2);
-        if !is_shared && is_queueing && busy_thousandths >= BUSY_PERCENT_MIN * 10 {
+        let of_window = ReadLoad {
+            latency_ns: Some(latency_ns),
+            unqueued_ns: self.unqueued_ns(),
+            depth_hundredths,
+            busy_percent: busy_thousandths / 10,
+            ..ReadLoad::default()
+        };
+        if !is_shared && of_window.is_saturated() {
             let before = self.most_per_kilosecond.unwrap_or(0).saturating_mul(KEPT_OF_MOST_PERCENT) / 100;
             self.most_per_kilosecond = Some(before.max(in_kilosecond));
         }
@@ -132,6 +138,10 @@ impl SmallReads {
         }
     }
 
+    fn unqueued_ns(&self) -> Option<u64> {
+        (self.unqueued_ns > 0).then_some(self.unqueued_ns)
+    }
+
     /// What the device did for readers lately.
     pub(super) fn load(&self) -> ReadLoad {
         ReadLoad {
@@ -139,7 +149,7 @@ impl SmallReads {
             latency_ns: self.latency_ns(),
             device_ns: self.device_ns(),
             most_per_kilosecond: self.most_per_kilosecond,
-            unqueued_ns: (self.unqueued_ns > 0).then_some(self.unqueued_ns),
+            unqueued_ns: self.unqueued_ns(),
             depth_hundredths: self.depth_hundredths,
             busy_percent: self.busy_thousandths / 10,
         }
