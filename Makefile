@@ -56,6 +56,13 @@ MOMENTS ?= 500
 test-death: dependencies-test
 	POLYMUX_DEATH_MOMENTS=$(MOMENTS) $(CARGO) test --locked -p polymux --test mounted_death_moments -- --nocapture
 
+# Daemons die at KILLS random moments beside programs that change everything there is, and beside two that fill the volume: no program sees an
+# error, because the supervisor starts the next one. As root.
+KILLS ?= 500
+.PHONY: test-supervisor
+test-supervisor: dependencies-test
+	POLYMUX_SUPERVISOR_KILLS=$(KILLS) $(CARGO) test --locked -p polymux --test mounted_supervisor -- --nocapture --test-threads 1
+
 # A million random sequences of opening, mapping, moving and closing against the real kernel.
 test-open-modes: dependencies-test
 	OPEN_MODES_SEQUENCES=1000000 $(CARGO) test --release --locked -p polymux-fuse --test open_modes -- --nocapture

@@ -199,7 +199,8 @@ struct Mounted<'a> {
 impl<'a> Mounted<'a> {
     fn new(stand: &'a Stand<'a>, side: Side) -> Result<Self> {
         let mut mount = stand.command(side);
-        mount.args(["mount", "--foreground", NAME]).arg(stand.mount_point());
+        // Both sides do their I/O in the same way: without memory that outlives the daemon no writes are collected by default.
+        mount.args(["mount", "--foreground", "-o", "io=passthrough", NAME]).arg(stand.mount_point());
         mount.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(stand.home.join("log"))?);
         let daemon = mount.spawn().with_context(|| format!("{}", stand.arguments.polymux.display()))?;
         let mut mounted = Self { stand, side, daemon: Some(daemon) };

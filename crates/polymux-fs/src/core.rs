@@ -465,6 +465,13 @@ impl Core {
         }
     }
 
+    /// Counts one reference by number to each inode without a name; returns these inodes.
+    pub(crate) fn pin_orphans(&self) -> Result<Vec<Ino>> {
+        let orphans = self.metadata.orphans()?;
+        orphans.iter().for_each(|ino| self.pin(*ino));
+        Ok(orphans)
+    }
+
     /// Takes references by number back.
     pub(crate) fn unpin(&self, ino: Ino, count: u64) -> Result<()> {
         let Some(inode) = self.inodes.get(ino).or_else(|| self.inodes.unpin_absent(ino, count)) else { return Ok(()) };

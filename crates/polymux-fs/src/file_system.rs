@@ -293,6 +293,30 @@ impl FileSystem {
         }
     }
 
+    /// Keeps all inodes without a name in service, once each, as [`FileSystem::pin`] does; returns them. For a mount that takes a connection
+    /// over ([`crate::KernelConnection::TakenOver`]): what the kernel does not have is unpinned then.
+    pub fn pin_orphans(&self) -> Result<Vec<Ino>> {
+        self.logged("recovery of files without a name", self.core.pin_orphans())
+    }
+
+    /// Numbers of descriptions begin here, above those that an earlier daemon gave to the kernel. Called before anything is opened.
+    pub fn begin_handles_at(&self, first: HandleId) {
+        self.core.handles.begin_at(first.0);
+    }
+
+    /// Opens a file for a description that the kernel has since before this mount, under the number that it has of it.
+    ///
+    /// # Errors
+    /// There is no such file, or it cannot be used as it was opened.
+    pub fn restore_handle(&self, handle: HandleId, ino: Ino, options: OpenOptions) -> Result<()> {
+        self.logged("recovery of an open file", self.core.restore_handle(handle, ino, options))
+    }
+
+    /// Whether what was answered is still there when the process of this file system was killed: its memory outlives it.
+    pub fn outlives_its_process(&self) -> bool {
+        self.core.metadata.notes().is_some()
+    }
+
     /// The attributes of an inode.
     pub fn attributes(&self, caller: &Caller, ino: Ino) -> Result<Attributes> {
         self.logged("getattr", self.core.attributes(caller, ino))

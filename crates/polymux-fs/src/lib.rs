@@ -103,6 +103,6 @@ pub use store::{
     describe_key, describe_record, for_each_record, on_disk_formats, store_boundaries,
 };
 pub use volume::{
-    Access, AccessTimes, BootId, MissingTiers, MountOptions, NewVolume, PageCache, Parts, Promotion, ReaderLayout,
-    SaturationSource, TierMember, TierName, TierPresence, TierSource, VolumeError,
+    Access, AccessTimes, BootId, KernelConnection, MissingTiers, MountOptions, NewVolume, PageCache, Parts, Promotion,
+    ReaderLayout, SaturationSource, TierMember, TierName, TierPresence, TierSource, VolumeError,
 };

@@ -185,6 +185,18 @@ pub struct MountOptions {
     pub reader_layout: ReaderLayout,
     /// Whether ranges that keep a slower device busy move up beside their readers.
     pub promotion: Promotion,
+    /// Whether the kernel has inodes and open files of this volume since before the mount.
+    pub connection: KernelConnection,
+}
+
+/// What the kernel has of a volume when it is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelConnection {
+    /// Nothing: files without a name are deleted.
+    New,
+    /// What an earlier daemon gave to it (docs/design/0037): files without a name stay until the kernel forgets them, and each inode that
+    /// loses its last name counts as referred to, however many references were counted since.
+    TakenOver,
 }
 
 impl Default for MountOptions {
@@ -209,6 +221,7 @@ impl Default for MountOptions {
             saturation: SaturationSource::Measured,
             reader_layout: ReaderLayout::WhenWritten,
             promotion: Promotion::Prompt,
+            connection: KernelConnection::New,
         }
     }
 }

@@ -5,12 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use polymux_fs::{Caller, Error, FileSystem, Permissions, Wait};
-use polymux_transport::Device;
 use polymux_transport::wire::{Attr, Header};
+use polymux_transport::{Agreement, Device};
 use polymux_types::{Errno, Ino, StreamId};
 
 use crate::convert;
 use crate::listings::Listings;
+use crate::open_files::OpenFiles;
 use crate::options::ExtendedAttributes;
 use crate::pending::PendingRequests;
 use crate::programs::Programs;
@@ -40,6 +41,8 @@ pub(crate) struct Adapter {
     pub(crate) programs: Arc<Programs>,
     /// Directories that are open for listing.
     pub(crate) listings: Arc<Listings>,
+    /// Files that are open, on record for a later daemon.
+    pub(crate) open_files: Arc<OpenFiles>,
 }
 
 /// What came of a request.
@@ -53,6 +56,28 @@ struct Subject {
 }
 
 impl Adapter {
+    /// One for a connection that begins now or was taken over.
+    pub(crate) fn new(
+        fs: Arc<FileSystem>,
+        extended_attributes: ExtendedAttributes,
+        device: Arc<Device>,
+        agreement: &Agreement,
+    ) -> Self {
+        Self {
+            fs,
+            requests: Arc::new(Requests::new()),
+            extended_attributes,
+            write_back: WriteBack::of(agreement),
+            room: Arc::new(WriteRoom::new()),
+            pending: Arc::default(),
+            device,
+            runs_as_root: rustix::process::geteuid().is_root(),
+            programs: Arc::default(),
+            listings: Arc::default(),
+            open_files: Arc::default(),
+        }
+    }
+
     /// Runs one operation. Its error is logged as loudly as it deserves, and a panic is answered with `EIO`: the
     /// program that asked would otherwise wait for ever.
     pub(crate) fn run<T>(

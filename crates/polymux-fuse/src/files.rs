@@ -5,13 +5,14 @@
 
 use std::cell::RefCell;
 
-use polymux_fs::{Caller, HandleId, OpenOptions, SyncKind, Wait, WriteOrigin};
+use polymux_fs::{Caller, FileSystem, HandleId, OpenOptions, SyncKind, Wait, WriteOrigin};
 use polymux_transport::wire::{Attr, Header, OpenReply, OpenRequestFlags, WriteFlags};
 use polymux_types::{Errno, Ino, StreamId};
 
 use crate::adapter::{Adapter, Outcome, caller, caller_with_umask, ino};
 use crate::convert;
 use crate::names::{ModeAndMask, NewName};
+use crate::open_files::OpenFile;
 use crate::passthrough;
 use crate::write_back::WriteBack;
 
@@ -45,6 +46,7 @@ impl Adapter {
         wait: Wait,
     ) -> Outcome<OpenReply> {
         let caller = Caller { wait, ..caller(header) };
+        self.take_back_of_earlier(header);
         self.run("open", ino(header), |fs| {
             // It is emptied here, so that it is known that it will be written anew, wherever there is room.
             let options = OpenOptions { exclusive: false, ..convert::open_options(flags) };
@@ -52,6 +54,7 @@ impl Adapter {
                 self.take_set_id_unheard(fs, header, ino(header))?;
             }
             let open = passthrough::describe(fs, fs.open(&caller, ino(header), options)?)?;
+            self.put_on_record(header, ino(header), flags, &open)?;
             if options.write && self.room.is_short() {
                 // What the kernel has of it may be older than the shortage.
                 self.device.expire_attributes(header.node);
@@ -59,7 +62,7 @@ impl Adapter {
             if options.execute
                 && let Err(errno) = self.programs.begin(ino(header), open.handle, header.pid)
             {
-                let _ = fs.take_back(HandleId(open.handle));
+                self.take_file_back(open.handle);
                 return Err(errno.into());
             }
             Ok(open)
@@ -67,22 +70,33 @@ impl Adapter {
     }
 
     pub(crate) fn create_file(&self, header: &Header, new: NewName<'_>, flags: i32) -> Outcome<(Attr, OpenReply)> {
+        self.take_back_of_earlier(header);
         self.run("create", ino(header), |fs| {
             let caller = caller_with_umask(header, new.mode.umask);
             let options = convert::open_options(flags);
-            let (made, handle) = fs.create(&caller, ino(header), new.name, new.mode.permissions(), options)?;
+            let (made, handle) = match Self::made_before(fs, header, new.name)? {
+                Some(made) => {
+                    let options = OpenOptions { exclusive: false, truncate: false, ..options };
+                    let handle = fs.open(&caller, made.ino, options)?;
+                    (made, handle)
+                }
+                None => fs.create(&caller, ino(header), new.name, new.mode.permissions(), options)?,
+            };
             let open = passthrough::describe(fs, handle)?;
+            self.put_on_record(header, made.ino, flags, &open)?;
             Ok((Self::entry(fs, &made), open))
         })
     }
 
     /// A file without a name (`O_TMPFILE`); a link may give it one.
     pub(crate) fn create_unnamed(&self, header: &Header, mode: ModeAndMask, flags: i32) -> Outcome<(Attr, OpenReply)> {
+        self.take_back_of_earlier(header);
         self.run("tmpfile", ino(header), |fs| {
             let caller = caller_with_umask(header, mode.umask);
             let options = OpenOptions { exclusive: false, ..convert::open_options(flags) };
             let (made, handle) = fs.create_unnamed(&caller, ino(header), mode.permissions(), options)?;
             let open = passthrough::describe(fs, handle)?;
+            self.put_on_record(header, made.ino, flags, &open)?;
             Ok((Self::entry(fs, &made), open))
         })
     }
@@ -130,13 +144,25 @@ impl Adapter {
             // A count that is short ends a write past the page cache with EIO (`fuse_get_res_by_io` in fs/fuse/file.c), so it is answered with
             // what ended it.
             let written = if convert::is_direct(status_flags) && !origin.is_from_cache() {
-                fs.write_whole(&caller, place.handle(), place.offset, data, origin)?
+                fs.write_whole(&caller, place.handle(), place.offset, data, origin)
             } else {
-                fs.write(&caller, place.handle(), place.offset, data, origin)?
+                fs.write(&caller, place.handle(), place.offset, data, origin)
+            };
+            let written = match written {
+                Err(error) if error.errno() == Errno::EPERM && self.was_appended(fs, header, place, data.len())? => {
+                    data.len()
+                }
+                outcome => outcome?,
             };
             self.note_written(written as u64);
             Ok(u32::try_from(written).expect("no more is written than the request holds"))
         })
+    }
+
+    /// Whether an earlier daemon wrote these bytes to the end of a file that takes appends alone, so that they are no append any more.
+    fn was_appended(&self, fs: &FileSystem, header: &Header, place: Place, length: usize) -> polymux_fs::Result<bool> {
+        let is_there = |size: u64| size >= place.offset.saturating_add(length as u64);
+        Ok(header.is_resent() && is_there(fs.attributes(&caller(header), place.ino)?.size))
     }
 
     pub(crate) fn flush_file(&self, header: &Header, handle: u64, wait: Wait) -> Outcome<()> {
@@ -144,18 +170,44 @@ impl Adapter {
         self.run("flush", ino(header), |fs| fs.flush(&caller, HandleId(handle)))
     }
 
+    /// Puts an open description on record before it is answered. Where that fails it is closed again: a later daemon would not know it.
+    fn put_on_record(&self, header: &Header, opened: Ino, flags: i32, open: &OpenReply) -> polymux_fs::Result<()> {
+        let handle = HandleId(open.handle);
+        let noted = self.open_files.note(OpenFile { handle, ino: opened, request: header.number(), flags });
+        noted.map_err(|error| {
+            log::error!("inode {}: an open file cannot be put on record: {error}", opened.get());
+            self.take_file_back(open.handle);
+            Errno::ENOMEM.into()
+        })
+    }
+
+    /// An earlier daemon may have opened a file for a request that comes again; it is opened anew, and that is never answered.
+    fn take_back_of_earlier(&self, header: &Header) {
+        if header.is_resent()
+            && let Some(handle) = self.open_files.opened_by(header.number())
+        {
+            self.take_file_back(handle.0);
+        }
+    }
+
     /// Nobody was told of an open file.
     pub(crate) fn take_file_back(&self, handle: u64) {
         self.programs.end(handle);
         let _ = self.fs.take_back(HandleId(handle));
+        self.open_files.forget(HandleId(handle));
     }
 
     pub(crate) fn release_file(&self, number: Ino, handle: u64, wait: Wait) -> Outcome<()> {
         self.programs.end(handle);
-        self.run("release", number, |fs| match wait {
+        let outcome = self.run("release", number, |fs| match wait {
             Wait::Allowed => fs.release(HandleId(handle)),
             Wait::Never => fs.release_at_once(HandleId(handle)),
-        })
+        });
+        // What would have waited is released later; of anything else the kernel does not ask again.
+        if outcome != Err(Errno::EAGAIN) {
+            self.open_files.forget(HandleId(handle));
+        }
+        outcome
     }
 
     pub(crate) fn sync_file(&self, header: &Header, handle: u64, kind: SyncKind) -> Outcome<()> {

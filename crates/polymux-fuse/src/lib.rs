@@ -16,6 +16,8 @@
 //! * No thread that serves requests waits for the kernel: the one notification that they send (attributes are outdated) neither touches
 //!   pages nor takes the lock of an inode. `pending` has a thread of its own for the other one. No request handler holds a lock of this
 //!   crate but those of `programs`, `listings` and the queue of `pending`, and none of them over a call of the file system.
+//! * A connection may outlive its daemon: then what the kernel has of it is on record (`open_files`), the next daemon takes it over (`takeover`),
+//!   and carries out nothing twice (`resent`).
 //! * A panic below a request becomes `EIO` for that request and an error in the log; the mount goes on.
 
 mod adapter;
@@ -27,14 +29,17 @@ mod dispatch;
 mod files;
 mod listings;
 mod names;
+mod open_files;
 mod options;
 mod passthrough;
 mod pending;
 mod programs;
 mod requests;
+mod resent;
 mod room;
 mod session;
 mod set_id;
+mod takeover;
 mod threads;
 mod unversioned;
 mod watcher;
@@ -43,5 +48,6 @@ mod write_back;
 mod xattrs;
 
 pub use options::{ExtendedAttributes, FuseOptions, IoStyle, Sharing, Transport};
-pub use polymux_transport::{ConnectionState, Mount, MountFlags, MountTable};
+pub use polymux_transport::{ConnectionState, Keeper, Mount, MountFlags, MountTable};
 pub use session::{Session, Unmounter, mount};
+pub use takeover::{Inheritance, Supervision, take_over};

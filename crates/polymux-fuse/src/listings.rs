@@ -19,6 +19,11 @@ pub(crate) struct Listings {
 }
 
 impl Listings {
+    /// Handles begin above this one: those up to it may have been given out by an earlier daemon.
+    pub(crate) fn beginning_after(last: u64) -> Self {
+        Self { last: AtomicU64::new(last), ..Self::default() }
+    }
+
     /// Begins a listing that ends at a cookie; returns its handle.
     pub(crate) fn open(&self, end: u64) -> u64 {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;

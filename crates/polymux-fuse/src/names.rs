@@ -2,7 +2,7 @@
 //!
 //! An entry that does not exist is answered as inode 0 rather than as an error, so that the kernel remembers that too.
 
-use polymux_fs::{Caller, HandleId, SetAttributes, SetIdBits, Wait};
+use polymux_fs::{Caller, HandleId, RenameMode, SetAttributes, SetIdBits, Wait};
 use polymux_transport::wire::{Attr, AttrChange, Header};
 use polymux_types::Ino;
 
@@ -90,39 +90,43 @@ impl Adapter {
         self.run("mknod", ino(header), |fs| {
             let kind = convert::node_kind(new.mode.mode, device)?;
             let caller = caller_with_umask(header, new.mode.umask);
-            let made = fs.make_node(&caller, ino(header), new.name, kind, new.mode.permissions())?;
-            Ok(Self::entry(fs, &made))
+            Self::make_once(fs, header, new.name, || {
+                fs.make_node(&caller, ino(header), new.name, kind, new.mode.permissions())
+            })
         })
     }
 
     pub(crate) fn make_directory(&self, header: &Header, new: NewName<'_>) -> Outcome<Attr> {
         self.run("mkdir", ino(header), |fs| {
             let caller = caller_with_umask(header, new.mode.umask);
-            let made = fs.make_directory(&caller, ino(header), new.name, new.mode.permissions())?;
-            Ok(Self::entry(fs, &made))
+            Self::make_once(fs, header, new.name, || {
+                fs.make_directory(&caller, ino(header), new.name, new.mode.permissions())
+            })
         })
     }
 
     pub(crate) fn make_symlink(&self, header: &Header, name: &[u8], target: &[u8]) -> Outcome<Attr> {
         self.run("symlink", ino(header), |fs| {
-            let made = fs.make_symlink(&caller(header), ino(header), name, target)?;
-            Ok(Self::entry(fs, &made))
+            Self::make_once(fs, header, name, || fs.make_symlink(&caller(header), ino(header), name, target))
         })
     }
 
     pub(crate) fn make_link(&self, header: &Header, file: Ino, name: &[u8]) -> Outcome<Attr> {
         self.run("link", file, |fs| {
-            let linked = fs.link(&caller(header), file, ino(header), name)?;
-            Ok(Self::entry(fs, &linked))
+            Self::make_once(fs, header, name, || fs.link(&caller(header), file, ino(header), name))
         })
     }
 
     pub(crate) fn remove_name(&self, header: &Header, name: &[u8]) -> Outcome<()> {
-        self.run("unlink", ino(header), |fs| fs.unlink(&caller(header), ino(header), name))
+        self.run("unlink", ino(header), |fs| {
+            Self::removal(fs, header, name)?.carry_out(|| fs.unlink(&caller(header), ino(header), name))
+        })
     }
 
     pub(crate) fn remove_directory(&self, header: &Header, name: &[u8]) -> Outcome<()> {
-        self.run("rmdir", ino(header), |fs| fs.remove_directory(&caller(header), ino(header), name))
+        self.run("rmdir", ino(header), |fs| {
+            Self::removal(fs, header, name)?.carry_out(|| fs.remove_directory(&caller(header), ino(header), name))
+        })
     }
 
     pub(crate) fn rename_name(
@@ -134,7 +138,13 @@ impl Adapter {
     ) -> Outcome<()> {
         self.run("rename", ino(header), |fs| {
             let mode = convert::rename_mode(flags)?;
-            fs.rename(&caller(header), ino(header), name, new_parent, new_name, mode)
+            let standing = match mode {
+                RenameMode::Replace | RenameMode::NoReplace => Self::removal(fs, header, name)?,
+                RenameMode::Exchange | RenameMode::Whiteout | RenameMode::WhiteoutNoReplace => {
+                    self.exchange(fs, header, name, (new_parent, new_name))?
+                }
+            };
+            standing.carry_out(|| fs.rename(&caller(header), ino(header), name, new_parent, new_name, mode))
         })
     }
 }

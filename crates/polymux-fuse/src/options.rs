@@ -29,7 +29,8 @@ pub enum Transport {
 /// How the kernel and the daemon share the work of reading and writing. For a whole mount it can be only one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoStyle {
-    /// What suits most volumes: at present [`IoStyle::Passthrough`].
+    /// [`IoStyle::WriteBack`] where the mount outlives its daemon (docs/design/0037), so that nothing which the kernel collected is lost with that;
+    /// else [`IoStyle::Passthrough`].
     #[default]
     Auto,
     /// The kernel reads and writes whole files on one tier directly where it may (docs/design/0017), and sends each write to the others as

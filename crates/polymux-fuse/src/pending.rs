@@ -134,8 +134,9 @@ struct Shortage {
     admissions: Admissions,
     /// Files in which a write was admitted that may not have been sent yet.
     outstanding: BTreeMap<u64, Admitted>,
-    /// When file systems were last asked to give back what they took ahead.
-    asked_back: Option<Instant>,
+    /// When file systems were last asked to give back what they took ahead, and it did not help. One that helps is asked at each refusal: XFS takes
+    /// room ahead anew with every file that grows.
+    asked_in_vain: Option<Instant>,
 }
 
 impl Adapter {
@@ -175,7 +176,7 @@ impl Adapter {
 
     /// Serves what waits for a write-back until no request comes any more.
     pub(crate) fn serve_pending(&self) {
-        let mut shortage = Shortage::default();
+        let mut shortage = self.shortage_of_earlier();
         let mut renames: Vec<JoinHandle<()>> = Vec::new();
         let mut look_at = Instant::now();
         loop {
@@ -208,6 +209,13 @@ impl Adapter {
         }
     }
 
+    /// What is to be assumed of the daemons before this one: a write was admitted in each file that may be changed.
+    fn shortage_of_earlier(&self) -> Shortage {
+        let admitted = Admitted { at: Instant::now(), thread: 0 };
+        let files = self.fs.files_open_for_changes();
+        Shortage { outstanding: files.iter().map(|ino| (ino.get(), admitted)).collect(), ..Shortage::default() }
+    }
+
     /// Has the kernel send what it collected of a file of which a thread asks for something.
     fn send(&self, node: u64, asking: u32, shortage: &mut Shortage) {
         let began = Instant::now();
@@ -226,10 +234,10 @@ impl Adapter {
                 let admitted = known.map(|known| convert::attr(&known)).and_then(|attr| {
                     self.send_outstanding(header.pid, shortage);
                     let mut is_admitted = shortage.admissions.admit(self.fs.space().ok().as_ref(), &attr);
-                    if !is_admitted && shortage.asked_back.is_none_or(|at| at.elapsed() >= LOOK_INTERVAL) {
+                    if !is_admitted && shortage.asked_in_vain.is_none_or(|at| at.elapsed() >= LOOK_INTERVAL) {
                         self.fs.give_back_room_ahead();
-                        shortage.asked_back = Some(Instant::now());
                         is_admitted = shortage.admissions.admit(self.fs.space().ok().as_ref(), &attr);
+                        shortage.asked_in_vain = (!is_admitted).then(Instant::now);
                     }
                     if is_admitted { Ok(attr) } else { Err(Errno::ENOSPC) }
                 });

@@ -33,6 +33,9 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 const REMOVALS_KEPT: usize = 1024;
 /// Most files whose removals are remembered one by one.
 const REMOVALS_MAX: usize = 16 * REMOVALS_KEPT;
+/// How often, and with which time between, an open to execute a file looks whether an answer was installed.
+const INSTALLING_LOOKS: u32 = 100;
+const INSTALLING_LOOK_INTERVAL: Duration = Duration::from_micros(200);
 /// Most threads of which it is remembered that they have been sent to look again.
 const TOLD_MAX: usize = 64 * REMOVALS_KEPT;
 
@@ -144,6 +147,7 @@ impl Programs {
     /// `ESTALE`: the kernel may not know the mode, and has to begin anew. `ETXTBSY`: somebody is about to write to the file, or the
     /// kernel is about to install a mode from before somebody did.
     pub(crate) fn begin(&self, ino: Ino, handle: u64, thread: u32) -> Result<(), Errno> {
+        self.wait_for_installed(ino, thread);
         let mut state = self.lock();
         if state.removing.contains_key(&ino) {
             return Err(Errno::ETXTBSY);
@@ -158,6 +162,30 @@ impl Programs {
         state.executing.insert(handle, ino);
         self.count(&state);
         Ok(())
+    }
+
+    /// What earlier daemons took away is not known: bits of any file may have gone just now.
+    pub(crate) fn know_no_removals(&self) {
+        self.lock().removals.of_any = Some(Removal::new(Instant::now()));
+    }
+
+    /// A description that an earlier daemon opened to execute a file.
+    pub(crate) fn go_on(&self, ino: Ino, handle: u64) {
+        let mut state = self.lock();
+        state.executing.insert(handle, ino);
+        self.count(&state);
+    }
+
+    /// Gives a thread that was answered the mode of a file the time to run on: it is no longer than it takes to get a processor.
+    fn wait_for_installed(&self, ino: Ino, thread: u32) {
+        for _ in 0..INSTALLING_LOOKS {
+            let mut state = self.lock();
+            if !state.removals.has_own(ino) || !state.answers.may_come(ino, thread, Instant::now()) {
+                return;
+            }
+            drop(state);
+            std::thread::sleep(INSTALLING_LOOK_INTERVAL);
+        }
     }
 
     /// A description was released.
@@ -196,6 +224,8 @@ impl Programs {
         if state.removals.is_full(ino, Instant::now()) {
             return Err(Errno::EAGAIN.into());
         }
+        // What was installed before this is of no interest, and whether it was may be harder to see later.
+        state.answers.forget_installed(ino);
         *state.removing.entry(ino).or_default() += 1;
         drop(state);
         let _ends = Removing { programs: self, ino };
@@ -228,6 +258,19 @@ mod tests {
 
     const FILE: Ino = Ino(7);
     const OTHER: Ino = Ino(8);
+
+    type Waiting = std::thread::JoinHandle<Result<(), std::sync::mpsc::RecvError>>;
+
+    /// The number of a thread that waits in one call, what ends that, and the thread.
+    fn waiting_thread() -> (u32, std::sync::mpsc::Sender<()>, Waiting) {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (send, receive) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            send.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
+            ended.recv()
+        });
+        (receive.recv().unwrap(), end, waiting)
+    }
 
     fn remove(programs: &Programs) -> Result<(), Errno> {
         programs.remove_unheard(FILE, || Ok(()))
@@ -266,13 +309,7 @@ mod tests {
     #[test]
     fn nobody_executes_a_file_while_the_kernel_may_install_a_mode_from_before_its_bits_went() {
         let programs = Programs::default();
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        let (send, receive) = std::sync::mpsc::channel();
-        let changing = std::thread::spawn(move || {
-            send.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
-            ended.recv()
-        });
-        let thread = receive.recv().unwrap();
+        let (thread, end, changing) = waiting_thread();
         assert!(!programs.note_answer(FILE, thread), "no bits were taken away");
         assert_eq!(programs.begin(FILE, 1, 100), Ok(()), "what was answered is true");
         programs.end(1);
@@ -295,6 +332,19 @@ mod tests {
         programs.remove_unheard(FILE, meanwhile).unwrap();
         assert!(programs.note_answer(FILE, 0), "and what was read before it");
         assert_eq!(programs.begin(FILE, 6, 100), Err(Errno::ETXTBSY));
+    }
+
+    #[test]
+    fn who_executes_a_file_waits_for_an_answer_that_is_just_being_installed() {
+        let programs = std::sync::Arc::new(Programs::default());
+        let (thread, end, changing) = waiting_thread();
+        assert!(!programs.note_answer(FILE, thread));
+        remove(&programs).unwrap();
+        let executing = programs.clone();
+        let executing = std::thread::spawn(move || executing.begin(FILE, 1, 100));
+        end.send(()).unwrap();
+        changing.join().unwrap().unwrap();
+        assert_eq!(executing.join().unwrap(), Err(Errno::ESTALE), "it looks the mode up again");
     }
 
     #[test]

@@ -44,6 +44,11 @@ impl WriteRoom {
         }
     }
 
+    /// The kernel may have to ask: it is not known yet whether room was short under an earlier daemon. The first look finds out.
+    pub(crate) fn assume_short(&self) {
+        self.is_short.store(true, Ordering::Release);
+    }
+
     /// Whether the kernel has to ask before it collects a write.
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Acquire)

@@ -5,6 +5,7 @@
 //! is never touched.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,15 +15,18 @@ use std::time::Duration;
 
 use polymux_fs::FileSystem;
 use polymux_transport::wire::Capabilities;
-use polymux_transport::{Connection, ConnectionState, Device, Unmount, Worker, negotiate, unmount, uring};
+use polymux_transport::{
+    Agreement, Connection, ConnectionState, Device, Keeping, Unmount, Worker, negotiate, unmount, uring,
+};
+use polymux_types::Ino;
 
 use crate::adapter::Adapter;
+use crate::open_files::OpenFiles;
 use crate::options::{FuseOptions, IoStyle, Transport};
 use crate::passthrough::Backings;
-use crate::requests::Requests;
-use crate::room::WriteRoom;
+use crate::takeover::{self, Supervision};
 use crate::watcher::Watcher;
-use crate::wishes::{Rings, wishes};
+use crate::wishes::{self, Rings, wishes};
 use crate::write_back::WriteBack;
 
 /// How often whoever waits for the end of a thread looks whether it is worth it.
@@ -35,7 +39,12 @@ pub struct Session {
     adapter: Adapter,
     threads: usize,
     mountpoint: PathBuf,
-    is_served: bool,
+    /// Dropping the session unmounts: this process mounted it, and it is not served yet.
+    is_taken_down_with_it: bool,
+    /// Of a connection that was taken over: files without a name, which the kernel may have.
+    orphans: Option<Vec<Ino>>,
+    /// Whether the connection outlives this process, or why not.
+    keeping: Result<(), &'static str>,
 }
 
 /// Asks the kernel to unmount, from any thread and any number of times.
@@ -44,11 +53,17 @@ pub struct Unmounter {
     mountpoint: PathBuf,
 }
 
-/// Mounts a file system. The mount point must exist.
+/// Mounts a file system. The mount point must exist. With a supervision the connection outlives this process where it can: it does once what
+/// [`Session::state_to_keep`] returns is kept.
 ///
 /// # Errors
-/// The mount point does not exist, `/dev/fuse` cannot be opened, or the kernel or `fusermount3` refuses.
-pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> io::Result<Session> {
+/// The mount point does not exist, `/dev/fuse` cannot be opened, the kernel or `fusermount3` refuses, or the supervisor is gone.
+pub fn mount(
+    fs: Arc<FileSystem>,
+    mountpoint: &Path,
+    options: &FuseOptions,
+    supervision: Option<Supervision>,
+) -> io::Result<Session> {
     let mountpoint = mountpoint.canonicalize()?;
     let extended_attributes = options.extended_attributes;
     let device = polymux_transport::mount(&mountpoint, &options.to_settings())?;
@@ -56,21 +71,12 @@ pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> i
     let may_have_rings = options.transport != Transport::Classic && obstacle.is_none();
     let rings = if may_have_rings { Rings::Wished } else { Rings::NotWished };
     let io = io_style(&fs, options.io);
-    let agreement = negotiate(&device, |offered| wishes(offered, (rings, io), extended_attributes))
+    let can_be_kept = supervision.is_some() && options.transport != Transport::IoUring && fs.outlives_its_process();
+    let keeping = if can_be_kept { wishes::Keeping::Possible } else { wishes::Keeping::Impossible };
+    let agreement = negotiate(&device, |offered| wishes(offered, (rings, io, keeping), extended_attributes))
         .inspect_err(|_| take_down(&mountpoint))?;
     let device = Arc::new(device);
-    let adapter = Adapter {
-        fs,
-        requests: Arc::new(Requests::new()),
-        extended_attributes,
-        write_back: WriteBack::of(&agreement),
-        room: Arc::new(WriteRoom::new()),
-        pending: Arc::default(),
-        device: Arc::clone(&device),
-        runs_as_root: rustix::process::geteuid().is_root(),
-        programs: Arc::default(),
-        listings: Arc::default(),
-    };
+    let mut adapter = Adapter::new(fs, extended_attributes, Arc::clone(&device), &agreement);
     if agreement.capabilities.contains(Capabilities::PASSTHROUGH) {
         let port = Arc::new(Backings::new(Arc::clone(&device)));
         if let Err(error) = adapter.fs.set_passthrough_port(port) {
@@ -82,20 +88,42 @@ pub fn mount(fs: Arc<FileSystem>, mountpoint: &Path, options: &FuseOptions) -> i
         (IoStyle::WriteBack, WriteBack::Off) => log::warn!("writes are not collected: the kernel does not offer it"),
         _ => {}
     }
-    let connection = Arc::new(Connection::new(device, agreement, adapter.clone()));
+    let (keeping, supervision) = match (takeover::obstacle(&adapter.fs, &agreement), supervision) {
+        (_, None) => (Err("no supervisor keeps it"), None),
+        (Some(obstacle), Some(_)) => (Err(obstacle), None),
+        (None, supervision) => (Ok(()), supervision),
+    };
+    let kept = match supervision {
+        None => None,
+        Some(supervision) => {
+            supervision.keeper.keep(device.as_fd()).inspect_err(|_| take_down(&mountpoint))?;
+            adapter.listings = Arc::new(supervision.listings());
+            let keeper = Arc::clone(&supervision.keeper);
+            adapter.open_files = Arc::new(OpenFiles::within(supervision.open_files));
+            Some(Keeping::new(keeper, Vec::new()))
+        }
+    };
+    let connection = Connection::new(device, agreement, adapter.clone());
+    let connection = Arc::new(match kept {
+        Some(kept) => connection.kept(kept),
+        None => connection,
+    });
     if options.transport == Transport::IoUring && !agreement.capabilities.contains(Capabilities::OVER_IO_URING) {
         let why = obstacle.unwrap_or_else(|| "the kernel does not offer io_uring".to_owned());
         log::warn!("no FUSE over io_uring: {why}");
         connection.note_obstacle(&why);
     }
-    Ok(Session { connection, adapter, threads: options.threads.max(1), mountpoint, is_served: false })
+    let threads = options.threads.max(1);
+    Ok(Session { connection, adapter, threads, mountpoint, is_taken_down_with_it: true, orphans: None, keeping })
 }
 
 /// How reads and writes are shared with the kernel: as it was asked for, unless files may change unheard. A kernel that collects writes would
 /// go on believing the size that it was told first.
 fn io_style(fs: &FileSystem, asked: IoStyle) -> IoStyle {
-    if asked == IoStyle::WriteBack && fs.may_be_held() {
-        log::warn!(
+    if asked != IoStyle::Passthrough && fs.may_be_held() {
+        let level = if asked == IoStyle::WriteBack { log::Level::Warn } else { log::Level::Info };
+        log::log!(
+            level,
             "writes are not collected on this mount: programs may have files open since before it, which they change unheard; unmount and mount \
              again once they are closed"
         );
@@ -112,14 +140,53 @@ fn take_down(mountpoint: &Path) {
 }
 
 impl Session {
+    /// One that goes on with the connection of a daemon that died.
+    pub(crate) fn of_taken_over(
+        agreement: Agreement,
+        adapter: Adapter,
+        keeping: Keeping,
+        (mountpoint, threads): (PathBuf, usize),
+        orphans: Vec<Ino>,
+    ) -> Self {
+        let connection = Connection::new(Arc::clone(&adapter.device), agreement, adapter.clone()).kept(keeping);
+        Self {
+            connection: Arc::new(connection),
+            adapter,
+            threads: threads.max(1),
+            mountpoint,
+            is_taken_down_with_it: false,
+            orphans: Some(orphans),
+            keeping: Ok(()),
+        }
+    }
+
+    /// What a supervisor has to keep, beside descriptors, for a later daemon; or why the connection ends with this one.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn state_to_keep(&self) -> Result<Vec<u8>, &'static str> {
+        self.keeping.map(|()| self.connection.agreement.encode())
+    }
+
     /// Serves requests until the volume is unmounted. Threads that hang in a tier which does not answer are left behind then.
     ///
     /// # Errors
     /// The connection to the kernel failed. The volume may then still be mounted, and answers `ENOTCONN`.
     pub fn wait(mut self) -> io::Result<()> {
-        self.is_served = true;
+        self.is_taken_down_with_it = false;
+        let is_taken_over = self.orphans.is_some();
+        if is_taken_over {
+            self.adapter.room.assume_short();
+            // Before any request is read: what this process reads would be sent again, too, and be carried out twice.
+            self.connection.device.resend()?;
+        }
         // A mount that was not served as a whole from the beginning may hang whoever uses it.
-        let workers = self.connection.start(self.threads).inspect_err(|_| take_down(&self.mountpoint))?;
+        let workers = self.connection.start(self.threads).inspect_err(|_| {
+            // One that was taken over is left to the next daemon.
+            if !is_taken_over {
+                take_down(&self.mountpoint);
+            }
+        })?;
         let must_end = Arc::new(AtomicBool::new(false));
         let watcher = Watcher {
             adapter: self.adapter.clone(),
@@ -128,6 +195,9 @@ impl Session {
         };
         let watcher = thread::Builder::new().name("fuse-watch".to_owned()).spawn(move || watcher.run())?;
         let pending = self.start_serving_pending()?;
+        if let Some(orphans) = self.orphans.take() {
+            takeover::ask_for_orphans(&self.adapter, orphans)?;
+        }
         let mut outcome = self.end_of_all(workers);
         self.adapter.pending.end();
         outcome = outcome.and(self.end_of_all(pending.into_iter().collect()));
@@ -172,7 +242,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !self.is_served && !self.connection.device.is_closed() {
+        if self.is_taken_down_with_it && !self.connection.device.is_closed() {
             take_down(&self.mountpoint);
         }
     }

@@ -64,6 +64,11 @@ impl UninstalledAnswers {
         self.may_come_as(ino, asking, now, doing)
     }
 
+    /// Drops the note of a file whose answer is seen to be installed.
+    pub(crate) fn forget_installed(&mut self, ino: Ino) {
+        let _ = self.may_come(ino, 0, Instant::now());
+    }
+
     fn may_come_as(&mut self, ino: Ino, asking: u32, now: Instant, doing: impl Fn(u32) -> Doing) -> bool {
         if self.overflowed.is_some_and(|at| is_recent(at, now)) {
             return true;

@@ -36,26 +36,40 @@ pub(crate) enum Rings {
     NotWished,
 }
 
+/// Whether the connection can outlive its daemon, as far as it depends on anything but the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keeping {
+    Possible,
+    Impossible,
+}
+
 /// The wishes of a volume to a kernel that offers this.
 pub(crate) fn wishes(
     offered: Capabilities,
-    (rings, io): (Rings, IoStyle),
+    (rings, io, keeping): (Rings, IoStyle, Keeping),
     extended_attributes: ExtendedAttributes,
 ) -> Wishes {
     let mut capabilities = CAPABILITIES.into_iter().fold(Capabilities::NONE, |all, one| all | one);
-    capabilities = match io {
-        // A set-id bit goes with the write of a program, which is then sent at once: a kernel that does not do so would collect it.
-        IoStyle::WriteBack if offered.contains(Capabilities::WRITEBACK_CACHE | Capabilities::HANDLE_KILLPRIV_V2) => {
-            capabilities | Capabilities::WRITEBACK_CACHE
-        }
-        _ => capabilities | Capabilities::PASSTHROUGH,
+    // A set-id bit goes with the write of a program, which is then sent at once: a kernel that does not do so would collect it.
+    let can_collect = offered.contains(Capabilities::WRITEBACK_CACHE | Capabilities::HANDLE_KILLPRIV_V2);
+    let collects = match io {
+        IoStyle::WriteBack => can_collect,
+        // Only what outlives its daemon.
+        IoStyle::Auto => can_collect && keeping == Keeping::Possible && offered.contains(Capabilities::HAS_RESEND),
+        IoStyle::Passthrough => false,
     };
+    capabilities = match collects {
+        true => capabilities | Capabilities::WRITEBACK_CACHE | Capabilities::HAS_RESEND,
+        false => capabilities | Capabilities::PASSTHROUGH,
+    };
+    // Requests that came through a ring are not sent again.
+    let are_sent_again = collects && keeping == Keeping::Possible;
     // An ACL is an extended attribute. Only with ACLs the mask is applied here, because a default ACL replaces it.
     if extended_attributes == ExtendedAttributes::Kept && offered.contains(Capabilities::POSIX_ACL) {
         capabilities = capabilities | Capabilities::POSIX_ACL | Capabilities::DONT_MASK;
     }
     let mut write_max = u32::try_from(ATOMIC_WRITE_SIZE_MAX).expect("one MiB");
-    if rings == Rings::Wished && offered.contains(Capabilities::OVER_IO_URING) {
+    if rings == Rings::Wished && !are_sent_again && offered.contains(Capabilities::OVER_IO_URING) {
         capabilities = capabilities | Capabilities::OVER_IO_URING;
         write_max = uring::write_max(write_max);
     }
@@ -72,7 +86,7 @@ mod tests {
     use super::*;
 
     fn of(offered: Capabilities, rings: Rings) -> Capabilities {
-        wishes(offered, (rings, IoStyle::Auto), ExtendedAttributes::Kept).capabilities
+        wishes(offered, (rings, IoStyle::Auto, Keeping::Impossible), ExtendedAttributes::Kept).capabilities
     }
 
     #[test]
@@ -85,27 +99,35 @@ mod tests {
     fn without_extended_attributes_there_are_no_acls() {
         let all = Capabilities(u64::MAX);
         assert!(of(all, Rings::NotWished).contains(Capabilities::POSIX_ACL));
-        let without = wishes(all, (Rings::NotWished, IoStyle::Auto), ExtendedAttributes::Refused).capabilities;
+        let without = wishes(all, (Rings::NotWished, IoStyle::Auto, Keeping::Impossible), ExtendedAttributes::Refused)
+            .capabilities;
         assert_eq!(without & (Capabilities::POSIX_ACL | Capabilities::DONT_MASK), Capabilities::NONE);
     }
 
     #[test]
     fn writes_are_collected_or_files_passed_through_but_never_both() {
         let both = Capabilities::WRITEBACK_CACHE | Capabilities::PASSTHROUGH;
-        for (io, expected) in [
-            (IoStyle::Auto, Capabilities::PASSTHROUGH),
-            (IoStyle::Passthrough, Capabilities::PASSTHROUGH),
-            (IoStyle::WriteBack, Capabilities::WRITEBACK_CACHE),
+        use Keeping::{Impossible, Possible};
+        let of = |offered, io, keeping| {
+            wishes(offered, (Rings::Wished, io, keeping), ExtendedAttributes::Kept).capabilities & both
+        };
+        for (io, keeping, expected) in [
+            (IoStyle::Auto, Impossible, Capabilities::PASSTHROUGH),
+            (IoStyle::Auto, Possible, Capabilities::WRITEBACK_CACHE),
+            (IoStyle::Passthrough, Possible, Capabilities::PASSTHROUGH),
+            (IoStyle::WriteBack, Impossible, Capabilities::WRITEBACK_CACHE),
         ] {
-            let wished = wishes(Capabilities(u64::MAX), (Rings::Wished, io), ExtendedAttributes::Kept).capabilities;
-            assert_eq!(wished & both, expected, "{io:?}");
+            assert_eq!(of(Capabilities(u64::MAX), io, keeping), expected, "{io:?} {keeping:?}");
         }
+        let before_6_9 = Capabilities(u64::MAX).without(Capabilities::HAS_RESEND);
+        assert_eq!(of(before_6_9, IoStyle::Auto, Possible), Capabilities::PASSTHROUGH);
     }
 
     #[test]
     fn writes_are_not_collected_where_the_kernel_would_collect_those_that_take_set_id_bits() {
         let offered = Capabilities::WRITEBACK_CACHE | Capabilities::PASSTHROUGH;
-        let wished = wishes(offered, (Rings::NotWished, IoStyle::WriteBack), ExtendedAttributes::Kept).capabilities;
+        let asked = (Rings::NotWished, IoStyle::WriteBack, Keeping::Possible);
+        let wished = wishes(offered, asked, ExtendedAttributes::Kept).capabilities;
         assert_eq!(wished & offered, Capabilities::PASSTHROUGH);
     }
 
@@ -114,5 +136,8 @@ mod tests {
         let all = Capabilities(u64::MAX);
         assert!(of(all, Rings::Wished).contains(Capabilities::OVER_IO_URING));
         assert!(!of(all, Rings::NotWished).contains(Capabilities::OVER_IO_URING));
+        let kept = (Rings::Wished, IoStyle::WriteBack, Keeping::Possible);
+        let wished = wishes(all, kept, ExtendedAttributes::Kept).capabilities;
+        assert!(!wished.contains(Capabilities::OVER_IO_URING), "what comes through a ring is not sent again");
     }
 }

@@ -2,13 +2,14 @@
 
 use std::cell::LazyCell;
 
-use polymux_fs::{Caller, FileSystem};
+use polymux_fs::{Caller, FileSystem, XattrMode};
 use polymux_transport::wire::Header;
 use polymux_types::Errno;
 use polymux_types::limits::XATTR_LIST_LENGTH_MAX;
 
 use crate::adapter::{Adapter, Outcome, caller, caller_with_groups, ino};
 use crate::convert;
+use crate::resent::{Existence, Standing};
 use crate::threads::{CAP_SYS_ADMIN, credentials_of};
 
 /// The ACL whose change may clear the set-group-id bit of a file whose group the caller is not in.
@@ -65,13 +66,21 @@ impl Adapter {
     ) -> Outcome<()> {
         self.run("setxattr", ino(header), |fs| {
             let mode = convert::xattr_mode(flags)?;
+            if mode == XattrMode::Create
+                && self.attribute_change(fs, header, name, Existence::Exists)? == Standing::Done
+            {
+                return Ok(());
+            }
             let caller = if name == ACCESS_ACL { acl_caller(fs, header, kills_set_group_id)? } else { caller(header) };
             fs.set_xattr(&caller, ino(header), name, value, mode)
         })
     }
 
     pub(crate) fn remove_xattr(&self, header: &Header, name: &[u8]) -> Outcome<()> {
-        self.run("removexattr", ino(header), |fs| fs.remove_xattr(&caller(header), ino(header), name))
+        self.run("removexattr", ino(header), |fs| {
+            self.attribute_change(fs, header, name, Existence::IsMissing)?
+                .carry_out(|| fs.remove_xattr(&caller(header), ino(header), name))
+        })
     }
 }
 

@@ -29,6 +29,12 @@ impl RequestBuffer {
         Self { memory, begin, length }
     }
 
+    /// Sees to it that all of its pages are there. A process that is killed gets no more of them: the kernel could not finish copying a request
+    /// into the buffer, and would end that with EIO although another process goes on with the connection.
+    pub(crate) fn make_resident(&mut self) {
+        self.memory.fill(u8::MAX);
+    }
+
     pub(crate) fn room(&mut self) -> &mut [u8] {
         &mut self.memory[self.begin..self.begin + self.length]
     }

@@ -71,9 +71,18 @@ pub(crate) fn closes(device: &Device) -> bool {
     true
 }
 
+/// A further descriptor of the connection.
+fn further_queue(connection: &Connection) -> io::Result<Device> {
+    match &connection.keeping {
+        Some(keeping) => keeping.own_queue(&connection.device),
+        None => connection.device.clone_queue(),
+    }
+}
+
 /// A descriptor with a queue of answers of its own.
 fn own_queue(connection: &Connection) -> Arc<Device> {
-    connection.device.clone_queue().map_or_else(
+    let waiting = |queue: Device| queue.wait_for_requests().map(|()| queue);
+    further_queue(connection).and_then(waiting).map_or_else(
         |error| {
             log::debug!("threads share a descriptor of /dev/fuse: {error}");
             connection.device.clone()
@@ -84,7 +93,7 @@ fn own_queue(connection: &Connection) -> Arc<Device> {
 
 /// One that never waits; `None` where the kernel clones none.
 fn queue_for_lingering(connection: &Connection) -> Option<Arc<Device>> {
-    let device = connection.device.clone_queue().ok()?;
+    let device = further_queue(connection).ok()?;
     device.never_wait().ok()?;
     Some(Arc::new(device))
 }
@@ -104,6 +113,9 @@ fn serve(connection: &Arc<Connection>) -> io::Result<()> {
     let for_lingering = queue_for_lingering(connection);
     let counters = connection.state.messages.for_thread();
     let mut buffer = RequestBuffer::new(connection.agreement.write_max);
+    if connection.keeping.is_some() {
+        buffer.make_resident();
+    }
     let (seat, mut backlog, mut pace) = (Arc::new(Seat::default()), Backlog::default(), Pace::default());
     let mut lingering = Lingering::default();
     let serve_one = |device: &Arc<Device>, bytes: &[u8]| match Request::parse(bytes, connection.agreement.form()) {

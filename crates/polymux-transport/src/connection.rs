@@ -10,6 +10,7 @@ use polymux_types::Errno;
 use crate::classic::{self, Worker};
 use crate::counters::MessageCounters;
 use crate::device::Device;
+use crate::keeping::Keeping;
 use crate::negotiation::Agreement;
 use crate::pool::{self, Pool};
 use crate::reply::Reply;
@@ -69,6 +70,8 @@ pub struct Connection {
     pub agreement: Agreement,
     /// What is told of it.
     pub state: Arc<ConnectionState>,
+    /// Where the connection outlives this process.
+    pub(crate) keeping: Option<Keeping>,
     pub(crate) pool: Pool,
     pub(crate) turns: Turns,
     /// Threads that were started because all others were busy.
@@ -86,12 +89,20 @@ impl Connection {
             device,
             agreement,
             state: Arc::new(state),
+            keeping: None,
             pool: Pool::default(),
             turns: Turns::default(),
             grown: Mutex::default(),
             has_rings: AtomicBool::new(false),
             service: Box::new(service),
         }
+    }
+
+    /// Makes this a connection that another process keeps. That process has the descriptor that it was mounted with.
+    #[must_use]
+    pub fn kept(self, keeping: Keeping) -> Self {
+        self.device.notify_through(keeping.keeper());
+        Self { keeping: Some(keeping), ..self }
     }
 
     /// Says why requests do not come as it was wished.

@@ -6,13 +6,15 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 
 use polymux_types::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{Setter, opcode};
 
-use crate::wire::{answer_header, expiry, write_back};
+use crate::keeping::Keeper;
+use crate::wire::{answer_header, expiry, resend, write_back};
 
 const PATH: &str = "/dev/fuse";
 
@@ -21,17 +23,21 @@ const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
 
 /// A descriptor of a connection to the kernel.
 #[derive(Debug)]
-pub struct Device(OwnedFd);
+pub struct Device {
+    descriptor: OwnedFd,
+    /// Who carries out notifications, where that is another process.
+    notifier: OnceLock<Arc<dyn Keeper>>,
+}
 
 impl From<OwnedFd> for Device {
     fn from(descriptor: OwnedFd) -> Self {
-        Self(descriptor)
+        Self { descriptor, notifier: OnceLock::new() }
     }
 }
 
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.descriptor.as_fd()
     }
 }
 
@@ -41,7 +47,7 @@ impl Device {
     /// # Errors
     /// As `open(2)`.
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(Self(rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?))
+        Ok(Self::from(rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?))
     }
 
     /// A further descriptor of the same connection, with a queue of answers of its own.
@@ -50,11 +56,11 @@ impl Device {
     /// As `open(2)` and `ioctl(2)`.
     pub(crate) fn clone_queue(&self) -> io::Result<Self> {
         let clone = Self::open()?;
-        let number = u32::try_from(self.0.as_raw_fd()).expect("an open descriptor is not negative");
+        let number = u32::try_from(self.descriptor.as_raw_fd()).expect("an open descriptor is not negative");
         // SAFETY: the kernel reads one 32-bit number, the descriptor to clone, through the pointer that it is given.
         let request = unsafe { Setter::<CLONE, u32>::new(number) };
         // SAFETY: `clone` is a descriptor of /dev/fuse, whose driver knows this request.
-        unsafe { rustix::ioctl::ioctl(&clone.0, request) }?;
+        unsafe { rustix::ioctl::ioctl(&clone.descriptor, request) }?;
         Ok(clone)
     }
 
@@ -64,7 +70,15 @@ impl Device {
     /// # Errors
     /// As `fcntl(2)`.
     pub(crate) fn never_wait(&self) -> io::Result<()> {
-        Ok(rustix::fs::fcntl_setfl(&self.0, OFlags::RDWR | OFlags::NONBLOCK)?)
+        Ok(rustix::fs::fcntl_setfl(&self.descriptor, OFlags::RDWR | OFlags::NONBLOCK)?)
+    }
+
+    /// Makes [`Device::receive`] wait, which an earlier process may have turned off.
+    ///
+    /// # Errors
+    /// As `fcntl(2)`.
+    pub(crate) fn wait_for_requests(&self) -> io::Result<()> {
+        Ok(rustix::fs::fcntl_setfl(&self.descriptor, OFlags::RDWR)?)
     }
 
     /// Reads a request if one is there; returns its length.
@@ -73,7 +87,7 @@ impl Device {
     /// As `read(2)`.
     pub(crate) fn receive_if_any(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         use rustix::io::Errno as Number;
-        match rustix::io::read(&self.0, buffer) {
+        match rustix::io::read(&self.descriptor, buffer) {
             Ok(length) => Ok(Some(length)),
             // Somebody else was sooner, it was taken back, or the connection is closed, which whoever waits finds out.
             Err(Number::NOENT | Number::INTR | Number::AGAIN | Number::NODEV) => Ok(None),
@@ -88,7 +102,7 @@ impl Device {
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         use rustix::io::Errno as Number;
         loop {
-            match rustix::io::read(&self.0, &mut *buffer) {
+            match rustix::io::read(&self.descriptor, &mut *buffer) {
                 Ok(length) => return Ok(Some(length)),
                 // Taken back before it was read, or nothing about the request at all.
                 Err(Number::NOENT | Number::INTR | Number::AGAIN) => {}
@@ -103,7 +117,7 @@ impl Device {
         use rustix::io::Errno as Number;
         let header = answer_header(unique, outcome, body.len());
         loop {
-            match rustix::io::writev(&self.0, &[IoSlice::new(&header), IoSlice::new(body)]) {
+            match rustix::io::writev(&self.descriptor, &[IoSlice::new(&header), IoSlice::new(body)]) {
                 // The program was killed, or the connection closed.
                 Ok(_) | Err(Number::NOENT | Number::NODEV) => return,
                 Err(Number::INTR | Number::AGAIN) => {}
@@ -119,10 +133,30 @@ impl Device {
         }
     }
 
+    /// Has another process carry out notifications from now on: one that waits in the kernel keeps this one from ending.
+    pub fn notify_through(&self, keeper: Arc<dyn Keeper>) {
+        assert!(self.notifier.set(keeper).is_ok(), "a connection has one keeper");
+    }
+
     /// Tells the kernel that the attributes which it keeps of an inode are outdated; it asks before it uses them again. May be
     /// called while a request is served: it neither takes the lock of the inode nor touches a page.
     pub fn expire_attributes(&self, node: u64) {
         self.notify(node, &expiry(node));
+    }
+
+    /// Whether the kernel has an inode; so it seems where that cannot be found out. It may have to wait until one that it gives up is
+    /// written back: never called before requests are served, nor by a thread that serves them.
+    #[must_use]
+    pub fn has_inode(&self, node: u64) -> bool {
+        !matches!(self.send(&expiry(node)), Err(error) if error.raw_os_error() == Some(libc::ENOENT))
+    }
+
+    /// Makes the kernel send again what was read and not answered, marked as such ([`crate::wire::Header::is_resent`]).
+    ///
+    /// # Errors
+    /// As `write(2)`.
+    pub fn resend(&self) -> io::Result<()> {
+        self.send_directly(&resend())
     }
 
     /// Makes the kernel write back all pages of an inode that it has collected, forget them, and its attributes with them. Returns when they
@@ -133,16 +167,30 @@ impl Device {
     }
 
     fn notify(&self, node: u64, notification: &[u8]) {
+        match self.send(notification) {
+            Ok(()) => {}
+            // The kernel does not keep that inode any more, or the connection is closed.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {}
+            Err(error) => log::error!("the kernel is not told that what it has of inode {node} is outdated: {error}"),
+        }
+    }
+
+    /// Sends a notification, by another process where there is one for that.
+    fn send(&self, notification: &[u8]) -> io::Result<()> {
+        match self.notifier.get().map(|keeper| keeper.notify(notification)) {
+            None => self.send_directly(notification),
+            Some(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => self.send_directly(notification),
+            Some(outcome) => outcome,
+        }
+    }
+
+    fn send_directly(&self, notification: &[u8]) -> io::Result<()> {
         use rustix::io::Errno as Number;
         loop {
-            match rustix::io::write(&self.0, notification) {
-                // The kernel does not keep that inode any more, or the connection is closed.
-                Ok(_) | Err(Number::NOENT | Number::NODEV) => return,
+            match rustix::io::write(&self.descriptor, notification) {
+                Ok(_) => return Ok(()),
                 Err(Number::INTR | Number::AGAIN) => {}
-                Err(error) => {
-                    log::error!("the kernel is not told that what it has of inode {node} is outdated: {error}");
-                    return;
-                }
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -160,7 +208,7 @@ impl Device {
 
     /// What holds at the moment of what is asked; that the connection is closed is told in any case.
     fn state(&self, asked: PollFlags) -> PollFlags {
-        let mut asked = [PollFd::new(&self.0, asked)];
+        let mut asked = [PollFd::new(&self.descriptor, asked)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         match rustix::event::poll(&mut asked, Some(&at_once)) {
             Ok(1..) => asked[0].revents(),

@@ -8,6 +8,7 @@
 //! What is true here:
 //! * A request is answered exactly once, by whoever holds its [`Reply`], on any thread.
 //! * Nothing here holds a lock while it waits for the kernel or for a [`Service`].
+//! * A connection can outlive the process that serves it (`keeping`).
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -17,6 +18,7 @@ mod classic;
 mod connection;
 mod counters;
 mod device;
+mod keeping;
 mod mounting;
 mod negotiation;
 mod pace;
@@ -32,6 +34,7 @@ pub use classic::Worker;
 pub use connection::{Connection, ConnectionState, Patience, Service};
 pub use counters::MessageCounters;
 pub use device::Device;
+pub use keeping::{Keeper, Keeping};
 pub use mounting::table::{Mount, MountTable};
 pub use mounting::{MountAudience, MountSettings, Unmount, mount, unmount};
 pub use negotiation::{Agreement, Wishes, negotiate};

@@ -63,12 +63,41 @@ pub struct Agreement {
 }
 
 impl Agreement {
+    /// It as bytes, for a process that takes the connection over.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let Self { kernel_version: (major, minor), capabilities, write_max, pages_max } = self;
+        let mut bytes = vec![AGREEMENT_FORM];
+        bytes.extend(capabilities.0.to_le_bytes());
+        bytes.extend([major, minor, write_max, &u32::from(*pages_max)].iter().flat_map(|number| number.to_le_bytes()));
+        bytes
+    }
+
+    /// Reads what [`Agreement::encode`] made; `None` for what a program of another version did.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&[form], rest) = bytes.split_first_chunk()?;
+        let (capabilities, rest) = rest.split_first_chunk()?;
+        let (numbers, []) = rest.as_chunks::<4>() else { return None };
+        let &[major, minor, write_max, pages_max] = numbers else { return None };
+        let number = u32::from_le_bytes;
+        (form == AGREEMENT_FORM).then_some(Self {
+            kernel_version: (number(major), number(minor)),
+            capabilities: Capabilities(u64::from_le_bytes(*capabilities)),
+            write_max: number(write_max),
+            pages_max: u16::try_from(number(pages_max)).ok()?,
+        })
+    }
+
     /// What it means for the form of requests.
     #[must_use]
     pub fn form(&self) -> RequestForm {
         RequestForm { long_set_xattr: self.capabilities.contains(Capabilities::SETXATTR_EXT) }
     }
 }
+
+/// What the bytes of an agreement begin with.
+const AGREEMENT_FORM: u8 = 1;
 
 /// Bytes of a page, which is not the same on all processors.
 fn page_size() -> u32 {
@@ -171,6 +200,17 @@ mod tests {
         let both = Capabilities::PASSTHROUGH | Capabilities::INIT_EXT;
         let (_, reply) = settle(&offer(both), &wishes(Capabilities::PASSTHROUGH));
         assert_eq!((reply.capabilities, reply.stack_depth_max), (both, STACK_DEPTH_MAX));
+    }
+
+    #[test]
+    fn an_agreement_is_read_as_it_was_written_and_nothing_else_is() {
+        let (agreement, _) = settle(&offer(Capabilities::ASYNC_READ), &wishes(Capabilities::ASYNC_READ));
+        let bytes = agreement.encode();
+        assert_eq!(Agreement::decode(&bytes), Some(agreement));
+        assert_eq!(Agreement::decode(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(Agreement::decode(&[bytes.clone(), vec![0]].concat()), None);
+        assert_eq!(Agreement::decode(&[vec![AGREEMENT_FORM + 1], bytes[1..].to_vec()].concat()), None);
+        assert_eq!(Agreement::decode(&[]), None);
     }
 
     #[test]

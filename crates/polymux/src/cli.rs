@@ -483,6 +483,9 @@ pub struct MountArguments {
     /// Tell the parent process through standard output when the volume is mounted, or why not
     #[arg(long, hide = true, requires = "foreground")]
     pub report_readiness: bool,
+    /// Standard input is the socket of the supervisor that keeps the mount
+    #[arg(long, hide = true, requires = "report_readiness")]
+    pub supervised: bool,
 }
 
 /// Arguments of `fsck`.

@@ -107,7 +107,10 @@ pub struct OptionsEntry {
     /// How requests of the kernel come; default: `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<TransportEntry>,
-    /// How reads and writes are shared with the kernel; default: `auto`, which is `passthrough` at present.
+    /// Whether a second process keeps the mount when the daemon dies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supervisor: Option<SupervisorEntry>,
+    /// How reads and writes are shared with the kernel; default: `auto`, which is `write-back` where the mount outlives its daemon, else `passthrough`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io: Option<IoEntry>,
     /// Which files the kernel may use directly, where it can; default: `auto`.
@@ -366,6 +369,16 @@ impl From<ExtendedAttributesEntry> for ExtendedAttributes {
             ExtendedAttributesEntry::Off => Self::Refused,
         }
     }
+}
+
+/// Whether a mount outlives its daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SupervisorEntry {
+    /// Where that is possible.
+    Auto,
+    /// It does not.
+    Off,
 }
 
 /// How requests of the kernel come.

@@ -2,7 +2,8 @@
 //!
 //! What is true here:
 //! * One daemon per volume name holds `NAME.lock` of the runtime directory for as long as it lives, and an exclusive
-//!   lock on every tier (inside the tiers). A dead daemon holds neither.
+//!   lock on every tier (inside the tiers). A dead daemon holds neither; but a supervisor, where there is one, goes on holding the lock
+//!   of the volume for the next one (`supervised`).
 //! * Whatever ends the mount (a signal, `umount`, a lost connection), `FileSystem::unmount` runs before the process
 //!   ends, and the lock is released after it.
 //! * The daemon opens nothing under its own mount: it leaves its working directory for `/` and looks at the mount point
@@ -10,6 +11,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +20,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_fs::{Access, BackgroundThreads, FileSystem, MOVERS_DEFAULT, Parts, TierPresence};
+use polymux_fs::{
+    Access, BackgroundThreads, FileSystem, KernelConnection, MOVERS_DEFAULT, MissingTiers, MountOptions, Parts,
+    TierPresence,
+};
 use polymux_fuse::{Session, Unmounter};
 use polymux_meta::LogStore;
 use polymux_types::SystemClock;
@@ -42,6 +47,8 @@ use crate::process_end::{HOLDER_MARK, ProcessEnd};
 use crate::registry::Registry;
 use crate::report::DaemonView;
 use crate::steering_config;
+use crate::supervised::{self, Supervised};
+use crate::supervision::link::Link;
 use crate::tiers;
 
 /// How long files may stay open after a signal before the daemon ends all the same.
@@ -60,9 +67,11 @@ pub const UNCLEAN_END: &str = "ended uncleanly: ";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadinessReport {
     /// The process that started this one.
-    ToParent,
+    Parent,
+    /// The supervisor, which started this one and keeps the mount when it dies.
+    Supervisor,
     /// systemd, where it runs this.
-    ToServiceManager,
+    ServiceManager,
 }
 
 /// Why the mount ends.
@@ -83,25 +92,37 @@ pub fn run(
 ) -> Result<()> {
     logging::start();
     let mount_point = client::mount_point_path(mount_point)?;
-    if report == ReadinessReport::ToParent {
+    if report == ReadinessReport::Parent {
         daemonize::detach()?;
     }
-    let mounted = Mounted::start(registry, config_path, &mount_point, &options);
+    if report == ReadinessReport::Supervisor {
+        // It was started by another name (`mount::supervise`), and is looked for by this one.
+        let _ = rustix::thread::set_name(c"polymux");
+    }
+    let supervised = (report == ReadinessReport::Supervisor).then(Supervised::connect).transpose();
+    let volume = VolumeToServe { registry, config_path, mount_point: &mount_point, options: &options };
+    let mounted = supervised.and_then(|supervised| Mounted::start(volume, supervised));
     match (mounted, report) {
-        (Ok(mounted), ReadinessReport::ToParent) => {
-            daemonize::report(&Readiness::Ready { warnings: mounted.warnings.clone() })?;
+        (Ok(mounted), ReadinessReport::Parent | ReadinessReport::Supervisor) => {
+            let told = daemonize::report(&Readiness::Ready { warnings: mounted.warnings.clone() });
+            if report == ReadinessReport::Parent {
+                told?;
+            } else if let Err(error) = told {
+                // It died meanwhile, and the mount goes on without it.
+                log::warn!("the supervisor is not told that the volume is served: {error:#}");
+            }
             mounted.serve()
         }
-        (Ok(mounted), ReadinessReport::ToServiceManager) => {
+        (Ok(mounted), ReadinessReport::ServiceManager) => {
             mounted.warnings.iter().for_each(|warning| log::warn!("{warning}"));
             mounted.serve()
         }
-        (Err(error), ReadinessReport::ToParent) => {
+        (Err(error), ReadinessReport::Parent | ReadinessReport::Supervisor) => {
             log::error!("{error:#}");
             daemonize::report(&Readiness::Failed(format!("{error:#}")))?;
             std::process::exit(1)
         }
-        (Err(error), ReadinessReport::ToServiceManager) => Err(error),
+        (Err(error), ReadinessReport::ServiceManager) => Err(error),
     }
 }
 
@@ -117,33 +138,115 @@ struct Mounted {
     warnings: Vec<String>,
     name: String,
     mount_point: PathBuf,
+    /// The supervisor, where there is one.
+    link: Option<Arc<Link>>,
     lock: VolumeLock,
 }
 
-impl Mounted {
-    fn start(registry: &Registry, config_path: &Path, mount_point: &Path, options: &RequestedOptions) -> Result<Self> {
-        let mut config = VolumeConfig::read(config_path)?;
-        registry.make_runtime_directory()?;
-        let lock = VolumeLock::take(&registry.lock_path(&config.name), &config.name, mount_point)?;
-        let mut warnings = detach_dead_mount(&config.name, mount_point)?;
-        check_mount_point(&config, mount_point)?;
+/// A volume, and how it is to be mounted.
+#[derive(Clone, Copy)]
+struct VolumeToServe<'a> {
+    registry: &'a Registry,
+    config_path: &'a Path,
+    mount_point: &'a Path,
+    options: &'a RequestedOptions,
+}
+
+/// A volume whose file system is open and not served yet.
+struct Opened {
+    config: VolumeConfig,
+    file_system: Arc<FileSystem>,
+    metadata: Metadata,
+    warnings: Vec<String>,
+    connection: KernelConnection,
+}
+
+impl Opened {
+    /// Ends it. What the kernel has of the mount of an earlier daemon stays for the next one, as after the death of this.
+    fn end(&self) {
+        if self.connection == KernelConnection::New {
+            end(&self.file_system);
+        }
+    }
+}
+
+impl VolumeToServe<'_> {
+    /// Opens the file system, of a volume that this process has the lock of.
+    fn open(self, mut config: VolumeConfig, connection: KernelConnection) -> Result<Opened> {
+        let Self { config_path, mount_point, .. } = self;
+        let mut warnings = Vec::new();
+        let mut options = self.options.clone();
+        match connection {
+            KernelConnection::New => {
+                warnings = detach_dead_mount(&config.name, mount_point)?;
+                check_mount_point(&config, mount_point)?;
+            }
+            KernelConnection::TakenOver => {
+                // The daemon before this one started from the copy, and the store has gone on since.
+                options.metadata_source = None;
+                // What goes on without a tier while it is mounted does so now, too.
+                options.missing = Some(MissingTiers::Degraded);
+            }
+        }
         prepare_process();
-        let taken_over = metadata_copy::take_over(&config, config_path, options)?;
-        if let Some((note, changed)) = &taken_over {
+        let from_copy = metadata_copy::take_over(&config, config_path, &options)?;
+        if let Some((note, changed)) = &from_copy {
             warnings.push(note.clone());
             config = changed.clone();
         }
-        let (file_system, metadata) = open_file_system(&config, options, &mut warnings)?;
-        if taken_over.is_some() {
+        let (file_system, metadata) = open_file_system(&config, &options, connection, &mut warnings)?;
+        if from_copy.is_some() {
             // The store is beside it now, and newer.
             let _ = std::fs::remove_dir_all(config.copy_directory(config.metadata));
         }
-        let file_system = Arc::new(file_system);
-        steering_config::apply(&config, &file_system).inspect_err(|_| end(&file_system))?;
-        let kernel_options = options.for_kernel(&config);
-        let session = polymux_fuse::mount(Arc::clone(&file_system), mount_point, &kernel_options)
-            .map_err(|error| error_of_mounting(error, mount_point));
-        let session = session.inspect_err(|_| end(&file_system))?;
+        let opened = Opened { config, file_system: Arc::new(file_system), metadata, warnings, connection };
+        steering_config::apply(&opened.config, &opened.file_system).inspect_err(|_| opened.end())?;
+        Ok(opened)
+    }
+
+    /// Takes the lock of the volume, or the one that an earlier daemon took, and has the supervisor keep it.
+    fn lock(self, name: &str, mut supervised: Option<&mut Supervised>) -> Result<VolumeLock> {
+        self.registry.make_runtime_directory()?;
+        if let Some(inherited) = supervised.as_mut().and_then(|supervised| supervised.take_lock()) {
+            return VolumeLock::held(inherited.into(), self.mount_point);
+        }
+        let lock = VolumeLock::take(&self.registry.lock_path(name), name, self.mount_point)?;
+        if let Some(supervised) = supervised {
+            supervised.link().keep_lock(lock.file.as_fd()).context("the supervisor of this mount")?;
+        }
+        Ok(lock)
+    }
+}
+
+impl Mounted {
+    fn start(volume: VolumeToServe<'_>, mut supervised: Option<Supervised>) -> Result<Self> {
+        let config = VolumeConfig::read(volume.config_path)?;
+        let lock = volume.lock(&config.name, supervised.as_mut())?;
+        let connection = supervised.as_ref().map_or(KernelConnection::New, Supervised::connection);
+        let link = supervised.as_ref().map(Supervised::link);
+        let opened = volume.open(config, connection)?;
+        let kernel_options = volume.options.for_kernel(&opened.config);
+        let file_system = Arc::clone(&opened.file_system);
+        let session = match supervised {
+            Some(supervised) => supervised.serve(file_system, volume.mount_point, &kernel_options),
+            None => polymux_fuse::mount(file_system, volume.mount_point, &kernel_options, None),
+        };
+        let session = session.map_err(|error| error_of_mounting(error, volume.mount_point));
+        let session = session.inspect_err(|_| opened.end())?;
+        let ends_with_daemon = supervised::keep(link.as_ref(), &session)?;
+        Self::serve_parts(volume, opened, (session, kernel_options.threads), (link, ends_with_daemon), lock)
+    }
+
+    /// Starts the threads of a daemon, those that serve the kernel last.
+    fn serve_parts(
+        volume: VolumeToServe<'_>,
+        opened: Opened,
+        (session, threads): (Session, usize),
+        (link, ends_with_daemon): (Option<Arc<Link>>, Option<String>),
+        lock: VolumeLock,
+    ) -> Result<Self> {
+        let Opened { config, file_system, metadata, warnings, .. } = opened;
+        let VolumeToServe { registry, config_path, mount_point, .. } = volume;
         let (sender, events) = mpsc::channel();
         let unmounter = session.unmounter();
         watch_signals(sender.clone())?;
@@ -156,8 +259,9 @@ impl Mounted {
             config: RwLock::new(config.clone()),
             config_path: config_path.to_owned(),
             mount_point: mount_point.to_owned(),
-            threads: kernel_options.threads,
+            threads,
             connection: session.state(),
+            ends_with_daemon,
             warnings: warnings.clone(),
             metadata,
         };
@@ -173,6 +277,7 @@ impl Mounted {
             warnings,
             name: config.name,
             mount_point: mount_point.to_owned(),
+            link,
             lock,
         })
     }
@@ -182,6 +287,9 @@ impl Mounted {
         log::info!("volume `{}` is mounted on {}", self.name, self.mount_point.display());
         notify(&[sd_notify::NotifyState::Ready]);
         let ended = self.wait_for_end();
+        if let Some(link) = &self.link {
+            link.let_go();
+        }
         notify(&[sd_notify::NotifyState::Stopping]);
         // Before the end of the file system: what movers have begun comes to the end of its batch.
         if let Err(error) = self.background.stop() {
@@ -310,6 +418,18 @@ fn notify(states: &[sd_notify::NotifyState]) {
     }
 }
 
+/// Passes on what a daemon of this process told: to the service manager that the volume is mounted, to the caller why it is not.
+pub fn relay_to_service_manager(line: &str) -> Result<Option<String>> {
+    match serde_json::from_str(line)? {
+        Readiness::Ready { warnings } => {
+            warnings.iter().for_each(|warning| log::warn!("{warning}"));
+            notify(&[sd_notify::NotifyState::Ready]);
+            Ok(None)
+        }
+        Readiness::Failed(reason) => Ok(Some(reason)),
+    }
+}
+
 fn serve_kernel(session: Session, sender: Sender<Event>) -> Result<()> {
     thread::Builder::new().name("session".to_owned()).spawn(move || {
         // The receiver is gone only when the daemon ends anyway.
@@ -363,6 +483,12 @@ impl VolumeLock {
         {
             log::warn!("volume `{name}`: process {} of its last daemon has not ended", ending.id());
         }
+        Self::held(file, mount_point)
+    }
+
+    /// The lock in a file that is locked already, by this process or by an earlier daemon whose supervisor kept it. Notes which process
+    /// serves the volume.
+    fn held(mut file: File, mount_point: &Path) -> Result<Self> {
         file.set_len(0)?;
         file.rewind()?;
         writeln!(file, "on {} {HOLDER_MARK}{}", mount_point.display(), std::process::id())?;
@@ -371,11 +497,7 @@ impl VolumeLock {
 
     /// Leaves word for whoever waits for the end of this daemon.
     fn note_unclean(&self, reason: &str) {
-        let mut file = &self.file;
-        let written = file.set_len(0).and_then(|()| file.rewind());
-        if let Err(error) = written.and_then(|()| writeln!(file, "{UNCLEAN_END}{reason}")) {
-            log::debug!("nobody is told how the volume ended: {error}");
-        }
+        note_unclean(&self.file, reason);
     }
 
     /// Lets go of it before the process ends.
@@ -383,6 +505,14 @@ impl VolumeLock {
         if let Err(error) = self.file.unlock() {
             log::error!("the lock of the volume stays until the process is gone: {error}");
         }
+    }
+}
+
+/// Writes to the locked file of a volume why its daemon did not end cleanly, for processes that wait for its end.
+pub fn note_unclean(mut file: &File, reason: &str) {
+    let written = file.set_len(0).and_then(|()| file.rewind());
+    if let Err(error) = written.and_then(|()| writeln!(file, "{UNCLEAN_END}{reason}")) {
+        log::debug!("the reason of the unclean end cannot be written: {error}");
     }
 }
 
@@ -419,7 +549,7 @@ fn check_mount_point(config: &VolumeConfig, mount_point: &Path) -> Result<()> {
 }
 
 /// What the daemon asks of the kernel for itself; each is an improvement, none a condition.
-fn prepare_process() {
+pub fn prepare_process() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
@@ -435,9 +565,10 @@ fn prepare_process() {
 pub fn open_file_system(
     config: &VolumeConfig,
     options: &RequestedOptions,
+    connection: KernelConnection,
     warnings: &mut Vec<String>,
 ) -> Result<(FileSystem, Metadata)> {
-    let mount_options = options.for_file_system(config);
+    let mount_options = MountOptions { connection, ..options.for_file_system(config) };
     let patience = Duration::from_secs(u64::from(config.options.tier_wait.unwrap_or(0)));
     let members = tiers::open_all_within(config, mount_options.access, patience)?;
     tiers::check_members(config, &members, mount_options.missing)?;

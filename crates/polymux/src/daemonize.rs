@@ -100,6 +100,13 @@ pub fn report(readiness: &Readiness) -> Result<()> {
     Ok(output.flush()?)
 }
 
+/// Passes on what a daemon of this process told, as if this were the daemon.
+pub fn relay(line: &str) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "{}", line.trim_end())?;
+    Ok(output.flush()?)
+}
+
 /// Leaves the session and the terminal of whoever started the daemon.
 pub fn detach() -> Result<()> {
     // It fails only for the leader of a process group, which a process that was just spawned is not.

@@ -48,6 +48,8 @@ mod report;
 mod status;
 mod steering_config;
 mod steering_view;
+mod supervised;
+mod supervision;
 mod tier_admin;
 mod tier_events;
 mod tier_forget;

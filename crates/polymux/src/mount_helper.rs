@@ -55,6 +55,7 @@ pub fn run(arguments: &[OsString]) -> ExitCode {
                 read_only: false,
                 from_copy: false,
                 report_readiness: false,
+                supervised: false,
             },
         )
     });

@@ -10,7 +10,7 @@ use polymux_fs::{
 use polymux_fuse::{ExtendedAttributes, FuseOptions, IoStyle, MountFlags, Sharing, Transport};
 
 use crate::config::VolumeConfig;
-use crate::config_format::TransportEntry;
+use crate::config_format::{SupervisorEntry, TransportEntry};
 
 /// What the command line asks for; `None` leaves it to the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct RequestedOptions {
     pub missing: Option<MissingTiers>,
     /// How reads and writes are shared with the kernel.
     pub io: Option<IoStyle>,
+    /// Whether the mount outlives its daemon.
+    pub supervisor: Option<Supervisor>,
     /// Which files the kernel may use directly.
     pub passthrough: Option<PassthroughUse>,
     /// Whether the kernel keeps pages of the others.
@@ -106,6 +108,24 @@ fn why_refused(option: &str) -> Option<&'static str> {
     })
 }
 
+/// Whether a second process keeps a mount, so that the death of its daemon costs programs a pause (docs/design/0037).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Supervisor {
+    /// Where that is possible: the kernel collects writes and sends requests again, and memory outlives the daemon.
+    Auto,
+    /// No.
+    Off,
+}
+
+impl From<SupervisorEntry> for Supervisor {
+    fn from(entry: SupervisorEntry) -> Self {
+        match entry {
+            SupervisorEntry::Auto => Self::Auto,
+            SupervisorEntry::Off => Self::Off,
+        }
+    }
+}
+
 /// What the metadata store is opened from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetadataSource {
@@ -149,6 +169,8 @@ impl RequestedOptions {
             "io=auto" => self.io = Some(IoStyle::Auto),
             "io=passthrough" => self.io = Some(IoStyle::Passthrough),
             "io=write-back" => self.io = Some(IoStyle::WriteBack),
+            "supervisor=auto" => self.supervisor = Some(Supervisor::Auto),
+            "supervisor=off" => self.supervisor = Some(Supervisor::Off),
             "passthrough=auto" => self.passthrough = Some(PassthroughUse::Auto),
             "passthrough=read" => self.passthrough = Some(PassthroughUse::Read),
             "passthrough=off" => self.passthrough = Some(PassthroughUse::Off),
@@ -178,6 +200,10 @@ impl RequestedOptions {
                 IoStyle::Auto => "io=auto",
                 IoStyle::Passthrough => "io=passthrough",
                 IoStyle::WriteBack => "io=write-back",
+            }),
+            self.supervisor.map(|named| match named {
+                Supervisor::Auto => "supervisor=auto",
+                Supervisor::Off => "supervisor=off",
             }),
             self.passthrough.map(|named| match named {
                 PassthroughUse::Auto => "passthrough=auto",
@@ -235,6 +261,31 @@ impl RequestedOptions {
         options
     }
 
+    /// Whether a supervisor is to keep the mount. Only then it is started; whether it can is known once the kernel was asked.
+    pub fn supervisor(&self, config: &VolumeConfig) -> Supervisor {
+        let kernel = self.for_kernel(config);
+        let asked = self.supervisor.or(config.options.supervisor.map(Supervisor::from)).unwrap_or(Supervisor::Auto);
+        let may_collect = kernel.io != IoStyle::Passthrough && kernel.transport != Transport::IoUring;
+        let is_of_use = may_collect && kernel.access == Access::ReadWrite;
+        if is_of_use { asked } else { Supervisor::Off }
+    }
+
+    /// How reads and writes are shared with the kernel. `auto` gives way to options that exist only without collected writes.
+    fn io_style(&self, config: &VolumeConfig) -> IoStyle {
+        let asked = self.io.or(config.options.io.map(IoStyle::from)).unwrap_or_default();
+        let has_no_pages = self.for_file_system(config).page_cache == PageCache::Off;
+        let names_passthrough = self.passthrough.is_some() || config.options.passthrough.is_some();
+        let names_rings = config.options.transport == Some(TransportEntry::IoUring);
+        match asked {
+            IoStyle::WriteBack if has_no_pages => {
+                log::warn!("`io = \"write-back\"` collects nothing without the page cache (`page_cache = \"off\"`)");
+                IoStyle::Passthrough
+            }
+            IoStyle::Auto if has_no_pages || names_passthrough || names_rings => IoStyle::Passthrough,
+            asked => asked,
+        }
+    }
+
     /// Options for the kernel.
     pub fn for_kernel(&self, config: &VolumeConfig) -> FuseOptions {
         let access = self.access.unwrap_or(MountOptions::default().access);
@@ -252,11 +303,7 @@ impl RequestedOptions {
             Some(TransportEntry::Classic) => Transport::Classic,
             Some(TransportEntry::IoUring) => Transport::IoUring,
         };
-        options.io = self.io.or(config.options.io.map(IoStyle::from)).unwrap_or(options.io);
-        if options.io == IoStyle::WriteBack && self.for_file_system(config).page_cache == PageCache::Off {
-            log::warn!("`io = \"write-back\"` collects nothing without the page cache (`page_cache = \"off\"`)");
-            options.io = IoStyle::Passthrough;
-        }
+        options.io = self.io_style(config);
         let of_config = config.options.extended_attributes.map(ExtendedAttributes::from);
         options.extended_attributes = self.extended_attributes.or(of_config).unwrap_or(options.extended_attributes);
         options
@@ -314,7 +361,7 @@ mod tests {
         for list in [
             "",
             "ro",
-            "rw,allow_other,noatime,nosuid,degraded,io=write-back,passthrough=read,page_cache=off,extended_attributes=off,from_copy",
+            "rw,allow_other,noatime,nosuid,degraded,io=write-back,supervisor=off,passthrough=read,page_cache=off,extended_attributes=off,from_copy",
             "relatime",
             "noexec,nodev,suid,nosymfollow",
         ] {

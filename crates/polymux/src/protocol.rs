@@ -286,6 +286,9 @@ pub struct StatusReport {
     /// Whether the kernel uses objects directly, in words.
     #[serde(default)]
     pub passthrough: String,
+    /// Why the mount ends when its daemon dies; absent where another daemon takes it over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_with_daemon: Option<String>,
     /// Threads that serve them.
     pub threads: usize,
     /// How many requests of each kind came since the mount, by the names of the protocol.

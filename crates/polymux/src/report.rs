@@ -41,6 +41,8 @@ pub struct DaemonView {
     pub threads: usize,
     /// How these come, and how many of them.
     pub connection: Arc<ConnectionState>,
+    /// Why the mount ends with this process; `None` where another daemon takes it over.
+    pub ends_with_daemon: Option<String>,
     /// What was noticed while mounting.
     pub warnings: Vec<String>,
     /// Its metadata store.
@@ -79,6 +81,7 @@ impl DaemonView {
             guarantee_meaning: meaning_of(status.guarantee).to_owned(),
             transport: self.connection.transport(),
             passthrough: passthrough_in_words(status.passthrough),
+            ends_with_daemon: self.ends_with_daemon.clone(),
             threads: self.threads,
             messages: to_map(self.connection.messages.totals()),
             metadata_tier: config.tiers[config.metadata].name.clone(),

@@ -93,6 +93,10 @@ fn render(report: &StatusReport) -> String {
     lines.extend(made_way_line(&report.tiers));
     lines.push(format!("  transport: {}, {} threads", report.transport, report.threads));
     lines.push(format!("  passthrough: {}", report.passthrough));
+    lines.push(match &report.ends_with_daemon {
+        None => "  mount: outlives its daemon".to_owned(),
+        Some(reason) => format!("  mount: ends with its daemon ({reason})"),
+    });
     let reasons = report.tiers.iter().filter_map(|tier| Some((&tier.name, tier.reason.as_ref()?)));
     lines.extend(reasons.map(|(name, reason)| format!("  tier {name}: {reason}")));
     lines.extend(report.warnings.iter().map(|warning| format!("  warning: {warning}")));

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_fs::{FileSystem, VolumeError};
+use polymux_fs::{FileSystem, KernelConnection, VolumeError};
 use polymux_tier::measure::{MeasureProgress, TIME_DEFAULT, TIME_MAX, TIME_MIN};
 use polymux_types::{ByteSize, Errno};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -98,7 +98,8 @@ pub fn unmounted(config: &VolumeConfig, tiers: &[String], time: Duration) -> Res
         signal_hook::flag::register(signal, Arc::clone(&cancelled)).context("cannot watch signals")?;
     }
     let mut warnings = Vec::new();
-    let (file_system, metadata) = daemon::open_file_system(config, &RequestedOptions::default(), &mut warnings)?;
+    let (file_system, metadata) =
+        daemon::open_file_system(config, &RequestedOptions::default(), KernelConnection::New, &mut warnings)?;
     warnings.iter().for_each(|warning| output::warn(warning));
     let found = measure_each(&file_system, tiers, time, &cancelled);
     let ended = file_system.unmount();

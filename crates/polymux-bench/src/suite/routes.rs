@@ -6,7 +6,10 @@ use super::sides::{ExtendedAttributes, Mode, Route, Settings, SideKind, Transpor
 use super::workload::{Routes, Scale};
 
 /// Modes that are measured where none was asked for.
-const DEFAULT_MODES: [Mode; 2] = [Mode::Auto, Mode::Cached];
+const DEFAULT_MODES: [Mode; 3] = [Mode::Auto, Mode::Passthrough, Mode::Cached];
+/// The same for programs, and for files on two tiers.
+const DEFAULT_MODES_OF_PROGRAMS: [Mode; 2] = [Mode::Auto, Mode::Passthrough];
+const DEFAULT_MODES_OF_SPLIT_FILES: [Mode; 2] = [Mode::Auto, Mode::Cached];
 
 /// What was asked for and what there is.
 #[derive(Clone, Debug)]
@@ -40,13 +43,17 @@ impl Choice {
             let pairs = modes.iter().flat_map(|mode| transports.iter().map(move |transport| (mode, transport)));
             pairs.map(|(mode, transport)| Route::new(*mode, *transport)).collect()
         };
-        let first = &self.modes[..self.modes.len().min(1)];
+        let is_default = self.modes == DEFAULT_MODES;
         let through_daemon = if self.modes == [Mode::Direct] { [Mode::Direct] } else { [Mode::Cached] };
         match routes {
-            Routes::Programs if self.modes == DEFAULT_MODES => across(&[Mode::Auto, Mode::WriteBack], &self.transports),
+            Routes::Programs if is_default => across(&DEFAULT_MODES_OF_PROGRAMS, &self.transports),
+            Routes::Cached if is_default => across(&DEFAULT_MODES_OF_SPLIT_FILES, &self.transports),
             Routes::Modes | Routes::Programs => across(&self.modes, &self.transports),
             Routes::Transports => {
-                let mut routes = across(first, &self.compared);
+                // What Polymux chooses, and one mode over each transport: collected writes exist over one of them alone.
+                let mut routes = if is_default { across(&[Mode::Auto], &self.transports) } else { Vec::new() };
+                let mode = if is_default { Mode::Passthrough } else { self.modes[0] };
+                routes.extend(across(&[mode], &self.compared));
                 // Once more, as mergerfs is set for speed.
                 let last = routes.last().copied();
                 routes.extend(last.map(|route| Route { extended_attributes: ExtendedAttributes::Off, ..route }));
@@ -91,12 +98,18 @@ mod tests {
     #[test]
     fn paths_are_measured_where_they_matter() {
         let choice = Choice::new(&[], &[], &[]);
-        assert_eq!(names(&choice.sides(Routes::Modes, &[])), ["native", "polymux", "polymux cached"]);
-        assert_eq!(
-            names(&choice.sides(Routes::Transports, &[])),
-            ["native", "polymux classic", "polymux io-uring", "polymux io-uring no-xattr"]
-        );
-        assert_eq!(names(&choice.sides(Routes::Programs, &[])), ["native", "polymux", "polymux write-back"]);
+        let modes = ["native", "polymux", "polymux passthrough", "polymux cached"];
+        assert_eq!(names(&choice.sides(Routes::Modes, &[])), modes);
+        let transports = [
+            "native",
+            "polymux",
+            "polymux passthrough classic",
+            "polymux passthrough io-uring",
+            "polymux passthrough io-uring no-xattr",
+        ];
+        assert_eq!(names(&choice.sides(Routes::Transports, &[])), transports);
+        assert_eq!(names(&choice.sides(Routes::Programs, &[])), ["native", "polymux", "polymux passthrough"]);
+        assert_eq!(names(&choice.sides(Routes::Cached, &[])), ["native", "polymux", "polymux cached"]);
         let daemon = ["native", "polymux cached classic", "polymux cached io-uring"];
         assert_eq!(names(&choice.sides(Routes::TransportsOfDaemon, &[])), daemon);
         let direct = ["native", "polymux direct classic", "polymux direct io-uring"];

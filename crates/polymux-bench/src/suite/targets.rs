@@ -53,7 +53,7 @@ impl Subject {
         match self {
             Self::Native | Self::Mergerfs | Self::MergerfsFast => route.is_none() && side.side == self.in_words(),
             Self::Polymux => plain.is_some(),
-            Self::Passthrough => has(|mode, _| matches!(mode, Mode::Auto | Mode::Passthrough)),
+            Self::Passthrough => has(|mode, _| mode == Mode::Passthrough),
             Self::Cached => has(|mode, _| mode == Mode::Cached),
             Self::Classic => has(|_, transport| transport == Transport::Classic),
             Self::IoUring => has(|_, transport| transport == Transport::IoUring),

@@ -50,10 +50,21 @@ impl HandleTable {
         &self.shards[place].0
     }
 
+    /// Numbers from here on are given to descriptions; no lower one was.
+    pub(crate) fn begin_at(&self, first: u64) {
+        self.next.fetch_max(first, Ordering::Relaxed);
+    }
+
     pub(crate) fn insert(&self, handle: Handle) -> HandleId {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        self.shard(id).write().insert(id, Arc::new(handle));
-        HandleId(id)
+        let id = HandleId(self.next.fetch_add(1, Ordering::Relaxed));
+        self.insert_as(id, handle);
+        id
+    }
+
+    /// Puts a description under a number that this table did not give to it.
+    pub(crate) fn insert_as(&self, id: HandleId, handle: Handle) {
+        let before = self.shard(id.0).write().insert(id.0, Arc::new(handle));
+        assert!(before.is_none(), "a number stands for one description");
     }
 
     pub(crate) fn get(&self, id: HandleId) -> Result<Arc<Handle>> {

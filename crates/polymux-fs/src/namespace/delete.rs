@@ -22,6 +22,7 @@ use crate::error::Result;
 use crate::inode::{DirectoryState, Inode, Layout, check_removable};
 use crate::space::disown_object;
 use crate::store::{DisownedRecord, keys};
+use crate::volume::KernelConnection;
 
 impl Core {
     /// Takes the name of a file that is not a directory away.
@@ -87,6 +88,10 @@ impl Core {
         };
         if links == 0 {
             let mut lifecycle = inode.lifecycle.lock();
+            if self.options.connection == KernelConnection::TakenOver {
+                // The kernel knows what it takes a name from, and counted references before this mount; it forgets them all at once.
+                lifecycle.pins = lifecycle.pins.max(1);
+            }
             if !lifecycle.in_use() {
                 lifecycle.gone = true;
                 drop(lifecycle);

@@ -30,6 +30,24 @@ fn note_lost_pages(file: &FileState) {
     file.pages_stale.store(true, Ordering::Release);
 }
 
+/// A description of a file that is opened.
+fn describe(inode: &Arc<Inode>, options: OpenOptions) -> Result<Handle> {
+    let mut lifecycle = inode.lifecycle.lock();
+    if lifecycle.gone {
+        return Err(Errno::ENOENT.into());
+    }
+    lifecycle.handles += 1;
+    drop(lifecycle);
+    let seen = inode.file().map_or(0, |file| file.error_sequence.load(Ordering::Acquire));
+    Ok(Handle {
+        inode: inode.clone(),
+        options,
+        error_seen: AtomicU32::new(seen),
+        io_mode: OnceLock::new(),
+        is_untold: AtomicBool::new(false),
+    })
+}
+
 /// The file behind a handle.
 fn file_of(handle: &Handle) -> Result<&FileState> {
     handle.inode.file().ok_or_else(|| Errno::EBADF.into())
@@ -85,20 +103,24 @@ impl Core {
     }
 
     pub(crate) fn add_handle(&self, inode: &Arc<Inode>, options: OpenOptions) -> Result<HandleId> {
-        let mut lifecycle = inode.lifecycle.lock();
-        if lifecycle.gone {
-            return Err(Errno::ENOENT.into());
+        Ok(self.handles.insert(describe(inode, options)?))
+    }
+
+    /// Opens a file for a description that the kernel has since before this mount, under the number that it has of it.
+    pub(crate) fn restore_handle(&self, id: HandleId, ino: Ino, options: OpenOptions) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let file = inode.file().ok_or(Errno::EINVAL)?;
+        self.handles.insert_as(id, describe(&inode, options)?);
+        if options.write {
+            // An earlier daemon may have emptied it, and then its close makes durable what was written anew.
+            file.emptied.store(true, Ordering::Release);
         }
-        lifecycle.handles += 1;
-        drop(lifecycle);
-        let seen = inode.file().map_or(0, |file| file.error_sequence.load(Ordering::Acquire));
-        Ok(self.handles.insert(Handle {
-            inode: inode.clone(),
-            options,
-            error_seen: AtomicU32::new(seen),
-            io_mode: OnceLock::new(),
-            is_untold: AtomicBool::new(false),
-        }))
+        let handle = self.handles.get(id)?;
+        if let Err(error) = self.decide_io_mode(&handle) {
+            self.release(id)?;
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// Says how a description that was just opened does its I/O.

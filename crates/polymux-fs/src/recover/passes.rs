@@ -23,6 +23,7 @@ use crate::error::Result;
 use crate::space::TierHandle;
 use crate::store::keys::{self, NumberKind};
 use crate::store::{StampMark, put_number_range_end};
+use crate::volume::KernelConnection;
 
 /// When a pass of recovery runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +139,10 @@ fn carry_out_disowned(core: &Core) -> Result<usize> {
 }
 
 fn delete_orphans(core: &Core) -> Result<usize> {
+    if core.options.connection == KernelConnection::TakenOver {
+        // Each is deleted once the kernel says that it does not have it, or forgets it.
+        return Ok(0);
+    }
     let orphans = core.metadata.orphans()?;
     for ino in &orphans {
         match core.inode(*ino) {

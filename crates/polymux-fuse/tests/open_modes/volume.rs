@@ -84,7 +84,7 @@ impl Fixture {
         let fs = Arc::new(FileSystem::mount(parts(), MountOptions::default()).expect("it mounts"));
         let mountpoint = directory.path().join("mount");
         std::fs::create_dir(&mountpoint).expect("a directory is made");
-        let session = match mount(Arc::clone(&fs), &mountpoint, &FuseOptions::new("modes", Access::ReadWrite)) {
+        let session = match mount(Arc::clone(&fs), &mountpoint, &FuseOptions::new("modes", Access::ReadWrite), None) {
             Ok(session) => session,
             Err(error) => {
                 eprintln!("skipped: the volume cannot be mounted: {error}");

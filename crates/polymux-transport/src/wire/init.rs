@@ -45,6 +45,7 @@ capabilities! {
     INIT_EXT = 30, "There are more than 32 capabilities.";
     DIRECT_IO_ALLOW_MMAP = 36, "Files without cached reads and writes can be mapped to be shared.";
     PASSTHROUGH = 37, "Reads and writes can go to another file directly.";
+    HAS_RESEND = 39, "Requests that were read and not answered are sent again on demand.";
     OVER_IO_URING = 41, "Requests can come through `io_uring`.";
 }
 

@@ -35,6 +35,15 @@ pub(crate) fn expiry(node: u64) -> [u8; EXPIRY_LENGTH] {
     Writer::new().u32(length).i32(EXPIRE_INODE).u64(0).u64(node).i64(-1).i64(0).finish()
 }
 
+/// `FUSE_NOTIFY_RESEND`, where answers have their error.
+const RESEND: i32 = 7;
+
+/// The notification that requests which were read and not answered are to be sent again (Linux 6.9).
+pub(crate) fn resend() -> [u8; ANSWER_HEADER_LENGTH] {
+    let length = u32::try_from(ANSWER_HEADER_LENGTH).expect("it is short");
+    Writer::new().u32(length).i32(RESEND).u64(0).finish()
+}
+
 /// Attributes of an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {

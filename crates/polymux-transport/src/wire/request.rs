@@ -33,7 +33,22 @@ pub struct Header {
     pub pid: u32,
 }
 
+/// The kernel sent a request before, and no answer came (`FUSE_UNIQUE_RESEND`).
+const RESENT: u64 = 1 << 63;
+
 impl Header {
+    /// Whether the kernel sends this request again, because it was read and not answered: an earlier process may have carried it out.
+    #[must_use]
+    pub fn is_resent(&self) -> bool {
+        self.unique & RESENT != 0
+    }
+
+    /// The number of the request, whether it is sent again or not.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.unique & !RESENT
+    }
+
     /// Reads the header of a request.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! What a trial shows, in its order.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -12,7 +13,7 @@ use polymux_types::ByteSize;
 use super::Narrator;
 use super::own_file::{OwnFile, check_interrupted};
 use super::selection::Selection;
-use super::stage::{Stage, VOLUME_NAME};
+use super::stage::{Death, Stage, VOLUME_NAME};
 use super::transfer::{Tally, Transfer};
 use crate::file_map::{self, FileMap};
 use crate::output;
@@ -203,10 +204,21 @@ impl Play<'_> {
         narrator.step(|| {
             // What is to survive is synced: pages of the kernel, and with one file the log of everything before.
             rustix::fs::syncfs(File::open(stage.mount_point())?)?;
-            File::open(&own_file.path)?.sync_all()?;
-            stage.kill()?;
-            stage.mount()?;
-            Ok(((), "Killed the daemon with SIGKILL and mounted again".to_owned()))
+            let open = File::open(&own_file.path)?;
+            open.sync_all()?;
+            let told = match stage.kill()? {
+                Death::OfDaemon => {
+                    let mut byte = [0];
+                    open.read_exact_at(&mut byte, 0).context("an open file, after the death of the daemon")?;
+                    "Killed the daemon with SIGKILL: another one took its place, and an open file goes on"
+                }
+                Death::OfMount => {
+                    drop(open);
+                    stage.mount()?;
+                    "Killed the daemon with SIGKILL and mounted again"
+                }
+            };
+            Ok(((), told.to_owned()))
         })?;
         narrator.step(|| {
             own_file.extend(EXTENSION_SIZE, self.interrupted)?;

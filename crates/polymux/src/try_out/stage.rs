@@ -8,16 +8,20 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_tier::Guarantee;
 use polymux_tier::posix::probe_directory;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::create;
 use crate::daemonize::{self, DaemonArguments};
 use crate::mount_options::RequestedOptions;
 use crate::mount_table::MountTable;
 use crate::output;
+use crate::protocol::StatusReport;
 use crate::registry::{Registry, VolumeReference};
 use crate::umount::{self, UnmountMode};
 
@@ -26,6 +30,18 @@ pub const VOLUME_NAME: &str = "try";
 
 /// Its tiers, the fastest first.
 pub const TIERS: [&str; 3] = ["fast", "slow", "archive"];
+
+/// How long it may take until another daemon serves the volume.
+const NEXT_DAEMON_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the death of a daemon costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// A pause: another daemon takes the mount over.
+    OfDaemon,
+    /// The mount.
+    OfMount,
+}
 
 /// Everything that a trial makes.
 pub struct Stage {
@@ -137,12 +153,33 @@ impl Stage {
         }
     }
 
-    /// Kills the daemon as the kernel does when memory runs out: it gets to do nothing more.
-    pub fn kill(&mut self) -> Result<()> {
+    /// Kills the daemon as the kernel does when memory runs out: it gets to do nothing more. Returns what that cost.
+    pub fn kill(&mut self) -> Result<Death> {
+        let (daemon, outlives) = self.served_by()?;
+        kill_process(daemon, Signal::KILL).context("cannot kill the daemon")?;
+        if outlives == Death::OfDaemon {
+            let began = Instant::now();
+            while !self.served_by().is_ok_and(|(present, _)| present != daemon) {
+                if began.elapsed() > NEXT_DAEMON_PATIENCE {
+                    bail!("no other daemon took the mount over within {} s", NEXT_DAEMON_PATIENCE.as_secs());
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+            return Ok(Death::OfDaemon);
+        }
         let mut daemon = self.daemon.take().ok_or_else(|| anyhow!("no daemon is running"))?;
-        daemon.kill().context("cannot kill the daemon")?;
         daemon.wait().context("cannot wait for the daemon")?;
-        Ok(())
+        Ok(Death::OfMount)
+    }
+
+    /// The process that serves the volume, and what its death costs.
+    fn served_by(&self) -> Result<(Pid, Death)> {
+        let said = self.command(["status", VOLUME_NAME, "--json"])?;
+        let report: StatusReport = serde_json::from_str(&said).context("`polymux status` said")?;
+        let id =
+            i32::try_from(report.pid).ok().and_then(Pid::from_raw).context("the number of the daemon's process")?;
+        let death = if report.ends_with_daemon.is_none() { Death::OfDaemon } else { Death::OfMount };
+        Ok((id, death))
     }
 
     /// Leaves everything as it is. Returns the commands that make it visible.
@@ -196,8 +233,13 @@ impl Drop for Stage {
             if let Some(words) = self.last_error() {
                 output::warn(&format!("the daemon's last words: {words}"));
             }
+            // The supervisor, where there is one, and then whom it started.
+            let served_by = self.served_by();
             let _ = daemon.kill();
             let _ = daemon.wait();
+            if let Ok((process, Death::OfDaemon)) = served_by {
+                let _ = kill_process(process, Signal::KILL);
+            }
         }
         if self.is_mounted() {
             output::warn(&format!("{} stays behind, because it is still mounted", self.directory.display()));

@@ -300,6 +300,8 @@ impl TestVolume {
         let log = File::options().create(true).append(true).open(&log_path).expect("a log can be opened");
         let log_start = log.metadata().map(|metadata| metadata.len()).unwrap_or(0);
         let mut arguments = vec!["mount", "--foreground", &self.name, text(&self.mountpoint)];
+        // The process that is started here is the daemon, which tests kill; a supervisor has tests of its own.
+        arguments.extend(["-o", "supervisor=off"]);
         arguments.extend(options);
         arguments.extend(wanted_io());
         let mut command = self.command(arguments);

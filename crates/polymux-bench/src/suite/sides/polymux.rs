@@ -104,7 +104,7 @@ impl Route {
     fn options(self) -> String {
         let mut lines = match self.mode {
             Mode::Auto => String::new(),
-            Mode::Passthrough => "passthrough = \"auto\"\n".to_owned(),
+            Mode::Passthrough => "io = \"passthrough\"\n".to_owned(),
             Mode::Cached => "passthrough = \"off\"\n".to_owned(),
             Mode::Direct => "passthrough = \"off\"\npage_cache = \"off\"\n".to_owned(),
             Mode::WriteBack => "io = \"write-back\"\n".to_owned(),
@@ -232,9 +232,9 @@ pub fn check_way(devices: &Devices, program: &Path, home: &Path, file: &Path, ro
 fn is_way(mode: Mode, told: &str) -> bool {
     let is_passed_through = told.starts_with("passed through");
     match mode {
-        Mode::Auto | Mode::Passthrough => is_passed_through,
+        Mode::Passthrough => is_passed_through,
         Mode::Cached | Mode::Direct => !is_passed_through,
-        Mode::WriteBack => told.contains("collects writes"),
+        Mode::Auto | Mode::WriteBack => told.contains("collects writes"),
     }
 }
 
@@ -261,8 +261,9 @@ mod tests {
 
     #[test]
     fn bytes_that_go_another_way_are_noticed() {
-        assert!(is_way(Mode::Auto, "passed through to its object when it is opened"));
-        assert!(!is_way(Mode::Auto, "through the daemon when it is opened: its tier has too little room"));
+        assert!(is_way(Mode::Auto, "through the daemon when it is opened: the kernel collects writes"));
+        assert!(is_way(Mode::Passthrough, "passed through to its object when it is opened"));
+        assert!(!is_way(Mode::Passthrough, "through the daemon when it is opened: its tier has too little room"));
         assert!(!is_way(Mode::Cached, "passed through to its object, for reading"));
         assert!(is_way(Mode::Direct, "through the daemon when it is opened: passthrough is off for it"));
     }

@@ -1,0 +1,143 @@
+//! Requests that the kernel sends again, because an earlier daemon read them and died before it answered (docs/design/0037).
+//!
+//! What is true here:
+//! * It is not known whether the earlier daemon carried one out. Most can be carried out twice: what lies between both times was concurrent
+//!   with the request.
+//! * Names are different: what was made exists already, and what was removed is missing. But the kernel holds the lock of the directory until the
+//!   request is answered, and it looked at the name under that lock. So an operation whose outcome is there already was carried out by the
+//!   earlier daemon, and is answered so.
+//! * Where before and after cannot be told apart by looking (two names are exchanged, an attribute may have existed before), what was true before
+//!   is on record (`open_files`).
+
+use polymux_fs::{Attributes, FileSystem};
+use polymux_transport::wire::{Attr, Header};
+use polymux_types::{Errno, Ino};
+
+use crate::adapter::{Adapter, caller};
+use crate::open_files::Facts;
+
+/// Whether a resent operation is still to be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It was not carried out.
+    Due,
+    /// An earlier daemon carried it out.
+    Done,
+}
+
+/// What a name stands for; `None` where there is none.
+fn named(fs: &FileSystem, header: &Header, parent: Ino, name: &[u8]) -> polymux_fs::Result<Option<Attributes>> {
+    match fs.lookup(&caller(header), parent, name) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Standing {
+    /// Carries the operation out where it is due.
+    pub(crate) fn carry_out(self, operation: impl FnOnce() -> polymux_fs::Result<()>) -> polymux_fs::Result<()> {
+        match self {
+            Self::Due => operation(),
+            Self::Done => Ok(()),
+        }
+    }
+}
+
+impl Adapter {
+    /// The entry of a name that a request gives to an inode: `make` does so, unless an earlier daemon did.
+    pub(crate) fn make_once(
+        fs: &FileSystem,
+        header: &Header,
+        name: &[u8],
+        make: impl FnOnce() -> polymux_fs::Result<Attributes>,
+    ) -> polymux_fs::Result<Attr> {
+        let made = match Self::made_before(fs, header, name)? {
+            Some(made) => made,
+            None => make()?,
+        };
+        Ok(Self::entry(fs, &made))
+    }
+
+    /// What an earlier daemon gave a name to for a request that does so.
+    pub(crate) fn made_before(fs: &FileSystem, header: &Header, name: &[u8]) -> polymux_fs::Result<Option<Attributes>> {
+        if header.is_resent() { named(fs, header, Ino(header.node), name) } else { Ok(None) }
+    }
+
+    /// Whether a name that a request takes away is still there.
+    pub(crate) fn removal(fs: &FileSystem, header: &Header, name: &[u8]) -> polymux_fs::Result<Standing> {
+        if !header.is_resent() {
+            return Ok(Standing::Due);
+        }
+        Ok(named(fs, header, Ino(header.node), name)?.map_or(Standing::Done, |_| Standing::Due))
+    }
+
+    /// Whether an operation is due that changes what one name stands for without taking it away. Puts on record what the names stand for
+    /// before.
+    pub(crate) fn exchange(
+        &self,
+        fs: &FileSystem,
+        header: &Header,
+        name: &[u8],
+        (new_parent, new_name): (Ino, &[u8]),
+    ) -> polymux_fs::Result<Standing> {
+        if !self.open_files.are_kept() {
+            return Ok(Standing::Due);
+        }
+        let number = |found: Option<Attributes>| found.map_or(0, |attributes| attributes.ino.get());
+        let now = number(named(fs, header, Ino(header.node), name)?);
+        let facts = Facts(now, number(named(fs, header, new_parent, new_name)?));
+        self.standing(header, facts, |before| before.0 != now)
+    }
+
+    /// Whether a change of an extended attribute is due whose outcome depends on whether it existed, and ends in `outcome`.
+    pub(crate) fn attribute_change(
+        &self,
+        fs: &FileSystem,
+        header: &Header,
+        name: &[u8],
+        outcome: Existence,
+    ) -> polymux_fs::Result<Standing> {
+        if !self.open_files.are_kept() {
+            return Ok(Standing::Due);
+        }
+        let now = match fs.xattr(&caller(header), Ino(header.node), name) {
+            Ok(_) => Existence::Exists,
+            Err(error) if error.errno() == Errno::ENODATA => Existence::IsMissing,
+            Err(error) => return Err(error),
+        };
+        self.standing(header, Facts(now.number(), 0), |before| before.0 != outcome.number() && now == outcome)
+    }
+
+    /// Whether an operation is due. `is_done` tells from what was true before it whether it was carried out.
+    fn standing(
+        &self,
+        header: &Header,
+        now: Facts,
+        is_done: impl FnOnce(Facts) -> bool,
+    ) -> polymux_fs::Result<Standing> {
+        let before = if header.is_resent() { self.open_files.facts_of(header.number()) } else { None };
+        // Once more where they are known: the daemon after this one may be asked as well.
+        self.open_files.note_facts(header.number(), before.unwrap_or(now)).map_err(|error| {
+            log::error!("what is true before an operation cannot be put on record: {error}");
+            Errno::ENOMEM
+        })?;
+        Ok(if before.is_some_and(is_done) { Standing::Done } else { Standing::Due })
+    }
+}
+
+/// Whether an extended attribute exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Existence {
+    Exists,
+    IsMissing,
+}
+
+impl Existence {
+    fn number(self) -> u64 {
+        match self {
+            Self::Exists => 1,
+            Self::IsMissing => 0,
+        }
+    }
+}

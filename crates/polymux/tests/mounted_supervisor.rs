@@ -1,0 +1,233 @@
+//! A mount that outlives its daemon: what programs have open goes on when the daemon is killed (docs/design/0037).
+
+mod mounted;
+#[path = "supervisor/programs.rs"]
+mod programs;
+#[path = "supervisor/stage.rs"]
+mod stage;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mounted::{Plan, one_at_a_time};
+use stage::Stage;
+
+fn pattern(seed: u8, length: usize) -> Vec<u8> {
+    (0..length).map(|index| index.to_le_bytes()[0].wrapping_mul(13) ^ index.to_le_bytes()[1] ^ seed).collect()
+}
+
+#[test]
+fn what_is_open_goes_on_when_the_daemon_is_killed() {
+    let _turn = one_at_a_time();
+    let Some(mut stage) = Stage::start(&Plan::anywhere()) else { return };
+    let path = stage.path().join("file");
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    let mut appender = OpenOptions::new().append(true).create_new(true).open(stage.path().join("log")).unwrap();
+    fs::create_dir(stage.path().join("names")).unwrap();
+    (0..3000).for_each(|number| drop(File::create(stage.path().join(format!("names/{number}"))).unwrap()));
+    let mut listing = fs::read_dir(stage.path().join("names")).unwrap();
+    let first: Vec<_> = listing.by_ref().take(10).map(|entry| entry.unwrap().file_name()).collect();
+    for round in 0..3_u8 {
+        // Neither was sent when the daemon dies: the kernel has it.
+        file.seek(SeekFrom::End(0)).unwrap();
+        file.write_all(&pattern(round, 100_001)).unwrap();
+        appender.write_all(format!("line {round}\n").as_bytes()).unwrap();
+        stage.kill_daemon();
+        assert_eq!(file.metadata().unwrap().len(), 100_001 * (u64::from(round) + 1));
+    }
+    let rest: Vec<_> = listing.map(|entry| entry.unwrap().file_name()).collect();
+    let mut all: Vec<_> = first.into_iter().chain(rest).collect();
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 3000, "a listing that was begun before goes on");
+    file.sync_all().unwrap();
+    let mut read = Vec::new();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_to_end(&mut read).unwrap();
+    assert!(read == (0..3).flat_map(|round| pattern(round, 100_001)).collect::<Vec<_>>());
+    drop((file, appender));
+    stage.remount();
+    assert!(fs::read(stage.path().join("file")).unwrap() == read, "after the next mount");
+    assert_eq!(fs::read_to_string(stage.path().join("log")).unwrap(), "line 0\nline 1\nline 2\n");
+}
+
+#[test]
+fn a_file_without_a_name_stays_while_it_is_used_and_goes_afterwards() {
+    let _turn = one_at_a_time();
+    let Some(mut stage) = Stage::start(&Plan::anywhere()) else { return };
+    let path = stage.path().join("file");
+    fs::write(&path, pattern(1, 5_000_000)).unwrap();
+    fs::write(stage.path().join("unopened"), pattern(2, 100_000)).unwrap();
+    let before = stage.objects();
+    let open = File::open(&path).unwrap();
+    // Of the second one the kernel has the inode alone.
+    let referred =
+        rustix::fs::open(stage.path().join("unopened"), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::remove_file(stage.path().join("unopened")).unwrap();
+    stage.kill_daemon();
+    let mut read = vec![0; 5_000_000];
+    open.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == pattern(1, 5_000_000));
+    assert_eq!(rustix::fs::fstat(&referred).unwrap().st_size, 100_000);
+    // One that loses its name after the daemon that opened it is gone.
+    let later = stage.path().join("later");
+    fs::write(&later, pattern(3, 70_000)).unwrap();
+    let kept = File::open(&later).unwrap();
+    stage.kill_daemon();
+    fs::remove_file(&later).unwrap();
+    let mut read = vec![0; 70_000];
+    kept.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == pattern(3, 70_000) && kept.metadata().unwrap().nlink() == 0);
+    drop((open, referred, kept));
+    stage.wait_for("files without a name are gone", |stage| stage.objects() == before - 2);
+    stage.unmount();
+}
+
+#[test]
+fn a_mapping_and_a_file_that_is_replaced_lose_nothing() {
+    let _turn = one_at_a_time();
+    let Some(mut stage) = Stage::start(&Plan::anywhere()) else { return };
+    let path = stage.path().join("mapped");
+    fs::write(&path, vec![0; 1 << 20]).unwrap();
+    let mut mapping = programs::Mapping::of(&path);
+    mapping.fill(7);
+    stage.kill_daemon();
+    mapping.sync();
+    drop(mapping);
+    assert!(fs::read(&path).unwrap().iter().all(|byte| *byte == 7));
+    // The new one is open, and the kernel has its bytes, when it takes the place of the old one.
+    let mut new = File::create(stage.path().join("new")).unwrap();
+    new.write_all(&pattern(9, 200_000)).unwrap();
+    stage.kill_daemon();
+    fs::rename(stage.path().join("new"), &path).unwrap();
+    assert!(fs::read(&path).unwrap() == pattern(9, 200_000));
+    drop(new);
+    stage.unmount();
+}
+
+#[test]
+fn holes_are_not_read_where_bytes_have_not_come_yet() {
+    let _turn = one_at_a_time();
+    let Some(mut stage) = Stage::start(&Plan::anywhere()) else { return };
+    let path = stage.path().join("sparse");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.set_len(10 << 20).unwrap();
+    file.write_all_at(&pattern(1, 4096), 5 << 20).unwrap();
+    stage.kill_daemon();
+    let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0));
+    assert_eq!(hole, Err(rustix::io::Errno::INVAL), "what is there is not known while it may be collected");
+    let copy = stage.path().join("copy");
+    mounted::succeed("cp", ["--sparse=always", path.to_str().unwrap(), copy.to_str().unwrap()]);
+    assert!(fs::read(copy).unwrap() == fs::read(&path).unwrap());
+    drop(file);
+    stage.unmount();
+}
+
+#[test]
+fn no_program_sees_an_error_when_the_daemon_is_killed_at_any_moment() {
+    let _turn = one_at_a_time();
+    let Some(mut stage) = Stage::start(&Plan::anywhere()) else { return };
+    let root = stage.path().to_owned();
+    programs::run_beside(&root, || stage.kill_at_any_moment(kills()));
+    stage.unmount();
+    stage.assert_is_sound();
+}
+
+#[test]
+fn a_full_volume_keeps_what_it_accepted_when_the_daemon_is_killed_at_any_moment() {
+    let _turn = one_at_a_time();
+    if !mounted::is_root() {
+        return mounted::skip("loop devices need root");
+    }
+    let plan = Plan { ground: mounted::volume::Ground::LoopDevices { fast: 320, slow: 400 }, fast_capacity: None };
+    let Some(mut stage) = Stage::start(&plan) else { return };
+    for round in 0..kills().div_ceil(5) {
+        let root = stage.path().to_owned();
+        programs::fill_beside(&root, round, || stage.kill_at_any_moment(5));
+    }
+    stage.unmount();
+    stage.assert_is_sound();
+}
+
+#[test]
+fn a_mount_goes_on_without_its_supervisor_and_ends_in_order() {
+    let _turn = one_at_a_time();
+    let Some(mut stage) = Stage::start(&Plan::anywhere()) else { return };
+    let mut file = File::create(stage.path().join("file")).unwrap();
+    file.write_all(b"before").unwrap();
+    stage.kill_supervisor();
+    file.write_all(b" and after").unwrap();
+    file.sync_all().unwrap();
+    // A rename over a file asks the supervisor, where there is one.
+    fs::write(stage.path().join("old"), b"old").unwrap();
+    fs::rename(stage.path().join("file"), stage.path().join("old")).unwrap();
+    drop(file);
+    assert_eq!(fs::read(stage.path().join("old")).unwrap(), b"before and after");
+    stage.unmount();
+    stage.assert_is_sound();
+}
+
+#[test]
+fn a_mount_that_is_asked_to_end_while_no_daemon_serves_it_ends_in_order() {
+    let _turn = one_at_a_time();
+    let Some(mut stage) = Stage::start(&Plan::anywhere()) else { return };
+    fs::write(stage.path().join("file"), pattern(1, 300_000)).unwrap();
+    stage.ask_to_end_between_daemons();
+    assert!(!stage.path().join("file").exists(), "it is unmounted");
+    stage.assert_is_sound();
+    stage.mount(&[]);
+    assert!(fs::read(stage.path().join("file")).unwrap() == pattern(1, 300_000));
+    stage.unmount();
+}
+
+#[test]
+fn no_second_mount_comes_between_two_daemons() {
+    let _turn = one_at_a_time();
+    let Some(mut stage) = Stage::start(&Plan::anywhere()) else { return };
+    let elsewhere = stage.outside().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(2) {
+        stage.kill_daemon_only();
+        let second = stage.mount_on(&elsewhere);
+        assert!(!second.is_success() && second.text().contains("mounted already"), "{}", second.text());
+        stage.wait_for_next_daemon();
+    }
+    assert!(Path::new(stage.path()).read_dir().is_ok());
+    stage.unmount();
+}
+
+#[test]
+fn a_mount_collects_writes_where_it_outlives_its_daemon_and_nothing_else_is_asked_for() {
+    let _turn = one_at_a_time();
+    let Some(mut stage) = Stage::start(&Plan::anywhere()) else { return };
+    let collects = |stage: &Stage| stage.status_text().contains("the kernel collects writes");
+    assert!(collects(&stage), "{}", stage.status_text());
+    for asked in ["supervisor=off", "io=passthrough", "passthrough=read", "page_cache=off", "ro"] {
+        stage.unmount();
+        stage.mount(&["-o", asked]);
+        let said = stage.status_text();
+        assert!(!collects(&stage) && said.contains("ends with its daemon"), "{asked}: {said}");
+    }
+    stage.unmount();
+}
+
+#[test]
+fn without_a_supervisor_status_says_that_the_mount_ends_with_its_daemon() {
+    let _turn = one_at_a_time();
+    let Some(mut stage) = Stage::start(&Plan::anywhere()) else { return };
+    assert!(stage.status_text().contains("outlives its daemon"), "{}", stage.status_text());
+    stage.unmount();
+    stage.mount(&["-o", "io=write-back,supervisor=off"]);
+    assert!(stage.status_text().contains("ends with its daemon"), "{}", stage.status_text());
+    stage.unmount();
+}
+
+/// How often a daemon is killed: `POLYMUX_SUPERVISOR_KILLS`.
+fn kills() -> u32 {
+    std::env::var("POLYMUX_SUPERVISOR_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(15)
+}
