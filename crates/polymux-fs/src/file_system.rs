@@ -3,11 +3,14 @@
 mod background;
 mod losses;
 mod moves;
+mod rest;
 mod steering;
 
 pub use steering::{NamedRule, SteeringError, check_rules};
 
 pub use background::{BackgroundThreads, MOVERS_DEFAULT};
+
+use self::rest::Rest;
 
 use std::sync::Arc;
 
@@ -52,6 +55,7 @@ pub enum Progress {
 /// same purpose on Linux.
 pub struct FileSystem {
     core: Core,
+    rest: Arc<Rest>,
 }
 
 impl FileSystem {
@@ -107,7 +111,7 @@ impl FileSystem {
     /// # Errors
     /// Where a check fails nothing was changed.
     pub fn mount(parts: Parts, options: MountOptions) -> std::result::Result<Self, VolumeError> {
-        crate::recover::mount(parts, options).map(|core| Self { core })
+        crate::recover::mount(parts, options).map(|core| Self { core, rest: Arc::default() })
     }
 
     /// Drains everything, syncs the tiers, settles sizes and stamps the tiers clean. Open descriptions are closed.
@@ -260,6 +264,38 @@ impl FileSystem {
     /// Carries out one batch of moves. Several threads may call it; each takes a batch of its own.
     pub fn move_step(&self) -> Progress {
         self.core.move_step()
+    }
+
+    /// The front end reports each request from now on ([`FileSystem::note_use`]), so that the volume may rest while there is none: threads that look
+    /// for work now and then sleep for up to 20 s after 20 s without a request.
+    pub fn allow_rest(&self) {
+        self.rest.allow();
+    }
+
+    /// A request is about to be served.
+    pub fn note_use(&self) {
+        self.rest.note_use();
+    }
+
+    /// Sleeps for `awake`, and for longer, until the next request, where the volume rests; returns whether it did. For threads of front ends that
+    /// look for something now and then which only requests bring about.
+    pub fn pause(&self, awake: std::time::Duration) -> bool {
+        let slept_long = self.rest.sleep(self.rest.wakes());
+        if !slept_long {
+            std::thread::sleep(awake);
+        }
+        slept_long
+    }
+
+    /// Whether there was no request for long.
+    #[must_use]
+    pub fn is_resting(&self) -> bool {
+        self.rest.is_resting()
+    }
+
+    /// Looks whether the volume is in use.
+    fn look_for_use(&self) {
+        self.rest.look(self.core.clock.elapsed(), || self.core.may_rest());
     }
 
     fn logged<T>(&self, operation: &str, result: Result<T>) -> Result<T> {

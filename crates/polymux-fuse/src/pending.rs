@@ -32,6 +32,8 @@ use crate::write_back::WriteBack;
 const COPIED_WITHIN: Duration = Duration::from_millis(100);
 /// Time between two looks at the room of the volume, beside those that writers ask for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The same where there was no request for long: what the kernel holds back is little, and comes within half a minute.
+const RESTING_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A request that waits for the write-back of a file.
 struct Pending {
@@ -188,7 +190,7 @@ impl Adapter {
                     true
                 }
                 Next::Look => {
-                    look_at = Instant::now() + LOOK_INTERVAL;
+                    look_at = Instant::now() + if self.fs.is_resting() { RESTING_LOOK_INTERVAL } else { LOOK_INTERVAL };
                     self.look_for_room();
                     if !self.room.is_short() {
                         shortage = Shortage::default();

@@ -40,6 +40,8 @@ pub(crate) struct Requests {
     slots: Box<[Slot]>,
     /// The moment of the last look.
     now_ms: AtomicU64,
+    /// Before this moment there was no look for long, and no request.
+    rested_until_ms: AtomicU64,
     /// Inodes that take no more requests, and whether there are any.
     crowded: Mutex<Vec<u64>>,
     has_crowds: AtomicBool,
@@ -82,6 +84,7 @@ impl Requests {
         Self {
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
             now_ms: AtomicU64::new(0),
+            rested_until_ms: AtomicU64::new(0),
             crowded: Mutex::new(Vec::new()),
             has_crowds: AtomicBool::new(false),
         }
@@ -114,6 +117,16 @@ impl Requests {
         Debt { slot: Some(slot), own: None }
     }
 
+    /// Whether any request is under way.
+    pub(crate) fn are_there(&self) -> bool {
+        self.slots.iter().any(|slot| slot.began.load(Ordering::Acquire) != 0)
+    }
+
+    /// There was no request for long, nor a look at the time until now.
+    pub(crate) fn rested_until(&self, now_ms: u64) {
+        self.rested_until_ms.store(now_ms, Ordering::Relaxed);
+    }
+
     /// Notes the time; returns how many requests have been under way for longer than [`STALLED_MS`].
     pub(crate) fn look(&self, now_ms: u64) -> usize {
         self.now_ms.store(now_ms, Ordering::Relaxed);
@@ -121,9 +134,11 @@ impl Requests {
     }
 
     fn stalled(&self, now_ms: u64) -> impl Iterator<Item = (&Slot, u64)> {
+        let rested_until_ms = self.rested_until_ms.load(Ordering::Relaxed);
         self.slots.iter().filter_map(move |slot| {
             let began = slot.began.load(Ordering::Acquire);
-            (began != 0 && now_ms.saturating_sub(began - 1) >= STALLED_MS).then_some((slot, began))
+            let takes_long = || now_ms.saturating_sub((began - 1).max(rested_until_ms)) >= STALLED_MS;
+            (began != 0 && takes_long()).then_some((slot, began))
         })
     }
 

@@ -31,6 +31,8 @@ use crate::write_back::WriteBack;
 
 /// How often whoever waits for the end of a thread looks whether it is worth it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+/// The same while the volume rests: threads that hang do not let it.
+const RESTING_LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A mounted volume that is served once [`Session::wait`] runs; requests made before wait for it. Dropped without
 /// that, it is unmounted.
@@ -174,6 +176,7 @@ impl Session {
     /// The connection to the kernel failed. The volume may then still be mounted, and answers `ENOTCONN`.
     pub fn wait(mut self) -> io::Result<()> {
         self.is_taken_down_with_it = false;
+        self.adapter.fs.allow_rest();
         let is_taken_over = self.orphans.is_some();
         if is_taken_over {
             self.adapter.room.assume_short();
@@ -258,7 +261,7 @@ fn end_of(thread: Worker, device: &Device, adapter: &Adapter) -> io::Result<()> 
     });
     drop(waiting?);
     loop {
-        match receiver.recv_timeout(LOOK_INTERVAL) {
+        match receiver.recv_timeout(if adapter.fs.is_resting() { RESTING_LOOK_INTERVAL } else { LOOK_INTERVAL }) {
             Ok(outcome) => return outcome,
             Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the FUSE transport ended")),
             Err(RecvTimeoutError::Timeout) => {

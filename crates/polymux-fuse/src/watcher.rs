@@ -2,6 +2,7 @@
 //!
 //! What is true here:
 //! * The watcher serves no requests, holds no lock while it waits, and asks no tier.
+//! * While the volume rests the watcher sleeps for long. Requests that end the rest count from the moment at which it has woken.
 //! * For each request that takes long there is one thread more than the mount began with, and some ahead, up to
 //!   [`SPARE_MAX`]: whoever waits for a device holds up nobody else. Threads that were added stay, and cost nothing while they are idle.
 
@@ -34,8 +35,12 @@ impl Watcher {
         let began = Instant::now();
         let mut spare = Vec::new();
         let mut said = false;
+        let mut rested = false;
         while !self.must_end.load(Ordering::Acquire) {
             let now_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            if rested {
+                self.adapter.requests.rested_until(now_ms);
+            }
             let stalled = self.adapter.requests.look(now_ms);
             if stalled > 0 {
                 self.fail_stuck(now_ms);
@@ -54,7 +59,12 @@ impl Watcher {
                     }
                 }
             }
-            thread::sleep(LOOK_INTERVAL);
+            rested = if self.adapter.requests.are_there() {
+                thread::sleep(LOOK_INTERVAL);
+                false
+            } else {
+                self.adapter.fs.pause(LOOK_INTERVAL)
+            };
         }
         spare
     }

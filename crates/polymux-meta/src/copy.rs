@@ -41,7 +41,7 @@ use polymux_types::Sequence;
 pub(crate) use self::attach::refuse_copy_ahead;
 pub(crate) use self::directory::CopyDirectory;
 use crate::store::CopySync;
-use polymux_types::sync::{AtomicU64, Condvar, Mutex, Ordering};
+use polymux_types::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering};
 
 pub use self::restore::{CopyDescription, CopyWorth, StoreEnd, describe_copy, restore_from_copy, verify_copy};
 pub(crate) use self::slot_format::on_disk_format;
@@ -156,6 +156,8 @@ pub(crate) struct SecondCopy {
     changed: Condvar,
     /// There is something to do.
     wake: Condvar,
+    /// Its thread sleeps for long, unless the log becomes durable further on.
+    sleeps_long: AtomicBool,
     shipped_bytes: AtomicU64,
     rebuilds: AtomicU64,
 }
@@ -223,6 +225,13 @@ impl SecondCopy {
             self.changed.notify_all();
         }
         CopySync::Safe
+    }
+
+    /// The log has become durable further on.
+    pub(crate) fn note_durable(&self) {
+        if self.sleeps_long.load(Ordering::Relaxed) && self.sleeps_long.swap(false, Ordering::AcqRel) {
+            self.kick();
+        }
     }
 
     /// Asks for a round soon.

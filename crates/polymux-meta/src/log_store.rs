@@ -256,6 +256,7 @@ impl MetadataStore for LogStore {
     fn sync(&self, through: Sequence) -> Result<(), StoreError> {
         assert!(through <= self.committed(), "only a committed transaction can be made durable");
         self.inner.log.sync(end_of(through))?;
+        self.inner.copy.iter().for_each(SecondCopy::note_durable);
         if self.inner.copy.as_ref().is_some_and(SecondCopy::is_synchronous) {
             // A copy that does not come along is told of in the report; it does not stop the store.
             let _late = self.inner.sync_copy(through);

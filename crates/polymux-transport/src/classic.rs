@@ -22,6 +22,7 @@ use crate::buffer::RequestBuffer;
 use crate::connection::{Connection, Patience};
 use crate::device::Device;
 use crate::pace::{Lingering, Pace};
+use crate::planted_death::{Moment, may_die};
 use crate::pool::ClosesPool;
 use crate::reply::Reply;
 use crate::turns::{Backlog, EndsTurns, Seat};
@@ -121,7 +122,8 @@ fn serve(connection: &Arc<Connection>) -> io::Result<()> {
     let serve_one = |device: &Arc<Device>, bytes: &[u8]| match Request::parse(bytes, connection.agreement.form()) {
         Ok(request) => {
             counters.count(request.header.opcode);
-            let reply = Reply::to_device(request.header.unique, device.clone());
+            may_die(request.header.opcode, Moment::Start);
+            let reply = Reply::to_device(&request.header, device.clone());
             let Some(reply) = connection.dispatch(&request, reply, Patience::AtOnce) else { return Ok(Served::AtOnce) };
             connection.call_next();
             connection.serve(&request, reply);

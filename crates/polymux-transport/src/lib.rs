@@ -22,6 +22,7 @@ mod keeping;
 mod mounting;
 mod negotiation;
 mod pace;
+mod planted_death;
 mod pool;
 mod reply;
 mod served;

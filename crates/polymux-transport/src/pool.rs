@@ -130,7 +130,7 @@ pub(crate) mod tests {
     use crate::connection::{Patience, Service};
     use crate::device::Device;
     use crate::negotiation::Agreement;
-    use crate::wire::{Capabilities, Opcode};
+    use crate::wire::{Capabilities, Header, Opcode};
 
     /// Answers everything with an error that nothing else here answers with.
     struct Refusing;
@@ -160,7 +160,8 @@ pub(crate) mod tests {
         header[..4].copy_from_slice(&u32::try_from(HEADER_LENGTH).unwrap().to_ne_bytes());
         header[4..8].copy_from_slice(&Opcode::StatFs.number().to_ne_bytes());
         header[8..16].copy_from_slice(&unique.to_ne_bytes());
-        Job::copy(&header, &[], &[], Reply::to_device(unique, connection.device.clone()))
+        let reply = Reply::to_device(&Header::parse(&header).unwrap(), connection.device.clone());
+        Job::copy(&header, &[], &[], reply)
     }
 
     #[expect(clippy::host_endian_bytes, reason = "the interface of the kernel has the byte order of the machine")]

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use polymux_types::Errno;
 
 use crate::device::Device;
+use crate::planted_death::{Moment, may_die};
 use crate::uring::RingReply;
+use crate::wire::Header;
 
 /// Where an answer goes.
 #[derive(Debug)]
@@ -21,16 +23,18 @@ enum Target {
 #[derive(Debug)]
 pub struct Reply {
     unique: u64,
+    /// Number of the kind of request.
+    opcode: u32,
     target: Option<Target>,
 }
 
 impl Reply {
-    pub(crate) fn to_device(unique: u64, device: Arc<Device>) -> Self {
-        Self { unique, target: Some(Target::Device(device)) }
+    pub(crate) fn to_device(header: &Header, device: Arc<Device>) -> Self {
+        Self { unique: header.unique, opcode: header.opcode, target: Some(Target::Device(device)) }
     }
 
-    pub(crate) fn through_ring(unique: u64, ring: RingReply) -> Self {
-        Self { unique, target: Some(Target::Ring(ring)) }
+    pub(crate) fn through_ring(header: &Header, ring: RingReply) -> Self {
+        Self { unique: header.unique, opcode: header.opcode, target: Some(Target::Ring(ring)) }
     }
 
     /// The operation failed.
@@ -70,7 +74,11 @@ impl Reply {
     }
 
     fn send(&mut self, outcome: Result<(), Errno>, body: &[u8]) {
-        match self.target.take() {
+        let target = self.target.take();
+        if target.is_some() {
+            may_die(self.opcode, Moment::Answer);
+        }
+        match target {
             Some(Target::Device(device)) => device.answer(self.unique, outcome, body),
             Some(Target::Ring(ring)) => ring.send(self.unique, outcome, body),
             None => {}

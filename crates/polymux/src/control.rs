@@ -95,7 +95,13 @@ fn serve(stream: &UnixStream, view: &DaemonView) -> Result<()> {
     let mut line = String::new();
     BufReader::new(stream.take(REQUEST_LENGTH_MAX)).read_line(&mut line)?;
     let answer = match serde_json::from_str::<Request>(&line) {
-        Ok(request) => answer_to(&request, stream, view),
+        Ok(request) => {
+            // Programs that watch a volume ask for its status again and again, and let it rest.
+            if !matches!(request, Request::Status) {
+                view.file_system.note_use();
+            }
+            answer_to(&request, stream, view)
+        }
         Err(error) => Answer::Error(format!("the daemon does not understand the request: {error}")),
     };
     send(stream, &answer)

@@ -3,6 +3,8 @@
 mod mounted;
 #[path = "supervisor/programs.rs"]
 mod programs;
+#[path = "supervisor/requests.rs"]
+mod requests;
 #[path = "supervisor/stage.rs"]
 mod stage;
 
@@ -13,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mounted::{Plan, one_at_a_time};
-use stage::Stage;
+use stage::{Moment, Stage};
 
 fn pattern(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|index| index.to_le_bytes()[0].wrapping_mul(13) ^ index.to_le_bytes()[1] ^ seed).collect()
@@ -148,6 +150,40 @@ fn a_full_volume_keeps_what_it_accepted_when_the_daemon_is_killed_at_any_moment(
     for round in 0..kills().div_ceil(5) {
         let root = stage.path().to_owned();
         programs::fill_beside(&root, round, || stage.kill_at_any_moment(5));
+    }
+    stage.unmount();
+    stage.assert_is_sound();
+}
+
+/// Three daemons die of each request, one after the other. If each carried out an exchange of names, and so did the one that answers, the names would
+/// stand as before.
+#[test]
+fn each_request_is_carried_out_once_when_daemons_die_before_they_answer_it() {
+    die_at_each_request(Moment::Answer, 3);
+}
+
+#[test]
+fn each_request_is_carried_out_when_the_daemon_that_read_it_dies() {
+    die_at_each_request(Moment::Start, 1);
+}
+
+fn die_at_each_request(moment: Moment, deaths: u32) {
+    let _turn = one_at_a_time();
+    let Some(mut stage) = Stage::start(&Plan::anywhere()) else { return };
+    let mut believed = Vec::new();
+    for (number, (kind, check)) in requests::CHECKS.iter().enumerate() {
+        eprintln!("{deaths} deaths of {kind} ({number})");
+        let directory = stage.path().join(format!("{number}"));
+        fs::create_dir(&directory).unwrap();
+        let names = check(&directory, &|| stage.plant_deaths(kind, moment, deaths));
+        assert!(!stage.take_planted_deaths(), "check {number} made no such request: {kind}");
+        let state = requests::state(&directory, names);
+        believed.push((directory, names, state));
+    }
+    // The kernel believed what it was answered; now it asks anew.
+    stage.remount();
+    for (directory, names, state) in believed {
+        assert_eq!(requests::state(&directory, names), state, "{}", directory.display());
     }
     stage.unmount();
     stage.assert_is_sound();

@@ -5,8 +5,8 @@
 //!   each, so that a tier that does not answer keeps nothing from being done for the others. [`FileSystem::watch_step`] has
 //!   one that never waits for anything. The movers call [`FileSystem::move_step`].
 //! * A mover that is stuck in a tier which does not answer is replaced by another one, as long as it is stuck.
-//! * A thread that found nothing to do sleeps until it is woken, at most [`IDLE_PAUSE`]; work that only waits for a moment
-//!   returns at once, and its thread pauses too. So nothing spins.
+//! * A thread that found nothing to do sleeps until it is woken, at most [`IDLE_PAUSE`], or for long where the volume rests ([`super::rest`]); work
+//!   that only waits for a moment returns at once, and its thread pauses too. So nothing spins.
 //! * The thread of `volume_step` wakes the movers after each round that did something, because it plans moves and
 //!   wakes parked ones. Whoever else submits a move calls [`BackgroundThreads::wake`].
 //! * After [`BackgroundThreads::stop`] none of the threads is left, but those that are stuck in such a tier, and the one
@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use polymux_types::TierId;
 use polymux_types::sync::Mutex;
 
+use super::rest::Rest;
 use super::{FileSystem, Progress, thread_token};
 
 /// Longest sleep of a thread that found nothing to do.
@@ -63,6 +64,7 @@ struct Shared {
     must_stop: AtomicBool,
     workers: Mutex<Vec<Worker>>,
     movers: u16,
+    rest: Arc<Rest>,
 }
 
 /// Background work of one file system, on threads of its own. Dropping it stops them.
@@ -83,7 +85,8 @@ impl BackgroundThreads {
     /// # Errors
     /// A thread cannot be started; then none is left.
     pub fn start(file_system: &Arc<FileSystem>, movers: u16) -> io::Result<Self> {
-        let shared = Arc::new(Shared { must_stop: AtomicBool::new(false), workers: Mutex::default(), movers });
+        let rest = Arc::clone(&file_system.rest);
+        let shared = Arc::new(Shared { must_stop: AtomicBool::new(false), workers: Mutex::default(), movers, rest });
         let started = Self { shared: Arc::clone(&shared), watched: Arc::downgrade(file_system) };
         for _ in 0..movers {
             shared.start_mover(file_system)?;
@@ -114,6 +117,7 @@ impl BackgroundThreads {
 
     /// Lets all threads look for work now.
     pub fn wake(&self) {
+        self.shared.rest.note_use();
         self.shared.wake(|_| true);
     }
 
@@ -166,12 +170,14 @@ impl Shared {
     ) -> io::Result<()> {
         let token = Arc::new(AtomicUsize::new(0));
         let (shared, own_token) = (Arc::downgrade(self), Arc::clone(&token));
+        let rest = Arc::clone(&self.rest);
         let must_stop = move || shared.upgrade().is_none_or(|shared| shared.must_stop.load(Ordering::Acquire));
         let thread = thread::Builder::new().name(name).spawn(move || {
             own_token.store(thread_token(), Ordering::Release);
             while !must_stop() {
-                let start = Instant::now();
+                let (start, wakes) = (Instant::now(), rest.wakes());
                 let pause = match round() {
+                    Progress::Idle if rest.sleep(wakes) => continue,
                     Progress::Idle => IDLE_PAUSE,
                     Progress::Worked if start.elapsed() < WAITING_ROUND_MAX => WAITING_PAUSE,
                     Progress::Worked => continue,
@@ -189,6 +195,9 @@ impl Shared {
     }
 
     fn wake(&self, which: impl Fn(Kind) -> bool) {
+        if self.rest.is_resting() {
+            self.rest.wake();
+        }
         let workers = self.workers.lock();
         workers
             .iter()
@@ -231,10 +240,13 @@ impl Shared {
 
 /// Watches for as long as there is the file system.
 fn watch(shared: &Arc<Shared>, file_system: &Arc<FileSystem>) -> io::Result<()> {
+    let rest = Arc::clone(&file_system.rest);
     let (shared, file_system) = (Arc::downgrade(shared), Arc::downgrade(file_system));
     thread::Builder::new().name("watch".to_owned()).spawn(move || {
         while let Some(file_system) = file_system.upgrade() {
+            let wakes = rest.wakes();
             file_system.watch_step();
+            file_system.look_for_use();
             if let Some(shared) = shared.upgrade().filter(|shared| !shared.must_stop.load(Ordering::Acquire)) {
                 let attended = shared.attend_tiers(&file_system);
                 if let Err(error) = attended.and_then(|()| shared.replace_stuck_movers(&file_system)) {
@@ -242,7 +254,9 @@ fn watch(shared: &Arc<Shared>, file_system: &Arc<FileSystem>) -> io::Result<()> 
                 }
             }
             drop(file_system);
-            thread::sleep(WATCH_INTERVAL);
+            if !rest.sleep(wakes) {
+                thread::sleep(WATCH_INTERVAL);
+            }
         }
     })?;
     Ok(())

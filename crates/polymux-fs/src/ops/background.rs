@@ -126,6 +126,14 @@ impl Core {
         }
     }
 
+    /// Whether nothing is to be expected without a request: no file is used past this process, and no tier has to be watched.
+    pub(crate) fn may_rest(&self) -> bool {
+        self.handles.passed_through() == 0
+            && !self.holders.are_possible()
+            && self.holders.inos().is_empty()
+            && self.tiers.all().iter().all(|tier| tier.present().is_some() && !tier.is_failing() && !tier.is_silent())
+    }
+
     /// After an unclean stop the objects of a file are made what its record says when its size is first asked. That must have
     /// been done for all files before a stop may be called clean: the next mount would believe objects that are longer than
     /// their file, or not there. Returns whether something was done.

@@ -24,7 +24,7 @@ use crate::error::StoreError;
 use crate::log::{Log, LogHeader};
 use crate::log_store::Inner;
 use crate::tables::Tables;
-use polymux_types::sync::{AtomicU64, Condvar, Mutex};
+use polymux_types::sync::{AtomicBool, AtomicU64, Condvar, Mutex};
 
 /// What a copy is worth to a store that was just opened.
 enum Verdict {
@@ -83,6 +83,7 @@ impl SecondCopy {
             status: Mutex::new(status),
             changed: Condvar::new(),
             wake: Condvar::new(),
+            sleeps_long: AtomicBool::new(false),
             shipped_bytes: AtomicU64::new(0),
             rebuilds: AtomicU64::new(u64::from(mode == Mode::Rebuilding)),
         }

@@ -1,11 +1,14 @@
 //! The thread that ships.
 //!
-//! What is true here: it is a loop around [`Inner::ship`]. When the store ends it ships once more and says that the copy
+//! What is true here: it is a loop around [`Inner::ship`], in the interval that the copy may lag; in longer ones while the log is not made durable any
+//! further, whose end wakes it. When the store ends it ships once more and says that the copy
 //! is closed. A tier that hangs may keep it for ever; nobody waits for it longer than for any other answer of the copy.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use polymux_types::sync::Ordering;
 
 use super::SecondCopy;
 use crate::error::StoreError;
@@ -19,6 +22,9 @@ const BUSY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Time between two rounds where only those who wait ask for them.
 const SYNCHRONOUS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Longest time between two rounds of which the first found nothing to ship.
+const QUIET_INTERVAL_MAX: Duration = Duration::from_secs(8);
 
 /// How a round ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +61,18 @@ impl CopyThread {
 fn run(inner: &Inner, copy: &SecondCopy) {
     let interval = if copy.is_synchronous() { SYNCHRONOUS_INTERVAL } else { copy.options.interval };
     let mut pause = Duration::ZERO;
+    let mut is_quiet = false;
     while copy.wait_for_work(pause) {
-        pause = match inner.ship() {
+        // Before the round, so that whatever becomes durable behind it ends the sleep.
+        copy.sleeps_long.store(is_quiet, Ordering::Release);
+        let round = inner.ship();
+        pause = match round {
+            Round::Idle if is_quiet => (pause * 2).clamp(interval, interval.max(QUIET_INTERVAL_MAX)),
             Round::Idle | Round::Worked => interval,
             Round::Busy => BUSY_INTERVAL,
             Round::Failed => RETRY_INTERVAL,
         };
+        is_quiet = round == Round::Idle;
         if inner.is_poisoned() {
             break;
         }

@@ -1,7 +1,8 @@
 //! The threads of a store: one for the log, one for memtables, one for compaction.
 //!
 //! What is true here: each is a loop around one function of `maintenance`, asleep until its signal is raised or a second
-//! has passed. They stop before the store is dropped, and a failure has poisoned the store before it ends a thread.
+//! has passed, and for longer while there are no transactions. They stop before the store is dropped, and a failure has poisoned the store before it
+//! ends a thread.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -13,6 +14,8 @@ use polymux_types::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
 /// Longest sleep of a thread; also how often room is looked at.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// The same where nothing was logged for long.
+const QUIET_SLEEP_MAX: Duration = Duration::from_secs(8);
 
 /// Something that is counted and waited for.
 #[derive(Default)]
@@ -33,9 +36,13 @@ impl Signal {
 
     /// Waits until it was raised after it stood at `seen`, but not for ever: whoever waits looks again.
     pub(super) fn wait_beyond(&self, seen: u64) -> u64 {
+        self.wait_beyond_for(seen, SLEEP_MAX)
+    }
+
+    fn wait_beyond_for(&self, seen: u64, sleep: Duration) -> u64 {
         let mut count = self.count.lock();
         if *count <= seen {
-            self.raised.wait_for(&mut count, SLEEP_MAX);
+            self.raised.wait_for(&mut count, sleep);
         }
         *count
     }
@@ -84,11 +91,17 @@ impl Background {
     ) -> Result<(), StoreError> {
         let inner = self.inner.clone();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let mut seen = 0;
+            let (mut seen, mut sleep, mut tail) = (0, SLEEP_MAX, 0);
             while !inner.signals.stopping.load(Ordering::Acquire) {
                 match work(&inner) {
                     Ok(true) => {}
-                    Ok(false) => seen = signal(&inner.signals).wait_beyond(seen),
+                    Ok(false) => {
+                        let now = inner.log.tail();
+                        let is_quiet = now == tail && !inner.ballast.is_stuck();
+                        sleep = if is_quiet { (sleep * 2).min(QUIET_SLEEP_MAX) } else { SLEEP_MAX };
+                        tail = now;
+                        seen = signal(&inner.signals).wait_beyond_for(seen, sleep);
+                    }
                     Err(error) => {
                         log::error!("the metadata store in {} stops: {error}", inner.path.display());
                         return;

@@ -358,7 +358,7 @@ impl<'a> Queue<'a> {
             }
         };
         self.counters.count(request.header.opcode);
-        let reply = Reply::through_ring(request.header.unique, ring);
+        let reply = Reply::through_ring(&request.header, ring);
         if let Some(reply) = self.connection.dispatch(&request, reply, Patience::AtOnce) {
             let job = Job::copy(&headers.header, &headers.structure, payload, reply);
             if let Err(job) = self.connection.pool.hand_over(job) {

@@ -79,6 +79,8 @@ pub struct TestVolume {
     pub name: String,
     /// Whether the kernel is made to offer `io_uring` while it is mounted.
     pub wants_rings: bool,
+    /// Further variables of the environment of all programs, with paths.
+    pub environment: Vec<(&'static str, PathBuf)>,
     /// Whose daemon it is, where not that of whoever runs the test.
     user: Option<u32>,
     daemon: Option<Child>,
@@ -133,6 +135,7 @@ impl TestVolume {
         Self {
             name: "tested".to_owned(),
             wants_rings: rings::are_wanted_everywhere(),
+            environment: Vec::new(),
             user: None,
             daemon: None,
             mountpoint: base.path().join("mount"),
@@ -279,6 +282,7 @@ impl TestVolume {
         command.env("POLYMUX_RUNTIME_DIR", self.base.path().join("runtime"));
         let memory = self.memory.as_ref().map_or_else(|| self.base.path().join("none"), |it| it.path().to_owned());
         command.env("POLYMUX_MEMORY_DIR", memory);
+        command.envs(self.environment.iter().map(|(name, path)| (name, path)));
     }
 
     /// Mounts, with the daemon as a child of this process.

@@ -13,6 +13,15 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// Longest time between two deaths of daemons.
 const LIFE_MS_MAX: u64 = 400;
 
+/// Moment of a request at which daemons can be made to die.
+#[derive(Clone, Copy)]
+pub enum Moment {
+    /// It was read, and nothing was done.
+    Start,
+    /// It was carried out, and is not answered.
+    Answer,
+}
+
 /// A mounted volume with its supervisor.
 pub struct Stage {
     volume: TestVolume,
@@ -23,7 +32,8 @@ impl Stage {
     /// Makes and mounts a volume. `None`, after saying why, where mounts do not outlive their daemons.
     pub fn start(plan: &Plan) -> Option<Self> {
         // No move holds a file while it is looked at.
-        let volume = TestVolume::create_with_options(plan, "movers = 1")?;
+        let mut volume = TestVolume::create_with_options(plan, "movers = 1")?;
+        volume.environment.push(("POLYMUX_TEST_DEATH", volume.outside().join("death")));
         let seed = std::env::var("POLYMUX_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
         eprintln!("POLYMUX_SEED={seed}");
@@ -126,6 +136,22 @@ impl Stage {
             }
             self.wait_for_next_daemon();
         }
+    }
+
+    /// As of now, so many daemons die in a row of a request of this kind, at this moment of it.
+    pub fn plant_deaths(&self, kind: &str, moment: Moment, count: u32) {
+        let (death, new) = (self.volume.outside().join("death"), self.volume.outside().join("death.new"));
+        let moment = match moment {
+            Moment::Start => "start",
+            Moment::Answer => "answer",
+        };
+        std::fs::write(&new, format!("{kind} {moment} {count}")).unwrap();
+        std::fs::rename(new, death).unwrap();
+    }
+
+    /// Whether planted deaths wait for their request still; they do not any more.
+    pub fn take_planted_deaths(&self) -> bool {
+        std::fs::remove_file(self.volume.outside().join("death")).is_ok()
     }
 
     /// The parent of the daemon.
