@@ -67,11 +67,13 @@ test-supervisor: dependencies-test
 test-open-modes: dependencies-test
 	OPEN_MODES_SEQUENCES=1000000 $(CARGO) test --release --locked -p polymux-fuse --test open_modes -- --nocapture
 
-# The suites on mounted volumes with the bytes of all open files through the daemon: with the kernel's page cache, and without.
+# The suites on mounted volumes with the bytes of all open files through the daemon: with the kernel's page cache, without it, with writes that the kernel
+# collects, and the same on mounts that outlive their daemon.
 test-io-modes: dependencies-test
 	POLYMUX_TEST_IO=cached $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
 	POLYMUX_TEST_IO=direct $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
 	POLYMUX_TEST_IO=write-back $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
+	POLYMUX_TEST_IO=supervised $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
 
 # The suites on mounted volumes, with requests through io_uring (root; the kernel's switch for it is on while a volume is
 # being mounted).

@@ -30,6 +30,11 @@ use crate::report::{FileLocation, TierFiles, VolumeStatus};
 use crate::volume::{MountOptions, NewVolume, Parts, TierMember, VolumeError};
 use polymux_tier::SeekTarget;
 
+/// Least time without a request after which a volume rests.
+const REST_AFTER_MS_MIN: u32 = 20_000;
+/// Time in which what has become due is done.
+const DUE_WITHIN_MS: u32 = 5000;
+
 /// An open description. Never reused within one mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleId(pub u64);
@@ -111,7 +116,10 @@ impl FileSystem {
     /// # Errors
     /// Where a check fails nothing was changed.
     pub fn mount(parts: Parts, options: MountOptions) -> std::result::Result<Self, VolumeError> {
-        crate::recover::mount(parts, options).map(|core| Self { core, rest: Arc::default() })
+        let dues_ms = [options.flush_interval_ms, options.stamp_delay_ms, REST_AFTER_MS_MIN - DUE_WITHIN_MS];
+        let rest_after_ms = u64::from(dues_ms.into_iter().max().unwrap_or(0)) + u64::from(DUE_WITHIN_MS);
+        let rest = Arc::new(Rest::new(std::time::Duration::from_millis(rest_after_ms)));
+        crate::recover::mount(parts, options).map(|core| Self { core, rest })
     }
 
     /// Drains everything, syncs the tiers, settles sizes and stamps the tiers clean. Open descriptions are closed.
@@ -266,36 +274,41 @@ impl FileSystem {
         self.core.move_step()
     }
 
-    /// The front end reports each request from now on ([`FileSystem::note_use`]), so that the volume may rest while there is none: threads that look
-    /// for work now and then sleep for up to 20 s after 20 s without a request.
+    /// The front end reports each request from now on ([`FileSystem::note_use`]), so that the volume may rest while there is none
+    /// (docs/design/0038).
     pub fn allow_rest(&self) {
         self.rest.allow();
     }
 
-    /// A request is about to be served.
-    pub fn note_use(&self) {
-        self.rest.note_use();
+    /// The front end reports no more requests. A volume that rests wakes.
+    pub fn forbid_rest(&self) {
+        self.rest.forbid();
     }
 
-    /// Sleeps for `awake`, and for longer, until the next request, where the volume rests; returns whether it did. For threads of front ends that
-    /// look for something now and then which only requests bring about.
-    pub fn pause(&self, awake: std::time::Duration) -> bool {
-        let slept_long = self.rest.sleep(self.rest.wakes());
-        if !slept_long {
-            std::thread::sleep(awake);
-        }
-        slept_long
+    /// A request is about to be served. Returns whether the volume rested until now.
+    pub fn note_use(&self) -> bool {
+        self.rest.note_use()
     }
 
-    /// Whether there was no request for long.
+    /// Whether the volume rests.
     #[must_use]
     pub fn is_resting(&self) -> bool {
         self.rest.is_resting()
     }
 
+    /// Sleeps for `awake`; where the volume rests, until it does no more, or for some 20 s. Returns whether it rested. For threads of a front end that
+    /// look now and then for something that only requests bring about.
+    pub fn pause(&self, awake: std::time::Duration) -> bool {
+        let rested = self.rest.sleep();
+        if !rested {
+            std::thread::sleep(awake);
+        }
+        rested
+    }
+
     /// Looks whether the volume is in use.
     fn look_for_use(&self) {
-        self.rest.look(self.core.clock.elapsed(), || self.core.may_rest());
+        self.rest.look(self.core.clock.elapsed(), || self.core.may_rest() && !self.core.has_moves_to_plan());
     }
 
     fn logged<T>(&self, operation: &str, result: Result<T>) -> Result<T> {

@@ -30,7 +30,7 @@ use crate::xattrs::Value;
 impl Service for Adapter {
     fn serve(&self, request: &Request<'_>, reply: Reply, patience: Patience) -> Option<Reply> {
         use Operation as Op;
-        self.fs.note_use();
+        self.note_use();
         let header = &request.header;
         let place = |handle, offset| Place { ino: ino(header), handle, offset };
         let wait = match patience {
@@ -86,7 +86,7 @@ impl Service for Adapter {
     }
 
     fn forget(&self, node: u64, count: u64) {
-        self.fs.note_use();
+        self.note_use();
         self.forget_inode(Ino(node), count);
     }
 }

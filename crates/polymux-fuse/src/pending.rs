@@ -32,7 +32,7 @@ use crate::write_back::WriteBack;
 const COPIED_WITHIN: Duration = Duration::from_millis(100);
 /// Time between two looks at the room of the volume, beside those that writers ask for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The same where there was no request for long: what the kernel holds back is little, and comes within half a minute.
+/// Time between two looks at the room of a volume that rests.
 const RESTING_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A request that waits for the write-back of a file.
@@ -174,6 +174,13 @@ impl Adapter {
         let work = Work::Replace { name: name.to_vec(), new_parent, new_name: new_name.to_vec(), flags };
         self.pending.push(Pending { header: *header, node: node.get(), work, reply });
         None
+    }
+
+    /// A request came. After a rest the room is looked at at once.
+    pub(crate) fn note_use(&self) {
+        if self.fs.note_use() {
+            self.pending.wake();
+        }
     }
 
     /// Serves what waits for a write-back until no request comes any more.

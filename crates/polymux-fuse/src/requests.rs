@@ -118,7 +118,7 @@ impl Requests {
     }
 
     /// Whether any request is under way.
-    pub(crate) fn are_there(&self) -> bool {
+    pub(crate) fn any_under_way(&self) -> bool {
         self.slots.iter().any(|slot| slot.began.load(Ordering::Acquire) != 0)
     }
 

@@ -2,8 +2,8 @@
 //!
 //! What is true here:
 //! * Room is *short* while what is available on the volume is less than twice what the kernel may hold back of a connection, and a margin. How
-//!   much is available is looked at after each [`WriteRoom::look_after`] bytes that were written or reserved, and each second, by the thread
-//!   of `pending`.
+//!   much is available is looked at after each [`WriteRoom::look_after`] bytes that were written or reserved, and each second (five in a volume that rests), by the
+//!   thread of `pending`.
 //! * While room is short, the kernel asks for attributes before each write to a file that it collects for (it may keep none), and that
 //!   request is answered only after all that it had collected of the file was written (`pending`). Where too little is left then, the
 //!   answer is `ENOSPC`, which is what the write returns (`admission`).

@@ -31,8 +31,8 @@ use crate::write_back::WriteBack;
 
 /// How often whoever waits for the end of a thread looks whether it is worth it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// The same while the volume rests: threads that hang do not let it.
-const RESTING_LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// How often it looks while the volume rests, so that no thread hangs.
+const RESTING_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A mounted volume that is served once [`Session::wait`] runs; requests made before wait for it. Dropped without
 /// that, it is unmounted.
@@ -205,6 +205,8 @@ impl Session {
         self.adapter.pending.end();
         outcome = outcome.and(self.end_of_all(pending.into_iter().collect()));
         must_end.store(true, Ordering::Release);
+        // The watcher of a volume that rests sleeps for long.
+        self.adapter.fs.forbid_rest();
         let spare = watcher.join().map_err(|_| io::Error::other("the watcher of the FUSE transport panicked"))?;
         outcome = outcome.and(self.end_of_all(spare));
         outcome = outcome.and(self.end_of_all(self.connection.take_grown()));

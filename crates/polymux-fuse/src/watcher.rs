@@ -59,7 +59,7 @@ impl Watcher {
                     }
                 }
             }
-            rested = if self.adapter.requests.are_there() {
+            rested = if self.adapter.requests.any_under_way() {
                 thread::sleep(LOOK_INTERVAL);
                 false
             } else {

@@ -140,6 +140,11 @@ impl Ballast {
         self.short_of_bytes.load(Ordering::Acquire)
     }
 
+    /// Whether anything waits for room: what may be logged, tables, or a merge.
+    pub(crate) fn is_short(&self) -> bool {
+        self.room() == Room::Ballast || self.is_stuck() || self.merge.lock().failed_with.is_some()
+    }
+
     /// Whether the last attempt to write tables found no room at all.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Acquire)

@@ -229,6 +229,8 @@ impl SecondCopy {
 
     /// The log has become durable further on.
     pub(crate) fn note_durable(&self) {
+        // Either this sees the flag, or the round behind the flag sees what is durable.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         if self.sleeps_long.load(Ordering::Relaxed) && self.sleeps_long.swap(false, Ordering::AcqRel) {
             self.kick();
         }

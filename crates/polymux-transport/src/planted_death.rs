@@ -6,7 +6,7 @@
 /// Moment of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// It was read, and nothing was done.
+    /// It was read through the classic transport, and nothing was done.
     Start,
     /// It was carried out, and is not answered.
     Answer,
@@ -47,7 +47,8 @@ mod planted {
         }
         let left: u32 = words.next().and_then(|word| word.parse().ok()).expect("it says how many daemons die");
         let changed = if left > 1 {
-            std::fs::write(path, format!("{kinds} {moment} {}", left - 1))
+            let new = path.with_extension("new");
+            std::fs::write(&new, format!("{kinds} {moment} {}", left - 1)).and_then(|()| std::fs::rename(&new, path))
         } else {
             std::fs::remove_file(path)
         };

@@ -96,11 +96,13 @@ fn serve(stream: &UnixStream, view: &DaemonView) -> Result<()> {
     BufReader::new(stream.take(REQUEST_LENGTH_MAX)).read_line(&mut line)?;
     let answer = match serde_json::from_str::<Request>(&line) {
         Ok(request) => {
-            // Programs that watch a volume ask for its status again and again, and let it rest.
-            if !matches!(request, Request::Status) {
+            // Programs that watch a volume ask again and again, and let it rest.
+            let only_looks = matches!(request, Request::Status | Request::Moves | Request::Jobs { .. });
+            let answer = answer_to(&request, stream, view);
+            if !only_looks {
                 view.file_system.note_use();
             }
-            answer_to(&request, stream, view)
+            answer
         }
         Err(error) => Answer::Error(format!("the daemon does not understand the request: {error}")),
     };

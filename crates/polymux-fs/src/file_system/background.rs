@@ -117,7 +117,6 @@ impl BackgroundThreads {
 
     /// Lets all threads look for work now.
     pub fn wake(&self) {
-        self.shared.rest.note_use();
         self.shared.wake(|_| true);
     }
 
@@ -128,6 +127,7 @@ impl BackgroundThreads {
     /// A thread had panicked.
     pub fn stop(&self) -> io::Result<()> {
         self.shared.must_stop.store(true, Ordering::Release);
+        self.shared.rest.forbid();
         self.wake();
         let workers = std::mem::take(&mut *self.shared.workers.lock());
         let began = Instant::now();
@@ -175,9 +175,13 @@ impl Shared {
         let thread = thread::Builder::new().name(name).spawn(move || {
             own_token.store(thread_token(), Ordering::Release);
             while !must_stop() {
-                let (start, wakes) = (Instant::now(), rest.wakes());
-                let pause = match round() {
-                    Progress::Idle if rest.sleep(wakes) => continue,
+                let start = Instant::now();
+                let progress = round();
+                if progress == Progress::Worked {
+                    rest.note_use();
+                }
+                let pause = match progress {
+                    Progress::Idle if rest.sleep() => continue,
                     Progress::Idle => IDLE_PAUSE,
                     Progress::Worked if start.elapsed() < WAITING_ROUND_MAX => WAITING_PAUSE,
                     Progress::Worked => continue,
@@ -195,9 +199,7 @@ impl Shared {
     }
 
     fn wake(&self, which: impl Fn(Kind) -> bool) {
-        if self.rest.is_resting() {
-            self.rest.wake();
-        }
+        self.rest.note_use();
         let workers = self.workers.lock();
         workers
             .iter()
@@ -244,7 +246,6 @@ fn watch(shared: &Arc<Shared>, file_system: &Arc<FileSystem>) -> io::Result<()> 
     let (shared, file_system) = (Arc::downgrade(shared), Arc::downgrade(file_system));
     thread::Builder::new().name("watch".to_owned()).spawn(move || {
         while let Some(file_system) = file_system.upgrade() {
-            let wakes = rest.wakes();
             file_system.watch_step();
             file_system.look_for_use();
             if let Some(shared) = shared.upgrade().filter(|shared| !shared.must_stop.load(Ordering::Acquire)) {
@@ -254,7 +255,7 @@ fn watch(shared: &Arc<Shared>, file_system: &Arc<FileSystem>) -> io::Result<()> 
                 }
             }
             drop(file_system);
-            if !rest.sleep(wakes) {
+            if !rest.sleep() {
                 thread::sleep(WATCH_INTERVAL);
             }
         }

@@ -136,6 +136,12 @@ impl Core {
         Ok(worked)
     }
 
+    /// Whether files are still to leave a tier.
+    pub(super) fn is_emptying_a_tier(&self) -> bool {
+        let is_empty = |tier| self.drains.by_tier.lock().get(&tier).is_some_and(|drain| drain.is_empty);
+        self.tiers.all().iter().any(|handle| self.drains.is_emptied(handle) && !is_empty(handle.id))
+    }
+
     fn drain_tier_step(&self, handle: &TierHandle) -> Result<bool> {
         let tier = handle.id;
         let mut drain = self.drains.by_tier.lock().entry(tier).or_default().clone();

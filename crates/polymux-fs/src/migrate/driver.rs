@@ -256,6 +256,15 @@ impl Core {
         progress
     }
 
+    /// Whether a move is under way or could begin, or the planner is in the middle of something that it goes on with in its next steps.
+    pub(crate) fn has_moves_to_plan(&self) -> bool {
+        if self.why_nothing_moves().is_some() {
+            return false;
+        }
+        let (open, parked, _) = self.moves.open_jobs(|_| true);
+        open > parked || self.planner.is_walking() || self.is_emptying_a_tier() || self.has_files_to_lay_out()
+    }
+
     /// Counts events that nobody else counts, and brings back whoever waits for one. Returns how many.
     fn wake_movers(&self) -> usize {
         let now_ms = self.elapsed_ms();

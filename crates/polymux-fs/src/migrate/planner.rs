@@ -90,6 +90,11 @@ pub(super) struct State {
 }
 
 impl Planner {
+    /// Whether it goes through all files for what rules and pins demand.
+    pub(super) fn is_walking(&self) -> bool {
+        self.state.lock().walk.is_some()
+    }
+
     /// Something was pinned.
     pub(crate) fn note_pin(&self) {
         let mut state = self.state.lock();

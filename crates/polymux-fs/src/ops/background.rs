@@ -126,12 +126,18 @@ impl Core {
         }
     }
 
-    /// Whether nothing is to be expected without a request: no file is used past this process, and no tier has to be watched.
+    /// Whether the background has nothing to watch or to free: no file is used past this process, no call to a tier is under way, and all tiers work.
     pub(crate) fn may_rest(&self) -> bool {
         self.handles.passed_through() == 0
             && !self.holders.are_possible()
             && self.holders.inos().is_empty()
-            && self.tiers.all().iter().all(|tier| tier.present().is_some() && !tier.is_failing() && !tier.is_silent())
+            && self.tiers.all().iter().all(|tier| self.may_be_left_alone(tier))
+    }
+
+    fn may_be_left_alone(&self, tier: &TierHandle) -> bool {
+        tier.watched().is_some_and(|watched| !watched.is_called())
+            && !tier.is_failing()
+            && !self.disowned.names(tier.id)
     }
 
     /// After an unclean stop the objects of a file are made what its record says when its size is first asked. That must have

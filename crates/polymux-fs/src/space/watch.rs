@@ -208,6 +208,11 @@ impl WatchedTier {
         operation(self.inner.as_ref())
     }
 
+    /// Whether any call is under way.
+    pub(crate) fn is_called(&self) -> bool {
+        self.calls().next().is_some()
+    }
+
     /// Calls under way: class, when it began, and its thread.
     fn calls(&self) -> impl Iterator<Item = (CallClass, u64, usize)> + '_ {
         self.slots.iter().filter_map(|slot| {

@@ -1,7 +1,7 @@
 //! The thread that ships.
 //!
-//! What is true here: it is a loop around [`Inner::ship`], in the interval that the copy may lag; in longer ones while the log is not made durable any
-//! further, whose end wakes it. When the store ends it ships once more and says that the copy
+//! What is true here: it is a loop around [`Inner::ship`], in the interval that the copy may lag; in longer ones after a round that found nothing to ship;
+//! a sync of the log wakes it. When the store ends it ships once more and says that the copy
 //! is closed. A tier that hangs may keep it for ever; nobody waits for it longer than for any other answer of the copy.
 
 use std::sync::Arc;
@@ -64,7 +64,8 @@ fn run(inner: &Inner, copy: &SecondCopy) {
     let mut is_quiet = false;
     while copy.wait_for_work(pause) {
         // Before the round, so that whatever becomes durable behind it ends the sleep.
-        copy.sleeps_long.store(is_quiet, Ordering::Release);
+        copy.sleeps_long.store(is_quiet, Ordering::SeqCst);
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         let round = inner.ship();
         pause = match round {
             Round::Idle if is_quiet => (pause * 2).clamp(interval, interval.max(QUIET_INTERVAL_MAX)),

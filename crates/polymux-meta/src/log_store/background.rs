@@ -14,7 +14,7 @@ use polymux_types::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
 /// Longest sleep of a thread; also how often room is looked at.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// The same where nothing was logged for long.
+/// Longest sleep of a thread where nothing was logged for long.
 const QUIET_SLEEP_MAX: Duration = Duration::from_secs(8);
 
 /// Something that is counted and waited for.
@@ -97,7 +97,7 @@ impl Background {
                     Ok(true) => {}
                     Ok(false) => {
                         let now = inner.log.tail();
-                        let is_quiet = now == tail && !inner.ballast.is_stuck();
+                        let is_quiet = now == tail && !inner.ballast.is_short();
                         sleep = if is_quiet { (sleep * 2).min(QUIET_SLEEP_MAX) } else { SLEEP_MAX };
                         tail = now;
                         seen = signal(&inner.signals).wait_beyond_for(seen, sleep);

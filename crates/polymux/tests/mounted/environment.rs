@@ -21,7 +21,8 @@ pub fn is_heavy() -> bool {
     std::env::var_os("POLYMUX_HEAVY").is_some_and(|value| value == "1")
 }
 
-/// Makes all tests on mounted volumes use one way for the bytes of open files: `cached`, `direct` or `write-back`.
+/// Makes all tests on mounted volumes use one way for the bytes of open files: `cached`, `direct` or `write-back`; or `supervised`, which is the last one on mounts
+/// that outlive their daemon.
 const IO_VARIABLE: &str = "POLYMUX_TEST_IO";
 
 /// What a mount is asked for, so that the bytes of open files go the way that the environment names; nothing where it names none.
@@ -31,13 +32,21 @@ pub fn wanted_io() -> &'static [&'static str] {
         Ok("cached") => &["-o", "passthrough=off"],
         Ok("direct") => &["-o", "passthrough=off,page_cache=off"],
         Ok("write-back") => &["-o", "io=write-back"],
-        Ok(other) => panic!("{IO_VARIABLE} is `{other}`; `cached`, `direct` and `write-back` are possible"),
+        Ok("supervised") => &["-o", "io=auto"],
+        Ok(other) => {
+            panic!("{IO_VARIABLE} is `{other}`; `cached`, `direct`, `write-back` and `supervised` are possible")
+        }
     }
 }
 
 /// Whether the kernel collects writes of all files (docs/design/0036).
 pub fn collects_writes() -> bool {
-    std::env::var(IO_VARIABLE).as_deref() == Ok("write-back")
+    std::env::var(IO_VARIABLE).as_deref() == Ok("write-back") || are_supervised()
+}
+
+/// Whether mounts outlive their daemons, so that the process that a test starts is the supervisor.
+pub fn are_supervised() -> bool {
+    std::env::var(IO_VARIABLE).as_deref() == Ok("supervised")
 }
 
 /// Whether the kernel collects writes of all files, which excludes what is tested.

@@ -8,8 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::command::{Finished, run, run_within, succeed, wait_within};
-use super::environment::{have_fuse, have_loop_devices, have_program, is_root, skip, wanted_io, wanted_policy};
+use super::environment::{
+    are_supervised, have_fuse, have_loop_devices, have_program, is_root, skip, wanted_io, wanted_policy,
+};
 use super::native::{FileSystemKind, NativeMount, is_mounted, kind_of_mount, text};
 use super::rings;
 
@@ -305,7 +309,9 @@ impl TestVolume {
         let log_start = log.metadata().map(|metadata| metadata.len()).unwrap_or(0);
         let mut arguments = vec!["mount", "--foreground", &self.name, text(&self.mountpoint)];
         // The process that is started here is the daemon, which tests kill; a supervisor has tests of its own.
-        arguments.extend(["-o", "supervisor=off"]);
+        if !are_supervised() {
+            arguments.extend(["-o", "supervisor=off"]);
+        }
         arguments.extend(options);
         arguments.extend(wanted_io());
         let mut command = self.command(arguments);
@@ -363,6 +369,13 @@ impl TestVolume {
         assert!(status.success(), "the daemon ended with {status}: {}", self.log());
     }
 
+    /// Waits for the clean end of the daemon of a volume that somebody else unmounted.
+    pub fn wait_for_end(&mut self) {
+        let mut daemon = self.daemon.take().expect("it was mounted");
+        let status = wait_within(&mut daemon, STOP_DEADLINE).expect("the daemon ends");
+        assert!(status.success(), "the daemon ended with {status}: {}", self.log());
+    }
+
     /// Unmounts where the end is expected not to be a clean one; returns what the command said.
     pub fn unmount_uncleanly(&mut self) -> Finished {
         self.polymux(["umount", text(&self.mountpoint)])
@@ -376,15 +389,25 @@ impl TestVolume {
     }
 
     /// The process that serves the volume, while it is mounted.
-    pub fn daemon_id(&self) -> Option<rustix::process::Pid> {
-        self.daemon.as_ref().map(rustix::process::Pid::from_child)
+    pub fn daemon_id(&self) -> Option<Pid> {
+        let started = self.daemon.as_ref().map(Pid::from_child)?;
+        // The child of a supervisor.
+        Some(children_of(started).first().copied().unwrap_or(started))
     }
 
     /// Kills the daemon as `kill -9` does. What is mounted answers with errors from then on.
     pub fn kill_daemon(&mut self) {
         let mut daemon = self.daemon.take().expect("it was mounted");
+        let supervised = children_of(Pid::from_child(&daemon));
         daemon.kill().expect("an own child can be killed");
         daemon.wait().expect("an own child can be waited for");
+        for process in supervised {
+            // It may end by itself just now.
+            let _ = kill_process(process, Signal::KILL);
+            while Path::new(&format!("/proc/{}", process.as_raw_pid())).exists() {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
     }
 
     /// How many requests of each kind the daemon was sent so far.
@@ -439,6 +462,13 @@ impl TestVolume {
         let bytes = || self.bytes_per_tier(file);
         assert!(self.is_split(file), "{} is not split over both tiers: {:?}", file.display(), bytes());
     }
+}
+
+/// Processes that a process started and that live. Only a supervisor has any.
+fn children_of(process: Pid) -> Vec<Pid> {
+    let id = process.as_raw_pid();
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|child| Pid::from_raw(child.parse().ok()?)).collect()
 }
 
 impl Drop for TestVolume {
