@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
 use mounted::command::shell;
 use mounted::volume::Ground;
@@ -268,6 +269,12 @@ fn holes_and_data_are_found_across_tiers() {
         let refused = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)).unwrap_err();
         assert_eq!(refused, rustix::io::Errno::INVAL);
         file = File::open(&path).unwrap();
+        // The kernel says that a description is closed, and does not wait for an answer.
+        let began = Instant::now();
+        let is_open = || rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)) == Err(rustix::io::Errno::INVAL);
+        while is_open() && began.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
     let mut data = Vec::new();
     let mut at = 0;

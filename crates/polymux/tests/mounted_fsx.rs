@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mounted::environment::have_loop_devices;
+use mounted::environment::{collects_writes, have_loop_devices};
 use mounted::native::{FileSystemKind, NativeMount, text};
 use mounted::tool::tool;
 use mounted::{Plan, TestVolume, is_heavy, one_at_a_time, run_within, skip, skip_where_io_is_named};
@@ -40,11 +40,11 @@ copy_file_range = 3
 
 const SEEDS: [u64; 4] = [1, 2, 3, 4];
 
-/// Looks whether a file lies on two tiers, every half second.
+/// Looks whether a file lies on two tiers, ten times a second.
 fn watch_for_split(volume: &TestVolume, file: &Path, stop: &AtomicBool) -> bool {
     let mut was_split = false;
     while !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(100));
         if file.exists() {
             was_split |= volume.is_split(file);
         }
@@ -131,8 +131,10 @@ fn fsx_finds_no_difference_on_a_file_that_is_passed_through() {
 /// What goes on beside fsx until it is told to stop; whether the file lay on two tiers at some moment.
 type Companion = fn(&TestVolume, &Path, &AtomicBool) -> bool;
 
-/// Runs fsx with each of the seeds on a file that is split at some moment.
+/// Runs fsx with each of the seeds on a file that is split at some moment; with one of them at least where it depends on the kernel when the daemon has the
+/// bytes.
 fn exercise(volume: &TestVolume, operations: u64, seeds: &[u64], companion: Companion) {
+    let mut were_split = 0;
     for seed in seeds {
         let file = volume.path().join(format!("fsx-{seed}"));
         // Whoever opens it while it is open goes through the daemon as well; passed through, it would not be split any more.
@@ -144,10 +146,12 @@ fn exercise(volume: &TestVolume, operations: u64, seeds: &[u64], companion: Comp
             stop.store(true, Ordering::Relaxed);
             beside.join().expect("what goes on beside it ends")
         });
-        assert!(was_split, "seed {seed}: the file was never on both tiers");
+        assert!(was_split || collects_writes(), "seed {seed}: the file was never on both tiers");
+        were_split += usize::from(was_split);
         drop(kept_open);
         fs::remove_file(&file).unwrap();
     }
+    assert!(were_split > 0, "no file was ever on both tiers");
 }
 
 fn run_fsx(volume: &TestVolume, operations: u64, seed: u64) {
