@@ -32,7 +32,7 @@ use polymux_tier::SeekTarget;
 
 /// Least time without a request after which a volume rests.
 const REST_AFTER_MS_MIN: u32 = 20_000;
-/// Time in which what has become due is done.
+/// Time in which the background does what has become due.
 const DUE_WITHIN_MS: u32 = 5000;
 
 /// An open description. Never reused within one mount.
@@ -306,9 +306,18 @@ impl FileSystem {
         rested
     }
 
-    /// Looks whether the volume is in use.
-    fn look_for_use(&self) {
-        self.rest.look(self.core.clock.elapsed(), || self.core.may_rest() && !self.core.has_moves_to_plan());
+    /// Looks whether the volume is in use, for a thread that watches a volume with so many movers.
+    fn look_for_use(&self, movers: u16) {
+        let has_moves = || movers > 0 && (self.core.has_moves_to_make() || self.core.is_planning());
+        self.rest.look(self.core.clock.elapsed(), || self.core.may_rest() && !has_moves());
+    }
+
+    /// Work in the background counts as use of the volume.
+    fn note_progress(&self, progress: Progress) -> Progress {
+        if progress == Progress::Worked {
+            self.rest.note_use();
+        }
+        progress
     }
 
     fn logged<T>(&self, operation: &str, result: Result<T>) -> Result<T> {

@@ -31,7 +31,7 @@ use crate::write_back::WriteBack;
 
 /// How often whoever waits for the end of a thread looks whether it is worth it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// How often it looks while the volume rests, so that no thread hangs.
+/// How often whoever waits for the end of a thread looks whether it is worth it while the volume rests: a volume with a thread that hangs does not.
 const RESTING_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A mounted volume that is served once [`Session::wait`] runs; requests made before wait for it. Dropped without

@@ -98,10 +98,10 @@ fn serve(stream: &UnixStream, view: &DaemonView) -> Result<()> {
         Ok(request) => {
             // Programs that watch a volume ask again and again, and let it rest.
             let only_looks = matches!(request, Request::Status | Request::Moves | Request::Jobs { .. });
+            let note_use = || !only_looks && view.file_system.note_use();
+            note_use();
             let answer = answer_to(&request, stream, view);
-            if !only_looks {
-                view.file_system.note_use();
-            }
+            note_use();
             answer
         }
         Err(error) => Answer::Error(format!("the daemon does not understand the request: {error}")),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mounted::{Plan, TestVolume};
 
-/// A volume rests by then, and what there was to do is done.
+/// Longest time after which a volume that is not used rests.
 const REST_WITHIN: Duration = Duration::from_secs(90);
 /// Time for which wake-ups are counted.
 const OBSERVED: Duration = Duration::from_secs(6);
@@ -28,7 +28,7 @@ fn wake_ups(process: i32) -> BTreeMap<String, u64> {
     threads.filter_map(|entry| of_thread(entry.ok()?.path())).collect()
 }
 
-/// Those within a time, without threads that did not wake.
+/// Wake-ups of the threads of a process within a time, of those that woke.
 fn wake_ups_within(process: i32, time: Duration) -> BTreeMap<String, u64> {
     let before = wake_ups(process);
     thread::sleep(time);
@@ -70,16 +70,19 @@ fn a_volume_that_is_not_used_lets_the_processor_sleep_and_is_there_at_once() {
     // What waits for a thread of the background comes in time as well.
     let moved = volume.polymux(["migrate", root.join("7").to_str().unwrap(), "--to", "slow", "--wait"]);
     assert!(moved.is_success(), "{}", moved.text());
-    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
     volume.unmount();
 }
 
 #[test]
 fn a_volume_that_rests_is_unmounted_at_once_without_a_word_to_its_daemon() {
+    if !mounted::is_root() {
+        return mounted::skip("the kernel is asked to unmount");
+    }
     let Some(mut volume) = resting("io=passthrough") else { return };
     let asked = Instant::now();
     let flags = rustix::mount::UnmountFlags::empty();
     rustix::mount::unmount(volume.path(), flags).expect("root may unmount");
     volume.wait_for_end();
-    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(12), "{:?}", asked.elapsed());
 }

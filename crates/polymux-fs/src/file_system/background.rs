@@ -7,7 +7,7 @@
 //! * A mover that is stuck in a tier which does not answer is replaced by another one, as long as it is stuck.
 //! * A thread that found nothing to do sleeps until it is woken, at most [`IDLE_PAUSE`], or for long where the volume rests ([`super::rest`]); work
 //!   that only waits for a moment returns at once, and its thread pauses too. So nothing spins.
-//! * The thread of `volume_step` wakes the movers after each round that did something, because it plans moves and
+//! * The thread of `volume_step` wakes the movers after each round that leaves moves to be made, because it plans moves and
 //!   wakes parked ones. Whoever else submits a move calls [`BackgroundThreads::wake`].
 //! * After [`BackgroundThreads::stop`] none of the threads is left, but those that are stuck in such a tier, and the one
 //!   that watches: the unmount that follows needs it. That one ends with the file system.
@@ -94,7 +94,9 @@ impl BackgroundThreads {
         let (of_volume, wakes) = (Arc::clone(file_system), Arc::downgrade(&shared));
         shared.spawn("background".to_owned(), Kind::OfVolume, move || {
             let progress = of_volume.volume_step();
+            // A search that finds nothing is no reason to keep a volume from resting.
             if progress == Progress::Worked
+                && of_volume.core.has_moves_to_make()
                 && let Some(shared) = wakes.upgrade()
             {
                 shared.wake(|kind| kind == Kind::Mover);
@@ -102,7 +104,7 @@ impl BackgroundThreads {
             progress
         })?;
         let upkeep = Arc::clone(file_system);
-        shared.spawn("upkeep".to_owned(), Kind::OfVolume, move || upkeep.upkeep_step())?;
+        shared.spawn("upkeep".to_owned(), Kind::OfVolume, move || upkeep.note_progress(upkeep.upkeep_step()))?;
         shared.attend_tiers(file_system)?;
         file_system.core.write_behind.allow_threads();
         watch(&shared, file_system)?;
@@ -176,11 +178,7 @@ impl Shared {
             own_token.store(thread_token(), Ordering::Release);
             while !must_stop() {
                 let start = Instant::now();
-                let progress = round();
-                if progress == Progress::Worked {
-                    rest.note_use();
-                }
-                let pause = match progress {
+                let pause = match round() {
                     Progress::Idle if rest.sleep() => continue,
                     Progress::Idle => IDLE_PAUSE,
                     Progress::Worked if start.elapsed() < WAITING_ROUND_MAX => WAITING_PAUSE,
@@ -195,7 +193,7 @@ impl Shared {
 
     fn start_mover(self: &Arc<Self>, file_system: &Arc<FileSystem>) -> io::Result<()> {
         let file_system = Arc::clone(file_system);
-        self.spawn("mover".to_owned(), Kind::Mover, move || file_system.move_step())
+        self.spawn("mover".to_owned(), Kind::Mover, move || file_system.note_progress(file_system.move_step()))
     }
 
     fn wake(&self, which: impl Fn(Kind) -> bool) {
@@ -214,7 +212,8 @@ impl Shared {
             let is_attended = self.workers.lock().iter().any(|worker| worker.kind == Kind::OfTier(tier));
             if !is_attended {
                 let file_system = Arc::clone(file_system);
-                self.spawn(format!("tier-{tier}"), Kind::OfTier(tier), move || file_system.tier_step(tier))?;
+                let round = move || file_system.note_progress(file_system.tier_step(tier));
+                self.spawn(format!("tier-{tier}"), Kind::OfTier(tier), round)?;
             }
         }
         Ok(())
@@ -242,12 +241,12 @@ impl Shared {
 
 /// Watches for as long as there is the file system.
 fn watch(shared: &Arc<Shared>, file_system: &Arc<FileSystem>) -> io::Result<()> {
-    let rest = Arc::clone(&file_system.rest);
+    let (rest, movers) = (Arc::clone(&file_system.rest), shared.movers);
     let (shared, file_system) = (Arc::downgrade(shared), Arc::downgrade(file_system));
     thread::Builder::new().name("watch".to_owned()).spawn(move || {
         while let Some(file_system) = file_system.upgrade() {
             file_system.watch_step();
-            file_system.look_for_use();
+            file_system.look_for_use(movers);
             if let Some(shared) = shared.upgrade().filter(|shared| !shared.must_stop.load(Ordering::Acquire)) {
                 let attended = shared.attend_tiers(&file_system);
                 if let Err(error) = attended.and_then(|()| shared.replace_stuck_movers(&file_system)) {

@@ -15,7 +15,7 @@ const REST_PAUSE: Duration = Duration::from_secs(20);
 
 /// State of a volume in use since the last look.
 const IN_USE: u32 = 0;
-/// State of a volume that was not used between the last two looks.
+/// State of a volume that was not used between the last two looks, but lately.
 const QUIET: u32 = 1;
 /// State of a volume that was not used for long, and whose threads sleep.
 const RESTING: u32 = 2;
@@ -28,7 +28,7 @@ pub(super) struct Rest {
     state: AtomicU32,
     /// Time without use after which it rests.
     rest_after: Duration,
-    /// The last look that found it in use.
+    /// Moment of the last look that found the volume in use.
     last_seen_in_use: Mutex<Duration>,
     /// Locked by whoever goes to sleep, or wakes those who do.
     sleepers: Mutex<()>,
@@ -115,7 +115,7 @@ mod tests {
     const LOOK: Duration = Duration::from_millis(200);
     const REST_AFTER: Duration = Duration::from_secs(20);
 
-    /// One that rests.
+    /// A volume that rests.
     fn resting() -> Rest {
         let rest = Rest::new(REST_AFTER);
         rest.allow();

@@ -75,11 +75,6 @@ enum Turn {
 }
 
 impl Core {
-    /// Whether files wait to be laid out over tiers.
-    pub(super) fn has_files_to_lay_out(&self) -> bool {
-        self.may_spread.load(Ordering::Acquire) && !self.layout_queue.state.lock().has_nobody()
-    }
-
     /// Part of each step of the planner. Returns whether something was planned.
     pub(super) fn balance_step(&self) -> Result<bool> {
         if !self.may_spread.load(Ordering::Acquire) {

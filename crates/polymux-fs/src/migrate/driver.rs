@@ -256,13 +256,17 @@ impl Core {
         progress
     }
 
-    /// Whether a move is under way or could begin, or the planner is in the middle of something that it goes on with in its next steps.
-    pub(crate) fn has_moves_to_plan(&self) -> bool {
-        if self.why_nothing_moves().is_some() {
-            return false;
-        }
-        let (open, parked, _) = self.moves.open_jobs(|_| true);
-        open > parked || self.planner.is_walking() || self.is_emptying_a_tier() || self.has_files_to_lay_out()
+    /// Whether a move is under way, or could begin now.
+    pub(crate) fn has_moves_to_make(&self) -> bool {
+        let is_shut = self.why_nothing_moves().is_some();
+        let may_begin = |job: &Job| !is_shut || matches!(job.reason, MoveReason::User | MoveReason::Drain);
+        let (open, parked, _) = self.moves.open_jobs(may_begin);
+        self.moves.running_count() > 0 || open > parked
+    }
+
+    /// Whether the planner goes on in its next step with what it has begun: a walk over all files, or a drain.
+    pub(crate) fn is_planning(&self) -> bool {
+        self.why_nothing_moves().is_none() && (self.planner.is_walking() || self.is_emptying_a_tier())
     }
 
     /// Counts events that nobody else counts, and brings back whoever waits for one. Returns how many.

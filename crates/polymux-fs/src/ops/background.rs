@@ -128,10 +128,10 @@ impl Core {
 
     /// Whether the background has nothing to watch or to free: no file is used past this process, no call to a tier is under way, and all tiers work.
     pub(crate) fn may_rest(&self) -> bool {
-        self.handles.passed_through() == 0
+        self.tiers.all().iter().all(|tier| self.may_be_left_alone(tier))
+            && self.handles.passed_through() == 0
             && !self.holders.are_possible()
             && self.holders.inos().is_empty()
-            && self.tiers.all().iter().all(|tier| self.may_be_left_alone(tier))
     }
 
     fn may_be_left_alone(&self, tier: &TierHandle) -> bool {

@@ -23,7 +23,7 @@ const BUSY_INTERVAL: Duration = Duration::from_millis(20);
 /// Time between two rounds where only those who wait ask for them.
 const SYNCHRONOUS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Longest time between two rounds of which the first found nothing to ship.
+/// Longest time between two rounds while there is nothing to ship.
 const QUIET_INTERVAL_MAX: Duration = Duration::from_secs(8);
 
 /// How a round ended.

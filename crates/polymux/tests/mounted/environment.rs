@@ -21,8 +21,8 @@ pub fn is_heavy() -> bool {
     std::env::var_os("POLYMUX_HEAVY").is_some_and(|value| value == "1")
 }
 
-/// Makes all tests on mounted volumes use one way for the bytes of open files: `cached`, `direct` or `write-back`; or `supervised`, which is the last one on mounts
-/// that outlive their daemon.
+/// Makes all tests on mounted volumes use one way for the bytes of open files: `cached`, `direct` or `write-back`; or `supervised`: the kernel collects
+/// writes, and mounts outlive their daemon.
 const IO_VARIABLE: &str = "POLYMUX_TEST_IO";
 
 /// What a mount is asked for, so that the bytes of open files go the way that the environment names; nothing where it names none.

@@ -46,7 +46,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("copy_file_range|copy_file_range_64", copies),
     ("read", reads_past_the_cache),
     ("readdirplus", lists),
-    ("ioctl", sets_a_flag),
+    ("ioctl", reads_a_flag),
 ];
 
 /// What names in a directory stand for: inode, mode, links, bytes and an attribute. The kernel tells what it believes, and lists nothing, which would
@@ -343,11 +343,11 @@ fn lists(root: &Path, begin: &dyn Fn()) -> Names {
     &["000", "299"]
 }
 
-fn sets_a_flag(root: &Path, begin: &dyn Fn()) -> Names {
+fn reads_a_flag(root: &Path, begin: &dyn Fn()) -> Names {
     drop(new_file(&root.join("file"), b"text"));
     let path = root.join("file");
-    begin();
     succeed("chattr", ["+d", path.to_str().unwrap()]);
+    begin();
     assert!(succeed("lsattr", [path.to_str().unwrap()]).split_whitespace().next().unwrap().contains('d'));
     &["file"]
 }

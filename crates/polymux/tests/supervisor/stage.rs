@@ -16,9 +16,9 @@ const LIFE_MS_MAX: u64 = 400;
 /// Moment of a request at which daemons can be made to die.
 #[derive(Clone, Copy)]
 pub enum Moment {
-    /// It was read, and nothing was done.
+    /// The request was read, and nothing was done.
     Start,
-    /// It was carried out, and is not answered.
+    /// The request was carried out, and is not answered.
     Answer,
 }
 
@@ -149,7 +149,7 @@ impl Stage {
         std::fs::rename(new, death).unwrap();
     }
 
-    /// Whether planted deaths wait for their request still; they do not any more.
+    /// Removes planted deaths; returns whether any were left.
     pub fn take_planted_deaths(&self) -> bool {
         std::fs::remove_file(self.volume.outside().join("death")).is_ok()
     }
