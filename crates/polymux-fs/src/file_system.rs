@@ -30,11 +30,6 @@ use crate::report::{FileLocation, TierFiles, VolumeStatus};
 use crate::volume::{MountOptions, NewVolume, Parts, TierMember, VolumeError};
 use polymux_tier::SeekTarget;
 
-/// Least time without a request after which a volume rests.
-const REST_AFTER_MS_MIN: u32 = 20_000;
-/// Time in which the background does what has become due.
-const DUE_WITHIN_MS: u32 = 5000;
-
 /// An open description. Never reused within one mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleId(pub u64);
@@ -116,9 +111,7 @@ impl FileSystem {
     /// # Errors
     /// Where a check fails nothing was changed.
     pub fn mount(parts: Parts, options: MountOptions) -> std::result::Result<Self, VolumeError> {
-        let dues_ms = [options.flush_interval_ms, options.stamp_delay_ms, REST_AFTER_MS_MIN - DUE_WITHIN_MS];
-        let rest_after_ms = u64::from(dues_ms.into_iter().max().unwrap_or(0)) + u64::from(DUE_WITHIN_MS);
-        let rest = Arc::new(Rest::new(std::time::Duration::from_millis(rest_after_ms)));
+        let rest = Arc::new(Rest::new(rest::rest_after(&options)));
         crate::recover::mount(parts, options).map(|core| Self { core, rest })
     }
 
@@ -299,11 +292,7 @@ impl FileSystem {
     /// Sleeps for `awake`; where the volume rests, until it does no more, or for some 20 s. Returns whether it rested. For threads of a front end that
     /// look now and then for something that only requests bring about.
     pub fn pause(&self, awake: std::time::Duration) -> bool {
-        let rested = self.rest.sleep();
-        if !rested {
-            std::thread::sleep(awake);
-        }
-        rested
+        self.rest.pause(awake)
     }
 
     /// Looks whether the volume is in use, for a thread that watches a volume with so many movers.

@@ -9,6 +9,7 @@ use polymux_types::Ino;
 
 use crate::adapter::{Adapter, Outcome, caller, ino};
 use crate::convert::{self, OFFSET_AFTER_DOT, OFFSET_AFTER_DOT_DOT};
+use crate::names::is_missing_name;
 
 /// Entries asked for at once: about what the kernel's usual buffer of 32 KiB holds.
 const NAMES_AT_ONCE: usize = 512;
@@ -110,7 +111,7 @@ enum Known {
 fn attributes_of_entry(fs: &FileSystem, caller: &Caller, entry: &DirectoryEntry) -> polymux_fs::Result<Known> {
     match fs.attributes(caller, entry.ino) {
         Ok(attributes) => Ok(Known::Attributes(attributes)),
-        Err(error) if *error.kind() == polymux_fs::ErrorKind::Posix(polymux_types::Errno::ENOENT) => Ok(Known::Removed),
+        Err(error) if is_missing_name(&error) => Ok(Known::Removed),
         Err(error) if error.is_about_tier() => Ok(Known::NameOnly),
         Err(error) => Err(error),
     }

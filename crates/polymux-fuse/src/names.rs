@@ -141,7 +141,7 @@ impl Adapter {
             let standing = match mode {
                 RenameMode::Replace | RenameMode::NoReplace => Self::removal(fs, header, name)?,
                 RenameMode::Exchange | RenameMode::Whiteout | RenameMode::WhiteoutNoReplace => {
-                    self.exchange(fs, header, name, (new_parent, new_name))?
+                    self.exchange(fs, header, name)?
                 }
             };
             standing.carry_out(|| fs.rename(&caller(header), ino(header), name, new_parent, new_name, mode))
@@ -170,6 +170,7 @@ impl ModeAndMask {
     }
 }
 
-fn is_missing_name(error: &polymux_fs::Error) -> bool {
+/// Whether an error says that there is no such name, or inode. A tier that reports ENOENT of an object says neither.
+pub(crate) fn is_missing_name(error: &polymux_fs::Error) -> bool {
     *error.kind() == polymux_fs::ErrorKind::Posix(polymux_types::Errno::ENOENT)
 }

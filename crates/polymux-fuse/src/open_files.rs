@@ -4,7 +4,7 @@
 //! * A description is on record before its open is answered, and until its release was carried out. So the next daemon knows each one that
 //!   the kernel has, and which request made it.
 //! * A record is written by one system call within one page: a process that is killed leaves it whole or not at all.
-//! * Of an operation that cannot be told from its result whether it was carried out (an exchange of names), two facts are on record before it
+//! * Of an operation that cannot be told from its result whether it was carried out (an exchange of names), one fact is on record before it
 //!   begins. These records are a ring: the oldest is overwritten, long after its operation was answered.
 //! * Where no process keeps the connection there is no file, and nothing is written.
 //!
@@ -46,9 +46,9 @@ pub(crate) struct OpenFile {
     pub(crate) flags: i32,
 }
 
-/// State before an operation that cannot be told from the state after it.
+/// State before an operation that cannot be told from the state after it: the inode that a name stands for, or whether an attribute exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Facts(pub(crate) u64, pub(crate) u64);
+pub(crate) struct Fact(pub(crate) u64);
 
 /// All that is on record.
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ struct Slots {
 #[derive(Debug, Default)]
 struct Inherited {
     opened: HashMap<u64, HandleId>,
-    facts: HashMap<u64, Facts>,
+    facts: HashMap<u64, Fact>,
 }
 
 /// A record as bytes: kind, flags, and three numbers.
@@ -135,7 +135,7 @@ impl OpenFiles {
                             // None of them is overwritten before many others came.
                             self.intents.store(place + 1, Ordering::Relaxed);
                         }
-                        inherited.facts.insert(request, Facts(first, second));
+                        inherited.facts.insert(request, Fact(first));
                     }
                     _ if (FIRST_FILE..records).contains(&place) => slots.free.push(place),
                     _ => {}
@@ -184,14 +184,14 @@ impl OpenFiles {
     ///
     /// # Errors
     /// As `write(2)`.
-    pub(crate) fn note_facts(&self, request: u64, facts: Facts) -> io::Result<()> {
+    pub(crate) fn note_fact(&self, request: u64, fact: Fact) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         let place = self.intents.fetch_add(1, Ordering::Relaxed) % INTENTS;
-        put(file, place, &encode(INTENT, 0, [facts.0, facts.1, request]))
+        put(file, place, &encode(INTENT, 0, [fact.0, 0, request]))
     }
 
     /// What was true before an operation that an earlier daemon began to carry out; `None` where it did not begin.
-    pub(crate) fn facts_of(&self, request: u64) -> Option<Facts> {
+    pub(crate) fn fact_of(&self, request: u64) -> Option<Fact> {
         self.inherited.lock().facts.get(&request).copied()
     }
 }
@@ -257,35 +257,35 @@ mod tests {
     fn facts_are_known_by_their_request_until_many_others_came() {
         let file = tempfile::tempfile().unwrap();
         let first = OpenFiles::within(file.try_clone().unwrap());
-        first.note_facts(7, Facts(1, 2)).unwrap();
+        first.note_fact(7, Fact(1)).unwrap();
         first.note(opened(1)).unwrap();
         let (second, known) = next_daemon(&file);
         assert_eq!(known, [1]);
-        assert_eq!((second.facts_of(7), second.facts_of(8)), (Some(Facts(1, 2)), None));
-        (0..INTENTS).for_each(|request| second.note_facts(request + 100, Facts(3, request)).unwrap());
+        assert_eq!((second.fact_of(7), second.fact_of(8)), (Some(Fact(1)), None));
+        (0..INTENTS).for_each(|request| second.note_fact(request + 100, Fact(request + 3)).unwrap());
         let (third, known) = next_daemon(&file);
         assert_eq!(known, [1]);
-        assert_eq!((third.facts_of(7), third.facts_of(101)), (None, Some(Facts(3, 1))));
+        assert_eq!((third.fact_of(7), third.fact_of(101)), (None, Some(Fact(4))));
     }
 
     #[test]
     fn facts_of_an_earlier_daemon_are_not_overwritten_by_the_first_ones_of_the_next() {
         let file = tempfile::tempfile().unwrap();
         let first = OpenFiles::within(file.try_clone().unwrap());
-        (1..=3).for_each(|request| first.note_facts(request, Facts(request, 0)).unwrap());
+        (1..=3).for_each(|request| first.note_fact(request, Fact(request)).unwrap());
         let (second, _) = next_daemon(&file);
-        (10..20).for_each(|request| second.note_facts(request, Facts(0, 0)).unwrap());
+        (10..20).for_each(|request| second.note_fact(request, Fact(0)).unwrap());
         let (third, _) = next_daemon(&file);
-        assert!((1..=3).all(|request| third.facts_of(request) == Some(Facts(request, 0))));
+        assert!((1..=3).all(|request| third.fact_of(request) == Some(Fact(request))));
     }
 
     #[test]
     fn nothing_is_on_record_where_the_connection_ends_with_its_daemon() {
         let files = OpenFiles::default();
         files.note(opened(1)).unwrap();
-        files.note_facts(1, Facts(1, 2)).unwrap();
+        files.note_fact(1, Fact(1)).unwrap();
         files.forget(HandleId(1));
         assert_eq!(files.take_up().unwrap(), []);
-        assert_eq!(files.facts_of(1), None);
+        assert_eq!(files.fact_of(1), None);
     }
 }

@@ -14,7 +14,8 @@ use polymux_transport::wire::{Attr, Header};
 use polymux_types::{Errno, Ino};
 
 use crate::adapter::{Adapter, caller};
-use crate::open_files::Facts;
+use crate::names::is_missing_name;
+use crate::open_files::Fact;
 
 /// Whether a resent operation is still to be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub(crate) enum Standing {
 fn named(fs: &FileSystem, header: &Header, parent: Ino, name: &[u8]) -> polymux_fs::Result<Option<Attributes>> {
     match fs.lookup(&caller(header), parent, name) {
         Ok(found) => Ok(Some(found)),
-        Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+        Err(error) if is_missing_name(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -72,22 +73,13 @@ impl Adapter {
         Ok(named(fs, header, Ino(header.node), name)?.map_or(Standing::Done, |_| Standing::Due))
     }
 
-    /// Whether an operation is due that changes what one name stands for without taking it away. Puts on record what the names stand for
-    /// before.
-    pub(crate) fn exchange(
-        &self,
-        fs: &FileSystem,
-        header: &Header,
-        name: &[u8],
-        (new_parent, new_name): (Ino, &[u8]),
-    ) -> polymux_fs::Result<Standing> {
+    /// Whether an operation is due that changes what a name stands for without taking it away. Puts on record what the name stands for before.
+    pub(crate) fn exchange(&self, fs: &FileSystem, header: &Header, name: &[u8]) -> polymux_fs::Result<Standing> {
         if !self.open_files.are_kept() {
             return Ok(Standing::Due);
         }
-        let number = |found: Option<Attributes>| found.map_or(0, |attributes| attributes.ino.get());
-        let now = number(named(fs, header, Ino(header.node), name)?);
-        let facts = Facts(now, number(named(fs, header, new_parent, new_name)?));
-        self.standing(header, facts, |before| before.0 != now)
+        let now = named(fs, header, Ino(header.node), name)?.map_or(0, |attributes| attributes.ino.get());
+        self.standing(header, Fact(now), |before| before.0 != now)
     }
 
     /// Whether a change of an extended attribute is due whose outcome depends on whether it existed, and ends in `outcome`.
@@ -106,19 +98,14 @@ impl Adapter {
             Err(error) if error.errno() == Errno::ENODATA => Existence::IsMissing,
             Err(error) => return Err(error),
         };
-        self.standing(header, Facts(now.number(), 0), |before| before.0 != outcome.number() && now == outcome)
+        self.standing(header, Fact(now.number()), |before| before.0 != outcome.number() && now == outcome)
     }
 
     /// Whether an operation is due. `is_done` tells from what was true before it whether it was carried out.
-    fn standing(
-        &self,
-        header: &Header,
-        now: Facts,
-        is_done: impl FnOnce(Facts) -> bool,
-    ) -> polymux_fs::Result<Standing> {
-        let before = if header.is_resent() { self.open_files.facts_of(header.number()) } else { None };
+    fn standing(&self, header: &Header, now: Fact, is_done: impl FnOnce(Fact) -> bool) -> polymux_fs::Result<Standing> {
+        let before = if header.is_resent() { self.open_files.fact_of(header.number()) } else { None };
         // Once more where they are known: the daemon after this one may be asked as well.
-        self.open_files.note_facts(header.number(), before.unwrap_or(now)).map_err(|error| {
+        self.open_files.note_fact(header.number(), before.unwrap_or(now)).map_err(|error| {
             log::error!("what is true before an operation cannot be put on record: {error}");
             Errno::ENOMEM
         })?;

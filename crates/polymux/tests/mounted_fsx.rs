@@ -12,7 +12,6 @@ use mounted::environment::{collects_writes, have_loop_devices};
 use mounted::native::{FileSystemKind, NativeMount, text};
 use mounted::tool::tool;
 use mounted::{Plan, TestVolume, is_heavy, one_at_a_time, run_within, skip, skip_where_io_is_named};
-use serde_json::Value;
 
 const VERSION: &str = "0.3.2";
 
@@ -67,12 +66,6 @@ fn move_back_and_forth(volume: &TestVolume, file: &Path, stop: &AtomicBool) -> b
     was_split
 }
 
-/// The state of the volume, as `status --json` tells.
-fn status(volume: &TestVolume) -> Value {
-    let told: Value = serde_json::from_str(&volume.polymux(["status", "--json", &volume.name]).stdout).unwrap();
-    told.get(0).cloned().unwrap_or(told)
-}
-
 /// Half of the file is moved to the slow tier and back for as long as fsx works on it. The moves are asked for, because what a
 /// policy moves by itself depends on how fast the machine is.
 #[test]
@@ -80,7 +73,7 @@ fn fsx_finds_no_difference_while_movers_take_the_file_along() {
     let _turn = one_at_a_time();
     let Some(volume) = TestVolume::start(&Plan::anywhere().with_fast_capacity("16 MiB")) else { return };
     assert!(exercise(&volume, if is_heavy() { 100_000 } else { 15_000 }, 1, move_back_and_forth));
-    let committed = status(&volume)["counters"]["moves_committed"].as_u64().expect("it is counted");
+    let committed = volume.status()["counters"]["moves_committed"].as_u64().expect("it is counted");
     assert!(committed >= 3, "the file was to be moved all the time, and {committed} moves came to their end");
 }
 
@@ -117,7 +110,7 @@ fn fsx_finds_no_difference_on_a_file_that_is_passed_through() {
     let mut volume = TestVolume::on_tiers(vec![("only".to_owned(), tier)]);
     volume.format(None);
     volume.mount();
-    let passthrough = status(&volume)["passthrough"].as_str().expect("words").to_owned();
+    let passthrough = volume.status()["passthrough"].as_str().expect("words").to_owned();
     if !passthrough.starts_with("on") {
         return skip(&format!("passthrough is {passthrough}"));
     }
@@ -130,7 +123,7 @@ fn fsx_finds_no_difference_on_a_file_that_is_passed_through() {
         run_fsx(&volume, if is_heavy() { 100_000 } else { 15_000 }, seed);
         drop(kept_open);
     }
-    let opens = status(&volume)["counters"]["opens_passed_through"].as_u64().expect("it is counted");
+    let opens = volume.status()["counters"]["opens_passed_through"].as_u64().expect("it is counted");
     assert!(opens > 100, "fsx opens its files again and again, and the kernel used them itself {opens} times");
 }
 

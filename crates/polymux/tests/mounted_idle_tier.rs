@@ -12,10 +12,7 @@ const FILE_BYTES: usize = 20_000;
 
 /// What the daemon asked the objects of a tier so far.
 fn requests(volume: &TestVolume, tier: &str) -> Vec<(String, u64)> {
-    let finished = volume.polymux(["status", "--json", &volume.name]);
-    assert!(finished.is_success(), "{}", finished.text());
-    let told: serde_json::Value = serde_json::from_str(&finished.stdout).expect("status --json prints JSON");
-    let status = if told.is_array() { &told[0] } else { &told };
+    let status = volume.status();
     let tiers = status["tiers"].as_array().expect("tiers are listed");
     let tier = tiers.iter().find(|of| of["name"] == tier).expect("the tier is listed");
     let count = |name: &str| (name.to_owned(), tier["counters"][name].as_u64().expect("it is counted"));

@@ -284,9 +284,7 @@ fn a_stranger_cannot_take_set_id_bits_away_without_writing() {
 
 /// Questions for attributes that the daemon of a volume was asked.
 fn questions(volume: &TestVolume) -> u64 {
-    let told = volume.polymux(["status", "--json", &volume.name]);
-    let told: serde_json::Value = serde_json::from_str(&told.stdout).expect("it prints JSON");
-    let volume_told = if told.is_array() { &told[0] } else { &told };
+    let volume_told = volume.status();
     ["getattr", "statx"].iter().filter_map(|name| volume_told["messages"][*name].as_u64()).sum()
 }
 

@@ -14,11 +14,7 @@ use mounted::{Plan, Random, TestVolume, rings};
 use rustix::fs::{FallocateFlags, fallocate};
 
 fn transport(volume: &TestVolume) -> String {
-    let finished = volume.polymux(["status", "--json", &volume.name]);
-    assert!(finished.is_success(), "{}", finished.text());
-    let told: serde_json::Value = serde_json::from_str(&finished.stdout).expect("status --json prints JSON");
-    let status = if told.is_array() { &told[0] } else { &told };
-    status["transport"].as_str().expect("a name").to_owned()
+    volume.status()["transport"].as_str().expect("a name").to_owned()
 }
 
 fn names_and_attributes(root: &Path) {

@@ -254,9 +254,7 @@ fn watch(shared: &Arc<Shared>, file_system: &Arc<FileSystem>) -> io::Result<()> 
                 }
             }
             drop(file_system);
-            if !rest.sleep() {
-                thread::sleep(WATCH_INTERVAL);
-            }
+            rest.pause(WATCH_INTERVAL);
         }
     })?;
     Ok(())

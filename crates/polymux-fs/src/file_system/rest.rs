@@ -6,9 +6,17 @@
 //!   due some time after a request. What becomes due later than that may be late by [`REST_PAUSE`].
 //! * A request ends the rest and wakes all sleepers. In a volume that is in use it costs one look at memory that is seldom written.
 
+use std::thread;
 use std::time::Duration;
 
 use polymux_types::sync::{AtomicBool, AtomicU32, Condvar, Mutex, Ordering};
+
+use crate::volume::MountOptions;
+
+/// Least time without a request after which a volume rests.
+const REST_AFTER_MIN: Duration = Duration::from_secs(20);
+/// Time in which the background does what has become due.
+const DUE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Longest sleep of a thread of a volume that rests.
 const REST_PAUSE: Duration = Duration::from_secs(20);
@@ -19,6 +27,12 @@ const IN_USE: u32 = 0;
 const QUIET: u32 = 1;
 /// State of a volume that was not used for long, and whose threads sleep.
 const RESTING: u32 = 2;
+
+/// Time without use after which a volume with these options rests: by then what becomes due after the last request is done.
+pub(super) fn rest_after(options: &MountOptions) -> Duration {
+    let due_ms = options.flush_interval_ms.max(options.stamp_delay_ms);
+    REST_AFTER_MIN.max(Duration::from_millis(due_ms.into()) + DUE_WITHIN)
+}
 
 /// Whether a volume rests, and those who sleep meanwhile.
 #[derive(Debug)]
@@ -93,6 +107,15 @@ impl Rest {
         }
     }
 
+    /// Sleeps for `awake`, or for long where the volume rests. Returns whether it rested.
+    pub(super) fn pause(&self, awake: Duration) -> bool {
+        let rested = self.sleep();
+        if !rested {
+            thread::sleep(awake);
+        }
+        rested
+    }
+
     /// Sleeps for long where the volume rests, unless that ends. Returns whether it rested.
     pub(super) fn sleep(&self) -> bool {
         let mut sleepers = self.sleepers.lock();
@@ -107,7 +130,6 @@ impl Rest {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use std::sync::Arc;
-    use std::thread;
     use std::time::Instant;
 
     use super::*;

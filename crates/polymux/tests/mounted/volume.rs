@@ -359,6 +359,11 @@ impl TestVolume {
     pub fn unmount(&mut self) {
         let finished = self.polymux(["umount", text(&self.mountpoint)]);
         assert!(finished.is_success(), "umount failed: {}\n{}", finished.text(), self.log());
+        self.wait_for_end();
+    }
+
+    /// Waits for the clean end of the daemon of a volume that was unmounted.
+    pub fn wait_for_end(&mut self) {
         let mut daemon = self.daemon.take().expect("it was mounted");
         let status = wait_within(&mut daemon, STOP_DEADLINE);
         let Some(status) = status else {
@@ -366,13 +371,6 @@ impl TestVolume {
             let _ = daemon.wait();
             panic!("the daemon does not end within {STOP_DEADLINE:?}: {}", self.log());
         };
-        assert!(status.success(), "the daemon ended with {status}: {}", self.log());
-    }
-
-    /// Waits for the clean end of the daemon of a volume that somebody else unmounted.
-    pub fn wait_for_end(&mut self) {
-        let mut daemon = self.daemon.take().expect("it was mounted");
-        let status = wait_within(&mut daemon, STOP_DEADLINE).expect("the daemon ends");
         assert!(status.success(), "the daemon ended with {status}: {}", self.log());
     }
 
@@ -412,11 +410,20 @@ impl TestVolume {
 
     /// How many requests of each kind the daemon was sent so far.
     pub fn messages(&self) -> BTreeMap<String, u64> {
+        serde_json::from_value(self.status()["messages"].clone()).expect("messages are numbers by name")
+    }
+
+    /// What `polymux status --json` tells of the volume.
+    pub fn status(&self) -> serde_json::Value {
+        self.try_status().unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    /// What `polymux status --json` tells of the volume, or what it says where no daemon answers.
+    pub fn try_status(&self) -> Result<serde_json::Value, String> {
         let finished = self.polymux(["status", "--json", &self.name]);
-        assert!(finished.is_success(), "{}", finished.text());
-        let told: serde_json::Value = serde_json::from_str(&finished.stdout).expect("status --json prints JSON");
-        let status = if told.is_array() { &told[0] } else { &told };
-        serde_json::from_value(status["messages"].clone()).expect("messages are numbers by name")
+        let told = finished.is_success().then(|| serde_json::from_str::<serde_json::Value>(&finished.stdout).ok());
+        let told = told.flatten().ok_or_else(|| finished.text())?;
+        Ok(if told.is_array() { told[0].clone() } else { told })
     }
 
     /// Root of the mounted volume.
@@ -465,7 +472,7 @@ impl TestVolume {
 }
 
 /// Processes that a process started and that live. Only a supervisor has any.
-fn children_of(process: Pid) -> Vec<Pid> {
+pub fn children_of(process: Pid) -> Vec<Pid> {
     let id = process.as_raw_pid();
     let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
     children.split_whitespace().filter_map(|child| Pid::from_raw(child.parse().ok()?)).collect()

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::mounted::command::Finished;
+use crate::mounted::volume::children_of;
 use crate::mounted::{Plan, Random, TestVolume, skip};
 
 /// How long anything may take that is waited for.
@@ -98,9 +99,7 @@ impl Stage {
     }
 
     fn find_daemon(&self) -> Option<Pid> {
-        let told = self.volume.polymux(["status", "--json", "tested"]);
-        let told: serde_json::Value = serde_json::from_str(&told.stdout).ok()?;
-        let status = if told.is_array() { &told[0] } else { &told };
+        let status = self.volume.try_status().ok()?;
         Pid::from_raw(i32::try_from(status["pid"].as_i64()?).ok()?)
     }
 
@@ -127,9 +126,7 @@ impl Stage {
             self.kill_daemon_only();
             if self.random.below(2) == 0 {
                 std::thread::sleep(Duration::from_millis(self.random.below(LIFE_MS_MAX)));
-                let name = format!("/proc/{0}/task/{0}/children", supervisor.as_raw_pid());
-                let children = std::fs::read_to_string(name).unwrap_or_default();
-                if let Some(child) = children.split_whitespace().next().and_then(|id| Pid::from_raw(id.parse().ok()?)) {
+                if let Some(&child) = children_of(supervisor).first() {
                     // It may just have ended.
                     let _ = kill_process(child, Signal::KILL);
                 }
