@@ -1,7 +1,9 @@
 //! Reading a range of the tables in order.
 //!
 //! What is true here:
-//! * A range keeps the tables that it reads, so it shows them as they were when it began, whatever is merged meanwhile.
+//! * A range keeps the tables that it reads, so it shows them as they were when it began, whatever is merged meanwhile. An
+//!   iterator of `lsm-tree` over one table does not: it opens the file by its path whenever the descriptor was closed, and a
+//!   table that was merged away deletes its file with its last handle. So the handle stays beside the iterator.
 //! * No table holds two versions of a key: a memtable has one, and merging keeps the newest. So where the tables that a
 //!   range touches do not overlap, which is the ordinary case within a partition, they are read one after the other, and
 //!   only where they do overlap are they merged.
@@ -26,8 +28,14 @@ pub(crate) struct TableRange {
 
 /// What a range reads of one partition.
 enum Part {
-    Apart { tables: vec::IntoIter<Table>, current: Option<BoxedIterator<'static>>, to: Slice, from: Slice },
+    Apart { tables: vec::IntoIter<Table>, current: Option<OpenTable>, to: Slice, from: Slice },
     Overlapping(Box<dyn Iterator<Item = lsm_tree::Result<TableEntry>> + Send>),
+}
+
+/// The table that a range is reading. The handle is what keeps its file.
+struct OpenTable {
+    entries: BoxedIterator<'static>,
+    _handle: Table,
 }
 
 impl Tables {
@@ -70,8 +78,8 @@ impl Part {
             Self::Overlapping(entries) => return entries.next(),
         };
         loop {
-            if let Some(entries) = current {
-                for entry in entries {
+            if let Some(open) = current {
+                for entry in &mut open.entries {
                     match entry {
                         Ok(entry) if entry.is_tombstone() => {}
                         Ok(InternalValue { key, value }) => return Some(Ok((key.user_key, value))),
@@ -84,7 +92,8 @@ impl Part {
             // A bound costs a search in every block, so there is none where the whole table lies within it.
             let begin = if *from <= *key_range.min() { Bound::Unbounded } else { Bound::Included(from.clone()) };
             let end = if *to > *key_range.max() { Bound::Unbounded } else { Bound::Excluded(to.clone()) };
-            *current = Some(Box::new(table.range((begin, end))));
+            let entries: BoxedIterator<'static> = Box::new(table.range((begin, end)));
+            *current = Some(OpenTable { entries, _handle: table });
         }
     }
 }
@@ -98,6 +107,43 @@ impl Iterator for TableRange {
                 return Some(entry.map_err(|error| error_of(&error)));
             }
             self.current = Some(self.parts.next()?);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Batch;
+    use crate::memtable::Memtable;
+    use crate::tables::TablesOptions;
+
+    /// Writes a table with 64 values of 4 KiB, of which no two share a block, and returns its keys.
+    fn write_table(tables: &Tables, first: u32) -> Vec<Vec<u8>> {
+        let memtable = Memtable::new(0);
+        let mut batch = Batch::new();
+        let keys: Vec<Vec<u8>> = (first..first + 64).map(|number| number.to_be_bytes().to_vec()).collect();
+        for key in &keys {
+            batch.put(key, vec![0x5a; 4096]);
+        }
+        memtable.apply(&batch, u64::from(first) + 1);
+        tables.write(&memtable).unwrap();
+        keys
+    }
+
+    #[test]
+    fn a_range_reads_on_when_the_table_under_it_is_merged_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = TablesOptions { boundaries: Vec::new(), cache_bytes: 1 << 14, table_bytes_max: 1 << 20 };
+        let tables = Tables::open(directory.path(), &options).unwrap();
+        let keys = [write_table(&tables, 0), write_table(&tables, 64)].concat();
+        for read_before in [0, 1, 40, 64, 65, 127] {
+            let mut range = tables.range(b"", &[0xff]);
+            let mut found: Vec<Vec<u8>> =
+                range.by_ref().take(read_before).map(|entry| entry.unwrap().0.to_vec()).collect();
+            tables.partitions[0].tree.major_compact(1 << 17, LATEST).unwrap();
+            found.extend(range.map(|entry| entry.expect("the range keeps its table").0.to_vec()));
+            assert_eq!(found, keys, "after {read_before} entries");
         }
     }
 }
