@@ -50,7 +50,7 @@ pub struct TieringArguments {
     #[arg(long, value_delimiter = ',', default_value = "hot-set")]
     pub measure: Vec<Measure>,
     /// On what; those without which nothing can be compared are `disk` and `ssd`.
-    #[arg(long, value_delimiter = ',', default_values = ["disk", "ssd", "mergerfs", "polymux", "polymux-heard"])]
+    #[arg(long, value_delimiter = ',', default_values = ["disk", "ssd", "mergerfs", "polymux", "polymux-passthrough", "polymux-heard"])]
     pub sides: Vec<SideKind>,
     /// Rounds of eight seconds for which one part of the files is hot.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]

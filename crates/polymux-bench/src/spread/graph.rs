@@ -161,7 +161,7 @@ fn walked(stand: &Stand, graph: &Path, index: &Index, (policy, start): (&str, St
     let capacity = fs::metadata(graph)?.len() / FAST_PART + OWN_BYTES;
     let capacity = Some((stand.profiles[0].name, capacity));
     let options = format!("passthrough = \"off\"\nmovers_polite = {}", !stand.arguments.movers_at_full_speed);
-    let mut volume = stand.volume_with(&Settings { policy, capacity, options: &options })?;
+    let mut volume = stand.volume_with(&Settings { policy, capacity, options: &options, ..Settings::default() })?;
     volume.start(&stand.devices)?;
     // With the limits: how the file is spread depends on what the devices take.
     stand.throttle()?;

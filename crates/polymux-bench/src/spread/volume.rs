@@ -19,6 +19,7 @@ pub struct Volume {
     program: PathBuf,
     home: PathBuf,
     mount_point: PathBuf,
+    io: Io,
 }
 
 /// What differs from what `polymux create` makes.
@@ -30,6 +31,18 @@ pub struct Settings<'a> {
     pub capacity: Option<(&'a str, u64)>,
     /// Lines of `[options]`.
     pub options: &'a str,
+    /// How programs reach its files.
+    pub io: Io,
+}
+
+/// How programs reach files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Io {
+    /// Each write goes to its tier at once, as papers have it; files are passed through where that is possible and not turned off.
+    #[default]
+    Passthrough,
+    /// As the volume chooses: the kernel collects writes where the mount outlives its daemon.
+    AsChosen,
 }
 
 /// Bytes that tiers have written and read since the volume was mounted, in speed order.
@@ -77,7 +90,7 @@ impl Volume {
         for directory in [home.join("config"), home.join("run"), mount_point.clone()] {
             fs::create_dir_all(directory)?;
         }
-        let volume = Self { server: None, program: program.to_owned(), home, mount_point };
+        let volume = Self { server: None, program: program.to_owned(), home, mount_point, io: settings.io };
         let mut create = volume.command();
         create.args(["create", NAME]);
         for device in devices.all() {
@@ -135,8 +148,11 @@ impl Volume {
     /// Where that fails.
     pub fn start(&mut self, devices: &Devices) -> Result<()> {
         let mut mount = self.command();
-        // The policies are compared as their papers have them: each write goes to its tier at once.
-        mount.args(["mount", "--foreground", "-o", "io=passthrough", NAME]).arg(&self.mount_point);
+        mount.args(["mount", "--foreground"]);
+        if self.io == Io::Passthrough {
+            mount.args(["-o", "io=passthrough"]);
+        }
+        mount.arg(NAME).arg(&self.mount_point);
         let log = self.home.join("log");
         self.server = Some(Server::start(mount, &self.mount_point, &log, devices)?);
         Ok(())

@@ -93,13 +93,14 @@ fn measure(kind: SideKind, arguments: &TieringArguments, programs: &Path) -> Res
     let rates = rates_of(&told)?;
     let written = side.written_to_ssd_mb(&before)?;
     side.unthrottle()?;
+    // A server that runs renames and removes files of its log while they are looked at.
+    server.stop()?;
     let place = |directory: &str| side.place_below(&side.path().join("cluster").join(directory));
     let places = match (place("base")?, place("pg_wal")?) {
         (tables, log) if tables.is_empty() && log.is_empty() => String::new(),
         (tables, log) => format!("tables {tables}, log {log}"),
     };
     eprintln!("{}: {} {places}", kind.name(), in_words(&rates));
-    server.stop()?;
     side.end()?;
     Ok(Course { side: kind, rates, written, places })
 }

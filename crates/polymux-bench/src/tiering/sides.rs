@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use super::TieringArguments;
-use crate::spread::volume::{Settings, Volume};
+use crate::spread::volume::{Io, Settings, Volume};
 use crate::suite::server::{Server, locked};
 use crate::suite::sides::mergerfs;
 use crate::throttled::traffic::Traffic;
@@ -54,11 +54,15 @@ pub enum SideKind {
     Ssd,
     /// Natively on the disk, with logs of databases on an SSD that is large enough, as an administrator who knows the program sets it up.
     LogOnSsd,
+    /// Polymux over an SSD alone that is large enough: what it costs where nothing is to be moved.
+    PolymuxOnSsd,
     /// mergerfs over the SSD and the disk, each file on the first of them with room.
     Mergerfs,
-    /// Polymux over both, as `polymux create` makes it, with the options of the command line.
+    /// Polymux over both, as `polymux create` makes it and `mount` mounts it, with the options of the command line.
     Polymux,
-    /// The same, with every request through the daemon (`passthrough = "off"`).
+    /// As `polymux`, with files passed through (`io = "passthrough"`).
+    PolymuxPassthrough,
+    /// As `polymux`, with every request through the daemon as it is made (`passthrough = "off"`).
     PolymuxHeard,
 }
 
@@ -69,9 +73,20 @@ impl SideKind {
             Self::Disk => "all on the disk",
             Self::Ssd => "all on an SSD",
             Self::LogOnSsd => "log on an SSD, rest on the disk",
+            Self::PolymuxOnSsd => "polymux over an SSD alone",
             Self::Mergerfs => "mergerfs",
             Self::Polymux => "polymux",
+            Self::PolymuxPassthrough => "polymux, passthrough",
             Self::PolymuxHeard => "polymux, passthrough off",
+        }
+    }
+
+    /// How Polymux does I/O on this side; `None`: it has no part in it.
+    pub const fn io(self) -> Option<Io> {
+        match self {
+            Self::Disk | Self::Ssd | Self::LogOnSsd | Self::Mergerfs => None,
+            Self::Polymux | Self::PolymuxOnSsd => Some(Io::AsChosen),
+            Self::PolymuxPassthrough | Self::PolymuxHeard => Some(Io::Passthrough),
         }
     }
 }
@@ -99,11 +114,13 @@ impl Side {
     pub fn make(kind: SideKind, arguments: &TieringArguments) -> Result<Self> {
         let devices: &[(Profile, u64)] = match kind {
             SideKind::Disk => &[(DISK, DISK_BYTES)],
-            SideKind::Ssd => &[(SSD, DISK_BYTES)],
+            SideKind::Ssd | SideKind::PolymuxOnSsd => &[(SSD, DISK_BYTES)],
             // PostgreSQL ends where a file system that has its log alone is full, and the log outgrows the SSD of the others while a
             // checkpoint takes long.
             SideKind::LogOnSsd => &[(SSD, DISK_BYTES), (DISK, DISK_BYTES)],
-            SideKind::Mergerfs | SideKind::Polymux | SideKind::PolymuxHeard => &[(SSD, SSD_BYTES), (DISK, DISK_BYTES)],
+            SideKind::Mergerfs | SideKind::Polymux | SideKind::PolymuxPassthrough | SideKind::PolymuxHeard => {
+                &[(SSD, SSD_BYTES), (DISK, DISK_BYTES)]
+            }
         };
         Self::over(devices, kind, arguments)
     }
@@ -125,10 +142,12 @@ impl Side {
                 let log = devices.directory().join("mergerfs.log");
                 (Top::Mergerfs(Server::start(command, &mount_point, &log, &devices)?), mount_point)
             }
-            SideKind::Polymux | SideKind::PolymuxHeard => {
+            SideKind::Polymux | SideKind::PolymuxOnSsd | SideKind::PolymuxPassthrough | SideKind::PolymuxHeard => {
                 let heard = (kind == SideKind::PolymuxHeard).then(|| "passthrough = \"off\"".to_owned());
                 let options: Vec<String> = heard.into_iter().chain(arguments.options.iter().cloned()).collect();
-                let settings = Settings { policy: &arguments.policy, capacity: None, options: &options.join("\n") };
+                let options = options.join("\n");
+                let io = kind.io().unwrap_or_default();
+                let settings = Settings { policy: &arguments.policy, capacity: None, options: &options, io };
                 let mut volume = Volume::make(&devices, &arguments.program()?, &settings)?;
                 volume.start(&devices)?;
                 let mount_point = volume.mount_point().to_owned();

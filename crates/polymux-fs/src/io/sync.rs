@@ -52,8 +52,12 @@ impl Core {
                 file.note_unsynced(slot, start, end);
                 Err(ErrorKind::TierMissing(entry.tier).into())
             }
-            // Emptied meanwhile: the object belongs to the file no more.
-            (Some(Err(TierError::NotFound(_))), _) if file.layout.read().slot_of(entry.tier) != Some(slot) => Ok(()),
+            // Emptied or moved off meanwhile: the object belongs to the file no more, and another one may have its slot.
+            (Some(Err(TierError::NotFound(_))), _)
+                if !file.layout.read().objects.iter().any(|present| present.object == entry.object) =>
+            {
+                Ok(())
+            }
             (Some(Err(error)), written) => {
                 let not_made = error == TierError::NotAnswering;
                 let error = self.tiers.by_id(entry.tier)?.note_error(error);
