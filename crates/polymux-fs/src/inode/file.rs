@@ -328,6 +328,12 @@ impl Layout {
         u8::try_from(place).ok()
     }
 
+    /// The slot of an object, where the file still has it.
+    pub(crate) fn slot_of_object(&self, object: ObjectId) -> Option<u8> {
+        let place = self.objects.iter().position(|entry| entry.object == object)?;
+        u8::try_from(place).ok()
+    }
+
     /// The slot of a tier on which the file certainly has an object.
     pub(crate) fn slot_on(&self, tier: TierId) -> Result<u8> {
         let lost = || Error::corrupted(format!("the object of a file on tier {tier}"), "it was lost");

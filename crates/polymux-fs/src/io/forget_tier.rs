@@ -168,8 +168,8 @@ impl Core {
         };
         if file.has_unsettled_tail() {
             // The bytes before the new floor are durable before it says that they are there.
-            for (slot, entry) in &kept {
-                self.sync_slot(inode, file, *slot, entry)?;
+            for (_, entry) in &kept {
+                self.sync_object(inode, file, entry)?;
             }
         }
         if let [(_, only)] = kept.as_slice() {

@@ -106,13 +106,13 @@ impl Core {
             let here = owned().filter(|run| start_of(run.start) < stat.size).map(end_in).max();
             if here.is_some_and(|here| here > floor) {
                 self.adopt_modification_time(inode, &stat);
-                written.push((slot, *entry));
+                written.push(*entry);
             }
             end = end.max(here.unwrap_or(0));
         }
         if end > floor && !self.is_read_only() {
-            for (slot, entry) in written {
-                self.sync_slot(inode, file, slot, &entry)?;
+            for entry in written {
+                self.sync_object(inode, file, &entry)?;
             }
             self.change_layout(inode, file, Company::Writers, |_, layout| {
                 layout.size_floor = end;
@@ -257,12 +257,12 @@ impl Core {
     /// Makes the size exact: syncs the extender and logs the size. Called with the append lock (or the barrier) held, so
     /// that nothing extends the file meanwhile. The caller's next transaction may rely on an empty set.
     pub(crate) fn settle(&self, inode: &Inode, file: &FileState) -> Result<()> {
-        let Some((slot, entry)) = file.layout.read().extender() else { return self.settle_tail(inode, file) };
+        let Some((_, entry)) = file.layout.read().extender() else { return self.settle_tail(inode, file) };
         // The size that a missing tier knows must not be settled without it.
         self.tiers.by_id(entry.tier)?.get()?;
         let size = file.size();
         if !is_planted(PlantedFault::SettledBeforeSync) {
-            self.sync_slot(inode, file, slot, &entry)?;
+            self.sync_object(inode, file, &entry)?;
         }
         Counters::count(&self.counters.settles);
         self.transact(&[inode], |transaction| {

@@ -204,8 +204,7 @@ impl Core {
         if count < content.len() {
             return Err(ErrorKind::NoSpace.into());
         }
-        let slot = file.layout.read().slot_on(entry.tier)?;
-        self.sync_slot(inode, file, slot, entry)
+        self.sync_object(inode, file, entry)
     }
 
     /// Disowns blocks of an object durably before the first byte is written there: a crash before the switch leaves a copy

@@ -19,9 +19,11 @@ use crate::space::{PendingSync, SyncTarget};
 use crate::store::ObjectEntry;
 
 impl Core {
-    /// Makes one object of a file durable.
-    pub(crate) fn sync_slot(&self, inode: &Inode, file: &FileState, slot: u8, entry: &ObjectEntry) -> Result<()> {
+    /// Makes one object of a file durable; nothing is to be done for one that left the file before.
+    pub(crate) fn sync_object(&self, inode: &Inode, file: &FileState, entry: &ObjectEntry) -> Result<()> {
         let _gate = file.sync_gate.read();
+        // From here on no slot gets another number. The bytes of an object that was moved off until now are durable where they went.
+        let Some(slot) = file.layout.read().slot_of_object(entry.object) else { return Ok(()) };
         let written = file.take_unsynced(slot);
         let handle = self.tiers.by_id(entry.tier)?;
         let outcome = handle.present().map(|tier| tier.sync(reference_of(entry)));
@@ -161,16 +163,17 @@ impl Core {
         let own = if flush_log { None } else { dirty.pop() };
         if dirty.is_empty() {
             return match &own {
-                Some((slot, entry)) => {
+                Some(entry) => {
                     let _waited_for = self.tiers.by_id(entry.tier)?.waited_for();
-                    self.sync_slot(inode, file, *slot, entry)
+                    self.sync_object(inode, file, entry)
                 }
                 None => self.flush_inode(inode),
             };
         }
         let gate = file.sync_gate.read();
         let mut pending = Vec::with_capacity(dirty.len());
-        for (slot, entry) in dirty {
+        for entry in dirty {
+            let Some(slot) = file.layout.read().slot_of_object(entry.object) else { continue };
             let written = file.take_unsynced(slot);
             let target = SyncTarget::Object(reference_of(&entry));
             let handle = self.tiers.by_id(entry.tier)?;
@@ -178,11 +181,18 @@ impl Core {
             pending.push(((slot, entry), written, handle.shared().map(begin)));
         }
         let mut outcome = match &own {
-            Some((slot, entry)) => {
-                let written = file.take_unsynced(*slot);
-                let _waited_for = self.tiers.by_id(entry.tier)?.waited_for();
-                let synced = self.tiers.by_id(entry.tier)?.present().map(|tier| tier.sync(reference_of(entry)));
-                self.note_synced(inode, file, (*slot, *entry), written, synced)
+            Some(entry) => {
+                let slot = file.layout.read().slot_of_object(entry.object);
+                match slot {
+                    Some(slot) => {
+                        let written = file.take_unsynced(slot);
+                        let handle = self.tiers.by_id(entry.tier)?;
+                        let _waited_for = handle.clone().waited_for();
+                        let synced = handle.present().map(|tier| tier.sync(reference_of(entry)));
+                        self.note_synced(inode, file, (slot, *entry), written, synced)
+                    }
+                    None => Ok(()),
+                }
             }
             None => self.flush_inode(inode),
         };
@@ -194,17 +204,16 @@ impl Core {
         outcome
     }
 
-    /// Objects of a file that a sync of it concerns, with their slots: those with unsynced bytes, and those that nobody
-    /// can ask.
-    pub(super) fn unsynced_objects(&self, file: &FileState) -> SmallVec<[(u8, ObjectEntry); 4]> {
-        let wants_sync = |(_, entry): &(u8, ObjectEntry)| {
+    /// Objects of a file that a sync of it concerns: those with unsynced bytes, and those that nobody can ask.
+    pub(super) fn unsynced_objects(&self, file: &FileState) -> SmallVec<[ObjectEntry; 4]> {
+        let wants_sync = |entry: &ObjectEntry| {
             let tier = self.tiers.by_id(entry.tier).ok().and_then(|handle| handle.shared());
             tier.is_none_or(|tier| tier.is_unsynced(reference_of(entry)))
                 // Of one that was never written only a spread file makes a promise.
                 || file.may_grow_unsettled.load(Ordering::Acquire)
                     && file.entries_unsynced.lock().contains(&entry.object)
         };
-        (0_u8..).zip(file.layout.read().objects.iter().copied()).filter(wants_sync).collect()
+        file.layout.read().objects.iter().copied().filter(wants_sync).collect()
     }
 
     /// Makes everything that was written on any tier durable, and every record, all of them side by side. Failures are
@@ -225,7 +234,9 @@ impl Core {
     /// Forgets which bytes were written to objects that a sync of their whole tier has covered since.
     pub(crate) fn forget_synced(&self, file: &FileState) {
         let unsynced = self.unsynced_objects(file);
-        file.unsynced.lock().retain(|(slot, ..)| unsynced.iter().any(|(of, _)| of == slot));
+        let layout = file.layout.read();
+        let is_unsynced = |slot: u8| unsynced.iter().any(|entry| layout.slot_of_object(entry.object) == Some(slot));
+        file.unsynced.lock().retain(|(slot, ..)| is_unsynced(*slot));
     }
 
     /// As `sync_file`, and reports what `error_seen` has not been told yet. While lost bytes have not been overwritten,

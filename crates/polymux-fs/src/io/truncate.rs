@@ -172,8 +172,8 @@ impl Core {
             })
             .collect();
         // The bytes before the new end must be durable before the floor says that they are there.
-        for (slot, entry) in (0_u8..).zip(&objects) {
-            self.sync_slot(inode, file, slot, entry)?;
+        for entry in &objects {
+            self.sync_object(inode, file, entry)?;
         }
         self.change_layout(inode, file, Company::Nobody, |transaction, layout| {
             file.nodes.mark_map_changed(block_of(size)..END);

@@ -93,7 +93,7 @@ impl Core {
             let Some(slot) = file.layout.read().slot_of(source.tier) else { continue };
             let is_unsynced = file.unsynced.lock().iter().any(|(of, ..)| *of == slot);
             if is_unsynced {
-                self.sync_slot(&part.inode, file, slot, &source)?;
+                self.sync_object(&part.inode, file, &source)?;
             }
         }
         Ok(())

@@ -77,8 +77,8 @@ impl Core {
             file.unpromised.store(0, Ordering::SeqCst);
             let noted = self.note_before_sync(file);
             let mut synced = Ok(());
-            for (slot, entry) in self.unsynced_objects(file) {
-                synced = join(synced, self.sync_slot(inode, file, slot, &entry));
+            for entry in self.unsynced_objects(file) {
+                synced = join(synced, self.sync_object(inode, file, &entry));
             }
             drop(file.sync_gate.write());
             if self.record_after_sync(inode, file, &noted, synced)? == Recorded::Yes {
@@ -205,7 +205,7 @@ impl Core {
     /// Whether an object with bytes that are to be put on record is on a tier that is slow at the moment.
     fn waits_for_slow_tier(&self, file: &FileState) -> bool {
         let is_slow = |entry: &ObjectEntry| self.tiers.by_id(entry.tier).is_ok_and(|tier| tier.is_slow());
-        self.unsynced_objects(file).iter().any(|(_, entry)| is_slow(entry))
+        self.unsynced_objects(file).iter().any(is_slow)
     }
 
     /// Puts the size of each spread file on record when its end was in memory only for a few seconds, so that a crash takes no more of
