@@ -80,15 +80,6 @@ impl SideKind {
             Self::PolymuxHeard => "polymux, passthrough off",
         }
     }
-
-    /// How Polymux does I/O on this side; `None`: it has no part in it.
-    pub const fn io(self) -> Option<Io> {
-        match self {
-            Self::Disk | Self::Ssd | Self::LogOnSsd | Self::Mergerfs => None,
-            Self::Polymux | Self::PolymuxOnSsd => Some(Io::AsChosen),
-            Self::PolymuxPassthrough | Self::PolymuxHeard => Some(Io::Passthrough),
-        }
-    }
 }
 
 enum Top {
@@ -146,7 +137,8 @@ impl Side {
                 let heard = (kind == SideKind::PolymuxHeard).then(|| "passthrough = \"off\"".to_owned());
                 let options: Vec<String> = heard.into_iter().chain(arguments.options.iter().cloned()).collect();
                 let options = options.join("\n");
-                let io = kind.io().unwrap_or_default();
+                let is_as_chosen = matches!(kind, SideKind::Polymux | SideKind::PolymuxOnSsd);
+                let io = if is_as_chosen { Io::AsChosen } else { Io::Passthrough };
                 let settings = Settings { policy: &arguments.policy, capacity: None, options: &options, io };
                 let mut volume = Volume::make(&devices, &arguments.program()?, &settings)?;
                 volume.start(&devices)?;

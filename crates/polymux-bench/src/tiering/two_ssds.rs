@@ -44,7 +44,8 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
     let title = format!("random reads of 1 GiB by {READERS} readers, two SSDs of 8,000 and 6,000 requests/s");
     let mut section = Section::new(title, &columns);
     let sum = [FASTER, SLOWER].iter().filter_map(|profile| profile.limits.reads).sum::<u64>() as f64;
-    let is_ours = |side: &&SideKind| side.io().is_some() && **side != SideKind::PolymuxOnSsd;
+    let is_ours =
+        |side: &&SideKind| matches!(side, SideKind::Polymux | SideKind::PolymuxPassthrough | SideKind::PolymuxHeard);
     ensure!(usize::from(arguments.rounds) > SETTLED_ROUNDS, "it needs more than {SETTLED_ROUNDS} rounds");
     for kind in arguments.sides.iter().filter(is_ours) {
         let side = Side::over(&[(FASTER, DEVICE_BYTES), (SLOWER, DEVICE_BYTES)], *kind, arguments)?;

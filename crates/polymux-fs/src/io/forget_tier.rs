@@ -194,7 +194,7 @@ impl Core {
             loss.ranges.iter().for_each(|(start, end)| layout.damage(*start, *end));
             Ok(takes_heir)
         })?;
-        file.entries_unsynced.lock().retain(|object| file.layout.read().objects.iter().any(|of| of.object == *object));
+        file.entries_unsynced.lock().retain(|object| file.layout.read().slot_of_object(*object).is_some());
         file.cut_off.lock().retain(|(of, _)| *of != tier);
         if end != End::Elsewhere {
             file.size_known.store(true, Ordering::Release);

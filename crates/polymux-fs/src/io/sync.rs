@@ -22,7 +22,12 @@ impl Core {
     /// Makes one object of a file durable; nothing is to be done for one that left the file before.
     pub(crate) fn sync_object(&self, inode: &Inode, file: &FileState, entry: &ObjectEntry) -> Result<()> {
         let _gate = file.sync_gate.read();
-        // From here on no slot gets another number. The bytes of an object that was moved off until now are durable where they went.
+        self.sync_object_under_gate(inode, file, entry)
+    }
+
+    /// As [`Core::sync_object`], with the sync gate held, so that no slot gets another number.
+    fn sync_object_under_gate(&self, inode: &Inode, file: &FileState, entry: &ObjectEntry) -> Result<()> {
+        // The bytes of an object that was moved off until now are durable where they went.
         let Some(slot) = file.layout.read().slot_of_object(entry.object) else { return Ok(()) };
         let written = file.take_unsynced(slot);
         let handle = self.tiers.by_id(entry.tier)?;
@@ -54,10 +59,8 @@ impl Core {
                 file.note_unsynced(slot, start, end);
                 Err(ErrorKind::TierMissing(entry.tier).into())
             }
-            // Emptied or moved off meanwhile: the object belongs to the file no more, and another one may have its slot.
-            (Some(Err(TierError::NotFound(_))), _)
-                if !file.layout.read().objects.iter().any(|present| present.object == entry.object) =>
-            {
+            // Emptied meanwhile: the object belongs to the file no more, and another one may have its slot.
+            (Some(Err(TierError::NotFound(_))), _) if file.layout.read().slot_of_object(entry.object).is_none() => {
                 Ok(())
             }
             (Some(Err(error)), written) => {
@@ -182,17 +185,8 @@ impl Core {
         }
         let mut outcome = match &own {
             Some(entry) => {
-                let slot = file.layout.read().slot_of_object(entry.object);
-                match slot {
-                    Some(slot) => {
-                        let written = file.take_unsynced(slot);
-                        let handle = self.tiers.by_id(entry.tier)?;
-                        let _waited_for = handle.clone().waited_for();
-                        let synced = handle.present().map(|tier| tier.sync(reference_of(entry)));
-                        self.note_synced(inode, file, (slot, *entry), written, synced)
-                    }
-                    None => Ok(()),
-                }
+                let _waited_for = self.tiers.by_id(entry.tier)?.waited_for();
+                self.sync_object_under_gate(inode, file, entry)
             }
             None => self.flush_inode(inode),
         };

@@ -17,7 +17,7 @@ use polymux_tier::{ObjectRef, Tier};
 use polymux_types::Ino;
 
 use crate::MIB;
-use crate::common::{Hook, HookedTier, Verdict, Volume, create, read_at};
+use crate::common::{Hook, HookedTier, Verdict, Volume, create, pattern, read_at, write_all};
 
 const BLOCK: usize = 4096;
 
@@ -298,4 +298,37 @@ fn a_copy_that_is_dropped_is_noticed() {
     let fire = Fire::new(Arc::new(DropsOneCopy { copies: AtomicU64::new(0) }));
     let outcome = fire.burn(Duration::from_secs(20));
     assert!(outcome.is_err(), "the planted bug was not noticed");
+}
+
+/// A sync chooses the objects that it syncs, and one of them may be gone by then, with another one of the file on the same tier.
+#[test]
+fn a_sync_beside_moves_to_and_fro_takes_no_object_that_was_moved_off_for_lost_bytes() {
+    const LENGTH: usize = 64 << 10;
+    let volume = Volume::new(&[64 * MIB, 64 * MIB]);
+    let (fs, (ino, handle)) = (volume.fs(), create(volume.fs(), "file"));
+    write_all(fs, handle, 0, &pattern(1, LENGTH)).expect("written");
+    let end = Instant::now() + Duration::from_secs(2);
+    let goes_on = move || Instant::now() < end;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while goes_on() {
+                for tier in ["slow", "fast"] {
+                    // Refused while the one before waits.
+                    drop(fs.migrate(ino, tier, None));
+                    for _ in 0..20 {
+                        fs.move_step();
+                        fs.step();
+                    }
+                }
+            }
+        });
+        for _ in 0..4 {
+            scope.spawn(move || {
+                for turn in (0_u64..).take_while(|_| goes_on()) {
+                    write_all(fs, handle, turn * 4096 % LENGTH as u64, &pattern(2, 4096)).expect("written");
+                    fs.sync(&Caller::root(), handle, SyncKind::Data).expect("nothing was lost");
+                }
+            });
+        }
+    });
 }

@@ -92,8 +92,7 @@ impl Part {
             // A bound costs a search in every block, so there is none where the whole table lies within it.
             let begin = if *from <= *key_range.min() { Bound::Unbounded } else { Bound::Included(from.clone()) };
             let end = if *to > *key_range.max() { Bound::Unbounded } else { Bound::Excluded(to.clone()) };
-            let entries: BoxedIterator<'static> = Box::new(table.range((begin, end)));
-            *current = Some(OpenTable { entries, _handle: table });
+            *current = Some(OpenTable { entries: Box::new(table.range((begin, end))), _handle: table });
         }
     }
 }
