@@ -12,6 +12,7 @@ mod large_set;
 mod pgbench;
 mod rocksdb;
 mod sides;
+mod synced;
 mod two_ssds;
 
 use std::path::PathBuf;
@@ -36,6 +37,8 @@ pub enum Measure {
     TwoSsds,
     /// Reads and writes of RocksDB in key ranges of different heat, twice as much data as the SSD holds, for 16 seconds in each round.
     Rocksdb,
+    /// Mail, SQLite and Redis, which wait for small writes, on a pool whose SSD is full of cold files.
+    Synced,
     /// Transactions of PostgreSQL on more data than the SSD holds, for 16 seconds in each round.
     Pgbench,
 }
@@ -100,6 +103,7 @@ pub fn run(arguments: &TieringArguments) -> Result<()> {
             Measure::LargeSet => large_set::run(arguments, &mut report).context("large-set")?,
             Measure::TwoSsds => two_ssds::run(arguments, &mut report).context("two-ssds")?,
             Measure::Rocksdb => rocksdb::run(arguments, &mut report).context("rocksdb")?,
+            Measure::Synced => synced::run(arguments, &mut report).context("synced")?,
             Measure::Pgbench => pgbench::run(arguments, &mut report).context("pgbench")?,
         }
     }

@@ -57,6 +57,8 @@ counters!(
     bytes_written,
     /// Bytes that were to move up at once, because that pays back within seconds.
     bytes_promoted_at_once,
+    /// Bytes that were leaving a tier and were to do so at once, for messages that found no room there.
+    bytes_hurried_for_messages,
     /// Bytes that were to move to another tier because their own had more to read than it can serve.
     bytes_handed_over,
     /// Times that a file went on growing on another tier because its own had no room.

@@ -13,6 +13,7 @@
 mod active_streams;
 mod allocation;
 mod attributes;
+mod expected_use;
 mod file;
 mod growth_history;
 mod handle;

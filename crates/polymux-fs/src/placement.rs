@@ -12,9 +12,7 @@ mod threads;
 pub(crate) use context::{Context, ContextSource, PIN_ATTRIBUTE, Steering, seconds_between};
 pub(crate) use threads::{Device, ThreadMaps};
 
-use std::sync::atomic::Ordering;
-
-use polymux_policy::{Growth, HEAT_ONE, NO_TIER, PlacementFacts, PolicyKind, growth};
+use polymux_policy::{Growth, HEAT_ONE, NO_TIER, PlacementFacts, PolicyKind, Synced, growth};
 use polymux_types::TierId;
 
 use crate::core::Core;
@@ -52,10 +50,23 @@ impl Core {
         request: &Request,
         mapped: Option<TierId>,
     ) -> Vec<TierId> {
-        let facts = self.placement_facts(context, inode, request, mapped);
-        let offered: Vec<u16> = facts.offered().iter().map(|tier| tier.tier).collect();
-        let decision = polymux_policy::place(context.policy, &facts);
-        decision.tiers().iter().filter(|tier| offered.contains(tier)).map(|tier| TierId(*tier)).collect()
+        tiers_for(context, &self.placement_facts(context, inode, request, mapped))
+    }
+
+    /// As [`Core::place`], for bytes that are placed now: what does not find the room that it should have is counted.
+    pub(crate) fn place_now(&self, inode: &Inode, request: &Request) -> Vec<TierId> {
+        let context = self.context_of(inode);
+        let facts = self.placement_facts(&context, inode, request, None);
+        let tiers = tiers_for(&context, &facts);
+        if facts.is_message()
+            && let Some((first, chosen)) = facts.first_allowed().map(TierId).zip(tiers.first().copied())
+            && chosen != first
+            && !self.reads_alike(first, chosen)
+            && let Ok(tier) = self.tiers.by_id(first)
+        {
+            tier.refused_messages.note(facts.length);
+        }
+        tiers
     }
 
     /// Whether the growth of a file by a range goes to several tiers, or why not.
@@ -84,10 +95,13 @@ impl Core {
         facts.file_heat = heat.heat.max(if request.partial { 0 } else { HEAT_ONE });
         facts.sync_share = heat.sync_percent;
         facts.sequential = heat.sequential_percent;
-        let is_waited_for = |file: &FileState| {
-            file.is_expected_waited_for.load(Ordering::Relaxed) || file.is_waited_for(self.clock.elapsed())
+        let synchronous = |file: &FileState| match file.expected.get() {
+            _ if file.is_waited_for(self.clock.elapsed()) => Synced::Log as u8,
+            expected => expected.map_or(0, |expected| expected as u8),
         };
-        facts.synchronous = u8::from(self.promotes_promptly(context.policy) && inode.file().is_some_and(is_waited_for));
+        if self.promotes_promptly(context.policy) {
+            facts.synchronous = inode.file().map_or(0, synchronous);
+        }
         for tier in self.tiers.all().iter() {
             let Some(present) = tier.present() else { continue };
             let capabilities = present.capabilities();
@@ -108,6 +122,13 @@ impl Core {
         facts.tiers.prefer(&context.preferred);
         facts
     }
+}
+
+/// Of the tiers that a policy chooses those that can take the bytes.
+fn tiers_for(context: &Context, facts: &PlacementFacts) -> Vec<TierId> {
+    let is_offered = |tier: &&u16| facts.offered().iter().any(|offered| offered.tier == **tier);
+    let decision = polymux_policy::place(context.policy, facts);
+    decision.tiers().iter().filter(is_offered).map(|tier| TierId(*tier)).collect()
 }
 
 /// The tier that has what the file may still grow to.

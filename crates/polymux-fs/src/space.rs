@@ -8,6 +8,7 @@
 mod disowned;
 mod failure;
 mod profile;
+mod refused_messages;
 mod sync_pool;
 mod tier_set;
 mod watch;

@@ -5,6 +5,8 @@ mod common;
 
 #[path = "prompt_promotion/load_balance.rs"]
 mod load_balance;
+#[path = "prompt_promotion/messages.rs"]
+mod messages;
 #[path = "prompt_promotion/ping_pong.rs"]
 mod ping_pong;
 

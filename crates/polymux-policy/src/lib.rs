@@ -47,7 +47,8 @@ pub use facts::{HEAT_ONE, NEVER, RangeFacts};
 pub use kind::{PolicyKind, UnknownPolicy, decide, evict, growth, place};
 pub use load_balance::{ReadLoad, is_limit, is_of_help, reads_to_hand_over, would_rest};
 pub use placement::{
-    FACTS_VERSION, NO_TIER, PlacementDecision, PlacementFacts, TierFacts, WAITED_FOR_FILE_MAX, fastest_with_headroom,
+    FACTS_VERSION, MESSAGE_FILE_MAX, NO_TIER, PlacementDecision, PlacementFacts, Synced, TierFacts,
+    WAITED_FOR_FILE_MAX, fastest_with_headroom,
 };
 pub use policies::adaptive::{Growth, LARGE_FILE_RANGES};
 pub use read_balance::{GAIN_MIN_PERCENT, ReadBalance, ReadPart, Rounding, Shift, balance_reads};

@@ -47,7 +47,7 @@ pub struct PlacementFacts {
     /// Tiers that rules and pins allow, as a bit set.
     pub allowed: u64,
     /// Not zero where writes of the file are waited for: most of them are soon followed by a sync, or so it is with other files of
-    /// its directory.
+    /// its directory. A value of [`Synced`].
     pub synchronous: u8,
     /// Not zero for the first bytes of a file.
     pub is_new: u8,
@@ -66,6 +66,21 @@ pub struct PlacementFacts {
 /// Bytes from which on a file counts as large ([`crate::LARGE_FILE_RANGES`]), and no more as one whose writes are waited for: a log or a
 /// journal.
 pub const WAITED_FOR_FILE_MAX: u64 = LARGE_FILE_RANGES * RANGE_NODE_SIZE;
+
+/// Why the writes of a file are waited for, as [`PlacementFacts::synchronous`] has it.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Synced {
+    /// It is synced again and again, or other files of its directory are.
+    Log = 1,
+    /// Files of its directory are small, and synced after they were made.
+    Message = 2,
+}
+
+const MESSAGE: u8 = Synced::Message as u8;
+
+/// Size of a file up to which it can be a message: mail with what is attached to it, but no photo.
+pub const MESSAGE_FILE_MAX: u64 = 1 << 20;
 
 /// No tier, where a number of one is asked.
 pub const NO_TIER: u16 = u16::MAX;
@@ -97,7 +112,23 @@ impl PlacementFacts {
 
     /// Programs wait for writes of the file, and it is small enough for the room that is kept above the high mark of a tier.
     pub(crate) fn is_waited_for(&self) -> bool {
-        self.synchronous != 0 && self.file_end < WAITED_FOR_FILE_MAX
+        match self.synchronous {
+            0 => false,
+            MESSAGE => self.is_message(),
+            _ => self.file_end < WAITED_FOR_FILE_MAX,
+        }
+    }
+
+    /// Files of the directory are synced once they are made, and this one is as small.
+    #[must_use]
+    pub fn is_message(&self) -> bool {
+        self.synchronous == MESSAGE && self.file_end <= MESSAGE_FILE_MAX
+    }
+
+    /// The first of the eligible tiers that the file may be on, in the order that rules prefer.
+    #[must_use]
+    pub fn first_allowed(&self) -> Option<u16> {
+        self.offered().iter().map(|tier| tier.tier).find(|tier| mask_has(self.allowed, *tier))
     }
 
     /// What is placed is the beginning of a file: with that small files end (P5).
@@ -160,13 +191,15 @@ pub(crate) fn room_below_mark(facts: &PlacementFacts, tier: &TierFill) -> bool {
     tier.used < tier.high_mark && tier.headroom >= facts.length.max(1)
 }
 
-/// Whether there is room below the high mark, or the bytes are waited for (M5) and leave half of the room above it: what is colder leaves
-/// for them.
+/// Whether there is room below the high mark, or the bytes are waited for (M5) and leave half of the room above it, three fourths where they
+/// are a message: what is colder leaves for them. A message also needs what the write budget has left.
 pub(crate) fn room_for_waited_for(facts: &PlacementFacts, tier: &TierFill) -> bool {
     // Between the mark and the reserve.
     let above_mark = tier.headroom.saturating_add(tier.used).saturating_sub(tier.high_mark);
-    let leaves_half = || tier.headroom.saturating_sub(facts.length.max(1)) > above_mark / 2;
-    room_below_mark(facts, tier) || facts.is_waited_for() && leaves_half()
+    let kept = if facts.is_message() { above_mark / 4 * 3 } else { above_mark / 2 };
+    let leaves_enough = || tier.headroom.saturating_sub(facts.length.max(1)) > kept;
+    let has_budget = || !facts.is_message() || tier.write_budget_left >= facts.length;
+    room_below_mark(facts, tier) || facts.is_waited_for() && leaves_enough() && has_budget()
 }
 
 /// All tiers that can help: the allowed ones by `rank` (the lower first, in the order offered among equals), then allowed ones

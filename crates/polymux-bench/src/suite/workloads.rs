@@ -11,7 +11,7 @@ mod many_files;
 mod mixed_load;
 mod random_read;
 mod random_write;
-mod redis;
+pub mod redis;
 pub mod rocksdb;
 mod sequential;
 mod sqlite;

@@ -7,7 +7,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,8 +41,8 @@ const TARGETS: [(usize, f64); 2] = [(20, 0.4), (60, 0.7)];
 struct Course {
     side: SideKind,
     rates: Vec<f64>,
-    /// Megabytes written to the SSD in each phase; nothing where there is only one device.
-    written: Vec<Option<f64>>,
+    /// Megabytes written to the SSD in each phase, and in the second half of its rounds; nothing where there is only one device.
+    written: Vec<[Option<f64>; 2]>,
     places: String,
 }
 
@@ -73,13 +73,17 @@ fn measure(kind: SideKind, arguments: &TieringArguments) -> Result<Course> {
     let mut course = Course { side: kind, rates: Vec::new(), written: Vec::new(), places: String::new() };
     for (phase, hot) in HOT.into_iter().enumerate() {
         let before = side.traffic()?;
+        let mut before_second_half = before.clone();
         for round in 0..arguments.rounds {
+            if round == arguments.rounds / 2 {
+                before_second_half = side.traffic()?;
+            }
             let seed = u64::from(round) << 8 | phase as u64;
             let rate = read(&files, &hot, arguments.readers, seed)?;
             eprintln!("{}: phase {phase}, round {round}: {rate:.0} reads/s", kind.name());
             course.rates.push(rate);
         }
-        course.written.push(side.written_to_ssd_mb(&before)?);
+        course.written.push([side.written_to_ssd_mb(&before)?, side.written_to_ssd_mb(&before_second_half)?]);
         course.places = files[hot.clone()].iter().map(|file| side.place_of(file)).collect::<Vec<_>>().join(" ");
         if !course.places.trim().is_empty() {
             eprintln!("hot files, MiB on the SSD/disk: {}", course.places);
@@ -91,8 +95,12 @@ fn measure(kind: SideKind, arguments: &TieringArguments) -> Result<Course> {
 
 /// Writes so many files, one after the other, durably.
 pub(super) fn write_files(side: &Side, count: usize) -> Result<Vec<PathBuf>> {
-    let directory = side.path().join("data");
-    fs::create_dir(&directory)?;
+    write_files_in(&side.path().join("data"), count)
+}
+
+/// As [`write_files`], in a directory that is made for them.
+pub(super) fn write_files_in(directory: &Path, count: usize) -> Result<Vec<PathBuf>> {
+    fs::create_dir(directory)?;
     let block = Noise::new(0x2545_f491_4f6c_dd1d).bytes(FILE_BYTES);
     (0..count)
         .map(|number| {
@@ -157,14 +165,15 @@ fn title(arguments: &TieringArguments) -> String {
 }
 
 fn tabulate(arguments: &TieringArguments, courses: &[Course]) -> Section {
-    let columns = ["side", "phase", "SSD written MB", "reads/s in each round of 8 s"];
+    let columns = ["side", "phase", "SSD written MB", "of it in second half", "reads/s in each round of 8 s"];
     let mut section = Section::new(title(arguments), &columns);
     for course in courses {
         for (phase, rates) in course.rates.chunks(usize::from(arguments.rounds)).enumerate() {
             section.row(vec![
                 course.side.name().into(),
                 (phase + 1).into(),
-                Cell::optional(course.written[phase], 0),
+                Cell::optional(course.written[phase][0], 0),
+                Cell::optional(course.written[phase][1], 0),
                 in_words(rates).into(),
             ]);
         }

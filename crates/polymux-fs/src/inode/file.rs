@@ -12,6 +12,7 @@ use polymux_types::{ObjectId, TierId, Timestamp};
 
 use super::SizeTrust;
 use super::allocation::Allocation;
+use super::expected_use::ExpectedUse;
 use super::growth_history::GrowthHistory;
 use super::inline::InlineData;
 use super::io_mode::IoModes;
@@ -167,10 +168,12 @@ pub(crate) struct FileState {
     pub(crate) emptied: AtomicBool,
     /// Small syncs that programs asked for in a row.
     pub(crate) small_syncs: SmallSyncs,
-    /// Its directory was told that programs wait for its writes.
+    /// Its directory was told that programs wait for its writes,
     pub(crate) is_told_waited_for: AtomicBool,
+    /// and that it is a message.
+    pub(crate) is_told_message: AtomicBool,
     /// It was made in a directory of files whose writes programs wait for.
-    pub(crate) is_expected_waited_for: AtomicBool,
+    pub(crate) expected: ExpectedUse,
     /// The objects are to be described anew, and that is noted in `LateStamps`.
     pub(crate) stamp_due: AtomicBool,
     /// Highest error sequence of the layout, readable without its lock.
@@ -222,7 +225,8 @@ impl FileState {
             emptied: AtomicBool::new(false),
             small_syncs: SmallSyncs::default(),
             is_told_waited_for: AtomicBool::new(false),
-            is_expected_waited_for: AtomicBool::new(false),
+            is_told_message: AtomicBool::new(false),
+            expected: ExpectedUse::default(),
             stamp_due: AtomicBool::new(false),
             error_sequence: AtomicU32::new(layout.error_sequence),
             layout: RwLock::new(layout),

@@ -27,7 +27,10 @@ impl Core {
         for candidate in self.place_or_reclaim(inode, request)? {
             let made = self.make_object(inode, candidate);
             match made.and_then(|entry| self.fill_home(inode, file, &entry, &content)) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.charge_message(file, candidate, request.length);
+                    return Ok(());
+                }
                 // The metadata store refused: no other tier helps.
                 Err(error) if matches!(error.kind(), ErrorKind::Store(_)) => return Err(error),
                 Err(error) if error.is_out_of_room() => refusal = error,
@@ -53,7 +56,7 @@ impl Core {
         for round in 0..=ROUNDS_OF_FREEING_MAX {
             // Asked first: what is freed while the tiers are looked at is worth another look.
             let before = self.tiers.room_generation();
-            let mut candidates = self.place(inode, request);
+            let mut candidates = self.place_now(inode, request);
             candidates.retain(has_room);
             let left_out_has_room = || round > 0 && request.except.as_ref().is_some_and(has_room);
             if !candidates.is_empty() || left_out_has_room() {

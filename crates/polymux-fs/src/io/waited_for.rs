@@ -4,14 +4,17 @@
 //! * A *small sync* covers bytes of at most [`NODES_MAX`] range nodes. One that covers more ends a stream.
 //! * A file is waited for after a few small syncs in a row ([`FileState::is_waited_for`]). A sync at the end of a copy makes no file so, and
 //!   neither does a close that makes a file durable.
-//! * A file that was made in a directory of such files begins as one.
+//! * A *message* is a file of at most [`MESSAGE_FILE_MAX`] with an object, which was made since the mount with a name, and synced. A directory in
+//!   which a message, or what was taken for one, turns out to be larger is one of messages no more.
+//! * A file that was made in a directory of files that are waited for, or of messages, is placed as one (`heat/synced_directories.rs`).
 //! * A small sync is a request to the device for each of its nodes, as a small read is.
 //! * Lock order: nothing is held while demand is noted or the directory of a file is looked up.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use polymux_types::Ino;
+use polymux_policy::{MESSAGE_FILE_MAX, Synced};
 use polymux_types::limits::RANGE_NODE_SIZE;
+use polymux_types::{Ino, TierId};
 use smallvec::SmallVec;
 
 use crate::core::Core;
@@ -30,7 +33,9 @@ impl Core {
         }
         self.note_sync_demand(inode, file);
         let outcome = self.sync_and_report(inode, file, error_seen);
-        self.note_waited_for(inode, file);
+        if outcome.is_ok() {
+            self.note_waited_for(inode, file);
+        }
         outcome
     }
 
@@ -59,18 +64,47 @@ impl Core {
     fn note_waited_for(&self, inode: &Inode, file: &FileState) {
         // Told once: of a file that was loaded again it is not known whether it was told of before, nor where it was made.
         let made_in = Ino(inode.parent.load(Ordering::Relaxed));
-        if made_in != Ino(0)
-            && file.is_waited_for(self.clock.elapsed())
-            && !file.is_told_waited_for.swap(true, Ordering::Relaxed)
+        if made_in == Ino(0) || self.planner.relief.is_pointless() {
+            return;
+        }
+        let directories = &self.heat.synced_directories;
+        let may_be_message = || !file.is_inline() && file.size() <= MESSAGE_FILE_MAX && inode.common.read().links > 0;
+        if !file.is_told_message.load(Ordering::Relaxed)
+            && may_be_message()
+            && !file.is_told_message.swap(true, Ordering::Relaxed)
         {
-            self.heat.synced_directories.note_waited_for(made_in);
+            directories.note_waited_for(made_in, Synced::Message);
+        }
+        if file.is_waited_for(self.clock.elapsed()) && !file.is_told_waited_for.swap(true, Ordering::Relaxed) {
+            directories.note_waited_for(made_in, Synced::Log);
         }
     }
 
-    /// A file is made in a directory. Whether its writes are likely to be waited for.
+    /// A file is made in a directory, and its writes may be waited for as those of others there.
     pub(crate) fn expect_use_of(&self, file: &FileState, directory: Ino) {
-        if self.options.promotion == Promotion::Prompt && self.heat.synced_directories.note_made(directory) {
-            file.is_expected_waited_for.store(true, Ordering::Relaxed);
+        if self.options.promotion == Promotion::Prompt && !self.planner.relief.is_pointless() {
+            file.expected.set(self.heat.synced_directories.note_made(directory));
+        }
+    }
+
+    /// The last description of a file is closed. What is no message after all says that of its directory.
+    pub(crate) fn note_closed(&self, inode: &Inode, file: &FileState) {
+        let was_taken_for_message = file.is_told_message.load(Ordering::Relaxed)
+            && !file.is_told_waited_for.load(Ordering::Relaxed)
+            || file.expected.get() == Some(Synced::Message);
+        if was_taken_for_message && file.size() > MESSAGE_FILE_MAX {
+            file.expected.set(None);
+            file.is_told_message.store(false, Ordering::Relaxed);
+            self.heat.synced_directories.forget_messages(Ino(inode.parent.load(Ordering::Relaxed)));
+        }
+    }
+
+    /// A message was placed on a tier. Above the high mark it is written there instead of on a slower tier, and counts as what moves there does.
+    pub(super) fn charge_message(&self, file: &FileState, tier: TierId, bytes: u64) {
+        if file.expected.get() == Some(Synced::Message)
+            && self.tiers.by_id(tier).is_ok_and(|tier| tier.is_above_high_mark())
+        {
+            self.write_budget.charge(tier, bytes, self.logical_clock.now());
         }
     }
 }

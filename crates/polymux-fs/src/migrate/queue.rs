@@ -230,8 +230,8 @@ impl MoveQueue {
         state.ready.values().filter(is_meant).for_each(|job| job.pace.hurry());
     }
 
-    /// As much of what leaves a tier because it is too full does the same, what is on its way first.
-    pub(super) fn hurry_off(&self, tier: TierId, bytes: u64) {
+    /// As much of what leaves a tier because it is too full does the same, what is on its way first. Returns how many bytes of it are left to move.
+    pub(super) fn hurry_off(&self, tier: TierId, bytes: u64) -> u64 {
         let state = self.state.lock();
         let mut left = bytes;
         let is_meant = |job: &&Job| job.leaves == Some(tier) && job.reason == MoveReason::Demote;
@@ -242,6 +242,7 @@ impl MoveQueue {
             job.pace.hurry();
             left = left.saturating_sub(job.bytes_total.saturating_sub(job.bytes_done));
         }
+        bytes - left
     }
 
     /// Moves that were to take their share and have not begun so long after they were submitted become polite: what they were for may have

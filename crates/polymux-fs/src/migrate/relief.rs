@@ -65,6 +65,10 @@ const LOCATED_MAX: usize = 2048;
 /// Most room that is made at once.
 const ROOM_MAX: u64 = 256 << 20;
 
+/// Room that is made for messages, in terms of those that found none in a window; and the least.
+const ROOM_OF_MESSAGES: u64 = 4;
+const ROOM_OF_MESSAGES_MIN: u64 = 4 << 20;
+
 /// Stream bytes per second below which a range may leave for any that comes.
 const STREAM_IGNORED: u64 = 4096;
 
@@ -421,11 +425,27 @@ impl Core {
             has_handed_over = self.hand_reads_over(&planned, &mut table);
         }
         planned.passed_over.iter().for_each(|(ino, node)| self.heat.demand.pass_over(*ino, *node));
-        planned.room_wanted.iter().for_each(|(tier, wanted)| self.moves.hurry_off(*tier, wanted.bytes));
+        for (tier, wanted) in &planned.room_wanted {
+            self.moves.hurry_off(*tier, wanted.bytes);
+        }
+        self.hurry_for_messages(may_move);
         let wanted = planned.room_wanted.iter().map(|(tier, wanted)| (*tier, (now, *wanted)));
         self.planner.relief.state.lock().room_wanted.extend(wanted);
         planned.hurried.iter().for_each(|(tier, files)| self.moves.hurry_to(*tier, files));
         Ok(self.submit_relief(&planned.pieces) || has_handed_over)
+    }
+
+    /// Where messages found no room in the last window, some of what leaves the tier takes its share: it would make way for the very syncs that go
+    /// to a slower tier for want of it. While nothing may move, they are forgotten.
+    fn hurry_for_messages(&self, may_move: bool) {
+        for handle in self.tiers.all().iter() {
+            let Some(bytes) = handle.refused_messages.take().filter(|_| may_move) else { continue };
+            let Some(space) = handle.space() else { continue };
+            let above_mark = space.total.saturating_sub(space.free).saturating_sub(handle.high_mark_bytes(&space));
+            let wanted = bytes.saturating_mul(ROOM_OF_MESSAGES).clamp(ROOM_OF_MESSAGES_MIN, ROOM_MAX);
+            let hurried = self.moves.hurry_off(handle.id, wanted.min(above_mark));
+            Counters::add(&self.counters.bytes_hurried_for_messages, usize::try_from(hurried).unwrap_or(usize::MAX));
+        }
     }
 
     fn submit_relief(&self, pieces: &[PieceUp]) -> bool {

@@ -372,6 +372,7 @@ impl Core {
         }
         if let Some(file) = inode.file() {
             file.closed_ms.store(self.elapsed_ms().max(1), Ordering::Relaxed);
+            self.note_closed(inode, file);
             if wait == Wait::Allowed {
                 self.learn_allocation_at_close(inode, file);
             }

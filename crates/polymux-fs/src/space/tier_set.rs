@@ -18,6 +18,7 @@ use polymux_types::{Clock, Percent, TierId};
 
 use super::failure::{Failures, means_failure};
 use super::profile::KnownProfile;
+use super::refused_messages::RefusedMessages;
 use super::watch::{Change, WatchedTier};
 use crate::attributes::VolumeSpace;
 use crate::error::{Error, ErrorKind, Result};
@@ -94,6 +95,8 @@ pub(crate) struct TierHandle {
     draining: AtomicBool,
     /// Grows whenever there may be more room here than before.
     room_generation: AtomicU64,
+    /// Messages that went to a slower tier for want of room here.
+    pub(crate) refused_messages: RefusedMessages,
 }
 
 /// Room of a tier that somebody is about to take.
@@ -141,6 +144,7 @@ impl TierHandle {
             taking_bytes: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             room_generation: AtomicU64::new(0),
+            refused_messages: RefusedMessages::default(),
         }
     }
 

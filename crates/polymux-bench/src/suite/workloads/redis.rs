@@ -12,11 +12,12 @@ use crate::suite::ground::{Ground, Kind};
 use crate::suite::programs::{self, Started};
 use crate::suite::sides::Tier;
 use crate::suite::workload::{Place, Routes, Scale, Workload};
+use crate::throttled::Devices;
 
 const SERVER: &str = "redis-server";
 const START_DEADLINE: Duration = Duration::from_secs(20);
 /// Clients at the same time.
-const CLIENTS: &str = "20";
+pub const CLIENTS: &str = "20";
 
 /// `SET` of keys of some bytes.
 pub struct Redis;
@@ -47,7 +48,7 @@ impl Workload for Redis {
     }
 
     fn obstacle(&self) -> Option<String> {
-        (!programs::is_installed(SERVER)).then(|| format!("{SERVER} is not installed (package redis-server)"))
+        obstacle()
     }
 
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {
@@ -55,34 +56,49 @@ impl Workload for Redis {
         std::fs::create_dir(&directory)?;
         // A path in the mount may be too long for a socket.
         let socket = place.devices.directory().join("redis.socket");
-        let server = serve(place, &directory, &socket)?;
+        let server = serve(place.devices, &directory, &socket)?;
         let mut figures = Vec::new();
         for (synced, commands) in [("always", place.scale.choose("5000", "60000")), ("everysec", "100000")] {
-            ask(place, &socket, &["config", "set", "appendfsync", synced])?;
+            ask(place.devices, &socket, &["config", "set", "appendfsync", synced])?;
             figures.push(us_each(&benchmark(place, &socket, commands)?)?);
         }
-        ask(place, &socket, &["shutdown", "nosave"])?;
+        ask(place.devices, &socket, &["shutdown", "nosave"])?;
         server.wait()?;
         std::fs::remove_dir_all(&directory)?;
         Ok(figures)
     }
 }
 
-fn serve(place: &Place, directory: &Path, socket: &Path) -> Result<Started> {
+/// Why it cannot run on this machine.
+#[must_use]
+pub fn obstacle() -> Option<String> {
+    let all = [SERVER, "redis-cli", "redis-benchmark"];
+    (!all.into_iter().all(programs::is_installed)).then(|| format!("{SERVER} is not installed (package redis-server)"))
+}
+
+/// Starts a server with its append-only file in a directory, and waits until it answers.
+///
+/// # Errors
+/// Where it cannot be started, or does not answer.
+pub fn serve(devices: &Devices, directory: &Path, socket: &Path) -> Result<Started> {
     let mut command = Command::new(SERVER);
     command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--unixsocket"]).arg(socket);
     command.arg("--dir").arg(directory);
-    let server = Started::new(place.devices, &mut command)?;
+    let server = Started::new(devices, &mut command)?;
     let begun = Instant::now();
-    while ask(place, socket, &["ping"]).is_err() {
+    while ask(devices, socket, &["ping"]).is_err() {
         ensure!(begun.elapsed() < START_DEADLINE, "{SERVER} does not answer within {START_DEADLINE:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(server)
 }
 
-fn ask(place: &Place, socket: &Path, command: &[&str]) -> Result<String> {
-    programs::run(place.devices, Command::new("redis-cli").arg("-s").arg(socket).args(command))
+/// Asks a server with `redis-cli`; what that printed.
+///
+/// # Errors
+/// Where the server is not reached.
+pub fn ask(devices: &Devices, socket: &Path, command: &[&str]) -> Result<String> {
+    programs::run(devices, Command::new("redis-cli").arg("-s").arg(socket).args(command))
 }
 
 fn benchmark(place: &Place, socket: &Path, commands: &str) -> Result<String> {

@@ -1,0 +1,164 @@
+//! Programs that wait for small writes (mail, SQLite, Redis) on a pool whose SSD is full of files that are used no more.
+//!
+//! What is true here:
+//! * Cold files are written first, then what the program works on. When the devices are at rest and have their limits, more cold files fill the
+//!   SSD, and the program begins at once: what it waits for has to get its place from them.
+//! * Nothing is made faster by giving up durability: each message, each commit and each command is synced before the next of its client.
+//! * Each program has devices of its own. A rate is what was done over the wall clock of one round.
+
+mod databases;
+mod mail;
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use self::databases::{Redis, Sqlite};
+use self::mail::{Mailboxes, Queue};
+use super::hot_set::{write_files, write_files_in};
+use super::sides::{Side, SideKind};
+use super::{TieringArguments, in_words};
+use crate::machine::drop_caches;
+use crate::report::{Cell, Report, Section};
+use crate::statistics::mean;
+
+/// Files of 32 MiB that are cold: 1.5 GiB,
+const COLD_FILES: usize = 48;
+/// and those that come just before the program: 512 MiB.
+const LATE_COLD_FILES: usize = 16;
+/// Devices that did nothing for so long are at rest,
+const AT_REST: Duration = Duration::from_secs(2);
+/// which they have to be within this time.
+const REST_DEADLINE: Duration = Duration::from_secs(120);
+
+/// A program that waits for what it writes.
+trait Program {
+    fn name(&self) -> &'static str;
+
+    /// Share of what the SSD alone gives that is asked for from the middle of the rounds on.
+    fn target(&self) -> f64;
+
+    /// Why it cannot run on this machine.
+    fn obstacle(&self) -> Option<String> {
+        None
+    }
+
+    /// Makes what it works on, in a directory of its own, without limits of the devices.
+    ///
+    /// # Errors
+    /// Whatever the file system or the program reports.
+    fn prepare(&self, side: &Side, directory: &Path) -> Result<()>;
+
+    /// Runs it for so many rounds; what was done per second in each.
+    ///
+    /// # Errors
+    /// Whatever the file system or the program reports.
+    fn run(&self, side: &Side, directory: &Path, rounds: u16) -> Result<Vec<f64>>;
+}
+
+struct Course {
+    side: SideKind,
+    program: &'static str,
+    target: f64,
+    rates: Vec<f64>,
+    written: Option<f64>,
+    places: String,
+}
+
+impl Course {
+    fn settled(&self) -> f64 {
+        mean(&self.rates[self.rates.len() / 2..])
+    }
+}
+
+/// Measures.
+///
+/// # Errors
+/// Whatever the devices, the programs or the file systems report.
+pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
+    let all: [&dyn Program; 4] = [&Queue, &Mailboxes, &Sqlite, &Redis];
+    let mut programs = Vec::new();
+    for program in all {
+        match program.obstacle() {
+            Some(obstacle) => eprintln!("skipped: {}: {obstacle}", program.name()),
+            None => programs.push(program),
+        }
+    }
+    let mut courses = Vec::new();
+    for side in &arguments.sides {
+        ensure!(*side != SideKind::LogOnSsd, "only pgbench can have its log elsewhere");
+        for program in &programs {
+            let course = measure(*side, arguments, *program);
+            courses.push(course.with_context(|| format!("{}: {}", side.name(), program.name()))?);
+        }
+    }
+    report.add(tabulate(&courses));
+    Ok(())
+}
+
+fn measure(kind: SideKind, arguments: &TieringArguments, program: &dyn Program) -> Result<Course> {
+    let side = Side::make(kind, arguments)?;
+    write_files(&side, COLD_FILES)?;
+    let directory = side.path().join("program");
+    fs::create_dir(&directory)?;
+    program.prepare(&side, &directory)?;
+    rustix::fs::sync();
+    wait_for_rest(&side)?;
+    side.throttle()?;
+    write_files_in(&side.path().join("late"), LATE_COLD_FILES)?;
+    drop_caches()?;
+    let before = side.traffic()?;
+    let rates = program.run(&side, &directory, arguments.rounds)?;
+    let written = side.written_to_ssd_mb(&before)?;
+    let places = side.place_below(&directory)?;
+    eprintln!("{}: {}: {} {places}", kind.name(), program.name(), in_words(&rates));
+    side.end()?;
+    Ok(Course { side: kind, program: program.name(), target: program.target(), rates, written, places })
+}
+
+fn wait_for_rest(side: &Side) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let before = side.traffic()?;
+        thread::sleep(AT_REST);
+        if side.traffic()? == before {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < REST_DEADLINE, "the devices are not at rest after {REST_DEADLINE:?}");
+    }
+}
+
+fn tabulate(courses: &[Course]) -> Section {
+    let columns = [
+        "program",
+        "side",
+        "answered/s in each round of 8 s",
+        "MiB on SSD/disk",
+        "second half",
+        "of SSD",
+        "target",
+        "met",
+    ];
+    let mut section =
+        Section::new("Small writes that are waited for: SSD of 1.2 GB, full of cold files, disk of 5 GB", &columns);
+    for course in courses {
+        let best = courses.iter().find(|other| other.program == course.program && other.side == SideKind::Ssd);
+        let share = best.map(|best| course.settled() / best.settled());
+        let is_met = share.map_or("", |share| if share >= course.target { "yes" } else { "no" });
+        section.row(vec![
+            course.program.into(),
+            course.side.name().into(),
+            in_words(&course.rates).into(),
+            Cell::optional(course.written, 0),
+            course.places.clone().into(),
+            Cell::Number(course.settled(), 0),
+            Cell::optional(share, 3),
+            Cell::Number(course.target, 1),
+            is_met.into(),
+        ]);
+    }
+    section
+}
