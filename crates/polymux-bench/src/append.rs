@@ -1,6 +1,6 @@
 //! `polymux-bench append`: appending 4 KiB and `fdatasync` to an existing file, natively and through a mounted volume.
 //!
-//! What is true here: both files are on the same device and exist, with a mebibyte in them, before the clock starts. The
+//! Method: both files are on the same device and exist, with a mebibyte in them, before the clock starts. The
 //! two sides take turns of a few operations, so that both meet the same disk, and which begins changes each time.
 
 use std::fs::{File, OpenOptions};

@@ -1,7 +1,7 @@
-//! What one durable write to a log costs on a device, with nothing around it: the measure of every fsync row.
+//! The cost of one durable write to a log on a device, with nothing around it: the baseline of every fsync row.
 //!
-//! What is true here:
-//! * The file is written in ascending order and never beyond what was prepared, as a log is.
+//! Invariants:
+//! * The file is written in ascending order and never beyond the prepared space, as a log is.
 //! * A buffer starts at a multiple of 4 KiB in memory, which every O_DIRECT accepts.
 
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::statistics::{mean, percentile};
 /// Start of buffers in memory, in bytes.
 const ALIGNMENT: usize = 4096;
 
-/// How the room of the file was prepared.
+/// How the space of the file was prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preparation {
     /// Not at all: the file grows.
@@ -27,7 +27,7 @@ pub enum Preparation {
     ZeroWritten,
 }
 
-/// What makes a write durable.
+/// How a write is made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Means {
     /// `fdatasync` after it.
@@ -48,9 +48,9 @@ pub enum Route {
 /// One way to flush a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Method {
-    /// How the room was prepared.
+    /// How the space was prepared.
     pub preparation: Preparation,
-    /// What makes a write durable.
+    /// How a write is made durable.
     pub means: Means,
     /// Through the page cache or not.
     pub route: Route,
@@ -186,7 +186,7 @@ impl BareFlush {
         Self { direct, fdatasync: self.fdatasync.and(&other.fdatasync) }
     }
 
-    /// The better of the two means: what the fsync rows are compared with.
+    /// The better of the two means, the baseline of the fsync rows.
     #[must_use]
     pub fn best_us(&self) -> f64 {
         self.direct.map_or(self.fdatasync.mean_us, |direct| direct.mean_us.min(self.fdatasync.mean_us))

@@ -1,12 +1,12 @@
-//! `polymux-bench death-cost`: what it costs that operations outlive the daemon: creating, writing and closing small files with and
+//! `polymux-bench death-cost`: the cost of letting operations outlive the daemon: creating, writing and closing small files with and
 //! without memory for that, through a plain mount.
 //!
-//! What is true here:
+//! Method:
 //! * There are two volumes, mounted at the same time, one with and one without. For each pair they are mounted anew: one mount differs from
 //!   the next by 3 %, whatever it keeps where, so that pairs of one mount are no independent samples. Order and roles change in turn: the
 //!   daemon that was mounted first is 5 % behind by itself, as two equal sides showed.
-//! * Within a pair the two sides take turns of a few files, and which begins changes each time: what else the machine does meanwhile
-//!   concerns both. Of a pair only the quotient counts, and quotients are judged by rank.
+//! * Within a pair the two sides take turns of a few files, and which begins changes each time: other load on the machine
+//!   affects both. Of a pair only the quotient counts, and quotients are judged by rank.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -57,7 +57,7 @@ pub struct DeathArguments {
     pub equal_sides: bool,
 }
 
-/// What one side of a pair took.
+/// Wall-clock and processor time of one side of a pair.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turn {
     seconds: f64,
@@ -234,7 +234,7 @@ impl<'a> Mounted<'a> {
         self.stand.mount_point().join(format!("files-{pair}"))
     }
 
-    /// What is made ready at the first use is no part of it.
+    /// Makes the directory and one turn of files, so that work done at the first use is not measured.
     fn begin(&self, pair: usize) -> Result<()> {
         fs::create_dir(self.directory(pair))?;
         self.turn(pair, self.stand.arguments.files..self.stand.arguments.files + TURN).map(drop)

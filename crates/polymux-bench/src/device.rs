@@ -1,7 +1,7 @@
 //! Requests that the block device below a directory has served, as the kernel counts them.
 //!
-//! What is true here: the counters belong to the whole device. Whatever else writes to it in the meantime is in them
-//! too, so a difference is an upper limit of what was measured, and small on a quiet machine only.
+//! The counters belong to the whole device. They include other writes in the meantime, so a difference
+//! is an upper bound of the measured traffic, and a tight one on a quiet machine only.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -37,7 +37,7 @@ pub struct DeviceCounters {
 }
 
 impl DeviceCounters {
-    /// What came since an earlier moment.
+    /// The requests since an earlier moment.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Device {
         Ok(whole.map(|directory| Self { directory }))
     }
 
-    /// Name and what the kernel says of its cache and queue.
+    /// Name of the device, with its cache and queue settings as the kernel reports them.
     #[must_use]
     pub fn describe(&self) -> String {
         let name = self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -1,6 +1,6 @@
 //! `polymux-bench flush`: which way of writing a log is the cheapest on a device.
 //!
-//! What is true here: every method runs in every round, in an order that turns by one place from round to round, so that
+//! Every method runs in every round, in an order that turns by one place from round to round, so that
 //! a disturbance does not always meet the same method; the samples of all rounds are put together.
 
 use anyhow::Result;

@@ -1,9 +1,9 @@
 //! `polymux-bench large`: a volume of very many files.
 //!
-//! What is true here:
+//! Method:
 //! * Everything is measured through the embedded file system by one thread, with the background thread beside it.
-//! * Resident memory is that of the whole process; what was resident before the volume was mounted is printed, so that
-//!   it can be taken off. The budget is what the metadata store was given.
+//! * Resident memory is that of the whole process; the resident memory before the volume was mounted is printed, so that
+//!   it can be subtracted. The budget is that of the metadata store.
 
 use std::time::Instant;
 
@@ -225,7 +225,7 @@ fn mounting(few: &Volume, many: &Volume, arguments: &LargeArguments, unmount_s: 
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..arguments.mounts {
         for (volume, times) in [few, many].into_iter().zip(&mut times) {
-            // The tiers are synced when they are opened; what others wrote is not part of the mount.
+            // The tiers are synced when they are opened; data written by others is not part of the mount.
             rustix::fs::sync();
             let start = Instant::now();
             let mounted = volume.mount()?;

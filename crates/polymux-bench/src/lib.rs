@@ -1,6 +1,6 @@
 //! Measuring commands for Polymux (development only).
 //!
-//! What is true here:
+//! Invariants:
 //! * Every figure that is a claim is a ratio of two rates measured in one run, on the same device, in alternating
 //!   rounds: the machine is noisy, and an absolute figure would say more about its neighbours than about the code.
 //! * The ratio of a row is the median of the ratios of its rounds; the smallest and the largest are printed beside it.

@@ -1,4 +1,4 @@
-//! What the figures were measured on.
+//! The machine on which the figures were measured.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::memory;
 use crate::report::Section;
 
-/// A mount: what, and of which kind.
+/// A mount: its source and its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     /// Kind of the file system.
@@ -22,7 +22,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// The file system in words. A journal, or that there is none, decides what fsync costs and what a crash leaves.
+    /// The file system in words. Its journal, or the lack of one, decides the cost of fsync and the state after a crash.
     #[must_use]
     pub fn describe(&self) -> String {
         let device = Path::new(&self.source).file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -94,7 +94,7 @@ pub const fn build() -> &'static str {
     if cfg!(debug_assertions) { "debug: the figures mean nothing" } else { "release" }
 }
 
-/// Makes the kernel forget what it has in memory of files.
+/// Drops the kernel's page cache, dentries and inodes.
 ///
 /// # Errors
 /// Where it refuses.

@@ -20,7 +20,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The same work on the native file system, on mergerfs and on Polymux, on devices of known speed; as root.
+    /// Workloads on the native file system, on mergerfs and on Polymux, on devices of known speed; as root.
     Suite(suite::arguments::SuiteArguments),
     /// Puts the results of a run of the suite into a document.
     Document(suite::arguments::DocumentArguments),
@@ -30,7 +30,7 @@ enum Command {
     Flush(flush::FlushArguments),
     /// Appending with fdatasync, natively and through a mounted volume.
     Append(append::AppendArguments),
-    /// What it costs that operations outlive the daemon: small files with and without memory for that.
+    /// The cost of letting operations outlive the daemon: small files with and without memory for that.
     DeathCost(death::DeathArguments),
     /// The metadata store alone.
     Store(store::StoreArguments),
@@ -44,13 +44,13 @@ enum Command {
     Tiering(tiering::TieringArguments),
     /// How fast files change their tier, in every direction between three throttled devices.
     Move(moves::rates::MoveArguments),
-    /// What a move costs an application that uses half of a throttled device.
+    /// The cost of a move to an application that uses half of a throttled device.
     MoveInterference(moves::interference::InterferenceArguments),
-    /// What a move adds to the latency of an application on a device that serves one request after the other.
+    /// The latency that a move adds to an application on a device that serves one request after the other.
     MoveLatency(moves::latency::LatencyArguments),
     /// How soon the hot part of one large file is on the fast tier.
     MoveHotSet(moves::hot_set::HotSetArguments),
-    /// What happens when the fast tier is filled at full speed.
+    /// The behavior when the fast tier is filled at full speed.
     MoveWatermarks(moves::watermarks::WatermarkArguments),
 }
 

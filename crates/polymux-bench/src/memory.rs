@@ -22,7 +22,7 @@ pub fn resident() -> Result<Resident> {
     Ok(Resident { now: field(&text, "VmRSS:")?, peak: field(&text, "VmHWM:")? })
 }
 
-/// Makes the peak start again from what is resident now.
+/// Resets the peak to the current resident size.
 ///
 /// # Errors
 /// Where the kernel refuses.

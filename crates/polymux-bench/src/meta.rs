@@ -1,7 +1,7 @@
 //! `polymux-bench meta`: metadata operations through the embedded file system against native system calls on the same
 //! device.
 //!
-//! What is true here: both sides work below one directory, in turns; which of them begins changes from round to round.
+//! Method: both sides work below one directory, in turns; which of them begins changes from round to round.
 
 mod phase;
 mod plain;
@@ -46,11 +46,11 @@ impl Place {
 /// Parts of `polymux-bench meta`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
-    /// Operations that nobody syncs.
+    /// Operations without syncs.
     Plain,
     /// Operations with an fsync each.
     Synced,
-    /// What threads that do not sync lose to one that does.
+    /// The throughput that threads without syncs lose to a thread that syncs.
     Sharing,
 }
 
@@ -60,7 +60,7 @@ pub struct MetaArguments {
     /// Where to measure, and how to print.
     #[command(flatten)]
     pub place: Place,
-    /// What to measure.
+    /// Parts to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Plain, Part::Synced, Part::Sharing])]
     pub parts: Vec<Part>,
     /// Numbers of threads.
@@ -89,7 +89,7 @@ pub struct MetaArguments {
     pub tiers: usize,
 }
 
-/// The two sides and what they are measured by.
+/// The two sides and the means of measuring them.
 struct Contest<'a> {
     native: &'a dyn Side,
     polymux: &'a dyn Side,

@@ -1,8 +1,8 @@
-//! `polymux-bench move`, `move-interference`, `move-latency`, `move-hot-set`, `move-watermarks`: how fast files change their tier, what it
-//! costs those who use them, and where they end.
+//! `polymux-bench move`, `move-interference`, `move-latency`, `move-hot-set`, `move-watermarks`: how fast files change their tier, at
+//! which cost to applications, and where they end.
 //!
-//! What is true here:
-//! * Devices are those of [`crate::throttled`]; what a device can do is measured natively in the same run.
+//! Method:
+//! * Devices are those of [`crate::throttled`]; the speed of a device is measured natively in the same run.
 //! * The volume is prepared without limits, and nothing of it is in memory when the clock starts: the file systems below
 //!   were mounted anew.
 //! * A move ends when its job is done, all of it is durable, and the source's bytes are freed.

@@ -1,6 +1,6 @@
 //! The native side: plain system calls, relative to open directories, so that no path is walked.
 //!
-//! What is true here: ext4 does not use an inode again for minutes after its file was deleted, and looks for another past
+//! ext4 does not use an inode again for minutes after its file was deleted, and looks for another past
 //! all of those, one by one: creating files where others were deleted just before is up to fifty times as slow. A
 //! comparison must not live on that, so private directories lie in a directory that ext4 takes for the top of a hierarchy
 //! (`chattr +T`): it gives each of them a part of the disk of its own.

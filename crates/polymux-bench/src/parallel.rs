@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow};
 use rustix::time::ClockId;
 
 /// Runs `work(index, item)` for each item on a thread of its own; all start together. Returns the time from the start
-/// to the end of the last, and what they returned.
+/// to the end of the last, and their results.
 ///
 /// # Errors
 /// The first error of a thread.
@@ -22,7 +22,7 @@ pub fn run<I: Send, O: Send>(items: Vec<I>, work: impl Fn(usize, I) -> Result<O>
             .map(|(index, item)| {
                 scope.spawn(move || {
                     start_line.wait();
-                    // The first thread to run starts the clock: whoever started them may come to run much later.
+                    // The first thread to run starts the clock: the thread that started them may come to run much later.
                     let start = Instant::now();
                     let outcome = work(index, item);
                     (start, Instant::now(), outcome)

@@ -1,9 +1,9 @@
 //! `polymux-bench region`: creation with fsync where the log of the metadata ends in byte-addressable memory; sweeps of the
 //! memory's latency (AU10) and size (AU11).
 //!
-//! What is true here:
+//! Method:
 //! * The memory is a test double in a file system in memory. Nothing in it survives a power failure, so no figure of this
-//!   command is one of Polymux on this machine: it says what the log would do with such memory.
+//!   command is one of Polymux on this machine: it is an estimate of the log with such memory.
 //! * All volumes of a sweep are mounted at once and measured in turn, round by round, each beside the native file system
 //!   in the same round; so a ratio compares neighbours in time.
 
@@ -46,7 +46,7 @@ pub struct RegionArguments {
     /// Size of the memory in the sweep of latencies, in KiB.
     #[arg(long, default_value_t = 64 * KIBIBYTE)]
     pub delay_region_kib: u64,
-    /// Sizes of the memory in KiB; the last one is what the others are compared with.
+    /// Sizes of the memory in KiB; the others are compared with the last one.
     #[arg(long, value_delimiter = ',', default_values_t = [512, 2 * KIBIBYTE, 8 * KIBIBYTE, 32 * KIBIBYTE, 128 * KIBIBYTE])]
     pub sizes_kib: Vec<u64>,
     /// Numbers of threads.
@@ -73,7 +73,7 @@ struct Candidate {
     operations: usize,
 }
 
-/// What one volume did in one round.
+/// Result of one volume in one round.
 struct Round {
     native: f64,
     polymux: f64,

@@ -176,7 +176,7 @@ impl Report {
         json!({ "command": self.command, "sections": self.sections.iter().map(Section::json).collect::<Vec<_>>() })
     }
 
-    /// Prints what is not printed yet.
+    /// Prints whatever was not printed before.
     ///
     /// # Errors
     /// Where a figure is not a number JSON knows.

@@ -1,11 +1,11 @@
 //! Block devices with service times: each is a loop device over a file of a small FUSE file system, which serves one request
 //! after the other, each in the time that its bytes take.
 //!
-//! What is true here:
+//! Design:
 //! * The kernel's throttle lets requests pass at once until the share of a slice of 100 ms is used up; bandwidth is right then,
 //!   and latencies mean nothing. Here a request waits for those before it, as at a device with one head.
 //! * Bytes lie in a file in memory. A request is answered when its time is over; order is that of arrival; a flush waits for
-//!   what came before it.
+//!   all earlier requests.
 //! * Each device has a thread that serves it; the thread that takes requests from the kernel never sleeps.
 
 use std::fs::File;
@@ -29,7 +29,7 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel may have under way.
 const REQUESTS_MAX: u16 = 256;
 
-/// What is asked of a device, and how it is answered.
+/// A request to a device, with its reply.
 enum Asked {
     Read { offset: u64, length: usize, reply: Reply },
     Write { offset: u64, data: Vec<u8>, reply: Reply },
@@ -164,7 +164,7 @@ impl Device {
     }
 }
 
-/// What a request takes by itself.
+/// Service time of a request, without the wait for earlier ones.
 fn service_time(limits: &Limits, request: &Asked) -> Duration {
     let (length, bytes_per_second, per_second) = match request {
         Asked::Read { length, .. } => (*length, limits.read_bytes, limits.reads),

@@ -1,10 +1,10 @@
-//! What the flushes of a log cost threads that share them, with nothing else to do: no group commit can be faster.
+//! The cost of log flushes to threads that share them and do nothing else: no group commit can be faster.
 //!
-//! What is true here:
-//! * Each thread needs a flush that begins after it came. Whoever comes last flushes once for all and wakes the others,
+//! Method:
+//! * Each thread needs a flush that begins after its arrival. The last thread to arrive flushes once for all and wakes the others:
 //!   one write of 4 KiB with `O_DIRECT` and `O_DSYNC` into a zero-written file, the cheapest way to flush on every machine
 //!   measured so far.
-//! * There is no log, no file system and no entry: what is left beside the flush is putting threads to sleep and waking them.
+//! * Without a log, a file system and entries, the only cost beside the flush is that of putting threads to sleep and waking them.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -84,7 +84,7 @@ impl Meeting {
         self.arrived.store(0, Ordering::Release);
         let block = &self.block[self.block_start..][..self.block.len() - ALIGNMENT];
         let written = self.file.write_all_at(block, round as u64 % BLOCKS * BLOCK);
-        // Also after an error: nobody may wait for ever.
+        // Also after an error: no thread may wait for ever.
         self.flushed.store(round + 1, Ordering::Release);
         let others = self.threads.iter().enumerate().filter(|(other, _)| *other != thread);
         others.filter_map(|(_, other)| other.get()).for_each(Thread::unpark);

@@ -1,6 +1,6 @@
 //! The two sides of every comparison: native system calls and an embedded file system, behind one pair of traits.
 //!
-//! What is true here:
+//! Invariants:
 //! * A [`PrivateDirectory`] is used by one thread; the two sides do the same calls in the same order.
 //! * `Durability::Synced` means on both sides: the new file is fsynced after a create, and the directory after anything
 //!   else.
@@ -8,7 +8,7 @@
 use anyhow::Result;
 use polymux_meta::LogCounters;
 
-/// Size of what the writing operations write, in bytes.
+/// Bytes that each writing operation writes.
 pub const WRITE_SIZE: usize = 4096;
 
 /// Whether an operation is durable before the next one starts.
@@ -20,7 +20,7 @@ pub enum Durability {
     Synced,
 }
 
-/// What is measured.
+/// The operation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Make an empty file, exclusively, and close it.
@@ -42,8 +42,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The five kinds that the geometric mean is made of, in an order in which each finds what it needs, and in which
-    /// nothing is made where something was just deleted.
+    /// The five kinds that the geometric mean is made of, in an order in which each finds the files it needs, and in which
+    /// nothing is created where something was just deleted.
     pub const METADATA: [Self; 5] =
         [Self::Create, Self::Rename, Self::MakeDirectory, Self::Unlink, Self::RemoveDirectory];
 
@@ -80,7 +80,7 @@ pub trait Side: Sync {
     /// Whatever the file system reports.
     fn private_directory(&self, name: &str, stream: u64) -> Result<Box<dyn PrivateDirectory>>;
 
-    /// Does what earlier calls put off to the background, all of it.
+    /// Completes all background work that earlier calls deferred.
     ///
     /// # Errors
     /// Where work is left over.
@@ -92,7 +92,7 @@ pub trait Side: Sync {
     /// Whatever the file system reports.
     fn sync(&self) -> Result<()>;
 
-    /// What the metadata log has done so far, where the side has one that counts.
+    /// Counters of the metadata log so far, where the side has a log that counts.
     fn log_counters(&self) -> Option<LogCounters>;
 }
 

@@ -1,11 +1,11 @@
-//! `polymux-bench spread`: files on all devices at once, through a plain mount, against the sum of what the devices deliver
-//! natively in the same run (docs/design/0018).
+//! `polymux-bench spread`: files on all devices at once, through a plain mount, against the sum of the native rates of the devices
+//! in the same run (docs/design/0018).
 //!
-//! What is true here:
-//! * Each measurement is in a file of its own and says in its head what is compared with what. All of them measure both sides in the
+//! Invariants:
+//! * Each measurement is in a file of its own, whose head names the two compared sides. All of them measure both sides in the
 //!   same run, on the same devices.
 //! * Nothing of one measurement stays for the next one: each makes devices of its own and takes them down.
-//! * What is read is verified, byte by byte, wherever something is read.
+//! * All data that is read is verified, byte by byte.
 
 mod chart;
 mod convergence;
@@ -37,7 +37,7 @@ use crate::report::{Form, Report};
 use crate::suite::{self, ground::Kind};
 use crate::throttled;
 
-/// What to measure.
+/// Measurements to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Measure {
     /// Writes and cold reads from the beginning to the end of files.
@@ -85,7 +85,7 @@ pub struct SpreadArguments {
     /// Print JSON instead of tables.
     #[arg(long)]
     pub json: bool,
-    /// What to measure.
+    /// Measurements to run.
     #[arg(long, value_delimiter = ',', default_value = "sequential")]
     pub measure: Vec<Measure>,
     /// Devices: 2 or 3.
@@ -107,7 +107,7 @@ pub struct SpreadArguments {
     /// are read; in `random`, after they were read as they were written, and then they are read again.
     #[arg(long)]
     pub measured: bool,
-    /// In `graph`, let movers make way for nobody.
+    /// In `graph`, run movers at full speed: they yield to no request.
     #[arg(long)]
     pub movers_at_full_speed: bool,
     /// A line for the table `[options]` of the volumes of the policy that is measured, such as `movers = 0`; several times.

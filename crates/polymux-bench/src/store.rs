@@ -27,13 +27,13 @@ pub struct OpenStore {
 }
 
 impl OpenStore {
-    /// A store that does not count what its log does.
+    /// A store that does not count the work of its log.
     #[must_use]
     pub fn without_counters(store: Arc<dyn MetadataStore>) -> Self {
         Self { store, log: None }
     }
 
-    /// What the log has done so far.
+    /// Counters of the log so far.
     #[must_use]
     pub fn log_counters(&self) -> Option<LogCounters> {
         self.log.as_ref().map(|store| store.report().log)

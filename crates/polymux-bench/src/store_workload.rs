@@ -1,12 +1,12 @@
 //! The same workload for every [`MetadataStore`], without a file system above it.
 //!
-//! What is true here:
+//! Method:
 //! * A transaction has the form of a create: five puts, keys of 20 to 40 bytes, values of 40 to 130; one of the keys
 //!   (the record of the directory) is written again by every transaction of its thread.
 //! * Candidates take turns in every round, in an order that turns too; the ratio of a row compares the rounds of two
 //!   candidates one by one. Transactions with sync are divided into many short turns, because a shared disk changes its
 //!   pace often.
-//! * Threads use keys of their own: what is measured is what the store makes them wait for.
+//! * Threads use keys of their own: the measured waits are those that the store causes.
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ pub struct WorkloadOptions {
     pub rounds: usize,
 }
 
-/// What a row does.
+/// Operation of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Commit,
@@ -61,7 +61,7 @@ enum Step {
 }
 
 impl Step {
-    /// In an order in which each finds what it needs.
+    /// In an order in which each finds the records it needs.
     const PLAIN: [Self; 5] = [Self::Commit, Self::Get, Self::GetAbsent, Self::Range, Self::Remove];
 
     /// All of them, in the order of rows.
@@ -118,7 +118,7 @@ fn inode_of(directory: u64, index: usize) -> u64 {
     directory * 1_000_000_000 + index as u64
 }
 
-/// What a creation puts; the last key is the record of the directory.
+/// Entries that a creation puts; the last key is the record of the directory.
 fn entries(directory: u64, index: usize) -> [(Vec<u8>, Vec<u8>); 5] {
     let inode = inode_of(directory, index);
     let mut path = directory.to_be_bytes().to_vec();
@@ -188,16 +188,16 @@ fn work(store: &dyn MetadataStore, step: Step, directory: u64, count: usize) -> 
     Ok(())
 }
 
-/// What one row of one round gave.
+/// Result of one row of one round.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     /// Operations per second until the last call returned.
     rate: f64,
-    /// The same until a final sync of everything.
+    /// Operations per second until the end of a final sync of everything.
     rate_synced: f64,
     operations: f64,
     device: Option<DeviceCounters>,
-    /// What the log grew by, where it counts.
+    /// Growth of the log in bytes, where the log counts.
     log_bytes: Option<u64>,
     /// Flushes of the log, where it counts.
     log_flushes: Option<u64>,

@@ -1,9 +1,9 @@
 //! `polymux-bench suite`: the same work on the native file system, on mergerfs and on Polymux, on devices of known speed.
 //!
-//! What is true here:
+//! Invariants:
 //! * All sides stand on the same devices at the same time, and take turns in every repetition.
-//! * What is claimed is the median of the ratios of the repetitions of one run; the targets stand in one table
-//!   ([`targets`]), and what was not measured is said to be so.
+//! * A claim is the median of the ratios of the repetitions of one run; the targets stand in one table
+//!   ([`targets`]), and a missing measurement is reported as such.
 //! * Nothing stays behind, after an error, a panic, SIGINT and SIGTERM: servers go before the devices they stand on.
 //!
 //! Data flows from the command line ([`arguments`], [`routes`]) through [`runner`], which lets each of [`workloads`] work on
@@ -131,7 +131,7 @@ fn peers() -> (&'static [Settings], Option<Skipped>) {
     }
 }
 
-/// What stays as it is while the suite runs.
+/// Facts that do not change while the suite runs.
 fn facts(polymux: &Path) -> Machine {
     let mut versions = BTreeMap::new();
     let programs = [

@@ -1,14 +1,14 @@
 //! Block devices of a known speed: loop devices over images in memory, throttled by the block I/O controller, or with service
 //! times ([`crate::served`]).
 //!
-//! What is true here:
-//! * The images lie in memory, so that no disk of the machine leaks into a figure; the limits are what is measured.
+//! Properties:
+//! * The images lie in memory, so that no disk of the machine leaks into a figure: the limits are measured.
 //! * Everything that is made is in one [`Devices`], and goes with it: limits, mounts, loop devices, images. So it is after
 //!   an error, a panic, SIGINT and SIGTERM. Only SIGKILL leaves something behind, which the next run names.
 //! * The kernel's controller ([`controller`]) limits each device, also for writing back. It works in slices of about
 //!   100 ms, so that nothing shorter than some seconds is worth measuring.
-//! * What stands on the devices ([`OnTop`]) goes before them.
-//! * What a device did, and another limit for one of them, is in [`traffic`].
+//! * File systems on the devices ([`OnTop`]) are removed before them.
+//! * The work of a device, and changing the limit of one of them, are in [`traffic`].
 
 pub mod controller;
 pub mod traffic;
@@ -137,7 +137,7 @@ fn text(path: &Path) -> &str {
 /// One device that is there.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// What it was made as.
+    /// The profile it was made with.
     pub profile: Profile,
     /// Where its file system is mounted.
     pub mount_point: PathBuf,
@@ -162,7 +162,7 @@ impl Device {
     fn format(&self) -> Result<()> {
         let node = text(&self.node);
         match self.profile.format {
-            // What is initialised later would be initialised inside the clock.
+            // Lazy initialisation would happen inside the clock.
             Format::Ext4 => run("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", node])?,
             Format::Xfs => run("mkfs.xfs", &["-q", "-f", node])?,
         };
@@ -170,7 +170,7 @@ impl Device {
     }
 }
 
-/// What stands on devices: a mounted file system whose files lie on theirs.
+/// A mounted file system whose files are stored on the file systems of the devices.
 pub trait OnTop: Send {
     /// Takes it away, whatever it is doing.
     ///
@@ -199,7 +199,7 @@ impl State {
         }
     }
 
-    /// Removes everything; goes on after failures and says what is left.
+    /// Removes everything; goes on after failures and warns of each.
     fn remove(&mut self) {
         let warn = |result: Result<()>| {
             if let Err(error) = result {
@@ -393,7 +393,7 @@ impl Devices {
         state.devices.iter().try_for_each(|device| state.limit(device, &Limits::default()))
     }
 
-    /// Unmounts and mounts every file system, so that nothing of it is in memory; nobody may use them. Best without limits.
+    /// Unmounts and mounts every file system, so that nothing of it is in memory; no process may use them. Best without limits.
     ///
     /// # Errors
     /// Where one is in use.
@@ -406,7 +406,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Makes every file system anew, empty; nobody may use them.
+    /// Makes every file system anew, empty; no process may use them.
     ///
     /// # Errors
     /// Where one is in use.
@@ -436,7 +436,7 @@ static OF_THIS_PROCESS: Mutex<Vec<Weak<Mutex<State>>>> = Mutex::new(Vec::new());
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Returns only where nobody has asked the program to end. Otherwise everything is being taken down, and whoever goes on would
+/// Returns only where the program was not asked to end. Otherwise everything is being taken down, and a thread that goes on would
 /// make things in places that are about to go.
 pub fn stop_if_interrupted() {
     while INTERRUPTED.load(Ordering::SeqCst) {
@@ -458,7 +458,7 @@ fn remove_on_signals(state: &Arc<Mutex<State>>) -> Result<()> {
             eprintln!("interrupted: taking everything down");
             INTERRUPTED.store(true, Ordering::SeqCst);
             let all = OF_THIS_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
-            // Whoever was at work when it began may have left something in the meantime.
+            // A thread that was at work when the removal began may have left something in the meantime.
             for state in all.iter().chain(all.iter()).filter_map(Weak::upgrade) {
                 locked(&state).remove();
             }

@@ -1,7 +1,7 @@
 //! `polymux-bench tiering`: programs whose data is hot in a part, on an SSD and a disk, against native file systems and mergerfs.
 //!
-//! What is true here:
-//! * The SSD holds a part of the data; what all of it on an SSD, and all of it on the disk, would give is measured in the same run.
+//! Method:
+//! * The SSD holds a part of the data; the rates with all of it on an SSD, and with all of it on the disk, are measured in the same run.
 //! * Data is written without limits and durably before anything is measured. Caches are dropped, so that reads come from devices.
 //! * Everything that a workload does is the same on every side, with the same random numbers.
 
@@ -24,7 +24,7 @@ use self::sides::SideKind;
 use crate::report::{Form, Report};
 use crate::{suite, throttled};
 
-/// What to measure.
+/// Measurements to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Measure {
     /// Random reads most of which go to a sixth of the files, which lie on the disk at first; then to another sixth.
@@ -49,10 +49,10 @@ pub struct TieringArguments {
     /// Print JSON instead of tables.
     #[arg(long)]
     pub json: bool,
-    /// What to measure.
+    /// Measurements to run.
     #[arg(long, value_delimiter = ',', default_value = "hot-set")]
     pub measure: Vec<Measure>,
-    /// On what; those without which nothing can be compared are `disk` and `ssd`.
+    /// Sides to measure on; `disk` and `ssd` are needed for every comparison.
     #[arg(long, value_delimiter = ',', default_values = ["disk", "ssd", "mergerfs", "polymux", "polymux-passthrough", "polymux-heard"])]
     pub sides: Vec<SideKind>,
     /// Rounds of eight seconds for which one part of the files is hot.

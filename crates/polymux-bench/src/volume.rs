@@ -1,6 +1,6 @@
 //! A volume for measurements: tiers in directories, the metadata store on the first, mounted without FUSE.
 //!
-//! What is true here:
+//! Invariants:
 //! * Background work is done by the threads that the daemon has too.
 //! * `drain` returns only when no freed bytes wait for their tier: the background threads are stopped in between, so that
 //!   nothing is under way elsewhere when the queue is found empty.

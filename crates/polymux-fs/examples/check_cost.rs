@@ -1,7 +1,7 @@
 //! Time and memory that a check of many files takes.
 //!
 //! `check_cost DIRECTORY FILES` makes a volume of two tiers below an empty directory, with a log store and so many files (one
-//! in ten has an object, one in fifty a second name), and checks it in a process of its own, so that the memory that is told is
+//! in ten has an object, one in fifty a second name), and checks it in a process of its own, so that the reported memory is
 //! that of the check.
 
 use std::ops::ControlFlow;

@@ -1,7 +1,7 @@
-//! What one operation on a name costs in `polymux-fs` itself: nanoseconds, and what it asks of the metadata store.
+//! The cost of one operation on a name in `polymux-fs` itself: nanoseconds, and requests to the metadata store.
 //!
 //! The tier is simulated, and the store is a plain table in memory whose own time is measured and shown apart, so that
-//! what is left is the cost of the file system. Run it with
+//! the rest is the cost of the file system. Run it with
 //! `cargo run --release -p polymux-fs --example namespace_cost [operations] [threads ...]`.
 //!
 //! CPU time comes from `/proc/thread-self/schedstat`, which other load on the machine disturbs less than the wall clock.
@@ -27,7 +27,7 @@ const CALL_NS_MAX: u64 = 30_000;
 
 type Table = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What a store was asked for.
+/// The requests to a store.
 #[derive(Clone, Copy, Default)]
 struct Demand {
     gets: u64,
@@ -40,8 +40,8 @@ struct Demand {
     timed_calls: u64,
 }
 
-/// A store without log or durability: tables by the number in the key, so that what lies in one directory, or belongs
-/// to one inode, is in one table.
+/// A store without log or durability: tables by the number in the key, so that the records in one directory, or of
+/// one inode, are in one table.
 struct TableStore {
     shards: [Mutex<Table>; SHARDS],
     sequence: AtomicU64,
@@ -68,7 +68,7 @@ impl TableStore {
     }
 
     fn count(&self, place: usize, number: u64) {
-        // With several threads the counters would be what is measured.
+        // With several threads the counters would dominate the measurement.
         if self.is_timed {
             self.demand[place].fetch_add(number, Ordering::Relaxed);
         }
@@ -168,7 +168,7 @@ fn mount(store: &Arc<TableStore>) -> FileSystem {
     FileSystem::mount(parts(), MountOptions::default()).expect("a new volume mounts")
 }
 
-/// A kind of operation: what it does to the name of a number in a directory.
+/// A kind of operation: its effect on the name of a number in a directory.
 type Operation = fn(&FileSystem, &Caller, Ino, u64);
 
 const OPERATIONS: [(&str, Operation); 7] = [

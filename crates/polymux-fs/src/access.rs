@@ -1,8 +1,8 @@
 //! Permission: mode bits, POSIX ACLs, sticky directories, set-id rules.
 //!
-//! What is true here: nothing is changed; every function answers from attributes it is handed. A front end whose kernel
-//! checks permissions switches these checks off ([`crate::Permissions`]); inheritance of groups and default ACLs is
-//! done here in any case.
+//! Invariants: nothing is changed; every function answers from attributes it is handed. A front end whose kernel checks
+//! permissions switches these checks off ([`crate::Permissions`]); inheritance of groups and default ACLs is done here
+//! in any case.
 
 mod acl;
 mod check;

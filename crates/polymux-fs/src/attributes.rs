@@ -63,7 +63,7 @@ impl AttributeFlags {
         self.0 & other.0 != 0
     }
 
-    /// What a new file or directory takes from the directory that it is made in.
+    /// Attributes that a new file or directory inherits from its parent directory.
     pub(crate) const fn inherited(self) -> Self {
         Self(self.0 & (ATTRIBUTE_NO_DUMP | ATTRIBUTE_NO_ATIME))
     }
@@ -159,7 +159,7 @@ pub enum SetTime {
     To(Timestamp),
 }
 
-/// What `set_attributes` changes; `None` leaves an attribute as it is.
+/// Changes by `set_attributes`; `None` leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// New permission bits, `0..=0o7777`.
@@ -179,12 +179,12 @@ pub struct SetAttributes {
     pub changed: Option<Timestamp>,
     /// Handle the change comes through (`ftruncate`), which replaces the check for write permission.
     pub handle: Option<crate::HandleId>,
-    /// Whether set-id bits go. Judged by the mode that the file has when the change is made: a mode that somebody gave it since it
-    /// was looked at stays but for these bits.
+    /// Whether set-id bits go. Judged by the mode at the time of the change: a mode that another caller set since the file was looked at
+    /// is kept except for these bits.
     pub set_id: SetIdBits,
 }
 
-/// What becomes of the set-id bits of a file, beside any change of its mode.
+/// Change of the set-id bits of a file, beside any change of its mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetIdBits {
     /// They stay, as far as nothing else takes them.
@@ -218,7 +218,7 @@ impl Attributes {
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryEntry {
-    /// Stable position: reading on from here gives what follows, whatever was created or removed meanwhile.
+    /// Stable position: reading continues with the next entry, regardless of entries created or removed meanwhile.
     pub cookie: u64,
     /// The file.
     pub ino: Ino,
@@ -228,7 +228,7 @@ pub struct DirectoryEntry {
     pub name: Vec<u8>,
 }
 
-/// What an open file may do.
+/// Operations allowed on an open file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Reading is allowed.
@@ -295,7 +295,7 @@ impl RenameMode {
     }
 }
 
-/// What `set_xattr` expects of the attribute.
+/// Condition of `set_xattr` on the existing attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrMode {
     /// Nothing.
@@ -309,7 +309,7 @@ pub enum XattrMode {
 /// How durable `sync` makes a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncKind {
-    /// Data and what is needed to read it back (`fdatasync`).
+    /// Data and the metadata needed to read it back (`fdatasync`).
     Data,
     /// All attributes too (`fsync`).
     All,
@@ -318,9 +318,9 @@ pub enum SyncKind {
 /// Forms of `fallocate(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocateKind {
-    /// Reserve room; the size grows to the end of the range.
+    /// Reserve space; the size grows to the end of the range.
     Extend,
-    /// Reserve room; the size stays.
+    /// Reserve space; the size stays.
     KeepSize,
     /// Make the range a hole; the size stays.
     PunchHole,
@@ -352,7 +352,7 @@ impl WriteOrigin {
     }
 }
 
-/// Room on the volume, as `statfs` reports it.
+/// Space on the volume, as `statfs` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeSpace {
     /// All bytes that the tiers can give; tiers that share a file system are counted once.

@@ -1,10 +1,10 @@
 //! The block lookup table of a file: which slot owns each block (M6). Pure: no I/O, no lock, no clock.
 //!
-//! What is true here:
-//! * Every block has one owner: the extent that covers it, else the home slot, else nobody (a file without objects).
+//! Invariants:
+//! * Every block has one owner: the extent that covers it, else the home slot, else none (a file without objects).
 //! * Extents do not overlap, are not empty, never name the home slot, and equal neighbours are one extent. So a file
 //!   that lies on one tier has no extent.
-//! * The map knows no size. An extent that ends at [`END`] owns what the file may still grow to: the *tail*.
+//! * The map knows no size. An extent that ends at [`END`] owns all blocks that the file may still grow to: the *tail*.
 
 mod dirty;
 mod map;
@@ -31,6 +31,6 @@ pub(crate) const END: u64 = u64::MAX;
 pub(crate) enum Owner {
     /// The object in this place of the file's list.
     Slot(u8),
-    /// Nobody on purpose: it reads as zeros, and home must not be asked.
+    /// Intentionally unowned: it reads as zeros, and the home object must not be asked.
     Hole,
 }

@@ -9,7 +9,7 @@ pub use polymux_tier::Wait;
 pub enum Permissions {
     /// Here, by mode bits, POSIX ACLs, sticky directories and set-id rules.
     Checked,
-    /// By the front end: the kernel, under `default_permissions`. What the kernel leaves to the file system
+    /// By the front end: the kernel, under `default_permissions`. Tasks that the kernel leaves to the file system
     /// (inheritance of groups and default ACLs, for instance) is still done here.
     CheckedByKernel,
 }

@@ -1,14 +1,14 @@
-//! Checks of a whole volume, and repairs: what `polymux fsck` runs (DESIGN sections 5, 6, 12).
+//! Checks of a whole volume, and repairs: the implementation of `polymux fsck` (DESIGN sections 5, 6, 12).
 //!
-//! What is true here:
+//! Invariants:
 //! * A check reads records in the order of their keys and tiers bucket by bucket. Kinds of records are compared by walking
-//!   them side by side; what is in another order is compared by sums first, and looked up only where the sums differ. In
+//!   them side by side; records in another order are compared by sums first, and looked up only where the sums differ. In
 //!   memory are two sums for each of 65,536 groups of inodes and 4,096 buckets of a tier, a bit for each object number, and
 //!   17 bytes for each directory.
-//! * A repair is a batch of records, committed through the store. **A check never touches a byte on a tier**: what is to go
-//!   is disowned, and recovery carries that out, so that bytes are freed in one way only.
-//! * No repair takes bytes away that a file may own. What has lost its name goes to `lost+found`; bytes of which nobody can
-//!   say whether they are right are marked damaged and read as an error; what cannot be known is left and reported.
+//! * A repair is a batch of records, committed through the store. **A check never touches a byte on a tier**: bytes to free
+//!   become a pending free, which recovery carries out, so that bytes are freed in one way only.
+//! * No repair takes bytes away that a file may own. Inodes without a name go to `lost+found`; bytes that may be
+//!   wrong are marked damaged and read as an error; anything undecidable is left and reported.
 //! * Each kind of finding has a name that never changes its meaning ([`FINDING_KINDS`]).
 //!
 //! ```text
@@ -63,16 +63,16 @@ const BATCH_CHANGES_MAX: usize = 4096;
 /// Findings that are kept; the others are counted, and repaired like them.
 const FINDINGS_MAX: usize = 1000;
 
-/// What to do about findings.
+/// The treatment of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckMode {
     /// Nothing: no byte changes.
     Report,
-    /// Repair what can be repaired.
+    /// Repair all repairable findings.
     Repair,
 }
 
-/// What became of a finding.
+/// The outcome of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It was repaired.
@@ -81,14 +81,14 @@ pub enum Outcome {
     Correctable,
     /// It cannot be repaired, and is left as it is.
     Left,
-    /// It is no error; somebody should know of it.
+    /// It is no error, but worth knowing.
     Noted,
 }
 
 /// Something that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is: name, meaning and what is done about it.
+    /// Its kind: name, meaning and remedy.
     pub kind: &'static FindingKind,
     /// Id of the pass that found it.
     pub pass: u32,
@@ -98,7 +98,7 @@ pub struct Finding {
     pub ino: Option<Ino>,
     /// This case, in words.
     pub detail: String,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
@@ -107,9 +107,9 @@ pub struct Finding {
 pub struct PassReport {
     /// Persistent id.
     pub id: u32,
-    /// What it does.
+    /// Its task.
     pub name: &'static str,
-    /// What it found, or repaired where it is a pass of recovery.
+    /// Its findings, or its repairs where it is a pass of recovery.
     pub found: u64,
 }
 
@@ -136,7 +136,7 @@ pub struct VolumeCheck {
     pub objects: u64,
     /// The volume was not unmounted in order: the next mount recovers it (or this check did).
     pub unclean: bool,
-    /// What recovery did after the repairs.
+    /// Actions of recovery after the repairs.
     pub recovery: Vec<String>,
 }
 
@@ -145,16 +145,16 @@ pub struct VolumeCheck {
 pub struct CheckProgress {
     /// Persistent id of the pass.
     pub pass: u32,
-    /// What it does.
+    /// Its task.
     pub name: &'static str,
     /// Records and objects read by it so far.
     pub done: u64,
 }
 
-/// Told now and then how far a check is; `Break` ends it.
+/// Called periodically with the progress of a check; `Break` ends it.
 pub type OnProgress<'a> = &'a mut dyn FnMut(&CheckProgress) -> ControlFlow<()>;
 
-/// Counts what is read, tells how far the check is, and ends it where that is wanted.
+/// Counts the records read, reports the progress of the check, and ends it on request.
 pub(crate) struct Meter<'a> {
     on_progress: RefCell<OnProgress<'a>>,
     progress: Cell<CheckProgress>,
@@ -210,9 +210,9 @@ pub(crate) struct Examination<'a> {
     batch: Batch,
     report: VolumeCheck,
     pass: u32,
-    /// Inodes whose record cannot be read: objects that nobody names may be theirs.
+    /// Inodes whose record cannot be read: unreferenced objects may be theirs.
     unreadable_inodes: u64,
-    /// Moment of the repair, for what is made.
+    /// Time of the repair, for new records.
     now: polymux_types::Timestamp,
 }
 
@@ -267,7 +267,7 @@ impl<'a> Examination<'a> {
         self.report.counts.values().sum()
     }
 
-    /// Runs one pass. Where it repaired something it runs again, because a repair may show what was hidden; a finding that
+    /// Runs one pass. After a repair it runs again, because a repair may expose further findings; a finding that
     /// comes back in the last round is left.
     pub(crate) fn run(
         &mut self,
@@ -373,7 +373,7 @@ impl<'a> Examination<'a> {
         if self.batch.len() >= BATCH_CHANGES_MAX { self.flush() } else { Ok(()) }
     }
 
-    /// Commits what was repaired, durably.
+    /// Commits the repairs, durably.
     fn flush(&mut self) -> Result<()> {
         if self.batch.is_empty() {
             return Ok(());

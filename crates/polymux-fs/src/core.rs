@@ -1,4 +1,4 @@
-//! What all modules share: the tiers, the metadata, the tables of inodes and descriptions.
+//! State shared by all modules: the tiers, the metadata, the tables of inodes and descriptions.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::space::{DisownedQueue, SyncPool, TierSet, WriteBehind};
 use crate::store::{DisownedKind, DisownedRecord, EntryCount, ExtentRecord, InodeBody, InodeRecord, Metadata, keys};
 use crate::volume::{Access, MountOptions};
 
-/// Inodes that stay in memory although nobody refers to them.
+/// Unreferenced inodes that stay in memory.
 const IDLE_INODES_MAX: usize = 65_536;
 
 /// Memory that tells streams from single accesses.
@@ -42,9 +42,9 @@ fn heat_options(options: &MountOptions) -> HeatOptions {
 pub(crate) struct DueTimes {
     /// The sizes of spread files are put on record.
     pub(crate) settle_ms: AtomicU64,
-    /// The room that files take is learned.
+    /// The space taken by files is refreshed.
     pub(crate) allocations_ms: AtomicU64,
-    /// What was learnt of the speed of tiers is looked at.
+    /// The measured speeds of tiers are examined.
     pub(crate) profiles_ms: AtomicU64,
 }
 
@@ -85,22 +85,22 @@ pub(crate) struct Core {
     pub(crate) gate: Gate,
     /// Local time less universal time.
     pub(crate) utc_offset_seconds: std::sync::atomic::AtomicI32,
-    /// When room that somebody else made is looked for again.
+    /// When free space that others freed is looked for again.
     pub(crate) room_look_due_ms: AtomicU64,
     pub(crate) sync_pool: SyncPool,
     /// Whether policy or a rule lets any file be spread.
     pub(crate) may_spread: AtomicBool,
     /// Whether any did since the mount.
     pub(crate) has_spread: AtomicBool,
-    /// What spread files are writing.
+    /// Write-behind of spread files.
     pub(crate) write_behind: WriteBehind,
     /// Which threads write to which tier, for the policies that map them.
     pub(crate) thread_maps: ThreadMaps,
-    /// Times that everything was asked to be made durable, so that what was promised then is remembered.
+    /// Number of volume syncs requested, to tell which data was promised to be durable by then.
     pub(crate) volume_syncs: AtomicU64,
-    /// Files whose object somebody has whom no description of this mount stands for.
+    /// Files whose backing object is in use without an open file description of this mount.
     pub(crate) holders: crate::inode::Holders,
-    /// What the kernel of this mount does by itself.
+    /// Operations that the kernel of this mount does by itself.
     pub(crate) kernel: KernelShare,
     /// Held for the length of a rename between two directories, so that the tree stands still meanwhile.
     pub(crate) rename_lock: Mutex<()>,
@@ -111,16 +111,16 @@ pub(crate) struct Core {
     /// After an unclean stop: the last file whose size was asked of its objects. `None` as soon as all of them were; only
     /// then may a stop be clean again.
     pub(crate) sizes_asked: Mutex<Option<Ino>>,
-    /// Somebody was told a size that is a guess, because the tier that knows it is not there or does not say.
+    /// A caller got a size that is a guess, because the tier that knows it is missing or does not answer.
     pub(crate) sizes_guessed: AtomicBool,
-    /// Numbers of objects that may have been made before this mount, and that nobody knows as accounted for.
+    /// Numbers of objects that may have been made before this mount, and that are not known to be accounted for.
     pub(crate) made_before_mount: std::ops::Range<u64>,
     pub(crate) epoch: AtomicU64,
-    /// Held by whoever raises the epoch, or changes the record of a tier.
+    /// Held to raise the epoch, or to change the record of a tier.
     pub(crate) raising: Mutex<()>,
     /// Held while a tier joins or leaves, or its draining begins or ends. Taken before `raising`.
     pub(crate) tier_event: Mutex<()>,
-    /// Where what is random comes from.
+    /// Seed of random choices.
     pub(crate) seed: u64,
     /// When this mount began.
     pub(crate) mounted_at: Timestamp,
@@ -135,17 +135,17 @@ pub(crate) struct Core {
     pub(crate) inline_pass_due_ms: AtomicU64,
     /// Objects whose description does not follow yet.
     pub(crate) late_stamps: LateStamps,
-    /// Held by whoever describes objects; taken before every other lock.
+    /// Held to write back-references; taken before every other lock.
     pub(crate) stamp_walks: Mutex<StampWalks>,
     /// The last unmount left no description to be written.
     pub(crate) stamps_were_complete: AtomicBool,
     /// Files with damaged ranges.
     pub(crate) damaged_files: Mutex<KnownDamage>,
-    /// What recovery did, for `status`.
+    /// The actions of recovery, for `status`.
     pub(crate) recovery_notes: Mutex<VecDeque<String>>,
 }
 
-/// What is known of files with damaged ranges.
+/// State known of files with damaged ranges.
 #[derive(Debug, Default)]
 pub(crate) struct KnownDamage {
     /// Files that had some when they were looked at; they may be whole again.
@@ -217,8 +217,8 @@ impl Transaction {
         self.batch.put_with(|bytes| bytes.extend_from_slice(&key), encode);
     }
 
-    /// Adds what changed in the block lookup table of an inode, whose layout is the changed one. A file with one object has no
-    /// extents on record: whoever loads it does not look for any.
+    /// Adds the changes of the block lookup table of an inode, whose layout is the changed one. A file with one object has no
+    /// extent records: loading it does not look for any.
     pub(crate) fn put_map_change(&mut self, ino: Ino, layout: &Layout, change: &MapChange) {
         for end in &change.removed {
             self.batch.delete(keys::extent(ino, *end));
@@ -238,23 +238,23 @@ impl Transaction {
         self.batch.put(keys::extent(ino, *end), record.encode());
     }
 
-    /// Adds a disowned range.
+    /// Adds a pending free.
     pub(crate) fn put_disowned(&mut self, record: &DisownedRecord) {
         let is_empty = matches!(record.kind, DisownedKind::Range { end } if end <= record.start);
         assert!(!is_empty, "a disowned range has bytes: {record:?}");
         self.batch.put(record.key(), record.encode());
     }
 
-    /// Adds the removal of a disowned record whose work is done.
+    /// Adds the removal of a pending free whose work is done.
     pub(crate) fn delete_disowned(&mut self, record: &DisownedRecord) {
         self.batch.delete(record.key());
     }
 }
 
-/// What the kernel of a mount does by itself, beside asking: passing files through, or collecting writes, and never both.
+/// Operations that the kernel of a mount does without asking: passing files through, or collecting writes, and never both.
 #[derive(Default)]
 pub(crate) struct KernelShare {
-    /// Who talks to it about objects that it uses itself; nobody where it cannot.
+    /// Registers objects that the kernel uses itself; unset where it cannot use any.
     pub(crate) passthrough_port: std::sync::OnceLock<Arc<dyn crate::passthrough::PassthroughPort>>,
     /// It collects writes: it keeps size and times of files that it has, and may know of bytes that never came here yet.
     pub(crate) collects_writes: AtomicBool,
@@ -340,7 +340,7 @@ impl Core {
         self.options.access == Access::ReadOnly
     }
 
-    /// Fails on a read-only mount, and where the metadata store stopped: what changes would never be on record.
+    /// Fails on a read-only mount, and where the metadata store stopped: a change would never be recorded.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.is_read_only() {
             return Err(Errno::EROFS.into());
@@ -362,8 +362,8 @@ impl Core {
         let Some(mut record) = self.metadata.inode(ino)? else { return Ok(None) };
         let was_open = matches!(record.body, InodeBody::Directory { entries: EntryCount::Open, .. });
         if was_open {
-            // A crash took the times of the last changes. They were before this mount, so that nobody who compares times
-            // takes the directory for one that did not change.
+            // A crash lost the times of the last changes. They were before this mount, so that with its time a comparison of times
+            // does not take the directory for unchanged.
             record.modified = record.modified.max(self.mounted_at);
             record.changed = record.changed.max(self.mounted_at);
         }
@@ -381,22 +381,22 @@ impl Core {
         Ok(Some(inode))
     }
 
-    /// Runs `body` with the record locks of all `inodes` held and commits what it put together, as one transaction.
+    /// Runs `body` with the record locks of all `inodes` held and commits its changes as one transaction.
     ///
     /// `body` checks first and changes memory last: where it fails, nothing may have been changed.
     pub(crate) fn transact<T>(&self, inodes: &[&Inode], body: impl FnOnce(&mut Transaction) -> Result<T>) -> Result<T> {
         self.transact_or_undo(inodes, body, || {})
     }
 
-    /// The same; where the store refuses the transaction, `undo` takes back in memory what `body` changed, before anybody
-    /// else may change the records of these inodes.
+    /// Like [`Self::transact`]; where the store refuses the transaction, `undo` reverts in memory the changes of `body`, before another
+    /// thread may change the records of these inodes.
     pub(crate) fn transact_or_undo<T>(
         &self,
         inodes: &[&Inode],
         body: impl FnOnce(&mut Transaction) -> Result<T>,
         undo: impl FnOnce(),
     ) -> Result<T> {
-        // No operation concerns more than five inodes: a rename, two directories, what is moved, what is replaced, and a whiteout.
+        // No operation concerns more than five inodes. A rename has two directories, the moved inode, the replaced one, and a whiteout.
         let mut ordered: SmallVec<[&Inode; 5]> = inodes.iter().copied().collect();
         ordered.sort_unstable_by_key(|inode| inode.ino);
         ordered.dedup_by_key(|inode| inode.ino);
@@ -441,7 +441,7 @@ impl Core {
         Bucket(u16::try_from(bucket).expect("a remainder below the number of buckets fits"))
     }
 
-    /// What whoever must not wait is told, and counted for.
+    /// The error for a caller that must not block; counts it.
     pub(crate) fn would_block(&self) -> Error {
         Counters::count(&self.counters.would_block);
         ErrorKind::WouldBlock.into()

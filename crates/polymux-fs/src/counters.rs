@@ -6,7 +6,7 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Copies of what every thread changes all the time.
+/// Copies of the counters that every thread changes frequently.
 pub(crate) const STRIPES: usize = 16;
 
 /// The copy that the calling thread should use: below [`STRIPES`], and mostly not that of another running thread.
@@ -21,7 +21,7 @@ pub(crate) fn stripe_of_thread() -> usize {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// One set of counters. Two cache lines are fetched together, so that is what sets are kept apart by.
+        /// One set of counters. Two cache lines are fetched together, so sets are padded to that size.
         #[derive(Debug, Default)]
         #[repr(align(128))]
         pub(crate) struct CounterSet {
@@ -57,24 +57,24 @@ counters!(
     bytes_written,
     /// Bytes that were to move up at once, because that pays back within seconds.
     bytes_promoted_at_once,
-    /// Bytes that were leaving a tier and were to do so at once, for messages that found no room there.
+    /// Bytes that were leaving a tier and were to do so at once, for messages that found no space there.
     bytes_hurried_for_messages,
     /// Bytes that were to move to another tier because their own had more to read than it can serve.
     bytes_handed_over,
-    /// Times that a file went on growing on another tier because its own had no room.
+    /// Times that a file continued to grow on another tier because its own was full.
     tail_switches,
     /// Ranges of spread files that were given to another tier than the one before.
     spread_switches,
     spread_switches_awaited,
     /// Ranges of holes that were given to a tier when they were first written.
     spread_holes_filled,
-    /// Reservations of room (`fallocate`) that were divided among tiers.
+    /// Space reservations (`fallocate`) that were divided among tiers.
     spread_reservations,
-    /// Writes that waited until a tier had room for another range.
+    /// Writes that waited until a tier had space for another range.
     spread_waits,
     /// Sizes of spread files put on record.
     spread_floors,
-    /// Bytes of long streams of writes that were begun to be written out before anybody asked for it.
+    /// Bytes of long write streams whose writeback began before any caller asked for it.
     stream_bytes_behind,
     /// Bytes on volumes whose kernel collects writes that were begun to be written out as they came.
     collected_bytes_behind,
@@ -88,15 +88,15 @@ counters!(
     /// Looks at the page cache of a tier before a promotion, and promotions that were left out because it holds the range.
     page_cache_looks,
     promotions_spared_by_cache,
-    /// Times that existing blocks moved to another tier because an overwrite found no room.
+    /// Times that existing blocks moved to another tier because an overwrite found no space.
     relocations,
-    /// Changes of inline files that were logged at once, because there was no room for another note of them.
+    /// Changes of inline files that were logged at once, because there was no space for another note of them.
     notes_without_room,
     /// Inline files that went from the metadata store to an object.
     inline_moves,
     /// Files opened that the kernel uses directly.
     opens_passed_through,
-    /// Files opened to be changed through the daemon beside somebody who reads them directly.
+    /// Files opened for changes through the daemon while a reader uses passthrough.
     opens_beside_passthrough,
     /// Files opened through the daemon, with the page cache.
     opens_cached,

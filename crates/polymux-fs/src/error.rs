@@ -4,7 +4,7 @@ use polymux_meta::StoreError;
 use polymux_tier::TierError;
 use polymux_types::{Errno, Ino, ObjectId, TierId};
 
-/// What went wrong, in the words of the layer that found it.
+/// The cause, in the words of the layer that detected it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ErrorKind {
     /// A plain answer of the file system interface: the name exists, the directory is not empty, and so on.
@@ -18,20 +18,20 @@ pub enum ErrorKind {
     Tier {
         /// Which tier.
         tier: TierId,
-        /// What it said.
+        /// Its message.
         source: TierError,
     },
     /// The bytes are on a tier that is not there.
     #[error("tier {0} is missing")]
     TierMissing(TierId),
-    /// No tier has room.
+    /// No tier has free space.
     #[error("no tier has room")]
     NoSpace,
     /// The range was lost by a failed sync, with a forgotten tier or with the end of an object, and not written since (DESIGN
     /// section 6).
     #[error("inode {0}: data was lost by a failed sync or with a tier")]
     Damaged(Ino),
-    /// An object is shorter than it certainly was: what lay behind its end is lost (docs/design/0032).
+    /// An object is shorter than its known minimum size: the data behind its end is lost (docs/design/0032).
     #[error("tier {tier}: object {object:016x} lost its end")]
     ObjectShort {
         /// Which tier.
@@ -47,7 +47,7 @@ pub enum ErrorKind {
     Corrupted {
         /// Which record, in words.
         subject: String,
-        /// What is wrong with it.
+        /// The damage found in it.
         detail: String,
     },
 }
@@ -63,13 +63,13 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// What went wrong.
+    /// The cause.
     #[must_use]
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
 
-    /// What a program is told.
+    /// The error number that a program receives.
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self.kind.as_ref() {
@@ -86,7 +86,7 @@ impl Error {
         }
     }
 
-    /// How loudly the log says it: what programs cause themselves is silent.
+    /// Severity of the log message: errors caused by programs are not logged.
     #[must_use]
     pub fn log_level(&self) -> Option<log::Level> {
         match self.kind.as_ref() {
@@ -121,7 +121,7 @@ impl Error {
         ErrorKind::Corrupted { subject: subject.into(), detail: detail.into() }.into()
     }
 
-    /// Whether a tier as a whole is what keeps the operation from being done: it is missing, fails, or does not answer.
+    /// Whether a tier as a whole prevents the operation: it is missing, fails, or does not answer.
     #[must_use]
     pub fn is_about_tier(&self) -> bool {
         match self.kind.as_ref() {
@@ -133,7 +133,7 @@ impl Error {
         }
     }
 
-    /// Whether room ran out.
+    /// Whether the space ran out.
     #[must_use]
     pub fn is_out_of_room(&self) -> bool {
         matches!(self.errno(), Errno::ENOSPC | Errno::EDQUOT)

@@ -1,4 +1,4 @@
-//! The public face: one type, usable without FUSE. What concerns moves is in a file of its own.
+//! The public face: one type, usable without FUSE. The functions for moves are in a file of their own.
 
 mod background;
 mod losses;
@@ -40,7 +40,7 @@ pub fn thread_token() -> usize {
     crate::space::thread_token()
 }
 
-/// What [`FileSystem::step`] did.
+/// The work of [`FileSystem::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Nothing was waiting, or nothing could be done about it now.
@@ -67,13 +67,13 @@ impl FileSystem {
         crate::recover::format(parts, volume)
     }
 
-    /// Checks every record of a volume that is not mounted, and its tiers, and with [`CheckMode::Repair`] repairs what can
-    /// be repaired and recovers the volume as a mount would. With [`CheckMode::Report`] nothing changes, and store and tiers
-    /// may be open for reading only. `on_progress` is told now and then how far the check is, and ends it with `Break`.
+    /// Checks every record of a volume that is not mounted, and its tiers. [`CheckMode::Repair`] repairs all repairable
+    /// findings and recovers the volume as a mount would. With [`CheckMode::Report`] nothing changes, and store and tiers
+    /// may be open for reading only. `on_progress` is called now and then with the progress, and ends the check with `Break`.
     ///
     /// # Errors
     /// The store or a tier cannot be read, a tier belongs to another volume, the volume is of a newer format; EINTR where
-    /// `on_progress` ended the check: what was repaired until then stays. What records say is a finding, never an error.
+    /// `on_progress` ended the check: repairs made until then stay. Inconsistent records are a finding, never an error.
     pub fn check(
         parts: Parts,
         options: MountOptions,
@@ -83,8 +83,8 @@ impl FileSystem {
         crate::recover::check_unmounted(parts, options, mode, on_progress)
     }
 
-    /// Makes the records of a volume out of what its tiers hold, in an empty store that nobody uses; without a store it only
-    /// reports what that would come to. Nothing on a tier is changed or removed; see docs/design/0013 for what is added.
+    /// Makes the records of a volume from the contents of its tiers, in an empty store that is not in use; without a store it only
+    /// reports the expected result. Nothing on a tier is changed or removed; docs/design/0013 lists the additions.
     ///
     /// # Errors
     /// A tier is missing, cannot be read or belongs to another volume; the store is not empty or cannot be written; EINTR
@@ -97,8 +97,8 @@ impl FileSystem {
         crate::rebuild::rebuild(source, store, on_progress)
     }
 
-    /// Checks the volume while it is in use, and changes nothing. What is changed by others meanwhile may look wrong for a
-    /// moment, so only what is found several times is reported.
+    /// Checks the volume while it is in use, and changes nothing. Concurrent changes may look wrong for a moment, so only
+    /// problems that were found several times are reported.
     ///
     /// # Errors
     /// As [`FileSystem::check`].
@@ -144,7 +144,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// The tier is unknown, drains already, holds the metadata store, or is the last one that takes files; or the others
-    /// have not enough room. Then nothing was changed.
+    /// do not have enough space. Then nothing was changed.
     pub fn start_drain(&self, name: &str) -> std::result::Result<TierId, VolumeError> {
         self.core.drain(name)
     }
@@ -172,9 +172,9 @@ impl FileSystem {
         self.core.remove_tier(name, unlist)
     }
 
-    /// Measures what the device of a tier can do, for about so long, and puts it on record, durably. Whoever uses the tier
-    /// meanwhile is slower, and is measured with it. `on_progress` is told now and then how far it is, and ends it with
-    /// `Break`: then nothing goes on record. Nothing stays on the tier in any case.
+    /// Measures the capabilities of a tier's device, for about so long, and records them durably. Other users of the tier are
+    /// slower meanwhile, and are measured with it. `on_progress` is called now and then with the progress, and ends it with
+    /// `Break`: then nothing is recorded. Nothing stays on the tier in any case.
     ///
     /// # Errors
     /// The tier is unknown, missing, failing or nearly full, has no device, or is being measured already; EINTR where
@@ -188,13 +188,13 @@ impl FileSystem {
         self.core.measure_tier(name, time, on_progress)
     }
 
-    /// Takes what was read and written of a file out of memory, as far as the file systems of its tiers do that when they are
-    /// asked: what is read next comes from the devices. What is not synced stays. For measuring.
+    /// Drops the pages of a file from memory, as far as the file systems of its tiers do that on request: the next reads come
+    /// from the devices. Unsynced data stays. For measuring.
     pub fn forget_pages(&self, ino: Ino) -> Result<()> {
         self.logged("forget_pages", self.core.forget_pages(ino))
     }
 
-    /// One round of all background work but the moving of blocks: what [`BackgroundThreads`] does on several threads, one
+    /// One round of all background work but the moving of blocks: the work of [`BackgroundThreads`] on several threads, one
     /// after the other.
     pub fn step(&self) -> Progress {
         self.core.watch_step();
@@ -209,7 +209,7 @@ impl FileSystem {
         }
     }
 
-    /// Part of [`FileSystem::step`]: the periodic flush, and what is to be moved next. Nothing that one tier does keeps it
+    /// Part of [`FileSystem::step`]: the periodic flush, and planning of the next moves. Nothing that one tier does keeps it
     /// from coming to its end.
     pub fn volume_step(&self) -> Progress {
         match (self.core.volume_step(), self.core.plan_step()) {
@@ -218,17 +218,17 @@ impl FileSystem {
         }
     }
 
-    /// Part of [`FileSystem::step`]: begins to write out what waits on a tier, or waits for the oldest that was begun there.
+    /// Part of [`FileSystem::step`]: starts the writeback of a tier's pending data, or waits for the oldest one started there.
     pub fn write_behind_step(&self, tier: TierId) -> Progress {
         if self.core.write_behind.step(tier) { Progress::Worked } else { Progress::Idle }
     }
 
-    /// Part of [`FileSystem::step`]: what goes from file to file, such as finding sizes after an unclean stop.
+    /// Part of [`FileSystem::step`]: work that proceeds file by file, such as finding sizes after an unclean stop.
     pub fn upkeep_step(&self) -> Progress {
         self.core.upkeep_step()
     }
 
-    /// Part of [`FileSystem::step`] that concerns one tier: freeing of disowned bytes; a tier that failed is tried, and one
+    /// Part of [`FileSystem::step`] that concerns one tier: carrying out pending frees; a tier that failed is tried, and one
     /// that is missing is looked for. It may wait for that tier and for no other.
     pub fn tier_step(&self, tier: TierId) -> Progress {
         match self.core.look_for_tier(tier) {
@@ -238,7 +238,7 @@ impl FileSystem {
     }
 
     /// Part of [`FileSystem::step`]: looks at the calls that are under way on the tiers, and decides which tiers do not
-    /// answer (docs/design/0014). Never waits for one. Whoever does not call it again and again has no such tiers.
+    /// answer (docs/design/0014). Never waits for one. Unless it is called again and again, no tier counts as silent.
     pub fn watch_step(&self) {
         self.core.watch_step();
     }
@@ -327,7 +327,7 @@ impl FileSystem {
         self.lookup(caller, directory, b"..")
     }
 
-    /// Keeps an inode in service while somebody refers to it by number, although it may have no name (FUSE lookup
+    /// Keeps an inode in service while it is referenced by number, although it may have no name (FUSE lookup
     /// counts). One that does not exist is ignored.
     pub fn pin(&self, ino: Ino) {
         self.core.pin(ino);
@@ -341,7 +341,7 @@ impl FileSystem {
     }
 
     /// Keeps all inodes without a name in service, once each, as [`FileSystem::pin`] does; returns them. For a mount that takes a connection
-    /// over ([`crate::KernelConnection::TakenOver`]): what the kernel does not have is unpinned then.
+    /// over ([`crate::KernelConnection::TakenOver`]): inodes that the kernel does not hold are unpinned then.
     pub fn pin_orphans(&self) -> Result<Vec<Ino>> {
         self.logged("recovery of files without a name", self.core.pin_orphans())
     }
@@ -359,7 +359,7 @@ impl FileSystem {
         self.logged("recovery of an open file", self.core.restore_handle(handle, ino, options))
     }
 
-    /// Whether what was answered is still there when the process of this file system was killed: its memory outlives it.
+    /// Whether acknowledged changes survive a kill of the process of this file system: its memory outlives it.
     pub fn outlives_its_process(&self) -> bool {
         self.core.metadata.notes().is_some()
     }
@@ -380,7 +380,7 @@ impl FileSystem {
         self.logged("setattr", self.core.take_over_times(ino, modified, changed))
     }
 
-    /// Makes the file systems of the tiers give back room that they took ahead of writes (XFS), which does not count as available.
+    /// Makes the file systems of the tiers give back space that they preallocated for writes (XFS), which does not count as available.
     pub fn give_back_room_ahead(&self) {
         self.core.tiers.give_back_room_ahead();
     }
@@ -390,7 +390,7 @@ impl FileSystem {
         self.core.known_attributes(ino)
     }
 
-    /// The file that a rename would put in the place of another one, where somebody has it open for changes. Asks no tier.
+    /// The file that a rename would put in the place of another one, if it is open for changes. Asks no tier.
     pub fn open_replacement(&self, from: (Ino, &[u8]), to: (Ino, &[u8])) -> Option<Ino> {
         self.core.open_replacement(from, to)
     }
@@ -443,7 +443,7 @@ impl FileSystem {
         self.logged("rmdir", self.core.remove_directory(caller, parent, name))
     }
 
-    /// Renames a name, replacing or exchanging as told.
+    /// Renames a name, replacing or exchanging an existing one according to the flags.
     pub fn rename(
         &self,
         caller: &Caller,
@@ -457,7 +457,7 @@ impl FileSystem {
     }
 
     /// Entries of a directory after a cookie (0: from the start), at most `limit`; `.` and `..` are not among them, and
-    /// cookies below 16 are never given. Stateless: whoever lists checked permission with [`FileSystem::open_directory`].
+    /// cookies below 16 are never given. Stateless: the caller checked permission with [`FileSystem::open_directory`].
     pub fn read_directory(
         &self,
         caller: &Caller,
@@ -513,8 +513,8 @@ impl FileSystem {
         self.logged("open", self.core.open(caller, ino, options))
     }
 
-    /// Names whoever tells the kernel about objects that it uses itself. Once for each mount, before anything is opened. That
-    /// there is one is recorded; of a volume that is read only nothing can be.
+    /// Sets the port that registers objects which the kernel uses itself. Once for each mount, before anything is opened. That
+    /// a port is set is recorded; on a read-only volume nothing can be.
     ///
     /// # Errors
     /// It cannot be recorded: nothing is passed through.
@@ -547,13 +547,13 @@ impl FileSystem {
         Ok(self.core.handles.get(handle)?.options.write)
     }
 
-    /// Says how a description does its I/O (DESIGN section 10). Called once for each that the kernel has, before it is told.
-    /// Who uses the file system without the kernel does not ask.
+    /// Decides how an open file description does its I/O (DESIGN section 10). Called once for each that the kernel has, before
+    /// the kernel is notified. Users of the file system without the kernel do not call it.
     pub fn decide_io_mode(&self, handle: HandleId) -> Result<IoDecision> {
         self.logged("open", self.core.decide_io_mode_of(handle))
     }
 
-    /// Whether the attributes of a file change without anybody being told: the kernel must not keep them.
+    /// Whether the attributes of a file change without notice: the kernel must not cache them.
     #[must_use]
     pub fn is_changed_directly(&self, ino: Ino) -> bool {
         self.core.is_changed_directly(ino)
@@ -576,9 +576,9 @@ impl FileSystem {
     }
 
     /// Writes at an offset, or at the end of a file opened with [`OpenOptions::append`]; returns the number of bytes,
-    /// which is less than asked for only when room ran out in the middle. Writes up to 1 MiB are atomic among writes.
-    /// What comes from the page cache of a kernel ([`WriteOrigin::is_from_cache`]) is written whole, or fails, and each description is told
-    /// of that with its next sync or close.
+    /// which is less than requested only when space ran out in the middle. Writes up to 1 MiB are atomic among writes.
+    /// Data from the page cache of a kernel ([`WriteOrigin::is_from_cache`]) is written whole, or the write fails, and each open file
+    /// description receives the error with its next sync or close.
     pub fn write(
         &self,
         caller: &Caller,
@@ -590,8 +590,8 @@ impl FileSystem {
         self.logged("write", self.core.write(caller, handle, offset, data, origin))
     }
 
-    /// As [`FileSystem::write`], of all of the data or none: what finds room for a part only fails with `ENOSPC`, and does not make the
-    /// file longer. The caller sees to it that nobody else makes the file longer meanwhile, as the kernel does for direct writes.
+    /// As [`FileSystem::write`], of all of the data or none: where only a part fits, it fails with `ENOSPC` and does not make the file
+    /// longer. The caller ensures that no other writer makes the file longer meanwhile, as the kernel does for direct writes.
     pub fn write_whole(
         &self,
         caller: &Caller,
@@ -603,7 +603,7 @@ impl FileSystem {
         self.logged("write", self.core.write_whole(caller, handle, offset, data, origin))
     }
 
-    /// One descriptor of the description was closed (`close(2)`); reports errors that this description was not told yet.
+    /// One descriptor of the description was closed (`close(2)`); reports errors that this description has not received yet.
     pub fn flush(&self, caller: &Caller, handle: HandleId) -> Result<()> {
         self.logged("flush", self.core.flush(caller, handle))
     }
@@ -613,15 +613,15 @@ impl FileSystem {
         self.logged("release", self.core.release(handle))
     }
 
-    /// The same for a description that whoever opened it never got.
+    /// Releases a description whose number never reached the program that opened it.
     pub fn take_back(&self, handle: HandleId) -> Result<()> {
         self.logged("release", self.core.take_back(handle))
     }
 
-    /// The same for whoever must not wait for a tier.
+    /// As [`Self::release`], for a caller that must not wait for a tier.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::WouldBlock`]: nothing was done, and somebody who may wait has to release it.
+    /// [`crate::ErrorKind::WouldBlock`]: nothing was done, and a caller that may wait has to release it.
     pub fn release_at_once(&self, handle: HandleId) -> Result<()> {
         self.logged("release", self.core.release_at_once(handle))
     }
@@ -636,7 +636,7 @@ impl FileSystem {
         self.logged("syncfs", self.core.sync_volume())
     }
 
-    /// Reserves room, punches holes or zeroes ranges (`fallocate`).
+    /// Reserves space, punches holes or zeroes ranges (`fallocate`).
     pub fn allocate(
         &self,
         caller: &Caller,
@@ -699,7 +699,7 @@ impl FileSystem {
         self.logged("listxattr", self.core.list_xattrs(caller, ino))
     }
 
-    /// Room on the volume (`statfs`).
+    /// Space on the volume (`statfs`).
     pub fn space(&self) -> Result<VolumeSpace> {
         Ok(self.core.volume_space())
     }
@@ -709,7 +709,7 @@ impl FileSystem {
         Ok(self.core.status())
     }
 
-    /// What depends on a tier: how many files have bytes there, and the first `listed_max` of them. No tier is asked.
+    /// The files that depend on a tier: their number, and the first `listed_max` of them. No tier is asked.
     ///
     /// # Errors
     /// ENOENT: there is no such tier.

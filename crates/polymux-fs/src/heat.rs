@@ -1,17 +1,17 @@
 //! Heat: which range nodes of which files were used, how often and how lately (DESIGN section 9).
 //!
-//! What is true here:
+//! Invariants:
 //! * Time is *logical*: seconds while the volume was mounted. A month on a shelf cools nothing.
-//! * Heat counts accesses, in 1/256; each half-life halves it. It is a hint: what is lost by an eviction, a crash or
-//!   two threads that meet is not made up for.
+//! * Heat counts accesses, in 1/256; each half-life halves it. It is a hint: losses by an eviction, a crash or
+//!   two threads that meet are not made up for.
 //! * A touch costs a hash, one shard's lock and one set of eight entries, and never I/O. Memory is bounded: a full set
 //!   gives up its coldest entry.
-//! * What counts as one access: each random request; of a sequential stream, the first request to a node, as long as
+//! * Counted as one access: each random request; of a sequential stream, the first request to a node, while
 //!   the stream does not leave the node for more than a second. So one large read that the kernel cuts up is one
 //!   access.
 //! * A *visit* is an access in another logical second than the one before (of a stream: at least a full second after
 //!   it). The second touch of second-touch promotion is the second visit.
-//! * Lock order: `HeatTable::keeping` before a shard, shards one at a time. Nobody is called with one held.
+//! * Lock order: `HeatTable::keeping` before a shard, shards one at a time. No other module is called with one held.
 //!
 //! ```text
 //!  read, write ──► StreamTable::pattern ──► HeatTable::touch ──► shard: sets of eight ──► take_hot, node, file
@@ -59,7 +59,7 @@ impl Default for HeatOptions {
     }
 }
 
-/// What an access did.
+/// The effect of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AccessKind {
     Read,
@@ -73,7 +73,7 @@ pub(crate) enum Pattern {
     Random,
 }
 
-/// What is known of the use of one range node.
+/// Known use of one range node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeHeat {
     /// Accesses, decayed, in 1/256: the sum of `reads` and `writes`.
@@ -90,14 +90,14 @@ pub(crate) struct NodeHeat {
     pub(crate) sequential_percent: u8,
     /// Percent of the file's writes that were followed by a sync: 100 where each write is synced.
     pub(crate) sync_percent: u8,
-    /// Logical seconds since the node moved; `None`: not that anybody remembers.
+    /// Logical seconds since the node moved; `None`: unknown.
     pub(crate) moved_seconds_ago: Option<u32>,
 }
 
-/// What is known of the use of a file as a whole: its node 0, and one entry for all others together.
+/// Known use of a file as a whole: its node 0, and one entry for all others together.
 pub(crate) type FileHeat = NodeHeat;
 
-/// What the table did, for `status`.
+/// The counters of the table, for `status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeatCounters {
     /// Entries in use.

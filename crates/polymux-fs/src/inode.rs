@@ -1,14 +1,14 @@
 //! The collective inode (M9): one in-memory inode that answers for all tiers, its table, and open descriptions.
 //!
-//! What is true here:
+//! Invariants:
 //! * In memory the collective inode is the truth for all attributes.
-//! * What an inode record holds changes only inside `Core::transact`, which holds the record lock of every inode of the
-//!   transaction, so that records reach the log in the order of the changes. Times alone may run ahead of the record,
-//!   the numbers of allocated blocks (docs/design/0029), and of a directory whose record is open, what says which names are in it
+//! * The contents of an inode record change only inside `Core::transact`, which holds the record lock of every inode of the
+//!   transaction, so that records reach the log in the order of the changes. Exceptions that may run ahead of the record: times,
+//!   the numbers of allocated blocks (docs/design/0029), and, for a directory whose record is open, the state of its names
 //!   (docs/design/0009).
-//! * At most one tier at a time may extend a file (docs/design/0001): `extenders` is empty or one bit.
-//!   While it is empty, a spread file may grow all the same (docs/design/0018): then the record knows of no byte behind its floor.
-//! * An inode leaves memory only when nobody refers to it and its times and its size are in the record.
+//! * At most one tier at a time, the size authority, may extend a file (docs/design/0001): `extenders` is empty or one bit.
+//!   While it is empty, a spread file may still grow (docs/design/0018): the record then covers no byte beyond its floor.
+//! * An inode leaves memory only when it is unreferenced and its times and its size are in the record.
 
 mod active_streams;
 mod allocation;
@@ -67,11 +67,11 @@ pub(crate) struct DirectoryState {
     pub(crate) next_cookie: u64,
     /// While the record is open: cookies below this one are not handed out again after a crash.
     pub(crate) cookies_end: u64,
-    /// Names in it; `None` where nobody counted them since a crash.
+    /// Names in it; `None` where they were not counted since a crash.
     pub(crate) entries: Option<u64>,
 }
 
-/// What depends on the type of the file.
+/// State that depends on the type of the file.
 #[derive(Debug)]
 pub(crate) enum Body {
     Regular(Box<FileState>),

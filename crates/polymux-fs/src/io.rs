@@ -1,6 +1,6 @@
 //! Data: reads and writes split by owner, spill, size, durability.
 //!
-//! What is true here:
+//! Invariants:
 //! * A byte is read from the object that the map names, and written to it first; a block changes its owner only after
 //!   the new one holds the whole block (no ghost bytes, DESIGN section 6).
 //! * A record that replaces a mapping is committed only after the new owner synced its bytes.

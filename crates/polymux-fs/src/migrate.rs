@@ -1,8 +1,8 @@
 //! The mover: one mechanism for every reason to move blocks (DESIGN section 8, docs/design/0010).
 //!
-//! What is true here:
+//! Invariants:
 //! * A job is one file or ranges of it, a destination and a reason. A file is in one batch at a time.
-//! * What cannot go on is parked with the reason and woken by an event; nothing here waits in a loop.
+//! * A job that cannot go on is parked with the reason and woken by an event; nothing here waits in a loop.
 //! * A mover holds no lock of a file while it copies, and never more than the part that it switches.
 //!
 //! `queue` knows jobs, `driver` takes batches of them, `part`, `copy` and `commit` carry one part out, `compact` clears up
@@ -42,9 +42,9 @@ use crate::error::{Error, ErrorKind};
 /// Why a part did not come to its end.
 #[derive(Clone, Debug)]
 pub(crate) enum Interrupt {
-    /// Somebody wants the file for itself, or the mover must end.
+    /// Another thread wants the file for itself, or the mover must end.
     Stopped,
-    /// The target has no room.
+    /// The target has no space.
     NoRoom(TierId),
     /// A tier is not there.
     Offline(TierId),
@@ -57,13 +57,13 @@ pub(crate) enum Interrupt {
 }
 
 impl Interrupt {
-    /// What an error means that the target returned.
+    /// The meaning of an error that the target returned.
     fn of(error: Error, target: TierId) -> Self {
         let is_of_store = matches!(error.kind(), ErrorKind::Store(_));
         if error.is_out_of_room() && !is_of_store { Self::NoRoom(target) } else { error.into() }
     }
 
-    /// Whether the metadata store failed, so that nobody knows which transactions are in its log.
+    /// Whether the metadata store failed, so that it is unknown which transactions are in its log.
     fn is_of_failed_store(&self) -> bool {
         match self {
             Self::Failed(error) => match error.kind() {

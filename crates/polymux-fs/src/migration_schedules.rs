@@ -1,12 +1,12 @@
 //! Mover, writers, readers, truncation, fsync and unlink under the model checker: thousands of schedules of a few threads
 //! each. Run by `make test-schedules`.
 //!
-//! What is checked in every schedule: a reader sees what was written before it began, whole, and never something older
-//! than it saw before; at the end the file holds the last write; what a sync promised survives a power failure at any
-//! moment; nobody waits for ever (the checker reports a deadlock) and the mover ends; what was left behind is freed, and
+//! Checked in every schedule: a reader sees the whole of each write that completed before it began, and never something older
+//! than it saw before; at the end the file holds the last write; synced data survives a power failure at any
+//! moment; no thread waits for ever (the checker reports a deadlock) and the mover ends; all source ranges are freed, and
 //! the records keep their invariants.
 //!
-//! What is checked over all schedules of a scene: that it came to what it is about, by the counters that it names.
+//! Checked over all schedules of a scene: that the case under test occurred, by the counters that it names.
 //!
 //! One planted mistake is kept (a writer that leaves a node does not note its blocks as dirty) and must be found.
 
@@ -113,7 +113,7 @@ impl Scene {
         scene
     }
 
-    /// Two nodes with a block in each, and lots of room.
+    /// Two nodes with a block in each, and plenty of free space.
     fn with_two_nodes() -> Self {
         Self::new(16 << 20, &[0, NODE])
     }
@@ -202,7 +202,7 @@ fn run_beside_the_mover(scene: Scene, works: &[Work]) -> Arc<Scene> {
     scene
 }
 
-/// Looks at both nodes twice; what is seen never gets older.
+/// Looks at both nodes twice; a later look never sees older bytes.
 fn reader(scene: &Scene) {
     let first = scene.read(0).expect("the file is not cut");
     assert!(scene.read(0) >= Some(first), "time runs backwards");
@@ -343,7 +343,7 @@ fn an_append_and_a_sync_where_the_file_ends() {
     });
 }
 
-/// The file ends with the node that moves, so what is appended lies in a node that is not closed. Found to notice a mover
+/// The file ends with the node that moves, so appended bytes lie in a node that is not closed. Found to notice a mover
 /// that holds the append lock only where the end lies before that of its last node.
 #[test]
 fn an_append_where_the_file_ends_with_the_node() {
@@ -461,7 +461,7 @@ fn a_writer_that_spills_onto_the_target() {
     });
 }
 
-/// What is written meanwhile leaves, too.
+/// Bytes written during the drain leave, too.
 #[test]
 fn writers_and_truncation_beside_a_drain() {
     check(&["moves_committed", "moves_stopped"], || {
@@ -500,7 +500,7 @@ fn unlink_and_the_last_close() {
     });
 }
 
-/// The store stops at any moment, and then the power fails: what a sync promised is there.
+/// The store stops at any moment, and then the power fails: synced data is still there.
 #[test]
 fn what_was_synced_survives_a_power_failure_beside_a_move() {
     check(&["moves_begun"], || {
@@ -511,7 +511,7 @@ fn what_was_synced_survives_a_power_failure_beside_a_move() {
         let scene = Arc::new(scene);
         let mover = thread::spawn({
             let scene = Arc::clone(&scene);
-            // With a store that fails the mover parks what it has.
+            // With a store that fails the mover parks its jobs.
             move || (0..4).for_each(|_| drop(scene.fs.move_step()))
         });
         let writer = thread::spawn({
@@ -539,7 +539,7 @@ fn what_was_synced_survives_a_power_failure_beside_a_move() {
 }
 
 impl Scene {
-    /// The same volume mounted anew.
+    /// This volume, mounted anew.
     fn after_failure(&self) -> Self {
         self.check_records();
         let fs = FileSystem::mount(parts(&self.tiers, &self.store, &self.clock, 3), options()).unwrap();

@@ -1,6 +1,6 @@
 //! Names: directories, links, renames.
 //!
-//! What is true here:
+//! Invariants:
 //! * A name is a pair of records (`d`, `c`) and an entry in the list of the inode's names (`p`), changed together.
 //! * Lookups take no lock: a single record answers. Changes hold the lock of every directory whose names change.
 //! * Order of directory locks: `Core::rename_lock` (between directories only), then a directory before any directory in

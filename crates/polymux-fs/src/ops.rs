@@ -1,6 +1,6 @@
 //! The operations of [`crate::FileSystem`], one file per family. Each checks permission, then calls down.
 //!
-//! What is true here: no path string, no lock of a directory, no key of the store; those belong to the modules below.
+//! Invariants: no path string, no lock of a directory, no key of the store; those belong to the modules below.
 //! `ops` and the mover never import each other.
 
 mod attribute_flags;

@@ -1,5 +1,5 @@
-//! Words for files that the kernel uses itself (DESIGN section 10, docs/design/0017): what is asked of whoever talks to the kernel,
-//! and what it is told.
+//! Interface for files that the kernel uses itself (DESIGN section 10, docs/design/0017): requests to the front end that talks to the
+//! kernel, and the decisions that it gets.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,7 +9,7 @@ use crate::inode::IoMode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BackingId(pub u32);
 
-/// Whoever talks to the kernel about objects that it uses itself.
+/// Registers and unregisters objects that the kernel uses itself.
 pub trait PassthroughPort: Send + Sync {
     /// Makes an open object known; `None` where the kernel refuses.
     fn register(&self, object: BorrowedFd<'_>) -> Option<BackingId>;
@@ -28,29 +28,29 @@ pub trait PassthroughPort: Send + Sync {
 pub enum PagesKept {
     /// It may.
     Yes,
-    /// Somebody may have changed the file behind it.
+    /// The file may have changed without the knowledge of the kernel.
     No,
 }
 
 /// Whether the daemon is to hear of each close of a description, beside its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClosingHeard {
-    /// It is: what was emptied and written anew becomes durable then, and a late error is told.
+    /// It is: a file that was emptied and written anew becomes durable then, and a late error is reported.
     Yes,
-    /// Whoever only reads has nothing to be told.
+    /// It is not: an open for reading only has no error to receive.
     No,
 }
 
-/// How a description does its I/O, as the kernel is to be told.
+/// How an open file description does its I/O, as the answer to the kernel has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoDecision {
     /// The mode.
     pub mode: IoMode,
     /// The object, where it is passed through.
     pub backing: Option<BackingId>,
-    /// Of a cached one: what becomes of earlier pages.
+    /// For a cached description: whether earlier pages are kept.
     pub pages: PagesKept,
-    /// Whether it matters that somebody closes it.
+    /// Whether the daemon has to hear of its closes.
     pub closing: ClosingHeard,
 }
 
@@ -79,7 +79,7 @@ pub enum Obstacle {
     Synchronous,
     /// It was opened to append: the kernel would go on appending to the object when the flag is cleared.
     Appends,
-    /// A mapping could change what was appended.
+    /// A mapping could change appended bytes.
     AppendOnly,
     /// A direct write would not take its set-id bits away.
     SetId,
@@ -87,17 +87,17 @@ pub enum Obstacle {
     Emptied,
     /// It is being moved or changed right now.
     Busy,
-    /// Its tier is missing, fails, is being emptied, is not a local file system, or can lend no further object.
+    /// Its tier is missing, fails, is being emptied, is not a local file system, or has no further object to pass through.
     Tier,
-    /// It is not on the fastest tier that it may be on: what is read of it is to be heard, and it may move while it is open.
+    /// It is not on the fastest tier that it may be on: its reads must reach the daemon, and it may move while it is open.
     MayMove,
-    /// Something has to leave its tier for what is read more, and it is read too little to stay there for certain.
+    /// Something has to leave its tier in favour of data that is read more, and it is read too little to stay there for certain.
     MayLeave,
-    /// Its tier has too little room or a capacity of its own, or overwrites need room.
+    /// Its tier has too little free space or a capacity of its own, or overwrites need space.
     Room,
     /// It grew while it was last open for changes, or nothing is known of that: then it has to be able to go on on another tier.
     Grows,
-    /// Its tier holds the metadata, and its file system keeps no room for them that a direct write could not take.
+    /// Its tier holds the metadata, and its file system reserves no space for them that a direct write could not take.
     MetadataRoom,
 }
 

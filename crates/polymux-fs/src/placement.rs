@@ -18,7 +18,7 @@ use polymux_types::TierId;
 use crate::core::Core;
 use crate::inode::{FileState, Inode};
 
-/// What is to be placed.
+/// The write or range to be placed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     /// Bytes of the write.
@@ -32,17 +32,17 @@ pub(crate) struct Request {
 }
 
 impl Core {
-    /// Tiers for new blocks of a file, best first. Empty where none has room.
+    /// Tiers for new blocks of a file, best first. Empty if none has space.
     pub(crate) fn place(&self, inode: &Inode, request: &Request) -> Vec<TierId> {
         self.place_in(&self.context_of(inode), inode, request)
     }
 
-    /// The same where what holds for the file is known.
+    /// As [`Core::place`], where the pins and rules of the file are known.
     pub(crate) fn place_in(&self, context: &Context, inode: &Inode, request: &Request) -> Vec<TierId> {
         self.place_mapped(context, inode, request, None)
     }
 
-    /// The same for a thread that is mapped to a tier.
+    /// As [`Core::place_in`], for a thread that is mapped to a tier.
     pub(crate) fn place_mapped(
         &self,
         context: &Context,
@@ -53,7 +53,7 @@ impl Core {
         tiers_for(context, &self.placement_facts(context, inode, request, mapped))
     }
 
-    /// As [`Core::place`], for bytes that are placed now: what does not find the room that it should have is counted.
+    /// As [`Core::place`], for bytes that are placed now: those that do not find the space that they should have are counted.
     pub(crate) fn place_now(&self, inode: &Inode, request: &Request) -> Vec<TierId> {
         let context = self.context_of(inode);
         let facts = self.placement_facts(&context, inode, request, None);
@@ -131,7 +131,7 @@ fn tiers_for(context: &Context, facts: &PlacementFacts) -> Vec<TierId> {
     decision.tiers().iter().filter(is_offered).map(|tier| TierId(*tier)).collect()
 }
 
-/// The tier that has what the file may still grow to.
+/// The tier that stores the rest of the file if it grows.
 fn tail_tier(inode: &Inode) -> Option<TierId> {
     inode.file()?.layout.read().tail_tier()
 }

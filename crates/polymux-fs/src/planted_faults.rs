@@ -1,29 +1,29 @@
 //! Orders and syncs that are left out on purpose, one at a time, to prove that the tests of crash states see it.
 //!
-//! What is true here: without the feature `planted-faults`, which no ordinary build has, nothing can be planted and every
+//! Invariants: without the feature `planted-faults`, which no ordinary build has, nothing can be planted and every
 //! question is answered at compile time. With it, a fault holds for the thread that planted it, until it plants another one.
 
-/// What is left out.
+/// The step that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "planted-faults"), allow(dead_code, reason = "asked for and never planted"))]
 pub enum PlantedFault {
     /// An fsync flushes the log and not the data that the records speak of.
     FsyncWithoutData,
-    /// Disowned bytes are freed before the record that disowns them is durable.
+    /// Bytes are freed before the record of the pending free is durable.
     PunchBeforeCommit,
-    /// A disowned record goes before its tier was synced.
+    /// The record of a pending free is removed before its tier was synced.
     RecordGoneBeforeTierSync,
     /// An fsync of a directory does not flush the log.
     DirectorySyncWithoutLog,
     /// The mover does not learn of writes beside its copy.
     WritersBesideCopyUnnoticed,
-    /// What was copied again is not synced again before the map is switched.
+    /// Blocks that were copied again are not synced again before the map is switched.
     CopiedAgainNotSynced,
     /// A copy is not synced before the map is switched.
     CopyNotSynced,
-    /// The range on the target of a move is not disowned durably before the first byte.
+    /// The range on the target of a move does not become a durable pending free before the first byte.
     ClaimNotFlushed,
-    /// An append goes on to the next tier, and what was appended before is not settled.
+    /// An append continues on the next tier, and the size of the earlier appends is not settled.
     SpreadAppendNotSettled,
     /// A settled size is logged before the bytes up to it are durable.
     SettledBeforeSync,
@@ -35,22 +35,22 @@ pub enum PlantedFault {
     ReplacedBeforeSync,
     /// After an unclean stop an object is not cut to the size of its file.
     GhostsNotCut,
-    /// The close of a file that was emptied does not wait for what was written.
+    /// The close of a truncated file does not wait for its written data.
     CloseAfterEmptyingWithoutSync,
-    /// What a failed sync may have lost is not put on record.
+    /// Possible data loss by a failed sync is not recorded.
     FailedSyncForgotten,
-    /// A spread file forgets its extender although its bytes were promised to be durable.
+    /// A spread file drops its size authority although its bytes were promised to be durable.
     SpreadPromiseForgotten,
     /// A sync of a spread file does not put its size on record.
     SpreadSizeNotRecorded,
-    /// The extender of a spread file gets bytes behind the place where others took over, before its record is durable.
+    /// The size authority of a spread file gets bytes behind the place where others took over, before its record is durable.
     SpreadSwitchNotAwaited,
-    /// A file that grows beyond its first range on the tier that has it keeps that tier as its extender, so that a crash asks an
+    /// A file that grows beyond its first range on the same tier keeps that tier as its size authority, so that a crash asks an
     /// object for the size whose later pages may be durable without the earlier ones.
     SpreadExtenderGoesOn,
-    /// What makes way for urgent requests waits for as long as there are any. A matter of the scheduler's own tests, no crash shows it.
+    /// A request that yields to urgent ones waits while there are any, without a limit. A matter of the scheduler's own tests, no crash shows it.
     DeferrableStarves,
-    /// Disowned bytes are freed before the second copy of the store knows that they are disowned. Shows only where there
+    /// Bytes are freed before the second copy of the store has the record of the pending free. Shows only where there
     /// is a second copy.
     FreedBeforeCopy,
     /// No note is made of bytes of a small file that are not logged. Shows only where the daemon dies and the machine goes on, as do

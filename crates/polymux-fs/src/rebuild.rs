@@ -1,13 +1,13 @@
-//! A new metadata store out of what lies on the tiers, for a volume that lost its store and every copy of it
+//! A new metadata store from the contents of the tiers, for a volume that lost its store and every copy of it
 //! (docs/design/0013, DESIGN section 12).
 //!
-//! What is true here:
+//! Invariants:
 //! * No byte of an object and no object is changed or removed, and no label. Where two tiers hold different bytes for one
 //!   range of a file, and the older ones are part of an object that the file needs, they are copied to a new object.
-//! * What the stamps say is taken as of their last refresh; of two that contradict one another the later one counts
-//!   ([`polymux_tier::StampOrder`], no clock). What no stamp names goes to `lost+found`.
+//! * Stamps are valid as of their last refresh; of two that contradict one another the later one counts
+//!   ([`polymux_tier::StampOrder`], no clock). Objects that no stamp names go to `lost+found`.
 //! * Everything that is missing or uncertain is a finding with a persistent name, and everything else is as it was.
-//! * The records are written in any order to a store that nobody uses yet; whoever made it puts it into place as a whole.
+//! * The records are written in any order to a store that is not in use yet; its creator puts it into place as a whole.
 //! * In memory are about two hundred bytes for each object.
 //!
 //! ```text
@@ -43,7 +43,7 @@ const FIRST_INO: u64 = 16;
 /// The lost store may have handed out numbers beyond those that are seen: for small files, and ahead of use.
 const NUMBERS_SKIPPED: u64 = 1 << 20;
 
-/// What a volume is rebuilt from.
+/// The inputs of a rebuild.
 pub struct RebuildSource {
     /// Name of the volume.
     pub name: String,
@@ -58,15 +58,15 @@ pub struct RebuildSource {
 /// How far a rebuild is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RebuildProgress {
-    /// What is being done.
+    /// Name of the phase.
     pub phase: &'static str,
-    /// Objects, files or records done in this phase,
+    /// Objects, files or records done in this phase.
     pub done: u64,
-    /// of so many; 0 where nobody knows.
+    /// Objects, files or records of this phase; 0 where unknown.
     pub total: u64,
 }
 
-/// Told now and then how far a rebuild is; `Break` ends it.
+/// Called periodically with the progress of a rebuild; `Break` ends it.
 pub type OnRebuildProgress<'a> = &'a mut dyn FnMut(&RebuildProgress) -> ControlFlow<()>;
 
 /// A tier that objects are read from.
@@ -97,7 +97,7 @@ impl Meter<'_> {
     }
 }
 
-/// Numbers that nobody had.
+/// Numbers that were never used.
 struct Numbers {
     ino: u64,
     object: u64,
@@ -157,8 +157,8 @@ fn refuse_full_store(store: &dyn MetadataStore) -> std::result::Result<(), Volum
     }
 }
 
-/// The tiers with their labels. All must be there and belong to the volume: what lies on one that is not would be missing
-/// without anybody being told.
+/// The tiers with their labels. All must be present and belong to the volume: the contents of an absent one would be missing
+/// without a report.
 fn open_tiers(source: &RebuildSource) -> std::result::Result<Vec<SourceTier<'_>>, VolumeError> {
     let mut tiers: Vec<SourceTier<'_>> = Vec::new();
     let mut names = BTreeMap::new();

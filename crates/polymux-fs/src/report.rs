@@ -1,4 +1,4 @@
-//! What `status` and `where` tell. Plain values: front ends print or serialise them.
+//! The reports of `status` and `where`. Plain values: front ends print or serialise them.
 
 mod advice;
 mod explain;
@@ -29,7 +29,7 @@ pub enum TierState {
     Online,
     /// It returned errors; new data goes elsewhere. The text is the last error.
     Failing(String),
-    /// Calls to it do not return; what needs it fails. The text says which, and for how long.
+    /// Calls to it do not return; operations that need it fail. The text says which, and for how long.
     NotAnswering(String),
     /// Not there. The text says why.
     Missing(String),
@@ -46,7 +46,7 @@ pub struct TierStatus {
     pub state: TierState,
     /// Why not everything can be done on it although it is in service, in words.
     pub shortage: Option<String>,
-    /// Room; `None` while the tier cannot say.
+    /// Space; `None` while the tier cannot report it.
     pub space: Option<Space>,
     /// Bytes kept free of new data.
     pub reserve: u64,
@@ -56,24 +56,24 @@ pub struct TierStatus {
     pub high_mark_bytes: u64,
     /// Used bytes at which that ends; 0 while the tier cannot say how large it is.
     pub low_mark_bytes: u64,
-    /// What the file system below can do; `None` where the tier is missing.
+    /// Capabilities of the underlying file system; `None` where the tier is missing.
     pub capabilities: Option<Capabilities>,
-    /// Names of other tiers on the same file system: their room is counted once.
+    /// Names of other tiers on the same file system: their space is counted once.
     pub shares_file_system_with: Vec<String>,
     /// Operations so far.
     pub counters: CounterSnapshot,
     /// Times that it was taken out of placement because it failed.
     pub taken_out: u64,
-    /// What its device can do, as far as that is known.
+    /// Known capabilities of its device.
     pub profile: TierProfile,
-    /// What it does now.
+    /// Its current activity.
     pub load: TierLoadReport,
     /// Small reads that its device served in each minute of the last hour, oldest first; the last one is under way. Those of a file that the
-    /// kernel reads itself are not told of before that ends.
+    /// kernel reads itself are not counted before that ends.
     pub device_reads_by_minute: Vec<u64>,
 }
 
-/// What a tier does now. Rates are bytes per second over about the last second.
+/// Current activity of a tier. Rates are bytes per second over about the last second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierLoadReport {
     /// Read for programs.
@@ -94,17 +94,17 @@ pub struct TierLoadReport {
     pub mover_rate_max: Option<u64>,
     /// Bytes that may still be promoted to it today; `None`: no budget.
     pub write_budget_left: Option<u64>,
-    /// What the device delivers to readers.
+    /// Read rate of the device.
     pub read: LaneReport,
-    /// What the device takes of what is written behind.
+    /// Rate at which the device takes write-behind data.
     pub write: LaneReport,
-    /// How long requests of movers made way,
+    /// How long requests of movers yielded.
     pub moves_waited: DeferralReport,
-    /// and what is written behind.
+    /// How long write-behind yielded.
     pub behind_waited: DeferralReport,
 }
 
-/// How long requests that nobody waits for made way for reads and syncs, since mounting (M13).
+/// How long background requests yielded to reads and syncs, since mounting (M13).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeferralReport {
     /// Requests that went.
@@ -135,7 +135,7 @@ pub fn deferral_wait_ends_ms() -> [Option<u64>; DEFERRAL_WAIT_CLASSES] {
 pub struct LaneReport {
     /// Bytes per second that it can deliver; 0 while nothing is known.
     pub bytes_per_second: u64,
-    /// Bytes that it still has to deliver. What is given to a tier counts before it is written.
+    /// Bytes that it still has to deliver. Bytes given to a tier count before they are written.
     pub outstanding_bytes: u64,
     /// Requests under way.
     pub in_flight: u32,
@@ -178,7 +178,7 @@ pub struct VolumeStatus {
     pub transactions_durable: u64,
     /// Bytes that the metadata store takes.
     pub metadata_bytes: u64,
-    /// What recovery did at this mount; empty after a clean stop.
+    /// Actions of recovery at this mount; empty after a clean stop.
     pub recovery: Vec<String>,
     /// Counters of the file system, name and value.
     pub counters: Vec<(&'static str, u64)>,
@@ -195,7 +195,7 @@ pub struct TierShare {
     pub object: ObjectId,
     /// Bytes of the file's range that are mapped here, holes included.
     pub bytes_mapped: u64,
-    /// Bytes that take room there; `None` where the tier is missing.
+    /// Bytes allocated there; `None` where the tier is missing.
     pub bytes_allocated: Option<u64>,
 }
 
@@ -210,7 +210,7 @@ pub struct TierFile {
     pub is_only: bool,
 }
 
-/// What depends on a tier.
+/// Files that depend on a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierFiles {
     /// Its name.
@@ -245,7 +245,7 @@ pub struct DamagedFiles {
     pub listed: Vec<(Ino, Option<Vec<u8>>)>,
     /// All files of the volume were looked at. Each look goes on where the last one ended.
     pub is_complete: bool,
-    /// The first inodes whose records cannot be read: what they lost is not known.
+    /// The first inodes whose records cannot be read: the extent of their loss is not known.
     pub unreadable: Vec<Ino>,
 }
 
@@ -268,7 +268,7 @@ pub struct LostFile {
     pub problem: Option<String>,
 }
 
-/// What forgetting a tier came to.
+/// The result of forgetting a tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForgottenTier {
     /// Files that let go of an object on the tier.
@@ -311,7 +311,7 @@ pub struct FileLocation {
 pub enum PassthroughState {
     /// They can; so many open descriptions are.
     Possible(usize),
-    /// The kernel does not offer it, or nobody asked it.
+    /// The kernel does not offer it, or was not asked.
     NotOffered,
     /// The kernel collects writes on this mount, which excludes it.
     CollectsWrites,
@@ -326,13 +326,13 @@ pub enum PassthroughState {
 /// How the open descriptions of a file do their I/O, as far as a kernel is concerned (DESIGN section 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileIo {
-    /// None is open in a kernel; whoever opens it to read goes to the object directly, or not, and why.
+    /// None is open in a kernel; whether an open for reading would go to the object directly, and if not, why.
     Closed(std::result::Result<(), Obstacle>),
     /// The kernel goes to the object.
     PassedThrough,
     /// The kernel goes to the object, and may change it.
     ChangedDirectly,
-    /// Somebody maps it whose descriptor is closed, or has it since before the daemon died.
+    /// A program maps it whose descriptor is closed, or has it open since before the daemon died.
     Held,
     /// Through the daemon, and why it was decided so.
     ThroughDaemon(Obstacle),

@@ -1,13 +1,13 @@
 //! The order of requests to a tier (M13), and when a mover may go on: rates, politeness towards foreground I/O, pauses, time
 //! windows, write budgets.
 //!
-//! What is true here:
-//! * State and arithmetic only: every moment is passed in (time since mount), nobody waits and nothing is read from a
-//!   clock.
-//! * What foreground I/O calls is a few relaxed atomic additions; a lock is taken by movers, by reports, and by one
+//! Invariants:
+//! * State and arithmetic only: every moment is passed in (time since mount), no thread waits and no clock
+//!   is read.
+//! * Calls of foreground I/O cost a few relaxed atomic additions; a lock is taken by movers, by reports, and by one
 //!   timed foreground operation in an interval of 100 ms, which passes by where it is held.
-//! * A mover always comes on: whatever the foreground does, a request is admitted after a bounded time. So does what is written
-//!   behind. Who makes way for whom, and for how long, is decided in `deferral.rs` and nowhere else.
+//! * A mover always makes progress: whatever the foreground does, a request is admitted after a bounded time. So does write-behind.
+//!   Which request yields to which, and for how long, is decided in `deferral.rs` and nowhere else.
 //!
 //! ```text
 //!  read, write ──► TierSchedule::foreground_began, _ended ──► Meter ──► Governor (AIMD) ──┐

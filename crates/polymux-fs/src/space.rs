@@ -1,9 +1,9 @@
-//! Tiers and how they do: room on them, failures, calls that hang; and bytes that nobody owns any more.
+//! Tiers and their state: free space on them, failures, calls that hang; and pending frees.
 //!
-//! What is true here:
-//! * Room is believed from the tier itself, a moment old at the most; what this volume writes is taken off at once.
-//! * Bytes are freed in one way only: a disowned record becomes durable, the tier is touched and synced, the record goes
-//!   (DESIGN section 6). Recovery carries out what is left.
+//! Invariants:
+//! * Free space is the tier's own report, at most a moment old; writes of this volume are subtracted at once.
+//! * Bytes are freed in one way only: a pending free becomes durable, the tier is touched and synced, the record is removed
+//!   (DESIGN section 6). Recovery carries out those that are left.
 
 mod disowned;
 mod failure;

@@ -1,6 +1,6 @@
 //! The only door to the metadata store: record formats, keys and transactions.
 //!
-//! What is true here:
+//! Invariants:
 //! * Nothing outside this module knows a key or the bytes of a record.
 //! * Every record is framed with a version and a checksum; one that does not verify is an error, never a guess.
 //! * An inode record is written only inside a [`Metadata::commit`] whose batch also holds everything that must become

@@ -1,4 +1,4 @@
-//! What a volume is made of, as given by whoever mounts it.
+//! The parts of a volume, as passed to a mount.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(crate) const DEFERRAL_MS_MAX_DEFAULT: u32 = 60;
 pub struct TierMember {
     /// Name in the configuration.
     pub name: String,
-    /// Room that is left free on the tier: new blocks go elsewhere once only this much is left.
+    /// Space that is left free on the tier: new blocks go elsewhere once only this much is left.
     pub reserve: ByteSize,
     /// Share of the tier above which files leave it for slower ones (DESIGN section 9).
     pub high_mark: Percent,
@@ -30,7 +30,7 @@ pub struct TierMember {
 /// Where a tier that is missing may appear again.
 pub trait TierSource: Send + Sync {
     /// Opens the tier where it is there now: the same directory of the configuration, opened in the same way as for a
-    /// mount. What its label says is checked by whoever asked. The answer's own `source` is not used.
+    /// mount. The caller checks the content of its label. The answer's own `source` is not used.
     ///
     /// # Errors
     /// Why it still is missing.
@@ -62,7 +62,7 @@ impl TierMember {
 pub enum TierPresence {
     /// Open, probed and locked.
     Present(Arc<dyn Tier>),
-    /// Not there; the text says why and what to do.
+    /// Not present; the text gives the reason and a remedy.
     Missing(String),
 }
 
@@ -74,7 +74,7 @@ pub struct Parts {
     pub tiers: Vec<TierMember>,
     /// The metadata store.
     pub store: Arc<dyn MetadataStore>,
-    /// Name of the tier whose file system also holds the store: some of its room is left to it. `None` where the store
+    /// Name of the tier whose file system also holds the store: some of its space is left to it. `None` where the store
     /// is elsewhere.
     pub metadata_tier: Option<String>,
     /// Source of time.
@@ -92,7 +92,7 @@ pub enum Access {
     ReadOnly,
 }
 
-/// What to do when a tier is missing.
+/// Policy for a missing tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingTiers {
     /// Refuse to mount.
@@ -110,7 +110,7 @@ pub enum AccessTimes {
     Never,
 }
 
-/// Which boot of a kernel this is; the same number means that what was open before may be open still.
+/// Identifies a boot of the kernel; with the same number, files that were open before may still be open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BootId(pub [u8; 16]);
 
@@ -119,7 +119,7 @@ impl BootId {
     pub const UNKNOWN: Self = Self([0; 16]);
 }
 
-/// What the kernel does with the bytes of files whose reads and writes go through the daemon.
+/// Use of the kernel's page cache for files whose reads and writes go through the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageCache {
     /// It keeps them.
@@ -144,7 +144,7 @@ pub enum ReaderLayout {
 pub struct MountOptions {
     /// Whether the volume may be changed.
     pub access: Access,
-    /// What to do when a tier is missing.
+    /// Policy for a missing tier.
     pub missing: MissingTiers,
     /// When access times change.
     pub access_times: AccessTimes,
@@ -156,12 +156,12 @@ pub struct MountOptions {
     /// Longest file in bytes that lives in the metadata store instead of on a tier; 0: none, and at most 64 KiB count.
     /// Longer ones that are there already stay until they are written to.
     pub inline_size_max: u32,
-    /// Seconds after its last use when an inline file may move to another tier, where the metadata tier is short of room.
+    /// Seconds after its last use when an inline file may move to another tier, where the metadata tier is short of space.
     pub inline_idle_seconds: u32,
     /// Milliseconds after which a tier whose calls do not return counts as not answering: operations that need it fail
     /// then, until it answers again. 0: never.
     pub hang_after_ms: u32,
-    /// Milliseconds that the copies of moves and what is written behind make way at most for reads and syncs on the same tier,
+    /// Milliseconds that the copies of moves and write-behind yield at most to reads and syncs on the same tier,
     /// the time that it takes to wake up included; 0: they do not.
     pub deferral_ms_max: u32,
     /// Milliseconds after which the description on objects follows a change of names or attributes.
@@ -172,7 +172,7 @@ pub struct MountOptions {
     pub page_cache: PageCache,
     /// The boot of the kernel that may use files directly.
     pub boot: BootId,
-    /// Bytes of memory for what is known of the use of files.
+    /// Bytes of memory for statistics on the use of files.
     pub heat_memory_bytes: u64,
     /// Seconds in which heat halves, while the volume is mounted; at least 1.
     pub heat_half_life_seconds: u32,
@@ -189,12 +189,12 @@ pub struct MountOptions {
     pub connection: KernelConnection,
 }
 
-/// What the kernel has of a volume when it is mounted.
+/// State that the kernel holds of a volume when it is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelConnection {
     /// Nothing: files without a name are deleted.
     New,
-    /// What an earlier daemon gave to it (docs/design/0037): files without a name stay until the kernel forgets them, and each inode that
+    /// State from an earlier daemon (docs/design/0037): files without a name stay until the kernel forgets them, and each inode that
     /// loses its last name counts as referred to, however many references were counted since.
     TakenOver,
 }
@@ -238,7 +238,7 @@ pub enum Promotion {
 /// How it is found out that writers saturate a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaturationSource {
-    /// By what waits to be written to its device, and for how long.
+    /// By the amount and age of the data that waits to be written to its device.
     Measured,
     /// Every tier counts as saturated: for simulated devices, which take no time to write.
     Assumed,
@@ -257,7 +257,7 @@ pub struct NewVolume {
     pub root_permissions: u32,
 }
 
-/// Why a volume was not made or not mounted. Each says what to do; nothing was changed.
+/// Why a volume was not made or not mounted. Each names a remedy; nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
     /// A tier is missing and the mount is not `--degraded`.
@@ -265,7 +265,7 @@ pub enum VolumeError {
     TierMissing {
         /// The tier.
         name: String,
-        /// Why, and what to do.
+        /// The reason and a remedy.
         reason: String,
     },
     /// The tier carries the label of another volume.
@@ -320,8 +320,8 @@ pub enum VolumeError {
     /// A tier cannot join, be drained or leave as things are.
     #[error("{0}")]
     TierRefused(String),
-    /// A tier cannot leave at this moment, for a reason that passes by itself: something moves to it, or what was removed
-    /// from it is not gone yet. Whoever asked may ask again.
+    /// A tier cannot leave at this moment, for a reason that passes by itself: something moves to it, or data removed
+    /// from it is not yet freed. The request may be repeated.
     #[error("{0}")]
     TierBusy(String),
     /// The volume was written by a newer Polymux.
@@ -342,7 +342,7 @@ pub enum VolumeError {
     FileSystem(#[from] crate::Error),
 }
 
-/// What the configuration calls a tier, next to its number.
+/// Name of a tier in the configuration, next to its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierName {
     /// Number of the tier.

@@ -1,7 +1,7 @@
 //! Policy `adaptive`: one tier for as long as it carries the load, several for the growth of large files when it does not.
 //!
-//! What is true here: time is virtual. A device takes what is written back one after the other at its own rate, and a caller who waits for
-//! it moves the clock on. One writer writes at a rate, or as fast as it is let.
+//! Setup: time is virtual. A device takes write-back requests one after the other at its own rate, and a caller that waits for it moves
+//! the clock on. One writer writes at a rate, or as fast as it is let.
 
 mod common;
 
@@ -17,7 +17,7 @@ use polymux_types::{Clock, Ino, ManualClock, TierId};
 const MIB: u64 = 1 << 20;
 const MB: u64 = 1_000_000;
 
-/// What a device has taken on: when each range will be there.
+/// The queue of a device: when each range will be written.
 #[derive(Default)]
 struct Taken {
     free_at: Duration,
@@ -36,7 +36,7 @@ impl Device {
         Arc::new(Self { bytes_per_second, clock: Mutex::new(None), taken: Mutex::default() })
     }
 
-    /// When the first of what was begun is there.
+    /// When the oldest request completes.
     fn oldest_end(&self) -> Option<Duration> {
         self.taken.lock().ends.first().map(|(.., end)| *end)
     }
@@ -66,7 +66,7 @@ impl Hook for Device {
     }
 }
 
-/// A volume and what its tiers are on.
+/// A volume and the devices of its tiers.
 struct Stand {
     volume: Volume,
     devices: [Arc<Device>; 2],
@@ -85,7 +85,7 @@ fn stand(policy: PolicyKind, rotation_of_slow: Rotation) -> Stand {
     Stand { volume, devices }
 }
 
-/// Has each tier do what is due: what its device has finished is taken note of, and more is begun.
+/// Runs the due write-behind of each tier: ranges that its device has finished are noted, and more are begun.
 fn catch_up(stand: &Stand) {
     for (tier, device) in (0..).zip(&stand.devices) {
         let is_due = || device.oldest_end().is_none_or(|end| end <= stand.volume.clock.elapsed());
@@ -190,7 +190,7 @@ fn a_stream_under_hot_cold_stays_on_one_tier() {
     assert_eq!(stand.volume.fs().explain(ino).expect("explained").growth_why, None);
 }
 
-/// What a file has behind it when it begins to spread is on record then.
+/// The size of a file at the start of spreading is recorded by then.
 #[test]
 fn a_power_failure_after_a_file_began_to_spread_takes_no_more_than_what_came_since() {
     let mut stand = stand(PolicyKind::Adaptive, Rotation::NonRotational);

@@ -1,7 +1,7 @@
 //! Single wrong bits in everything that a volume keeps about its files, of volumes that a crash left and of those that were
 //! unmounted in order.
 //!
-//! What is true here:
+//! Invariants:
 //! * The volume has the real store with a second copy and two directories as tiers. Everything in it was synced, and the copy
 //!   has it. For each flip one bit is turned in an image of its own.
 //! * With the copy in place one of these holds, or the flip is a violation: every file is there and right, and a volume that
@@ -45,8 +45,8 @@ fn flips() -> u64 {
     wanted.map_or(FLIPS, |wanted| wanted.parse().expect("POLYMUX_BIT_FLIPS is a number"))
 }
 
-/// What is turned, and where the copy is meanwhile: each kind of file as often, however many tables there are; the log of the
-/// store most often.
+/// Where a bit is flipped, and where the copy is meanwhile: each kind of file as often, however many tables there are; the
+/// log of the store most often.
 const KINDS: [(&str, Copy); 12] = [
     ("store/log", Copy::There),
     ("store/part", Copy::There),
@@ -113,7 +113,7 @@ fn a_wrong_bit_of_a_volume_that_was_unmounted_loses_nothing_without_a_word() {
 fn the_campaign_notices_a_loss_without_a_word() {
     let stand = Stand::new(Stop::Crash);
     let image = stand.lay_out();
-    // As a log that takes damage for its end, and a copy that is made anew from what is left, would have it.
+    // The result of a log that takes damage for its end, and of a copy that is made anew from the rest.
     fs::remove_dir_all(image.join("copy")).expect("the copy goes");
     lose_tail(image, 3000);
     let violation = judge::with_copy(&stand, Path::new("store/log")).expect_err("files are lost");

@@ -1,7 +1,7 @@
 //! Many threads on one file and in one tree, through `FileSystem`, over directories of the machine, with a fast tier so
 //! small that the file is split.
 //!
-//! What is true here: every cell of eight bytes names the write that filled it, so that a reader can tell bytes of a
+//! Invariants: every cell of eight bytes names the write that filled it, so that a reader can tell bytes of a
 //! write from anything else. `POLYMUX_CONCURRENCY_SECONDS` sets the length of each test.
 
 #[path = "concurrency/appends.rs"]

@@ -1,4 +1,4 @@
-//! Stops without warning. The tiers and the store keep exactly what they confirmed as durable, unless a test makes more
+//! Stops without warning. The tiers and the store keep exactly the data that they confirmed as durable, unless a test makes more
 //! of it durable by hand, as a kernel that writes back on its own would.
 
 mod common;
@@ -102,7 +102,7 @@ fn replacing_by_rename_without_a_sync_gives_the_old_or_the_new_content() {
             .rename(&Caller::root(), Ino::ROOT, b"f.new", Ino::ROOT, b"f", RenameMode::Replace)
             .expect("renamed");
         if flushed {
-            // The log reaches its medium, by somebody else's flush; the data of the file nobody asked for.
+            // The log becomes durable by the flush of another caller; the data of the file was not synced.
             volume.flush_log();
         }
         volume.crash();
@@ -160,8 +160,8 @@ fn emptying_and_writing_anew_does_not_leave_an_empty_file_once_it_is_closed() {
     assert_eq!(read_whole(volume.fs(), ino).expect("read"), pattern(3, 10_000));
 }
 
-/// Any set of tiers, and the log or not, may have become durable on their own before the crash: what is left of the
-/// append is a prefix of it in every case.
+/// Any set of tiers, and the log or not, may have become durable on their own before the crash: the part of the
+/// append that survives is a prefix of it in every case.
 #[test]
 fn an_unsynced_append_over_several_tiers_is_a_prefix() {
     for subset in 0_u32..16 {
@@ -202,7 +202,7 @@ fn no_old_bytes_appear_when_a_file_grows_after_a_crash() {
     };
     resize(&volume, 3000);
     sync(&volume, handle);
-    // An append whose data reaches the tier and whose size nobody was promised.
+    // An append whose data reaches the tier and whose size no sync promised.
     write_all(volume.fs(), handle, 3000, &pattern(3, 20_000)).expect("written");
     volume.crash();
     let size = find(volume.fs(), "f").size;
@@ -319,7 +319,7 @@ fn recovering_twice_is_the_same_as_recovering_once() {
     assert_eq!(volume.fs().status().expect("answered").recovery, Vec::<String>::new(), "the last stop was clean");
 }
 
-/// A file that nobody looked at in the first mount after a crash kept an object that was longer than the file, and the stop
+/// A file that was not accessed in the first mount after a crash kept an object that was longer than the file, and the stop
 /// after that was called clean: later the file grew over bytes that were cut off or never synced.
 #[test]
 fn what_a_crash_left_behind_the_end_of_a_file_is_gone_after_the_next_clean_stop() {
@@ -338,7 +338,7 @@ fn what_a_crash_left_behind_the_end_of_a_file_is_gone_after_the_next_clean_stop(
     volume.tier(0).write(entry, 40_960, &[9; 4096], Wait::Allowed).expect("written behind the back of the volume");
     volume.tier(0).sync(entry).expect("synced");
     volume.stop_uncleanly();
-    // Nobody looks at the file in this mount.
+    // The file is not accessed in this mount.
     volume.mount().expect("mounted");
     volume.unmount().expect("unmounted");
     volume.mount().expect("mounted");

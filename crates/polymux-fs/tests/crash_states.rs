@@ -68,7 +68,7 @@ fn effort() -> Effort<'static> {
     if long_count().is_some() { EFFORT_LONG } else { EFFORT }
 }
 
-/// What a run looks at.
+/// The scope of a run.
 fn shares() -> Vec<Share> {
     let share = |suite: Suite, stride: usize, count: usize| Share { suite, stride, count: count.min(suite.count()) };
     if let Some(long) = long_count() {
@@ -115,7 +115,7 @@ fn no_crash_state_of_any_workload_loses_what_was_promised() {
 /// Distinct states of streams that the long form looks at, at least.
 const STREAM_STATES_MIN: usize = 20_000;
 
-/// Streams that nobody syncs, beside syncs of other files: a prefix of each is left, whatever its tiers kept.
+/// Unsynced streams, beside syncs of other files: a prefix of each is left, whatever its tiers kept.
 #[test]
 fn an_unsynced_stream_over_many_ranges_is_a_prefix_in_every_crash_state() {
     if let Some(name) = from_environment::<String>("POLYMUX_CRASH_STATE") {
@@ -132,7 +132,7 @@ fn an_unsynced_stream_that_spreads_late_is_a_prefix_in_every_crash_state() {
     }
 }
 
-/// Room is reserved on both tiers before it is written, and the file grows on behind it.
+/// Space is reserved on both tiers before it is written, and the file grows on behind it.
 #[test]
 fn a_file_with_room_reserved_on_several_tiers_is_as_it_was_synced_in_every_crash_state() {
     if std::env::var_os("POLYMUX_CRASH_STATE").is_none() {
@@ -150,7 +150,7 @@ fn look_at_streams(suite: Suite) {
     }
 }
 
-/// The same streams show the fault as it was: 2 MiB of zeros, then data, where the first tier kept the end of the file.
+/// The streams of the test above show the fault as it was: 2 MiB of zeros, then data, where the first tier kept the end of the file.
 #[test]
 fn an_extender_that_goes_on_behind_the_first_range_is_found_in_streams() {
     for (suite, count) in [(Suite::Stream, 4), (Suite::AdaptiveStream, 1)] {
@@ -250,7 +250,7 @@ fn planted_faults_are_found_with_the_real_store() {
 fn a_planted_fault_that_only_the_second_copy_shows_is_found() {
     let Some(mounted) = RecordingFileSystem::mount_or_skip() else { return };
     let effort = Effort { backing: Backing::FilesWithCopy(&mounted), random_states: 2, ..EFFORT_FOR_FAULTS };
-    // The first one moves a file and frees what it left, which is what the fault is about.
+    // The first one moves a file and frees the source, which is where the fault shows.
     let share = Share { suite: Suite::Stored, stride: 1, count: 1 };
     let plant = || PlantedFault::plant(Some(PlantedFault::FreedBeforeCopy));
     let report = campaign::run(&[share], seed(), effort, plant, 1);
@@ -307,7 +307,7 @@ fn without_random_names(line: &str) -> String {
 /// Letters of a random name.
 const RANDOM_LENGTH: usize = 6;
 
-/// What a workload did to the devices, in words. The volume is made before: a store opens its tables on several threads.
+/// The device operations of a workload, in words. The volume is made before: a store opens its tables on several threads.
 fn trace(workload: &workload::Workload, backing: Backing) -> Vec<String> {
     let recorded = workload::run(workload, backing);
     recorded.journal[recorded.first_point..].iter().map(|event| without_random_names(&event.describe())).collect()

@@ -1,4 +1,4 @@
-//! The death of the daemon, and of nothing else: what was answered is there after the next mount, synced or not
+//! The death of the daemon, and of nothing else: acknowledged data is there after the next mount, synced or not
 //! (docs/design/0023). A power failure keeps to the rules that it always had.
 
 mod common;
@@ -82,7 +82,7 @@ fn what_was_written_to_a_small_file_that_is_open_outlives_the_daemon() {
         assert_eq!(content(&volume, "cut"), pattern(4, 900)[..333]);
         assert_eq!(content(&volume, "punched"), punched);
         assert_eq!(content(&volume, "emptied"), b"");
-        // It is as durable as what a mount finds at any time.
+        // It is as durable as the data that any mount finds.
         volume.flush_log();
         volume.crash();
     }
@@ -152,7 +152,7 @@ fn more_small_files_than_there_is_room_for_notes_outlive_the_daemon() {
             if file == 16_999 { [&file.to_le_bytes()[..], b"more"].concat() } else { file.to_le_bytes().to_vec() };
         assert_eq!(content(&volume, &file.to_string()), expected, "file {file}");
     }
-    // There is room again.
+    // There is free space again.
     let handle = open_with(&volume, find(volume.fs(), "1").ino, read_write());
     write_all(volume.fs(), handle, 0, b"anew").expect("written");
     assert_eq!(volume.counter("notes_without_room"), 0);
@@ -182,7 +182,7 @@ fn a_note_goes_when_the_file_is_logged_deleted_or_outgrows_the_limit() {
     assert_sound(volume);
 }
 
-/// Writes streams to a spread volume without a sync; returns what each file is.
+/// Writes streams to a spread volume without a sync; returns the expected content of each file.
 fn grow_everywhere(volume: &Volume) -> Vec<(&'static str, Vec<u8>)> {
     let data = pattern(3, 3 * 1024 * 1024);
     let bytes = |count: u64| data[..usize::try_from(count).expect("small")].to_vec();

@@ -1,4 +1,4 @@
-//! The record of a directory is not written with each change of its names (docs/design/0009). What a crash leaves of it
+//! The record of a directory is not written with each change of its names (docs/design/0009). Its state after a crash
 //! must still be right: positions are never used twice, an empty directory is known to be one and a full one is not.
 
 mod common;

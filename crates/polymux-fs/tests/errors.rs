@@ -1,4 +1,4 @@
-//! Tiers that fail: what is lost is reported and never shown as sound; what lies elsewhere is not touched.
+//! Tiers that fail: lost bytes are reported and never shown as sound; data on other tiers is not touched.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn damaged(volume: &Volume, ino: Ino) -> Vec<(u64, u64)> {
 fn every_description_is_told_of_a_failed_sync() {
     let (volume, broken) = volume();
     let (_, [_, second]) = lose_two_blocks(&volume, &broken);
-    // The tier works again, and says so to whoever asks it: the loss must come from memory.
+    // The tier works again, and reports success when asked: the loss must come from memory.
     assert_eq!(errno(volume.fs().flush(&Caller::root(), second)), Errno::EIO);
 }
 

@@ -1,5 +1,5 @@
-//! Tiers that hang, fail, go away and come back (DESIGN section 12, docs/design/0014): what lies elsewhere goes on, and what
-//! needs them fails in time and never looks as if it were gone.
+//! Tiers that hang, fail, go away and come back (DESIGN section 12, docs/design/0014): operations on other tiers go on, and those that
+//! need them fail in time and never look as if the data were gone.
 
 #[path = "faults/failing.rs"]
 mod failing;

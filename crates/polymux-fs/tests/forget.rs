@@ -1,4 +1,4 @@
-//! A tier that is lost for good is forgotten: what lay on it is told and reads as an error, everything else stays, and a crash
+//! A tier that is lost for good is forgotten: its data is reported and reads as an error, everything else stays, and a crash
 //! at any step leaves a volume that mounts.
 
 mod common;
@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 const NODE: usize = 2 << 20;
 const NODE_BYTES: u64 = 2 << 20;
 
-/// What a volume holds, by name.
+/// The contents of a volume, by name.
 #[derive(Clone, Default)]
 struct Truth {
     content: BTreeMap<String, Vec<u8>>,

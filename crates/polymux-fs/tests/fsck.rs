@@ -1,6 +1,6 @@
 //! `FileSystem::check` on volumes on disk, each with one thing planted that should not be so.
 //!
-//! What is true here: a case is found by the name of its kind and with the path of the file, it is found again by a check that
+//! Invariants: a case is found by the name of its kind and with the path of the file, it is found again by a check that
 //! may not repair, which changes no record, and after the repair a second check finds nothing, and the volume mounts.
 
 #[path = "fsck/cases.rs"]

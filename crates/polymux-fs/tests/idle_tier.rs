@@ -18,7 +18,7 @@ use polymux_types::Ino;
 const MIB: u64 = 1 << 20;
 const FILES: usize = 1500;
 
-/// Counts what a tier is asked.
+/// Counts the requests to a tier.
 #[derive(Default)]
 struct Requests {
     looks: AtomicU64,
@@ -66,7 +66,7 @@ impl StoreHook for Commits {
     }
 }
 
-/// A volume with two tiers, and what they are asked.
+/// A volume with two tiers, and the requests to them.
 fn counted() -> (Volume, Arc<Requests>) {
     let requests = Arc::new(Requests::default());
     let volume = Volume::wrapping(&[256 * MIB, 256 * MIB], |_, tier| {
@@ -75,7 +75,7 @@ fn counted() -> (Volume, Arc<Requests>) {
     (volume, requests)
 }
 
-/// What `find`, `ls -lR`, `du`, and a backup program that looks at extended attributes ask. Returns the room that files take.
+/// The requests of `find`, `ls -lR`, `du`, and a backup program that looks at extended attributes. Returns the space that files take.
 fn look_at_everything(fs: &FileSystem) -> u64 {
     let root = Caller::root();
     let found = walk(fs).expect("all directories can be listed");
@@ -245,7 +245,7 @@ fn looking_at_files_and_closing_what_did_not_change_logs_nothing() {
         }
     }
     let records = |volume: &Volume| {
-        // What is kept of the clock and of heat is not of files.
+        // Records of the clock and of heat are not records of files.
         volume.fs().volume_step();
         volume.fs().upkeep_step();
         commits.0.swap(0, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Small files in the metadata store: when they are there, when they leave it, and what a crash makes of them.
+//! Small files in the metadata store: when they are there, when they leave it, and their state after a crash.
 
 mod common;
 #[path = "inline/crashes.rs"]

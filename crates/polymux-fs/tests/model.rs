@@ -1,6 +1,6 @@
 //! Random operations on the file system and on a reference, compared step by step.
 //!
-//! What is true here: the same seed gives the same run. `POLYMUX_MODEL_CASES` sets the number of sequences,
+//! Invariants: the same seed gives the same run. `POLYMUX_MODEL_CASES` sets the number of sequences,
 //! `POLYMUX_MODEL_SEED` another seed. A failure prints the shortest sequence that shows it; it becomes a named test.
 
 mod common;
@@ -72,7 +72,7 @@ fn random_operations_agree_with_the_reference_on_one_tier() {
     }
 }
 
-/// Every file has an object from its first byte on: what inline data hides of objects of a few bytes shows here.
+/// Every file has an object from its first byte on: errors with objects of a few bytes, which inline data hides, show here.
 #[test]
 fn random_operations_agree_with_the_reference_without_inline_data() {
     let cases = from_environment("POLYMUX_MODEL_CASES", 256).div_ceil(4);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each module with the modules that it may use. What stands at the root (errors, attributes, callers, volume parts,
-/// reports, counters) are words that everybody speaks.
+/// Each module with the modules that it may use. The modules at the root (errors, attributes, callers, volume parts,
+/// reports, counters) are a vocabulary that all modules share.
 const EDGES: [(&str, &[&str]); 18] = [
     ("file_system", &["ops", "recover", "rebuild", "migrate", "check", "placement", "space", "core"]),
     ("ops", &["namespace", "access", "io", "placement", "space", "inode", "blockmap", "store", "core", "file_system"]),

@@ -17,7 +17,7 @@ use polymux_types::{Errno, Ino, Timestamp};
 
 const MIB: u64 = 1 << 20;
 
-/// What the kernel has of the volume.
+/// State that the kernel holds of the volume.
 #[derive(Default)]
 struct PlayedKernel {
     objects: Mutex<Vec<(BackingId, Arc<File>)>>,
@@ -557,7 +557,7 @@ fn set_id_bits_that_went_before_a_write_nobody_hears_of_stay_away_over_a_power_f
     assert_eq!(found.permissions, 0o755, "bytes of somebody else are there with the bits");
 }
 
-/// The daemon dies, and another one mounts the volume. Returns what the kernel still has from before.
+/// The daemon dies, and another one mounts the volume. Returns the state that the kernel still holds from before.
 fn die_and_come_back(tested: &mut Tested, options: MountOptions) -> Arc<PlayedKernel> {
     tested.volume.die_and_mount(options);
     let before = std::mem::take(&mut tested.kernel);
@@ -572,7 +572,7 @@ fn steps(tested: &Tested) {
     }
 }
 
-/// Waits, with a limit, for what held files are looked at again.
+/// Waits, with a limit, for the next check of the held files.
 fn wait_until(tested: &Tested, what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..100 {
         if is_so() {

@@ -1,6 +1,6 @@
-//! Who may do what, checked below any front end.
+//! Permission checks below any front end.
 //!
-//! What is true here: each test names its callers by uid: `OWNER` owns, `MEMBER` is in the owning group, `STRANGER` is
+//! Setup: each test names its callers by uid: `OWNER` owns, `MEMBER` is in the owning group, `STRANGER` is
 //! neither. The rules are those of Linux.
 
 #[path = "permissions/acl.rs"]
@@ -39,7 +39,7 @@ fn root() -> Caller {
     Caller::root()
 }
 
-/// A volume whose root directory everybody may write to.
+/// A volume whose root directory is writable by all users.
 fn volume() -> Volume {
     let volume = Volume::new(&[1 << 20, 16 << 20]);
     change(&volume, Ino::ROOT, SetAttributes { permissions: Some(0o777), ..SetAttributes::default() });

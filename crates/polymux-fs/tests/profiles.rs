@@ -1,4 +1,4 @@
-//! What the devices of tiers can do, as it is kept with the volume.
+//! The capabilities of the tiers' devices, as stored with the volume.
 
 mod common;
 
@@ -12,7 +12,7 @@ use polymux_tier::measure::{Direction, Way};
 
 const MIB: u64 = 1 << 20;
 
-/// The room that the smallest file to measure with needs.
+/// The space needed by the smallest file to measure with.
 const ROOM: u64 = 256 * MIB;
 
 fn measure(volume: &Volume, name: &str) -> Result<TierProfile, VolumeError> {

@@ -1,4 +1,4 @@
-//! What keeps a slower device busy moves up at once, where that is asked for (docs/design/0033). In virtual time: a read of the slower
+//! Prompt promotion: data that keeps a slower device busy moves up at once (docs/design/0033). In virtual time: a read of the slower
 //! tier takes a millisecond, of the faster one a tenth of that.
 
 mod common;
@@ -79,7 +79,7 @@ fn tested_on(reads_take_us: [u64; 2], promotion: Promotion) -> Tested {
     write_all(volume.fs(), handle, 0, &pattern(1, 32 << 20)).expect("written");
     close(volume.fs(), handle).expect("closed");
     move_to_slow(&volume, ino, None);
-    // What the making of it left behind is past.
+    // The activity from the setup is past.
     for _ in 0..100 {
         volume.clock.advance(Duration::from_secs(1));
         volume.fs().step();
@@ -134,7 +134,7 @@ fn what_is_read_at_random_all_the_time_is_on_the_faster_tier_within_seconds_and_
     let tested = tested(Promotion::Prompt);
     tested.read_for(Duration::from_secs(5), at_random);
     assert_eq!(tested.bytes_on_fast(), 2 * NODE);
-    // The polite promotion of what is read twice may be first; neither comes a second time.
+    // The low-priority promotion of blocks that are read twice may be first; neither comes a second time.
     let promoted = tested.promoted_at_once();
     assert!(promoted <= 2 * NODE, "{promoted}");
     let explained = tested.volume.fs().explain(tested.ino).expect("explained");
@@ -342,7 +342,7 @@ fn bytes_of_logs_on_fast(promotion: Promotion) -> Vec<u64> {
     (0..4)
         .map(|number| {
             let (ino, handle) = create_in(volume.fs(), directory, &format!("log-{number}"));
-            // It gets its room first, and is a log afterwards.
+            // It gets its space first, and is a log afterwards.
             write_all(volume.fs(), handle, 0, &pattern(4, 64 << 10)).expect("written");
             let on_fast = bytes_on(volume.fs(), ino, "fast");
             (0..8).for_each(|block| {
@@ -382,7 +382,7 @@ fn advice_counts_what_devices_served_wherever_it_lay_and_says_what_more_room_wou
         unserved(&advice).iter().all(|reads| *reads <= 2),
         "half of it holds both, but for what is rounded: {advice:?}"
     );
-    // Reads of ranges that were hardly read count, and are served by no room.
+    // Reads of ranges that were hardly read count, and no capacity would serve them.
     let rarely = |number: u64| (number % 16 * NODE, 4096);
     tested.read_for(Duration::from_millis(50), rarely);
     tested.volume.clock.advance(Duration::from_secs(10));
@@ -395,7 +395,7 @@ fn advice_counts_what_devices_served_wherever_it_lay_and_says_what_more_room_wou
     assert_eq!((minutes(0).len(), minutes(1).len()), (60, 60));
     let (fast, slow) = (minutes(0).iter().sum::<u64>(), minutes(1).iter().sum::<u64>());
     assert!(fast > 10 * slow && slow > 0, "{fast} {slow}");
-    // A file that is gone is no reason for more room.
+    // A deleted file is no reason for more capacity.
     close(fs, tested.handle).expect("closed");
     fs.unlink(&Caller::root(), Ino::ROOT, b"file").expect("removed");
     let after = fs.advise().expect("told");

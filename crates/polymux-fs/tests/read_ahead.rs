@@ -1,4 +1,4 @@
-//! What is begun to be read of files on several tiers, before it is asked for.
+//! Read-ahead of files on several tiers.
 
 mod common;
 
@@ -18,7 +18,7 @@ const TIERS: [&str; 3] = ["fast", "middle", "slow"];
 const SPREAD_FROM: u64 = 16 * MIB;
 const SIZE: u64 = 56 * MIB;
 
-/// What a tier was asked for.
+/// A request to a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Request {
     Begin(Range<u64>),
@@ -45,7 +45,7 @@ impl Asked {
         std::mem::take(&mut self.0.lock())
     }
 
-    /// What it was asked to begin since it was looked at last.
+    /// The requests to begin work since the last call.
     fn take_begun(&self) -> Vec<Range<u64>> {
         let begun = |request| match request {
             Request::Begin(range) => Some(range),
@@ -78,7 +78,7 @@ fn read(volume: &Volume, handle: HandleId, range: Range<u64>) {
     }
 }
 
-/// A device that has nothing of what a reader gets next would idle now, and be waited for later.
+/// A device without data of a reader's next range would idle now, and be waited for later.
 #[test]
 fn tiers_that_have_nothing_of_what_comes_next_begin_with_what_comes_then() {
     let (volume, handle, asked) = volume_with_file();

@@ -1,5 +1,5 @@
-//! A volume that lost its metadata store is made anew out of what lies on its tiers, and the report is the exact difference
-//! to what there was.
+//! A volume that lost its metadata store is rebuilt from the contents of its tiers, and the report is the exact difference
+//! to its former state.
 
 mod common;
 #[path = "rebuild/conflicts.rs"]

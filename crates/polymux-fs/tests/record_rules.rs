@@ -31,7 +31,7 @@ fn assert_sound(volume: &Volume, when: &str) {
     assert!(report.records[&'i'] > 0, "there is at least the root");
 }
 
-/// One random operation; what it is refused for is of no importance here.
+/// One random operation; the reason of a refusal does not matter here.
 fn operate(fs: &FileSystem, random: &mut Random) {
     let root = Caller::root();
     let all: Vec<(Vec<u8>, Ino)> = walk(fs).expect("the tree can be walked").into_iter().collect();

@@ -1,5 +1,5 @@
-//! The metadata store has no room for a change of who owns which block. What is true here: the operation fails as a whole
-//! or in part, memory says what the store says, and what is written and synced afterwards is there after a remount.
+//! The metadata store has no space for a change of the block map. Invariants: the operation fails as a whole or in part,
+//! memory agrees with the store, and data that is written and synced afterwards survives a remount.
 
 mod common;
 
@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 /// More commits than any of the operations takes.
 const COMMITS: i64 = 12;
 
-/// Refuses one commit, so many after it was told to.
+/// Refuses one commit, the given number of commits after it was armed.
 struct RefuseOne(AtomicI64);
 
 impl StoreHook for RefuseOne {
@@ -54,12 +54,12 @@ fn with_each_commit_refused(operation: impl Fn(&FileSystem, Ino, &mut Vec<u8>) -
         refused += usize::from(was_refused);
         assert!(was_refused || result.is_ok(), "{result:?}");
         if read_whole(volume.fs(), ino).expect("read") != data {
-            // Refused behind the change itself, as the freeing of what was cut off is.
+            // Refused after the change itself, as the freeing of the cut range is.
             let done = done.expect("an operation that reports success is done");
             assert!(read_whole(volume.fs(), ino).expect("read") == done, "commit {commit}: {result:?}");
             data = done;
         }
-        // What is written now must lie where the store says that it lies.
+        // New data must lie where the store says that it lies.
         let over = pattern(3, 30_000);
         write_all(volume.fs(), handle, 1000, &over).expect("written");
         data.resize(data.len().max(31_000), 0);
@@ -85,13 +85,13 @@ fn a_cut_that_the_store_refuses_leaves_the_file_as_it_was() {
     assert!(with_each_commit_refused(|fs, ino, data| cut(fs, ino, data, 0)) > 0);
 }
 
-/// A hole in front is written, for which the first tier has no room: those blocks are relocated.
+/// A hole in front is written, for which the first tier has no space: those blocks are relocated.
 #[test]
 fn a_relocation_that_the_store_refuses_leaves_the_old_bytes_where_they_were() {
     let refused = with_each_commit_refused(|fs, ino, data| {
         let handle = fs.open(&Caller::root(), ino, read_write()).expect("opened");
         let (_, filler) = fs.create(&Caller::root(), Ino::ROOT, b"filler", 0o644, read_write())?;
-        // It takes what the first tier has left; where it cannot, there is nothing to relocate, and another round does.
+        // It takes the rest of the first tier; where it cannot, there is nothing to relocate, and another round does.
         let filled = fs.write(&Caller::root(), filler, 0, &pattern(5, 64 << 10), WriteOrigin::Call);
         filled?;
         fs.allocate(&Caller::root(), handle, 8192, 16_384, polymux_fs::AllocateKind::PunchHole)?;

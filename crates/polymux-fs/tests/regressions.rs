@@ -30,7 +30,7 @@ fn cut(volume: &Volume, ino: Ino, size: u64) -> polymux_fs::Result<()> {
     volume.fs().set_attributes(&Caller::root(), ino, &change).map(|_| ())
 }
 
-/// A file on both tiers: written in parts, so that the first ones find room on the fast tier.
+/// A file on both tiers: written in parts, so that the first ones find space on the fast tier.
 fn split_file(volume: &Volume, name: &str, length: usize) -> (Ino, HandleId) {
     let (ino, handle) = create(volume.fs(), name);
     write_all(volume.fs(), handle, 0, &pattern(1, length)).expect("written");
@@ -38,7 +38,7 @@ fn split_file(volume: &Volume, name: &str, length: usize) -> (Ino, HandleId) {
     (ino, handle)
 }
 
-/// A cut that a tier could not make durable leaves a disowned record; carried out later, it would cut what was appended
+/// A cut that a tier could not make durable leaves a pending free; carried out later, it would cut data appended
 /// meanwhile.
 #[test]
 fn a_cut_that_failed_on_a_tier_never_takes_what_is_appended_later() {
@@ -63,7 +63,7 @@ fn a_cut_that_failed_on_a_tier_never_takes_what_is_appended_later() {
     assert_eq!(whole[size..], pattern(9, 500_000));
 }
 
-/// Only the missing tier knows how long the file is: a degraded mount must not write down what it could see.
+/// Only the missing tier knows how long the file is: a degraded mount must not record the shorter size that it sees.
 #[test]
 fn a_degraded_mount_does_not_cut_what_only_the_missing_tier_knows() {
     let mut volume = Volume::new(&[64 * KIB, 16 * MIB]);

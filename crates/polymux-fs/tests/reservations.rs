@@ -1,5 +1,5 @@
-//! Room that programs reserve (`fallocate`): that writers find it on a full volume, where it lies for files whose growth is spread, and
-//! what a crash and tiers without room leave of it.
+//! Space that programs reserve (`fallocate`): that writers find it on a full volume, where it lies for files whose growth is spread, and
+//! how much of it remains after a crash and on full tiers.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn data(length: u64) -> Vec<u8> {
     pattern(3, usize::try_from(length).expect("small"))
 }
 
-/// Leaves no room on any tier.
+/// Leaves no free space on any tier.
 fn fill_up(volume: &Volume) {
     let (_, handle) = create(volume.fs(), "filler");
     let chunk = data(RANGE / 4);
@@ -209,7 +209,7 @@ fn what_a_tier_refuses_after_all_is_given_back_and_lies_on_the_others() {
     reserve(volume.fs(), handle, 0, 30 * RANGE).expect("reserved");
     assert_eq!((bytes_on(volume.fs(), ino, "middle"), volume.used(1)), (0, 0));
     assert_eq!(volume.counter("spread_reservations"), 1);
-    // Where every tier refuses, that is the answer, and the file is what it was.
+    // Where every tier refuses, the call fails, and the file is unchanged.
     faulty.borrow().iter().for_each(|tier| tier.fail_always(OperationKind::Allocate, TierError::NoSpace));
     assert_eq!(common::errno(reserve(volume.fs(), handle, 30 * RANGE, 30 * RANGE)), Errno::ENOSPC);
     assert_eq!(find(volume.fs(), "f").size, 30 * RANGE);
@@ -239,7 +239,7 @@ fn policies_that_keep_growth_on_one_tier_reserve_there() {
     }
 }
 
-/// A guess would stay: room that was divided is not divided anew when the first bytes tell how fast a device is.
+/// A guess would stay: reserved space that was divided is not divided anew when the first bytes show how fast a device is.
 #[test]
 fn room_is_divided_only_among_tiers_of_known_bandwidth() {
     let mut volume = spread_volume(&[16 * MIB; 2]);

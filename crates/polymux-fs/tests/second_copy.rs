@@ -1,4 +1,4 @@
-//! What waits for the second copy of the metadata store, and what happens where it does not come along.
+//! Operations that wait for the second copy of the metadata store, and their behaviour where it lags behind.
 
 mod common;
 
@@ -11,7 +11,7 @@ use polymux_meta::{CopySync, Sequence};
 use polymux_tier::Tier;
 use polymux_types::Ino;
 
-/// A copy that answers as told, and looks at a tier whenever it is asked something.
+/// A copy that answers as set by the test, and looks at a tier on each request.
 #[derive(Default)]
 struct Copy {
     tier: Mutex<Option<Arc<dyn Tier>>>,
@@ -100,7 +100,7 @@ fn a_copy_that_does_not_answer_is_made_useless_before_anything_is_freed() {
     assert!(copy.used_and_epoch().0 < used, "work goes on without the copy");
     let notes = volume.fs().status().unwrap().recovery;
     assert!(notes.iter().any(|note| note.contains("second copy")), "{notes:?}");
-    // The labels are what the store has recorded, whatever way the mount ends.
+    // The labels match the record of the store, however the mount ends.
     volume.crash();
     volume.remount();
     assert!(copy.used_and_epoch().1 > epoch + 2);

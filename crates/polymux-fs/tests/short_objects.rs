@@ -1,4 +1,4 @@
-//! Objects that became shorter below the file system: what they lost is an error and named, and a hole stays a hole.
+//! Objects that became shorter below the file system: their lost data is an error and named, and a hole stays a hole.
 
 mod common;
 
@@ -161,7 +161,7 @@ fn a_mover_does_not_make_zeros_of_what_an_object_lost() {
     volume.mount().expect("the volume mounts again");
     let _ = move_to(&volume, ino, 1, None);
     assert_eq!(damaged(&volume), [ino], "the mover found it");
-    // What is left moves all the same, and what is lost stays lost.
+    // The remaining data moves all the same, and lost data stays lost.
     assert_eq!(move_to(&volume, ino, 1, None), JobState::Done);
     assert_eq!((bytes_on(volume.fs(), ino, "fast"), damaged(&volume)), (0, vec![ino]));
     volume.remount();
@@ -218,7 +218,7 @@ fn an_object_that_is_asked_for_its_room_is_found_to_be_short_without_a_read() {
 #[test]
 fn holes_at_the_end_of_files_and_objects_stay_holes() {
     let mut volume = Volume::new(&[16 * MIB, 16 * MIB]);
-    // A hole at the end, and one between what two tiers have.
+    // A hole at the end, and one between the ranges of two tiers.
     let (ino, handle) = create(volume.fs(), "file");
     write_all(volume.fs(), handle, 0, &pattern(8, 100_000)).expect("written");
     truncate(&volume, ino, 5 << 20);

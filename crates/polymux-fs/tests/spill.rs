@@ -1,5 +1,5 @@
-//! Placement of new data and spill: the fastest tier with room first, then the next, by block, and never an error while
-//! there is room anywhere.
+//! Placement of new data and spill: the fastest tier with space first, then the next, by block, and never an error while
+//! any tier has space.
 
 mod common;
 
@@ -195,7 +195,7 @@ fn a_file_takes_the_room_of_a_deleted_one_at_once_where_it_lies_already() {
     }
 }
 
-/// Runs `action` on a new file, for which there is room as soon as a deleted one is freed, while that goes on.
+/// Runs `action` on a new file, for which there is space as soon as a deleted one is freed, while that goes on.
 fn while_room_is_being_freed(action: impl Fn(&FileSystem, HandleId) -> polymux_fs::Result<()> + Sync) -> Volume {
     let removal = Arc::new(SlowRemoval::default());
     let hook = Arc::clone(&removal);
@@ -308,7 +308,7 @@ fn zeroing_a_range_for_which_there_is_no_room_leaves_every_byte() {
         let (ino, handle) = create(volume.fs(), "f");
         let mut data = pattern(14, 20_000);
         write_all(volume.fs(), handle, 0, &data).expect("written");
-        // A hole that all tiers together have no room for.
+        // A hole that does not fit on all tiers together.
         truncate(volume.fs(), ino, MIB);
         data.resize(usize::try_from(MIB).expect("small"), 0);
         let zero = |offset, length| volume.fs().allocate(&Caller::root(), handle, offset, length, kind);
@@ -333,7 +333,7 @@ fn the_reserve_of_a_tier_stays_free() {
     assert_eq!(read_whole(volume.fs(), ino).expect("read"), pattern(15, 400_000));
 }
 
-/// Refuses writes while told to, as a copy-on-write file system without room refuses overwrites too.
+/// Refuses writes while switched on, as a full copy-on-write file system refuses overwrites too.
 #[derive(Default)]
 struct Full(AtomicBool);
 

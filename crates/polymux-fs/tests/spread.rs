@@ -1,8 +1,8 @@
-//! Files that grow on several tiers at once: where their ranges go, what a crash leaves of them, and that small files and other
+//! Files that grow on several tiers at once: where their ranges go, which of them survive a crash, and that small files and other
 //! policies are as ever.
 //!
-//! What is true here: nobody writes behind but for whom it is asked, so that what was written counts as on its way to its tier, and
-//! the ranges of a file go to the tiers in turn.
+//! Setup: write-behind runs only where a test asks for it, so that written data counts as on its way to its tier, and the ranges of
+//! a file go to the tiers in turn.
 
 mod common;
 
@@ -97,7 +97,7 @@ fn growing_over_tiers_waits_for_no_sync() {
 fn what_a_file_grew_by_is_on_record_after_the_flush_interval_and_not_at_once() {
     let volume = spread_volume(&[16 * MIB; 2]);
     for second in 0..20 {
-        // As long after the mount as you like: what counts is when the file began to grow.
+        // Any time after the mount: only the time at which the file began to grow counts.
         volume.step();
         assert_eq!(volume.counter("spread_floors"), 0, "{second}");
     }
@@ -112,7 +112,7 @@ fn what_a_file_grew_by_is_on_record_after_the_flush_interval_and_not_at_once() {
     assert_eq!((floors[0], floors[2], floors[5]), (0, 0, 1), "{floors:?}");
 }
 
-/// What became durable on one tier only must not make holes.
+/// Data that became durable on one tier only must not make holes.
 #[test]
 fn an_append_that_nobody_synced_is_a_prefix_whatever_became_durable_where() {
     for durable in [vec![], vec![0], vec![1], vec![0, 1]] {
@@ -133,7 +133,7 @@ fn an_append_that_nobody_synced_is_a_prefix_whatever_became_durable_where() {
             let (ino, handle) = open_again(volume.fs(), "f");
             let left = read_whole(volume.fs(), ino).expect("read");
             assert!(left.len() >= 300_000 && data.starts_with(&left), "{durable:?}: {} bytes are left", left.len());
-            // Nothing of what is gone comes back where the file grows over it.
+            // None of the lost bytes come back where the file grows over them.
             let end = 12 * RANGE;
             write_all(volume.fs(), handle, end, b"end").expect("written");
             let read = read_whole(volume.fs(), ino).expect("read");
@@ -318,7 +318,7 @@ fn a_spread_file_moves_while_it_grows() {
     assert!(read_whole(volume.fs(), ino).expect("read") == expected);
 }
 
-/// Until the record without the extender is durable, a crash leaves one that asks the extender how long the file is.
+/// Until the record without the size authority is durable, a crash leaves one that asks the size authority how long the file is.
 #[test]
 fn a_crash_before_the_first_switch_is_durable_leaves_a_prefix() {
     for (transactions, synced) in (0..12).flat_map(|transactions| [(transactions, 0), (transactions, 40_000)]) {
@@ -410,7 +410,7 @@ fn a_file_with_one_object_has_no_extents_on_record() {
     }
 }
 
-/// A volume on tiers that take room ahead, and the tiers.
+/// A volume on tiers that preallocate space, and the tiers.
 fn volume_that_takes_ahead() -> (Volume, Vec<Arc<FaultyTier>>) {
     let tiers = RefCell::new(Vec::new());
     let mut volume = Volume::wrapping(&[64 * MIB; 2], |_, _| -> Arc<dyn Tier> {
@@ -458,7 +458,8 @@ fn room_that_is_refused_fails_no_write() {
     }
 }
 
-/// The same, with a file `f` of a mebibyte, after a crash when room was asked for that no bytes came to. Returns what is in it, too.
+/// A volume that preallocates, with a file `f` of a mebibyte, after a crash while preallocated space had no data. Returns the content of
+/// `f`, too.
 fn crashed_with_room() -> (Volume, Vec<Arc<FaultyTier>>, Vec<u8>) {
     let (mut volume, tiers) = volume_that_takes_ahead();
     let (_, handle) = create(volume.fs(), "f");

@@ -1,7 +1,7 @@
 //! Spread files are laid out anew for their readers when the tiers have nothing else to do: for a stream when they were written, and
 //! for those who waited for one tier.
 //!
-//! What is true here: time moves where a test moves it, and where a device that is measured is at work.
+//! Setup: time moves where a test moves it, and where a device that is measured is at work.
 
 mod common;
 
@@ -22,7 +22,7 @@ const MB: u64 = 1_000_000;
 /// Bytes of a read.
 const CHUNK: usize = 1 << 20;
 const TIERS: [&str; 3] = ["fast", "middle", "slow"];
-/// What they read in a second.
+/// Bytes that they read in a second.
 const SPEEDS: [u64; 3] = [66 * MB, 12 * MB, 5_300_000];
 const NODES: u64 = 30;
 
@@ -98,7 +98,7 @@ fn content() -> Vec<u8> {
     pattern(3, usize::try_from(NODES * RANGE_NODE_SIZE).expect("small"))
 }
 
-/// The same with devices that were measured, where only readers who waited count.
+/// As [`volume_with_file`], with devices that were measured, where only readers that waited count.
 fn measured_volume_with_file() -> (Volume, Ino, HandleId) {
     measured_volume_with(ReaderLayout::WhenRead)
 }
@@ -119,7 +119,7 @@ fn read_three_times(volume: &Volume, handle: HandleId, each: Duration) {
 
 fn read(volume: &Volume, handle: HandleId, times: u32, each: Duration) {
     let content = content();
-    // What was read before is of another window.
+    // Earlier reads are of another window.
     volume.clock.advance(Duration::from_secs(3));
     volume.fs().step();
     for _ in 0..times {
@@ -198,7 +198,7 @@ fn nothing_moves_where_nobody_knows_how_fast_devices_are_read_and_explain_says_s
 
 #[test]
 fn a_reader_who_waits_for_nothing_moves_nothing() {
-    // He reads slowly, or what he reads is in memory.
+    // The reader is slow, or its data is in memory.
     for (times, each) in [(3, Duration::from_secs(20)), (10, Duration::from_millis(100))] {
         let (volume, ino, handle) = measured_volume_with_file();
         let before = nodes(volume.fs(), ino);

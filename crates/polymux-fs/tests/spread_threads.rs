@@ -29,7 +29,7 @@ fn write_as(volume: &Volume, thread: u64, handle: HandleId, offset: u64, data: &
     assert_eq!(count, data.len());
 }
 
-/// Two threads write a file each, range by range in turn. Returns the files, and what each of them is now.
+/// Two threads write a file each, range by range in turn. Returns the files and their expected contents.
 fn write_two_files(volume: &Volume, seed: u8, ranges: usize) -> ([Ino; 2], Vec<u8>) {
     let files = ["one", "two"].map(|name| create(volume.fs(), name));
     let data = pattern(seed, usize::try_from(RANGE).expect("small"));
@@ -47,7 +47,7 @@ fn two_threads_have_a_tier_each_behind_the_first_range_of_their_files() {
         let volume = volume_with(policy, &[16 * MIB; 2]);
         let ([one, two], written) = write_two_files(&volume, 5, 20);
         assert_eq!(bytes_on(volume.fs(), one, "fast"), 20 * RANGE, "{policy}");
-        // The first one is where every small file is, and the next one was asked for when nobody else had been seen.
+        // The first one is where every small file is, and the next one was asked for before another thread had been seen.
         assert!(bytes_on(volume.fs(), two, "slow") >= 18 * RANGE, "{policy}");
         assert_eq!(read_whole(volume.fs(), two).expect("read"), written, "{policy}");
         let growth = volume.fs().explain(one).expect("explained").growth;

@@ -1,4 +1,4 @@
-//! Descriptions on objects follow what happens to their files: renames, links, attributes, moves; also over crashes,
+//! Stamps on objects follow the changes of their files: renames, links, attributes, moves; also over crashes,
 //! unmounts and tiers that do not take them.
 
 mod common;
@@ -145,7 +145,7 @@ fn what_was_late_in_a_crash_is_described_after_it() {
     let renamed = write_file(&volume, Ino::ROOT, "old");
     let untouched = write_file(&volume, Ino::ROOT, "untouched");
     settle(&volume);
-    // The mark of what is described passes all this.
+    // The mark up to which back-references are current passes all this.
     (0..10).for_each(|_| settle(&volume));
     let before = stamps(&volume, 0)[&untouched].clone();
     let made = write_file(&volume, Ino::ROOT, "made");

@@ -1,4 +1,4 @@
-//! What a sync costs: whichever of tiers and log has nothing to do is left out, and the rest goes side by side.
+//! The cost of a sync: tiers and a log with nothing to do are left out, and the others are synced in parallel.
 
 mod common;
 

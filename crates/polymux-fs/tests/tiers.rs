@@ -341,13 +341,13 @@ fn crashes<T>(point: &CrashPoint, operations: i64, run: impl FnOnce(&CrashPoint)
     }
 }
 
-/// What a test does with an operation that may crash, and after it.
+/// Runs the steps of a test with a crash at each operation in turn, and its checks after recovery.
 fn at_each_step(
     prepare: impl Fn(&mut Volume, usize),
     run: impl Fn(&Volume, usize, &CrashPoint) -> Result<(), VolumeError>,
     check: impl Fn(&Volume, usize),
 ) {
-    // What was committed and not synced may be lost or not.
+    // Committed data that is not synced may be lost or not.
     for transactions_kept in [0, usize::MAX] {
         for operations in 0.. {
             let (mut volume, spare, point) = crashing_volume();

@@ -1,8 +1,8 @@
 //! Long streams of writes begin their way to the device while they come; small and random writes, and files that the kernel
 //! writes to by itself, are left in memory.
 //!
-//! What is true here: what is begun is noted in front of the simulated tiers, together with syncs, and background work is done
-//! when a test asks for it.
+//! Setup: begun write-back is recorded in front of the simulated tiers, together with syncs, and background work is done when
+//! a test asks for it.
 
 mod common;
 
@@ -15,7 +15,7 @@ use polymux_types::sync::Mutex;
 
 const MIB: u64 = 1 << 20;
 
-/// What a tier was asked for.
+/// A request to a tier.
 #[derive(Default)]
 struct Seen {
     write_backs: Mutex<Vec<(ObjectRef, u64, u64)>>,

@@ -1,4 +1,4 @@
-//! What every request has in common: who asks, how a failure becomes an errno and a log line, and that a panic stays
+//! Parts common to all requests: the caller, how a failure becomes an errno and a log line, and that a panic stays
 //! within its request. The families of operations (`names`, `files`, `directories`, `xattrs`) are written on top.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,20 +24,20 @@ use crate::write_back::WriteBack;
 #[derive(Clone)]
 pub(crate) struct Adapter {
     pub(crate) fs: Arc<FileSystem>,
-    /// What is under way.
+    /// Requests in flight.
     pub(crate) requests: Arc<Requests>,
     pub(crate) extended_attributes: ExtendedAttributes,
     /// Whether the kernel collects writes.
     pub(crate) write_back: WriteBack,
-    /// Room for what it has collected.
+    /// Free space for collected writes.
     pub(crate) room: Arc<WriteRoom>,
-    /// What waits until it has written back a file.
+    /// Requests that wait until a file is written back.
     pub(crate) pending: Arc<PendingRequests>,
     /// Where notifications go.
     pub(crate) device: Arc<Device>,
-    /// Whether the daemon is root's: the kernel mounts what another user serves without set-id programs.
+    /// Whether the daemon runs as root: the kernel mounts the file systems of other users without set-id programs.
     pub(crate) runs_as_root: bool,
-    /// What is executed.
+    /// Files that are being executed.
     pub(crate) programs: Arc<Programs>,
     /// Directories that are open for listing.
     pub(crate) listings: Arc<Listings>,
@@ -45,7 +45,7 @@ pub(crate) struct Adapter {
     pub(crate) open_files: Arc<OpenFiles>,
 }
 
-/// What came of a request.
+/// Result of a request.
 pub(crate) type Outcome<T> = Result<T, Errno>;
 
 /// A request in words, for the log.
@@ -125,12 +125,12 @@ pub(crate) fn caller(header: &Header) -> Caller {
     }
 }
 
-/// The same with the mask that creation clears from modes.
+/// As [`caller`], with the umask, which creation clears from modes.
 pub(crate) fn caller_with_umask(header: &Header, umask: u32) -> Caller {
     Caller { umask, ..caller(header) }
 }
 
-/// The same with supplementary groups, read from the thread that asks. Only the few rules that clear the set-group-id bit need
+/// As [`caller`], with supplementary groups, which are read from the requesting thread. Only the few rules that clear the set-group-id bit need
 /// them; of a thread of which nothing is known there are none.
 pub(crate) fn caller_with_groups(header: &Header) -> Caller {
     let groups = if header.uid == 0 {

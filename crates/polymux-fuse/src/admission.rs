@@ -1,34 +1,34 @@
 //! Whether a write may be collected on a volume that is nearly full (docs/design/0036).
 //!
-//! What is true here:
+//! Rules:
 //! * Nothing is known of the write but its file, of which nothing else is collected at that moment.
 //! * While at least the margin is left, every write is admitted. Between that and half of it, a write is admitted whose file did not
 //!   grow by the write that was admitted before it, and the first one of a file: so it goes on in a file that was preallocated, and in a
-//!   database that changes its pages in place. What such a file takes after all finds the other half, in which nothing is admitted.
+//!   database that changes its pages in place. If such a file takes space after all, it takes it from the other half, in which no write is admitted.
 
 use std::collections::BTreeMap;
 
 use polymux_fs::VolumeSpace;
 use polymux_transport::wire::Attr;
 
-/// Bytes of room below which only writes are admitted that are expected to take none.
+/// Bytes of free space below which only writes are admitted that are expected to take none.
 const MARGIN_MAX: u64 = 8 << 20;
 /// Of a small volume, this part of it.
 const MARGIN_PART: u64 = 64;
 /// Files that are remembered; with more of them, all are forgotten.
 const FILES_MAX: usize = 10_000;
 
-/// Bytes of room below which not every write is admitted.
+/// Bytes of free space below which not every write is admitted.
 pub(crate) fn margin(space: &VolumeSpace) -> u64 {
     MARGIN_MAX.min(space.total / MARGIN_PART)
 }
 
-/// Files in which a write was admitted since room became short, with their sizes then.
+/// Files in which a write was admitted since space became short, with their sizes then.
 #[derive(Default)]
 pub(crate) struct Admissions(BTreeMap<u64, u64>);
 
 impl Admissions {
-    /// Whether the next write of a file, with these attributes, is admitted; `None`: the room is not known.
+    /// Whether the next write of a file, with these attributes, is admitted; `None`: the free space is not known.
     pub(crate) fn admit(&mut self, space: Option<&VolumeSpace>, attr: &Attr) -> bool {
         let Some(space) = space else { return false };
         let margin = margin(space);

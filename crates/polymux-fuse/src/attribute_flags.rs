@@ -1,6 +1,6 @@
 //! Flags of files and directories (chattr(1)), in the two forms that programs know.
 //!
-//! What is true here: the kernel calls `vfs_fileattr_set` before a request comes (Linux 5.13 and later), which lets the owner alone through,
+//! The kernel calls `vfs_fileattr_set` before a request comes (Linux 5.13 and later), which lets the owner alone through,
 //! or CAP_FOWNER, and asks for CAP_LINUX_IMMUTABLE where `immutable` or `append only` changes; these commands do not get here by any other
 //! way. It opens the file for itself, sends the command, and releases the file.
 
@@ -38,7 +38,7 @@ const CLOSING_LOOKS: usize = 20;
 const CLOSING_LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Adapter {
-    /// Carries a command out and returns what it answers.
+    /// Carries a command out and returns its answer.
     pub(crate) fn command(&self, header: &Header, command: u32, data: &[u8], answer_length: u32) -> Outcome<Vec<u8>> {
         let flags_of = || self.run("getflags", ino(header), |fs| fs.attribute_flags(ino(header)));
         let answer = match command {

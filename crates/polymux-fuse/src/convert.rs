@@ -1,4 +1,4 @@
-//! Values of the kernel's protocol and what they are in `polymux-fs`. Everything here is pure.
+//! Conversions between values of the kernel's protocol and those of `polymux-fs`. Everything here is pure.
 
 use std::time::Duration;
 

@@ -11,9 +11,9 @@ use crate::adapter::{Adapter, Outcome, caller, ino};
 use crate::convert::{self, OFFSET_AFTER_DOT, OFFSET_AFTER_DOT_DOT};
 use crate::names::is_missing_name;
 
-/// Entries asked for at once: about what the kernel's usual buffer of 32 KiB holds.
+/// Entries asked for at once: about as many as fit in the kernel's usual buffer of 32 KiB.
 const NAMES_AT_ONCE: usize = 512;
-/// The same with attributes, which take more room.
+/// Entries fetched at once with their attributes, which take more space.
 const ENTRIES_AT_ONCE: usize = 128;
 
 impl Adapter {
@@ -99,7 +99,7 @@ impl Adapter {
     }
 }
 
-/// What is known of an entry of a directory.
+/// The state known of an entry of a directory.
 enum Known {
     Attributes(Attributes),
     /// The tier that knows the size of the file is not there, and the kernel takes no guess (`write_back`).

@@ -1,11 +1,11 @@
-//! One short method for each kind of request: what is asked of the families of operations, and how it is answered.
+//! One short method for each kind of request: which operation it calls, and how it is answered.
 //!
-//! What is true here:
-//! * Every request is answered exactly once. Where the watcher answered it first, what the operation brought (a pinned
+//! Invariants:
+//! * Every request is answered exactly once. Where the watcher answered it first, the result of the operation (a pinned
 //!   inode, an open file) is taken back.
-//! * Whoever may not wait is never held up by a tier: what might wait there comes back untouched, and is served again by
-//!   somebody who may. Reads, writes, flushes and releases are tried first, because the file system can say that they would wait
-//!   (`Wait::Never`).
+//! * A thread that may not wait is never held up by a tier: a request that might wait there comes back untouched, and is served
+//!   again by a thread that may. Reads, writes, flushes and releases are tried first, because the file system can say that they
+//!   would wait (`Wait::Never`).
 //! * Nothing else is decided here.
 
 use std::time::Duration;
@@ -202,13 +202,13 @@ impl Adapter {
         if may_change { Duration::ZERO } else { KEEP }
     }
 
-    /// The same of attributes that the kernel installs although it may have learned since that they are outdated (`unversioned`).
+    /// How long the kernel may keep attributes that it installs although it may have learned since that they are outdated (`unversioned`).
     fn keep_attr_of_change(&self, attr: &Attr) -> Duration {
         if gives_rights(attr) { Duration::ZERO } else { self.keep_attr(attr) }
     }
 
-    /// Carries an operation out, and answers or, where somebody else did so meanwhile, undoes it. Where whoever asks may not
-    /// wait and the operation says that it would, nothing was done, and the reply comes back.
+    /// Carries an operation out, and answers or, where another thread answered meanwhile, undoes it. Where the caller may not wait
+    /// and the operation says that it would, nothing was done, and the reply comes back.
     fn answer_or_undo<T>(
         &self,
         header: &Header,
@@ -229,7 +229,7 @@ impl Adapter {
         None
     }
 
-    /// The same for what needs no undoing.
+    /// As [`Self::answer_or_undo`], for an operation that needs no undo.
     fn answer_unless_it_waits<T>(
         &self,
         header: &Header,
@@ -241,7 +241,7 @@ impl Adapter {
         self.answer_or_undo(header, (reply, wait), work, answer, drop)
     }
 
-    /// The same for what never says that it would wait.
+    /// As [`Self::answer_unless_it_waits`], for an operation that never returns `WouldBlock`.
     fn answer_with<T>(
         &self,
         header: &Header,
@@ -252,7 +252,7 @@ impl Adapter {
         self.answer_with_undo(header, reply, work, answer, drop);
     }
 
-    /// The same for what has to be undone where somebody else answered.
+    /// As [`Self::answer_with`]; `undo` runs if another thread has answered the request.
     fn answer_with_undo<T>(
         &self,
         header: &Header,
@@ -319,7 +319,7 @@ impl Adapter {
         self.answer_unless_it_waits(header, reply, wait, || self.get_attributes(header, wait), answer)
     }
 
-    /// The request is about the directory of the new name; what it waits for is the file.
+    /// The request is about the directory of the new name; it waits for the file.
     fn link(&self, header: &Header, node: Ino, name: &[u8], reply: Reply) {
         let of_file = Header { node: node.get(), ..*header };
         let work = || {
@@ -335,7 +335,7 @@ impl Adapter {
 
     fn open(&self, header: &Header, flags: (i32, OpenRequestFlags), reply: Reply, wait: Wait) -> Option<Reply> {
         let answer = |reply: Reply, open: OpenReply| reply.body(&open.encode());
-        // Nobody knows the handle. Undone in any case, also where that waits: the thread hung already.
+        // The kernel does not know the handle. Undone in any case, also where that waits: the thread hung already.
         let undo = |open: OpenReply| {
             self.take_file_back(open.handle);
         };
@@ -354,7 +354,7 @@ impl Adapter {
         })
     }
 
-    /// Carried out in any case, here or by somebody who may wait: nobody asks again.
+    /// Carried out in any case, here or by a thread that may wait: the kernel does not ask again.
     fn release(&self, header: &Header, handle: u64, reply: Reply, wait: Wait) -> Option<Reply> {
         let debt = self.requests.begin_always(header.node, reply);
         let outcome = self.release_file(ino(header), handle, wait);

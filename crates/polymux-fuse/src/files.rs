@@ -20,7 +20,7 @@ use crate::write_back::WriteBack;
 const COPY_LENGTH_MAX: u64 = 256 * 1024 * 1024;
 
 thread_local! {
-    /// What the last read of this thread needed; grows to the largest request and is reused.
+    /// Buffer of the last read of this thread; grows to the largest request and is reused.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -48,7 +48,7 @@ impl Adapter {
         let caller = Caller { wait, ..caller(header) };
         self.take_back_of_earlier(header);
         self.run("open", ino(header), |fs| {
-            // It is emptied here, so that it is known that it will be written anew, wherever there is room.
+            // It is emptied here, so that the new data may go to any tier with free space.
             let options = OpenOptions { exclusive: false, ..convert::open_options(flags) };
             if options.truncate && further.kills_set_id() {
                 self.take_set_id_unheard(fs, header, ino(header))?;
@@ -56,7 +56,7 @@ impl Adapter {
             let open = passthrough::describe(fs, fs.open(&caller, ino(header), options)?)?;
             self.put_on_record(header, ino(header), flags, &open)?;
             if options.write && self.room.is_short() {
-                // What the kernel has of it may be older than the shortage.
+                // The kernel's attributes of it may be older than the shortage.
                 self.device.expire_attributes(header.node);
             }
             if options.execute
@@ -142,7 +142,7 @@ impl Adapter {
             }
             let caller = Caller { wait, ..caller };
             // A count that is short ends a write past the page cache with EIO (`fuse_get_res_by_io` in fs/fuse/file.c), so it is answered with
-            // what ended it.
+            // the error that ended it.
             let written = if convert::is_direct(status_flags) && !origin.is_from_cache() {
                 fs.write_whole(&caller, place.handle(), place.offset, data, origin)
             } else {
@@ -190,7 +190,7 @@ impl Adapter {
         }
     }
 
-    /// Nobody was told of an open file.
+    /// Undoes an open whose handle the kernel has not received.
     pub(crate) fn take_file_back(&self, handle: u64) {
         self.programs.end(handle);
         let _ = self.fs.take_back(HandleId(handle));
@@ -203,7 +203,7 @@ impl Adapter {
             Wait::Allowed => fs.release(HandleId(handle)),
             Wait::Never => fs.release_at_once(HandleId(handle)),
         });
-        // What would have waited is released later; of anything else the kernel does not ask again.
+        // A release that would have waited is retried later; the kernel does not repeat any other one.
         if outcome != Err(Errno::EAGAIN) {
             self.open_files.forget(HandleId(handle));
         }

@@ -4,20 +4,20 @@
 //!  kernel ──► polymux-transport ──► dispatch ──► names, files, directories, xattrs ──► FileSystem
 //! ```
 //!
-//! What is true here:
+//! Invariants:
 //! * The node id that the kernel sees is the inode number; the root is 1. Numbers are never reused, so the generation
 //!   is constant (1, and 0 for the root, as the kernel wants it).
 //! * Every entry that is answered pins its inode before the answer is sent; only the kernel's forget unpins it.
 //! * All changes pass through this mount, so the kernel may keep names, attributes and pages for as long as it likes.
-//! * The kernel checks permissions (`default_permissions`), keeps locks, and computes the offset of appends. What it
-//!   leaves to the file system (default ACLs, umask, group inheritance) is done by `polymux-fs`.
+//! * The kernel checks permissions (`default_permissions`), keeps locks, and computes the offset of appends. The parts that it
+//!   leaves to the file system (default ACLs, umask, group inheritance) are done by `polymux-fs`.
 //! * A thread that hangs in a tier which does not answer is made up for by another one, and its request is answered with an
 //!   error after a while (docs/design/0014), so that the mount always answers.
 //! * No thread that serves requests waits for the kernel: the one notification that they send (attributes are outdated) neither touches
 //!   pages nor takes the lock of an inode. `pending` has a thread of its own for the other one. No request handler holds a lock of this
 //!   crate but those of `programs`, `listings` and the queue of `pending`, and none of them over a call of the file system.
-//! * A connection may outlive its daemon: then what the kernel has of it is on record (`open_files`), the next daemon takes it over (`takeover`),
-//!   and carries out nothing twice (`resent`).
+//! * A connection may outlive its daemon: then the kernel's inodes and open files are on record (`open_files`), the next daemon takes it over
+//!   (`takeover`), and carries out nothing twice (`resent`).
 //! * A panic below a request becomes `EIO` for that request and an error in the log; the mount goes on.
 
 mod adapter;

@@ -1,6 +1,6 @@
 //! Directories that are open for listing, and where each listing ends.
 //!
-//! What is true here: positions in a directory rise with each name that is made, and a name that is renamed within its
+//! Invariant: positions in a directory rise with each name that is made, and a name that is renamed within its
 //! directory or replaced keeps its position. So a listing that ends at the position that was next when it began shows each
 //! name that was there all the time exactly once, and comes to its end whatever is made meanwhile.
 

@@ -1,10 +1,10 @@
 //! Records of open files for the next daemon, in memory that the supervisor keeps (docs/design/0037).
 //!
-//! What is true here:
+//! Invariants:
 //! * A description is on record before its open is answered, and until its release was carried out. So the next daemon knows each one that
 //!   the kernel has, and which request made it.
 //! * A record is written by one system call within one page: a process that is killed leaves it whole or not at all.
-//! * Of an operation that cannot be told from its result whether it was carried out (an exchange of names), one fact is on record before it
+//! * Of an operation whose result does not show whether it was carried out (an exchange of names), one fact is on record before it
 //!   begins. These records are a ring: the oldest is overwritten, long after its operation was answered.
 //! * Where no process keeps the connection there is no file, and nothing is written.
 //!
@@ -46,7 +46,7 @@ pub(crate) struct OpenFile {
     pub(crate) flags: i32,
 }
 
-/// State before an operation that cannot be told from the state after it: the inode that a name stands for, or whether an attribute exists.
+/// State before an operation that looks the same as the state after it: the inode that a name stands for, or whether an attribute exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fact(pub(crate) u64);
 
@@ -95,12 +95,12 @@ fn decode(bytes: &[u8; RECORD_LENGTH]) -> (u32, i32, [u64; 3]) {
 }
 
 impl OpenFiles {
-    /// Records in this file, which is empty or what an earlier daemon left.
+    /// Records in this file, which is empty or comes from an earlier daemon.
     pub(crate) fn within(file: File) -> Self {
         Self { file: Some(file), slots: Mutex::new(Slots { end: FIRST_FILE, ..Slots::default() }), ..Self::default() }
     }
 
-    /// Whether a later daemon reads what is on record.
+    /// Whether a later daemon reads the records.
     pub(crate) fn are_kept(&self) -> bool {
         self.file.is_some()
     }
@@ -180,7 +180,7 @@ impl OpenFiles {
         self.inherited.lock().opened.remove(&request)
     }
 
-    /// Puts on record what is true before an operation is carried out.
+    /// Records a fact from before an operation is carried out.
     ///
     /// # Errors
     /// As `write(2)`.
@@ -190,7 +190,7 @@ impl OpenFiles {
         put(file, place, &encode(INTENT, 0, [fact.0, 0, request]))
     }
 
-    /// What was true before an operation that an earlier daemon began to carry out; `None` where it did not begin.
+    /// The recorded fact from before an operation that an earlier daemon began to carry out; `None` where it did not begin.
     pub(crate) fn fact_of(&self, request: u64) -> Option<Fact> {
         self.inherited.lock().facts.get(&request).copied()
     }

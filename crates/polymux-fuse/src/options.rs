@@ -1,4 +1,4 @@
-//! Choices of one mount, and what they mean to the kernel.
+//! Options of one mount, and the corresponding settings of the kernel.
 //!
 //! The kernel always checks permissions: there is no way to switch `default_permissions` off.
 
@@ -47,7 +47,7 @@ pub enum ExtendedAttributes {
     /// They do.
     #[default]
     Kept,
-    /// Not on this mount: whoever asks is told that they are not supported, and the kernel does not ask for capabilities of its
+    /// Not on this mount: requests for them fail as not supported, and the kernel does not ask for capabilities of its
     /// own accord, which costs a message for each file that is written to and another for each that changes hands. Attributes
     /// from other mounts stay; ACLs among them do not count meanwhile.
     Refused,
@@ -62,8 +62,8 @@ pub struct FuseOptions {
     pub sharing: Sharing,
     /// Whether the mount may be written.
     pub access: Access,
-    /// What the kernel does not let files of the mount do: `NOSUID`, `NODEV`, `NOEXEC`, `NOSYMFOLLOW`. Without root the
-    /// first two always hold: `fusermount3` adds them whatever is asked for.
+    /// Restrictions by the kernel on files of the mount: `NOSUID`, `NODEV`, `NOEXEC`, `NOSYMFOLLOW`. Without root the
+    /// first two always hold: `fusermount3` adds them in any case.
     pub restrictions: MountFlags,
     /// Threads that serve requests, at least 1.
     pub threads: usize,
@@ -82,7 +82,7 @@ const THREADS_DEFAULT: std::ops::RangeInclusive<usize> = 8..=16;
 const THREADS_PER_PROCESSOR: usize = 4;
 
 impl FuseOptions {
-    /// What suits the user who runs this: a volume mounted by root is for everybody and honours special files, one
+    /// Defaults for the user who runs this: a volume mounted by root is for all users and honours special files, one
     /// mounted by an ordinary user is that user's own.
     #[must_use]
     pub fn new(volume_name: impl Into<String>, access: Access) -> Self {
@@ -103,7 +103,7 @@ impl FuseOptions {
         }
     }
 
-    /// What the mount looks like.
+    /// The settings of the mount.
     pub(crate) fn to_settings(&self) -> MountSettings {
         let mut flags = self.restrictions;
         if self.access == Access::ReadOnly {

@@ -1,6 +1,6 @@
 //! Tells the kernel about objects that it uses itself, and which descriptions do (DESIGN section 10, docs/design/0017).
 //!
-//! What is true here: a description is answered as the file system decided, and counted there before it is answered.
+//! Invariant: an open is answered as the file system decided, and the open file description is counted there before the answer.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub(crate) struct Backings {
 }
 
 impl Backings {
-    /// Asks the kernel once, so that it is known from the beginning whether it refuses. It takes no device, but says so only to
-    /// whom it would let.
+    /// Tries a registration once, so that a refusal is known from the beginning. The kernel never accepts the device used for this, but only
+    /// a caller without `CAP_SYS_ADMIN` gets a permission error.
     pub(crate) fn new(device: Arc<Device>) -> Self {
         let backings = Self { device, is_refused: AtomicBool::new(false) };
         let trial = std::fs::File::open("/dev/null").ok().and_then(|trial| backings.register(trial.as_fd()));
@@ -61,7 +61,7 @@ impl PassthroughPort for Backings {
     }
 }
 
-/// The answer to whoever opened a file.
+/// The answer to an open.
 pub(crate) fn describe(fs: &FileSystem, handle: HandleId) -> polymux_fs::Result<OpenReply> {
     let decision = fs.decide_io_mode(handle).inspect_err(|_| {
         let _ = fs.take_back(handle);

@@ -1,10 +1,10 @@
-//! Requests that wait until the kernel has written back what it collected of a file (docs/design/0036).
+//! Requests that wait until the kernel has written back the data it collected of a file (docs/design/0036).
 //!
-//! What is true here:
-//! * One thread, which serves no other requests, asks the kernel to write back one file after the other, and then carries out what waited
-//!   for that. The kernel sends the writes meanwhile, and others serve them; one that hangs in a tier is answered by the watcher, and with it
-//!   the write-back ends. A rename, whose sync may wait for a tier, is done by a thread of its own, watched as all requests are; of the rest
-//!   no tier is asked but for its room, and for that nobody waits long.
+//! Invariants:
+//! * One thread, which serves no other requests, asks the kernel to write back one file after the other, and then carries out the requests
+//!   that waited. The kernel sends the writes meanwhile, and others serve them; one that hangs in a tier is answered by the watcher, and with it
+//!   the write-back ends. A rename, whose sync may wait for a tier, is done by a thread of its own, watched as all requests are; the other
+//!   work asks a tier only for its free space, and does not wait long for that.
 //! * A request waits here with no lock of this process held. The kernel may hold locks of the directories and of the inode for it; writing
 //!   back needs none of them.
 //! * A panic costs the request that it comes with, which is answered with EIO.
@@ -28,11 +28,11 @@ use crate::convert;
 use crate::threads::is_reading;
 use crate::write_back::WriteBack;
 
-/// Time in which a program that was answered has put what it writes into the page cache.
+/// Time in which a program that was answered has put its data into the page cache.
 const COPIED_WITHIN: Duration = Duration::from_millis(100);
-/// Time between two looks at the room of the volume, beside those that writers ask for.
+/// Time between two checks of the free space of the volume, beside those that writers ask for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time between two looks at the room of a volume that rests.
+/// Time between two checks of the free space of an idle volume.
 const RESTING_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A request that waits for the write-back of a file.
@@ -44,19 +44,19 @@ struct Pending {
     reply: Reply,
 }
 
-/// What is done after the write-back.
+/// Work to do after the write-back.
 enum Work {
-    /// A program is about to write, and asks for attributes first; the answer says whether there is room.
+    /// A program is about to write, and asks for attributes first; the answer says whether enough space is free.
     AdmitWrite,
     /// The file replaces another one.
     Replace { name: Vec<u8>, new_parent: Ino, new_name: Vec<u8>, flags: u32 },
 }
 
-/// What waits.
+/// The waiting requests.
 #[derive(Default)]
 pub(crate) struct PendingRequests {
     queue: Mutex<Queue>,
-    /// The queue has something, ends, or room is to be looked at.
+    /// The queue has an entry or ends, or free space is to be checked.
     changed: Condvar,
 }
 
@@ -67,7 +67,7 @@ struct Queue {
     is_look_due: bool,
 }
 
-/// What the thread does next.
+/// The next step of the thread.
 enum Next {
     Serve(Pending),
     Look,
@@ -85,7 +85,7 @@ impl PendingRequests {
         self.changed.notify_one();
     }
 
-    /// The room of the volume is to be looked at soon.
+    /// Has the free space of the volume checked soon.
     pub(crate) fn wake(&self) {
         self.lock().is_look_due = true;
         self.changed.notify_one();
@@ -124,25 +124,25 @@ struct Admitted {
 }
 
 impl Admitted {
-    /// Whether what was written is in the page cache by a moment at which this thread asks for something: it asks after its last write.
+    /// Whether the written data is in the page cache by a moment at which this thread sends a request: it does so after its last write.
     fn is_copied(&self, now: Instant, asking: u32) -> bool {
         self.thread == asking && asking != 0 || now.duration_since(self.at) >= COPIED_WITHIN
     }
 }
 
-/// What is known while room is short.
+/// State that is kept while free space is short.
 #[derive(Default)]
 struct Shortage {
     admissions: Admissions,
     /// Files in which a write was admitted that may not have been sent yet.
     outstanding: BTreeMap<u64, Admitted>,
-    /// When file systems were last asked to give back what they took ahead, and it did not help. One that helps is asked at each refusal: XFS takes
-    /// room ahead anew with every file that grows.
+    /// When file systems were last asked to give back preallocated space without success. One that gives some is asked at each refusal: XFS
+    /// preallocates space anew with every file that grows.
     asked_in_vain: Option<Instant>,
 }
 
 impl Adapter {
-    /// Takes on a request for attributes that comes before a write, where it has to be found out first whether there is room. Otherwise the
+    /// Takes on a request for attributes that comes before a write, if free space has to be checked first. Otherwise the
     /// reply comes back.
     pub(crate) fn admit_write_later(&self, header: &Header, handle: Option<u64>, reply: Reply) -> Option<Reply> {
         let may_change = |handle| self.fs.may_change(HandleId(handle)).unwrap_or(false);
@@ -154,8 +154,8 @@ impl Adapter {
         None
     }
 
-    /// Takes on a rename over another file, where somebody has the new one open and the kernel may have collected what was written to it:
-    /// that a replaced file is never lost is promised of these bytes, too. Otherwise the reply comes back.
+    /// Queues a rename over another file, where the new one is open and its data may be in the write-back cache: the promise that a replaced
+    /// file is never lost covers this data, too. Otherwise the reply comes back.
     pub(crate) fn replace_later(
         &self,
         header: &Header,
@@ -176,14 +176,14 @@ impl Adapter {
         None
     }
 
-    /// A request came. After a rest the room is looked at at once.
+    /// A request came. After an idle time the free space is checked at once.
     pub(crate) fn note_use(&self) {
         if self.fs.note_use() {
             self.pending.wake();
         }
     }
 
-    /// Serves what waits for a write-back until no request comes any more.
+    /// Serves the requests that wait for a write-back until no request comes any more.
     pub(crate) fn serve_pending(&self) {
         let mut shortage = self.shortage_of_earlier();
         let mut renames: Vec<JoinHandle<()>> = Vec::new();
@@ -218,24 +218,24 @@ impl Adapter {
         }
     }
 
-    /// What is to be assumed of the daemons before this one: a write was admitted in each file that may be changed.
+    /// The state to assume after earlier daemons: a write was admitted in each file that may be changed.
     fn shortage_of_earlier(&self) -> Shortage {
         let admitted = Admitted { at: Instant::now(), thread: 0 };
         let files = self.fs.files_open_for_changes();
         Shortage { outstanding: files.iter().map(|ino| (ino.get(), admitted)).collect(), ..Shortage::default() }
     }
 
-    /// Has the kernel send what it collected of a file of which a thread asks for something.
+    /// Has the kernel send the data it collected of a file on which a thread sent a request.
     fn send(&self, node: u64, asking: u32, shortage: &mut Shortage) {
         let began = Instant::now();
         self.device.write_back(node);
-        // What another thread was admitted to just now may be collected after this.
+        // Data of a write that another thread was admitted to just now may be collected after this.
         if shortage.outstanding.get(&node).is_some_and(|admitted| admitted.is_copied(began, asking)) {
             shortage.outstanding.remove(&node);
         }
     }
 
-    /// Does what was waited with. A rename goes on in a thread of its own.
+    /// Carries out the request that waited. A rename goes on in a thread of its own.
     fn finish(&self, Pending { header, work, reply, .. }: Pending, shortage: &mut Shortage) -> Option<JoinHandle<()>> {
         match work {
             Work::AdmitWrite => {
@@ -272,7 +272,7 @@ impl Adapter {
         None
     }
 
-    /// Has the writes sent that were admitted before, where what is left might not do for all of them and one more of this thread.
+    /// Has the writes sent that were admitted before, where the free space might not do for all of them and one more of this thread.
     fn send_outstanding(&self, asking: u32, shortage: &mut Shortage) {
         let each = |margin: u64| margin.saturating_mul(shortage.outstanding.len() as u64 + 1);
         if self.fs.space().is_ok_and(|space| space.available >= each(margin(&space))) {

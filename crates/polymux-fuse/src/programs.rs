@@ -2,19 +2,19 @@
 //!
 //! Most ways to write ask for the removal by a request whose answer carries the new mode, before anything is written (`set_id`).
 //! Two do not: an open that empties the file, and a write of a description with direct I/O. Their answers carry no attributes,
-//! and a notification only marks what the kernel has as outdated: `execve` asks for attributes when it checks permissions, opens
+//! and a notification only marks the kernel's attributes as outdated: `execve` asks for attributes when it checks permissions, opens
 //! the file after that, and reads the mode that it remembers at the end, without asking again.
 //!
-//! What is true here:
-//! * A file is executed by the mode that it had when nobody could write to it. Bits are taken away unheard only while no
-//!   description is open to execute the file, else the change fails with `ETXTBSY`, as it does in the kernel a moment later.
+//! Invariants:
+//! * A file is executed by the mode that it had while nothing could write to it. Bits are taken away without notice to the kernel only while
+//!   no description is open to execute the file, else the change fails with `ETXTBSY`, as it does in the kernel a moment later.
 //! * Each thread that opens a file to execute it after such a removal is refused once with `ESTALE`. The kernel then begins the
 //!   open anew, checks of permissions included, and learns the mode.
-//! * While bits are being taken away unheard, opens to execute the file fail with `ETXTBSY`: somebody writes to it.
+//! * While bits are being taken away without notice, opens to execute the file fail with `ETXTBSY`: the file is being written.
 //! * The lock is held for no call of the file system, which may wait for a tier.
 //! * Where the kernel may still install a mode that was answered before the removal (`unversioned`), such opens fail with `ETXTBSY`.
 //! * A removal is remembered for [`REMEMBERED`] at least: longer than any `execve` needs from its check of permissions to its open.
-//! * What is remembered is bounded. At the bound every file counts as one whose bits were taken away just now.
+//! * The number of remembered removals is bounded. At the bound every file counts as one whose bits were taken away just now.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -79,7 +79,7 @@ impl Removals {
             self.left_by_look = self.of_files.len();
             self.of_any = Some(Removal::new(now));
         }
-        // Threads that were told before have to look again.
+        // Threads that were notified before have to look again.
         self.of_files.insert(ino, Removal::new(now));
     }
 
@@ -144,8 +144,8 @@ impl Programs {
     /// A description was opened to execute a file, and is about to be answered.
     ///
     /// # Errors
-    /// `ESTALE`: the kernel may not know the mode, and has to begin anew. `ETXTBSY`: somebody is about to write to the file, or the
-    /// kernel is about to install a mode from before somebody did.
+    /// `ESTALE`: the kernel may not know the mode, and has to begin anew. `ETXTBSY`: the file is about to be written, or the kernel is
+    /// about to install a mode from before such a write.
     pub(crate) fn begin(&self, ino: Ino, handle: u64, thread: u32) -> Result<(), Errno> {
         self.wait_for_installed(ino, thread);
         let mut state = self.lock();
@@ -164,7 +164,7 @@ impl Programs {
         Ok(())
     }
 
-    /// What earlier daemons took away is not known: bits of any file may have gone just now.
+    /// Removals by earlier daemons are not known: bits of any file may have gone just now.
     pub(crate) fn know_no_removals(&self) {
         self.lock().removals.of_any = Some(Removal::new(Instant::now()));
     }
@@ -198,7 +198,7 @@ impl Programs {
         self.count(&state);
     }
 
-    /// A mode with set-id bits is about to be sent to a thread as what a change is answered with (`unversioned`). Returns whether bits may
+    /// A mode with set-id bits is about to be sent to a thread in the answer to a change (`unversioned`). Returns whether bits may
     /// have been taken away since it was read, so that it has to be read again.
     #[must_use]
     pub(crate) fn note_answer(&self, ino: Ino, thread: u32) -> bool {
@@ -211,7 +211,7 @@ impl Programs {
     /// Takes set-id bits of a file away where the kernel does not hear of it; `remove` does so.
     ///
     /// # Errors
-    /// `ETXTBSY`: somebody executes the file. `EAGAIN`: bits of very many files were taken away within seconds. What `remove` fails with.
+    /// `ETXTBSY`: the file is being executed. `EAGAIN`: bits of very many files were taken away within seconds. The errors of `remove`.
     pub(crate) fn remove_unheard<E: From<Errno>>(
         &self,
         ino: Ino,
@@ -224,7 +224,7 @@ impl Programs {
         if state.removals.is_full(ino, Instant::now()) {
             return Err(Errno::EAGAIN.into());
         }
-        // What was installed before this is of no interest, and whether it was may be harder to see later.
+        // Earlier installations are of no interest, and may be harder to see later.
         state.answers.forget_installed(ino);
         *state.removing.entry(ino).or_default() += 1;
         drop(state);
@@ -261,7 +261,7 @@ mod tests {
 
     type Waiting = std::thread::JoinHandle<Result<(), std::sync::mpsc::RecvError>>;
 
-    /// The number of a thread that waits in one call, what ends that, and the thread.
+    /// The number of a thread that waits in one call, the sender that ends its wait, and the thread.
     fn waiting_thread() -> (u32, std::sync::mpsc::Sender<()>, Waiting) {
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let (send, receive) = std::sync::mpsc::channel();

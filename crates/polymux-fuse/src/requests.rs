@@ -1,11 +1,11 @@
 //! Requests of the kernel that are under way, and who answers one whose thread is stuck (docs/design/0014).
 //!
-//! What is true here:
-//! * A request is answered exactly once: whoever takes its reply out of its slot answers it.
+//! Invariants:
+//! * A request is answered exactly once: by the thread that takes its reply out of its slot.
 //! * A request is answered with `EIO` by the watcher only where its thread hangs in a tier that does not answer, or where it
-//!   is about the same inode as such a request, behind which it waits. What the thread brings back later is undone.
+//!   is about the same inode as such a request, behind which it waits. The late result of the thread is undone.
 //! * An inode behind which [`CROWD`] requests hang already takes no more: they are answered with `EIO` at once. A program that tries
-//!   again and again would otherwise take one thread after the other, until nobody serves the mount.
+//!   again and again would otherwise take one thread after the other, until no thread serves the mount.
 //! * Noting a request costs a few stores to memory that no other thread uses at the moment, and no look at a clock.
 
 use std::sync::Mutex;
@@ -24,7 +24,7 @@ pub(crate) const STALLED_MS: u64 = 100;
 /// Requests that may hang behind one inode.
 const CROWD: usize = 3;
 
-/// A request under way. Two cache lines are fetched together, so that is what slots are kept apart by.
+/// A request under way, aligned to two cache lines, because these are fetched together.
 #[derive(Default)]
 #[repr(align(128))]
 struct Slot {
@@ -67,7 +67,7 @@ impl Debt<'_> {
 impl Drop for Debt<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            // Only after a panic there is still something owed: it fails, before anybody else has the slot.
+            // Only after a panic a reply is still owed here: it fails before another thread gets the slot.
             drop(lock(&slot.owed).take());
             slot.began.store(0, Ordering::Release);
         }
@@ -100,7 +100,7 @@ impl Requests {
         Some(self.begin_always(ino, reply))
     }
 
-    /// The same for what must be carried out in any case.
+    /// As [`Self::begin`], for a request that must be carried out in any case.
     pub(crate) fn begin_always(&self, ino: u64, reply: Reply) -> Debt<'_> {
         let token = polymux_fs::thread_token();
         let began = self.now_ms.load(Ordering::Relaxed) + 1;
@@ -142,7 +142,7 @@ impl Requests {
         })
     }
 
-    /// Answers the requests of these threads, and what waits behind them, with `EIO`. Returns how many.
+    /// Answers the requests of these threads, and the requests that wait behind them, with `EIO`. Returns how many.
     pub(crate) fn fail_stuck(&self, stuck: &[usize], now_ms: u64) -> usize {
         let is_stuck = |slot: &Slot| stuck.contains(&slot.token.load(Ordering::Relaxed));
         let inos: Vec<u64> = self

@@ -1,13 +1,13 @@
 //! Requests that the kernel sends again, because an earlier daemon read them and died before it answered (docs/design/0037).
 //!
-//! What is true here:
-//! * It is not known whether the earlier daemon carried one out. Most can be carried out twice: what lies between both times was concurrent
+//! Facts that this module relies on:
+//! * It is not known whether the earlier daemon carried one out. Most can be carried out twice: everything between both times was concurrent
 //!   with the request.
-//! * Names are different: what was made exists already, and what was removed is missing. But the kernel holds the lock of the directory until the
+//! * Names are different: a created name exists already, and a removed one is missing. But the kernel holds the lock of the directory until the
 //!   request is answered, and it looked at the name under that lock. So an operation whose outcome is there already was carried out by the
 //!   earlier daemon, and is answered so.
-//! * Where before and after cannot be told apart by looking (two names are exchanged, an attribute may have existed before), what was true before
-//!   is on record (`open_files`).
+//! * Where the states before and after look the same (two names are exchanged, an attribute may have existed before), the fact that decides
+//!   is recorded before the operation (`open_files`).
 
 use polymux_fs::{Attributes, FileSystem};
 use polymux_transport::wire::{Attr, Header};
@@ -26,7 +26,7 @@ pub(crate) enum Standing {
     Done,
 }
 
-/// What a name stands for; `None` where there is none.
+/// The inode that a name stands for; `None` where it does not exist.
 fn named(fs: &FileSystem, header: &Header, parent: Ino, name: &[u8]) -> polymux_fs::Result<Option<Attributes>> {
     match fs.lookup(&caller(header), parent, name) {
         Ok(found) => Ok(Some(found)),
@@ -60,7 +60,7 @@ impl Adapter {
         Ok(Self::entry(fs, &made))
     }
 
-    /// What an earlier daemon gave a name to for a request that does so.
+    /// The inode to which an earlier daemon gave a name for a request that does so.
     pub(crate) fn made_before(fs: &FileSystem, header: &Header, name: &[u8]) -> polymux_fs::Result<Option<Attributes>> {
         if header.is_resent() { named(fs, header, Ino(header.node), name) } else { Ok(None) }
     }
@@ -73,7 +73,7 @@ impl Adapter {
         Ok(named(fs, header, Ino(header.node), name)?.map_or(Standing::Done, |_| Standing::Due))
     }
 
-    /// Whether an operation is due that changes what a name stands for without taking it away. Puts on record what the name stands for before.
+    /// Whether an operation is due that changes the inode of a name without taking the name away. Records the previous inode of the name first.
     pub(crate) fn exchange(&self, fs: &FileSystem, header: &Header, name: &[u8]) -> polymux_fs::Result<Standing> {
         if !self.open_files.are_kept() {
             return Ok(Standing::Due);
@@ -101,7 +101,7 @@ impl Adapter {
         self.standing(header, Fact(now.number()), |before| before.0 != outcome.number() && now == outcome)
     }
 
-    /// Whether an operation is due. `is_done` tells from what was true before it whether it was carried out.
+    /// Whether an operation is due. `is_done` decides from the fact recorded before it whether it was carried out.
     fn standing(&self, header: &Header, now: Fact, is_done: impl FnOnce(Fact) -> bool) -> polymux_fs::Result<Standing> {
         let before = if header.is_resent() { self.open_files.fact_of(header.number()) } else { None };
         // Once more where they are known: the daemon after this one may be asked as well.

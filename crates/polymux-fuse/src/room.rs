@@ -1,24 +1,24 @@
-//! Room for what a kernel that collects writes has not sent yet (docs/design/0036).
+//! Free space for writes that the kernel has collected and not sent yet (docs/design/0036).
 //!
-//! What is true here:
-//! * Room is *short* while what is available on the volume is less than twice what the kernel may hold back of a connection, and a margin. How
-//!   much is available is looked at after each [`WriteRoom::look_after`] bytes that were written or reserved, and each second (five in a volume that rests), by the
-//!   thread of `pending`.
-//! * While room is short, the kernel asks for attributes before each write to a file that it collects for (it may keep none), and that
-//!   request is answered only after all that it had collected of the file was written (`pending`). Where too little is left then, the
-//!   answer is `ENOSPC`, which is what the write returns (`admission`).
-//! * A file that is opened or made at the moment of the change is told of at its opening, or at the next look.
+//! Invariants:
+//! * Free space is *short* while the volume has less of it than twice the bytes that the kernel may hold back of a connection, and a margin.
+//!   The thread of `pending` looks how much is available after each [`WriteRoom::look_after`] bytes that were written or reserved, and each
+//!   second (every five seconds in an idle volume).
+//! * While it is short, the kernel asks for attributes before each write to a file that it collects for (it may keep none), and that
+//!   request is answered only after all collected data of the file was written (`pending`). Where too little is left then, the
+//!   answer is `ENOSPC`, and the write returns it (`admission`).
+//! * The kernel is notified of a file that is opened or made at the moment of the change when the file is opened, or at the next look.
 //!
-//! So what writes of at most half the margin, side by side, put into the page cache finds room when it comes, unless a mapping was stored to.
+//! So concurrent writes of at most half the margin find free space when the kernel sends them, unless a mapping was stored to.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::adapter::Adapter;
 use crate::write_back::WriteBack;
 
-/// Bytes on top of what the kernel may hold back, for what others write between two looks.
+/// Bytes on top of those that the kernel may hold back, for writes of others between two checks.
 const SPARE: u64 = 64 << 20;
-/// Share of what the machine may hold back altogether that the kernel lets one FUSE connection hold back (`max_ratio` of its
+/// Share of the dirty data of the machine that the kernel lets one FUSE connection hold back (`max_ratio` of its
 /// `backing_dev_info`, in per cent).
 const SHARE_OF_CONNECTION_PERCENT: u64 = 1;
 /// `vm.dirty_ratio` where it cannot be read, in per cent.
@@ -26,9 +26,9 @@ const DIRTY_RATIO_DEFAULT: u64 = 20;
 /// Memory of the machine where it cannot be read: as much as few machines have.
 const MEMORY_DEFAULT: u64 = 256 << 30;
 
-/// Whether the kernel may collect what programs write.
+/// Whether the kernel may collect writes of programs.
 pub(crate) struct WriteRoom {
-    /// Bytes of room below which it is short.
+    /// Bytes of free space below which it is short.
     mark: u64,
     is_short: AtomicBool,
     /// Bytes that were written since the last look.
@@ -44,7 +44,7 @@ impl WriteRoom {
         }
     }
 
-    /// The kernel may have to ask: it is not known yet whether room was short under an earlier daemon. The first look finds out.
+    /// The kernel may have to ask: it is not known yet whether space was short under an earlier daemon. The first check finds out.
     pub(crate) fn assume_short(&self) {
         self.is_short.store(true, Ordering::Release);
     }
@@ -60,7 +60,7 @@ impl WriteRoom {
 }
 
 impl Adapter {
-    /// Bytes were written, or room was reserved.
+    /// Bytes were written, or space was reserved.
     pub(crate) fn note_written(&self, bytes: u64) {
         if self.write_back == WriteBack::Off {
             return;
@@ -72,7 +72,7 @@ impl Adapter {
         }
     }
 
-    /// Looks how much room there is, and tells the kernel where it is short. By one thread only.
+    /// Checks the free space, and notifies the kernel where it is short. By one thread only.
     pub(crate) fn look_for_room(&self) {
         let Ok(space) = self.fs.space() else { return };
         // Not back and forth at the mark.

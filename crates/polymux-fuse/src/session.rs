@@ -1,7 +1,7 @@
 //! A mounted volume: from mounting until the kernel has let go of it.
 //!
 //! Unmounting is asked of the kernel by path and never waits for this process; [`Session::wait`] returns when the
-//! kernel has closed the connection, whoever asked for it. A mount that somebody else made at the same path afterwards
+//! kernel has closed the connection, no matter who asked for it. A mount that another process made at the same path afterwards
 //! is never touched.
 
 use std::io;
@@ -29,9 +29,9 @@ use crate::watcher::Watcher;
 use crate::wishes::{self, Rings, wishes};
 use crate::write_back::WriteBack;
 
-/// How often whoever waits for the end of a thread looks whether it is worth it.
+/// How often a wait for the end of a thread checks whether to give up.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// How often whoever waits for the end of a thread looks whether it is worth it while the volume rests: a volume with a thread that hangs does not.
+/// How often a wait for the end of a thread checks whether to give up while the volume is idle: a volume with a thread that hangs is not.
 const RESTING_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A mounted volume that is served once [`Session::wait`] runs; requests made before wait for it. Dropped without
@@ -55,8 +55,8 @@ pub struct Unmounter {
     mountpoint: PathBuf,
 }
 
-/// Mounts a file system. The mount point must exist. With a supervision the connection outlives this process where it can: it does once what
-/// [`Session::state_to_keep`] returns is kept.
+/// Mounts a file system. The mount point must exist. With a supervision the connection outlives this process where it can: it does once the
+/// state returned by [`Session::state_to_keep`] is kept.
 ///
 /// # Errors
 /// The mount point does not exist, `/dev/fuse` cannot be opened, the kernel or `fusermount3` refuses, or the supervisor is gone.
@@ -120,7 +120,7 @@ pub fn mount(
 }
 
 /// How reads and writes are shared with the kernel: as it was asked for, unless files may change unheard. A kernel that collects writes would
-/// go on believing the size that it was told first.
+/// go on using the first size that it received.
 fn io_style(fs: &FileSystem, asked: IoStyle) -> IoStyle {
     if asked != IoStyle::Passthrough && fs.may_be_held() {
         let level = if asked == IoStyle::WriteBack { log::Level::Warn } else { log::Level::Info };
@@ -134,7 +134,7 @@ fn io_style(fs: &FileSystem, asked: IoStyle) -> IoStyle {
     asked
 }
 
-/// Unmounts what nobody serves.
+/// Unmounts a volume that no process serves.
 fn take_down(mountpoint: &Path) {
     if let Err(error) = unmount(mountpoint, Unmount::Detach) {
         log::error!("{} stays mounted: {error}", mountpoint.display());
@@ -162,7 +162,7 @@ impl Session {
         }
     }
 
-    /// What a supervisor has to keep, beside descriptors, for a later daemon; or why the connection ends with this one.
+    /// The state that a supervisor has to keep, beside descriptors, for a later daemon; or why the connection ends with this one.
     ///
     /// # Errors
     /// The reason.
@@ -180,10 +180,10 @@ impl Session {
         let is_taken_over = self.orphans.is_some();
         if is_taken_over {
             self.adapter.room.assume_short();
-            // Before any request is read: what this process reads would be sent again, too, and be carried out twice.
+            // Before any request is read: requests that this process reads would be sent again, too, and be carried out twice.
             self.connection.device.resend()?;
         }
-        // A mount that was not served as a whole from the beginning may hang whoever uses it.
+        // A mount that was not served as a whole from the beginning may hang the programs that use it.
         let workers = self.connection.start(self.threads).inspect_err(|_| {
             // One that was taken over is left to the next daemon.
             if !is_taken_over {
@@ -213,7 +213,7 @@ impl Session {
         outcome
     }
 
-    /// Where the kernel collects writes: the thread that serves what waits for a write-back.
+    /// Starts the thread that serves requests waiting for a write-back, where the kernel collects writes.
     fn start_serving_pending(&self) -> io::Result<Option<Worker>> {
         if self.adapter.write_back == WriteBack::Off {
             return Ok(None);
@@ -258,7 +258,7 @@ fn end_of(thread: Worker, device: &Device, adapter: &Adapter) -> io::Result<()> 
     let (sender, receiver) = mpsc::channel();
     let waiting = thread::Builder::new().name("fuse-end".to_owned()).spawn(move || {
         let outcome = thread.join().unwrap_or_else(|_| Err(io::Error::other("the FUSE transport panicked")));
-        // Whoever waited may have gone.
+        // The receiver may be gone.
         let _ = sender.send(outcome);
     });
     drop(waiting?);
@@ -277,7 +277,7 @@ fn end_of(thread: Worker, device: &Device, adapter: &Adapter) -> io::Result<()> 
 }
 
 impl Unmounter {
-    /// Unmounts. Fails with `EBUSY` while files are open or somebody's working directory lies within.
+    /// Unmounts. Fails with `EBUSY` while files are open or the working directory of a process lies within.
     ///
     /// # Errors
     /// As `umount(2)`; a mount point that is not mounted any more is no error.
@@ -285,7 +285,7 @@ impl Unmounter {
         unmount(&self.mountpoint, Unmount::Idle)
     }
 
-    /// Takes the volume out of the tree at once; what is open goes on until it is closed.
+    /// Takes the volume out of the tree at once; open files remain usable until they are closed.
     ///
     /// # Errors
     /// As `umount(2)`; a mount point that is not mounted any more is no error.

@@ -7,15 +7,15 @@
 //!
 //! How the kernel asks for it (docs/design/0024):
 //!
-//! | What a program does | Request | The kernel learns the new mode |
+//! | Action of a program | Request | The kernel learns the new mode |
 //! |---|---|---|
 //! | write, splice (cached, or passed through), `fallocate`, `copy_file_range` | a `SETATTR` that changes nothing, before the first byte | by its answer |
 //! | truncation, change of owner | `SETATTR` with a flag | by its answer |
 //! | open that empties the file | `OPEN` with a flag | not: `programs` |
 //! | write with direct I/O | `WRITE` with a flag | not: `programs` |
 //!
-//! `chown(-1, -1)` is the same empty `SETATTR`, which anybody may send: it takes the bits away only for the owner and for root. Of others
-//! it is told by the call that the thread is in, and counts as an announced write only while somebody has the file open for writing.
+//! `chown(-1, -1)` is the same empty `SETATTR`, which any user may send: it takes the bits away only for the owner and for root. From others it
+//! is recognized by the call that the thread is in, and counts as an announced write only while the file is open for writing.
 
 use polymux_fs::{Attributes, Caller, FileSystem, SetAttributes, SetIdBits};
 use polymux_transport::wire::{AttrChange, Header};
@@ -67,8 +67,8 @@ fn clear(fs: &FileSystem, caller: &Caller, ino: Ino, set_id: SetIdBits) -> polym
 /// The change that takes the set-id bits of a file away whose writer announces himself; the answer carries the new mode.
 ///
 /// # Errors
-/// `EPERM`: the request comes from somebody who may not change the mode, and no writer is there, or it is a change of owner that names
-/// nobody.
+/// `EPERM`: the user of the request may not change the mode, and the file has no writer, or the request is a change of owner that names
+/// neither user nor group.
 pub(crate) fn set_id_change_of_writer(fs: &FileSystem, header: &Header, ino: Ino) -> polymux_fs::Result<SetIdBits> {
     let attributes = fs.attributes(&caller(header), ino)?;
     let change = set_id_change(header, &attributes);
@@ -102,7 +102,7 @@ impl Adapter {
         }
         self.programs.remove_unheard(ino, || {
             let removed = due()?.map_or(Ok(()), |change| clear(fs, &caller, ino, change));
-            // Before anybody may execute the file again. Nothing waits for the kernel here: what it keeps is marked as outdated,
+            // Before any program may execute the file again. Nothing waits for the kernel here: its cached attributes are marked as outdated,
             // and no page is touched.
             self.device.expire_attributes(ino.get());
             removed

@@ -1,9 +1,9 @@
 //! Taking over a connection whose daemon died (docs/design/0037).
 //!
-//! What is true here:
-//! * What programs were told holds: the kernel goes on with the inodes, descriptions and collected pages that it has, and all of these are
-//!   there again before the first request is read. What an earlier daemon read and did not answer is asked for before, too: the kernel
-//!   sends again what is not answered at that moment, whoever read it.
+//! Invariants:
+//! * Answers that programs received stay valid: the kernel goes on with its inodes, open file descriptions and dirty pages, and all of these
+//!   are present again before the first request is read. Before that, too, the kernel is asked for the requests that an earlier daemon read and
+//!   did not answer: it sends again all that are unanswered at that moment, no matter which daemon read them.
 //! * References that were counted by an earlier daemon are not known. So the kernel is asked which of the files without a name it has; each of the
 //!   others goes at once.
 //! * Numbers of descriptions are never used again: those of each daemon begin where no earlier one came to.
@@ -58,7 +58,7 @@ impl Supervision {
 pub struct Inheritance {
     /// Descriptors of the connection, the one that it was mounted with first.
     pub devices: Vec<OwnedFd>,
-    /// What was agreed on with the kernel ([`Session::state_to_keep`]).
+    /// The agreement with the kernel ([`Session::state_to_keep`]).
     pub agreement: Vec<u8>,
 }
 

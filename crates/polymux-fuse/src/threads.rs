@@ -1,6 +1,6 @@
-//! What the kernel tells of the threads whose requests are served: their credentials, and the call that they are in.
+//! The kernel's information on the threads whose requests are served: their credentials, and the call that they are in.
 //!
-//! What is true here:
+//! Facts that this module relies on:
 //! * `/proc` shows the credentials that a thread has for itself. A request may be made with others (of NFS exports, overlayfs, io_uring with
 //!   a personality): where the user or the group of the request is not that of the thread, nothing is known of its further groups
 //!   and capabilities.
@@ -14,7 +14,7 @@ use polymux_transport::wire::Header;
 const LOOKS: usize = 20;
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 
-/// What a thread may do, beside what its user and its group may.
+/// Privileges of a thread, beside those of its user and its group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Credentials {
     pub(crate) groups: Vec<u32>,
@@ -35,7 +35,7 @@ impl Credentials {
 }
 
 /// The credentials by which a request is made; `None` where they are not known: the thread cannot be read (another process namespace, or
-/// gone), or makes the request with those of somebody else.
+/// gone), or makes the request with credentials that are not its own.
 pub(crate) fn credentials_of(header: &Header) -> Option<Credentials> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", header.pid)).ok()?;
     let mut found = parse(&status).filter(|_| is_of(&status, header))?;
@@ -64,7 +64,7 @@ fn is_of(status: &str, header: &Header) -> bool {
     last("Uid:") == Some(header.uid) && last("Gid:") == Some(header.gid)
 }
 
-/// What a thread is doing.
+/// The current activity of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
     /// It runs, or would if there were a processor for it; or that cannot be seen.
@@ -75,7 +75,7 @@ pub(crate) enum Doing {
     Gone,
 }
 
-/// What a thread is doing right now.
+/// The activity of a thread right now.
 pub(crate) fn doing(thread: u32) -> Doing {
     match std::fs::read_to_string(format!("/proc/{thread}/syscall")) {
         Ok(call) if call.starts_with("running") => Doing::Unknown,
@@ -85,7 +85,7 @@ pub(crate) fn doing(thread: u32) -> Doing {
     }
 }
 
-/// The same of a thread whose request is being served, and which therefore waits, now or in a moment.
+/// As [`doing`], for a thread whose request is being served, and which therefore waits, now or in a moment.
 pub(crate) fn doing_of_asking(thread: u32) -> Doing {
     for _ in 0..LOOKS {
         match doing(thread) {

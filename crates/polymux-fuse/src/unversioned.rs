@@ -1,11 +1,11 @@
 //! Answers that the kernel installs without looking whether it learned something newer meanwhile.
 //!
-//! The kernel drops attributes that were answered to a question (`GETATTR`, `LOOKUP`) before it was told that they are outdated. Of a change
+//! The kernel drops attributes that answer a query (`GETATTR`, `LOOKUP`) sent before they were reported as outdated. Of a change
 //! (`SETATTR`, `LINK`) it installs them in any case (`fuse_do_setattr`, `fuse_link`), as late as the thread that asked gets a processor. A mode
 //! that was read before set-id bits were taken away unheard (`programs`) would come back that way, in the middle of an `execve`
 //! too.
 //!
-//! What is true here:
+//! Invariants:
 //! * The kernel holds the lock of the inode over such a change, so that of one inode at most one answer is not installed yet.
 //! * An answer with set-id bits is noted before it is sent; the attributes are looked up again where bits were taken away since they may
 //!   have been read (`Programs::note_answer`). They are valid for no time.
@@ -34,7 +34,7 @@ const NOTES_MAX: usize = 1024;
 struct Note {
     at: Instant,
     thread: u32,
-    /// What the thread was doing before it was answered.
+    /// The activity of the thread before it was answered.
     did: Doing,
 }
 
@@ -94,15 +94,15 @@ fn is_recent(at: Instant, now: Instant) -> bool {
     now.duration_since(at) < INSTALLED_WITHIN
 }
 
-/// Whether the kernel would give somebody other rights for these attributes.
+/// Whether the kernel would execute the file with other rights because of these attributes.
 pub(crate) fn gives_rights(attr: &Attr) -> bool {
     attr.mode & libc::S_IFMT == libc::S_IFREG && attr.mode & SET_ID != 0
 }
 
 impl Adapter {
-    /// What a change of attributes, or a link, is answered with: `attr`, or what has become of it since it was read.
+    /// The attributes that answer a change of attributes, or a link: `attr`, or the current ones if they changed since it was read.
     pub(crate) fn settled(&self, header: &Header, attr: Attr, wait: Wait) -> Outcome<Attr> {
-        // What another user mounts has no set-id programs.
+        // A mount of another user has no set-id programs.
         if !gives_rights(&attr) || !self.runs_as_root || !self.programs.note_answer(Ino(attr.ino), header.pid) {
             return Ok(attr);
         }

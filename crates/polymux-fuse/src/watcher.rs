@@ -1,10 +1,10 @@
 //! Keeps the mount answering while threads hang in a tier (docs/design/0014).
 //!
-//! What is true here:
+//! Invariants:
 //! * The watcher serves no requests, holds no lock while it waits, and asks no tier.
 //! * While the volume rests the watcher sleeps for long. Requests that end the rest count from the moment at which it has woken.
 //! * For each request that takes long there is one thread more than the mount began with, and some ahead, up to
-//!   [`SPARE_MAX`]: whoever waits for a device holds up nobody else. Threads that were added stay, and cost nothing while they are idle.
+//!   [`SPARE_MAX`]: a thread that waits for a device holds up no other request. Threads that were added stay, and cost nothing while idle.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Threads that are added beyond those that are needed now, because those that hang come in crowds.
 const AHEAD: usize = 16;
 
-/// What the watcher needs of a connection.
+/// The parts of a connection that the watcher needs.
 pub(crate) struct Watcher {
     pub(crate) adapter: Adapter,
     pub(crate) connection: Arc<Connection>,
@@ -30,7 +30,7 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Watches until it is told to end; returns the threads that were added.
+    /// Watches until `must_end` is set; returns the threads that were added.
     pub(crate) fn run(self) -> Vec<Worker> {
         let began = Instant::now();
         let mut spare = Vec::new();

@@ -1,4 +1,4 @@
-//! What is asked of the kernel when a connection begins.
+//! The capabilities and limits that are requested from the kernel when a connection begins.
 
 use polymux_transport::wire::Capabilities;
 use polymux_transport::{Wishes, uring};
@@ -6,7 +6,7 @@ use polymux_types::limits::ATOMIC_WRITE_SIZE_MAX;
 
 use crate::options::{ExtendedAttributes, IoStyle};
 
-/// What is asked for where the kernel offers it, beside one of `WRITEBACK_CACHE` and `PASSTHROUGH`, which exclude each other. Left out on
+/// Requested where the kernel offers them, beside one of `WRITEBACK_CACHE` and `PASSTHROUGH`, which exclude each other. Left out on
 /// purpose: locks (the kernel keeps them), `HANDLE_KILLPRIV` (its second form is better, see `set_id`), `AUTO_INVAL_DATA` (contents
 /// never change behind the kernel).
 const CAPABILITIES: [Capabilities; 14] = [
@@ -54,7 +54,7 @@ pub(crate) fn wishes(
     let can_collect = offered.contains(Capabilities::WRITEBACK_CACHE | Capabilities::HANDLE_KILLPRIV_V2);
     let collects = match io {
         IoStyle::WriteBack => can_collect,
-        // Only what outlives its daemon.
+        // Only for a connection that outlives its daemon.
         IoStyle::Auto => can_collect && keeping == Keeping::Possible && offered.contains(Capabilities::HAS_RESEND),
         IoStyle::Passthrough => false,
     };

@@ -1,6 +1,6 @@
 //! A kernel that collects writes (docs/design/0036).
 //!
-//! What is true here, on a connection that has it:
+//! Invariants on a connection that has it:
 //! * Size, modification and change time of a regular file that the kernel knows are the kernel's: it ignores those of answers, and sends
 //!   its times with a `SETATTR` before an `FSYNC`, when a file is closed, and after changes of its names and attributes.
 //! * Bytes come some time after a program wrote them, in pages, through any description that may write, without a caller. A count that is
@@ -19,7 +19,7 @@ pub(crate) enum WriteBack {
 }
 
 impl WriteBack {
-    /// What was agreed with the kernel.
+    /// The mode agreed on with the kernel.
     pub(crate) fn of(agreement: &Agreement) -> Self {
         if agreement.capabilities.contains(Capabilities::WRITEBACK_CACHE) { Self::On } else { Self::Off }
     }

@@ -19,13 +19,13 @@ const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const TRUSTED: &[u8] = b"trusted.";
 
 /// Whether a thread is shown attributes of this class. The kernel keeps others from using them, and does not look into lists. Where the
-/// capabilities of a thread are not known, root is shown everything: overlayfs asks with the credentials of whoever mounted it.
+/// capabilities of a thread are not known, root is shown everything: overlayfs asks with the credentials of the user who mounted it.
 fn is_shown_trusted(header: &Header) -> bool {
     let known = credentials_of(header).and_then(|credentials| credentials.has(CAP_SYS_ADMIN));
     known.unwrap_or(header.uid == 0)
 }
 
-/// What is answered to a question about attributes.
+/// The answer to a request for extended attributes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Size(u32),

@@ -1,9 +1,9 @@
 //! Random sequences of opening, mapping, writing, cutting, moving and closing against the real kernel: no mix of open modes is
-//! ever answered with `EIO`, and what is read is what was written (docs/design/0017).
+//! ever answered with `EIO`, and reads return the bytes that were written (docs/design/0017).
 //!
-//! What is true here:
-//! * Each player has files of its own, whose content it knows. Everybody opens and maps everybody's files, and blocks of all
-//!   of them move meanwhile: modes are per file, whoever has it open.
+//! Invariants:
+//! * Each player has files of its own, whose content it knows. All players open and map the files of all, and blocks of all
+//!   of them move meanwhile: modes are per file, no matter who has it open.
 //! * The players are a process of their own. A page fault waits for the daemon with the memory of its process locked, and a
 //!   daemon in the same process waits for that memory as soon as it needs more.
 //! * `OPEN_MODES_SEQUENCES` says how many sequences are played in all; the run of the issue has 1,000,000.

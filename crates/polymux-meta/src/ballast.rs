@@ -1,11 +1,11 @@
-//! Ballast: room on the store's own file system that is kept for bad days (DESIGN section 5).
+//! Ballast: space reserved on the store's own file system for when it runs full (DESIGN section 5).
 //!
-//! What is true here:
-//! * A file of allocated blocks holds the room. It is given back piece by piece where tables have to be written and the
-//!   file system has nothing else, and taken again as soon as there is room.
+//! Invariants:
+//! * A file of allocated blocks holds the space. It is released piece by piece when tables have to be written and the
+//!   file system has no other free space, and reserved again as soon as there is free space.
 //! * Operations that make metadata grow are refused while any of it is missing or nothing else is free
-//!   ([`Room::Ballast`]); those that free room go on, because what they log has its place in the log already, and what
-//!   they write to tables comes out of the ballast.
+//!   ([`Room::Ballast`]); those that free space continue, because their log entries already have reserved space, and the tables
+//!   that they cause are written out of the ballast.
 //! * Where the file system counts its inodes, empty files (`spare.N`) hold some of them in the same way: each table is a file
 //!   of its own. Metadata may grow while at least half of them are held, so that files are made on other tiers although this
 //!   file system has no inode left. Where inodes alone are missing, tables are merged as always: that gives them back.
@@ -22,19 +22,19 @@ use crate::store::Room;
 use polymux_types::root_reserve::ext4_root_reserve;
 use polymux_types::sync::{AtomicBool, Mutex, Ordering};
 
-/// Room in bytes that has to be free beside the ballast before anything may grow,
+/// Bytes that have to be free beside the ballast before metadata may grow, on a large file system.
 const FREE_MIN: u64 = 4 * 1024 * 1024;
-/// and on a small file system this part of it: less than what files leave free there, so that they never come to it by themselves.
+/// On a small file system, that minimum is its size divided by this: below the space that files leave free, so files alone never reach it.
 const FREE_MIN_DIVISOR: u64 = 128;
 
-/// What `statfs` calls ext4.
+/// The `statfs` magic of ext4.
 const EXT4_MAGIC: rustix::fs::FsWord = 0xef53;
 
-/// Files that hold an inode each,
+/// Files that hold an inode each.
 pub(crate) const SPARES: u32 = 64;
-/// of which so many are kept for what removals write to tables.
+/// Spare files that are kept for tables that removals cause.
 const SPARES_KEPT: u32 = SPARES / 2;
-/// Of them, so many are left to removals by a merge of tables.
+/// Of the files kept for removals, the number that a merge of tables must leave to them.
 const SPARES_KEPT_FROM_MERGES: u32 = SPARES_KEPT / 2;
 /// Files that may be made while a memtable is written or tables are merged: some in each partition.
 const INODES_PER_WRITE: u64 = 16;
@@ -49,7 +49,7 @@ struct Spares {
     wanted: u32,
 }
 
-/// The reserved room of a store.
+/// The reserved space of a store.
 pub(crate) struct Ballast {
     directory: PathBuf,
     file: File,
@@ -70,7 +70,7 @@ pub(crate) struct Ballast {
     merge: Mutex<Merge>,
 }
 
-/// What is known of merges of tables.
+/// The state known of merges of tables.
 #[derive(Debug, Default)]
 struct Merge {
     is_under_way: bool,
@@ -90,7 +90,7 @@ struct Available {
 /// Looks at the file system, about one in a second, after which a merge is tried again although no more is available.
 const LOOKS_UNTIL_NEXT_MERGE: u32 = 60;
 
-/// Tables are being merged for as long as this lives: what was given up for it is not taken back.
+/// Marks a merge of tables as running while it lives: space released for the merge is not reserved again.
 pub(crate) struct Merging<'a>(&'a Ballast);
 
 impl Drop for Merging<'_> {
@@ -140,12 +140,12 @@ impl Ballast {
         self.short_of_bytes.load(Ordering::Acquire)
     }
 
-    /// Whether anything waits for room: what may be logged, tables, or a merge.
+    /// Whether anything is waiting for space: log entries, tables, or a merge.
     pub(crate) fn is_short(&self) -> bool {
         self.room() == Room::Ballast || self.is_stuck() || self.merge.lock().failed_with.is_some()
     }
 
-    /// Whether the last attempt to write tables found no room at all.
+    /// Whether the last attempt to write tables found no free space at all.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Acquire)
     }
@@ -172,14 +172,14 @@ impl Ballast {
         Merging(self)
     }
 
-    /// A merge failed for want of room: none is tried until there is more, or for about a minute.
+    /// A merge failed for lack of space: none is tried until there is more, or for about a minute.
     pub(crate) fn note_merge_failed(&self) -> Result<(), StoreError> {
         let available = self.available()?;
         self.merge.lock().failed_with = Some((available, 0));
         self.look()
     }
 
-    /// Whether a merge may find room that the last one did not.
+    /// Whether a merge may find space that the last one lacked.
     pub(crate) fn may_merge(&self) -> Result<bool, StoreError> {
         let Some((before, looks)) = self.merge.lock().failed_with else { return Ok(true) };
         let now = self.available()?;
@@ -201,7 +201,7 @@ impl Ballast {
         (u32::try_from(spares.held.len()).unwrap_or(u32::MAX), spares.wanted)
     }
 
-    /// Looks at the file system: takes back what is missing where it can, and notes whether there is room.
+    /// Looks at the file system: takes back missing bytes and inodes where it can, and notes whether there is free space.
     pub(crate) fn look(&self) -> Result<(), StoreError> {
         let file = &self.file;
         let mut held = self.held.lock();
@@ -228,8 +228,8 @@ impl Ballast {
         Ok(())
     }
 
-    /// Takes back what is missing of the spare inodes as far as there are any. Returns whether too few are held. What a merge
-    /// was given is taken back, and counts as missing, only afterwards.
+    /// Takes back missing spare inodes while the file system has any. Returns whether too few are held. Inodes that were given
+    /// to a merge are taken back, and count as missing, only after it.
     fn look_at_inodes(&self) -> Result<bool, StoreError> {
         let given = {
             let mut merge = self.merge.lock();
@@ -254,13 +254,13 @@ impl Ballast {
         Ok((spares.held.len() as u64) < u64::from(SPARES_KEPT.min(spares.wanted)))
     }
 
-    /// Sees to it that as many inodes are free as a table and what belongs to it need, out of the spare ones where need be.
+    /// Ensures enough free inodes for a table and its accompanying files, releasing spare ones if necessary.
     pub(crate) fn make_inodes(&self) -> Result<(), StoreError> {
         self.make_inodes_beside(0).map(drop)
     }
 
     /// As [`make_inodes`](Self::make_inodes) for a merge of tables, which gives inodes back in the end, but must leave enough
-    /// of the spare ones to what removals write meanwhile.
+    /// of the spare ones for tables that removals write meanwhile.
     pub(crate) fn make_inodes_for_merge(&self) -> Result<(), StoreError> {
         let given = self.make_inodes_beside(SPARES_KEPT_FROM_MERGES)?;
         self.merge.lock().inodes_given += given;
@@ -291,8 +291,8 @@ impl Ballast {
         Ok(free + given >= bytes)
     }
 
-    /// Gives up so many bytes, and inodes for a table, whatever is free: somebody else took what was. Returns whether there was
-    /// anything left to give.
+    /// Gives up so many bytes, and inodes for a table, whatever is free: another program took the free space. Returns whether
+    /// anything was left to give.
     pub(crate) fn give_up(&self, bytes: u64) -> Result<bool, StoreError> {
         let inodes = self.give_up_inodes(INODES_PER_WRITE)?;
         Ok(self.give_up_bytes(bytes)? > 0 || inodes > 0)
@@ -319,7 +319,7 @@ impl Ballast {
         Ok(count)
     }
 
-    /// Bytes free for us on the file system: for root, what ext4 keeps for root as well, which programs cannot fill through files
+    /// Bytes free for us on the file system: for root, including ext4's root reserve, which programs cannot fill through files
     /// that are passed through (docs/design/0026).
     pub(crate) fn free(&self) -> Result<u64, StoreError> {
         let space = rustix::fs::statvfs(&self.directory).map_err(|error| self.failed(&error.into()))?;

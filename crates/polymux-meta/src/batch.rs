@@ -1,13 +1,13 @@
 //! A set of changes that become visible and durable together.
 //!
-//! What is true here:
+//! Invariants:
 //! * A batch is one run of bytes, so that making it allocates once, and a log takes it in one copy:
 //!
 //!   ```text
 //!   key length u16 | value length u32, u32::MAX for a removal | key | value     (lengths little-endian), repeated
 //!   ```
 //!
-//! * The bytes of a [`Batch`] always parse; what comes from a medium becomes one only through [`Batch::from_bytes`].
+//! * The bytes of a [`Batch`] always parse; bytes from a medium become one only through [`Batch::from_bytes`].
 
 /// Value length that stands for the removal of the key.
 const REMOVAL: u32 = u32::MAX;
@@ -15,7 +15,7 @@ const REMOVAL: u32 = u32::MAX;
 /// Bytes before each key.
 const HEADER_LENGTH: usize = 6;
 
-/// Room for the changes of one ordinary operation, so that building its batch allocates once.
+/// Capacity for the changes of one ordinary operation, so that building its batch allocates once.
 const CAPACITY_FIRST: usize = 512;
 
 /// One change of a batch, borrowed from it.
@@ -47,7 +47,7 @@ impl Batch {
     }
 
     /// Adds the setting of a key; the two closures append key and value to the batch itself, which saves a copy of each.
-    /// They must not touch what is there already.
+    /// They must not touch the bytes already in it.
     pub fn put_with(&mut self, key: impl FnOnce(&mut Vec<u8>), value: impl FnOnce(&mut Vec<u8>)) {
         let (start, key_end) = self.begin(key);
         value(&mut self.bytes);
@@ -107,7 +107,7 @@ impl Batch {
         self.length == 0
     }
 
-    /// Bytes of all keys and values, which is what a log should not exceed by much.
+    /// Bytes of all keys and values, which the log should not exceed by much.
     #[must_use]
     pub fn payload_bytes(&self) -> usize {
         self.bytes.len() - self.length * HEADER_LENGTH
@@ -160,7 +160,7 @@ impl<'a> Iterator for Changes<'a> {
     }
 }
 
-/// The first change of a run of bytes, and what follows it.
+/// Splits the first change off a run of bytes; returns it and the remaining bytes.
 fn split_change(bytes: &[u8]) -> Option<(ChangeRef<'_>, &[u8])> {
     let (key_length, rest) = bytes.split_first_chunk::<2>()?;
     let (value_length, rest) = rest.split_first_chunk::<4>()?;

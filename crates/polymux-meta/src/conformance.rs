@@ -1,6 +1,6 @@
 //! The suite that every [`MetadataStore`] passes. Each check gets a store of its own, empty, from `make`.
 //!
-//! What is true here: nothing is assumed beyond what the trait promises, so that one suite serves every
+//! Nothing is assumed beyond the promises of the trait, so that one suite serves every
 //! implementation and every wrapper. A broken promise panics with its name.
 
 use std::sync::Arc;

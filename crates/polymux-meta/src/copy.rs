@@ -1,15 +1,15 @@
 //! The second copy of the store on another tier (DESIGN section 5; docs/design/0007-second-copy.md).
 //!
-//! What is true here:
+//! Invariants:
 //! * The copy is the store as it was at one position of the log: everything before the position that its slot names, and
 //!   nothing behind it. That position is durable in the store, so the copy never knows more than the store: where one does,
 //!   the store has lost durable transactions, and is not opened.
 //! * At every moment it either says that it is incomplete, or it can be opened: its tables know nothing beyond the slot's
 //!   position, and its log holds everything from its own checkpoint up to there.
-//! * A copy that knows more than its store, or of which that cannot be told, is never changed ([`Mode::Refused`]).
-//! * Nobody waits for a copy that nothing can be started from. Whoever is about to do what an older copy must not see
-//!   undone (to free bytes that it maps, to use numbers, to raise the epoch) asks [`SecondCopy::sync`]. Where the copy does
-//!   not come along, the asker makes it unusable by raising the epoch of the tiers' labels, says so with
+//! * A copy that is ahead of its store, or for which that cannot be determined, is never changed ([`Mode::Refused`]).
+//! * No caller waits for a copy that no store can be started from. Before an action that a start from an older copy
+//!   must not undo (freeing bytes that the copy maps, using numbers, raising the epoch), a caller calls [`SecondCopy::sync`]. Where
+//!   the copy does not catch up, the caller makes it unusable by raising the epoch of the tiers' labels, says so with
 //!   [`SecondCopy::abandon`], and goes on.
 //! * [`Mode::Current`] means that the copy may be usable, so that others have to wait for it. It is entered before the last
 //!   bytes are shipped that make it usable, and left only once the copy says durably that it is incomplete, or once
@@ -55,7 +55,7 @@ pub struct CopyOptions {
     pub path: PathBuf,
     /// Time between two rounds of shipping; zero: a sync returns only when the copy has it too.
     pub interval: Duration,
-    /// Longest time that anybody waits for it.
+    /// Longest time that a caller waits for it.
     pub wait_max: Duration,
 }
 
@@ -72,17 +72,17 @@ impl CopyOptions {
 pub enum CopyState {
     /// It holds everything but the lag.
     Current,
-    /// It holds something older, and what it lacks cannot be shipped at the moment.
+    /// It holds an older state, and the missing part cannot be shipped at the moment.
     Failing,
     /// It is being made anew; nothing can be started from it.
     Rebuilding,
-    /// It cannot be reached; what is there is too old to start from.
+    /// It cannot be reached; its content is too old to start from.
     Unreachable,
-    /// It holds what the store does not, or may: it stays as it is, and the store goes on without it.
+    /// It holds transactions that the store lacks, or may: it stays unchanged, and the store continues without it.
     Refused,
 }
 
-/// What the second copy tells of itself.
+/// State that the second copy reports of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyReport {
     /// Its directory.
@@ -113,7 +113,7 @@ enum Mode {
     Rebuilding,
     /// It may say that it is complete, but the labels of the tiers are newer.
     Unreachable,
-    /// It holds what the store lost, or may, and nothing of it is changed. The labels of the tiers are newer.
+    /// It holds transactions that the store lost, or may, and is not changed. The labels of the tiers are newer.
     Refused,
 }
 
@@ -121,9 +121,9 @@ struct Status {
     mode: Mode,
     /// Position up to which the copy holds everything, where it is current.
     arrived: u64,
-    /// Position that it may reach with what is under way.
+    /// Position that it may reach with the shipment in flight.
     shipping_to: u64,
-    /// Somebody waits for this position.
+    /// Greatest position that a caller has waited for.
     wanted: u64,
     /// Why the last round failed, while it is current.
     failing: bool,
@@ -138,7 +138,7 @@ struct Status {
     table_bytes: u64,
 }
 
-/// What the one who ships works with.
+/// State of the thread that ships.
 struct Desk {
     directory: Option<CopyDirectory>,
     /// Tables that are there are those of this store.
@@ -172,7 +172,7 @@ impl SecondCopy {
     }
 
     /// Waits until the copy holds everything before `through`, or says that it does not come along. Without a thread of
-    /// the copy, `ship` is what makes it come along.
+    /// the copy, `ship` brings it up to date.
     pub(crate) fn sync(&self, through: u64, ship: Option<&dyn Fn()>) -> CopySync {
         let begun = Instant::now();
         let mut status = self.status.lock();
@@ -205,7 +205,7 @@ impl SecondCopy {
         }
     }
 
-    /// Last position that is safe, for whoever looks before waiting; `None` where nobody has to wait.
+    /// Last position that is safe, for callers that check before they wait; `None` where no caller has to wait.
     pub(crate) fn arrived(&self) -> Option<u64> {
         let status = self.status.lock();
         (status.mode == Mode::Current).then_some(status.arrived)
@@ -229,7 +229,7 @@ impl SecondCopy {
 
     /// The log has become durable further on.
     pub(crate) fn note_durable(&self) {
-        // Either this sees the flag, or the round behind the flag sees what is durable.
+        // Either this sees the flag, or the round behind the flag sees the new durable position.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         if self.sleeps_long.load(Ordering::Relaxed) && self.sleeps_long.swap(false, Ordering::AcqRel) {
             self.kick();

@@ -1,6 +1,6 @@
 //! The on-disk formats of this crate, for their fuzz targets.
 //!
-//! What is true here: each is read by the function that reads it for real. Nothing here is used while a store is open.
+//! Each is read by the function that reads it for real. Nothing here is used while a store is open.
 
 use polymux_types::on_disk_format::OnDiskFormat;
 

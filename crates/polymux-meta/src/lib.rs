@@ -1,13 +1,13 @@
 //! The ordered transactional store that holds all metadata of a volume.
 //!
-//! What is true here:
+//! Invariants:
 //! * The store knows keys and values as bytes. It knows no inode, no directory and no tier.
 //! * A [`Batch`] is atomic: after a crash all of it is there or nothing.
 //! * Transactions have one order, given by [`Sequence`]. After a crash a prefix of that order is there, and it contains
 //!   at least everything up to the last sequence that [`MetadataStore::sync`] confirmed.
 //! * After an error while writing, the store is poisoned: every later change and sync fails with [`StoreError::Poisoned`], or
-//!   with [`StoreError::ReadOnly`] where the file system below turned read-only. It stops and says so, it does not limp. What
-//!   was committed before is read.
+//!   with [`StoreError::ReadOnly`] where the file system below turned read-only. It stops and reports the error. Transactions
+//!   committed before remain readable.
 
 #![forbid(unsafe_code)]
 

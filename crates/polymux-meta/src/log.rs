@@ -1,21 +1,21 @@
 //! One logical log, filled in parallel (A4-A9; DESIGN section 5).
 //!
-//! What is true here:
-//! * A thread reserves its place by one atomic step on `tail`, copies its own entry into the window and goes on. Nobody
-//!   copies for anybody else and nobody waits for a leader to copy.
+//! Invariants:
+//! * A thread reserves its place by one atomic step on `tail`, copies its own entry into the window and goes on. No thread
+//!   copies for another and none waits for a leader to copy.
 //! * Four positions, always in this order:
 //!   `checkpoint <= low <= durable <= complete <= tail`, and `low <= written <= complete`.
 //!   Before `checkpoint` everything is in the tables; `low` is where the window begins; before `durable` everything
 //!   survives a power failure; before `written` it was handed to the medium; before `complete` every entry is filled;
 //!   before `tail` every place is taken.
 //! * `complete`, `written`, `durable` and `low` are changed by the *leader* alone: the thread that found `leading` false.
-//!   A sync is leaderless in that whoever needs it becomes the leader for one flush of the complete prefix; those who
+//!   A sync is leaderless in that a thread that needs it becomes the leader for one flush of the complete prefix; those who
 //!   wait meanwhile find it done, or one of them leads the next.
-//! * The leader waits only for threads that are copying, never for one that waits: where a thread waits for room in the
-//!   window, the leader first writes out what is complete.
-//! * `tail` never passes `checkpoint` (rounded down to a block) plus the ring: what has not reached the tables is not
-//!   overwritten. Who finds no room there is told so before taking a place.
-//! * After a failed write nobody knows what is on the medium: the log is poisoned, and every later call fails.
+//! * The leader waits only for threads that are copying, never for one that waits: where a thread waits for space in the
+//!   window, the leader first writes out the complete prefix.
+//! * `tail` never passes `checkpoint` (rounded down to a block) plus the ring: entries that are not in the tables yet are not
+//!   overwritten. An entry that does not fit there is refused before it takes a place.
+//! * After a failed write the content of the medium is unknown: the log is poisoned, and every later call fails.
 //!
 //! ```text
 //!  commit ──reserve──► fill ──► (memtable)                                      recovery: checkpoint ─► end
@@ -72,14 +72,14 @@ use polymux_types::sync::{AtomicU64, Condvar, Mutex, Ordering, thread};
 /// Where the first entry of a new log begins. Not 0, so that no entry has the position that an empty word shows.
 pub(crate) const FIRST_POSITION: u64 = ALIGNMENT;
 
-/// How often a thread that waits for room looks whether there will be any.
+/// How often a thread that waits for space checks whether any can become free.
 const ROOM_LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// An atomic that shares its cache line with nothing.
 #[repr(align(128))]
 struct Apart(AtomicU64);
 
-/// What a log has done since it was opened.
+/// Counters of a log since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogCounters {
     /// Entries appended.
@@ -94,7 +94,7 @@ pub struct LogCounters {
     pub flushes: u64,
     /// Syncs that were asked for and were not durable already.
     pub syncs: u64,
-    /// Times that a thread found no room in the ring, and waited for tables.
+    /// Times that a thread found no space in the ring, and waited for tables.
     pub stalls: u64,
 }
 
@@ -107,7 +107,7 @@ struct Counts {
     stalls: AtomicU64,
 }
 
-/// What the window of a log is made of.
+/// The memory behind the window of a log.
 pub(crate) enum WindowMemory {
     /// Memory of the process, so many bytes.
     Plain {
@@ -166,7 +166,7 @@ impl Log {
         write_header(medium, &header)
     }
 
-    /// The header of a log, and what to do before anything is appended: replay from its checkpoint.
+    /// Reads the header of a log, before anything is appended: replay starts from its checkpoint.
     pub(crate) fn read_header(medium: &dyn LogMedium) -> Result<LogHeader, StoreError> {
         let mut slots = vec![0; 2 * SLOT_LENGTH];
         medium
@@ -184,7 +184,7 @@ impl Log {
         Ok(header)
     }
 
-    /// Opens a log for writing, to go on at `position`, where replay found its end. What surviving memory held is in the ring.
+    /// Opens a log for writing, to continue at `position`, where replay found its end. Entries from surviving memory are in the ring.
     pub(crate) fn resume(
         medium: Arc<dyn LogMedium>,
         header: LogHeader,
@@ -196,18 +196,18 @@ impl Log {
         let mut block = vec![0; usize::try_from(BLOCK).expect("a block fits into memory")];
         let offset = HEADER_LENGTH + low % header.ring_length;
         medium.read(offset, &mut block).map_err(|error| StoreError::Io(format!("reading the log: {error}")))?;
-        // A process that was killed may have written what it never flushed, and replay found it.
+        // A process that was killed may have written entries that it never flushed, and replay found them.
         medium.flush().map_err(|error| StoreError::of_write("flushing the log", &error))?;
         write_header(&*medium, &header)?;
         let window = match window {
             WindowMemory::Plain { length } => Window::new(length.min(header.ring_length)),
-            // What it held is in the ring by now.
+            // Its entries are in the ring by now.
             WindowMemory::Surviving(memory) => {
                 memory.begin(&header, low);
                 Window::in_surviving(memory)
             }
         };
-        // The first block that is written holds the end of what is durable already.
+        // The first block to be written already holds the end of the durable log.
         window.restore(low, position, &block);
         Ok(Self::begin(medium, header, window, low, position))
     }
@@ -264,14 +264,14 @@ impl Log {
         if self.poison.set(error.clone()).is_ok() {
             log::error!("metadata takes no more changes until the volume is mounted again: {error}");
         }
-        // Each under its lock, so that nobody is between its check and its wait.
+        // Each under its lock, so that no thread is between its check and its wait.
         drop(self.header.lock());
         self.room.notify_all();
         self.flush.wake();
         error
     }
 
-    /// Takes a place for a payload of so many bytes; `None` where the ring has no room before a checkpoint moves on.
+    /// Takes a place for a payload of so many bytes; `None` where the ring has no space before a checkpoint advances.
     pub(crate) fn reserve(&self, payload_length: usize) -> Option<Place> {
         let length = entry_length(payload_length as u64);
         let mut position = self.tail.0.load(Ordering::Relaxed);
@@ -359,7 +359,7 @@ impl Log {
         Ok(())
     }
 
-    /// Waits until the checkpoint is beyond `position`, the one that the caller saw when it found no room; not while
+    /// Waits until the checkpoint is beyond `position`, the one that the caller saw when it found no space; not while
     /// `hopeless` says that there will be none.
     pub(crate) fn wait_for_room(&self, position: u64, hopeless: impl Fn() -> bool) -> Result<(), StoreError> {
         self.counts.stalls.fetch_add(1, Ordering::Relaxed);
@@ -384,7 +384,7 @@ impl Log {
         self.medium.length()
     }
 
-    /// What it has done so far.
+    /// Counters since it was opened.
     pub(crate) fn counters(&self) -> LogCounters {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         LogCounters {

@@ -1,6 +1,6 @@
 //! The metadata store: one parallel log, memtables, and tables (A4-A9; DESIGN section 5).
 //!
-//! What is true here:
+//! Invariants:
 //! * A change is in the log first, then in the active memtable, then in a sealed one, then in the tables; a read looks in
 //!   the opposite order of age, newest first. While a memtable moves on it is found in both places.
 //! * A commit holds `levels` shared from taking its place in the log until its change is in the memtable. Sealing takes it
@@ -70,14 +70,14 @@ struct Sealed {
     end: u64,
 }
 
-/// What all threads of a store share.
+/// State that all threads of a store share.
 pub(crate) struct Inner {
     path: PathBuf,
     pub(crate) log: Log,
     levels: RwLock<Levels>,
     pub(crate) tables: Tables,
     ballast: Ballast,
-    /// Held while a memtable is written and while tables are compacted away for room.
+    /// Held while a memtable is written and while tables are compacted to free space.
     pub(crate) maintenance: Mutex<()>,
     memtable_bytes_max: u64,
     log_span_max: u64,
@@ -124,7 +124,7 @@ impl LogStore {
         inner.copy = Some(SecondCopy::attach_to(options, directory, &inner.log, &inner.tables));
     }
 
-    /// One round of background work, for whoever drives the store by hand ([`Workers::Manual`]).
+    /// One round of background work, for callers that drive the store by hand ([`Workers::Manual`]).
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ impl LogStore {
     }
 }
 
-/// What a step did.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepProgress {
     /// There was nothing to do.
@@ -162,7 +162,7 @@ impl Inner {
                 let sequence = sequence_of(place.end);
                 levels.active.apply(batch, sequence.get());
                 if place.end / CHECK_INTERVAL != (place.end - length) / CHECK_INTERVAL {
-                    // This transaction is in the log, whatever became of tables; who comes next is told.
+                    // This transaction is in the log, whatever became of tables; the next caller gets the error.
                     if let Err(error) = self.look_at_size(levels, place.end) {
                         log::debug!("the metadata store fails behind a transaction that it took: {error}");
                     }
@@ -174,7 +174,7 @@ impl Inner {
         }
     }
 
-    /// Starts what has to be done as the memtable and the window fill; waits where they are too full.
+    /// Starts the work that is due as the memtable and the window fill; waits where they are too full.
     fn look_at_size(&self, levels: RwLockReadGuard<'_, Levels>, end: u64) -> Result<(), StoreError> {
         let bytes = levels.active.bytes();
         let full = bytes >= self.memtable_bytes_max || end - levels.active.start() >= self.log_span_max;
@@ -258,7 +258,7 @@ impl MetadataStore for LogStore {
         self.inner.log.sync(end_of(through))?;
         self.inner.copy.iter().for_each(SecondCopy::note_durable);
         if self.inner.copy.as_ref().is_some_and(SecondCopy::is_synchronous) {
-            // A copy that does not come along is told of in the report; it does not stop the store.
+            // A copy that does not catch up shows in the report; it does not stop the store.
             let _late = self.inner.sync_copy(through);
         }
         Ok(())
@@ -322,9 +322,9 @@ impl MetadataStore for LogStore {
 
 impl Drop for LogStore {
     fn drop(&mut self) {
-        // Stopped before anything else goes, so that no thread works on a store that nobody holds.
+        // Stopped before anything else is dropped, so that no thread works on a store without an owner.
         self.background = None;
-        // What was committed reaches the medium, as if the process had ended in order; what was synced is there already.
+        // Committed transactions reach the medium, as if the process had ended in order; synced ones are there already.
         let is_durable = self.inner.log.check().is_ok() && self.inner.log.sync(self.inner.log.tail()).is_ok();
         if is_durable && self.inner.survived.discard() {
             self.inner.log.discard_surviving();

@@ -1,6 +1,6 @@
 //! Changes that are not in the tables yet: the latest one of each key, in memory (A4).
 //!
-//! What is true here:
+//! Invariants:
 //! * Keys are spread over shards by their *group*, the first [`GROUP_LENGTH`] bytes. All keys of a group are in one shard,
 //!   and the changes of one batch to one group become visible together; those to several groups do not. Callers that
 //!   need more order their own operations (A5: the locks of the inodes).
@@ -28,8 +28,8 @@ pub const GROUP_LENGTH: usize = 13;
 
 const SHARDS: usize = 64;
 
-/// What an entry takes beyond its value and what of its key is elsewhere: 96 bytes for the head of the key and the slot, as
-/// much again or nearly for the free part of a tree node (keys that ascend leave nodes half full), and what the allocator
+/// Memory of an entry beyond its value and the part of its key stored elsewhere: 96 bytes for the head of the key and the slot, nearly as
+/// much again for the free part of a tree node (keys that ascend leave nodes half full), and the bytes that the allocator
 /// adds to the box of the value. Measured as growth of resident memory.
 const ENTRY_OVERHEAD: u64 = 208;
 
@@ -73,7 +73,7 @@ pub(crate) struct Memtable {
 }
 
 impl Memtable {
-    /// An empty one for what is logged from `start` on.
+    /// An empty memtable for transactions logged from `start` on.
     pub(crate) fn new(start: u64) -> Self {
         let shards = (0..SHARDS).map(|_| Apart(RwLock::new(Shard::default()))).collect();
         let bytes = (0..SHARDS).map(|_| Apart(AtomicU64::new(0))).collect();
@@ -122,7 +122,7 @@ impl Memtable {
         if let Some(shard) = group_range(from, to) {
             return self.range_of_shard(shard, from, to, limit);
         }
-        // Groups are spread evenly, so a shard holds its share; what is beyond the shortest share is read again later.
+        // Groups are spread evenly, so a shard holds its share; entries beyond the shortest share are read again later.
         let share = (limit / SHARDS).saturating_mul(2).max(16);
         let mut found = Vec::new();
         let mut cut: Option<Vec<u8>> = None;
@@ -233,8 +233,8 @@ fn shard_of(key: &[u8]) -> usize {
     usize::try_from(hasher.finish() % SHARDS as u64).expect("a shard's number is small")
 }
 
-/// A hash for spreading, not for defence: whoever chooses keys can at worst put them all into one shard, which is then
-/// one ordered map as any other.
+/// A hash for spreading, not for defence: a choice of keys can at worst put them all into one shard, which is then one
+/// ordered map as any other.
 struct Spread;
 
 struct SpreadHasher(u64);

@@ -1,12 +1,12 @@
-//! Notes in memory that outlives the process: what an operation did that no transaction says yet (docs/design/0023).
+//! Notes in memory that outlives the process: effects of operations that no transaction records yet (docs/design/0023).
 //!
-//! What is true here:
+//! Invariants:
 //! * A note is a whole state of something that has a number, never a change of an earlier note: of two notes with one number
 //!   the later one counts, and taking a note up twice does no harm.
 //! * A note is put in a free place, and its first word, which makes it one, is stored last. The earlier note of the same number
 //!   is forgotten after that. So whenever the process dies, one of them is whole.
-//! * Whoever puts the same state into a transaction forgets the note after that is committed, and before anything else may be
-//!   committed about it. So no note is older than what the log says.
+//! * A caller that puts the state of a note into a transaction forgets the note after the commit, and before anything else may
+//!   be committed about it. So no note is older than the state in the log.
 //! * Notes belong to one opening of the store. The next one takes those of the opening before it over, in this order: a second
 //!   header names the new generation, then the log's header does. So the notes are known by whichever of the two generations
 //!   the log has.
@@ -31,9 +31,9 @@ const PLACES: u32 = 1024;
 /// A note that outlived the process that made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Number of what it is about.
+    /// Number of its subject.
     pub number: u64,
-    /// When it was made, for whoever made it.
+    /// When it was made, for the caller that made it.
     pub time: Timestamp,
     /// The state.
     pub content: Vec<u8>,
@@ -54,7 +54,7 @@ pub struct Notes {
     free: Mutex<Vec<u32>>,
     /// Version of the next note.
     next: AtomicU64,
-    /// What an earlier process left, with the places that it takes.
+    /// Notes that an earlier process left, with the places that they occupy.
     left: Mutex<Left>,
 }
 
@@ -73,8 +73,8 @@ impl Notes {
     /// Bytes of memory that notes need.
     pub const BYTES: u64 = (HEADER_WORDS as u64 + PLACES as u64 * PLACE_WORDS as u64) * 8;
 
-    /// Notes in memory whose content belongs to this store. What is damaged there, or was being made when the process died, is
-    /// cleared.
+    /// Notes in memory whose content belongs to this store. Notes that are damaged, or were being made when the process died,
+    /// are cleared.
     ///
     /// # Panics
     ///
@@ -125,7 +125,7 @@ impl Notes {
         };
         let known_at = place_of(header).filter(|_| trust == Trust::AsTheHeaderSays);
         if known_at.is_none() {
-            // The headers go first: nobody takes up what is half cleared.
+            // The headers go first: no process takes up half-cleared notes.
             for word in words {
                 word.store(0, Ordering::Release);
             }
@@ -144,7 +144,7 @@ impl Notes {
     }
 
     /// Puts a note down; it outlives the process from then on. `earlier` is the last one of the same number, which is forgotten.
-    /// `None`: there is no room, or it is too long; then `earlier` is still there, and too old.
+    /// `None`: there is no space, or it is too long; then `earlier` is still there, and outdated.
     pub fn put(&self, number: u64, time: Timestamp, content: &[u8], earlier: &mut Option<NotePlace>) -> Option<u64> {
         if content.len() > CONTENT_MAX {
             return None;
@@ -164,13 +164,13 @@ impl Notes {
         self.free.lock().push(note.place);
     }
 
-    /// What an earlier process left, the last note of each number.
+    /// Notes that an earlier process left: the last one of each number.
     #[must_use]
     pub fn left(&self) -> Vec<Note> {
         self.left.lock().notes.values().map(|(_, note)| note.clone()).collect()
     }
 
-    /// Forgets what an earlier process left.
+    /// Forgets the notes that an earlier process left.
     pub fn forget_left(&self) {
         let left = std::mem::take(&mut *self.left.lock());
         for place in left.places {
@@ -198,7 +198,7 @@ impl std::fmt::Debug for Notes {
 pub(crate) enum Trust {
     /// If their header names the last opening.
     AsTheHeaderSays,
-    /// The log lost what the last opening committed: a note may be older or newer than the rest.
+    /// The log lost commits of the last opening: a note may be older or newer than the rest.
     No,
 }
 

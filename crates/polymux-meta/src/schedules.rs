@@ -1,9 +1,9 @@
 //! Log, group flush and memtable switch under the model checker: thousands of schedules of a few threads each, and no
 //! failure may be found. Run by `make test-schedules`.
 //!
-//! What is checked in every schedule: a sync that returned means durable, also on what a crash at that moment leaves; no
+//! Checked in every schedule: a sync that returned means durable, even if a crash happens at that moment; no
 //! entry is lost or torn; the complete prefix never has a hole; a change is always found, in whichever memtable it is;
-//! nobody waits for ever (the checker reports a deadlock).
+//! no thread waits for ever (the checker reports a deadlock).
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn append(log: &Log, number: u64, length: usize) -> u64 {
     place.end
 }
 
-/// What a crash that keeps nothing unflushed leaves.
+/// Entries that survive a crash that keeps no unflushed write.
 fn survivors(medium: &CrashMedium) -> Vec<u64> {
     let image = CrashMedium::of(medium.crash(|| false));
     let header = Log::read_header(&image).unwrap();

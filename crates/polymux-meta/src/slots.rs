@@ -1,6 +1,6 @@
 //! Two slots of one block each, written in turn: how a small record is replaced so that a crash never loses it.
 //!
-//! What is true here: the slot with the greater turn counts, so a write that a crash tears leaves the other one. A slot has
+//! The slot with the greater turn counts, so a write that a crash tears leaves the other one. A slot has
 //! a block of its own, so that writing one never touches the other.
 
 /// Bytes of one slot.
@@ -15,7 +15,7 @@ pub(crate) enum SlotError {
     NewerVersion(u32),
 }
 
-/// What a slot holds.
+/// The record that a slot holds.
 pub(crate) trait SlotRecord: Sized {
     /// Counts the writes.
     fn turn(&self) -> u64;

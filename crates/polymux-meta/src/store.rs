@@ -13,20 +13,20 @@ use crate::notes::Notes;
 /// A key and its value.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
-/// Whether there is room for more metadata.
+/// Whether there is space for more metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// There is.
     Plenty,
-    /// Only what is kept for bad days: what frees room may go on, everything else is refused (DESIGN section 5).
+    /// Only the ballast: operations that free space may go on, everything else is refused (DESIGN section 5).
     Ballast,
 }
 
-/// What waiting for the second copy came to.
+/// Outcome of waiting for the second copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum CopySync {
-    /// The copy has it, or nothing can be started from the copy: what depends on it may be done.
+    /// The copy has it, or no store can be started from the copy: actions that depend on it may proceed.
     Safe,
     /// The copy does not come along, and something older could be started from it: see [`MetadataStore::abandon_copy`].
     Late,
@@ -57,19 +57,19 @@ pub trait MetadataStore: Send + Sync {
     /// Bytes that the store takes on its medium.
     fn bytes_used(&self) -> u64;
 
-    /// Makes everything durable and lets the next opening find nothing to replay, as far as there is room for that.
+    /// Makes everything durable and lets the next opening find nothing to replay, as far as there is space for that.
     fn checkpoint(&self) -> Result<(), StoreError> {
         self.sync(self.committed())
     }
 
-    /// The last transaction that the second copy is known to hold, or the last committed one where nobody has to wait for
+    /// The last transaction that the second copy is known to hold, or the last committed one where no caller has to wait for
     /// a copy.
     fn copied(&self) -> Sequence {
         self.committed()
     }
 
-    /// Waits until the second copy holds every transaction up to `through`, which is durable, where there is one from which the store could
-    /// be started: for whoever is about to do what must not be done where the transaction is not known.
+    /// Waits until the second copy holds every transaction up to `through`, which is durable, where there is a copy from which
+    /// the store could be started: for a caller about to act in a way that requires every copy to know the transaction.
     fn sync_copy(&self, through: Sequence) -> Result<CopySync, StoreError> {
         assert!(through <= self.durable(), "what is in the copy is durable in the store before");
         Ok(CopySync::Safe)
@@ -82,19 +82,19 @@ pub trait MetadataStore: Send + Sync {
         CopySync::Safe
     }
 
-    /// Memory for notes that outlive the process, where there is any. What an earlier process left there belongs to this store
+    /// Memory for notes that outlive the process, where there is any. Notes that an earlier process left there belong to this store
     /// and this boot of the machine.
     fn notes(&self) -> Option<Arc<Notes>> {
         None
     }
 
-    /// Whether the process that had the store open before this one died, and nothing else did: all that it committed is there,
-    /// and so is what it wrote to any file on this machine, synced or not.
+    /// Whether only the process that had the store open before this one died: all that it committed is there,
+    /// and so is everything that it wrote to any file on this machine, synced or not.
     fn only_the_process_died(&self) -> bool {
         false
     }
 
-    /// What the process that died left behind is taken up by now, all of it: nobody will ask again.
+    /// All that the process that died left behind is taken up by now: no caller asks for it again.
     fn survivors_are_taken_up(&self) {}
 
     /// Why nothing can be committed any more, where an error stopped the store.

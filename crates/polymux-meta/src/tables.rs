@@ -1,6 +1,6 @@
-//! Tables: what left the memtables, sorted and unchangeable, in log-structured merge trees of the crate `lsm-tree`.
+//! Tables: the contents of former memtables, sorted and immutable, in log-structured merge trees of the crate `lsm-tree`.
 //!
-//! What is true here:
+//! Invariants:
 //! * The key space is cut into partitions at fixed keys, each with a tree of its own. Records of one kind mostly arrive in
 //!   the order of their keys, so within a partition tables seldom overlap and compaction moves them instead of copying.
 //! * A memtable is written to all partitions before the log's checkpoint passes it; after a crash in between, replay
@@ -8,7 +8,7 @@
 //!   first of its tables is registered, so tables never know more than the log.
 //! * The removal of a key that was set in the same memtable is written only where the tables below hold the key: names that
 //!   come and go between two flushes (a spool) leave nothing behind.
-//! * Nobody reads old versions: every read sees the latest tables, and compaction drops whatever was replaced.
+//! * Old versions are never read: every read sees the latest tables, and compaction drops whatever was replaced.
 
 mod compaction;
 mod levels;
@@ -32,13 +32,13 @@ pub(crate) use compaction::{CompactionNeed, Urgency};
 pub(crate) use range::TableEntry;
 pub(crate) use snapshot::{CURRENT_FILE, PartitionSnapshot, version_of};
 
-/// A sequence after all others: what a read sees, and what compaction may drop.
+/// A sequence after all others: the upper bound for reads, and for entries that compaction may drop.
 const LATEST: u64 = 1 << 62;
 
 /// Where `lsm-tree` keeps the tables of a tree.
 pub(crate) const TABLES_FOLDER: &str = "tables";
 
-/// What the tables have done since they were opened.
+/// Counters of the tables since they were opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableCounters {
     /// Memtables written.
@@ -148,12 +148,12 @@ impl Tables {
         registered.map_err(|error| error_of(&error))
     }
 
-    /// What a table gets for the latest change of a key; nothing for the removal of what no table holds.
+    /// The table entry for the latest change of a key; `None` for the removal of a key that no table holds.
     fn table_entry(&self, partition: &Partition, key: &[u8], slot: &Slot) -> lsm_tree::Result<Option<InternalValue>> {
         let length = key.len() + slot.value.as_ref().map_or(0, |value| value.len());
         let item = match &slot.value {
             Some(value) => InternalValue::from_components(key, &**value, slot.sequence, ValueType::Value),
-            // The look-up is cheap where no table holds the key, which is what it is done for.
+            // The look-up is cheap where no table holds the key, the case it is meant for.
             None if slot.origin == Origin::Older || partition.tree.contains_key(key, LATEST)? => {
                 InternalValue::new_tombstone(key, slot.sequence)
             }
@@ -193,7 +193,7 @@ impl Tables {
     }
 }
 
-/// What an error of the trees means for the store.
+/// Converts an error of the trees to one of the store.
 fn error_of(error: &lsm_tree::Error) -> StoreError {
     match error {
         lsm_tree::Error::Io(error) => match error.kind() {

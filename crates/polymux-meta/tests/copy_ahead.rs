@@ -1,6 +1,6 @@
-//! A second copy that comes back to a store which lost what the copy holds, or which went on without it.
+//! A second copy that comes back to a store which lost transactions of the copy, or which continued without it.
 //!
-//! What is true here: a store with a copy stops; its files and those of the copy are changed or moved away; the store is
+//! A store with a copy stops; its files and those of the copy are changed or moved away; the store is
 //! opened by hand, and a round of shipping is a step.
 
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// Zeros the log from transaction `kept` on, as a device does that lost what it had acknowledged.
+/// Zeros the log from transaction `kept` on, like a device that lost acknowledged writes.
 fn lose_tail(root: &Path, kept: usize) {
     let mut entries = Vec::new();
     let view = LogView::open(&root.join("store"), &LogPlacement::Block, InUse::Refuse).unwrap();
@@ -294,7 +294,7 @@ fn a_store_with_a_damaged_table_does_not_make_a_copy_anew_that_has_it_whole() {
 fn a_copy_that_cannot_be_read_stays_as_it_is() {
     let root = stopped();
     let slot = root.path().join("copy/copy");
-    // A slot of a later program: what it says is not known here.
+    // A slot of a later program: its meaning is not known here.
     let mut bytes = fs::read(&slot).unwrap();
     bytes[8] = 9;
     bytes[4096 + 8] = 9;

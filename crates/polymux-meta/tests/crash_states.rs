@@ -1,7 +1,7 @@
 //! The whole directory of a store, log and tables, after power failures at any moment.
 //!
-//! What is true here: a store works in a recording file system, and every state is opened that a power failure may have
-//! left (see the rules in `polymux_sim::recording_file_system`). It has to open, to hold at least what was durable when
+//! A store works in a recording file system, and every state is opened that a power failure may have
+//! left (see the rules in `polymux_sim::recording_file_system`). It has to open, to hold at least the transactions that were durable when
 //! the crash happened, a prefix of the batches and each of them whole, and to go on working.
 //!
 //! `POLYMUX_CRASH_SEEDS=N` (by `make test-crash-states`) looks at N times as many runs.
@@ -79,7 +79,7 @@ fn look_at_long_runs(shape: Shape) {
     println!("{looked:?}");
 }
 
-/// A process is killed before one of its syncs; another one goes on with what it left, which is not durable; then the
+/// A process is killed before one of its syncs; another one continues with its files, which are not durable; then the
 /// power fails.
 #[test]
 fn what_a_killed_process_left_unsynced_and_the_next_one_saw_survives_a_crash() {

@@ -1,7 +1,7 @@
 //! Durable entries of the log that are damaged, against a log that a power failure cut.
 //!
-//! What is true here: a store is at work on a directory, quiet at the moment at which its files are taken; what was taken is
-//! changed and opened like what a crash left.
+//! A store is at work on a directory, quiet at the moment at which its files are taken; the copies are
+//! changed and opened like the files left by a crash.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn commit(store: &LogStore, number: u64) {
     store.sync(sequence).unwrap();
 }
 
-/// What a power failure leaves of a store that is quiet: everything, and its second copy.
+/// The image of a quiet store after a power failure: everything, and its second copy.
 fn crash_image(directory: &Path) -> tempfile::TempDir {
     let image = tempfile::tempdir().unwrap();
     copy_tree(directory, image.path());
@@ -127,7 +127,7 @@ fn is_refused_and_comes_from_the_copy(image: &Path, shipped: u64, saying: &str) 
 fn a_damaged_entry_with_later_durable_ones_is_told_from_a_torn_tail() {
     let image = stopped_by_a_crash(20, 20);
     let (position, length) = entries(image.path())[7];
-    // More than one bit, so that only what comes later can tell.
+    // More than one bit, so that only later entries can reveal it.
     change(image.path(), position + 64, 32, |bytes| bytes.fill(0xa5));
     let checked = LogStore::check(&image.path().join("store"), &options(OpenMode::Existing, image.path()));
     assert!(matches!(checked, Err(StoreError::Corrupted(_))), "{checked:?} of {length} bytes");

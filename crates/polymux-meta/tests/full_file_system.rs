@@ -1,4 +1,4 @@
-//! A store whose file system is filled by somebody else. Needs root, to mount a small tmpfs.
+//! A store whose file system is filled by another program. Needs root, to mount a small tmpfs.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ impl SmallFileSystem {
         self.path().join("somebody else's file")
     }
 
-    /// Writes until there is no room.
+    /// Writes until there is no free space.
     fn fill(&self) {
         let mut file = std::fs::File::create(self.filler()).unwrap();
         let mut length = 1024 * 1024;
@@ -81,7 +81,7 @@ fn delete(store: &LogStore, number: u64) -> Result<(), StoreError> {
     store.commit(batch).map(drop)
 }
 
-/// One round of everything by hand, or time in which the threads of the store look at the room at least once.
+/// One round of all work by hand, or enough time for the threads of the store to check the free space at least once.
 fn work(store: &LogStore, workers: Workers) {
     match workers {
         Workers::Manual => while store.step().unwrap() == StepProgress::Worked {},
@@ -113,7 +113,7 @@ fn filled_from_outside(workers: Workers) {
     }
     work_until(&store, workers, has_plenty);
     place.fill();
-    // It is noticed without anybody writing tables.
+    // It is noticed without any thread writing tables.
     work_until(&store, workers, |store| store.room() == Room::Ballast);
     // As much again as memtables and log hold many times over, all of it removals: ballast pays for their tables.
     for number in 0..count {
@@ -121,7 +121,7 @@ fn filled_from_outside(workers: Workers) {
         if number % 1000 == 0 {
             store.sync(store.committed()).unwrap();
         }
-        // Old and new names alternate, so that removals are of what tables hold, and of what they do not.
+        // Old and new names alternate, so that some removals are of keys that tables hold, and some of keys that they do not.
         if number % 4 == 0 {
             delete(&store, count + number).unwrap();
         }
@@ -152,7 +152,7 @@ fn growth_in_a_file_system_without_any_room_ends_in_no_space_and_loses_nothing()
     let path = place.path().join("meta");
     let store = LogStore::open(&path, &options(OpenMode::CreateNew, Workers::Manual)).unwrap();
     place.fill();
-    // Nobody asks `room`: this is what happens to somebody who goes on all the same.
+    // The store is not asked for its free space: this tests a caller that continues regardless.
     let mut written = 0;
     let error = loop {
         match put(&store, written) {
@@ -203,14 +203,14 @@ fn metadata_grows_and_shrinks_in_a_file_system_without_inodes() {
         let path = place.path().join("meta");
         let store = LogStore::open(&path, &options(OpenMode::CreateNew, workers)).unwrap();
         let taken = take_all_inodes(&place, "somebody else's");
-        // Several times what the log holds: tables are written.
+        // Several times the capacity of the log: tables are written.
         let count = 20_000;
         for number in 0..count {
             put(&store, number).unwrap();
         }
         // There are bytes, and inodes are kept.
         work_until(&store, workers, has_plenty);
-        // Whatever was given back is taken by somebody, again and again: growth ends before removal does.
+        // Whatever was given back is taken by another program, again and again: growth ends before removal does.
         let mut more = Vec::new();
         let mut round = 0;
         while store.room() == Room::Plenty {
@@ -282,7 +282,7 @@ fn a_merge_that_finds_too_few_inodes_gives_back_those_that_it_took() {
         work(&store, Workers::Manual);
     }
     assert_eq!(store.report().table_counters.compactions, 0, "this merge was possible: {:?}", store.report());
-    // What was in memory is a table more.
+    // The memtable has become one more table.
     assert!(held_or_free() + 1 >= before, "{before} before, {} now", held_or_free());
 }
 

@@ -1,4 +1,4 @@
-//! What holds of [`LogStore`] beyond the suite: opening, closing, and what is there after a crash.
+//! Properties of [`LogStore`] beyond the suite: opening, closing, and the content after a crash.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -283,7 +283,7 @@ fn names_that_come_and_go_leave_nothing_in_the_tables() {
 
 const CRASH_DIRECTORY: &str = "POLYMUX_META_CRASH_DIRECTORY";
 
-/// Runs only as the child of the test below: commits and syncs for ever, saying what is durable.
+/// Runs only as the child of the test below: commits and syncs for ever, printing the last durable number after each sync.
 #[test]
 fn child_that_commits_until_it_is_killed() {
     let Some(path) = std::env::var_os(CRASH_DIRECTORY) else { return };

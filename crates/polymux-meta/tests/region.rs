@@ -241,7 +241,7 @@ fn the_region_of_another_store_and_one_on_a_disk_are_refused() {
 const CRASH_DIRECTORY: &str = "POLYMUX_META_REGION_CRASH_DIRECTORY";
 const CRASH_REGION: &str = "POLYMUX_META_REGION_CRASH_REGION";
 
-/// Runs only as the child of the test below: commits for ever, saying what is durable.
+/// Runs only as the child of the test below: commits and syncs for ever, printing the last durable number after each sync.
 #[test]
 fn child_that_commits_until_it_is_killed() {
     let (Some(path), Some(region)) = (std::env::var_os(CRASH_DIRECTORY), std::env::var_os(CRASH_REGION)) else {

@@ -1,23 +1,23 @@
-//! What a move is worth: device time that it saves in each second, against the device time that it costs (PolyStore, BW_Move: P12, P15).
+//! The benefit of a move: device time that it saves in each second, against the device time that it costs (PolyStore, BW_Move: P12, P15).
 //!
 //! Two reasons justify a move: it pays back soon, if the demand goes on; or the range has cost the slower device as much already as the move
 //! would. The second is the rule of renting until the rent paid equals the price (ski rental): as far as it remembers the rent, no more than
 //! twice the device time of the best choice is spent, whatever comes.
 //!
-//! What is true here: a random read costs its device the time of a request, bytes of a stream the time of their transfer. Rates are those
-//! of what a device really served: what memory serves is no demand. Saturating integers throughout, so that a policy from outside can
+//! Invariants: a random read costs its device the time of a request, bytes of a stream the time of their transfer. Rates are those
+//! of reads that a device really served: reads served from memory are no demand. Saturating integers throughout, so that a policy from outside can
 //! reckon the same.
 
-/// What a device takes to be read.
+/// Time that a device takes to serve reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadSpeed {
-    /// Device time of one small random read in nanoseconds, without what it waits for others.
+    /// Device time of one small random read in nanoseconds, without the wait for others.
     pub request_ns: u64,
     /// Bytes per second of a stream; at least 1.
     pub bytes_per_second: u64,
 }
 
-/// What programs make a device read of a range.
+/// Device reads that programs cause on a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Random reads in a thousand seconds.
@@ -74,7 +74,7 @@ pub fn move_ns(bytes: u64, there_bytes_per_second: u64, back_bytes_per_second: O
     transfer_ns(bytes, there_bytes_per_second).saturating_add(back)
 }
 
-/// Seconds after which a move has saved what it cost; `None` where it never does.
+/// Seconds after which a move has saved its own cost; `None` where it never does.
 #[must_use]
 pub fn pay_back_seconds(cost_ns: u64, saved_ns_per_second: u64) -> Option<u64> {
     (saved_ns_per_second > 0).then(|| cost_ns.div_ceil(saved_ns_per_second))

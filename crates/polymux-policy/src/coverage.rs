@@ -1,11 +1,11 @@
-//! What share of device reads a faster tier of some size could serve: the best choice of ranges, with hindsight.
+//! The share of device reads that a faster tier of some size could serve: the best choice of ranges, with hindsight.
 //!
-//! What is true here: ranges are taken by reads per byte, the most read first, and the last one in part, because blocks move one by one.
+//! Invariant: ranges are taken by reads per byte, the most read first, and the last one in part, because blocks move one by one.
 //! No order of moves does better for the same reads.
 
 use std::cmp::Reverse;
 
-/// What was read of one range.
+/// Reads of one range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeReads {
     /// Its length; at least 1.
@@ -48,7 +48,7 @@ impl Coverage {
         self.ranges.iter().map(|range| range.reads).fold(0, u64::saturating_add)
     }
 
-    /// Reads that a tier with room for so many bytes could serve.
+    /// Reads that a tier with so many bytes of space could serve.
     #[must_use]
     pub fn reads_within(&self, room_bytes: u64) -> u64 {
         let (mut left, mut served) = (room_bytes, 0_u64);

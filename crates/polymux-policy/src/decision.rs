@@ -1,8 +1,8 @@
-//! What a policy answers.
+//! The answers of a policy.
 
 use crate::{FACTS_VERSION, Why};
 
-/// What is to be done with a range.
+/// The action for a range.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {

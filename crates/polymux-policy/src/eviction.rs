@@ -1,10 +1,10 @@
-//! The way down: which slower tier takes what leaves (CAP_Move, P14).
+//! The way down: which slower tier takes the data that leaves (CAP_Move, P14).
 
 use crate::hysteresis::heat_for_eviction;
 use crate::promotion::{SparesSaturated, first_with_room};
 use crate::{Eviction, FACTS_VERSION, RangeFacts, TierFill, Why};
 
-/// What leaves, and how.
+/// Data that leaves, and how.
 pub(crate) struct Leaving {
     /// Not zero; the higher leaves first.
     pub(crate) score: u64,
@@ -28,7 +28,7 @@ pub(crate) enum First {
 }
 
 impl Leaving {
-    /// The range leaves for the next slower tier with room.
+    /// The range leaves for the next slower tier with free space.
     pub(crate) fn range(facts: &RangeFacts, score: u64, why: Why) -> Self {
         Self {
             score,
@@ -47,7 +47,7 @@ pub(crate) fn score_by_heat(facts: &RangeFacts, heat: u32) -> u64 {
     ((coldness << 31) | u64::from(facts.idle_seconds >> 1)) + 1
 }
 
-/// Finds the target. What rules do not allow on its tier leaves before everything else.
+/// Finds the target. Data that rules do not allow on its tier leaves before everything else.
 pub(crate) fn evict(facts: &RangeFacts, leaving: &Leaving) -> Eviction {
     let never = |why| Eviction::never(facts.tier, why);
     let Some(own) = facts.tiers.position(facts.tier) else { return never(Why::UnknownFacts) };

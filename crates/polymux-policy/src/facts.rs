@@ -1,4 +1,4 @@
-//! What a policy may know about a range of a file.
+//! Facts that a policy may use about a range of a file.
 
 use polymux_types::limits::RANGE_NODE_SIZE;
 
@@ -40,7 +40,7 @@ pub struct RangeFacts {
     /// Seconds for which it has been warm: since an access found it colder than three quarters of an access. A move does not
     /// begin it anew. For `whole-file`, of the file. Only its doublings in half-lives count, up to seven of these, so two bits
     /// can keep it: one more at an access in another aligned period of `2^bits` half-lives than the access before.
-    /// [`NEVER`] where nobody keeps count; that is taken for one half-life.
+    /// [`NEVER`] where no count is kept; that is taken for one half-life.
     pub warm_seconds: u32,
     /// Half-life of the heat in seconds.
     pub half_life_seconds: u32,

@@ -1,4 +1,4 @@
-//! What keeps data from moving to and fro.
+//! Measures that keep data from moving back and forth.
 //!
 //! A heat is a sample of a random process: a range that is used at random with a mean heat of `n` accesses shows `n` with a
 //! standard deviation of the square root of `n / 2`, and among thousands of ranges several are off by four of these. Comparing
@@ -12,7 +12,7 @@
 
 use crate::{HEAT_ONE, NEVER, RangeFacts};
 
-/// Standard deviations (of the sum of both) that lie between a range and the victim that makes way for it, at first. Against
+/// Standard deviations (of the sum of both) that lie between a range and the victim that is evicted for it, at first. Against
 /// data that is not used at all this asks for 13 accesses.
 const DEVIATIONS_FIRST: u64 = 5;
 /// Deviations that each doubling of the time adds for which the range was warm, and the half-lives at which that ends.
@@ -37,14 +37,14 @@ pub(crate) fn is_hotter(facts: &RangeFacts, hot: u32, cold: u32) -> bool {
     hot > 0 && hot >= 2 * cold && hot - cold >= deviations(facts) * deviation
 }
 
-/// The heat with which a range defends itself against another move: what moved lately counts for half when it wants to go
+/// The heat with which a range defends itself against another move: a recently moved range counts for half when it would go
 /// further up, so that it must be four times as hot as its victim.
 pub(crate) fn heat_for_promotion(facts: &RangeFacts, heat: u32) -> u32 {
     if facts.moved_lately() { heat / 2 } else { heat }
 }
 
-/// The heat by which eviction sorts: what moved lately counts for twice as hot and four accesses more, so that what has just
-/// come does not leave before its use could be seen, but does leave where the rest is hotter still.
+/// The heat by which eviction sorts: a recently moved range counts for twice as hot and four accesses more, so that a range that has just
+/// arrived does not leave before its use could be seen, but does leave where the rest is hotter still.
 pub(crate) fn heat_for_eviction(facts: &RangeFacts, heat: u32) -> u32 {
     if facts.moved_lately() { heat.saturating_mul(2).saturating_add(4 * HEAT_ONE) } else { heat }
 }

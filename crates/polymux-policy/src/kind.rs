@@ -12,7 +12,7 @@ use crate::{Decision, Eviction, Growth, PlacementDecision, PlacementFacts, Range
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PolicyKind {
-    /// The Mux prototype: promote on access, evict what was not used for longest.
+    /// The Mux prototype: promote on access, evict the data unused for longest.
     Lru = 0,
     /// The default: promote on the second touch, evict the coldest.
     #[default]
@@ -23,18 +23,18 @@ pub enum PolicyKind {
     Poly = 3,
     /// Files move as a whole.
     WholeFile = 4,
-    /// Nothing moves but what rules and pins demand.
+    /// Nothing moves except as rules and pins demand.
     Static = 5,
     /// New ranges of large files go to the tier where they will be done soonest; otherwise as `poly`.
     Spread = 6,
     /// New ranges of large files go to the tier of the thread that writes them; threads are mapped anew only where one comes or ends (P7).
     /// Otherwise as `poly`.
     PolyStatic = 7,
-    /// The same, with threads that are moved by Algorithm 1 as it is printed (P11).
+    /// As `poly-static`, with threads that are moved by Algorithm 1 as it is printed (P11).
     PolyDynamic = 8,
-    /// The same, with threads that are moved to where all tiers together do more.
+    /// As `poly-static`, with threads that are moved to where all tiers together do more.
     PolyClimb = 9,
-    /// Promotes whatever is used, whatever it displaces: what others are measured against.
+    /// Promotes every used range, whatever it displaces: the baseline for the other policies.
     PromoteAlways = 10,
     /// As `hot-cold`, and the growth of large files goes to several tiers while one does not carry it.
     Adaptive = 11,
@@ -165,11 +165,11 @@ impl FromStr for PolicyKind {
 
 /// Where the range should be now because of rules and of its use.
 ///
-/// A range on a tier that is not allowed moves to the best allowed one with room, whatever the policy. Otherwise it only ever
+/// A range on a tier that is not allowed moves to the best allowed one with free space, whatever the policy. Otherwise it only ever
 /// moves to a faster tier; the way down is [`evict`]'s. The answer names an allowed tier that takes new data, has headroom for
 /// the bytes, and stays at or below its high mark, with two exceptions: where the range is much hotter than the coldest data
-/// there, the target may go above its mark by this one range, so that eviction begins; and what a rule or pin sends away goes
-/// above the mark where no allowed tier has room below it.
+/// there, the target may go above its mark by this one range, so that eviction begins; and a range that a rule or pin sends away goes
+/// above the mark where no allowed tier has space below it.
 #[must_use]
 pub fn decide(kind: PolicyKind, facts: &RangeFacts) -> Decision {
     match kind {
@@ -188,7 +188,7 @@ pub fn decide(kind: PolicyKind, facts: &RangeFacts) -> Decision {
 
 /// How soon the range leaves its tier, to be asked only about tiers that are above their high mark: ranges leave in order of
 /// falling score until the tier is at its low mark. The target is an allowed slower tier that stays at or below its high mark;
-/// for what a rule or pin sends away it is the target of [`decide`]. Score 0: it stays.
+/// for a range that a rule or pin sends away it is the target of [`decide`]. Score 0: it stays.
 #[must_use]
 pub fn evict(kind: PolicyKind, facts: &RangeFacts) -> Eviction {
     match kind {
@@ -211,7 +211,7 @@ pub fn evict(kind: PolicyKind, facts: &RangeFacts) -> Eviction {
 /// Every offered tier that takes new data and has headroom is named exactly once: first those the policy prefers, then other
 /// allowed ones above their mark, then allowed ones that take only a part, and at last those that rules do not allow: a rule is
 /// a wish, ENOSPC is a failure (DESIGN section 9). All prefer only tiers below their mark, except that `hot-cold` and `adaptive` let bytes
-/// that are waited for use half of the room above it.
+/// that are waited for use half of the space above it.
 #[must_use]
 pub fn place(kind: PolicyKind, facts: &PlacementFacts) -> PlacementDecision {
     match kind {

@@ -1,6 +1,6 @@
 //! Pure placement decisions: one fixed-size struct of facts in, one of decisions out (DESIGN sections 3 and 9).
 //!
-//! What is true here: no I/O, no clock, no lock, and no allocation in a decision about a range. The structs are `repr(C)` and versioned,
+//! Invariants: no I/O, no clock, no lock, and no allocation in a decision about a range. The structs are `repr(C)` and versioned,
 //! because policies from outside will be handed the same bytes. All arithmetic is in integers, so the same facts give the
 //! same answer on every machine. Facts may be nonsense: the answer is then "stay", never a panic.
 //!
@@ -10,15 +10,15 @@
 //! RangeFacts     ──► decide ──► where a range should be because of its use: rules first, then promotion
 //!                └─► evict  ──► how soon a range leaves a tier that is above its high mark, and to where
 //! Demand         ──► saved_ns_per_second, move_ns ──► whether a move pays back, and when
-//! ReadLoad       ──► reads_to_hand_over ──► what one tier reads for another that is the limit of its readers
-//! ReadPart       ──► balance_reads ──► what of a spread file moves up, so that its readers wait for no single tier
-//! RangeReads     ──► Coverage ──► what share of device reads a fast tier of some size could serve
+//! ReadLoad       ──► reads_to_hand_over ──► the reads that one tier takes over from another that is the limit of its readers
+//! ReadPart       ──► balance_reads ──► the bytes of a spread file that move up, so that its readers wait for no single tier
+//! RangeReads     ──► Coverage ──► the share of device reads that a fast tier of some size could serve
 //! FileFacts      ──► RuleSet::first_match ──► which policy and which tiers hold for a file
 //! ```
 //!
 //! Three things keep data from moving to and fro, and every policy uses them (module `hysteresis`): promotion without a
-//! victim stops at the low mark, so that eviction never sends away what promotion has just fetched; promotion with a victim
-//! needs a range that is hotter by more than chance, the more so the longer it was warm already; and what moved lately is
+//! victim stops at the low mark, so that eviction never sends away data that promotion has just fetched; promotion with a victim
+//! needs a range that is hotter by more than chance, the more so the longer it was warm already; and a recently moved range is
 //! harder to move again.
 
 #![forbid(unsafe_code)]

@@ -1,12 +1,12 @@
 //! When the readers of one device would be answered sooner by another one, and how many of their reads that one should take over
 //! (PolyStore, BW_Move: P11-P13).
 //!
-//! What is true here:
+//! Invariants:
 //! * A device is the limit of its readers where it never rests, reads wait as long for one another as they take, and a read of it takes so
 //!   much longer than one of the other device that the difference is no chance. Requests that a device serves at the same time do not wait.
-//! * Reads are divided by what each device serves when it is never idle. A part of the difference is handed over at a time. A device that
+//! * Reads are divided by the capacity of each device when never idle. A part of the difference is handed over at a time. A device that
 //!   never had as much to read does not show how much it can serve: until it does, it is taken for no faster than the limit.
-//! * A device that would serve less than a quarter of what the other one does is left alone: what it could add is not worth the moves.
+//! * A device that would serve less than a quarter of the other one's reads is left alone: its contribution is not worth the moves.
 
 /// Percentage of the time in which a device that is the limit has something to read.
 const BUSY_PERCENT_MIN: u64 = 90;
@@ -14,18 +14,18 @@ const BUSY_PERCENT_MIN: u64 = 90;
 /// Hundredths of requests under way at a time, from which on they may wait for one another.
 const DEPTH_HUNDREDTHS_MIN: u64 = 200;
 
-/// Percentage of what it can serve below which a device rests.
+/// Percentage of its capacity below which a device rests.
 const RESTS_BELOW_PERCENT: u128 = 70;
 
-/// Percentage of what it can serve below which a device is hardly used.
+/// Percentage of its capacity below which a device is hardly used.
 const HARDLY_USED_PERCENT: u128 = 33;
 
-/// Share in percent of the difference that is handed over at once to a device that is hardly used,
+/// Share in percent of the difference that is handed over at once to a device that is hardly used.
 const FIRST_STEP_PERCENT: u128 = 70;
-/// and to one that is: what makes one of two devices the limit is little then, and too much would make it the other one.
+/// Share in percent handed over at once to other devices: the imbalance is small then, and too large a step would make the other device the limit.
 const STEP_PERCENT: u128 = 60;
 
-/// What is less than this share in percent of all reads stays.
+/// Percentage of all reads below which nothing is handed over.
 const WORTH_PERCENT_MIN: u128 = 2;
 
 /// How much less than the limit a device may serve that takes reads over, and how much less one is taken for of which nothing is known.
@@ -34,14 +34,14 @@ const SLOWER_BY_MAX: u64 = 4;
 /// Reads in a thousand seconds times the nanoseconds that each of them takes.
 const NANOSECONDS: u64 = 1_000_000_000_000;
 
-/// What a device did for readers lately.
+/// Recent work of a device for readers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadLoad {
     /// Small reads in a thousand seconds.
     pub reads_per_kilosecond: u64,
     /// Time from the beginning of one to its end in nanoseconds; `None` while there was none lately.
     pub latency_ns: Option<u64>,
-    /// Device time of one in nanoseconds, without what it waits for others; `None` while too few were seen.
+    /// Device time of one read in nanoseconds, without the wait for others; `None` while too few were seen.
     pub device_ns: Option<u64>,
     /// Small reads in a thousand seconds that it served when it never rested; `None` while it always did.
     pub most_per_kilosecond: Option<u64>,
@@ -61,7 +61,7 @@ impl ReadLoad {
         Some(capacity.max(self.reads_per_kilosecond))
     }
 
-    /// The same of a device beside one that is the limit.
+    /// Reads in a thousand seconds that a device can serve beside one that is the limit.
     fn capacity_beside(&self, limit: u64) -> u64 {
         let capacity = match (self.most_per_kilosecond, self.known_capacity()) {
             (Some(most), _) => most,
@@ -84,14 +84,14 @@ impl ReadLoad {
         u128::from(self.reads_per_kilosecond) * 100 < u128::from(capacity) * percent
     }
 
-    /// Whether it serves less than a third of what it can.
+    /// Whether it serves less than a third of its capacity.
     #[must_use]
     pub fn is_hardly_used(&self) -> bool {
         self.known_capacity().is_none_or(|capacity| self.uses_less_than(HARDLY_USED_PERCENT, capacity))
     }
 }
 
-/// Whether a device serves enough of what the limit does to be of help.
+/// Whether the capacity of a device is large enough, compared with that of the limit, to be of help.
 #[must_use]
 pub fn is_of_help(limit: &ReadLoad, other: &ReadLoad) -> bool {
     limit.known_capacity().is_some_and(|capacity| other.capacity_beside(capacity) >= capacity / SLOWER_BY_MAX)

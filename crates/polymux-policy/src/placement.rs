@@ -1,7 +1,7 @@
 //! Where new blocks go.
 //!
-//! True here: a decision names every offered tier that takes new data and has headroom, once, and no other. A policy orders
-//! only the first part of the list, so no policy can cause ENOSPC while a tier has room.
+//! Invariants: a decision names every offered tier that takes new data and has headroom, once, and no other. A policy orders
+//! only the first part of the list, so no policy can cause ENOSPC while a tier has free space.
 
 use polymux_types::limits::{RANGE_NODE_SIZE, TIERS_MAX};
 
@@ -19,14 +19,14 @@ const TIERS: usize = TIERS_MAX as usize;
 pub struct TierFacts {
     /// Number of the tier.
     pub tier: u16,
-    /// Bytes that new data may take: free room less the reserve.
+    /// Bytes that new data may take: free space less the reserve.
     pub headroom: u64,
     /// Size of the tier in bytes.
     pub total: u64,
 }
 
 impl From<TierFacts> for TierFill {
-    /// A tier of which only the room is known: it counts as below its marks while it has headroom.
+    /// A tier of which only the free space is known: it counts as below its marks while it has headroom.
     fn from(facts: TierFacts) -> Self {
         Self { high_mark: u64::MAX, low_mark: u64::MAX, ..Self::new(facts.tier, facts.total, 0, facts.headroom) }
     }
@@ -79,7 +79,7 @@ pub enum Synced {
 
 const MESSAGE: u8 = Synced::Message as u8;
 
-/// Size of a file up to which it can be a message: mail with what is attached to it, but no photo.
+/// Size of a file up to which it can be a message: mail with its attachments, but no photo.
 pub const MESSAGE_FILE_MAX: u64 = 1 << 20;
 
 /// No tier, where a number of one is asked.
@@ -110,7 +110,7 @@ impl PlacementFacts {
         self.tiers.offer(tier.into());
     }
 
-    /// Programs wait for writes of the file, and it is small enough for the room that is kept above the high mark of a tier.
+    /// Programs wait for writes of the file, and it is small enough for the space that is kept above the high mark of a tier.
     pub(crate) fn is_waited_for(&self) -> bool {
         match self.synchronous {
             0 => false,
@@ -131,7 +131,7 @@ impl PlacementFacts {
         self.offered().iter().map(|tier| tier.tier).find(|tier| mask_has(self.allowed, *tier))
     }
 
-    /// What is placed is the beginning of a file: with that small files end (P5).
+    /// Whether the beginning of a file is placed: small files end with it (P5).
     pub(crate) fn is_of_first_range(&self) -> bool {
         self.is_new != 0 || self.file_end <= self.length
     }
@@ -170,7 +170,7 @@ impl PlacementDecision {
     }
 }
 
-/// The default: the fastest tier that has room for all of the bytes; where none has, the fastest that has room for some.
+/// The default: the fastest tier that has space for all of the bytes; where none has, the fastest that has space for some.
 /// A tier whose headroom is used up is never named, so that its reserve stays.
 #[must_use]
 pub fn fastest_with_headroom(facts: &PlacementFacts) -> PlacementDecision {
@@ -186,13 +186,13 @@ pub fn fastest_with_headroom(facts: &PlacementFacts) -> PlacementDecision {
 }
 
 /// Whether all of the bytes fit and the tier is still below its high mark. The write that crosses the mark is let in: it is
-/// what sets eviction to work, without which a tier would stay full of old data just below its mark.
+/// write that starts eviction, without which a tier would stay full of old data just below its mark.
 pub(crate) fn room_below_mark(facts: &PlacementFacts, tier: &TierFill) -> bool {
     tier.used < tier.high_mark && tier.headroom >= facts.length.max(1)
 }
 
-/// Whether there is room below the high mark, or the bytes are waited for (M5) and leave half of the room above it, three fourths where they
-/// are a message: what is colder leaves for them. A message also needs what the write budget has left.
+/// Whether there is space below the high mark, or the bytes are waited for (M5) and leave half of the space above it, three fourths where
+/// they are a message: colder data leaves for them. A message also needs the remaining write budget.
 pub(crate) fn room_for_waited_for(facts: &PlacementFacts, tier: &TierFill) -> bool {
     // Between the mark and the reserve.
     let above_mark = tier.headroom.saturating_add(tier.used).saturating_sub(tier.high_mark);

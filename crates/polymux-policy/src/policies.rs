@@ -1,7 +1,7 @@
 //! The built-in policies, one file each.
 //!
-//! What is true of each: `decide` and `evict` say what the policy wants, and leave to `promotion` and `eviction` what is
-//! allowed; `place` gives a preference, and `placement` names every tier that could help.
+//! Invariants of each: `decide` and `evict` express the wish of the policy, and leave the limits to `promotion` and
+//! `eviction`; `place` gives a preference, and `placement` names every tier that could help.
 
 pub(crate) mod adaptive;
 pub(crate) mod hot_cold;

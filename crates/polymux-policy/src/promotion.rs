@@ -1,12 +1,12 @@
-//! The walk to a better tier that all policies share: they differ in what they want, not in what is allowed.
+//! The walk to a better tier that all policies share: they differ in their wishes, not in the limits.
 //!
-//! True here: the answer depends on the tiers in front of the range's own and on its heat, never on the tiers behind it. So a
-//! range that has moved to its target is told to stay by the same facts.
+//! Invariant: the answer depends on the tiers in front of the range's own and on its heat, never on the tiers behind it. So a
+//! range that has moved to its target stays there by the same facts.
 
 use crate::hysteresis::{heat_for_promotion, is_hotter};
 use crate::{Decision, RangeFacts, TierFill, Why};
 
-/// What a policy says before tiers are looked at.
+/// The wish of a policy before tiers are considered.
 pub(crate) struct Wish {
     /// Heat that is compared with the coldest on the target (the range's, or its file's).
     pub(crate) heat: u32,
@@ -14,13 +14,13 @@ pub(crate) struct Wish {
     pub(crate) bytes: u64,
     /// Whether the target must be able to hold parts of files.
     pub(crate) partial: bool,
-    /// The reason to go where there is room.
+    /// The reason to go where there is space.
     pub(crate) why: Why,
     /// Least seconds that a victim must have been idle, 0 where only heat counts.
     pub(crate) victim_idle_seconds: u32,
     /// Whether saturated tiers are passed over (P13).
     pub(crate) spares_saturated: SparesSaturated,
-    /// What may have to leave for it.
+    /// The data that may have to leave for it.
     pub(crate) displaces: Displaces,
     /// How soon the target must answer readers.
     pub(crate) answers: Answers,
@@ -35,10 +35,10 @@ pub(crate) enum Answers {
     Whenever,
 }
 
-/// What a range may displace.
+/// The data that a range may displace.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Displaces {
-    /// What is much colder.
+    /// Data that is much colder.
     Colder,
     /// Whatever eviction takes.
     Anything,
@@ -67,7 +67,7 @@ impl Wish {
     }
 }
 
-/// What no policy promotes: streams, and what the page cache serves (DESIGN section 9).
+/// Refuses ranges that no policy promotes: streams, and those that the page cache serves (DESIGN section 9).
 pub(crate) fn refused_by_use(facts: &RangeFacts) -> Option<Why> {
     if facts.is_sequential() {
         Some(Why::SequentialBypass)
@@ -78,7 +78,7 @@ pub(crate) fn refused_by_use(facts: &RangeFacts) -> Option<Why> {
     }
 }
 
-/// Carries out what rules demand, and otherwise what the policy wishes; `bytes` and `partial` describe a move by rule.
+/// Carries out the demands of rules, and otherwise the wish of the policy; `bytes` and `partial` describe a move by rule.
 pub(crate) fn decide(facts: &RangeFacts, bytes: u64, partial: bool, wish: Result<Wish, Why>) -> Decision {
     let stay = |why| Decision::stay(facts.tier, why);
     let Some(own) = facts.tiers.position(facts.tier) else { return stay(Why::UnknownFacts) };
@@ -96,7 +96,7 @@ pub(crate) fn decide(facts: &RangeFacts, bytes: u64, partial: bool, wish: Result
             },
         };
     }
-    // A rule sends it away: to where its use would bring it anyway, else to the first allowed tier with room.
+    // A rule sends it away: to where its use would bring it anyway, else to the first allowed tier with space.
     let wished = wish.and_then(|wish| best_of(facts, offered, &wish)).map(|(target, _)| target);
     let target = wished.or_else(|_| first_with_room(facts, bytes, partial));
     match target {
@@ -105,8 +105,8 @@ pub(crate) fn decide(facts: &RangeFacts, bytes: u64, partial: bool, wish: Result
     }
 }
 
-/// The first tier with room that the rules allow: below its high mark, else above it, down to its reserve. What a rule or pin demands is
-/// not refused for a mark: above it the tier sends away what may leave, and a slowest tier would hold up the demand for ever.
+/// The first tier with space that the rules allow: below its high mark, else above it, down to its reserve. A demand of a rule or pin is
+/// not refused for a mark: above it the tier sends away data that may leave, and a slowest tier would hold up the demand for ever.
 pub(crate) fn first_with_room(facts: &RangeFacts, bytes: u64, partial: bool) -> Result<u16, Why> {
     let takes =
         |tier: &&TierFill| facts.may_go_to(tier) && (!partial || tier.holds_partial_files()) && bytes <= tier.headroom;
@@ -151,8 +151,8 @@ fn may_come(facts: &RangeFacts, tier: &TierFill, wish: &Wish) -> Result<Why, Why
         let has_room = wish.bytes <= tier.headroom && tier.used <= tier.high_mark;
         return if has_room { Ok(wish.why) } else { Err(Why::NoRoomBelowMark) };
     }
-    // Without a victim only up to the low mark: above it room is for new data, and eviction, which leaves the tier at its
-    // low mark, would make room for exactly what it sent away.
+    // Without a victim only up to the low mark: the space above it is for new data, and eviction, which leaves the tier at its
+    // low mark, would free space for exactly the data that it sent away.
     if tier.fits_below(wish.bytes, tier.low_mark.min(tier.high_mark)) {
         let lately = facts.moved_lately() && wish.heat < 4 * crate::HEAT_ONE;
         return if lately { Err(Why::MovedLately) } else { Ok(wish.why) };

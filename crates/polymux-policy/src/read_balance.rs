@@ -1,15 +1,15 @@
-//! Which bytes of a spread file should move up, so that its readers have what all of its devices give together (P13).
+//! Which bytes of a spread file should move up, so that its readers get the combined bandwidth of all of its devices (P13).
 //!
-//! What is true here:
+//! Invariants:
 //! * A file is laid out as its devices *wrote*. Who reads all of it waits for the device with the largest part for its speed, so the
 //!   time of a reader is the longest of `bytes * time for each byte` over the tiers.
-//! * Bytes only go to tiers that are offered before their own and serve this use of the file in less time. So what moved never comes back for
+//! * Bytes only go to tiers that are offered before their own and serve this use of the file in less time. So moved bytes never come back for
 //!   the sake of another use, and heat, which brings ranges up in the same order, does not work against it.
-//! * A tier gets nothing above its low mark: room is not worth an eviction.
-//! * Bytes move in whole units, and the best of what can be had with those is found: one too many for a fast device costs less than one
+//! * A tier gets nothing above its low mark: the space there is not worth an eviction.
+//! * Bytes move in whole units, and the best division into those is found: one too many for a fast device costs less than one
 //!   too many for a slow one. So files of a few dozen units would leave the slow ones with less to do than they could, if many are read
 //!   together: [`Rounding`].
-//! * What would gain less than [`GAIN_MIN_PERCENT`] stays. The bytes that move are about as many percent of the file as are gained.
+//! * Moves that would gain less than [`GAIN_MIN_PERCENT`] are not made. The bytes that move are about as many percent of the file as are gained.
 
 use polymux_types::limits::TIERS_MAX;
 
@@ -26,7 +26,7 @@ const RELAXED_DIVISOR: u128 = 25;
 /// How often the time is halved in the search: to less than a thousandth of a promille.
 const SEARCH_STEPS: u32 = 24;
 
-/// What a tier has of a file, and how fast it serves it.
+/// The part of a file on a tier, and how fast the tier serves it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadPart {
     /// Number of the tier.
@@ -35,7 +35,7 @@ pub struct ReadPart {
     pub bytes: u64,
     /// Those of them that may go elsewhere.
     pub movable: u64,
-    /// Picoseconds for each byte, as the file was read lately; 0 where nobody knows.
+    /// Picoseconds for each byte, as the file was read lately; 0 where unknown.
     pub picoseconds_per_byte: u64,
 }
 
@@ -50,16 +50,16 @@ pub struct Shift {
     pub bytes: u64,
 }
 
-/// What a reader of a whole file waits for.
+/// The limit of a reader of a whole file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadBalance {
     /// Time in picoseconds in which the file can be read as it lies.
     pub time_now: u128,
-    /// The same after the shifts.
+    /// Time in picoseconds in which the file can be read after the shifts.
     pub time_then: u128,
     /// The tier that takes that time now.
     pub slowest: u16,
-    /// What should move; empty where it is not worth it.
+    /// The migrations; empty where they are not worth it.
     pub shifts: Vec<Shift>,
 }
 
@@ -72,7 +72,7 @@ pub enum Rounding {
     Fullest,
 }
 
-/// What a search is about.
+/// The input of a search.
 struct Search<'a> {
     /// Those that take longest for a byte first.
     candidates: &'a [Candidate],
@@ -99,7 +99,7 @@ impl Candidate {
     }
 }
 
-/// Says what should move, in multiples of `unit` bytes, rounded in one way; all that a tier has may go, too. `parts` are those of the
+/// Returns the migrations, in multiples of `unit` bytes, rounded in one way; all bytes of a tier may go, too. `parts` are those of the
 /// file and the tiers that it has nothing on; rules and pins allow the tiers of the bit set `allowed`. `None` where the speed of a tier
 /// with a part of it is not known, or it has no parts.
 ///
@@ -155,7 +155,7 @@ fn room_for(fill: &TierFill, allowed: u64) -> u64 {
 }
 
 impl Search<'_> {
-    /// In which time a file can be read that takes so long now, and what has to move for that.
+    /// The least time, below `time_now`, in which a file can be read, and the migrations for that.
     fn best(&self, time_now: u128, rounding: Rounding) -> (u128, Vec<Shift>) {
         let (mut too_short, mut time) = (0, time_now);
         for _ in 0..SEARCH_STEPS {
@@ -185,10 +185,10 @@ impl Search<'_> {
         self.candidates.iter().map(time).max().unwrap_or(0)
     }
 
-    /// What has to move so that no tier takes longer than this; `None` where that cannot be had.
+    /// The migrations after which no tier takes longer than this; `None` where that is impossible.
     fn shifts_for(&self, time: u128) -> Option<Vec<Shift>> {
         let mut shifts = Vec::new();
-        // What slower ones have too much of, from the slowest on.
+        // Excess bytes of slower tiers, from the slowest on.
         let mut waiting: Vec<(Candidate, u64)> = Vec::new();
         for candidate in self.candidates {
             let fits = u64::try_from(candidate.in_time(time)).unwrap_or(u64::MAX);
@@ -248,7 +248,7 @@ mod tests {
         tiers(&(0..count).map(|tier| TierFill::new(tier, 100 * GB, 0, 100 * GB)).collect::<Vec<_>>())
     }
 
-    /// What is on each tier afterwards.
+    /// Bytes on each tier afterwards.
     fn after(parts: &[ReadPart], balance: &ReadBalance) -> Vec<u64> {
         let moved = |part: &ReadPart| {
             let sum = |which: &dyn Fn(&Shift) -> bool| -> u64 {
@@ -269,7 +269,7 @@ mod tests {
         let parts = as_written();
         let balance = balance_reads(&parts, u64::MAX, &roomy(3), BYTES).expect("all speeds are known");
         assert_eq!(balance.slowest, 2);
-        // 4.06 GB at 833 MB/s instead of what the slowest needs for its part.
+        // 4.06 GB at 833 MB/s instead of the time that the slowest needs for its part.
         let seconds = |time: u128| time as f64 / 1e12;
         assert!((seconds(balance.time_now) - 10.57).abs() < 0.01, "{balance:?}");
         assert!((seconds(balance.time_then) - 4.874).abs() < 0.01, "{balance:?}");
@@ -299,7 +299,7 @@ mod tests {
         let parts = [part(0, 36 * unit, each[0]), part(1, 19 * unit, each[1]), part(2, 9 * unit, each[2])];
         let balance = balance_reads(&parts, u64::MAX, &roomy(3), (unit, Rounding::Soonest)).unwrap();
         assert!(balance.shifts.iter().all(|shift| shift.bytes % unit == 0), "{balance:?}");
-        // Nearest to what would be best would be 50.7, 9.2 and 4.1 units.
+        // The nearest to the optimum would be 50.7, 9.2 and 4.1 units.
         assert_eq!(after(&parts, &balance), [51 * unit, 9 * unit, 4 * unit]);
         let time = |share: u64, speed: u64| u128::from(share * unit) * u128::from(1_000_000_000_000 / speed);
         assert!(balance.time_then.abs_diff(time(51, each[0])) < time(1, each[0]) / 1000, "{balance:?}");
@@ -329,7 +329,7 @@ mod tests {
         };
         // 47.5, 8.7 and 3.8 units would be best.
         assert_eq!(both([34, 18, 8]), (vec![49, 8, 3], vec![47, 9, 4]));
-        // What is large loses nothing by it.
+        // Large files lose nothing by it.
         let (soonest, fullest) = both([3400, 1800, 800]);
         assert!(soonest.iter().zip(&fullest).all(|(a, b)| a.abs_diff(*b) <= 2), "{soonest:?} {fullest:?}");
     }

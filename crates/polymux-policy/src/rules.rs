@@ -1,6 +1,6 @@
 //! Rules: which policy and which tiers hold for a file (DESIGN section 9).
 //!
-//! True here: the first rule that matches decides, and a [`RuleSet`] that exists has no rule that is impossible, without
+//! Invariants: the first rule that matches decides, and a [`RuleSet`] that exists has no rule that is impossible, without
 //! effect, or hidden behind an earlier one as far as that can be decided. Pins override rules and are not known here.
 //!
 //! Patterns: `*` and `?` do not cross `/`, `**` as a whole component does. A pattern without a slash is matched against the
@@ -75,7 +75,7 @@ pub struct RuleMatch {
     pub xattr: Option<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
-/// What is known about a file. A caller may leave out what [`RuleSet::needs_path`] and [`RuleSet::needs_xattrs`] deny.
+/// Facts about a file. A caller may omit the facts for which [`RuleSet::needs_path`] and [`RuleSet::needs_xattrs`] return `false`.
 #[derive(Clone, Copy)]
 pub struct FileFacts<'a> {
     /// Path from the root of the volume, with or without a leading slash.

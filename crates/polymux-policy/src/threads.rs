@@ -1,12 +1,12 @@
 //! Which threads write to which device: PolyStore's static mapping (P7), its Algorithm 1 as it is printed (P11), and the same
 //! climb with another objective.
 //!
-//! What is true here:
-//! * State and arithmetic only. An epoch's measurements go in, the next mapping comes out; nobody is called and nothing waits.
+//! Invariants:
+//! * State and arithmetic only. An epoch's measurements go in, the next mapping comes out; nothing is called and nothing waits.
 //! * A mapping says how many threads each device has, in speed order. No step makes or loses one.
 //! * The printed rule compares the bandwidth of the faster device with that of the epoch before, and stops where it changed by
 //!   less than half. One thread of `n` is `1/n` of a device's load, so with three threads and more on a device no step reaches
-//!   that, and the rule is stable after its first epoch wherever it stands. [`Climb`] compares what all devices do together with what
+//!   that, and the rule is stable after its first epoch wherever it stands. [`Climb`] compares the work of all devices together with the share that
 //!   a thread should bring, and so sees each step.
 
 use polymux_types::limits::TIERS_MAX;
@@ -75,7 +75,7 @@ impl Mapping {
     }
 }
 
-/// What was measured in an epoch: bytes per second of each device, in speed order.
+/// The measurements of an epoch: bytes per second of each device, in speed order.
 pub type Bandwidths<'a> = &'a [u64];
 
 /// State of an adjacent pair of devices in Algorithm 1.
@@ -90,7 +90,7 @@ pub enum PairState {
     Stable,
 }
 
-/// What one line of Algorithm 1 does.
+/// The effect of one line of Algorithm 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PairStep {
     /// Nothing.
@@ -128,7 +128,7 @@ impl Change {
     }
 }
 
-/// Lines 8 to 30 of Algorithm 1 as they are printed: the next state of a pair, and what is done.
+/// Lines 8 to 30 of Algorithm 1 as they are printed: the next state of a pair, and the step.
 #[must_use]
 pub fn printed_step(state: PairState, high: Change, global: Change) -> (PairState, PairStep) {
     match (state, high) {
@@ -207,7 +207,7 @@ const NOISE_PERCENT: u64 = 2;
 /// Judgements for which a pair in which neither direction helped is left alone.
 const REST: u32 = 16;
 
-/// The corrected objective: one thread moves, and stays where all devices together gained at least half of what a thread brings on
+/// The corrected objective: one thread moves, and stays where all devices together gained at least half of the bandwidth that a thread brings on
 /// average; otherwise it goes back, and the next direction is tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Climb {
@@ -249,7 +249,7 @@ impl Climb {
         (self.sum, self.epochs) = (0, 0);
         if let Some((from, to, before)) = self.trial.take() {
             let threads = self.mapping.threads().iter().sum::<u32>().max(1);
-            // Half of what a thread brings on average, and more than noise.
+            // Half of the bandwidth that a thread brings on average, and more than noise.
             let wanted = (before / u64::from(threads) / 2).max(before * NOISE_PERCENT / 100);
             if global >= before.saturating_add(wanted) {
                 self.failed = 0;
@@ -257,7 +257,7 @@ impl Climb {
                 self.mapping.move_one(to, from);
                 self.turn += 1;
                 self.failed += 1;
-                // It is judged against what comes after it has gone back.
+                // It is judged against the bandwidth after it has gone back.
                 return;
             }
         }

@@ -1,13 +1,13 @@
 //! How full and how busy the tiers are.
 //!
-//! True here: tiers are held in the order in which they are offered, which is speed order, or the order that a rule prefers
+//! Invariants: tiers are held in the order in which they are offered, which is speed order, or the order that a rule prefers
 //! ([`TierTable::prefer`]). "Faster" and "slower" in the policies mean "earlier" and "later" in this table.
 
 use polymux_types::limits::TIERS_MAX;
 
 const TIERS: usize = TIERS_MAX as usize;
 
-/// Facts about one tier. Loads and latencies are what was measured lately; zero where nothing is known.
+/// Facts about one tier. Loads and latencies are recent measurements; zero where nothing is known.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierFill {
@@ -35,7 +35,7 @@ pub struct TierFill {
     pub total: u64,
     /// Bytes used.
     pub used: u64,
-    /// Bytes that new data may take: free room less the reserve.
+    /// Bytes that new data may take: free space less the reserve.
     pub headroom: u64,
     /// Eviction begins when more bytes than this are used.
     pub high_mark: u64,
@@ -92,7 +92,7 @@ impl TierFill {
         self.flags & Self::HOLDS_PARTIAL_FILES != 0
     }
 
-    /// Whether it may take so many bytes of a file of this size, room aside: new data, parts of files, and what is left of its write budget.
+    /// Whether it may take so many bytes of a file of this size, free space aside: new data, parts of files, and the rest of its write budget.
     #[must_use]
     pub fn takes_piece(&self, bytes: u64, file_size: u64) -> bool {
         let is_partial = bytes < file_size;
@@ -151,7 +151,7 @@ impl TierTable {
         &self.tiers[..self.count as usize]
     }
 
-    /// The same, to be brought up to date.
+    /// As [`Self::offered`], to be updated.
     pub fn offered_mut(&mut self) -> &mut [TierFill] {
         &mut self.tiers[..self.count as usize]
     }
@@ -174,7 +174,7 @@ impl TierTable {
         self.offered().iter().position(|offered| offered.tier == tier)
     }
 
-    /// What is known of a tier; `None` where it is not offered.
+    /// The facts about a tier; `None` where it is not offered.
     #[must_use]
     pub fn fill_of(&self, tier: u16) -> Option<&TierFill> {
         self.position(tier).map(|at| &self.offered()[at])

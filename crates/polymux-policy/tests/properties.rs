@@ -1,4 +1,4 @@
-//! What holds for every policy, whatever the facts.
+//! Properties of every policy, whatever the facts.
 
 use polymux_policy::{
     Action, HEAT_ONE, NEVER, PlacementFacts, PolicyKind, RangeFacts, TierFill, WAITED_FOR_FILE_MAX, Why, decide, evict,
@@ -138,7 +138,7 @@ proptest! {
         let displaces = target.used <= target.high_mark
             && target.coldest_heat <= facts.heat.max(facts.file_heat) / 2
             && (bytes <= 2 * MIB || bytes <= target.high_mark.saturating_sub(target.low_mark));
-        // What is only there to be compared with asks for no victim, but for a tier that eviction is not yet at work on.
+        // The policy that only serves for comparison asks for no victim, but for a tier that eviction is not yet at work on.
         let displaces_anything = kind == PolicyKind::PromoteAlways && target.used <= target.high_mark;
         let demanded = decision.why == Why::RulesSayElsewhere && has_no_room_below_mark(&facts, bytes);
         prop_assert!(used_after <= target.high_mark || displaces || displaces_anything || demanded);

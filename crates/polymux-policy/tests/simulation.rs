@@ -1,12 +1,12 @@
 //! Nothing moves twice without a reason: under a steady load migration comes to rest.
 //!
 //! The worlds have two or three tiers, far more data than the fast ones hold, and a half-life of a minute, so that "ten
-//! minutes" are ten half-lives; with a longer half-life all takes as much longer. What is looked at are minutes 10 to 30.
+//! minutes" are ten half-lives; with a longer half-life all takes as much longer. Minutes 10 to 30 are looked at.
 //!
 //! * Under *regular* loads and scans nothing moves then, not once, with any policy.
 //! * Under *independent* draws that cannot be had from anything that forgets: a heat is a sample with a deviation, and a
-//!   range whose rate is near the margin crosses it at some time. Such a range really is hotter than what it displaces; what
-//!   is up to chance is when it shows. There the bound is one move for ten thousand ranges in each half-life.
+//!   range whose rate is near the margin crosses it at some time. Such a range really is hotter than the one that it displaces; only
+//!   the time at which it shows is random. There the bound is one move for ten thousand ranges in each half-life.
 //!
 //! The same check finds policies without hysteresis, and one whose margin does not grow with time.
 
@@ -34,7 +34,7 @@ fn kinds_that_move() -> impl Iterator<Item = PolicyKind> {
     PolicyKind::ALL.into_iter().filter(|kind| *kind != PolicyKind::Static && kind.comes_to_rest())
 }
 
-/// What moved in several runs, before and after they settled.
+/// Migrations in several runs, before and after they settled.
 #[derive(Debug, Default)]
 struct Moves {
     runs: u64,
@@ -179,7 +179,7 @@ fn promote_always(facts: &RangeFacts) -> Decision {
     if promotes { Decision { action: Action::Move, target: fastest.tier, score: 1, ..stay } } else { stay }
 }
 
-/// Hot-cold without a margin: a range that is the least bit hotter than what would leave takes its place.
+/// Hot-cold without a margin: a range that is the least bit hotter than the coldest one there takes its place.
 fn swap_by_any_difference(facts: &RangeFacts) -> Decision {
     let fastest = facts.tiers.offered()[0];
     if facts.heat > fastest.coldest_heat && fastest.used <= fastest.high_mark {

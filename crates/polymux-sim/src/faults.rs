@@ -1,7 +1,7 @@
-//! What is to go wrong, as a test asked for it.
+//! Faults that a test asked for.
 //!
-//! What is true here: an operation that hangs fails, if at all, when it is released; a lost tier fails everything; a lasting failure comes before a counted one; a counted failure is
-//! used up by the operation that it fails. Without a request nothing fails.
+//! An operation that hangs fails, if at all, when it is released; a lost tier fails everything;
+//! a lasting failure comes before a counted one; a counted failure is used up by the operation that it fails. Without a request nothing fails.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use polymux_types::Errno;
 /// Operations of a tier that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OperationKind {
-    /// Asking for free room.
+    /// Querying free space.
     Space,
     /// Making an object.
     Create,
@@ -25,7 +25,7 @@ pub enum OperationKind {
     Write,
     /// Setting the size.
     Truncate,
-    /// Reserving room.
+    /// Reserving space.
     Allocate,
     /// Making a hole.
     Punch,
@@ -94,7 +94,7 @@ impl Faults {
         self.always.insert(kind, error);
     }
 
-    /// Forgets everything but a lost tier and what hangs.
+    /// Clears everything but a lost tier and hanging operations.
     pub(crate) fn heal(&mut self) {
         let hanging = std::mem::take(&mut self.hanging);
         *self = Self { vanished: self.vanished, hanging, waiting: self.waiting, ..Self::default() };

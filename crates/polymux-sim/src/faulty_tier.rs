@@ -1,7 +1,7 @@
 //! A wrapper over a tier that fails on request.
 //!
-//! What is true here: an operation that is made to fail has no effect on the tier below, except a write that runs out
-//! of room in its middle. Without a request the wrapper is transparent.
+//! Invariant: an operation that is made to fail has no effect on the tier below, except a write that runs out
+//! of space in its middle. Without a request the wrapper is transparent.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct FaultyTier {
 }
 
 impl FaultyTier {
-    /// A wrapper that lets everything through until told otherwise.
+    /// A wrapper that passes every operation through until a failure is requested.
     #[must_use]
     pub fn new(inner: Arc<dyn Tier>) -> Self {
         Self { inner, faults: Mutex::default(), released: Condvar::default(), on_failed_sync: RwLock::new(None) }
@@ -44,20 +44,20 @@ impl FaultyTier {
         self.faults.lock().fail_always(kind, error);
     }
 
-    /// Takes back every request of a failure, a limit of room and dropped writes. A tier that vanished stays away.
+    /// Clears all requested failures, the space limit and dropped writes. A tier that vanished stays away.
     pub fn heal(&self) {
         self.faults.lock().heal();
     }
 
-    /// Limits the room that writes and reservations may take from now on, in bytes; `None` lifts the limit. Taken room
-    /// is what the object's allocated bytes grew by. Near the limit a hole, also a reserved one, counts as a block.
-    /// Room given back by removing, cutting or punching is not counted back.
+    /// Limits the space that writes and reservations may take from now on, in bytes; `None` lifts the limit. Space taken
+    /// is the growth of the object's allocated bytes. Near the limit a hole, also a reserved one, counts as a block.
+    /// Space freed by removing, cutting or punching is not credited.
     pub fn room(&self, bytes: Option<u64>) {
         self.faults.lock().room = bytes;
     }
 
-    /// What happens to the object when a sync of it was made to fail: `MemoryTier::lose_unsynced` drops the bytes that
-    /// the failed sync should have written, as a kernel may.
+    /// Sets the hook that is called with an object when a sync of it was made to fail: `MemoryTier::lose_unsynced` drops the
+    /// bytes that the failed sync should have written, as a kernel may.
     pub fn on_failed_sync(&self, hook: impl Fn(ObjectRef) + Send + Sync + 'static) {
         *self.on_failed_sync.write() = Some(Box::new(hook));
     }
@@ -82,7 +82,7 @@ impl FaultyTier {
         self.hang(&OperationKind::ALL);
     }
 
-    /// Ends [`FaultyTier::hang`]: what hangs goes on.
+    /// Ends [`FaultyTier::hang`]: hanging operations continue.
     pub fn release(&self) {
         self.faults.lock().hanging.clear();
         self.released.notify_all();
@@ -118,7 +118,7 @@ impl FaultyTier {
         self.faults.lock().objects = count;
     }
 
-    /// Runs a change of an object and takes the room that it took from the limit.
+    /// Runs a change of an object and charges the space that it took to the limit.
     fn charged<T>(&self, object: ObjectRef, change: impl FnOnce() -> Result<T, TierError>) -> Result<T, TierError> {
         let before = self.inner.stat(object)?.allocated;
         let result = change();
@@ -129,7 +129,7 @@ impl FaultyTier {
         result
     }
 
-    /// Room that a range could take at the most: all of its blocks that are holes.
+    /// Space that a range could take at the most: all of its blocks that are holes.
     fn room_wanted(&self, object: ObjectRef, offset: u64, length: u64) -> Result<u64, TierError> {
         let mut wanted = 0;
         let mut block = offset / BLOCK_SIZE * BLOCK_SIZE;

@@ -1,8 +1,8 @@
 //! Simulated tiers and stores, for tests only.
 //!
-//! What is true here:
+//! Invariants:
 //! * Everything passes the same conformance suites as the real thing.
-//! * A simulated medium has two images: what was acknowledged and what was made durable. A crash leaves the durable
+//! * A simulated medium has two images: the acknowledged one and the durable one. A crash leaves the durable
 //!   one, so a test that forgets a sync loses its bytes, as it would on a real disk.
 //! * A fault happens only where a test asked for it.
 

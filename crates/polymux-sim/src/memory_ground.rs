@@ -4,7 +4,7 @@ use polymux_tier::TierError;
 use polymux_tier::measure::{Ground, Way};
 use polymux_types::sync::RwLock;
 
-/// Bytes that nobody else sees.
+/// Private bytes in memory.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryGround {
     bytes: RwLock<Vec<u8>>,

@@ -1,9 +1,9 @@
-//! One object in memory: sparse pages, and what of them is durable.
+//! One object in memory: sparse pages, and their durable state.
 //!
-//! What is true here:
+//! Invariants:
 //! * Bytes at and beyond the size are zero in every page, so extending never uncovers old bytes.
 //! * A page that differs from its durable twin is in `dirty`; the reverse need not hold.
-//! * A reserved page takes room and reads as zeros; for `SEEK_DATA` it is a hole, like an unwritten extent of ext4.
+//! * A reserved page takes space and reads as zeros; for `SEEK_DATA` it is a hole, like an unwritten extent of ext4.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub(crate) fn pages_of(offset: u64, length: u64) -> std::ops::Range<u64> {
     if length == 0 { 0..0 } else { offset / BLOCK_SIZE..(offset + length).div_ceil(BLOCK_SIZE) }
 }
 
-/// The changes of an object without the question what of them is durable, for crash states.
+/// The changes of an object without tracking of durability, for crash states.
 impl Image {
     pub(crate) fn size(&self) -> u64 {
         self.size
@@ -126,7 +126,7 @@ impl MemoryObject {
         self.current.pages.len() as u64 * BLOCK_SIZE
     }
 
-    /// Bytes that take room and were never written.
+    /// Bytes that take space and were never written.
     pub(crate) fn reserved(&self) -> u64 {
         self.current.pages.values().filter(|page| matches!(page, Page::Reserved)).count() as u64 * BLOCK_SIZE
     }
@@ -154,7 +154,7 @@ impl MemoryObject {
         done
     }
 
-    /// Writes as long as `room` (in pages) lasts; returns the number of bytes written.
+    /// Writes until `room` (free space in pages) is used up; returns the number of bytes written.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8], room: u64) -> usize {
         let (mut done, mut taken) = (0, 0);
         for piece in pieces(offset, data.len() as u64) {
@@ -295,7 +295,7 @@ impl MemoryObject {
         self.unsynced = false;
     }
 
-    /// What a crash leaves; `None` where the object's creation was never made durable. `survives` says which pages
+    /// The object after a crash; `None` where the object's creation was never made durable. `survives` says which pages
     /// the file system happened to write back on its own before; their bytes never extend the durable size.
     pub(crate) fn after_crash(mut self, mut survives: impl FnMut(u64) -> bool) -> Option<Self> {
         let mut image = self.durable?;
@@ -311,8 +311,8 @@ impl MemoryObject {
         Some(Self { current: image.clone(), durable: Some(image), dirty: BTreeSet::new(), unsynced: false, modified })
     }
 
-    /// Puts the durable bytes back in the place of those that no sync covered; the size stays. This is what a file
-    /// system may do after it failed to write pages back.
+    /// Replaces unsynced bytes by the durable ones; the size stays. A file system may do this after it failed to
+    /// write pages back.
     pub(crate) fn lose_unsynced(&mut self) {
         let size = self.current.size;
         for page in std::mem::take(&mut self.dirty) {
@@ -321,7 +321,7 @@ impl MemoryObject {
                 None => self.current.pages.remove(&page),
             };
         }
-        // The durable image may be longer than what was cut since: keep the bytes beyond the size zero.
+        // The durable image may be longer than the object, if that was truncated since: keep the bytes beyond the size zero.
         self.truncate(size);
     }
 }

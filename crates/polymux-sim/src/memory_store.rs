@@ -1,6 +1,6 @@
 //! A metadata store in memory, with crashes.
 //!
-//! What is true here:
+//! Invariants:
 //! * `current` is `durable` with all of `pending` applied, in order.
 //! * A crash keeps a prefix of the order of transactions that contains everything synced, as the trait promises.
 //! * The death of the process loses nothing, where the store has memory for that; a crash empties that memory.
@@ -23,7 +23,7 @@ struct State {
     pending: VecDeque<(Sequence, Batch)>,
     committed: Sequence,
     synced: Sequence,
-    /// What every call fails with, once a test asked for it.
+    /// The error of every call, once a test requested it.
     poison: Option<StoreError>,
     /// Bytes of keys and values of the durable image.
     bytes: u64,
@@ -32,7 +32,7 @@ struct State {
     only_the_process_died: bool,
 }
 
-/// Memory that outlives whoever opens a store that is not gone itself.
+/// Memory that outlives the process that opens a store, while the store itself exists.
 struct Heap(Vec<AtomicU64>);
 
 impl Heap {

@@ -1,6 +1,6 @@
 //! A tier in memory that stands for a disk, with crashes.
 //!
-//! What is true here:
+//! Invariants:
 //! * The pages of all current objects never take more than the capacity, except right after a crash that brought
 //!   removed objects back.
 //! * An object survives a crash as of its last sync; a removal survives only after a sync of the whole tier.
@@ -33,7 +33,7 @@ fn key(object: ObjectRef) -> Key {
 #[derive(Default)]
 struct State {
     objects: BTreeMap<Key, MemoryObject>,
-    /// Removed since the last sync of the whole tier; a crash brings back what of them was durable.
+    /// Removed since the last sync of the whole tier; a crash restores their durable state.
     removed: BTreeMap<Key, MemoryObject>,
     stamps: BTreeMap<Key, ObjectStamp>,
     pages_used: u64,
@@ -52,7 +52,7 @@ pub struct MemoryTier {
     cached_percent: AtomicU64,
 }
 
-/// The tier does not say what its page cache holds.
+/// The tier does not report the content of its page cache.
 const CACHED_UNKNOWN: u64 = u64::MAX;
 
 impl MemoryTier {
@@ -126,14 +126,14 @@ impl MemoryTier {
         &self.name
     }
 
-    /// Replaces what the tier says of its file system, to stand for a lesser one. What it can do stays the same.
+    /// Replaces the reported capabilities of the tier's file system, to simulate a lesser one. The behaviour of the tier stays the same.
     #[must_use]
     pub fn with_capabilities(mut self, change: impl FnOnce(&mut Capabilities)) -> Self {
         change(&mut self.capabilities);
         self
     }
 
-    /// Changes the capacity in bytes; what is there already stays, also when it is more.
+    /// Changes the capacity in bytes; stored data stays, also beyond the new capacity.
     pub fn set_capacity(&self, capacity: u64) {
         self.state.write().pages_max = capacity / BLOCK_SIZE;
     }
@@ -169,8 +169,8 @@ impl MemoryTier {
         state.pages_used = state.objects.values().map(|object| object.allocated() / BLOCK_SIZE).sum();
     }
 
-    /// Puts the durable bytes of an object back in the place of those that no sync covered, which is what may be left
-    /// after a failed sync. The hook for [`crate::FaultyTier::on_failed_sync`].
+    /// Replaces unsynced bytes of an object by the durable ones, a possible state after a failed sync.
+    /// The hook for [`crate::FaultyTier::on_failed_sync`].
     pub fn lose_unsynced(&self, object: ObjectRef) {
         // An object that is not there has nothing to lose.
         let _ = self.change(object, |object, _| {
@@ -179,7 +179,7 @@ impl MemoryTier {
         });
     }
 
-    /// What the object was last stamped with.
+    /// The last stamp of the object.
     #[must_use]
     pub fn stamp_of(&self, object: ObjectRef) -> Option<ObjectStamp> {
         self.state.read().stamps.get(&key(object)).cloned()

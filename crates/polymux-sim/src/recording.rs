@@ -1,15 +1,15 @@
 //! Tiers and a metadata store that write down every change made to them, all into one journal.
 //!
-//! What is true here:
-//! * The journal holds each change that succeeded, with exactly what was done (a short write is recorded as long as it was),
+//! Invariants:
+//! * The journal holds each change that succeeded, with its exact effect (a short write is recorded with its actual length),
 //!   in the order in which the changes were made. Nothing that only reads is recorded.
 //! * A sync is recorded when it returns: until then nothing of it is promised, and whatever it made durable before could
 //!   have become durable by itself.
 //! * The files of a store may be recorded instead of its transactions: each of their operations is an entry, made before
 //!   the store goes on, so that both kinds of devices have one order. A durable write is two: begun, and durable.
 //! * Syncs of different devices that follow one another directly stand in the order of the devices: threads carry them out
-//!   side by side, and their order among themselves says nothing. So one seed gives one journal. What a store writes into its
-//!   files stands before the syncs of tiers that no transaction separates it from: it holds nothing that waited for them.
+//!   side by side, and their order among themselves says nothing. So one seed gives one journal. Writes of a store to its
+//!   files stand before the syncs of tiers that no transaction separates them from: they contain nothing that waited for them.
 //! * A pause in a change is a place where a test may do something else, on the same thread: before the tier below is touched.
 //!
 //! ```text
@@ -55,7 +55,7 @@ pub enum TierChange {
         /// In bytes.
         size: u64,
     },
-    /// Room was reserved.
+    /// Space was reserved.
     Allocate {
         /// For which object.
         object: ObjectRef,
@@ -83,9 +83,9 @@ pub enum TierChange {
     Sync(ObjectRef),
     /// Everything was made durable.
     SyncAll,
-    /// A sync of an object failed, and what was written to it since the last one will not become durable any more.
+    /// A sync of an object failed, and the data written to it since the last one will not become durable any more.
     SyncFailed(ObjectRef),
-    /// The same for all objects.
+    /// A sync of all objects failed, and the data written to them since the last one will not become durable any more.
     SyncAllFailed,
 }
 
@@ -165,7 +165,7 @@ impl Event {
     }
 }
 
-/// What was done to all devices of a volume, in order.
+/// The changes and syncs of all devices of a volume, in order.
 #[derive(Default)]
 pub struct Journal {
     state: Mutex<Entries>,
@@ -174,7 +174,7 @@ pub struct Journal {
 #[derive(Default)]
 struct Entries {
     events: Vec<Event>,
-    /// Entries before this one keep their place: somebody asked for the position.
+    /// Entries before this one keep their place, because `position` returned it.
     settled: usize,
 }
 
@@ -210,7 +210,7 @@ impl Journal {
         });
     }
 
-    /// Entries so far: a position, which is a crash point. What comes before it stays before it.
+    /// Number of entries so far: a position, which is a crash point. Entries before it stay before it.
     #[must_use]
     pub fn position(&self) -> usize {
         let mut state = self.state.lock();
@@ -256,14 +256,14 @@ impl RecordingTier {
         Self { inner, place, journal, pause: None, failing_syncs: Arc::default() }
     }
 
-    /// The same, with a hook that is called before changes.
+    /// Calls a hook before each change.
     #[must_use]
     pub fn with_pause(mut self, pause: Arc<PauseHook>) -> Self {
         self.pause = Some(pause);
         self
     }
 
-    /// While this is set every sync fails, and what it should have made durable is lost where a crash follows; until then
+    /// While this is set every sync fails, and the data it should have made durable is lost where a crash follows; until then
     /// it can be read, as from the page cache of ext4.
     #[must_use]
     pub fn failing_syncs(&self) -> Arc<AtomicBool> {
@@ -424,7 +424,7 @@ pub struct RecordingStore {
     committing: Mutex<()>,
 }
 
-/// What tells of a sync of a store.
+/// How a sync of a store is recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StoreSyncs {
     /// An entry of its own.

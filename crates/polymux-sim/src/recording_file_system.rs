@@ -1,13 +1,13 @@
-//! A file system that records what is done to it, and makes the states that a power failure may leave.
+//! A file system that records the operations on it, and makes the states that a power failure may leave.
 //!
-//! What is true here:
+//! Properties:
 //! * It is mounted by FUSE, so that code which does its file I/O by itself is recorded as it is. It keeps everything in
 //!   memory. It holds any number of *recorded directories*, each with a record of its own: every change of a file or a
 //!   name, and every sync, in the order in which programs made them.
-//! * [`CrashStates`] goes through a record and says at each operation what may be left; its module states the rules. An
-//!   [`Image`] of what is left is loaded as a recorded directory of its own, and so a recovery can be crashed again.
+//! * [`CrashStates`] goes through a record and lists the possible states at each operation; its module states the rules. An
+//!   [`Image`] of such a state is loaded as a recorded directory of its own, and so a recovery can be crashed again.
 //! * A recorded directory can be stopped at any operation, as if the process had been killed there: all later operations
-//!   fail, until it goes on. Nothing is lost by that; what was not durable still is not.
+//!   fail, until it goes on. Nothing is lost by that; data that was not durable still is not.
 //!
 //! ```text
 //!  program ──► kernel ──► server ──► tree ──► record ──► crash states ──► image ──load──► another recorded directory
@@ -56,7 +56,7 @@ impl RecordingFileSystem {
     }
 
     /// As [`RecordingFileSystem::mount`]. Without root or `/dev/fuse` there is none, and the reason is printed past the test
-    /// harness, which keeps what a passing test prints.
+    /// harness, which captures the output of a passing test.
     ///
     /// # Panics
     ///
@@ -113,7 +113,7 @@ impl RecordedDirectory {
         self.tree.lock().record(self.root).operations.len()
     }
 
-    /// What was done so far.
+    /// The operations so far.
     #[must_use]
     pub fn record(&self) -> Record {
         self.tree.lock().record(self.root).clone()

@@ -1,4 +1,4 @@
-//! A crash of a simulated medium leaves what was made durable, and nothing that was not.
+//! A crash of a simulated medium leaves durable data, and nothing else.
 
 use polymux_meta::{Batch, MetadataStore, Sequence, StoreError};
 use polymux_sim::{MemoryStore, MemoryTier};

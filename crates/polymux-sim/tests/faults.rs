@@ -1,4 +1,4 @@
-//! A faulty tier fails exactly where it was told to.
+//! A faulty tier fails exactly where a test requested it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The recording file system as programs see it, and what it records.
+//! The recording file system as programs see it, and its records.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -8,7 +8,7 @@ use polymux_sim::recording_file_system::{
     Change, CrashStates, Durability, Fate, Image, NameOrder, Node, Operation, RecordedDirectory, RecordingFileSystem,
 };
 
-/// What was done to a directory, one short text for each operation.
+/// The operations on a directory, one short text for each.
 fn operations(directory: &RecordedDirectory) -> Vec<String> {
     let text = |operation: &Operation| {
         let path = operation.path.display();

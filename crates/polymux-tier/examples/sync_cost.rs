@@ -1,8 +1,8 @@
-//! What it costs to make a new file durable, and to make data and log durable together, on the file system of a directory.
+//! The cost of making a new file durable, and of making data and log durable together, on the file system of a directory.
 //!
 //! `cargo run --release -p polymux-tier --example sync_cost -- DIRECTORY [ROUNDS]` prints percentiles and the CPU time of
 //! each variant. The variants take turns within one run, so that whatever else the machine does falls on all of them
-//! alike. `docs/design/0005-new-objects-and-fsync.md` says what was decided from it.
+//! alike. `docs/design/0005-new-objects-and-fsync.md` has the decision based on it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ const LOG_RECORD_LENGTH: usize = 512;
 
 type Round<'a> = Box<dyn FnMut(u64) -> io::Result<()> + 'a>;
 
-/// One variant: what is done before the clock starts, and what is measured.
+/// One variant: the work before the clock starts, and the measured work.
 struct Variant<'a> {
     name: &'static str,
     prepare: Round<'a>,
@@ -187,7 +187,7 @@ fn data_files(base: &Path, rounds: u64, overwrite: bool) -> io::Result<[File; 6]
     files.try_into().map_err(|_| io::Error::other("six files"))
 }
 
-/// What the parked thread does: a sync for each message, until there are no more.
+/// The loop of the parked thread: a sync for each message, until there are no more.
 fn serve(parked: &File, work: &mpsc::Receiver<()>, answers: &mpsc::Sender<io::Result<()>>) {
     while work.recv().is_ok() && answers.send(parked.sync_data()).is_ok() {}
 }

@@ -1,26 +1,26 @@
-//! What the file system below a tier can do and what it promises, probed and never assumed.
+//! Capabilities and guarantees of the file system below a tier, probed and never assumed.
 
 use std::fmt;
 
 /// How the file system treats an overwrite of existing bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverwriteStyle {
-    /// In place: an overwrite needs no new room.
+    /// In place: an overwrite needs no new space.
     InPlace,
-    /// Copy-on-write (btrfs, ZFS, bcachefs): an overwrite may fail for lack of room.
+    /// Copy-on-write (btrfs, ZFS, bcachefs): an overwrite may fail for lack of space.
     CopyOnWrite,
     /// Not known; treated like copy-on-write.
     Unknown,
 }
 
-/// What survives a crash after a successful sync (P21: a volume promises no more than its weakest tier).
+/// The data that survives a crash after a successful sync (P21: a volume promises no more than its weakest tier).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Guarantee {
     /// Nothing: memory (tmpfs, ramfs).
     Volatile,
-    /// What a server or another layer below says it did (NFS, FUSE).
+    /// All data that a server or another layer below reports as synced (NFS, FUSE).
     Remote,
-    /// What a journal or a copy-on-write tree on a local device keeps.
+    /// All data that a journal or a copy-on-write tree on a local device keeps.
     Durable,
 }
 
@@ -40,16 +40,16 @@ pub enum Rotation {
 pub struct Capabilities {
     /// Name as `statfs` and the mount table give it (`ext4`, `xfs`, …).
     pub file_system: String,
-    /// What a sync is worth.
+    /// The guarantee of a sync.
     pub guarantee: Guarantee,
-    /// Objects may have holes that take no room.
+    /// Objects may have holes that take no space.
     pub sparse: bool,
     /// A range can be made a hole again.
     pub punch_hole: bool,
-    /// Room can be reserved.
+    /// Space can be reserved.
     pub preallocate: bool,
-    /// What is appended gets room for more, which stays where the object goes on behind a gap (XFS: `xfs_iomap_prealloc_size`).
-    /// Who leaves gaps asks for the room that he needs before he writes.
+    /// An append gets space for more, which stays allocated where the object goes on behind a gap (XFS:
+    /// `xfs_iomap_prealloc_size`). A caller that leaves gaps reserves the space that it needs before it writes.
     pub allocates_ahead: bool,
     /// Holes can be found (`SEEK_DATA`, `SEEK_HOLE`) exactly, not as one big run of data.
     pub seek_data: bool,
@@ -57,7 +57,7 @@ pub struct Capabilities {
     pub extended_attributes: bool,
     /// Reads can be asked not to wait (`RWF_NOWAIT`).
     pub nowait_read: bool,
-    /// What a read brings from the device need not stay in memory (`RWF_DONTCACHE`, Linux 6.14).
+    /// Data that a read brings from the device need not stay in memory (`RWF_DONTCACHE`, Linux 6.14).
     pub uncached_read: bool,
     /// Writes can be asked not to wait (`RWF_NOWAIT`); ext4 cannot.
     pub nowait_write: bool,
@@ -69,9 +69,9 @@ pub struct Capabilities {
     pub timestamp_granularity_ns: u64,
     /// How overwrites are done.
     pub overwrite: OverwriteStyle,
-    /// No more than a configured capacity is taken of the file system: what is written past the tier is not seen to keep to that.
+    /// No more than a configured capacity is taken of the file system: writes past the tier are not checked against it.
     pub is_limited: bool,
-    /// Nothing could be tried out, because the file system had no room for a file: the facts are those of any file system of this
+    /// No operation could be tried out, because the file system had no space for a file: the facts are those of any file system of this
     /// name, with the least that may be counted on where they differ.
     pub is_assumed: bool,
     /// Whether its device seeks.

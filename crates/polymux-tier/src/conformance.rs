@@ -1,8 +1,8 @@
 //! The suite that every backend and wrapper passes.
 //!
-//! What is true here:
-//! * Each check gets a new, empty tier from `make`, with room for at least 64 MiB, opened for reading and writing.
-//! * Only promises written at [`Tier`] are checked. What the capabilities say is not there is not asked for.
+//! Invariants:
+//! * Each check gets a new, empty tier from `make`, with at least 64 MiB of free space, opened for reading and writing.
+//! * Only promises written at [`Tier`] are checked. Operations that the capabilities exclude are not called.
 //! * A broken promise panics with its name; nothing is repaired or tried twice.
 
 use std::collections::BTreeSet;
@@ -79,7 +79,7 @@ pub fn objects_are_made_exclusively(tier: &dyn Tier) {
     assert_eq!(stat.size, 0, "a new object is not empty");
 }
 
-/// Removing what is not there, or twice, is success; a removed object is gone at once.
+/// Removing an absent object, or removing one twice, is success; a removed object is gone at once.
 pub fn removal_is_harmless_when_repeated(tier: &dyn Tier) {
     tier.remove(object(9)).expect("removing what never was is success");
     let object = made(tier, 1);
@@ -128,7 +128,7 @@ pub fn parts_of_blocks_keep_their_neighbours(tier: &dyn Tier) {
     assert_eq!(read(tier, object, 0, 3 * BLOCK), expected);
 }
 
-/// Objects are sparse: a gap reads as zeros and, on a sparse file system, takes no room.
+/// Objects are sparse: a gap reads as zeros and, on a sparse file system, takes no space.
 pub fn what_was_never_written_reads_as_zeros(tier: &dyn Tier) {
     let object = made(tier, 1);
     write(tier, object, FAR + 5, b"end");
@@ -155,7 +155,7 @@ pub fn truncation_cuts_for_good_and_extends_with_zeros(tier: &dyn Tier) {
     assert_eq!(tier.stat(object).expect("an object has a stat").size, 0);
 }
 
-/// Reserved room reads as before; the size grows only with [`AllocateMode::Extend`].
+/// Reserved space reads as before; the size grows only with [`AllocateMode::Extend`].
 pub fn allocation_keeps_bytes_and_obeys_its_mode(tier: &dyn Tier) {
     if !tier.capabilities().preallocate {
         return;
@@ -181,7 +181,7 @@ pub fn allocation_keeps_bytes_and_obeys_its_mode(tier: &dyn Tier) {
     assert!(allocated >= 16 * BLOCK_SIZE, "the room of a zeroed range is given up: {allocated}");
 }
 
-/// A punched range reads as zeros, keeps the size and gives its room back.
+/// A punched range reads as zeros, keeps the size and gives its space back.
 pub fn a_punched_range_reads_as_zeros_and_gives_room_back(tier: &dyn Tier) {
     if !tier.capabilities().punch_hole {
         let outcome = tier.punch(made(tier, 1), 0, BLOCK_SIZE);
@@ -230,7 +230,7 @@ pub fn seeking_finds_data_and_holes(tier: &dyn Tier) {
     assert_eq!(seek(3 * FAR + BLOCK_SIZE, SeekTarget::Data), None, "no data in the last hole");
 }
 
-/// What has its room is told where it is known: nothing of a hole, all that was written or reserved, and no byte outside of the range.
+/// Allocated ranges are reported where they are known: nothing of a hole, all that was written or reserved, and no byte outside of the range.
 pub fn room_that_was_taken_is_told(tier: &dyn Tier) {
     let object = made(tier, 1);
     tier.truncate(object, 4 * FAR).expect("an object is extended");
@@ -396,7 +396,7 @@ pub fn an_operation_that_may_not_wait_changes_nothing_or_all(tier: &dyn Tier) {
     }
 }
 
-/// Free room is within the total.
+/// Free space is within the total.
 pub fn space_adds_up(tier: &dyn Tier) {
     let space = tier.space().expect("a tier knows its room");
     assert!(space.total > 0 && space.free <= space.total, "{space:?}");

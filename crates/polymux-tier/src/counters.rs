@@ -45,7 +45,7 @@ counters!(
     bytes_written,
     /// Reads or writes that were not carried out because they would have waited.
     would_block,
-    /// Objects asked for their size, their room and their times.
+    /// Queries for the size, the space and the times of an object.
     looks,
     /// Objects made.
     creates,
@@ -63,7 +63,7 @@ counters!(
     syncs_all,
     /// Syncs that failed.
     sync_failures,
-    /// Operations refused because room ran out.
+    /// Operations refused because space ran out.
     no_space,
     /// Operations that failed for any other reason.
     errors,

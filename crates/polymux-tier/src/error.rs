@@ -5,10 +5,10 @@ use polymux_types::{Errno, ObjectId};
 /// Why an operation on a tier failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TierError {
-    /// The file system, or the tier's capacity limit, has no room.
+    /// The file system, or the tier's capacity limit, has no space left.
     #[error("no space left on the tier")]
     NoSpace,
-    /// A quota of the file system below has no room.
+    /// A quota of the file system below is exhausted.
     #[error("over quota on the tier")]
     Quota,
     /// There is no such object.
@@ -41,9 +41,9 @@ pub enum TierError {
     /// Any other error of the file system below.
     #[error("{operation} failed: {errno}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
-        /// What the system call said.
+        /// Error of the system call.
         errno: Errno,
     },
 }
@@ -65,7 +65,7 @@ impl TierError {
         }
     }
 
-    /// Whether room ran out, which another tier may have.
+    /// Whether space ran out, which another tier may have.
     #[must_use]
     pub fn is_out_of_room(&self) -> bool {
         matches!(self, Self::NoSpace | Self::Quota)

@@ -1,8 +1,8 @@
 //! On-disk form of a [`Label`].
 //!
-//! What is true here:
-//! * The frame never changes between versions: magic (8 bytes), version (u32), length of the payload (u32), payload,
-//!   CRC-32C of everything before it (u32); all numbers little-endian. So a damaged label is told from a newer one.
+//! Invariants:
+//! * The frame never changes between versions: magic (8 bytes), version (u32), length of the payload (u32), payload, CRC-32C
+//!   of everything before it (u32); all numbers little-endian. So a damaged label is distinguished from a newer one.
 //! * Every version that was ever written decodes for ever; a fixture of each lies in `tests/fixtures`.
 
 use polymux_types::{Epoch, TierId, VolumeId};
@@ -11,7 +11,7 @@ use crate::error::TierError;
 use crate::label::{CleanStamp, Label};
 
 const MAGIC: &[u8; 8] = b"PMUXTIER";
-/// Newest version of the label that is known here; what [`encode`] writes.
+/// Newest version of the label that is known here; [`encode`] writes it.
 pub const LABEL_VERSION: u32 = 1;
 const HEADER_LENGTH: usize = 16;
 const CHECKSUM_LENGTH: usize = 4;
@@ -156,7 +156,7 @@ pub(crate) fn on_disk_format() -> polymux_types::on_disk_format::OnDiskFormat {
             }
         },
         read_and_write: |bytes| decode(bytes).ok().map(|label| encode(&label)),
-        // The room in use of a tier that is in use means nothing.
+        // The used space of a tier that is in use means nothing.
         form: FormatForm::HasUnused,
     }
 }

@@ -1,12 +1,12 @@
 //! Tiers: directories on mounted file systems that hold the objects of a volume.
 //!
-//! What is true here:
+//! Invariants:
 //! * A tier knows objects and bytes, never inodes, names or other tiers.
 //! * [`Tier`] is *the* seam of Polymux: every fault, delay, throttle and crash recorder is a wrapper over it, and every
 //!   backend and wrapper passes the suite in [`conformance`].
-//! * What a tier acknowledged is in the page cache of its file system; it is durable only after [`Tier::sync`] of that
+//! * Data that a tier acknowledged is in the page cache of its file system; it is durable only after [`Tier::sync`] of that
 //!   object or [`Tier::sync_all`] returned success. A failed sync is remembered and reported to the next sync of that
-//!   object, whoever asked first (DESIGN section 6).
+//!   object, whichever caller requested the failed one (DESIGN section 6).
 //! * Blocks keep their file offset on every tier (M7): objects are sparse, and a byte never written reads as zero.
 
 pub mod capabilities;

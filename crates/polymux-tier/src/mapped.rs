@@ -1,6 +1,6 @@
 //! Byte-addressable memory that survives a power failure, mapped from a file (A7, A8; DESIGN section 5).
 //!
-//! What is true here:
+//! Invariants:
 //! * A region is a regular file of fixed length, written full of zeros before its first use, mapped shared and locked for
 //!   one process. Its words are atomic, so threads may touch it without a lock.
 //! * A store is durable once [`MappedRegion::write_back`] of its bytes has returned, and perhaps earlier: a cache evicts
@@ -48,7 +48,7 @@ const RAMFS_MAGIC: u64 = 0x8584_58f6;
 /// Zeros written at once while a region is being made.
 const ZEROS_LENGTH: usize = 1024 * 1024;
 
-/// What a region is kept on.
+/// The kind of storage of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionKind {
     /// Persistent memory behind a file system with DAX.
@@ -65,7 +65,7 @@ pub enum RegionError {
     NotByteAddressable {
         /// The file.
         path: String,
-        /// What was found instead.
+        /// The reason why it is refused.
         reason: &'static str,
     },
     /// It is not as long as it has to be.
@@ -86,12 +86,12 @@ pub enum RegionError {
     Io {
         /// The file.
         path: String,
-        /// What the system call said.
+        /// Error of the system call.
         error: io::Error,
     },
 }
 
-/// What [`probe`] found in a directory.
+/// Result of a [`probe`] of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressing {
     /// Files can be mapped without a page cache: a region may be kept there.
@@ -142,7 +142,7 @@ impl MappedRegion {
     ///
     /// # Errors
     ///
-    /// [`RegionError::NotByteAddressable`] where the file system is not what `kind` says; otherwise as the names of
+    /// [`RegionError::NotByteAddressable`] where the file system is not of the `kind`; otherwise as the names of
     /// [`RegionError`] say.
     pub fn open(path: &Path, length: u64, kind: RegionKind) -> Result<Self, RegionError> {
         assert!(length > 0 && length.is_multiple_of(REGION_PAGE), "a region is whole pages long");
@@ -151,7 +151,7 @@ impl MappedRegion {
         Self::take(file, path, length, kind)
     }
 
-    /// The same for a file that is open for reading and writing.
+    /// As [`Self::open`], for a file that is open for reading and writing.
     fn take(file: File, path: &Path, length: u64, kind: RegionKind) -> Result<Self, RegionError> {
         let metadata = file.metadata().map_err(|error| failed(path, error))?;
         if !metadata.is_file() {
@@ -186,7 +186,7 @@ impl MappedRegion {
         Ok(Self { start, length, kind, write_back, delay_per_line: Duration::ZERO, _file: file })
     }
 
-    /// The same, with this much time added for each line of 64 bytes written back: how a slower medium behaves (A15).
+    /// Adds so much time for each line of 64 bytes written back: how a slower medium behaves (A15).
     #[must_use]
     pub fn with_delay_per_line(mut self, delay: Duration) -> Self {
         self.delay_per_line = delay;
@@ -197,11 +197,11 @@ impl MappedRegion {
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: `start` is the beginning of a mapping of `length` bytes that lives as long as `self`; pages are aligned
-        // for words, any bytes are a valid word, and nobody makes references other than to atomics.
+        // for words, any bytes are a valid word, and no code makes references other than to atomics.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length / WORD) }
     }
 
-    /// Makes what was stored in a range of bytes durable, with all lines that the range touches. Later stores are not
+    /// Makes the stores to a range of bytes durable, with all lines that the range touches. Later stores are not
     /// written back before it.
     ///
     /// # Errors
@@ -231,13 +231,13 @@ impl MappedRegion {
         Ok(())
     }
 
-    /// What it is kept on.
+    /// The kind of storage of the region.
     #[must_use]
     pub fn kind(&self) -> RegionKind {
         self.kind
     }
 
-    /// What it is kept on, for people.
+    /// The kind of storage of the region, for people.
     #[must_use]
     pub fn description(&self) -> String {
         match self.kind {
@@ -273,7 +273,7 @@ pub fn probe(directory: &Path) -> io::Result<Addressing> {
     let length = usize::try_from(REGION_PAGE).map_err(io::Error::other)?;
     match map(&file, length, RegionKind::Dax) {
         Ok(start) => {
-            // SAFETY: nobody else knows of this mapping.
+            // SAFETY: no other code knows of this mapping.
             unsafe { munmap(start.as_ptr().cast(), length)? };
             Ok(Addressing::Dax)
         }

@@ -1,13 +1,13 @@
-//! What a tier's device can do: bandwidth by size of request, requests per second, latency, and how many requests at once it
+//! Performance of a tier's device: bandwidth by size of request, requests per second, latency, and how many requests at once it
 //! takes to get the most out of it (docs/design/0019).
 //!
-//! What is true here:
-//! * It takes no longer than it is told, but for the requests that are under way then; whoever is told how far it is can end
-//!   it at any time.
-//! * Only blocks that were written just before are read: never a hole, and never anybody's data. What is written is random
-//!   and no block is like another, so that no file system can store less than it was given.
+//! Invariants:
+//! * A measurement takes no longer than the given time, except for requests in flight at its end; the progress callback can
+//!   end it at any time.
+//! * Only blocks that were written just before are read: never a hole, and never data of the volume. The written data is
+//!   random and no block is like another, so that no file system can store less than it was given.
 //! * No write counts before it is on the device, and no read that memory can answer: the ground sees to it, and says how
-//!   ([`Way`]). What it cannot see to is in [`Measurement::caveats`].
+//!   ([`Way`]). Effects that it cannot exclude are in [`Measurement::caveats`].
 //! * Memory of the device itself, of its controller or of a server belongs to the device here.
 //!
 //! ```text
@@ -36,7 +36,7 @@ pub use plan::TIME_MIN;
 use load::Load;
 use plan::{Phase, Start, plan, time_of_first};
 
-/// How long a tier is measured where nobody says how long.
+/// Default time for the measurement of a tier.
 pub const TIME_DEFAULT: Duration = Duration::from_secs(12);
 
 /// Longest measurement: nothing is learnt after that.
@@ -48,13 +48,13 @@ pub const FILE_BYTES_MAX: u64 = 512 << 20;
 /// With less than this nothing is measured: the loads would not have blocks enough to tell them apart.
 pub const FILE_BYTES_MIN: u64 = 8 << 20;
 
-/// The part of the room that is left for data which the file may take.
+/// The part of the free space for data which the file may take.
 const ROOM_DIVISOR: u64 = 8;
 
 /// A file of less than this may well lie in the memory of the device as a whole.
 const SMALL_FILE_BYTES: u64 = 64 << 20;
 
-/// What is wanted.
+/// Options of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeasureOptions {
     /// How long it may take, from [`TIME_MIN`] to [`TIME_MAX`].
@@ -88,21 +88,21 @@ pub enum MeasureError {
     /// The tier refused.
     #[error(transparent)]
     Tier(#[from] TierError),
-    /// The file would take too much of what is left.
+    /// The file would take too much of the space that is left for data.
     #[error(
         "too little room to measure: {available} bytes are left for data, and at least {} are needed",
         FILE_BYTES_MIN * ROOM_DIVISOR
     )]
     TooLittleRoom {
-        /// What is left for data.
+        /// Bytes left for data.
         available: u64,
     },
-    /// Whoever was told how far it is ended it.
+    /// The progress callback ended the measurement.
     #[error("the measurement was ended before it was through")]
     Ended,
 }
 
-/// Told how far a measurement is; ends it with `Break`.
+/// Receives the progress of a measurement; ends it with `Break`.
 pub type OnMeasureProgress<'a> = &'a mut dyn FnMut(&MeasureProgress) -> ControlFlow<()>;
 
 /// How large the file may be on a tier that has so many bytes left for data.
@@ -114,7 +114,7 @@ pub fn file_bytes_for(available: u64) -> Result<u64, MeasureError> {
     if bytes < FILE_BYTES_MIN { Err(MeasureError::TooLittleRoom { available }) } else { Ok(bytes) }
 }
 
-/// Measures what a ground can do. What was written for it goes with the ground.
+/// Measures the performance of a ground. The data written for it goes with the ground.
 ///
 /// # Errors
 /// The ground refused a request, or `on_progress` ended it.

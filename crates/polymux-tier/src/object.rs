@@ -23,34 +23,34 @@ impl ObjectRef {
     }
 }
 
-/// What the file system below knows of an object.
+/// Attributes of an object in the file system below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectStat {
     /// Size in bytes, holes included.
     pub size: u64,
-    /// Bytes that take room on the tier, in the granularity of its file system.
+    /// Bytes that take space on the tier, in the granularity of its file system.
     pub allocated: u64,
     /// Last change of the bytes, in the tier's granularity.
     pub modified: Timestamp,
 }
 
-/// Room on a tier in bytes, within its capacity limit.
+/// Space on a tier in bytes, within its capacity limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Space {
-    /// All room that the tier can ever give to this volume.
+    /// All space that the tier can ever give to this volume.
     pub total: u64,
-    /// Room that an ordinary user could still fill.
+    /// Space that an ordinary user could still fill.
     pub free: u64,
-    /// Room that objects of this volume take, where it is known (with a capacity limit), else what the file system
-    /// says is in use by everybody.
+    /// Bytes that objects of this volume take, where that is known (with a capacity limit); otherwise all bytes in use
+    /// on the file system below.
     pub used: u64,
     /// Objects that can still be made (free inodes of the file system below); `u64::MAX` where it sets no limit.
     pub objects_free: u64,
     /// Size of the file system below, whatever the tier's limit.
     pub file_system_total: u64,
-    /// Room on the file system below that an ordinary user could fill.
+    /// Space on the file system below that an ordinary user could fill.
     pub file_system_free: u64,
-    /// Room on the file system below that only root can fill, beside `file_system_free`; 0 where that is not known, and where this
+    /// Space on the file system below that only root can fill, beside `file_system_free`; 0 where that is not known, and where this
     /// process is not root.
     pub root_reserve: u64,
 }
@@ -64,7 +64,7 @@ pub enum Wait {
     Never,
 }
 
-/// What preallocation does with the size of the object.
+/// How preallocation changes the size of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocateMode {
     /// The size grows to the end of the range.
@@ -75,7 +75,7 @@ pub enum AllocateMode {
     Zero,
 }
 
-/// What [`crate::Tier::seek`] looks for.
+/// The target of a [`crate::Tier::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTarget {
     /// Bytes that were written.
@@ -84,27 +84,27 @@ pub enum SeekTarget {
     Hole,
 }
 
-/// What an object is lent for.
+/// The purpose for which an object is given to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LoanPurpose {
     /// Reading alone.
     Read,
-    /// Reading and changing: nobody here hears of the changes.
+    /// Reading and writing: the tier does not see the writes.
     Change,
-    /// Somebody has it already, and may change it: nobody can refuse it to him.
+    /// The object is externally open and may be written: access to it can no longer be refused.
     Held,
 }
 
-/// An object that somebody else uses directly until this is dropped.
+/// An object in direct use by the kernel, past the tier, until this is dropped.
 pub trait Loan: std::fmt::Debug + Send + Sync {
     /// An open descriptor of it.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// What it was lent for.
+    /// The purpose of the direct use.
     fn purpose(&self) -> LoanPurpose;
 }
 
-/// What an object says about itself in an extended attribute, for `rebuild` (DESIGN section 4).
+/// The description of an object in its extended attribute, for `rebuild` (DESIGN section 4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectStamp {
     /// The volume it belongs to.
@@ -122,13 +122,13 @@ pub struct ObjectStamp {
     /// Modification time as of the last refresh.
     pub modified: Timestamp,
     /// Path as of the last refresh, without a leading slash: from the root of the volume, or from the first directory of
-    /// [`StampRefresh::directories`] where the tier had no room for all of it.
+    /// [`StampRefresh::directories`] where the tier had no space for all of it.
     pub path: Vec<u8>,
-    /// What version 2 knows beside that; `None` where an older Polymux wrote the stamp.
+    /// Further fields of version 2; `None` where an older Polymux wrote the stamp.
     pub refresh: Option<StampRefresh>,
 }
 
-/// When an object was described, and what was true of its file then.
+/// Time of a description of an object, and the state of its file then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StampRefresh {
     /// Which of two stamps is the newer one, whatever clocks did.
@@ -139,14 +139,14 @@ pub struct StampRefresh {
     pub size: u64,
     /// Its names.
     pub links: u32,
-    /// It had extended attributes, which no stamp holds, or nobody knew that it had none.
+    /// The file had extended attributes, which no back-reference holds, or it was not known to have none.
     pub may_have_xattrs: bool,
     /// The directories on the path from the top: the first is where the first name of `path` lies, the last where the file
     /// does. As many as `path` has names.
     pub directories: Vec<StampDirectory>,
 }
 
-/// Place of a refresh in the order of all that happened to a volume. What a stamp says was true after that transaction.
+/// Position of a refresh in the order of all changes of a volume. The content of a stamp was true after that transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct StampOrder {
     /// Epoch of the volume.
@@ -174,8 +174,8 @@ impl ObjectStamp {
         self.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
     }
 
-    /// The same without the upper half of the path, for a tier that has no room for all of it; `None` where the path is
-    /// one name, or nobody could tell where it begins.
+    /// This description without the upper half of the path, for a tier without space for all of it; `None` where the path is
+    /// one name, or the directory that it begins in is not recorded.
     #[must_use]
     pub fn without_upper_half(&self) -> Option<Self> {
         let refresh = self.refresh.as_ref()?;

@@ -1,11 +1,11 @@
 //! The backend over a directory of a mounted file system.
 //!
-//! What is true here:
-//! * A tier is locked exclusively for as long as its [`PosixTier`] lives, whoever opens it: daemon, fsck or rebuild.
+//! Invariants:
+//! * A tier is locked exclusively while its [`PosixTier`] lives, whichever program opens it: daemon, fsck or rebuild.
 //! * Every object has one shared descriptor at the most. One with unsynced bytes is never closed before an fdatasync
 //!   through it, and a failed sync stays recorded for its object until a sync of that object reports it.
 //! * A write marks its object unsynced before it is submitted; a sync clears the mark only if no write began since.
-//! * With a capacity limit `used` is the sum of what the objects take, as their file system counts it.
+//! * With a capacity limit `used` is the sum of the space of the objects, as their file system counts it.
 //! * No I/O on objects happens under a lock of the descriptor cache. Lock order: shard of the cache, then nothing.
 
 mod cached;
@@ -62,7 +62,7 @@ pub enum OpenAccess {
     ReadOnly,
 }
 
-/// What is known of the room that objects take when the tier is opened.
+/// Source of the number of bytes that objects take when the tier is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BytesUsed {
     /// From the clean stamp of the label.
@@ -82,12 +82,12 @@ pub struct PosixTierOptions {
     pub descriptors_max: usize,
     /// Whether the tier may be changed.
     pub access: OpenAccess,
-    /// How the room in use is found out, where there is a capacity limit.
+    /// How the used space is determined, where a capacity limit is set.
     pub bytes_used: BytesUsed,
 }
 
 impl PosixTierOptions {
-    /// The defaults for a tier of this name: no limit, 4,096 descriptors, reads and writes, room in use from the label.
+    /// The defaults for a tier of this name: no limit, 4,096 descriptors, reads and writes, used space from the label.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -117,12 +117,12 @@ pub struct PosixTier {
     counters: Counters,
     /// Bytes that objects take; meaningful with a capacity limit only.
     bytes_used: AtomicU64,
-    /// Bytes written since the tier as a whole was last synced: what a write that must not wait looks at.
+    /// Bytes written since the tier as a whole was last synced, checked by a write that must not wait.
     bytes_unsynced: AtomicU64,
     /// One sync of the tier at a time: the kernel reports a failure to one caller only, which must have recorded it
     /// before another caller may believe that all is well.
     sync_all_turn: Mutex<()>,
-    /// Objects that are lent, and how many may be.
+    /// Number of passthrough-open objects, and its limit.
     lent: Arc<Mutex<usize>>,
     lent_max: usize,
     /// Whether the file system gives leases, once it was asked.
@@ -148,13 +148,13 @@ impl PosixTier {
     /// is not mounted.
     ///
     /// # Errors
-    /// [`TierError::Label`] where there is no valid label, [`TierError::InUse`] where somebody holds the tier.
+    /// [`TierError::Label`] where there is no valid label, [`TierError::InUse`] where the tier is locked already.
     pub fn open(path: &Path, options: PosixTierOptions) -> Result<Self, TierError> {
         labels::require(path)?;
         let tier = Self::open_directory(path, options)?;
         if tier.options.access == OpenAccess::ReadWrite {
-            // What a holder left behind that was killed is in the page cache only, and nothing here knows of it: a
-            // sync of one of its objects would otherwise find nothing to do and promise what is not so.
+            // Data of a holder that was killed is in the page cache only, and this process does not know of it: a sync
+            // of one of its objects would otherwise find nothing to do and wrongly report it durable.
             rustix::fs::syncfs(&tier.objects).map_err(io_error("syncing what the last holder left"))?;
         }
         tier.find_bytes_used()?;
@@ -165,7 +165,7 @@ impl PosixTier {
         let own_directory = directory::open(&path.join(OWN_DIRECTORY))?;
         let lock = TierLock::take(path, &own_directory, options.access)?;
         if options.access == OpenAccess::ReadWrite {
-            // Nobody else measures: the tier is locked.
+            // No other process measures: the tier is locked.
             measuring::remove_leftover(&own_directory)?;
         }
         let objects = directory::open(&path.join(OWN_DIRECTORY).join("objects"))?;

@@ -18,17 +18,17 @@ use crate::object::{AllocateMode, Loan, LoanPurpose, ObjectRef, ObjectStamp, Obj
 /// All methods may be called from any thread. Offsets and lengths are in bytes and below
 /// [`polymux_types::limits::FILE_SIZE_MAX`]. No method waits for another object's I/O except [`Tier::sync_all`].
 pub trait Tier: Send + Sync {
-    /// What the file system below can do, as probed when the tier was opened (DESIGN section 4).
+    /// Capabilities of the file system below, as probed when the tier was opened (DESIGN section 4).
     fn capabilities(&self) -> &Capabilities;
 
-    /// Room on the tier, within its `capacity` limit where it has one. May be a moment old.
+    /// Space on the tier, within its `capacity` limit where it has one. May be a moment old.
     fn space(&self) -> Result<Space, TierError>;
 
     /// Makes an empty object, exclusively: one that is there already is [`TierError::AlreadyExists`], never adopted.
     fn create(&self, object: ObjectRef) -> Result<(), TierError>;
 
     /// Removes an object and forgets its unsynced bytes. One that is not there counts as removed, so that carrying out
-    /// a disowned record twice is harmless. The removal is durable after [`Tier::sync_all`].
+    /// a pending free twice is harmless. The removal is durable after [`Tier::sync_all`].
     fn remove(&self, object: ObjectRef) -> Result<(), TierError>;
 
     /// Size, allocated bytes and modification time; [`TierError::NotFound`] where there is no such object.
@@ -39,8 +39,8 @@ pub trait Tier: Send + Sync {
     /// would first have to be opened.
     fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError>;
 
-    /// The same for a short read by somebody who keeps the bytes himself, as the kernel does with those of cached files: what has to
-    /// be brought from the device for it need not stay in memory here. Not for one read after another: nothing is read ahead then.
+    /// As [`Tier::read`], for a short read by a caller that caches the bytes, as the kernel does with those of cached files: data brought
+    /// from the device for it need not stay in memory here. Not for sequential reads: nothing is read ahead then.
     fn read_for_keeper(
         &self,
         object: ObjectRef,
@@ -51,40 +51,40 @@ pub trait Tier: Send + Sync {
         self.read(object, offset, buffer, wait)
     }
 
-    /// The same for a caller who reads ahead by himself, where that is worth it ([`Tier::read_ahead`]): no more is brought from the
-    /// device than was asked for. A tier that sees only a part of what is read of a file would guess wrongly.
+    /// As [`Tier::read`], for a caller that does its own read-ahead, where that is worth it ([`Tier::read_ahead`]): no more is read from the
+    /// device than was asked for. A tier that sees only a part of the reads of a file would guess wrongly.
     fn read_exactly(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
         self.read(object, offset, buffer, wait)
     }
 
     /// Writes at an offset, extending the object as needed; returns how much was written, which is less than asked for
-    /// only when room ran out in the middle (then at least one byte was written). With no byte written, room running
-    /// out is [`TierError::NoSpace`] or [`TierError::Quota`]. With [`Wait::Never`], [`TierError::WouldBlock`] before any
+    /// only when space ran out in the middle (then at least one byte was written). With no byte written, running out of
+    /// space is [`TierError::NoSpace`] or [`TierError::Quota`]. With [`Wait::Never`], [`TierError::WouldBlock`] before any
     /// byte is written where the write could wait.
     fn write(&self, object: ObjectRef, offset: u64, data: &[u8], wait: Wait) -> Result<usize, TierError>;
 
-    /// Begins to write what was written to a range out to the device, and does not wait for it. A hint: nothing is durable
+    /// Begins to write the dirty data of a range out to the device, and does not wait for it. A hint: nothing is durable
     /// before [`Tier::sync`].
     fn begin_write_back(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
 
-    /// Waits for what [`Tier::begin_write_back`] began in a range, so that no more than a caller wants is on its way to the
-    /// device. A hint like that one: it promises nothing, and whatever failed is told by [`Tier::sync`].
+    /// Waits for the write-back that [`Tier::begin_write_back`] began in a range, so that no more than a caller wants is on its way to the
+    /// device. This is a hint: it promises nothing, and [`Tier::sync`] reports failures.
     fn wait_for_write_back(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
 
     /// Begins to bring a range into memory, and does not wait for it. A hint.
     fn read_ahead(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
 
-    /// Bytes of a range that the page cache of the file system below holds, in whole pages; `None` where that cannot be told. Asks no
+    /// Bytes of a range that the page cache of the file system below holds, in whole pages; `None` where that is not known. Asks no
     /// device, and brings nothing into memory.
     fn cached_bytes(&self, _object: ObjectRef, _offset: u64, _length: u64) -> Option<u64> {
         None
     }
 
-    /// A range was read by somebody who keeps it himself, and need not stay in memory here. A hint.
+    /// A range was read by a caller that caches it itself, and need not stay in memory here. A hint.
     fn drop_behind(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
 
-    /// Lends an object to somebody who uses it past this tier: the kernel, where a file is passed through to it (DESIGN
-    /// section 10). It stays open for as long as the loan lives, and counts as unsynced while it is lent for changes.
+    /// Gives an object to the kernel for use past this tier, where a file is passed through to it (DESIGN section 10).
+    /// It stays open while the [`Loan`] lives, and counts as unsynced while it is passthrough-open for changes.
     ///
     /// # Errors
     /// [`TierError::Unsupported`] where objects are no files of this kernel.
@@ -92,8 +92,8 @@ pub trait Tier: Send + Sync {
         Err(TierError::Unsupported("lending an object"))
     }
 
-    /// Whether somebody outside of this process may have an object open: whom the kernel let use it before a daemon died
-    /// (docs/design/0017). Where nobody can say, somebody may. An object that is not there nobody has.
+    /// Whether an object may be externally open: the kernel let a program use it before a daemon died (docs/design/0017).
+    /// Where this cannot be determined, the answer is yes; for an object that does not exist it is no.
     ///
     /// # Errors
     /// As any other call.
@@ -123,7 +123,7 @@ pub trait Tier: Send + Sync {
     /// Sets the size, cutting or extending with zeros.
     fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError>;
 
-    /// Reserves room for a range, which reads as before (zeros where it was a hole) or, with [`AllocateMode::Zero`], as zeros;
+    /// Reserves space for a range, which reads as before (zeros where it was a hole) or, with [`AllocateMode::Zero`], as zeros;
     /// [`TierError::Unsupported`] where the file system cannot.
     fn allocate(&self, object: ObjectRef, offset: u64, length: u64, mode: AllocateMode) -> Result<(), TierError>;
 
@@ -134,13 +134,13 @@ pub trait Tier: Send + Sync {
     /// The end of the object does not count as a hole.
     fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>, TierError>;
 
-    /// The first blocks from `start` on and before `end` that follow each other and have their room on the device, written or only
-    /// reserved, so that a write there needs none. `None` where there are none, or where that is not known.
+    /// The first contiguous blocks from `start` on and before `end` that have space on the device, written or only
+    /// reserved, so that a write there needs none. `None` where no block has, or where that is not known.
     fn allocated(&self, _object: ObjectRef, _start: u64, _end: u64) -> Result<Option<Range<u64>>, TierError> {
         Ok(None)
     }
 
-    /// Makes the file system give back, soon and as far as it can, what it took behind the ends of objects because they were appended to
+    /// Makes the file system free, soon and as far as it can, the space it preallocated behind the ends of objects because they were appended to
     /// ([`Capabilities::allocates_ahead`]). Best effort.
     fn give_back_room_ahead(&self) -> Result<(), TierError> {
         Ok(())
@@ -155,7 +155,7 @@ pub trait Tier: Send + Sync {
     fn read_stamp(&self, object: ObjectRef) -> Result<Option<ObjectStamp>, TierError>;
 
     /// Makes the object's bytes, its size and its directory entry durable. Reports a failure of any earlier sync of
-    /// this object that nobody was told about yet.
+    /// this object that was not reported yet.
     fn sync(&self, object: ObjectRef) -> Result<(), TierError>;
 
     /// Makes everything on the tier durable, removals included.
@@ -177,17 +177,17 @@ pub trait Tier: Send + Sync {
     /// as it is empty. The tier must not be used any more but to be given a new label at once.
     fn remove_label(&self) -> Result<(), TierError>;
 
-    /// Tries whether the tier takes writes and makes them durable, without changing anything that anybody reads. By default
+    /// Tries whether the tier takes writes and makes them durable, without changing any data of users. By default
     /// only whether it can be asked at all.
     ///
     /// # Errors
-    /// What the attempt ran into; [`TierError::Label`] where the tier's path leads to something else by now.
+    /// The error of the attempt; [`TierError::Label`] where the tier's path leads to something else by now.
     fn probe(&self) -> Result<(), TierError> {
         self.space().map(drop)
     }
 
     /// A place on the tier's device to measure it with, beside all objects: a file of its own, which goes when this is dropped.
-    /// What a crash left of one goes when the tier is opened for changes the next time.
+    /// A leftover of a crash is removed when the tier is opened for changes the next time.
     ///
     /// # Errors
     /// [`TierError::Unsupported`] where there is no device to measure.

@@ -1,4 +1,4 @@
-//! A tier whose file system has no room for a file is opened all the same. Needs root, to mount a small tmpfs.
+//! A tier whose file system has no space for a file is opened all the same. Needs root, to mount a small tmpfs.
 
 use std::fs::File;
 use std::io::ErrorKind;

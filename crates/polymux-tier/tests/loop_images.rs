@@ -1,5 +1,5 @@
 //! The POSIX tier passes the suite on fresh ext4 and XFS file systems, and a new object that was synced survives there
-//! what a power failure leaves of the device. Needs root, loop devices and the mkfs programs.
+//! on the device after a power failure. Needs root, loop devices and the mkfs programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use polymux_tier::{ObjectRef, PosixTier, PosixTierOptions, Tier, Wait, conformance};
 use polymux_types::{Bucket, ObjectId};
 
-/// Sparse, so it takes only what is written.
+/// Sparse, so only written blocks take space.
 const IMAGE_SIZE: u64 = 3 << 30;
 
 /// A file system in an image, mounted for as long as this lives.
@@ -45,7 +45,7 @@ fn mount(make: &mut Command) -> Result<Mounted, String> {
     Ok(Mounted { mount_point, image, _directory: directory })
 }
 
-/// Mounts what the device holds at this moment, as after a power failure: the copy of a file system in use.
+/// Mounts the current content of the device, as after a power failure: the copy of a file system in use.
 fn mount_as_after_a_crash(of: &Mounted) -> Result<Mounted, String> {
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let (image, mount_point) = (directory.path().join("image"), directory.path().join("mounted"));

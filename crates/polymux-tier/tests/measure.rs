@@ -1,4 +1,4 @@
-//! The measuring of a device whose service times are known, and what becomes of the file that a tier is measured with.
+//! The measuring of a device whose service times are known, and the fate of the file that a tier is measured with.
 
 #[path = "measure/device.rs"]
 mod device;
@@ -73,7 +73,7 @@ fn how_many_requests_at_once_a_parallel_device_needs_is_found() {
     assert_eq!(found.saturating_in_flight(Direction::Read), Some(16));
     assert_near(point(&found, Direction::Read, Pattern::Random, 4096, 4).requests_per_second(), 39_900, 3);
     assert_near(found.sequential_bytes_per_second(Direction::Read).unwrap(), 1000 * MB, 5);
-    // One request of a mebibyte alone gets what one channel gives.
+    // One request of a mebibyte alone reaches the bandwidth of one channel.
     let alone = point(&found, Direction::Read, Pattern::Sequential, 1 << 20, 1).bytes_per_second;
     assert_near(alone, (1 << 20) * 1_000_000 / (90 + (1 << 20) / 400), 3);
 }
@@ -88,7 +88,7 @@ fn what_is_measured_takes_as_long_as_it_may_and_no_more_room_than_it_may() {
             let began = device.elapsed();
             let found = measure(&device, &device, &options, &mut |_| ControlFlow::Continue(())).unwrap();
             let took = device.elapsed() - began;
-            // What is under way when a load ends is waited for.
+            // Requests in flight when a load ends are waited for.
             assert!(took <= time + time / 4 + Duration::from_millis(300), "{took:?} of {time:?}");
             assert!(device.highest_byte() <= room && found.file_bytes <= room);
             assert_eq!(device.reads_of_holes(), 0, "what was never written was read");

@@ -1,4 +1,4 @@
-//! What the POSIX backend adds to the promises of all tiers: a capacity limit and a limit of descriptors.
+//! Additions of the POSIX backend to the promises of all tiers: a capacity limit and a limit of descriptors.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ fn write(tier: &PosixTier, id: u64, offset: u64, data: &[u8]) -> Result<usize, T
     tier.write(object(id), offset, data, Wait::Allowed)
 }
 
-/// Room that all objects take by looking at each.
+/// Space of all objects, by looking at each.
 fn walked(tier: &PosixTier) -> Option<u64> {
     Some(tier.scan_bytes_used().expect("a tier is walked"))
 }
@@ -56,7 +56,7 @@ fn the_room_in_use_equals_a_walk_after_a_sync() {
     assert_eq!(tier.bytes_used(), Some(0), "an empty tier takes room");
 }
 
-/// Both answers: what was written lately is in memory, what was given up is not.
+/// Both answers: recently written bytes are in memory, dropped ones are not.
 #[test]
 fn a_tier_tells_what_the_page_cache_holds() {
     let directory = tempfile::tempdir_in("/var/tmp").expect("a temporary directory is made");
@@ -185,7 +185,7 @@ fn an_object_that_is_not_open_is_not_opened_for_a_read_that_may_not_wait() {
     let tier = PosixTier::prepare(directory.path(), options).expect("a tier is made");
     tier.create(object(1)).expect("an object is made");
     write(&tier, 1, 0, b"bytes").expect("a write succeeds");
-    // Far more than there is room for, so that it is closed.
+    // Far more objects than descriptors, so that it is closed.
     for id in 2..=100 {
         tier.create(object(id)).expect("an object is made");
     }
@@ -253,7 +253,7 @@ fn largest_file(directory: &Path) -> PathBuf {
     found.into_iter().max().expect("there is a file").1
 }
 
-/// A tier with one object of sevens, of which nothing is in memory, and its file; `None` where nobody could tell what of it is.
+/// A tier with one object of sevens, none of it in memory, and its file; `None` where the page cache cannot be queried.
 fn tier_with_cold_object(directory: &Path, size: u64) -> Option<(PosixTier, PathBuf)> {
     let tier = PosixTier::prepare(directory, PosixTierOptions::new("tier")).expect("a tier is made");
     tier.create(object(1)).expect("an object is made");

@@ -1,6 +1,6 @@
 //! Objects that the kernel uses itself, where files are passed through (Documentation/filesystems/fuse-passthrough.rst).
 //!
-//! What is true here:
+//! Invariants:
 //! * A number that the kernel gave is good until it is given back, and open files that use it go on after that.
 //! * The kernel knows an object by this number and not by its file: the same file registered twice is two objects to it.
 
@@ -48,7 +48,7 @@ unsafe impl Ioctl for Register {
 }
 
 impl Device {
-    /// Makes an open file known to the kernel; returns its number. What programs write through it does not get the blocks that its
+    /// Registers an open file with the kernel; returns its number. Writes of programs through it do not get the blocks that its
     /// file system keeps for root.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Where a thread reads requests.
 //!
-//! What is true here: the data of a `WRITE` begins at a multiple of the page size, so that it can go to a device without a
+//! Invariant: the data of a `WRITE` begins at a multiple of the page size, so that it can go to a device without a
 //! copy. Header and structure of such a request lie before it, in the page that the buffer begins with.
 
 use crate::wire::HEADER_LENGTH;
@@ -20,7 +20,7 @@ impl RequestBuffer {
     /// One that holds a `WRITE` of so many bytes.
     pub(crate) fn new(write_max: u32) -> Self {
         let data = usize::try_from(write_max).expect("a request is far smaller than memory").max(PAGE_SIZE);
-        // A page to begin with, the data, what other requests have beyond it, and up to a page to align it all.
+        // A leading page, the data, the other parts of requests beyond it, and up to a page to align it all.
         let memory = vec![0; PAGE_SIZE + data + PAGE_SIZE + PAGE_SIZE];
         let aligned = memory.as_ptr().align_offset(PAGE_SIZE);
         let begin = aligned + PAGE_SIZE - HEADER_LENGTH - WRITE_LENGTH;

@@ -1,11 +1,11 @@
 //! The classic transport: threads that read requests from `/dev/fuse` and answer them there.
 //!
-//! What is true here:
-//! * One thread waits for a request, and whoever is about to wait for something else is replaced first (`turns`).
+//! Invariants:
+//! * One thread waits for a request; a thread that is about to wait for something else is replaced first (`turns`).
 //! * Each thread has a descriptor with a queue of answers of its own, where the kernel can clone them, and a buffer for one
 //!   request. Threads can be added at any time.
-//! * One that was held up looks for what comes next for a moment, without waiting for it (`pace::Lingering`): it is awake, and
-//!   whoever waits in the kernel is not.
+//! * A thread that was held up polls for the next request for a moment (`pace::Lingering`): it is awake, and the thread that
+//!   waits in the kernel is not.
 //! * A thread ends when the kernel closes the connection, and not before.
 //! * A panic or an error that reaches a thread ends the process: requests would never be answered, and the mount would hang
 //!   once all threads were gone. A process that ends makes every request fail at once, and the next mount recovers.
@@ -107,7 +107,7 @@ enum Served {
 }
 
 fn serve(connection: &Arc<Connection>) -> io::Result<()> {
-    // The connection is closed when this thread ends, and nobody else is told so.
+    // The connection is closed when this thread ends, and only these guards notify the other threads.
     let _closes_pool = ClosesPool(&connection.pool);
     let _ends_turns = EndsTurns(&connection.turns);
     let device = own_queue(connection);
@@ -152,7 +152,7 @@ fn serve(connection: &Arc<Connection>) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers what cannot be understood. Without a header nobody knows whom to answer.
+/// Answers a malformed request with `EIO`. Without a header there is no request number to answer to, which is an error.
 fn refuse(device: &Device, bytes: &[u8], malformed: Malformed) -> io::Result<()> {
     let header = Header::parse(bytes)?;
     log::error!("{malformed} (kind {}, {} bytes)", header.opcode, bytes.len());

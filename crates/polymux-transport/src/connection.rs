@@ -1,4 +1,4 @@
-//! A connection to the kernel and whoever serves it.
+//! A connection to the kernel, and the service and threads that serve it.
 
 use std::io;
 use std::sync::Arc;
@@ -37,10 +37,10 @@ pub trait Service: Send + Sync + 'static {
     fn forget(&self, node: u64, count: u64);
 }
 
-/// What is to be known about a connection from outside; it changes while the connection is served.
+/// State of a connection for reports; it changes while the connection is served.
 #[derive(Debug)]
 pub struct ConnectionState {
-    /// What came so far.
+    /// Counts of the messages received so far.
     pub messages: MessageCounters,
     transport: Mutex<String>,
 }
@@ -57,18 +57,18 @@ impl ConnectionState {
 /// use; where devices hang, it is the adapter that adds threads.
 const GROWN_MAX: usize = 56;
 
-/// What the classic transport is called.
+/// Name of the classic transport.
 const CLASSIC: &str = "classic /dev/fuse";
 /// The other one.
 const IO_URING: &str = "io_uring";
 
-/// What all threads that serve one mount share.
+/// State shared by all threads that serve one mount.
 pub struct Connection {
     /// The descriptor that it was mounted with.
     pub device: Arc<Device>,
-    /// What was agreed on.
+    /// The result of the negotiation.
     pub agreement: Agreement,
-    /// What is told of it.
+    /// Its state for reports.
     pub state: Arc<ConnectionState>,
     /// Where the connection outlives this process.
     pub(crate) keeping: Option<Keeping>,
@@ -113,10 +113,10 @@ impl Connection {
     /// Starts the threads that serve it: so many that may wait, and with `io_uring` a worker for each processor.
     ///
     /// # Errors
-    /// As [`std::thread::Builder::spawn`]; or the kernel waits for queues that do not come up. In either case nobody can use
-    /// the mount, and it has to be taken down.
+    /// As [`std::thread::Builder::spawn`]; or the kernel waits for queues that do not come up. In either case the mount is
+    /// unusable, and has to be taken down.
     pub fn start(self: &Arc<Self>, threads: usize) -> io::Result<Vec<Worker>> {
-        // It sees to what never comes through a ring, and to everything where rings do not come up.
+        // It handles the requests that never come through a ring, and all requests where rings do not come up.
         let mut workers = vec![classic::start(self)?];
         if self.agreement.capabilities.contains(Capabilities::OVER_IO_URING) {
             match uring::start(self)? {
@@ -147,7 +147,7 @@ impl Connection {
         if self.has_rings.load(Ordering::Acquire) { pool::start(self) } else { classic::start(self) }
     }
 
-    /// Sees to it that somebody waits for requests on the classic transport while the calling thread waits for something else.
+    /// Ensures that a thread waits for requests on the classic transport while the calling thread waits for something else.
     pub(crate) fn call_next(self: &Arc<Self>) {
         if self.turns.call() == Called::Somebody {
             return;
@@ -156,7 +156,7 @@ impl Connection {
         if grown.len() < GROWN_MAX {
             match classic::start(self) {
                 Ok(worker) => grown.push(worker),
-                // Whoever comes back first serves what waits.
+                // The first thread that comes back serves the waiting requests.
                 Err(error) => log::warn!("no further thread to serve requests: {error}"),
             }
         }
@@ -173,7 +173,7 @@ impl Connection {
         assert!(left.is_none(), "whoever may wait answers");
     }
 
-    /// Sees to one request; its reply comes back where it has to be served by somebody who may wait.
+    /// Dispatches one request; its reply comes back where it has to be served by a thread that may wait.
     pub(crate) fn dispatch(&self, request: &Request<'_>, reply: Reply, patience: Patience) -> Option<Reply> {
         let Header { node, .. } = request.header;
         match request.operation {
@@ -185,8 +185,8 @@ impl Connection {
                 reply.not_owed();
                 inodes.for_each(|(node, count)| self.service.forget(node, count));
             }
-            // Operations end by themselves; one that hangs in a tier is answered by whoever watches. There is no answer, and
-            // the program goes on waiting for that of the request itself.
+            // Operations end by themselves; one that hangs in a tier is answered by the watcher of the service. An interrupt has no
+            // answer, and the program goes on waiting for that of the request itself.
             Operation::Interrupt { .. } => reply.not_owed(),
             // The connection closes next.
             Operation::Destroy => reply.ok(),

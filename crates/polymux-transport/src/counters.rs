@@ -1,6 +1,6 @@
 //! How many requests of each kind came.
 //!
-//! What is true here: each thread counts for itself, in memory that no other thread writes; whoever asks adds them up.
+//! Invariant: each thread counts for itself, in memory that no other thread writes; a reader adds the counts up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::wire::Opcode;
 /// Numbers of all kinds that are known are below this; kind 0 stands for those that are not.
 const KINDS: usize = 64;
 
-/// The counts of one thread. Two cache lines are fetched together, so that is what threads are kept apart by.
+/// The counts of one thread, aligned to two cache lines, because these are fetched together.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct ThreadCounters([AtomicU64; KINDS]);
@@ -32,7 +32,7 @@ pub struct MessageCounters {
 }
 
 impl MessageCounters {
-    /// What a further thread counts in.
+    /// The counters of a further thread.
     pub(crate) fn for_thread(&self) -> Arc<ThreadCounters> {
         let counters = Arc::new(ThreadCounters([const { AtomicU64::new(0) }; KINDS]));
         self.threads.lock().push(counters.clone());

@@ -1,8 +1,8 @@
 //! `/dev/fuse`: one descriptor of a connection.
 //!
-//! What is true here:
+//! Invariants:
 //! * An answer is written to the descriptor that its request was read from: the kernel looks for it nowhere else.
-//! * A connection that is closed is no error for whoever answers: nobody waits for that answer any more.
+//! * A closed connection is no error for a thread that answers: no program waits for that answer any more.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -89,7 +89,7 @@ impl Device {
         use rustix::io::Errno as Number;
         match rustix::io::read(&self.descriptor, buffer) {
             Ok(length) => Ok(Some(length)),
-            // Somebody else was sooner, it was taken back, or the connection is closed, which whoever waits finds out.
+            // Another thread was sooner, the request was taken back, or the connection is closed, which the waiting thread finds out.
             Err(Number::NOENT | Number::INTR | Number::AGAIN | Number::NODEV) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -151,7 +151,7 @@ impl Device {
         !matches!(self.send(&expiry(node)), Err(error) if error.raw_os_error() == Some(libc::ENOENT))
     }
 
-    /// Makes the kernel send again what was read and not answered, marked as such ([`crate::wire::Header::is_resent`]).
+    /// Makes the kernel resend the requests that were read and not answered, marked as such ([`crate::wire::Header::is_resent`]).
     ///
     /// # Errors
     /// As `write(2)`.
@@ -206,7 +206,7 @@ impl Device {
         self.state(PollFlags::empty()).intersects(PollFlags::ERR | PollFlags::HUP)
     }
 
-    /// What holds at the moment of what is asked; that the connection is closed is told in any case.
+    /// The events of `asked` that hold now; that the connection is closed is reported in any case.
     fn state(&self, asked: PollFlags) -> PollFlags {
         let mut asked = [PollFd::new(&self.descriptor, asked)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

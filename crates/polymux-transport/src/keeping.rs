@@ -5,7 +5,7 @@
 //! there: the next process serves the connection through the same descriptors, and asks for the requests that were not answered
 //! (`FUSE_NOTIFY_RESEND`, Linux 6.9).
 //!
-//! What is true here:
+//! Invariants:
 //! * No request is read through a descriptor that the keeper does not have yet.
 //! * A notification can wait in the kernel, and cannot be killed there, until requests are answered that this process has to serve. A
 //!   process with such a thread never ends completely and holds its locks. So the keeper carries notifications out, and this process waits

@@ -5,8 +5,8 @@
 //!         ──io_uring───► uring ────► wire ──►                         ──► Reply ──► mailbox of the queue ──► kernel
 //! ```
 //!
-//! What is true here:
-//! * A request is answered exactly once, by whoever holds its [`Reply`], on any thread.
+//! Invariants:
+//! * A request is answered exactly once, by the holder of its [`Reply`], on any thread.
 //! * Nothing here holds a lock while it waits for the kernel or for a [`Service`].
 //! * A connection can outlive the process that serves it (`keeping`).
 

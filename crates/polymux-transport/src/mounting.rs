@@ -1,7 +1,7 @@
 //! Mounting and unmounting.
 //!
-//! What is true here:
-//! * Whoever may mount mounts by system call; everybody else asks the set-id helper of the system (`mounting/helper.rs`),
+//! Invariants:
+//! * A user who may mount does so by system call; for all others the set-id helper of the system (`mounting/helper.rs`) does,
 //!   which hands over a descriptor that is mounted.
 //! * The kernel checks permissions, always (`default_permissions`).
 
@@ -27,7 +27,7 @@ pub enum MountAudience {
     Everybody,
 }
 
-/// What a mount looks like.
+/// Settings of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountSettings {
     /// Shown as the source of the mount.
@@ -41,7 +41,7 @@ pub struct MountSettings {
 }
 
 impl MountSettings {
-    /// What only the FUSE driver understands.
+    /// The options that only the FUSE driver understands.
     fn driver_options(&self) -> String {
         let shared = match self.audience {
             MountAudience::Owner => "",
@@ -51,7 +51,7 @@ impl MountSettings {
     }
 }
 
-/// Mounts on a directory. Requests wait until somebody serves the connection, the negotiation first.
+/// Mounts on a directory. Requests wait until the connection is served, beginning with the negotiation.
 ///
 /// # Errors
 /// `/dev/fuse` cannot be opened, or the kernel or the helper refuses.
@@ -85,7 +85,7 @@ fn mount_directly(mountpoint: &Path, settings: &MountSettings) -> io::Result<Dev
 pub enum Unmount {
     /// Now, or not at all while it is in use.
     Idle,
-    /// Now; what is open goes on until it is closed.
+    /// Now; open files remain usable until they are closed.
     Detach,
 }
 
@@ -125,7 +125,7 @@ mod tests {
     fn unmounting_what_is_not_mounted_is_no_error() {
         let directory = tempfile::tempdir().unwrap();
         match unmount(directory.path(), Unmount::Idle) {
-            // Whoever may not unmount asks the helper.
+            // A user who may not unmount needs the helper.
             Err(error) if error.kind() == io::ErrorKind::NotFound => eprintln!("skipped: there is no helper"),
             outcome => outcome.unwrap(),
         }

@@ -1,7 +1,7 @@
-//! What a connection begins with: the kernel says what it can do, and is told what is asked of it.
+//! Start of a connection: the kernel offers capabilities, and the reply requests some of them.
 //!
-//! What is true here:
-//! * Nothing is asked for that was not offered. What is left out is said once, in the log.
+//! Invariants:
+//! * Only offered capabilities are requested. Each wish that the kernel does not offer is logged once.
 //! * Kernels older than protocol 7.31 (Linux 5.4) are refused: their structures have other lengths.
 
 use std::io;
@@ -17,14 +17,14 @@ const VERSION: (u32, u32) = (7, 45);
 /// The oldest minor version that is understood.
 const MINOR_MIN: u32 = 31;
 
-/// Most pages of a request where the kernel does not let itself be told.
+/// Most pages of a request where the kernel does not negotiate the number.
 const UNNEGOTIATED_PAGES_MAX: u32 = 32;
 
 /// File systems that may lie on one another below this one when files are passed through. With one, the tiers may not be
 /// such file systems themselves, and this one can still be the lower layer of another.
 const STACK_DEPTH_MAX: u32 = 1;
 
-/// What a file system would like.
+/// The features that a file system requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wishes {
     /// Capabilities; those that are not offered are left out.
@@ -38,7 +38,7 @@ pub struct Wishes {
 }
 
 impl Default for Wishes {
-    /// Long requests, and what every kernel does by itself.
+    /// Long requests, and the features that every kernel enables by itself.
     fn default() -> Self {
         Self {
             capabilities: Capabilities::ASYNC_READ | Capabilities::BIG_WRITES | Capabilities::MAX_PAGES,
@@ -49,7 +49,7 @@ impl Default for Wishes {
     }
 }
 
-/// What was agreed on with the kernel.
+/// The result of the negotiation with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     /// Version of the kernel's protocol, both parts.
@@ -73,7 +73,7 @@ impl Agreement {
         bytes
     }
 
-    /// Reads what [`Agreement::encode`] made; `None` for what a program of another version did.
+    /// Decodes the output of [`Agreement::encode`]; `None` if another version of the program wrote it.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (&[form], rest) = bytes.split_first_chunk()?;
@@ -89,14 +89,14 @@ impl Agreement {
         })
     }
 
-    /// What it means for the form of requests.
+    /// The resulting form of requests.
     #[must_use]
     pub fn form(&self) -> RequestForm {
         RequestForm { long_set_xattr: self.capabilities.contains(Capabilities::SETXATTR_EXT) }
     }
 }
 
-/// What the bytes of an agreement begin with.
+/// First byte of an encoded agreement.
 const AGREEMENT_FORM: u8 = 1;
 
 /// Bytes of a page, which is not the same on all processors.
@@ -104,7 +104,7 @@ fn page_size() -> u32 {
     u32::try_from(rustix::param::page_size()).expect("a page is far smaller than memory")
 }
 
-/// Settles what is asked of a kernel that offers this.
+/// Derives the agreement and the reply from the offer of a kernel.
 fn settle(offer: &InitRequest, wishes: &Wishes) -> (Agreement, InitReply) {
     let mut wanted = wishes.capabilities;
     if offer.capabilities.contains(Capabilities::INIT_EXT) {
@@ -131,7 +131,7 @@ fn settle(offer: &InitRequest, wishes: &Wishes) -> (Agreement, InitReply) {
     (Agreement { kernel_version: offer.version, capabilities, write_max, pages_max }, reply)
 }
 
-/// Waits for the first request of a connection and answers it. `wishes` is told what is offered.
+/// Waits for the first request of a connection and answers it. `wishes` is called with the offered capabilities.
 ///
 /// # Errors
 /// The connection was closed, the kernel is too old, or it begins with something else.

@@ -1,17 +1,17 @@
 //! How a thread of the classic transport waits for the next request: awake for a moment, where requests come one upon the other.
 //!
-//! What is true here:
+//! Design:
 //! * A thread that sleeps in the kernel is woken on whichever processor is idle, and that processor has to be woken first; on a
 //!   virtual machine that takes longer than serving most requests does. A program that makes one call after the other pays it for each.
-//! * So whoever has the turn looks for the next request for [`AWAKE_MAX`] before it sleeps, as long as that is found to pay: the requests before came
-//!   as soon. It lets go of its processor between two looks, and so takes none from anybody who could use it.
+//! * So the thread that has the turn polls for the next request for [`AWAKE_MAX`] before it sleeps, while that is found to pay: the requests before
+//!   came as soon. It lets go of its processor between two looks, and so takes none from a thread that could use it.
 //! * After one that did not come in time it sleeps at once, until several came quickly again.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// For how long a thread stays awake for the next request: about what it takes to wake the program that asked, and what that does until it
-/// asks again.
+/// For how long a thread stays awake for the next request: about the time to wake the program that asked, and for the program to
+/// ask again.
 const AWAKE_MAX: Duration = Duration::from_micros(100);
 /// Requests that come within this one after the other are worth staying awake for: the time of waking up is part of it.
 const QUICK: Duration = Duration::from_micros(200);
@@ -63,10 +63,10 @@ impl Pace {
     }
 }
 
-/// Whether a thread that was held up by a request stays awake for what the same program asks next.
+/// Whether a thread that was held up by a request stays awake for the next request of the same program.
 ///
-/// Another one waits in the kernel by then, and has slept there for as long as the device took: who calls `fsync` again and again
-/// would wake it for each call. As long as the next request comes in time it is got by the thread that is awake; where it did not, twice
+/// Another one waits in the kernel by then, and has slept there while the device worked: a program that calls `fsync` again and again
+/// would wake it for each call. While the next request comes in time, the thread that is awake gets it; where it did not, twice
 /// as many opportunities are let go each time before the next attempt.
 #[derive(Debug, Default)]
 pub(crate) struct Lingering {

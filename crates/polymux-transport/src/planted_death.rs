@@ -1,6 +1,6 @@
-//! The death of a daemon at a chosen moment of a request, planted by tests of what the next daemon makes of it.
+//! The death of a daemon at a chosen moment of a request, planted by tests of the recovery in the next daemon.
 //!
-//! What is true here: builds for release do nothing of this. In others, where `POLYMUX_TEST_DEATH` names a file, its text says which requests are fatal, as
+//! Invariant: builds for release do nothing of this. In others, where `POLYMUX_TEST_DEATH` names a file, its text says which requests are fatal, as
 //! `rename|rename2 answer 2`: kinds of requests, the moment, and how many daemons die of one. Each takes itself off that number first.
 
 /// Moment of a request.

@@ -1,12 +1,12 @@
-//! Threads that carry out what would hold up a worker of a ring.
+//! Threads that carry out requests that would block a worker of a ring.
 //!
-//! What is true here:
-//! * A job has a copy of its request: the memory it came in may be given back to the kernel before the job ends, where
-//!   somebody else answers.
+//! Invariants:
+//! * A job has a copy of its request: the memory it came in may be given back to the kernel before the job ends, if another
+//!   thread answers first.
 //! * Jobs wait for a thread in the order in which they came; threads can be added at any time, and end with the pool.
 //! * Of threads that rest, the one that came last is woken: its caches are warm. A condition that all wait for would wake them in
 //!   turn.
-//! * A pool that is closed takes no jobs: its threads may be gone, and nobody would ever carry them out.
+//! * A closed pool takes no jobs: its threads may be gone, and the jobs would never be carried out.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,7 +19,7 @@ use crate::connection::Connection;
 use crate::reply::Reply;
 use crate::wire::{HEADER_LENGTH, Request};
 
-/// A request that somebody else than its worker carries out.
+/// A request that is carried out by another thread than its worker.
 pub(crate) struct Job {
     header: [u8; HEADER_LENGTH],
     structure: Vec<u8>,
@@ -43,7 +43,7 @@ impl Job {
 #[derive(Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
-    /// What those who have nothing to do wait for; the last one came last.
+    /// Condition variables of the idle threads; the thread that became idle last is at the end.
     resting: Vec<Arc<Condvar>>,
     is_closed: bool,
 }
@@ -92,7 +92,7 @@ impl Pool {
             }
             waiting.resting.push(Arc::clone(woken));
             woken.wait(&mut waiting);
-            // Where it was woken by nobody.
+            // After a spurious wakeup, the thread is still listed.
             waiting.resting.retain(|other| !Arc::ptr_eq(other, woken));
         }
     }
@@ -179,7 +179,7 @@ pub(crate) mod tests {
         let given_back = connection.pool.hand_over(statfs(&connection, 9)).expect_err("it takes no more");
         given_back.carry_out(&connection);
         assert_eq!(answered(&kernel), (-libc::ESTALE, 9));
-        // What came before is still carried out, and then threads end.
+        // Jobs queued before the close are still carried out, and then the threads end.
         connection.pool.next(&Arc::default()).expect("it waits").carry_out(&connection);
         assert_eq!(answered(&kernel), (-libc::ESTALE, 7));
         assert!(connection.pool.next(&Arc::default()).is_none());

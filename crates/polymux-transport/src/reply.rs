@@ -1,7 +1,7 @@
-//! What is owed for a request.
+//! The answer that is owed for a request.
 //!
-//! What is true here: a request is answered exactly once. Whoever holds its [`Reply`] owes the answer; one that is dropped
-//! answers `EIO`, because the program that asked would otherwise wait for ever.
+//! Invariant: a request is answered exactly once. The holder of its [`Reply`] owes the answer; one that is dropped answers
+//! `EIO`, because the program that asked would otherwise wait for ever.
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ pub struct Served {
     workers: Vec<Worker>,
 }
 
-/// What the mount of such a file system looks like: for its owner only, without set-id bits and devices.
+/// Mount settings of such a file system: access for its owner only, without set-id bits and devices.
 fn settings_of_served(source: &str) -> MountSettings {
     MountSettings {
         source: source.to_owned(),
@@ -33,7 +33,7 @@ fn settings_of_served(source: &str) -> MountSettings {
 }
 
 impl Served {
-    /// Mounts and serves a file system; `source` is shown as what is mounted. The threads inherit what is set for the calling one.
+    /// Mounts and serves a file system; `source` is shown as the source of the mount. The threads inherit the settings of the calling thread.
     ///
     /// # Errors
     /// It cannot be mounted, or there are no threads.

@@ -1,13 +1,14 @@
 //! Whose turn it is to wait in the kernel for the next request of the classic transport.
 //!
-//! What is true here:
+//! Invariants:
 //! * One thread waits in the kernel, and the others rest here. The kernel wakes threads that wait there in turn, and so each
 //!   request would be served by the one that has been idle for longest, mostly on another processor and with cold caches
 //!   (docs/design/0016). The one that rests last is called first.
-//! * Whoever got a request gives the turn back and calls nobody: what needs no waiting is served sooner than somebody else is
-//!   awake. Whoever is about to wait calls the next one before, and so does whoever finds requests waiting again and again.
-//! * Where somebody waits without having said so, one of those who rest, the sentry, takes the turn after [`LOOK_INTERVAL`] to twice
-//!   that. While nothing happens it sleeps, too.
+//! * A thread that got a request gives the turn back and calls no other: a request that needs no waiting is served sooner than
+//!   another thread is awake. A thread that is about to wait calls the next one before, and so does a thread that finds requests
+//!   waiting again and again.
+//! * Where a thread waits without having announced it, one of the resting threads, the sentry, takes the turn after
+//!   [`LOOK_INTERVAL`] to twice that. While nothing happens it sleeps, too.
 //! * A turn that was called for is handed over with the call, so that each call wakes one thread and no other can come before it.
 
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// For how long at least nobody may be waiting for requests before the sentry does.
+/// Shortest time without a thread that waits for requests after which the sentry waits for them.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// Looks without a request after which the sentry sleeps until there is one.
 const QUIET_LOOKS: u32 = 50;
@@ -29,10 +30,10 @@ pub(crate) struct Seat {
     woken: Condvar,
 }
 
-/// Whether whoever called found somebody to call.
+/// Whether a call found a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Called {
-    /// Somebody waits for requests now.
+    /// A thread waits for requests now.
     Somebody,
     /// All are busy.
     Nobody,
@@ -40,7 +41,7 @@ pub(crate) enum Called {
 
 #[derive(Default)]
 struct State {
-    /// Somebody waits in the kernel, or is on the way there.
+    /// A thread waits in the kernel, or is on the way there.
     is_taken: bool,
     is_ended: bool,
     /// Requests that were got so far; wraps around.
@@ -55,12 +56,12 @@ struct Sentry {
     sleeps: bool,
 }
 
-/// What the sentry saw.
+/// The observation of the sentry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Watch {
     /// Requests come, or it was woken.
     Disturbed,
-    /// Nobody has the turn, and has had it for a while.
+    /// No thread has the turn, and none has had it for a while.
     NobodyWaits,
 }
 
@@ -99,7 +100,7 @@ impl Turns {
             } else if Self::keep_watch(&mut state, seat) == Watch::NobodyWaits {
                 state.is_taken = true;
                 state.sentry = None;
-                // Whoever got a request last may not be the only one that does not come back.
+                // The thread that got a request last may not be the only one that does not come back.
                 state.appoint_sentry();
                 return true;
             }
@@ -107,7 +108,7 @@ impl Turns {
         Self::begin(&state, seat)
     }
 
-    /// What the sentry does until it sees that nobody waits for requests, or somebody wakes it.
+    /// The watch of the sentry, until it sees that no thread waits for requests, or until it is woken.
     fn keep_watch(state: &mut MutexGuard<'_, State>, seat: &Seat) -> Watch {
         for _ in 0..QUIET_LOOKS {
             let got = state.got;
@@ -128,7 +129,7 @@ impl Turns {
         Watch::Disturbed
     }
 
-    /// What a thread finds that was woken.
+    /// Clears the call of a thread that was woken; returns whether the thread goes on.
     fn begin(state: &State, seat: &Seat) -> bool {
         seat.is_called.store(false, Ordering::Relaxed);
         !state.is_ended
@@ -149,7 +150,7 @@ impl Turns {
         }
     }
 
-    /// Calls somebody to take the turn, where nobody has it.
+    /// Calls a resting thread to take the turn, where no thread has it.
     pub(crate) fn call(&self) -> Called {
         let mut state = self.0.lock();
         if state.is_taken || state.is_ended {
@@ -164,7 +165,7 @@ impl Turns {
         Called::Somebody
     }
 
-    /// There is no connection any more: nobody waits again.
+    /// The connection is gone: no thread waits again.
     pub(crate) fn end(&self) {
         let mut state = self.0.lock();
         state.is_ended = true;
@@ -189,7 +190,7 @@ impl Drop for EndsTurns<'_> {
 /// Requests between two looks whether more of them wait. Not a multiple of the number that a program sends for each file, so that
 /// the looks do not always meet the same kind.
 const REQUESTS_BETWEEN_LOOKS: u32 = 7;
-/// Looks one after the other that have to find requests waiting. One may be a request that nobody waits for (a release).
+/// Looks one after the other that have to find requests waiting. One may be a request that no program waits for (a release).
 const LOOKS_BEHIND: u32 = 2;
 
 /// Finds out that one thread is not enough, at a price that is not felt.
@@ -200,7 +201,7 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// To be asked before each request; `has_request` says whether one waits already. Returns whether somebody should help.
+    /// To be called before each request; `has_request` says whether one waits already. Returns whether another thread should help.
     pub(crate) fn is_behind(&mut self, has_request: impl FnOnce() -> bool) -> bool {
         self.requests += 1;
         if self.requests < REQUESTS_BETWEEN_LOOKS {

@@ -1,7 +1,7 @@
-//! What the kernel may do with an object on behalf of programs: as a user who has no right to the blocks that a file system keeps for
+//! Restricts the access of the kernel to an object on behalf of programs to that of a user without the blocks that a file system keeps for
 //! root.
 //!
-//! What is true here:
+//! Invariants:
 //! * The kernel writes to a registered object with the credentials of the thread that registered it, as they were then
 //!   (`fuse_backing_open` in fs/fuse/passthrough.c). ext4 gives its last blocks to user 0 and to `CAP_SYS_RESOURCE` only
 //!   (`ext4_has_free_clusters`), so a program that is root for us must not be root there.
@@ -12,7 +12,7 @@ use std::io;
 use rustix::process::DumpableBehavior;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// Owner of no file: the user whom Linux calls nobody.
+/// Owner of no file: the user `nobody` of Linux.
 const NOBODY: u32 = 65_534;
 
 /// The calling thread without the rights of root to blocks that are set aside.
@@ -20,7 +20,7 @@ pub(crate) struct Unprivileged {
     capabilities: CapabilitySets,
     user: Option<u32>,
     dumpable: Option<DumpableBehavior>,
-    /// What is changed is that of this thread.
+    /// Not `Send`: the changed credentials are those of this thread.
     _thread: std::marker::PhantomData<*const ()>,
 }
 
@@ -54,7 +54,7 @@ impl Drop for Unprivileged {
     }
 }
 
-/// Sets the user as whom this thread uses file systems; returns who that was.
+/// Sets the file-system user of this thread; returns the previous one.
 fn set_file_system_user(user: u32) -> u32 {
     // SAFETY: the call takes a number and touches no memory; it concerns the calling thread alone.
     let before = unsafe { libc::setfsuid(user) };

@@ -1,16 +1,16 @@
 //! FUSE over `io_uring`: the kernel puts requests into memory that was given to it, on the processor of the program that asks.
 //!
-//! What is true here:
+//! Invariants:
 //! * There is one queue for each processor that there can be, served by a worker of its own on that processor: the kernel
 //!   never sends a request to another queue, and sends none at all before each queue has an entry.
 //! * The kernel switches to the queues with the first entry of the last of them, and never back. That entry is registered only
 //!   when everything that can fail is done, and all other queues have theirs; until then the start can be given up.
 //! * Either the last queue registers or the start is given up ([`Decision`]), whichever is decided first: a worker that comes
 //!   late registers nothing.
-//! * A worker never waits for a tier: what would wait is copied out and handed to a pool (`pool.rs`), and its answer comes
+//! * A worker never waits for a tier: a request that would wait is copied out and handed to a pool (`pool.rs`), and its answer comes
 //!   back over the mailbox of the queue, because only the thread that gave an entry to the kernel may give it back.
 //! * Forgets, interrupts and the negotiation still come over `/dev/fuse`, so that a classic worker runs beside the queues.
-//! * Where a queue cannot be brought up in time, the kernel is told to do without (`WayBack`), and everything is classic.
+//! * Where a queue cannot be brought up in time, the kernel is made to do without (`WayBack`), and everything is classic.
 //!
 //! ```text
 //!  kernel ──► entry ──► worker ──► Service ──at once──► entry ──► kernel
@@ -46,8 +46,8 @@ const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// Longest time in which all queues must be there.
 const START_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Memory that the entries take with which queues begin, of which only what is used becomes real. With very many processors
-/// it is more, because each has a few.
+/// Memory of the entries that queues begin with; only the pages that are used are allocated. With very many processors it is
+/// more, because each has a few.
 const MEMORY_MAX: usize = 512 << 20;
 const DEPTHS: std::ops::RangeInclusive<usize> = 16..=64;
 
@@ -56,7 +56,7 @@ const MANY_PROCESSORS: usize = 16;
 /// Most bytes of a write with many processors.
 const SHORT_WRITE_MAX: u32 = 256 * 1024;
 
-/// What becomes of a connection that was agreed on with queues. It is decided once.
+/// The transport decided on for a connection that was negotiated with queues. It is decided once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Decision {
     /// The last queue registers: the kernel switches to them.
@@ -65,16 +65,16 @@ enum Decision {
     Classic,
 }
 
-/// What became of an attempt to bring up the queues.
+/// Result of an attempt to bring up the queues.
 pub(crate) enum Start {
     /// Requests come through them, and these serve them.
     Up(Vec<Worker>),
-    /// The kernel was told to do without, and goes on with `/dev/fuse`.
+    /// The kernel was switched back to `/dev/fuse`, and goes on with it.
     GivenUp(io::Error),
 }
 
 /// Why it cannot be asked for; `None` where it can. A kernel that was asked for it waits for the queues, and without a ring
-/// it cannot even be told not to.
+/// it cannot even be switched back.
 #[must_use]
 pub fn obstacle() -> Option<String> {
     match std::fs::read_to_string(SWITCH) {
@@ -119,7 +119,7 @@ fn depth(processors: usize, payload_length: usize) -> usize {
 /// Brings up a queue for each processor.
 ///
 /// # Errors
-/// They do not come up, and the kernel cannot be told so: it waits for them, and nobody can use the mount.
+/// They do not come up, and the kernel cannot be made to do without: it waits for them, and the mount is unusable.
 pub(crate) fn start(connection: &Arc<Connection>) -> io::Result<Start> {
     // Before all else, because it must be there when memory and descriptors have run out.
     let way_back = WayBack::new()?;
@@ -153,7 +153,7 @@ fn bring_up(connection: &Arc<Connection>) -> io::Result<Vec<Worker>> {
     };
     let queues: Vec<Starting> = (0..processors).map(start_one).collect::<io::Result<_>>()?;
     register_all(&queues, &ready, deadline, &plan.decision).inspect_err(|_| {
-        // Whoever comes late registers nothing any more. Where the last queue was refused, it is decided, and the same.
+        // A late worker registers nothing any more. Where the last queue was refused, it is decided already, to the same effect.
         let _ = plan.decision.set(Decision::Classic);
     })?;
     Ok(queues.into_iter().map(|queue| queue.worker).collect())

@@ -1,13 +1,13 @@
-//! The kernel's protocol: what its bytes mean, and how answers become bytes.
+//! The kernel's protocol: decoding of requests and encoding of answers.
 //!
-//! What is true here:
+//! Invariants:
 //! * Nothing but these modules knows where a field lies. Everything else sees [`Request`]s and the `…Reply` structures.
-//! * Reading never panics, allocates nothing and copies no data: names and written bytes are slices of the request. What
-//!   does not make sense is [`Malformed`].
+//! * Reading never panics, allocates nothing and copies no data: names and written bytes are slices of the request. An
+//!   inconsistent request is [`Malformed`].
 //! * A request has three parts: the header, a structure whose length depends on the kind of request alone, and the rest
 //!   (names and data). `/dev/fuse` delivers them one after the other, `io_uring` in three places.
 //! * The protocol is that of version 7.31 up to 7.45: older kernels are refused in the negotiation, so that no structure
-//!   has more than one length, but for what the negotiation itself decides ([`RequestForm`]).
+//!   has more than one length, except as decided by the negotiation itself ([`RequestForm`]).
 
 mod bytes;
 mod init;

@@ -22,7 +22,7 @@ fn root() -> Vec<u8> {
     AttrReply { keep_attr: Duration::from_secs(60), attr }.encode().to_vec()
 }
 
-/// Keeps lookups of names that begin with an `h` to itself until it is told otherwise; there are no other names.
+/// Hands lookups of names that begin with an `h` to the test while it receives them; there are no other names.
 struct Holding(Mutex<Sender<Reply>>);
 
 impl Service for Holding {

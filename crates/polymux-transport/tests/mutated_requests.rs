@@ -1,4 +1,4 @@
-//! Requests that break the protocol are refused, and never make whoever reads them panic.
+//! Requests that break the protocol are refused, and never make their reader panic.
 
 #![expect(clippy::host_endian_bytes, reason = "the interface of the kernel has the byte order of the machine")]
 
@@ -20,7 +20,7 @@ fn request(opcode: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What was read, as text, so that nothing of it stays unread.
+/// The decoded request as text, so that no part of it stays unread.
 fn read(bytes: &[u8], form: RequestForm) -> Option<String> {
     let request = Request::parse(bytes, form).ok()?;
     if let Operation::BatchForget { inodes } = request.operation {
@@ -73,7 +73,7 @@ proptest! {
         for form in FORMS {
             let bytes = request(opcode, &body);
             let Ok(whole) = Request::parse(&bytes, form) else { continue };
-            // In the place of the structure there is room for the longest of all.
+            // The area of the structure holds the longest of all.
             let found = (0..=body.len()).any(|split| {
                 let mut structure = body[..split].to_vec();
                 structure.resize(128, 0);

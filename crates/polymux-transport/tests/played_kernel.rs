@@ -58,7 +58,7 @@ impl Kernel {
         self.ask(Opcode::Init, 1, &body);
     }
 
-    /// The answer: what it is to, the error, the body.
+    /// The answer: the number of its request, the error, the body.
     fn answer(&self) -> (u64, i32, Vec<u8>) {
         let mut bytes = vec![0; 4096];
         let length = self.0.recv(&mut bytes).unwrap();
@@ -124,7 +124,7 @@ fn every_request_is_answered_once_also_a_broken_and_a_forgotten_one() {
     assert_eq!(kernel.answer(), (14, -libc::EIO, Vec::new()));
     kernel.ask(Opcode::Unlink, 16, b"name without an end");
     assert_eq!(kernel.answer(), (16, -libc::EIO, Vec::new()));
-    // Neither has an answer; what follows has one.
+    // Neither has an answer; the next request has one.
     kernel.ask(Opcode::Forget, 18, &1_u64.to_ne_bytes());
     kernel.ask(Opcode::Interrupt, 20, &12_u64.to_ne_bytes());
     kernel.ask(Opcode::Destroy, 22, &[]);

@@ -97,7 +97,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told to. Each reading of `now` is one nanosecond later than the one before,
+/// A clock that moves only on request. Each reading of `now` is one nanosecond later than the one before,
 /// so that tests can tell the order of events.
 #[derive(Debug)]
 pub struct ManualClock {
@@ -132,7 +132,7 @@ impl Clock for ManualClock {
         Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed))
     }
 
-    /// Moves time forward by itself: whoever waits on this clock is the only one who could.
+    /// Moves time forward by itself: the thread that waits on this clock is the only one that could.
     fn sleep(&self, duration: Duration) {
         self.advance(duration);
     }

@@ -1,10 +1,10 @@
-//! What every Polymux crate shares: identifiers, units, time, limits and error numbers.
+//! The types that all Polymux crates share: identifiers, units, time, limits and error numbers.
 //!
 //! Invariants:
 //! * No I/O happens here and no global state is kept.
 //! * An identifier is never mixed with another one or with a plain number: each has its own type.
 //! * Arithmetic on sizes and offsets that could overflow is checked by the caller against
-//!   [`limits::FILE_SIZE_MAX`], which leaves room so that block rounding never overflows.
+//!   [`limits::FILE_SIZE_MAX`], which is low enough that block rounding never overflows.
 
 #![forbid(unsafe_code)]
 

@@ -24,10 +24,10 @@ pub const XATTR_NAME_LENGTH_MAX: usize = 255;
 /// Most bytes that `listxattr` can return (`XATTR_LIST_MAX`).
 pub const XATTR_LIST_LENGTH_MAX: usize = 65_536;
 
-/// Most hard links to one file: what XFS allows, and below what a signed 32-bit count can hold.
+/// Most hard links to one file: the limit of XFS, and below the maximum of a signed 32-bit count.
 pub const LINKS_MAX: u32 = 2_147_483_647;
 
-/// Most tiers of a volume: the extenders of an inode are a 64-bit set.
+/// Most tiers of a volume: the size authorities of an inode are a 64-bit set.
 pub const TIERS_MAX: u16 = 64;
 
 /// Directories for objects on each tier (DESIGN section 4).

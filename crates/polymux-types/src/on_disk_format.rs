@@ -1,7 +1,7 @@
-//! What a fuzzer has to know of an on-disk format.
+//! The description of an on-disk format for a fuzzer.
 //!
-//! What is true here: the crates that have formats list them (`on_disk_formats`), each with the reader and the writer that
-//! are used for real. So the fuzz targets reach formats that are nobody else's business.
+//! Invariant: the crates that have formats list them (`on_disk_formats`), each with the reader and the writer that
+//! are used for real. So the fuzz targets reach formats that are private to their crates.
 
 /// One on-disk format.
 #[derive(Clone, Copy)]
@@ -10,9 +10,9 @@ pub struct OnDiskFormat {
     pub name: &'static str,
     /// Well-formed bytes to begin with.
     pub samples: fn() -> Vec<Vec<u8>>,
-    /// Makes all checksums fit, so that what lies behind them is reached. Does nothing where there are none.
+    /// Makes all checksums fit, so that the code behind them is reached. Does nothing where there are none.
     pub repair: fn(&mut [u8]),
-    /// Reads bytes and writes what was read. `None` where they are refused.
+    /// Reads bytes and writes the result. `None` where they are refused.
     pub read_and_write: fn(&[u8]) -> Option<Vec<u8>>,
     /// Whether bytes that are accepted are the ones that are written for them.
     pub form: FormatForm,
@@ -21,9 +21,9 @@ pub struct OnDiskFormat {
 /// Whether there is one way to write something down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatForm {
-    /// There is: what is read and written again is the same, byte by byte.
+    /// One way: bytes that are read and written again are the same, byte by byte.
     Unique,
-    /// There are bytes that a reader ignores. What is written for something is read as the same thing.
+    /// Several ways: a reader ignores some bytes. The bytes written for a value are read as the same value.
     HasUnused,
 }
 
@@ -32,7 +32,7 @@ impl OnDiskFormat {
     ///
     /// # Errors
     ///
-    /// What is wrong: the reader and the writer of the format disagree. Refusing bytes is not wrong.
+    /// How the reader and the writer of the format disagree. Refusing bytes is not an error.
     pub fn check(&self, bytes: &[u8]) -> Result<Acceptance, &'static str> {
         let Some(written) = (self.read_and_write)(bytes) else { return Ok(Acceptance::Refused) };
         if self.form == FormatForm::Unique && written != bytes {
@@ -46,7 +46,7 @@ impl OnDiskFormat {
     }
 }
 
-/// What a reader made of some bytes.
+/// The outcome of reading some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acceptance {
     /// They mean something.

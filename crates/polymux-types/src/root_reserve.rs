@@ -6,7 +6,7 @@ const INTERNAL_MAX: u64 = 16 * 1024 * 1024;
 const INTERNAL_DIVISOR: u64 = 50;
 
 /// Bytes that only a process with `CAP_SYS_RESOURCE` can still fill on an ext4 file system, of which `statvfs` says that it has
-/// `total` bytes, `free` of them free and `available` of these for everybody.
+/// `total` bytes, `free` of them free and `available` of these for all processes.
 #[must_use]
 pub fn ext4_root_reserve(total: u64, free: u64, available: u64) -> u64 {
     let internal = INTERNAL_MAX.min(total / INTERNAL_DIVISOR);

@@ -1,8 +1,8 @@
 //! Memory that outlives the process that writes it, and nothing else (docs/design/0023).
 //!
-//! What is true here:
-//! * What was stored in it is there for the next process of the same boot of the same machine, however the first one
-//!   ended. After another boot it is gone, and whoever uses it checks that: a header names the boot.
+//! Invariants:
+//! * Bytes stored in it are there for the next process of the same boot of the same machine, however the first one
+//!   ended. After another boot it is gone, and its user checks that: a header names the boot.
 //! * One process at a time has a piece of it open for writing.
 //! * A store never fails: the memory is allocated before it is given out.
 
@@ -19,7 +19,7 @@ pub trait SurvivingMemory: Send + Sync {
     /// Where it is, for people.
     fn description(&self) -> String;
 
-    /// Removes it: the process ends in order, and nothing in it is needed any more. What is open stays usable.
+    /// Removes it: the process ends in order, and nothing in it is needed any more. Open pieces stay usable.
     fn discard(&self);
 }
 

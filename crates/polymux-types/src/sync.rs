@@ -83,7 +83,7 @@ mod model {
             guard.0 = Some(self.0.wait(held).expect("no checked thread panicked"));
         }
 
-        /// The checker has no time, so what is checked never waits for a time.
+        /// The checker has no time, so checked code never waits for a time.
         pub fn wait_for<T>(&self, _guard: &mut MutexGuard<'_, T>, _limit: Duration) -> TimedOut {
             panic!("a timed wait cannot be checked");
         }

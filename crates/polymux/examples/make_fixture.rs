@@ -1,4 +1,4 @@
-//! Makes a fixture volume of the present format version: an archive and a manifest of what is in it.
+//! Makes a fixture volume of the present format version: an archive and a manifest of its content.
 //!
 //! `cargo run -p polymux --example make_fixture -- VERSION DIRECTORY` writes `volume-vVERSION.tar.gz` and
 //! `volume-vVERSION.manifest` into a directory. A fixture that is there already is not replaced: one of a released version
@@ -41,7 +41,7 @@ fn make(version: &str, target: &Path) -> Result<PathBuf, String> {
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     fixture::build(directory.path());
     fixture::pack(directory.path(), &archive)?;
-    // What is expected comes from the archive as it is now, and is to be read by whoever adds it.
+    // The manifest is made from the archive as it is now. The person who adds the fixture has to read it.
     let unpacked = tempfile::tempdir().map_err(|error| error.to_string())?;
     fixture::unpack(&archive, unpacked.path())?;
     let fs = fixture::mount(unpacked.path(), Arc::new(ManualClock::new(Duration::from_secs(4_100_000_000))));

@@ -1,4 +1,4 @@
-//! `polymux policy advise`: what the size of the fastest tier is worth for what programs read.
+//! `polymux policy advise`: how the size of the fastest tier affects the reads that programs make.
 
 use anyhow::Result;
 use polymux_types::ByteSize;
@@ -9,7 +9,7 @@ use crate::output::{self, Table};
 use crate::protocol::{AdviceReport, Answer, Request};
 use crate::registry::Registry;
 
-/// What the steps of a report stand for.
+/// Labels of the steps of a report.
 const STEPS: [&str; 4] = ["half as large", "as it is", "twice as large", "four times as large"];
 
 /// Percent of the reads by which a choice has to serve more for that to be worth a word: syncs and reads of several pages are counted in more
@@ -19,7 +19,7 @@ const WORTH_A_WORD_PERCENT: u64 = 10;
 /// Percent of the reads that a smaller tier has to serve to be called enough.
 const ENOUGH_PERCENT: u64 = 95;
 
-/// Tells what share of device reads the fastest tier serves, and would serve with another size.
+/// Reports the share of device reads that the fastest tier serves, and would serve with another size.
 pub fn run(registry: &Registry, volume: &str, format: OutputFormat) -> Result<()> {
     let name = client::volume_name(registry, volume)?;
     let report = match client::ask_mounted(registry, &name, &Request::PolicyAdvise)? {
@@ -65,7 +65,7 @@ fn render(report: &AdviceReport) -> String {
     lines.join("\n")
 }
 
-/// What follows from the numbers, where something does.
+/// The conclusion from the numbers, if there is one.
 fn conclusion(report: &AdviceReport) -> Option<String> {
     let best = |step: usize| report.steps.get(step)?.served_percent;
     let (half, now, twice) = (best(0)?, best(1)?, best(2)?);

@@ -1,13 +1,13 @@
-//! `polymux bench`: what a volume's tiers deliver by themselves, what that should come to through the mount, and what it does
-//! come to (docs/design/0019).
+//! `polymux bench`: the throughput of a volume's tiers alone, the throughput expected through the mount, and the throughput
+//! measured there (docs/design/0019).
 //!
-//! What is true here:
+//! Invariants:
 //! * The tiers are measured first, in the same run and with nothing else of ours at work; that is kept as by `tier measure`.
 //! * One file is written in the directory that is measured, so that its policy, rules and pins apply. It takes an eighth of the
-//!   room that is left at most, has one name, and goes at the end, also after an error or Ctrl-C. What a killed run left is
-//!   used by the next one in that directory, and goes with it.
-//! * Each load is repeated; told are the median and the extremes. What was read from memory after all, and how busy the
-//!   processors were, is told too, so that nobody takes one for the other.
+//!   free space at most, has one name, and is removed at the end, also after an error or Ctrl-C. The file of a killed run is
+//!   used by the next one in that directory, and removed with it.
+//! * Each load is repeated; the median and the extremes are reported. Data read from memory after all, and the utilization of
+//!   the processors, are reported too, so that one is not taken for the other.
 
 mod expectation;
 mod load;
@@ -42,14 +42,14 @@ const REPETITIONS: usize = 3;
 /// How long the tiers together are busy with the file of one repetition.
 const FILE_SECONDS: u64 = 3;
 
-/// Largest file where nobody says how large,
+/// Largest file where the command line gives no size.
 const FILE_BYTES_MAX: u64 = 2 << 30;
-/// and least.
+/// Smallest file.
 const FILE_BYTES_MIN: u64 = 16 << 20;
-/// The part of the room that is left which it may take.
+/// The file takes at most the free space divided by this.
 const ROOM_DIVISOR: u64 = 8;
 
-/// Measures a volume and prints what was found.
+/// Measures a volume and prints the results.
 pub fn run(registry: &Registry, arguments: &BenchArguments) -> Result<()> {
     // As long as `tier measure` does: it is put on record, too.
     let tier_time = tier_measure::time_of(arguments.seconds)?;
@@ -111,7 +111,7 @@ fn file_bytes_max(status: &StatusReport, wanted: Option<u64>) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Puts each load on the volume as often as it is repeated. Returns what came of it, and the policy of the file.
+/// Repeats each load on the volume. Returns the results and the policy of the file.
 fn repeat(bench: &Bench<'_>, directory: &Path, speeds: &TierSpeeds) -> Result<(Vec<LoadReport>, String)> {
     let mut line = StepLine::start("bench");
     let mut runs: Vec<(Load, load::Run, Expectation)> = Vec::new();

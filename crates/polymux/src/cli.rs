@@ -17,7 +17,7 @@ pub enum OutputFormat {
     Json,
 }
 
-/// What `where` shows beside sums per tier.
+/// The view that `where` shows in addition to sums per tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentDetail {
     /// Nothing.
@@ -32,7 +32,7 @@ pub enum ExtentDetail {
 #[derive(Debug, Parser)]
 #[command(name = "polymux", version, about, max_term_width = 100)]
 pub struct CommandLine {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -52,7 +52,7 @@ pub enum Verb {
         #[arg(long)]
         lazy: bool,
     },
-    /// Show volumes: tiers, room, promises, modes
+    /// Show volumes: tiers, space, promises, modes
     Status {
         /// Name or mount point; without it all volumes
         volume: Option<String>,
@@ -60,7 +60,7 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Ask whether a tier answers: run by the other verbs, because whoever asks may hang
+    /// Ask whether a tier answers: run by the other verbs, because the process that asks may hang
     #[command(hide = true)]
     AskTier {
         /// Directory of the tier
@@ -73,7 +73,7 @@ pub enum Verb {
     Where {
         /// The file; with --tier, the name or mount point of the volume
         file: PathBuf,
-        /// Show what depends on this tier
+        /// Show the files that depend on this tier
         #[arg(long, value_name = "TIER", conflicts_with_all = ["extents", "map"])]
         tier: Option<String>,
         /// With --tier: most files to list
@@ -91,7 +91,7 @@ pub enum Verb {
     },
     /// Add, remove and list the tiers of a mounted volume
     Tier {
-        /// What to do
+        /// The command to run
         #[command(subcommand)]
         action: TierAction,
     },
@@ -108,9 +108,9 @@ pub enum Verb {
         #[arg(long)]
         once: bool,
     },
-    /// Show and change what decides where data is
+    /// Show and change the policies and rules that decide where data is
     Policy {
-        /// What to do
+        /// The command to run
         #[command(subcommand)]
         action: PolicyAction,
     },
@@ -125,7 +125,7 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Tell why a file is where it is, and what happens to it next
+    /// Explain why a file is where it is, and how it is treated next
     Explain {
         /// The file
         file: PathBuf,
@@ -133,7 +133,7 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Show what would be moved now
+    /// Show which files would be moved now
     Plan {
         /// Name or mount point of the volume
         volume: String,
@@ -162,15 +162,15 @@ pub enum Verb {
     },
     /// Look at the parts of a volume without mounting it
     Inspect {
-        /// What to look at
+        /// The object to inspect
         #[command(subcommand)]
         subject: InspectSubject,
     },
     /// Check a volume that is not mounted, and repair it; exit codes as fsck(8): 1 corrected, 4 left, 8 failed
     Fsck(FsckArguments),
-    /// Make a new metadata store out of what lies on the tiers, where it and every copy of it are lost
+    /// Make a new metadata store from the data on the tiers, where it and every copy of it are lost
     Rebuild(RebuildArguments),
-    /// Measure a mounted volume: what its tiers deliver, what to expect of them together, and what is reached
+    /// Measure a mounted volume: the speed of its tiers, the speed expected of them together, and the speed of the mount
     Bench(BenchArguments),
     /// Show a volume of two temporary tiers at work on real files, and check every byte
     Try(TryArguments),
@@ -188,11 +188,11 @@ pub enum TierAction {
         /// Name of the tier
         tier: String,
     },
-    /// Take a tier that is lost out of a mounted volume for good: what lay only there is told first, and is lost
+    /// Take a lost tier out of a mounted volume for good: data that was only there is listed first, and is lost
     Forget(TierForgetArguments),
     /// Move everything off a tier while the volume is in use, so that the tier can be removed
     Drain(TierDrainArguments),
-    /// Measure what the devices of tiers can do, mounted or not, and keep that with the volume
+    /// Measure the devices of tiers, mounted or not, and keep the results with the volume
     Measure(TierMeasureArguments),
     /// Show the tiers of a mounted volume, fastest first
     List {
@@ -215,7 +215,7 @@ pub enum PolicyAction {
         #[arg(long)]
         json: bool,
     },
-    /// Tell what share of device reads the fastest tier serves, and would serve if it were smaller or larger
+    /// Show which share of device reads the fastest tier serves, and would serve if it were smaller or larger
     Advise {
         /// Name or mount point of the volume
         volume: String,
@@ -297,10 +297,10 @@ pub struct TierAddArguments {
     /// Most bytes that the volume uses on it
     #[arg(long, value_name = "SIZE")]
     pub capacity: Option<SizeArgument>,
-    /// Room on it that is left free of new data: a size or a share
+    /// Space on it that is left free of new data: a size or a share
     #[arg(long, value_name = "SIZE")]
     pub reserve: Option<ReserveArgument>,
-    /// Measure what its device can do, for a few seconds
+    /// Measure its device, for a few seconds
     #[arg(long)]
     pub measure: bool,
     /// Allow a tier in memory
@@ -438,7 +438,7 @@ pub struct CreateArguments {
     /// Most bytes that the volume uses on a tier
     #[arg(long = "capacity", value_name = "NAME=SIZE")]
     pub capacities: Vec<Named<SizeArgument>>,
-    /// Room on a tier that is left free of new data: a size or a share
+    /// Space on a tier that is left free of new data: a size or a share
     #[arg(long = "reserve", value_name = "NAME=SIZE")]
     pub reserves: Vec<Named<ReserveArgument>>,
     /// Tier that holds the metadata; default: the first durable one
@@ -447,7 +447,7 @@ pub struct CreateArguments {
     /// New file in byte-addressable memory (DAX) for the end of the metadata log
     #[arg(long, value_name = "FILE")]
     pub metadata_region: Option<PathBuf>,
-    /// Measure what the devices of the tiers can do, for a few seconds each
+    /// Measure the devices of the tiers, for a few seconds each
     #[arg(long)]
     pub measure: bool,
     /// Where to write the configuration; default: the place where `mount NAME` looks
@@ -471,13 +471,13 @@ pub struct MountArguments {
     /// Serve in this process instead of going to the background
     #[arg(long)]
     pub foreground: bool,
-    /// Mount although a tier is missing: what lies on it gives EIO
+    /// Mount although a tier is missing: data on it gives EIO
     #[arg(long)]
     pub degraded: bool,
     /// Change nothing
     #[arg(long)]
     pub read_only: bool,
-    /// The metadata store is lost or damaged: start from its second copy. What the copy did not have yet is lost
+    /// The metadata store is lost or damaged: start from its second copy. Changes that the copy did not have yet are lost
     #[arg(long, conflicts_with = "read_only")]
     pub from_copy: bool,
     /// Tell the parent process through standard output when the volume is mounted, or why not
@@ -497,7 +497,7 @@ pub struct FsckArguments {
     /// Make the lost bytes of files on a mounted volume zeros, so that they can be read again
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["volume", "no", "yes", "online"])]
     pub accept: Vec<PathBuf>,
-    /// Change nothing: tell what is wrong
+    /// Change nothing: report the errors
     #[arg(short = 'n', long, conflicts_with_all = ["yes", "online"])]
     pub no: bool,
     /// Repair everything that can be repaired, without asking
@@ -516,7 +516,7 @@ pub struct FsckArguments {
 pub struct RebuildArguments {
     /// Name of the volume, or path of its configuration
     pub volume: String,
-    /// Change nothing: tell what would come back, and what not
+    /// Change nothing: only report which files would be recovered, and which not
     #[arg(short = 'n', long, conflicts_with = "yes")]
     pub no: bool,
     /// Do it without asking
@@ -536,7 +536,7 @@ pub struct BenchArguments {
     /// Name or mount point of the volume, or a directory on it, for the policy there
     #[arg(value_name = "VOLUME|PATH")]
     pub target: String,
-    /// How large the file for it may get; an eighth of the room that is left at most
+    /// Maximum size of the file for it; an eighth of the free space at most
     #[arg(long, value_name = "SIZE")]
     pub size: Option<SizeArgument>,
     /// How long each tier is measured; default: 4

@@ -25,12 +25,12 @@ pub fn ask_mounted(registry: &Registry, name: &str, request: &Request) -> Result
     ask(registry, name, request)?.ok_or_else(|| anyhow!("volume `{name}` is not mounted: mount it first"))
 }
 
-/// The daemon of a volume did not answer what it was asked.
+/// The error for a daemon whose answer does not match the request.
 pub fn answered_something_else(name: &str) -> anyhow::Error {
     anyhow!("the daemon of volume `{name}` answered something else")
 }
 
-/// As [`ask`], for what takes long: told meanwhile how far it is.
+/// As [`ask`], for a long request: `on_progress` receives each progress message before the answer.
 pub fn ask_with_progress(
     registry: &Registry,
     name: &str,

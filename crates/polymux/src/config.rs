@@ -44,7 +44,7 @@ pub struct TierConfig {
     pub path: PathBuf,
     /// Most bytes that the volume uses there.
     pub capacity: Option<Size>,
-    /// Room left free of new data.
+    /// Space left free of new data.
     pub reserve: Option<Reserve>,
     /// Share above which files leave the tier; see [`TierConfig::marks`].
     pub high_mark: Option<Share>,
@@ -74,7 +74,7 @@ impl TierConfig {
         }
     }
 
-    /// What movers may do there at most.
+    /// Limits of the movers there.
     pub fn mover_limits(&self) -> MoverLimits {
         MoverLimits {
             bytes_per_second: self.mover_rate.map(|Size(bytes)| bytes.0),
@@ -138,7 +138,7 @@ impl VolumeConfig {
         })
     }
 
-    /// Checks what the form alone cannot. An error comes with the place of the key it concerns.
+    /// Checks the constraints that the format alone cannot express. An error comes with the place of the key it concerns.
     fn check(file: VolumeFile, text: &str) -> std::result::Result<Self, (Section, &'static str, anyhow::Error)> {
         names::check("volume", &file.name).map_err(|error| (Section::Top, "name", error))?;
         let id = VolumeId::parse(&file.volume).ok_or_else(|| {
@@ -169,7 +169,7 @@ impl VolumeConfig {
             .mode(0o644)
             .open(&temporary)
             .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-            // A link, not a rename: it fails where somebody else made the file meanwhile.
+            // A link, not a rename: it fails where another process made the file meanwhile.
             .and_then(|()| fs::hard_link(&temporary, path));
         let _ = fs::remove_file(&temporary);
         written
@@ -206,14 +206,14 @@ impl From<TierEntry> for TierConfig {
     }
 }
 
-/// What is wrong with a list of tiers, and where.
+/// An error in a list of tiers, and where it is.
 #[derive(Debug)]
 pub struct WrongTier {
     /// Index of the tier.
     pub index: usize,
     /// Key of the configuration that is wrong.
     pub key: &'static str,
-    /// What is wrong.
+    /// The error.
     pub error: anyhow::Error,
 }
 

@@ -1,9 +1,9 @@
-//! Changes to a configuration file that somebody may have written by hand.
+//! Changes to a configuration file that may have been written by hand.
 //!
-//! What is true here:
+//! Invariants:
 //! * Comments, order and form of everything else stay. A comment right above a `[[tier]]` belongs to it.
-//! * What was changed is read back before it is written: where the text is in a form that is not understood here, the
-//!   whole file is written anew, from what it says.
+//! * A change is read back before it is written: where the text is in a form that is not understood here, the
+//!   whole file is written anew, from its parsed content.
 //! * A file is replaced whole and durably: after a crash there is the old one or the new one.
 
 use std::fs;
@@ -76,8 +76,8 @@ pub fn set_metadata_tier(path: &Path, name: &str) -> Result<()> {
     })
 }
 
-/// Refuses to list a tier no more where what is left would be no configuration: something else names the tier. Nothing is
-/// written.
+/// Refuses to take a tier out of the list where the rest would be no valid configuration because something else names the
+/// tier. Writes nothing.
 pub fn check_removal(path: &Path, name: &str) -> Result<()> {
     let text = read(path)?;
     let mut wanted = config_format::parse(path, &text)?;
@@ -111,7 +111,7 @@ fn without_tier(path: &Path, file: &mut VolumeFile, text: &str, name: &str) -> R
     Ok(format!("{}{}", join(&parts.lines[..start]), join(&parts.lines[end..])))
 }
 
-/// Changes what a file says and, in the same way, its text. Where `change` fails, nothing is written.
+/// Changes the parsed content of a file and, in the same way, its text. Where `change` fails, nothing is written.
 pub fn edit(path: &Path, change: impl FnOnce(&mut VolumeFile, &str) -> Result<String>) -> Result<()> {
     // A link stays one.
     let path = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
@@ -179,7 +179,7 @@ impl<'a> Parts<'a> {
         Self { lines, starts }
     }
 
-    /// First line of the part of a tier; for the one after the last, of what follows.
+    /// First line of the part of a tier; for the index after the last tier, of the text that follows.
     fn start_of(&self, tier: usize) -> usize {
         self.starts.get(tier).copied().unwrap_or(self.lines.len())
     }

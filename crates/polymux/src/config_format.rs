@@ -55,7 +55,7 @@ pub struct TierEntry {
     /// Most bytes that the volume uses there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Size>,
-    /// Room left free of new data.
+    /// Space left free of new data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve: Option<Reserve>,
     /// Share of the tier above which files leave it for slower ones.
@@ -94,8 +94,8 @@ pub struct OptionsEntry {
     /// Seconds after which a tier whose calls do not return counts as not answering; 0: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hang_after: Option<u32>,
-    /// Milliseconds that moves, and what is written before anybody syncs it, make way at most for reads and syncs on the same
-    /// tier: 0 to 1,000; 0: not at all.
+    /// Milliseconds that migrations and write-behind yield at most to reads and syncs on the same tier: 0 to 1,000; 0: not at
+    /// all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deferral_ms_max: Option<DeferralMs>,
     /// Seconds that a mount waits for tiers that are missing.
@@ -125,7 +125,7 @@ pub struct OptionsEntry {
     /// When files of the policy `spread` are laid out for those who read them; default: `when-written`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reader_layout: Option<ReaderLayoutEntry>,
-    /// How soon what keeps a slower device busy moves up; default: `prompt`.
+    /// How soon data that keeps a slower device busy moves up; default: `prompt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promotion: Option<PromotionEntry>,
     /// Threads that move blocks between tiers, 0 to 16; with 0 nothing is moved.
@@ -144,7 +144,7 @@ pub struct OptionsEntry {
     /// File in byte-addressable memory (DAX) that holds the end of the metadata log. It is made by `create`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_region: Option<PathBuf>,
-    /// Seconds between two rounds of shipping to the second copy; 0: what is synced is in the copy too.
+    /// Seconds between two rounds of shipping to the second copy; 0: synced metadata is in the copy too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_copy_interval: Option<u32>,
     /// Seconds after which the description on objects, for `rebuild`, follows a change of names or attributes.
@@ -153,7 +153,7 @@ pub struct OptionsEntry {
     /// Largest file that lives in the metadata store; 0 for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline_size_max: Option<Size>,
-    /// Hours of the week in which blocks are moved that nobody asked for; default: always.
+    /// Hours of the week for automatic migrations; default: always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub move_windows: Option<Vec<WindowEntry>>,
     /// Whether movers slow down beside programs; default: they do.
@@ -226,7 +226,7 @@ impl From<Movers> for u16 {
 pub struct DeferralMs(pub u32);
 
 impl DeferralMs {
-    /// With more, what was written would be in memory only for longer than the kernel itself leaves it there.
+    /// With more, written data would be in memory only for longer than the kernel itself leaves it there.
     const MAX: u32 = 1000;
 }
 
@@ -252,7 +252,7 @@ impl From<DeferralMs> for u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IoEntry {
-    /// What suits most volumes.
+    /// Suits most volumes.
     Auto,
     /// The kernel uses whole files on one tier directly, and sends each write to others at once.
     Passthrough,
@@ -292,7 +292,7 @@ impl From<PassthroughEntry> for PassthroughUse {
     }
 }
 
-/// How soon what keeps a slower device busy moves up.
+/// How soon data that keeps a slower device busy moves up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PromotionEntry {
@@ -449,7 +449,7 @@ impl From<Reserve> for String {
     }
 }
 
-/// A size in the largest unit that expresses it exactly, because what is printed for people is rounded.
+/// A size in the largest unit that expresses it exactly, because sizes that are printed for people are rounded.
 fn exact_size(size: ByteSize) -> String {
     for (power, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if size.0 != 0 && size.0.is_multiple_of(1 << power) {
@@ -476,7 +476,7 @@ fn line_of(text: &str, offset: usize) -> usize {
 /// A part of a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
-    /// What stands before the first heading.
+    /// The lines before the first heading.
     Top,
     /// The `[[tier]]` of this index.
     Tier(usize),

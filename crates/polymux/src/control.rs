@@ -1,10 +1,10 @@
-//! The daemon's end of the control socket: one request line, one answer line; what takes long says before it how far it is.
+//! The daemon's end of the control socket: one request line, one answer line; a long request reports its progress before it.
 //!
 //! Invariants:
-//! * The socket is made in a directory that only its user may enter, and is itself 0600: whoever connects is that user
+//! * The socket is made in a directory that only its user may enter, and is itself 0600: every peer is that user
 //!   or root.
-//! * Each connection has its own thread, so that a request that waits for a tier holds up nobody else.
-//! * A check, and a measurement, end when nobody waits for their answer any more.
+//! * Each connection has its own thread, so that a request that waits for a tier holds up no other request.
+//! * A check or a measurement ends when no client waits for its answer any more.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::ControlFlow;
@@ -35,7 +35,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// Time between two lines that say that something is still under way.
 const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Lost files told in one line.
+/// Lost files reported in one line.
 const LOST_FILES_PER_LINE: usize = 256;
 
 /// A socket that is served until the process ends; its name goes when this is dropped.
@@ -162,7 +162,7 @@ fn losses(stream: &UnixStream, view: &DaemonView, tier: &str) -> Answer {
     last.map_or_else(refused, |()| Answer::Done)
 }
 
-/// Goes on to the end whether anybody waits for it or not.
+/// Runs to completion whether a client waits for it or not.
 fn forget(stream: &UnixStream, view: &DaemonView, tier: &str) -> Answer {
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {

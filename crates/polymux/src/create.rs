@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * Everything is checked before anything is made.
-//! * What fails midway is undone: [`Undo`] removes exactly what this run made, and nothing that was there before.
+//! * A failure midway is undone: [`Undo`] removes exactly the files that this run made, and nothing that existed before.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -69,7 +69,7 @@ pub fn run(registry: &Registry, arguments: &CreateArguments) -> Result<()> {
     Ok(())
 }
 
-/// Checks everything. Returns the configuration to be and what is worth a warning.
+/// Checks everything. Returns the new configuration, and warnings.
 fn plan(arguments: &CreateArguments, volatile: VolatileTiers) -> Result<(VolumeConfig, Vec<String>)> {
     let mut tiers: Vec<TierConfig> = arguments.tiers.iter().map(candidate).collect::<Result<_>>()?;
     for Named { name, value } in &arguments.capacities {
@@ -142,7 +142,7 @@ fn metadata_tier(arguments: &CreateArguments, tiers: &[TierConfig], capabilities
     }
 }
 
-/// Removes what was made, newest first, unless told to keep it.
+/// Removes the files made by this run, newest first, unless `keep` is called.
 struct Undo {
     made: Vec<PathBuf>,
 }
@@ -166,7 +166,7 @@ impl Drop for Undo {
     }
 }
 
-/// Makes tiers, store, volume and, last, the configuration, which is what makes the volume exist.
+/// Makes tiers, store, volume and, last, the configuration, which makes the volume exist.
 fn make(config: &VolumeConfig, config_path: &Path) -> Result<()> {
     let mut undo = Undo { made: Vec::new() };
     let mut members = Vec::new();

@@ -1,6 +1,6 @@
 //! The daemon of one mounted volume: from the checks before the mount to the clean end.
 //!
-//! What is true here:
+//! Invariants:
 //! * One daemon per volume name holds `NAME.lock` of the runtime directory for as long as it lives, and an exclusive
 //!   lock on every tier (inside the tiers). A dead daemon holds neither; but a supervisor, where there is one, goes on holding the lock
 //!   of the volume for the next one (`supervised`).
@@ -60,10 +60,10 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a mount waits for an earlier daemon of the volume that is just ending.
 const HOLDER_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What the lock of a volume says that did not end cleanly, before the reason.
+/// Prefix of the reason in the lock of a volume that did not end cleanly.
 pub const UNCLEAN_END: &str = "ended uncleanly: ";
 
-/// Who is told that the volume is mounted.
+/// Receiver of the report that the volume is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadinessReport {
     /// The process that started this one.
@@ -78,7 +78,7 @@ pub enum ReadinessReport {
 enum Event {
     /// The kernel has let go of it.
     SessionEnded(std::io::Result<()>),
-    /// Somebody asked this process to end.
+    /// A signal asked this process to end.
     Signal(i32),
 }
 
@@ -162,7 +162,7 @@ struct Opened {
 }
 
 impl Opened {
-    /// Ends it. What the kernel has of the mount of an earlier daemon stays for the next one, as after the death of this.
+    /// Ends it. The kernel state of an earlier daemon's mount stays for the next daemon, as after the death of this one.
     fn end(&self) {
         if self.connection == KernelConnection::New {
             end(&self.file_system);
@@ -184,7 +184,7 @@ impl VolumeToServe<'_> {
             KernelConnection::TakenOver => {
                 // The daemon before this one started from the copy, and the store has gone on since.
                 options.metadata_source = None;
-                // What goes on without a tier while it is mounted does so now, too.
+                // A volume that runs degraded while it is mounted is opened degraded, too.
                 options.missing = Some(MissingTiers::Degraded);
             }
         }
@@ -291,7 +291,7 @@ impl Mounted {
             link.let_go();
         }
         notify(&[sd_notify::NotifyState::Stopping]);
-        // Before the end of the file system: what movers have begun comes to the end of its batch.
+        // Before the end of the file system: the running batches of the movers are completed.
         if let Err(error) = self.background.stop() {
             log::error!("{error}");
         }
@@ -313,7 +313,7 @@ impl Mounted {
         ended
     }
 
-    /// Writes everything back. `None`: that is stuck in a tier that does not answer, for longer than anybody should wait.
+    /// Writes everything back. `None`: write-back is stuck in a tier that does not answer, for longer than `patience`.
     fn drain_within(&self, patience: Duration) -> Option<polymux_fs::Result<()>> {
         let (sender, receiver) = mpsc::channel();
         let file_system = Arc::clone(&self.file_system);
@@ -342,7 +342,7 @@ impl Mounted {
         }
     }
 
-    /// Ends the process although a thread of it is stuck in a tier. What was synced is durable, as after a crash. The lock of
+    /// Ends the process although a thread of it is stuck in a tier. Synced data is durable, as after a crash. The lock of
     /// the volume is let go by hand, because the process is not quite gone before the tier lets that thread go.
     fn leave_behind(self) -> ! {
         let reason = reason_of_silence(&self.file_system.tiers_not_answering());
@@ -418,7 +418,7 @@ fn notify(states: &[sd_notify::NotifyState]) {
     }
 }
 
-/// Passes on what a daemon of this process told: to the service manager that the volume is mounted, to the caller why it is not.
+/// Passes on a message of a daemon of this process: to the service manager that the volume is mounted, to the caller why it is not.
 pub fn relay_to_service_manager(line: &str) -> Result<Option<String>> {
     match serde_json::from_str(line)? {
         Readiness::Ready { warnings } => {
@@ -495,7 +495,7 @@ impl VolumeLock {
         Ok(Self { file })
     }
 
-    /// Leaves word for whoever waits for the end of this daemon.
+    /// Records why this daemon did not end cleanly, for processes that wait for its end.
     fn note_unclean(&self, reason: &str) {
         note_unclean(&self.file, reason);
     }
@@ -516,7 +516,7 @@ pub fn note_unclean(mut file: &File, reason: &str) {
     }
 }
 
-/// Takes away what a daemon of this volume that crashed left on the mount point. The caller holds the volume's lock, so
+/// Detaches the dead mount of a crashed daemon of this volume from the mount point. The caller holds the volume's lock, so
 /// no daemon serves it.
 fn detach_dead_mount(name: &str, mount_point: &Path) -> Result<Vec<String>> {
     let dead =
@@ -548,7 +548,7 @@ fn check_mount_point(config: &VolumeConfig, mount_point: &Path) -> Result<()> {
     tiers::check_mount_point(&config.tiers, &canonical)
 }
 
-/// What the daemon asks of the kernel for itself; each is an improvement, none a condition.
+/// Kernel settings of the daemon process; each is an improvement, none is required.
 pub fn prepare_process() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -561,7 +561,7 @@ pub fn prepare_process() {
     }
 }
 
-/// Takes a volume into service, without a mount point; `warnings` gets what was noticed.
+/// Opens a volume for service, without a mount point; warnings are added to `warnings`.
 pub fn open_file_system(
     config: &VolumeConfig,
     options: &RequestedOptions,

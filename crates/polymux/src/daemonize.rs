@@ -17,20 +17,20 @@ use serde::{Deserialize, Serialize};
 use crate::mount_options::RequestedOptions;
 use crate::registry::Registry;
 
-/// What a daemon tells the process that started it.
+/// A message of a daemon to the process that started it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Readiness {
     /// The volume is mounted.
     Ready {
-        /// What was noticed while mounting.
+        /// Warnings of the mount.
         warnings: Vec<String>,
     },
     /// It is not; the text says why.
     Failed(String),
 }
 
-/// What the daemon is started for. Paths are absolute.
+/// Parameters of the daemon to start. Paths are absolute.
 #[derive(Clone, Debug)]
 pub struct DaemonArguments {
     /// Configuration of the volume.
@@ -47,7 +47,7 @@ pub struct DaemonArguments {
 pub struct RunningDaemon {
     /// The process; dropping it leaves the daemon running.
     pub process: Child,
-    /// What was noticed while mounting.
+    /// Warnings of the mount.
     pub warnings: Vec<String>,
 }
 
@@ -100,14 +100,14 @@ pub fn report(readiness: &Readiness) -> Result<()> {
     Ok(output.flush()?)
 }
 
-/// Passes on what a daemon of this process told, as if this were the daemon.
+/// Passes on a message of a daemon of this process, as if this were the daemon.
 pub fn relay(line: &str) -> Result<()> {
     let mut output = std::io::stdout().lock();
     writeln!(output, "{}", line.trim_end())?;
     Ok(output.flush()?)
 }
 
-/// Leaves the session and the terminal of whoever started the daemon.
+/// Leaves the session and the terminal of the process that started the daemon.
 pub fn detach() -> Result<()> {
     // It fails only for the leader of a process group, which a process that was just spawned is not.
     rustix::process::setsid().context("cannot leave the terminal's session")?;

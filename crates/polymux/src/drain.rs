@@ -1,8 +1,8 @@
 //! `polymux tier drain`: empties a tier so that it can be removed.
 //!
-//! What is true here:
-//! * The daemon refuses what cannot end before anything is changed: the metadata tier, the last tier, too little room.
-//! * That a tier is being emptied is durable: it goes on after a restart, whether anybody waits here or not.
+//! Invariants:
+//! * The daemon refuses a drain that cannot end before anything is changed: the metadata tier, the last tier, too little space.
+//! * A drain is durable: it goes on after a restart, whether a command waits for it or not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,7 +90,7 @@ pub fn hints(volume: &str, moves: &MovesReport) -> Vec<String> {
     hints
 }
 
-/// Waits until the tier is empty; `None` where somebody took the drain back.
+/// Waits until the tier is empty; `None` where the drain was cancelled meanwhile.
 fn wait(registry: &Registry, name: &str, tier: &str) -> Result<Option<DrainReport>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGINT, Arc::clone(&interrupted)).context("cannot watch signals")?;

@@ -1,6 +1,6 @@
-//! `polymux explain`: why a file is where it is, and what happens to it next.
+//! `polymux explain`: why a file is where it is, and how it is treated next.
 //!
-//! Invariant: every sentence says something that the daemon has told; nothing is guessed here.
+//! Invariant: every sentence is based on the report of the daemon; nothing is guessed here.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::protocol::{
 use crate::rate;
 use crate::registry::Registry;
 
-/// Ranges of a file that are told one by one to people; JSON has all.
+/// Most ranges of a file that the text output lists; JSON has all.
 const RANGES_SHOWN_MAX: usize = 40;
 
 /// Explains a file.
@@ -130,7 +130,7 @@ fn growth_line(growth: &[ExplainedGrowth]) -> Option<String> {
     (!tiers.is_empty()).then(|| format!("  {begin}: {}.", tiers.join(", ")))
 }
 
-/// What is remembered of the use of a range.
+/// The recorded use of a range, in words.
 fn use_of(range: &ExplainedRange) -> String {
     let ago = |seconds: u32| rate::duration(Duration::from_secs(u64::from(seconds)));
     let mut facts = match range.idle_seconds {

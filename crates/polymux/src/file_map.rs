@@ -1,6 +1,6 @@
 //! The picture that `where --map` draws: a file over its tiers, one character for each piece of it.
 //!
-//! What is true here:
+//! Invariants:
 //! * All cells stand for the same number of bytes, the last one perhaps for fewer.
 //! * A capital letter is a tier that holds all of a cell's data, a small one the tier that holds most of it, a dot is a
 //!   hole. Letters alone tell everything; colours only repeat it.
@@ -25,10 +25,10 @@ const CELLS_MAX: u64 = 1024;
 /// Smallest piece of a file that has a place of its own.
 const CELL_BYTES_MIN: u64 = 4096;
 
-/// Most runs of data that are looked for in a file; behind them holes are not told from data.
+/// Most runs of data that are looked for in a file; behind them holes are not distinguished from data.
 const RUNS_MAX: usize = 65_536;
 
-/// Room in front of each row, for its offset.
+/// Columns in front of each row, for its offset.
 const LABEL_WIDTH: u64 = 11;
 
 /// A cell that is a hole.
@@ -67,7 +67,7 @@ pub fn width() -> u64 {
     from_environment.or_else(|| of_terminal().map(|(columns, _)| columns)).map_or(80, u64::from).max(20)
 }
 
-/// Colours on a terminal, unless somebody does not want any.
+/// Colours on a terminal, unless `NO_COLOR` is set and not empty.
 pub fn colours() -> Colours {
     let wanted = stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     if wanted { Colours::PerTier } else { Colours::Plain }
@@ -81,7 +81,7 @@ impl FileMap {
         Self::from_parts(report, data.as_deref(), columns, CELLS_MAX)
     }
 
-    /// One row of so many characters at the most, with its legend behind it; holes are drawn as what surrounds them.
+    /// One row of `columns` characters at most, followed by its legend; holes are drawn like the data around them.
     pub fn row(report: &WhereReport, columns: u64, colours: Colours) -> String {
         let map = Self::from_parts(report, None, columns, columns);
         let cells: String = map.cells.chars().map(|cell| map.coloured(cell, colours)).collect();
@@ -187,9 +187,9 @@ fn letter_of_cell(
     }
 }
 
-/// The parts of a file that hold data; `None` where nobody can tell.
+/// The parts of a file that hold data; `None` where they are unknown.
 fn data_runs(path: &Path, size: u64) -> Option<Vec<Range<u64>>> {
-    // Opening a pipe would wait for somebody at its other end.
+    // Opening a pipe would block until its other end is opened.
     if !path.symlink_metadata().ok()?.is_file() {
         return None;
     }

@@ -1,6 +1,6 @@
 //! `polymux fsck`: checks a volume and repairs it, or looks at one that is mounted (DESIGN section 12).
 //!
-//! What is true here:
+//! Invariants:
 //! * Exit codes are the sum of the conventional bits of fsck(8); see [`bits`].
 //! * Without `-y` nothing changes, unless a person at a terminal has seen the findings and said yes.
 //! * For the length of a check every tier is locked, so no daemon can mount the volume meanwhile.

@@ -1,4 +1,4 @@
-//! Where log lines go and what they look like.
+//! Destination and format of log lines.
 //!
 //! Invariant: under systemd (`JOURNAL_STREAM` is set) lines carry no time, because the journal adds its own, and begin
 //! with the priority that it reads (`<3>` for an error).

@@ -86,7 +86,7 @@ fn main() -> ExitCode {
     small_pages();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let called_as = arguments.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    // By the second name for a volume that is mounted: that is what the mount table shows as its type.
+    // By the second name for a volume that is mounted: the mount table shows that name as its type.
     if called_as.ends_with("mount.polymux") || called_as.ends_with("mount.fuse.polymux") {
         return mount_helper::run(&arguments[1..]);
     }

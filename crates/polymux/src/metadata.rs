@@ -162,8 +162,8 @@ pub fn check_region(path: &Path) -> Result<()> {
     }
 }
 
-/// What a store takes of a file system of so many bytes beside its tables: log and ballast. A small disk gives up little
-/// of itself, and a large one is not asked for more than is of use.
+/// Bytes that a store takes of a file system of this size in addition to its tables: log and ballast. A small disk gives up
+/// little of itself, and a large one no more than is of use.
 fn shares_of(total: u64) -> (u64, u64) {
     let log = (total / 64).clamp(4 * MEBIBYTE, 64 * MEBIBYTE);
     let ballast = (total / 32).clamp(8 * MEBIBYTE, 128 * MEBIBYTE);

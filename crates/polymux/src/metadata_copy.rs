@@ -1,11 +1,11 @@
 //! The second copy of the metadata store: on which tier it is, and starting from it (DESIGN section 5).
 //!
-//! What is true here:
+//! Invariants:
 //! * Without a choice in the configuration the copy is on the tier that has one already, else on the first durable tier
 //!   that is on another file system than the store.
 //! * The store is made from its copy only where it is gone or damaged, and only on request. A damaged one is moved aside,
 //!   never deleted.
-//! * A copy is offered only after all of it was read: where it is damaged too, `polymux rebuild` is what works.
+//! * A copy is offered only after all of it was read: where it is damaged too, `polymux rebuild` is the remaining way.
 //! * A store that was made from a copy and then refused, because the tiers are newer than it, goes again: the copy stays
 //!   as it is.
 
@@ -40,7 +40,7 @@ enum Opened {
 /// The metadata store of a mounted volume.
 pub struct Metadata {
     store: Opened,
-    /// What had to be done to open it.
+    /// Recovery actions of opening it.
     pub recovery: Vec<String>,
     /// Name of the tier that holds its second copy, or why there is none.
     copy: Result<String, String>,
@@ -82,7 +82,7 @@ impl Metadata {
         }
     }
 
-    /// The store where it is written: what ends it ships the rest to its second copy.
+    /// The store where it is writable: closing it ships the rest to its second copy.
     pub fn writable(&self) -> Option<&Arc<LogStore>> {
         match &self.store {
             Opened::Writable(store) => Some(store),
@@ -164,7 +164,7 @@ impl Metadata {
         }
     }
 
-    /// The error of a mount that was refused. What was made for it goes again.
+    /// The error of a mount that was refused. Files made for that mount are removed.
     pub fn error_of_mounting(&self, config: &VolumeConfig, error: VolumeError) -> anyhow::Error {
         let nothing_changed = !matches!(error, VolumeError::FileSystem(_));
         let mut text = format!("volume `{}`: {error}", config.name);
@@ -263,8 +263,8 @@ fn copy_tier(config: &VolumeConfig, members: &[TierMember]) -> Result<usize, Str
         .ok_or_else(|| "no other durable tier is on a file system of its own".to_owned())
 }
 
-/// Where the volume is to start from its second copy and its metadata tier is not there at all: makes the tier that has the copy
-/// the metadata tier, in the configuration first. Returns what there is to say about that, and the configuration as it is then.
+/// Where the volume is to start from its second copy and its metadata tier is missing: makes the tier that has the copy
+/// the metadata tier, in the configuration first. Returns messages about that, and the new configuration.
 ///
 /// # Errors
 /// There is no copy to start from, or the configuration cannot be written.
@@ -291,7 +291,7 @@ pub fn take_over(
     Ok(Some((note, VolumeConfig::read(path)?)))
 }
 
-/// Makes the store from its second copy. Returns what there is to say about that. Nothing is moved before the copy was read.
+/// Makes the store from its second copy. Returns messages about that. Nothing is moved before the copy was read.
 fn start_from_copy(config: &VolumeConfig, options: &RequestedOptions, members: &[TierMember]) -> Result<String> {
     let store = config.metadata_directory();
     let lost = match state_of(config)? {
@@ -340,7 +340,7 @@ fn refuse_older_than_tiers(
     };
     let mount_options = MountOptions { access: Access::ReadOnly, ..options.for_file_system(config) };
     match FileSystem::mount(parts, mount_options) {
-        // What its records are like is found out later.
+        // Its records are checked later.
         Ok(_) | Err(VolumeError::FileSystem(_)) => Ok(()),
         Err(error) => {
             let is_older = matches!(error, VolumeError::StaleMetadata { .. });
@@ -362,10 +362,10 @@ fn refuse_older_than_tiers(
     }
 }
 
-/// Looks whether the store of a volume can be opened, and changes nothing. One that lost what its second copy has is damaged.
+/// Checks whether the store of a volume can be opened, and changes nothing. One that lost changes that its second copy has is damaged.
 ///
 /// # Errors
-/// It cannot be found out.
+/// The state cannot be determined.
 pub fn state_of(config: &VolumeConfig) -> Result<StoreState> {
     let options = metadata::options(config, OpenMode::Existing)?;
     Ok(StoreState::of(&config.metadata_directory(), &copy_places(config), &options)?)
@@ -379,7 +379,7 @@ pub fn newest_copy(config: &VolumeConfig) -> Result<(usize, CopyDescription)> {
     polymux_meta::newest_copy(&copy_places(config), &polymux_fs::store_boundaries()).map_err(|none| anyhow!(none))
 }
 
-/// Moves what is left of a store out of the way, to a name that is free. Returns what to say about that.
+/// Moves the remains of a store out of the way, to a free name. Returns a message about that.
 ///
 /// # Errors
 /// It cannot be renamed.
@@ -398,7 +398,7 @@ pub fn move_aside(store: &Path) -> Result<String> {
     Ok(format!(" (what is left of it: {})", aside.display()))
 }
 
-/// What a copy may lack, in words.
+/// Describes the changes that a copy may lack.
 pub fn lag_of(copy: &CopyDescription) -> String {
     let transaction = copy.arrived.get();
     if copy.worth == CopyWorth::Closed {
@@ -412,7 +412,7 @@ pub fn lag_of(copy: &CopyDescription) -> String {
     )
 }
 
-/// Says what to do where the store cannot be opened.
+/// Adds a hint to the error of a store that cannot be opened.
 pub fn with_hint(config: &VolumeConfig, error: anyhow::Error) -> anyhow::Error {
     let places = copy_places(config);
     let Ok(options) = metadata::options(config, OpenMode::Existing) else { return error };

@@ -1,11 +1,11 @@
 //! `polymux migrate`: moves files, or a range of one, to a tier.
 //!
-//! What is true here:
-//! * What can be refused is refused before the first job is submitted: a path that is not there, that lies on no volume,
+//! Invariants:
+//! * Invalid requests are refused before the first job is submitted: a path that does not exist, that lies on no volume,
 //!   that is no file or directory. The tier is looked at with the first page of files.
 //! * Files are named to the daemon by inode number, [`FILES_PER_REQUEST_MAX`] at a time, so that a tree of any size is
 //!   no large request and a daemon never opens anything under its own mount.
-//! * Jobs are the daemon's: whoever waits here only looks, and may go away.
+//! * Jobs belong to the daemon: a command that waits for them only polls, and may end before them.
 
 mod walk;
 mod watch;
@@ -29,7 +29,7 @@ use watch::{Ended, Watched};
 /// Most files that a message names.
 const NAMED_MAX: usize = 5;
 
-/// What `migrate --json` prints.
+/// The output of `migrate --json`.
 #[derive(Debug, Serialize)]
 struct Summary {
     /// Name of the volume.
@@ -38,7 +38,7 @@ struct Summary {
     tier: String,
     /// Files that were taken in.
     files: u64,
-    /// Bytes of these, holes and what is there already included.
+    /// Bytes of these, including holes and bytes that are on the tier already.
     bytes_total: u64,
     /// Numbers of the jobs, in the order of submission.
     jobs: Vec<u64>,
@@ -62,7 +62,7 @@ struct Outcome {
     parked: Vec<FileAndReason>,
 }
 
-/// A file and what is to be said about it.
+/// A file and the reason why it was refused, failed or parked.
 #[derive(Clone, Debug, Serialize)]
 struct FileAndReason {
     path: String,
@@ -150,7 +150,7 @@ impl Places {
     }
 }
 
-/// Jobs on their way to the daemon, and what was said about them.
+/// Jobs on their way to the daemon, and the messages about them.
 struct Submission<'a> {
     registry: &'a Registry,
     volume: &'a str,
@@ -238,7 +238,7 @@ impl<'a> Submission<'a> {
         Ok(())
     }
 
-    /// Prints what became of it; an error where something was not moved.
+    /// Prints the outcome; an error where something was not moved.
     fn tell(self, ended: Option<Ended>, format: OutputFormat) -> Result<()> {
         let outcome = ended.map(|ended| Outcome {
             done: ended.done,

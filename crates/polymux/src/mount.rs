@@ -73,7 +73,7 @@ fn supervise(
         ["mount", "--foreground", "--report-readiness", "--supervised", "-o"].map(OsString::from).into();
     arguments.extend([OsString::from(options.to_list()), "--".into(), config.into(), mount_point.clone().into()]);
     let environment = registry.environment().into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-    // The same program for each daemon, also after another version was installed: it knows what is kept for it.
+    // The same program for each daemon, also after another version was installed: it understands the state that is kept for it.
     let program = "/proc/self/exe".into();
     let command = DaemonCommand { program, arguments, environment, mount_point: mount_point.clone() };
     let mut refusal = None;

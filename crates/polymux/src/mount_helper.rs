@@ -1,4 +1,4 @@
-//! `mount.polymux SOURCE DIRECTORY [-sfnvw] [-o OPTIONS]`: what mount(8) calls for `mount -t polymux` and fstab.
+//! `mount.polymux SOURCE DIRECTORY [-sfnvw] [-o OPTIONS]`: the program that mount(8) calls for `mount -t polymux` and fstab.
 //!
 //! Invariant: the flags are those that mount(8) documents for helpers; one it does not know ends with exit code 1.
 
@@ -18,7 +18,7 @@ use crate::remount;
 const USAGE: u8 = 1;
 const MOUNT_FAILED: u8 = 32;
 
-/// What mount(8) asks for.
+/// The request of mount(8).
 #[derive(Debug, Default, PartialEq, Eq)]
 struct HelperArguments {
     source: String,

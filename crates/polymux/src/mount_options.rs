@@ -1,7 +1,7 @@
 //! Options of one mount, as `-o` gives them, over those of the configuration.
 //!
-//! Invariant: an option that is neither known nor marked as meant for somebody else (`x-…`) is refused, because a
-//! mount that silently ignores what it was asked for is worse than none.
+//! Invariant: an option that is neither known nor marked as meant for another program (`x-…`) is refused, because a
+//! mount that silently ignores an option is worse than none.
 
 use anyhow::{Result, bail};
 use polymux_fs::{
@@ -12,18 +12,18 @@ use polymux_fuse::{ExtendedAttributes, FuseOptions, IoStyle, MountFlags, Sharing
 use crate::config::VolumeConfig;
 use crate::config_format::{SupervisorEntry, TransportEntry};
 
-/// What the command line asks for; `None` leaves it to the configuration.
+/// Options from the command line; `None` leaves one to the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestedOptions {
     /// Read-only or not.
     pub access: Option<Access>,
-    /// For everybody or the owner.
+    /// For all users or the owner.
     pub sharing: Option<Sharing>,
     /// Whether access times change.
     pub access_times: Option<AccessTimes>,
-    /// What files of the mount are kept from.
+    /// Restrictions on the files of the mount.
     pub restrictions: Restrictions,
-    /// What to do when a tier is missing.
+    /// Behaviour when a tier is missing.
     pub missing: Option<MissingTiers>,
     /// How reads and writes are shared with the kernel.
     pub io: Option<IoStyle>,
@@ -35,11 +35,11 @@ pub struct RequestedOptions {
     pub page_cache: Option<PageCache>,
     /// Whether files have extended attributes.
     pub extended_attributes: Option<ExtendedAttributes>,
-    /// What the metadata store is opened from.
+    /// Source of the metadata store.
     pub metadata_source: Option<MetadataSource>,
 }
 
-/// What the kernel keeps files of a mount from. Both sets are disjoint; what is in neither is left to the default.
+/// Mount flags set and cleared for files of a mount. Both sets are disjoint; a flag in neither is left to the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restrictions {
     /// In force.
@@ -78,7 +78,7 @@ impl Restrictions {
         false
     }
 
-    /// These over what holds otherwise.
+    /// These flags, with `default` for those they leave open.
     pub fn over(self, default: MountFlags) -> MountFlags {
         (default | self.on) - self.off
     }
@@ -94,7 +94,7 @@ impl Restrictions {
     }
 }
 
-/// Options of mount(8) that Polymux does not have, and what there is instead.
+/// Options of mount(8) that Polymux does not have, and their replacements.
 fn why_refused(option: &str) -> Option<&'static str> {
     Some(match option {
         "sync" => "programs that need each write on disk open their files with O_SYNC, or call fsync",
@@ -126,14 +126,14 @@ impl From<SupervisorEntry> for Supervisor {
     }
 }
 
-/// What the metadata store is opened from.
+/// Source of the metadata store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetadataSource {
     /// The store is lost or damaged, and is made anew from its second copy.
     SecondCopy,
 }
 
-/// The boot of this kernel. Where it cannot be read, all boots are one: what may be held from before is looked at.
+/// The present boot of this kernel. Where it cannot be read, all boots count as one: memory left from before is examined.
 pub fn present_boot() -> BootId {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
@@ -181,7 +181,7 @@ impl RequestedOptions {
             // For mount(8) and systemd, not for us; of the owners' options mount(8) makes `nosuid,nodev,noexec` as it should.
             "" | "defaults" | "nofail" | "fail" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner"
             | "group" | "_netdev" => {}
-            // What always holds here.
+            // Always in effect here.
             "async" | "diratime" | "nolazytime" | "nostrictatime" | "nomand" | "noiversion" | "loud" => {}
             other if other.starts_with("x-") || other.starts_with("X-") || other.starts_with("comment=") => {}
             other => bail!("unknown mount option `{}`", other.escape_debug()),

@@ -1,6 +1,6 @@
 //! The daemon's answers about blocks that move (DESIGN sections 8 and 13).
 //!
-//! What is true here: every refusal is one line that names the tier, and an unknown tier is answered with those that
+//! Invariants: every refusal is one line that names the tier, and an unknown tier is answered with those that
 //! there are. Numbers of tiers become names here and nowhere else.
 
 use anyhow::{Result, anyhow};
@@ -94,7 +94,7 @@ impl DaemonView {
         }
     }
 
-    /// What `status` tells of moves.
+    /// The summary of moves in `status`.
     pub fn moves_summary(&self) -> MovesSummary {
         let moves = self.file_system.moves();
         let parked = moves.parked.into_iter().next().and_then(|job| self.job_report(job).why);
@@ -154,7 +154,7 @@ impl DaemonView {
         }
     }
 
-    /// What a job waits for, and what to do about it.
+    /// Explains the condition that a job waits for, and the remedy.
     fn meaning_of_waiting(&self, waits_for: &WaitsFor) -> String {
         match waits_for {
             WaitsFor::Room(Some(tier)) => {

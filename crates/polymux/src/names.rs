@@ -5,10 +5,10 @@
 
 use anyhow::{Result, bail};
 
-/// Longest name in bytes: leaves room for suffixes in the names of files and sockets.
+/// Longest name in bytes: leaves space for suffixes in the names of files and sockets.
 pub const LENGTH_MAX: usize = 63;
 
-/// Refuses a name that is not plain. `what` says what it is the name of.
+/// Refuses a name that is not plain. `what` is the kind of object it names.
 pub fn check(what: &str, name: &str) -> Result<()> {
     let plain = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
     let starts_well = name.starts_with(|character: char| character.is_ascii_alphanumeric());

@@ -1,4 +1,4 @@
-//! What people and programs read: tables, sizes and JSON on standard output, messages on standard error.
+//! Output for people and programs: tables, sizes and JSON on standard output, messages on standard error.
 //!
 //! Invariant: an error is one line, whatever the text of its causes is.
 
@@ -33,7 +33,7 @@ pub fn error(error: &anyhow::Error) {
     eprintln!("polymux: {}", one_line(&format!("{error:#}")));
 }
 
-/// A text without line breaks, control characters and what turns the direction of writing.
+/// A text without line breaks, control characters and characters that change the direction of writing.
 pub fn one_line(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines.join("; ").chars().map(|character| if may_deceive(character) { '?' } else { character }).collect()
@@ -46,7 +46,7 @@ fn may_deceive(character: char) -> bool {
         || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The name of a file for people, as it came from a daemon: what a terminal would act on is escaped as in Rust and C
+/// The name of a file for people, as it came from a daemon: characters that a terminal would act on are escaped as in Rust and C
 /// (`\u{1b}`, `\n`). Names without such characters stay as they are.
 pub fn name(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());

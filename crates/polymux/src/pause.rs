@@ -1,7 +1,7 @@
 //! `polymux pause` and `polymux resume`: whether blocks of a volume move.
 //!
-//! Invariant: the pause lasts until it is taken back or the volume is mounted again; what is under way when it begins comes
-//! to the end of its batch.
+//! Invariant: the pause lasts until it is taken back or the volume is mounted again; a migration that is under
+//! way when it begins finishes its batch.
 
 use anyhow::Result;
 

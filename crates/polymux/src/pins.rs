@@ -17,18 +17,18 @@ use crate::output::{self, Table};
 use crate::protocol::{Answer, FILES_PER_REQUEST_MAX, PinsReport, Request};
 use crate::registry::Registry;
 
-/// What `pin --json` and `unpin --json` print.
+/// The output of `pin --json` and `unpin --json`.
 #[derive(Debug, Serialize)]
 struct Summary {
     /// Name of the volume.
     volume: String,
     /// Tier that was named; `None` for `unpin`.
     tier: Option<String>,
-    /// What was pinned or unpinned.
+    /// Files that were pinned or unpinned.
     done: Vec<String>,
-    /// What had no pin of its own.
+    /// Files without a pin of their own.
     without_pin: Vec<String>,
-    /// What was refused, and why.
+    /// Files that were refused, and the reasons.
     refused: Vec<(String, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! `polymux plan`: what would be moved if nothing changed.
+//! `polymux plan`: the migrations that would run if nothing changed.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::steering_view;
 /// Files that are listed for people; JSON has more.
 const FILES_SHOWN_MAX: usize = 10;
 
-/// Shows what would be moved, with another policy where one is named.
+/// Shows the planned migrations, with another policy where one is named.
 pub fn run(registry: &Registry, volume: &str, policy: Option<&str>, format: OutputFormat) -> Result<()> {
     if let Some(policy) = policy {
         steering_view::known_policy(policy)?;
@@ -67,7 +67,7 @@ fn render(report: &PlanReport) -> String {
             ]);
         }
         lines.push(moves.render("  "));
-        // What pays back soonest comes first, then what has cost as much already as moving it does, then the largest ones.
+        // Files that pay back soonest come first, then those that have cost as much already as moving them does, then the largest ones.
         let pays_back = |file: &PlannedFile| match (file.pays_back_seconds, file.is_overdue) {
             (seconds, true) if seconds.is_none_or(|seconds| seconds > PAYS_BACK_SOON_SECONDS) => "overdue".to_owned(),
             (Some(seconds), _) => format!("{seconds} s"),

@@ -1,4 +1,4 @@
-//! `polymux policy`: which policies there are, which rules, and what they are about.
+//! `polymux policy`: lists policies and rules, and describes them.
 //!
 //! Invariant: a mounted volume is asked and changed through its daemon; of one that is not mounted only the configuration
 //! is read and changed.

@@ -1,6 +1,6 @@
 //! `policy set` in a configuration file: the volume's policy, or the rule for one pattern.
 //!
-//! What is true here: what results is checked as a whole before anything is written, so that a rule that conflicts with
+//! Invariants: the result is checked as a whole before anything is written, so that a rule that conflicts with
 //! another one never gets into the file; comments and form of everything else stay.
 
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::config_edit;
 use crate::config_format::{PolicyName, RuleEntry, VolumeFile};
 use crate::protocol::PolicyChange;
 
-/// Changes the file, and returns what it says then.
+/// Changes the file, and returns its new content.
 pub fn change(path: &Path, change: &PolicyChange) -> Result<VolumeConfig> {
     let policy: PolicyName = change.policy.clone().try_into()?;
-    // What was wrong before is told with the line on which it stands now.
+    // An error that the file had before is reported with the line on which it stands now.
     let rules_before = VolumeConfig::read(path)?.steering.rules.len();
     config_edit::edit(path, |file, text| {
         let mut document: DocumentMut = text.parse().with_context(|| format!("cannot read {}", path.display()))?;
@@ -74,7 +74,7 @@ fn change_rule(
     }
 }
 
-/// What is said after `FILE:LINE: `.
+/// The message after `FILE:LINE: `.
 fn without_place<'a>(told: &'a str, path: &Path) -> &'a str {
     let rest = told.strip_prefix(&format!("{}:", path.display()));
     rest.and_then(|rest| rest.split_once(": ")).map_or(told, |(_, said)| said)

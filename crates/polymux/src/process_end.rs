@@ -1,8 +1,8 @@
 //! Waiting for the end of a daemon that is not a child of this process.
 //!
-//! What is true here:
-//! * The locks of tiers and of the metadata log end with the process, after the lock of the volume: what needs the tiers waits for
-//!   the process.
+//! Invariants:
+//! * The locks of tiers and of the metadata log end with the process, after the lock of the volume: a command that needs the tiers
+//!   waits for the process.
 //! * A process is held by a descriptor, so that a later one with its number is not taken for it.
 
 use std::fs;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// What a daemon's lock says of it, before its number.
+/// Text before the process number in a daemon's lock.
 pub const HOLDER_MARK: &str = "by process ";
 
 /// A process whose end can be waited for.
@@ -57,7 +57,7 @@ impl ProcessEnd {
                 Ok(0) => return false,
                 Ok(_) => return true,
                 Err(rustix::io::Errno::INTR) => {}
-                // Nothing can be said of it, and whoever goes on finds out.
+                // Its state is unknown; a caller that goes on finds out.
                 Err(_) => return true,
             }
         }

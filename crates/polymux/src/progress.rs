@@ -28,7 +28,7 @@ pub struct Reading {
     pub files_done: u64,
     /// All files; `None` while they are not known.
     pub files_total: Option<u64>,
-    /// What else there is to say.
+    /// An additional remark.
     pub note: String,
 }
 
@@ -43,7 +43,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Begins. `what` is what is being done, in one word.
+    /// Begins. `what` names the activity in one word.
     pub fn start(what: &'static str) -> Self {
         let bar = stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(0);
@@ -68,7 +68,7 @@ impl Progress {
                 bar.set_length(reading.bytes_total.unwrap_or(0).max(1));
                 bar.set_position(reading.bytes_done);
                 bar.set_message(text);
-                // There is seldom room for it beside the bar.
+                // There is seldom space for it beside the bar.
                 if is_news {
                     bar.println(output::one_line(&reading.note));
                 }
@@ -100,7 +100,7 @@ pub struct StepLine<Step> {
 }
 
 impl<Step: PartialEq> StepLine<Step> {
-    /// Begins. `what` is what is being done, in one word.
+    /// Begins. `what` names the activity in one word.
     pub fn start(what: &'static str) -> Self {
         let bar = stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();
@@ -112,7 +112,7 @@ impl<Step: PartialEq> StepLine<Step> {
         Self { what, bar, step: None, step_start: now, due }
     }
 
-    /// Shows a sentence about a step, which is asked for where it is time; it is told how long the step has taken.
+    /// Shows a sentence about a step. `sentence` is called where it is time to show one, with the time that the step has taken.
     pub fn show(&mut self, step: Step, sentence: impl FnOnce(Duration) -> String) {
         let now = Instant::now();
         if self.step.as_ref() != Some(&step) {

@@ -1,7 +1,7 @@
-//! What the command line and the daemon say to each other: one line of JSON each way (DESIGN section 13).
+//! Messages between the command line and the daemon: one line of JSON each way (DESIGN section 13).
 //!
-//! Invariant: an answer is what `--json` prints, so that keys here are a public interface: they are added to, never
-//! renamed. What the command line makes of several answers has its shape beside the verb: `migrate::Summary`,
+//! Invariant: an answer is the `--json` output, so that keys here are a public interface: they are added to, never
+//! renamed. Reports that the command line derives from several answers are defined beside the verb: `migrate::Summary`,
 //! `top::sample::TopReport`, `file_map::FileMap`.
 
 mod moves;
@@ -44,7 +44,7 @@ pub enum Request {
         /// Inode number.
         ino: u64,
     },
-    /// What depends on a tier.
+    /// The files that depend on a tier.
     WhereTier {
         /// Name of the tier.
         tier: String,
@@ -83,11 +83,11 @@ pub enum Request {
     Resume,
     /// Policies and rules.
     Policies,
-    /// What the size of the fastest tier is worth.
+    /// The effect of the size of the fastest tier.
     PolicyAdvise,
     /// Change the policy, in the configuration too.
     PolicySet {
-        /// To what.
+        /// The change to make.
         change: PolicyChange,
     },
     /// Pin files and directories to a tier, or without one take their pins away. Not more than
@@ -105,7 +105,7 @@ pub enum Request {
         /// Inode number.
         ino: u64,
     },
-    /// What would be moved.
+    /// The planned migrations.
     Plan {
         /// As if this were the volume's policy.
         policy: Option<String>,
@@ -121,14 +121,14 @@ pub enum Request {
         /// Tiers in memory are let in.
         volatile_for_tests: bool,
     },
-    /// Measure what the device of a tier can do, and keep that.
+    /// Measure the device of a tier, and keep the result.
     TierMeasure {
         /// Its name.
         tier: String,
         /// How long it may take, in milliseconds.
         millis: u64,
     },
-    /// Take what is in memory of a file out of it, below the mount, as far as the tiers' file systems do that.
+    /// Drop the cached pages of a file below the mount, as far as the tiers' file systems do that.
     ForgetPages {
         /// Inode number.
         ino: u64,
@@ -221,7 +221,7 @@ pub enum Answer {
 pub struct CheckProgressReport {
     /// Persistent number of the pass.
     pub pass: u32,
-    /// What it does.
+    /// Name of the activity.
     pub name: String,
     /// Records and objects that it has read.
     pub done: u64,
@@ -238,7 +238,7 @@ impl From<&CheckProgress> for CheckProgressReport {
 pub struct LostFileReport {
     /// Inode number.
     pub ino: u64,
-    /// One of its paths within the volume, what acts on a terminal escaped; `None` where it has no name any more.
+    /// One of its paths within the volume, with terminal control characters escaped; `None` where it has no name any more.
     pub path: Option<String>,
     /// Its size in bytes.
     pub size: u64,
@@ -256,9 +256,9 @@ pub struct LostFileReport {
 /// A tier that joined or left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierChange {
-    /// What was done, in a sentence.
+    /// The action taken, in a sentence.
     pub done: String,
-    /// What is worth knowing beside that.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
@@ -277,9 +277,9 @@ pub struct StatusReport {
     pub epoch: u64,
     /// Whether it may not be changed.
     pub read_only: bool,
-    /// What a sync is worth on the weakest tier.
+    /// Guarantee of a sync on the weakest tier.
     pub guarantee: String,
-    /// The same in a sentence.
+    /// Meaning of `guarantee`, in a sentence.
     pub guarantee_meaning: String,
     /// How requests of the kernel arrive.
     pub transport: String,
@@ -304,7 +304,7 @@ pub struct StatusReport {
     pub metadata_copy: MetadataCopyReport,
     /// Tiers in speed order.
     pub tiers: Vec<TierReport>,
-    /// Room as `df` shows it.
+    /// Space as `df` shows it.
     pub space: Option<SpaceReport>,
     /// Files in use in memory.
     pub inodes_cached: usize,
@@ -322,9 +322,9 @@ pub struct StatusReport {
     /// Files with lost bytes.
     #[serde(default)]
     pub damaged: DamagedFilesReport,
-    /// What recovery did at this mount; empty after a clean stop.
+    /// Recovery actions of this mount; empty after a clean stop.
     pub recovery: Vec<String>,
-    /// What was noticed while mounting.
+    /// Warnings of the mount.
     pub warnings: Vec<String>,
     /// Counters of the file system.
     pub counters: BTreeMap<String, u64>,
@@ -338,7 +338,7 @@ pub struct StatusReport {
 pub struct DamagedFilesReport {
     /// How many were found.
     pub files: u64,
-    /// Paths of the first ones within the volume, what acts on a terminal escaped.
+    /// Paths of the first ones within the volume, with terminal control characters escaped.
     pub listed: Vec<String>,
     /// All files of the volume were looked at; each status looks at more.
     pub complete: bool,
@@ -352,20 +352,20 @@ pub struct DamagedFilesReport {
 pub struct MetadataStoreReport {
     /// How its log is written: `block device, direct`, for instance.
     pub log_medium: String,
-    /// Where what is not flushed outlives the daemon; `None` where it does not.
+    /// Where unflushed transactions outlive the daemon; `None` where they do not.
     #[serde(default)]
     pub log_window: Option<String>,
-    /// Why it does not, where there is a reason.
+    /// Why unflushed transactions do not outlive the daemon, where there is a reason.
     #[serde(default)]
     pub log_window_reason: Option<String>,
-    /// Log entries that this mount took from what a daemon that died had in memory.
+    /// Log entries that this mount recovered from the memory of a daemon that died.
     #[serde(default)]
     pub survived_entries: u64,
     /// Bytes of the log.
     pub log_bytes: u64,
-    /// Bytes of it that the tables do not have yet; what a mount after a crash would read.
+    /// Bytes of it that the tables do not have yet; a mount after a crash would read them.
     pub log_used_bytes: u64,
-    /// Memory of what the tables do not have yet, in bytes.
+    /// Memory of the entries that the tables do not have yet, in bytes.
     pub memtable_bytes: u64,
     /// Number of tables.
     pub tables: usize,
@@ -414,14 +414,14 @@ pub struct MetadataCopyReport {
     pub rebuilds: u64,
 }
 
-/// Room of the whole volume in bytes.
+/// Space of the whole volume in bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SpaceReport {
     /// All of it.
     pub total: u64,
-    /// What is free, reserves included.
+    /// Free space, reserves included.
     pub free: u64,
-    /// What can still be written.
+    /// Bytes that can still be written.
     pub available: u64,
 }
 
@@ -440,17 +440,17 @@ pub struct TierReport {
     pub reason: Option<String>,
     /// Type of the file system below.
     pub file_system: Option<String>,
-    /// What a sync is worth there.
+    /// Guarantee of a sync there.
     pub guarantee: Option<String>,
     /// Limit of the configuration.
     pub capacity: Option<u64>,
-    /// All room that the tier can give.
+    /// Capacity of the tier.
     pub total: Option<u64>,
-    /// Room in use.
+    /// Space in use.
     pub used: Option<u64>,
-    /// Room that is free.
+    /// Free space.
     pub free: Option<u64>,
-    /// Room that is left free of new data.
+    /// Space that is left free of new data.
     pub reserve: u64,
     /// Files leave the tier, and nothing new comes to it.
     #[serde(default)]
@@ -461,25 +461,25 @@ pub struct TierReport {
     /// Bytes in use at which that ends.
     #[serde(default)]
     pub low_mark: u64,
-    /// Tiers whose file system is the same: their room is counted once.
+    /// Tiers whose file system is the same: their space is counted once.
     pub shares_file_system_with: Vec<String>,
-    /// What the file system below can do, name and value.
+    /// Capabilities of the file system below, name and value.
     pub capabilities: BTreeMap<String, String>,
     /// Counters of operations.
     pub counters: BTreeMap<String, u64>,
-    /// What the device delivers to readers.
+    /// Read throughput of the device.
     #[serde(default)]
     pub read: LaneReport,
-    /// What the device takes of what is written behind.
+    /// Throughput of write-behind data to the device.
     #[serde(default)]
     pub write: LaneReport,
-    /// What the device was measured to do; `None` where nothing is known.
+    /// Measured speed of the device; `None` where nothing is known.
     #[serde(default)]
     pub profile: Option<ProfileReport>,
-    /// How long requests of movers made way for reads and syncs,
+    /// How long requests of movers yielded to reads and syncs.
     #[serde(default)]
     pub moves_waited: DeferralReport,
-    /// and what is written behind.
+    /// How long write-behind yielded to reads and syncs.
     #[serde(default)]
     pub behind_waited: DeferralReport,
     /// Small reads that the device served in each minute of the last hour, oldest first; the last one is under way.
@@ -487,7 +487,7 @@ pub struct TierReport {
     pub device_reads_by_minute: Vec<u64>,
 }
 
-/// How long requests that nobody waits for made way, since the mount.
+/// How long background requests yielded, since the mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeferralReport {
     /// Requests that went.
@@ -592,7 +592,7 @@ pub struct ShareReport {
     pub object: String,
     /// Bytes of the file's range that are mapped there, holes included.
     pub bytes_mapped: u64,
-    /// Bytes that take room there; `None` where the tier is missing.
+    /// Bytes allocated there; `None` where the tier is missing.
     pub bytes_allocated: Option<u64>,
 }
 

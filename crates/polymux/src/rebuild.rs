@@ -1,11 +1,11 @@
-//! `polymux rebuild`: a new metadata store out of what lies on the tiers, where the store and every copy of it are lost
+//! `polymux rebuild`: a new metadata store from the data on the tiers, where the store and every copy of it are lost
 //! (docs/design/0013).
 //!
-//! What is true here:
+//! Invariants:
 //! * It is the last resort: a store that can be opened, and a second copy that can be used, are refused first.
 //! * For its length every tier is locked, so that no daemon mounts the volume meanwhile.
 //! * The store is made beside its place and renamed into it as a whole; one that was cut short is made anew by the next run.
-//!   What was in its place is moved aside, never deleted.
+//!   A store in its place is moved aside, never deleted.
 
 mod progress;
 mod report;
@@ -41,7 +41,7 @@ use self::report::RebuildOutput;
 /// Whether a store is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It is only told what that would come to.
+    /// Only reports the result that a rebuild would have.
     Report,
     /// It is.
     Make,
@@ -86,7 +86,7 @@ pub fn run(registry: &Registry, arguments: &RebuildArguments) -> Result<()> {
     report::print(&output, output_format(arguments.json))
 }
 
-/// Without one of its tiers a volume would come back with less than it has, and without anybody noticing.
+/// Without one of its tiers a volume would silently come back with less data than it has.
 fn refuse_missing(config: &VolumeConfig, path: &Path, members: &[TierMember]) -> Result<()> {
     for (tier, member) in config.tiers.iter().zip(members) {
         if let TierPresence::Missing(reason) = &member.presence {
@@ -162,7 +162,7 @@ fn rebuild(
     })
 }
 
-/// Makes the store beside its place, and puts it there. Returns what to say about what was there before.
+/// Makes the store beside its place, and renames it into place. Returns a message about the store that it replaced.
 fn make(
     config: &VolumeConfig,
     source: &RebuildSource,
@@ -193,7 +193,7 @@ fn make(
     Ok((report, Some(aside).filter(|aside| !aside.is_empty())))
 }
 
-/// What another run left that did not come to its end: nobody used it.
+/// Removes the unfinished store of an earlier run that did not come to its end; it was never used.
 fn remove_unfinished(beside: &Path) -> Result<()> {
     match fs::remove_dir_all(beside) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -3,7 +3,7 @@
 //! Invariants:
 //! * A volume named N has its configuration in `CONFIG_DIRECTORY/N.toml` and, while it is mounted, its socket in
 //!   `RUNTIME_DIRECTORY/N.socket` and its lock, held by the daemon, in `RUNTIME_DIRECTORY/N.lock`.
-//! * The runtime directory belongs to the user and only the user may enter it: nobody can put a socket of theirs there.
+//! * The runtime directory belongs to the user and only the user may enter it: no other user can put a socket there.
 
 use std::env;
 use std::fs;
@@ -29,7 +29,7 @@ pub struct Registry {
     runtime: PathBuf,
 }
 
-/// What a volume is named by on the command line.
+/// How a volume is named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeReference {
     /// Its name.
@@ -100,7 +100,7 @@ impl Registry {
         self.runtime.join(format!("{name}.socket"))
     }
 
-    /// Sockets that a volume of this name may have: the user's own and, for reading what root mounted, root's.
+    /// Sockets that a volume of this name may have: the user's own and, for reading the volumes mounted by root, root's.
     pub fn socket_paths(&self, name: &str) -> Vec<PathBuf> {
         let root = Path::new(RUNTIME_DIRECTORY_OF_ROOT);
         let mut paths = vec![self.socket_path(name)];

@@ -1,10 +1,10 @@
-//! `mount -o remount`: changes what a mounted volume may be used for, without unmounting it.
+//! `mount -o remount`: changes the permitted uses of a mounted volume, without unmounting it.
 //!
-//! What is true here:
+//! Invariants:
 //! * Everything that a remount can change lies in the kernel: read-only or not, `nosuid`, `nodev`, `noexec`, `nosymfollow`. The kernel
 //!   refuses `ro` with EBUSY while a file is open for writing. All other options are of the daemon, and are refused.
-//! * What is not named stays as it is: mount(8) gives helpers the options that it reads in the mount table, and whoever calls the
-//!   helper himself gives none.
+//! * An option that is not named stays as it is: mount(8) gives helpers the options that it reads in the mount table, and a user who
+//!   calls the helper directly gives none.
 
 use std::path::Path;
 
@@ -38,7 +38,7 @@ fn is_of_mount_table(option: &str) -> bool {
         || starts.iter().any(|start| option.starts_with(start))
 }
 
-/// What is asked of the kernel; everything else is refused.
+/// The changes that are asked of the kernel; all other options are refused.
 fn requested(lists: &[String]) -> Result<RequestedOptions> {
     let changes = split(lists).filter(|option| *option != REMOUNT && !is_of_mount_table(option));
     let requested = RequestedOptions::parse(changes)?;

@@ -1,4 +1,4 @@
-//! Turns what the file system tells of itself into the reports of [`crate::protocol`].
+//! Turns the statistics of the file system into the reports of [`crate::protocol`].
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -25,7 +25,7 @@ use crate::tier_forget;
 /// Files with lost bytes that a status names.
 const DAMAGED_LISTED_MAX: usize = 10;
 
-/// What a daemon knows beside its file system.
+/// The daemon's own state in addition to its file system.
 pub struct DaemonView {
     /// The mounted file system.
     pub file_system: Arc<FileSystem>,
@@ -43,7 +43,7 @@ pub struct DaemonView {
     pub connection: Arc<ConnectionState>,
     /// Why the mount ends with this process; `None` where another daemon takes it over.
     pub ends_with_daemon: Option<String>,
-    /// What was noticed while mounting.
+    /// Warnings of the mount.
     pub warnings: Vec<String>,
     /// Its metadata store.
     pub metadata: Metadata,
@@ -104,7 +104,7 @@ impl DaemonView {
         })
     }
 
-    /// What depends on a tier.
+    /// The files that depend on a tier.
     pub fn files_of_tier(&self, tier: &str, listed_max: usize) -> polymux_fs::Result<TierFilesReport> {
         let found = self.file_system.files_of_tier(tier, listed_max)?;
         let (state, reason) = state_and_reason(&found.state);
@@ -223,7 +223,7 @@ fn capability_map(capabilities: &Capabilities) -> BTreeMap<String, String> {
     entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// What a promise means for somebody who calls fsync (P21: a volume promises no more than its weakest tier).
+/// The meaning of a guarantee for a caller of fsync (P21: a volume guarantees no more than its weakest tier).
 pub fn meaning_of(guarantee: Guarantee) -> &'static str {
     match guarantee {
         Guarantee::Durable => "after fsync, data survives a crash of the machine",

@@ -1,4 +1,4 @@
-//! `polymux status`: what volumes there are and how they do.
+//! `polymux status`: lists volumes and their state.
 
 use anyhow::{Result, bail};
 use polymux_types::ByteSize;
@@ -105,7 +105,7 @@ fn render(report: &StatusReport) -> String {
     lines.join("\n")
 }
 
-/// Files with lost bytes, and what to do about them; nothing where there are none.
+/// Files with lost bytes, and the remedy; nothing where no file lost any.
 fn damaged_lines(volume: &str, damaged: &DamagedFilesReport) -> Vec<String> {
     let unreadable = damaged.unreadable.iter().map(|ino| {
         format!("  warning: the record of inode {ino} cannot be read; unmount, and `polymux fsck {volume}` says what that means")
@@ -199,7 +199,7 @@ fn store_line(store: &MetadataStoreReport) -> String {
     )
 }
 
-/// Whether what programs were told is done outlives the daemon.
+/// Whether operations that were reported as done survive the daemon.
 fn window_line(store: &MetadataStoreReport) -> String {
     match (&store.log_window, &store.log_window_reason) {
         (Some(place), _) => format!("  not flushed yet: outlives the daemon ({place})"),

@@ -1,6 +1,6 @@
-//! What a configuration says about policies, rules and movers, checked.
+//! Policies, rules and movers of a configuration, checked.
 //!
-//! What is true of a [`SteeringConfig`]: the file system takes its rules, in this order; names of owners and groups are
+//! Invariants of a [`SteeringConfig`]: the file system takes its rules, in this order; names of owners and groups are
 //! known on this machine; `rules`, `entries` and `lines` have the same length.
 
 use std::sync::{Arc, Weak};
@@ -17,7 +17,7 @@ use crate::config::{TierConfig, VolumeConfig};
 use crate::config_format::rules::Account;
 use crate::config_format::{self, OptionsEntry, PolicyName, RuleEntry, Section, Size};
 
-/// Heat that halves faster than this only says what was used just now.
+/// Heat that halves faster than this only reflects the last moments.
 const HALF_LIFE_MIN_SECONDS: u64 = 60;
 
 /// Less memory for heat than this remembers nothing.
@@ -26,7 +26,7 @@ const HEAT_MEMORY_MIN: u64 = 1 << 20;
 /// How often it is looked whether local time has changed against universal time.
 const OFFSET_CHECK: Duration = Duration::from_secs(60);
 
-/// Where something is wrong: section and key, and what.
+/// An invalid setting: section, key and error.
 type Wrong = (Section, &'static str, anyhow::Error);
 
 /// Policy and rules of a volume.
@@ -36,7 +36,7 @@ pub struct SteeringConfig {
     pub policy: Option<PolicyName>,
     /// The rules as they are written.
     pub entries: Vec<RuleEntry>,
-    /// The same for the file system.
+    /// Rules in the form that the file system takes.
     pub rules: Vec<NamedRule>,
     /// Lines of the file on which the rules begin.
     pub lines: Vec<usize>,
@@ -160,7 +160,7 @@ fn gid_of(account: &Account) -> Result<u32> {
     }
 }
 
-/// What is wrong with a rule, with what to do about it.
+/// The error in a rule, with its remedy.
 fn wrong_rule(error: SteeringError, entries: &[RuleEntry], text: &str) -> Wrong {
     let (index, field, problem) = match error {
         SteeringError::UnknownTier { rule, tier } => {
@@ -199,7 +199,7 @@ fn wrong_rule(error: SteeringError, entries: &[RuleEntry], text: &str) -> Wrong 
     (Section::Rule(index), key, anyhow!(message))
 }
 
-/// Checks what a tier says about movers.
+/// Checks the mover settings of a tier.
 pub fn check_limits(tier: &TierConfig) -> std::result::Result<(), (&'static str, anyhow::Error)> {
     for (key, size) in [("mover_rate", tier.mover_rate), ("write_budget", tier.write_budget)] {
         if size.is_some_and(|Size(size)| size.0 == 0) {
@@ -250,7 +250,7 @@ pub fn apply(config: &VolumeConfig, file_system: &Arc<FileSystem>) -> Result<()>
     Ok(())
 }
 
-/// What movers may do on these tiers, and how they behave there.
+/// Applies the limits of movers on these tiers, and their behaviour there.
 pub fn apply_to_movers(tiers: &[TierConfig], options: &OptionsEntry, file_system: &FileSystem) -> Result<()> {
     for tier in tiers {
         file_system.set_mover_limits(&tier.name, tier.mover_limits())?;

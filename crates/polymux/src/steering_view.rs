@@ -1,7 +1,7 @@
 //! The daemon's answers about policies, rules, pins, and why blocks move (DESIGN sections 9 and 13).
 //!
-//! What is true here: a change of the policy holds the lock of the configuration from the first check until file and
-//! volume say the same; what is refused changes neither. Numbers of rules and lines count from 1.
+//! Invariants: a change of the policy holds the lock of the configuration from the first check until file and
+//! volume say the same; a refused change alters neither. Numbers of rules and lines count from 1.
 
 use anyhow::{Result, anyhow, bail};
 use polymux_fs::{MoveRefusal, PolicyKind, RuleCounts};
@@ -176,12 +176,12 @@ impl DaemonView {
         })
     }
 
-    /// What the size of the fastest tier is worth.
+    /// The effect of the size of the fastest tier.
     pub fn advise(&self) -> Result<AdviceReport> {
         let advice = self.file_system.advise()?;
         let step = |step: &polymux_fs::AdviceStep| AdviceStepReport {
             room_bytes: step.room_bytes,
-            // Rounded: what is served whole is not 99 % because numbers of ranges are.
+            // Rounded: a step that serves all reads must not show 99 % because the numbers of ranges are rounded.
             served_percent: step.reads.saturating_mul(200).saturating_add(advice.reads).checked_div(2 * advice.reads),
         };
         Ok(AdviceReport {
@@ -196,7 +196,7 @@ impl DaemonView {
         })
     }
 
-    /// What would be moved, with another policy where one is named.
+    /// The planned migrations, with another policy where one is named.
     pub fn plan(&self, policy: Option<&str>) -> Result<PlanReport> {
         let current = self.config.read().steering.policy();
         let policy = policy.map(known_policy).transpose()?;

@@ -1,6 +1,6 @@
 //! The daemon's side of a supervised mount: its link to the supervisor, and the state inherited from the previous daemon (docs/design/0037).
 //!
-//! What is true here:
+//! Invariants:
 //! * A daemon that takes over owns the volume's lock from the beginning: the supervisor has a copy of the locked descriptor, so that no other
 //!   mount comes between two daemons.
 //! * Until `keep_state` the supervisor has nothing to start another daemon for; after `let_go` it does not start one any more.
@@ -43,7 +43,7 @@ impl Supervised {
         Arc::clone(&self.link)
     }
 
-    /// What the kernel has of the volume.
+    /// The kernel's connection of the volume.
     pub fn connection(&self) -> KernelConnection {
         if self.inheritance.is_some() { KernelConnection::TakenOver } else { KernelConnection::New }
     }

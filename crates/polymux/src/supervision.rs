@@ -1,10 +1,10 @@
-//! The supervisor of a mount: a process that keeps what has to outlive a daemon, and starts the next one when that dies
+//! The supervisor of a mount: a process that keeps the state that must outlive a daemon, and starts the next one when that dies
 //! (docs/design/0037).
 //!
-//! What is true here:
+//! Invariants:
 //! * There is one daemon at a time: the next one is started when the one before it is gone with all of its threads, so that its locks are
 //!   free and no write of it is under way.
-//! * What is kept is let go of when the mount ends, in whatever way: a connection that this process alone has would hang every program.
+//! * All kept state is released when the mount ends, in whatever way: a connection that this process alone has would hang every program.
 //! * A notification waits in the kernel for as long as it takes, also over the death of a daemon; each has a thread of its own.
 //!
 //! Lock order: `Kept` is a leaf; nothing waits with it.
@@ -64,7 +64,7 @@ struct Kept {
     devices: Vec<OwnedFd>,
     /// The locked file of the volume.
     lock: Option<File>,
-    /// What was agreed on with the kernel; nothing before the volume is mounted.
+    /// State negotiated with the kernel; `None` before the volume is mounted.
     state: Option<Vec<u8>>,
     /// The mount ends with the daemon that lives now.
     is_let_go: bool,
@@ -86,11 +86,11 @@ fn is_closed(device: &OwnedFd) -> bool {
         && asked[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
-/// Runs daemons, one after the other, until the mount ends; returns how the last one ended. What the first one says of its start is given to
-/// `relay`.
+/// Runs daemons, one after the other, until the mount ends; returns how the last one ended. The start messages of the first one are
+/// given to `relay`.
 ///
 /// # Errors
-/// The first daemon cannot be started, or what has to outlive it cannot be kept.
+/// The first daemon cannot be started, or the state that must outlive it cannot be kept.
 pub fn run(command: &DaemonCommand, relay: impl FnOnce(&str) -> Result<()>) -> Result<ExitStatus> {
     let memory = rustix::fs::memfd_create("polymux-open-files", MemfdFlags::CLOEXEC);
     let supervisor = Supervisor {
@@ -123,7 +123,7 @@ struct Life {
 }
 
 impl Supervisor<'_> {
-    /// Starts a daemon and waits for its end. What it says of its start is given to `tell`.
+    /// Starts a daemon and waits for its end. Its start messages are given to `tell`.
     fn run_daemon(&self, generation: u64, tell: impl FnOnce(&str)) -> Result<Life> {
         let (ours, theirs) = messages::pair().context("no socket for the daemon")?;
         let mut daemon = Child::start(self.command, theirs, &self.signals)?;
@@ -187,7 +187,7 @@ impl Supervisor<'_> {
         Ok(life.ended)
     }
 
-    /// The mount was taken out of the tree while no daemon lived: what the last one had not written back is recovered by the next mount.
+    /// The mount was taken out of the tree while no daemon lived: data that the last one had not written back is recovered by the next mount.
     fn note_end_without_daemon(&self) {
         if let Some(lock) = &self.kept.lock().lock {
             let reason = "its daemon had died, and no other one served it yet; the next mount recovers it";
@@ -237,7 +237,7 @@ fn log_start(line: &str, pause: Duration) {
     }
 }
 
-/// Gives a daemon what it begins with.
+/// Sends a daemon its initial state.
 fn give(socket: &OwnedFd, kept: &Kept, memory: &File, generation: u64) -> io::Result<()> {
     let begin = ToDaemon::Begin { generation, devices: kept.devices.len(), state: kept.state.clone() };
     send(socket, &begin, Some(memory.as_fd()))?;
@@ -250,7 +250,7 @@ fn give(socket: &OwnedFd, kept: &Kept, memory: &File, generation: u64) -> io::Re
     kept.devices.iter().try_for_each(|device| send(socket, &ToDaemon::Device, Some(device.as_fd())))
 }
 
-/// Does what a daemon asks for until it is gone.
+/// Serves the requests of a daemon until it is gone.
 fn listen(socket: &Arc<OwnedFd>, kept: &Mutex<Kept>) {
     loop {
         let answered = match receive::<ToSupervisor>(socket) {
@@ -382,7 +382,7 @@ mod tests {
         send(&theirs, &ToSupervisor::KeepState { bytes: vec![5] }, None).unwrap();
         assert!(matches!(receive(&theirs), Ok(Some((ToDaemon::Kept, None)))));
         assert!(kept.lock().is_to_be_served());
-        // A notification that the kernel refuses is told with its error.
+        // A notification that the kernel refuses is answered with its error.
         send(&theirs, &ToSupervisor::Notify { number: 9, bytes: vec![1] }, None).unwrap();
         let answer = receive::<ToDaemon>(&theirs).unwrap().unwrap().0;
         assert_eq!(answer, ToDaemon::Notified { number: 9, errno: None }, "a plain file takes it");

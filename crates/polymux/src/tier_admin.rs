@@ -54,7 +54,7 @@ pub fn list(registry: &Registry, volume: &str, format: OutputFormat) -> Result<(
     }
 }
 
-/// The name of a volume that has to be mounted. Asked before anything else of what was given is looked at.
+/// The name of a volume that has to be mounted. Checked before any other argument.
 fn mounted_volume(registry: &Registry, text: &str) -> Result<String> {
     let name = client::volume_name(registry, text)?;
     if status::status_of(registry, &name)?.is_none() {

@@ -1,8 +1,8 @@
 //! The daemon's part in tiers that join and leave: the directory and the configuration (DESIGN section 13).
 //!
-//! What is true here:
-//! * One event at a time: the lock of the configuration is held from the first check until the file says what is so.
-//! * What can be refused is refused before anything is made, and what was made for a tier that does not join goes again.
+//! Invariants:
+//! * One event at a time: the lock of the configuration is held from the first check until the file states the outcome.
+//! * Invalid requests are refused before anything is made, and files made for a tier that does not join are removed.
 //! * The file system says when the configuration is written: after the tier has its label and before it takes data, and
 //!   before a tier that leaves loses its label. So the volume mounts after a crash at any point.
 
@@ -49,7 +49,7 @@ pub fn add(view: &DaemonView, entry: &TierEntry, place: &TierPlace, volatile: Vo
             Ok(TierChange { done, warnings })
         }
         Err(error) => {
-            // Only what was made here goes: a label that was there before is somebody's.
+            // Only a label that was made here is removed: one that existed before has another owner.
             if is_new && let Err(error) = open.remove_label() {
                 log::warn!("{} stays behind: {error}", config::private_directory(&tier.path).display());
             }
@@ -80,7 +80,7 @@ pub fn remove(view: &DaemonView, name: &str) -> Result<TierChange> {
     warnings.extend(warning_of_pins(view, name));
     if let Some(tier) = config.tiers.iter().find(|tier| tier.name == name) {
         let private = config::private_directory(&tier.path);
-        // A second copy of long ago is of no use to anybody.
+        // A second copy of long ago is of no use.
         let _ = fs::remove_dir_all(private.join("meta-copy"));
         let _ = fs::remove_dir(&private);
         if private.symlink_metadata().is_ok() {
@@ -117,7 +117,7 @@ pub fn forget(view: &DaemonView, name: &str) -> Result<TierChange> {
     Ok(TierChange { done, warnings })
 }
 
-/// What was removed from a tier a moment ago may not be gone yet, because the kernel tells late that a file is closed.
+/// Space of files removed from a tier a moment ago may not be free yet, because the kernel reports late that a file is closed.
 const REMOVAL_WAIT_MAX: Duration = Duration::from_secs(5);
 const REMOVAL_RETRY: Duration = Duration::from_millis(100);
 
@@ -157,7 +157,7 @@ fn position_of(config: &VolumeConfig, place: &TierPlace) -> Result<usize> {
     }
 }
 
-/// Refuses what does not fit the tiers that are there. Returns what is worth a warning.
+/// Refuses a tier that conflicts with the present ones. Returns warnings.
 fn check(view: &DaemonView, config: &VolumeConfig, tier: &TierConfig, position: usize) -> Result<Vec<String>> {
     if config.tiers.iter().any(|other| other.name == tier.name) {
         bail!("the volume has a tier `{}` already", tier.name);

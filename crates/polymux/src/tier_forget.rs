@@ -1,7 +1,7 @@
 //! `polymux tier forget`: a tier that is lost leaves a volume for good (docs/design/0027).
 //!
-//! What is true here:
-//! * The list of what is lost is on disk, synced, before anything changes, and before anybody is asked.
+//! Invariants:
+//! * The list of losses is on disk, synced, before anything changes, and before the user is asked.
 //! * Without a terminal nothing is done unasked: `--yes` says it.
 
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ use crate::output;
 use crate::protocol::{Answer, DamagedFilesReport, LostFileReport, Request};
 use crate::registry::Registry;
 
-/// What the list comes to.
+/// Totals of the list.
 #[derive(Default)]
 struct Summary {
     whole: u64,
@@ -32,7 +32,7 @@ struct Summary {
     uncertain: u64,
 }
 
-/// Lists what is lost, asks, and forgets the tier.
+/// Lists the losses, asks, and forgets the tier.
 pub fn run(registry: &Registry, arguments: &TierForgetArguments) -> Result<()> {
     let name = client::volume_name(registry, &arguments.volume)?;
     let tier = &arguments.tier;

@@ -1,10 +1,10 @@
-//! `polymux tier measure`: what the devices of the tiers can do, kept with the volume (docs/design/0019).
+//! `polymux tier measure`: profiles of the devices of the tiers, kept with the volume (docs/design/0019).
 //!
-//! What is true here:
-//! * Of a mounted volume the daemon measures, because it has the tiers; it ends when nobody waits for its answer any more.
+//! Invariants:
+//! * Of a mounted volume the daemon measures, because it has the tiers; it ends when no client waits for its answer any more.
 //!   A volume that is not mounted is taken into service for it without a mount point, as by a daemon, so that everything is
 //!   checked, recovered and left as a mount would.
-//! * Ctrl-C ends it; what was measured before stays on record, and nothing stays on a tier.
+//! * Ctrl-C ends it; earlier measurements stay on record, and nothing stays on a tier.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::protocol::{Answer, MeasureProgressReport, MeasuredTierReport, Profile
 use crate::registry::{Registry, VolumeReference};
 use crate::status;
 
-/// Measures tiers and prints what was found.
+/// Measures tiers and prints the results.
 pub fn run(registry: &Registry, arguments: &TierMeasureArguments) -> Result<()> {
     let time = time_of(arguments.seconds)?;
     let name = client::volume_name(registry, &arguments.volume)?;
@@ -86,7 +86,7 @@ fn chosen<'a>(all: &'a [String], tiers: &'a [String]) -> &'a [String] {
     if tiers.is_empty() { all } else { tiers }
 }
 
-/// Measures tiers of a volume that nobody has mounted, all where none is named.
+/// Measures tiers of a volume that is not mounted, all where none is named.
 pub fn unmounted(config: &VolumeConfig, tiers: &[String], time: Duration) -> Result<Vec<MeasuredTierReport>> {
     let all: Vec<String> = config.tiers.iter().map(|tier| tier.name.clone()).collect();
     let tiers = chosen(&all, tiers);
@@ -173,7 +173,7 @@ fn count(number: Option<impl ToString>) -> String {
     number.map_or_else(|| "-".to_owned(), |number| number.to_string())
 }
 
-/// What was found of one tier, for people.
+/// The results for one tier, for people.
 pub fn render(report: &MeasuredTierReport) -> String {
     let ProfileReport { file_bytes, elapsed_ms, .. } = report.profile;
     let profile = &report.profile;

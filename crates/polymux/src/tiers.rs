@@ -1,4 +1,4 @@
-//! From the tiers of a configuration to open ones, and what a directory must be to become one.
+//! From the tiers of a configuration to open ones, and the requirements on a directory that becomes one.
 //!
 //! Invariant: the checks here change nothing on disk, so that everything can be refused before anything is made.
 
@@ -43,7 +43,7 @@ pub fn read_label(path: &Path) -> Result<Label> {
     Ok(read_label_at(path)?)
 }
 
-/// Looks at a directory that is to become a tier. Returns what its file system can do.
+/// Checks a directory that is to become a tier. Returns the capabilities of its file system.
 pub fn check_candidate(tier: &TierConfig, volatile: VolatileTiers) -> Result<Capabilities> {
     let path = tier.path.display();
     let metadata = tier.path.metadata().with_context(|| format!("tier `{}`: {path}", tier.name))?;
@@ -171,7 +171,7 @@ pub fn warnings_of_sharing(devices: &[(String, u64)]) -> Vec<String> {
     warnings
 }
 
-/// What a new tier cannot keep or do, and who else may change it.
+/// Limitations of a new tier, and other users that may change it.
 pub fn warnings_of_one(tier: &TierConfig, capabilities: &Capabilities) -> Vec<String> {
     warning_of_limits(tier, capabilities).into_iter().chain(warning_of_owner(tier)).collect()
 }
@@ -219,12 +219,12 @@ pub fn open_options(tier: &TierConfig, access: Access) -> PosixTierOptions {
 /// Opens the tiers of a volume. One that is not there, or does not answer, becomes a missing member with the reason.
 ///
 /// # Errors
-/// A tier that somebody else holds, or one that cannot be read.
+/// A tier that another process holds, or one that cannot be read.
 pub fn open_all(config: &VolumeConfig, access: Access) -> Result<Vec<TierMember>> {
     open_each(&directories_of(config, access))
 }
 
-/// The same; tiers that are missing are waited for.
+/// As [`open_all`], but waits up to `patience` for missing tiers.
 ///
 /// # Errors
 /// As [`open_all`].
@@ -303,7 +303,7 @@ impl TierSource for DirectoryOfTier {
     }
 }
 
-/// Refuses what the labels alone show to be wrong, before the metadata store is opened: the store tidies its files when
+/// Refuses tiers whose labels alone are inconsistent, before the metadata store is opened: the store tidies its files when
 /// it is opened, and a mount that is refused should change nothing.
 pub fn check_members(config: &VolumeConfig, members: &[TierMember], missing: MissingTiers) -> Result<()> {
     for (index, member) in members.iter().enumerate() {
@@ -330,7 +330,7 @@ pub fn check_members(config: &VolumeConfig, members: &[TierMember], missing: Mis
     Ok(())
 }
 
-/// An open tier as a member of its volume, with its reserve in bytes. What the metadata store needs beside that is kept
+/// An open tier as a member of its volume, with its reserve in bytes. The space that the metadata store needs in addition is kept
 /// free by the file system.
 pub fn member(tier: &TierConfig, open: Arc<PosixTier>) -> Result<TierMember> {
     let total = open.space().map_err(|error| anyhow!("tier `{}`: {error}", tier.name))?.total;

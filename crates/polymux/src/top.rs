@@ -1,6 +1,6 @@
-//! `polymux top`: a volume at work: tiers, moves, what waits and why.
+//! `polymux top`: a volume at work: tiers, moves, waiting jobs and the reasons.
 //!
-//! What is true here:
+//! Invariants:
 //! * Rates are differences of the daemon's counters between two looks; nothing is measured here.
 //! * The terminal is given back as it was, whatever ends the picture, a panic included.
 
@@ -27,7 +27,7 @@ use sample::{Look, Sampler};
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What `top` shows.
+/// The view of `top`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopForm {
     /// A picture that changes, on a terminal; one report elsewhere.

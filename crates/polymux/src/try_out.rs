@@ -3,7 +3,7 @@
 //! Invariants:
 //! * Nothing of the user's is touched: tiers, configuration, socket and mount point lie in one new directory.
 //! * Nothing is claimed that was not checked in this run; the first check that fails ends the trial with an error.
-//! * What is shown needs nothing of the source: spilling, moving and draining are shown with a file that the trial makes.
+//! * The demonstration needs nothing of the source: spilling, moving and draining are shown with a file that the trial makes.
 //! * No step relies on how fast another one is: states are waited for, with patience that a machine under load needs.
 
 mod acts;
@@ -48,7 +48,7 @@ struct Narrator {
     steps: Vec<Step>,
 }
 
-/// What `--json` prints.
+/// The `--json` output.
 #[derive(Serialize)]
 struct TrialReport<'a> {
     source: &'a Path,
@@ -68,7 +68,7 @@ impl Narrator {
         if self.format == OutputFormat::Text { output::line(text) } else { Ok(()) }
     }
 
-    /// Runs one step and tells what it did and how long it took.
+    /// Runs one step and reports its result and duration.
     fn step<T>(&mut self, run: impl FnOnce() -> Result<(T, String)>) -> Result<T> {
         let start = Instant::now();
         let (value, what) = run()?;

@@ -21,7 +21,7 @@ use crate::registry::Registry;
 /// How long the daemon may take to write back before this stops waiting (the daemon goes on).
 const DAEMON_PATIENCE: Duration = Duration::from_secs(120);
 
-/// What to do about files that are open.
+/// How open files are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnmountMode {
     /// Refuse.
@@ -54,7 +54,7 @@ pub fn run(registry: &Registry, volume: &str, mode: UnmountMode) -> Result<()> {
 fn daemon_of(registry: &Registry, name: &str) -> Option<ProcessEnd> {
     let mut lock = File::open(registry.lock_path(name)).ok()?;
     if lock.try_lock_shared().is_ok() {
-        // Whom it names is gone, and another process may have its number.
+        // The process it names is gone, and another process may have its number.
         return None;
     }
     let mut text = String::new();
@@ -138,7 +138,7 @@ fn wait_for_lock(registry: &Registry, name: &str) -> Result<()> {
         thread::sleep(Duration::from_millis(20));
     }
     let mut said = String::new();
-    // Nobody writes there any more, and a daemon that ended in order left its place and number.
+    // No process writes the lock file any more, and a daemon that ended in order left its place and number.
     match (&lock).read_to_string(&mut said) {
         Ok(_) => match said.trim().strip_prefix(UNCLEAN_END) {
             Some(reason) => bail!("{name} is unmounted, but did not end cleanly: {reason}"),

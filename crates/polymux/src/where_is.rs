@@ -18,7 +18,7 @@ use crate::output::{self, Table};
 use crate::protocol::{Answer, Request, TierFilesReport, WhereReport};
 use crate::registry::Registry;
 
-/// What `where --json` prints: the report, and with `--map` the picture.
+/// The output of `where --json`: the report, and with `--map` the picture.
 #[derive(Debug, Serialize)]
 struct WhereAndMap {
     #[serde(flatten)]
@@ -78,7 +78,7 @@ fn render_tier(report: &TierFilesReport) -> String {
 /// Asks the daemon of the volume that a file lies on.
 pub fn locate(registry: &Registry, file: &Path) -> Result<WhereReport> {
     let metadata = file.symlink_metadata().with_context(|| format!("cannot look at {}", file.display()))?;
-    // A link is a file of its own: it is asked about, not what it leads to.
+    // A link is a file of its own: the query is about the link, not its target.
     let path = if metadata.is_symlink() { client::path_without_following(file)? } else { file.canonicalize()? };
     let mount = MountTable::read()?
         .containing(&path)

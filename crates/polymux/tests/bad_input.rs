@@ -82,7 +82,7 @@ impl Place {
 /// Mode, size, modification time in seconds and nanoseconds, and checksum of the contents.
 type Listed = (u32, u64, i64, i64, u32);
 
-/// What is compared: times of directories are not, because a probe with a nameless file may move them.
+/// The compared fields: times of directories are left out, because a probe with a nameless file may move them.
 fn unstamped(listed: &Listed) -> Listed {
     let is_directory = listed.0 & 0o170_000 == 0o040_000;
     if is_directory { (listed.0, 0, 0, 0, 0) } else { *listed }
@@ -334,7 +334,7 @@ fn tiers_of_another_volume_and_swapped_tiers_are_refused() {
     fs::write(&config, good.replace("/slow\"", "/third\"")).unwrap();
     place.refused(&["mount", "media", &place.mount_point()], &["`slow`", "`other`"]);
     let swapped = good.replace("/slow\"", "/x\"").replace("/fast\"", "/slow\"").replace("/x\"", "/fast\"");
-    // The metadata follows the path, so that the tiers, not the store, are what is wrong.
+    // The metadata follows the path, so that the tiers are wrong, not the store.
     fs::write(&config, swapped.replace("metadata = \"fast\"", "metadata = \"slow\"")).unwrap();
     place.refused(&["mount", "media", &place.mount_point()], &["swapped"]);
 }

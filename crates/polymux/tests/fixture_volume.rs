@@ -1,4 +1,4 @@
-//! Volumes of every released format version open for ever, and everything in them is what it was.
+//! Volumes of every released format version can always be opened, with all of their content unchanged.
 
 mod fixture;
 
@@ -110,7 +110,7 @@ fn a_volume_of_each_released_version_opens_and_everything_in_it_is_what_it_was()
         fixture::unpack(&archive, directory.path()).expect("the archive can be unpacked");
         assert_sound(directory.path());
         assert_eq!(count(directory.path(), 'o'), 1, "a file without a name waits for recovery");
-        // Once from the log, and once from what was written back.
+        // Once from the log, and once from the tables written back.
         for _ in 0..2 {
             assert_same(&manifest_of(directory.path()), &expected);
             assert_sound(directory.path());
@@ -141,7 +141,7 @@ fn a_new_fixture_survives_packing_and_holds_what_the_present_one_holds() {
 #[test]
 fn a_view_shows_what_an_opening_would_find_and_changes_nothing() {
     let directory = built();
-    // What an opening for writing removes: a table that no version names.
+    // A file that an opening for writing removes: a table that no version names.
     let leftover = fixture::store_directory(directory.path()).join("part0/tables/999999");
     fs::write(&leftover, b"left behind").expect("a file can be written");
     let before = listing(directory.path());

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fuzz::{Effort, Outcome, Target};
 use polymux_types::on_disk_format::{FormatForm, OnDiskFormat};
 
-/// Inputs of each target and format where nobody asked for more.
+/// Default number of inputs for each target and format.
 const INPUTS: u64 = 3000;
 
 const SECONDS_VARIABLE: &str = "POLYMUX_FUZZ_SECONDS";

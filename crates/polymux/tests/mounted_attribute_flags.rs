@@ -1,4 +1,4 @@
-//! Append-only and immutable files, no-dump and no-access-time, through the mount and with the tools that everybody has: as on ext4.
+//! Append-only and immutable files, no-dump and no-access-time, through the mount and with the usual tools: as on ext4.
 
 mod mounted;
 
@@ -21,7 +21,7 @@ fn can_run() -> bool {
     can
 }
 
-/// What `lsattr` shows of the flags that both file systems have.
+/// The output of `lsattr`, limited to the flags that both file systems have.
 const SHOW: &str = "lsattr -d \"$@\" | while read flags name; do echo \"$name $(echo $flags | tr -cd aiAd)\"; done";
 
 fn flags_of(directory: &Path, names: &str) -> String {

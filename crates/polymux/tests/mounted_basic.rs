@@ -1,4 +1,4 @@
-//! Files through the mount: what open flags, reads, writes, mappings and allocation promise.
+//! Files through the mount: the semantics of open flags, reads, writes, mappings and allocation.
 
 mod mounted;
 
@@ -63,7 +63,7 @@ fn a_volume_mounts_right_after_it_was_unmounted_or_its_daemon_was_killed() {
     let Some(mut volume) = TestVolume::create(&Plan { ground, fast_capacity: None }) else { return };
     let mount_point = volume.path().to_str().unwrap().to_owned();
     for round in 0..30 {
-        // As a user does: the daemon is no child of whoever waits for it.
+        // As a user does: the daemon is no child of the process that waits for it.
         volume.polymux(["mount", "tested", &mount_point, "-o", "supervisor=off"]).assert_success();
         fs::write(volume.path().join(format!("file{round}")), vec![1; 100_000]).unwrap();
         if round % 5 == 4 {
@@ -265,7 +265,7 @@ fn holes_and_data_are_found_across_tiers() {
     }
     file.set_len(20 << 20).unwrap();
     if mounted::environment::collects_writes() {
-        // Of a file that is open for changes the kernel may know data that nobody else does.
+        // While a file is open for changes, the kernel may hold data of it that the daemon does not know.
         let refused = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)).unwrap_err();
         assert_eq!(refused, rustix::io::Errno::INVAL);
         file = File::open(&path).unwrap();

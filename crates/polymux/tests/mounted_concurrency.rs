@@ -45,7 +45,7 @@ struct Counters {
     backwards: AtomicU64,
     /// Blocks of one writer that do not hold its last write at the end.
     lost: AtomicU64,
-    /// Blocks with words that nobody wrote.
+    /// Blocks with words that no writer wrote.
     foreign: AtomicU64,
 }
 
@@ -157,7 +157,7 @@ fn stress(path: &Path, geometry: Geometry, duration: Duration) -> Counters {
 }
 
 /// How often a pair of runs is repeated until its shares tell something: a writer that loses its processor halfway is seen
-/// by whoever reads its block meanwhile, so that anomalies come in bursts, and in a run of seconds often not at all.
+/// by each reader of its block meanwhile, so that anomalies come in bursts, and in a run of seconds often not at all.
 const ROUNDS_MAX: usize = 6;
 
 /// Reads, and how many of them showed an anomaly of one kind.

@@ -1,8 +1,8 @@
 //! The daemon dies at random moments under a load that syncs nothing: by `kill -9`, by SIGSEGV, and for want of memory in its
 //! control group. After the next mount every operation that returned is there, on volumes of every kind.
 //!
-//! What is true here:
-//! * Who wrote knows what was answered, in the memory of the test, outside the volume. At most one operation of each writer was
+//! Invariants:
+//! * Each writer knows the answers it received, in the memory of the test, outside the volume. At most one operation of each writer was
 //!   under way when the daemon died: it may be there, or not, and of a write any part.
 //! * `POLYMUX_DEATH_MOMENTS` says how often the daemon dies; `make test-death MOMENTS=500` is the long form.
 
@@ -44,7 +44,7 @@ fn volume_of(policy: &str) -> Option<TestVolume> {
     Some(volume)
 }
 
-/// Asks for moves of whatever files there are until it is told to stop.
+/// Asks for moves of whatever files there are until `stop` is set.
 fn move_about(volume: &TestVolume, stop: &AtomicBool, seed: u64) {
     let mut random = Random::new(seed);
     while !stop.load(Ordering::Relaxed) {
@@ -60,7 +60,7 @@ fn move_about(volume: &TestVolume, stop: &AtomicBool, seed: u64) {
     }
 }
 
-/// One life and death of the daemon. Returns what was judged after it.
+/// One life and death of the daemon. Returns the verdict after it.
 fn round(volume: &mut TestVolume, writers: &mut [Writer], cause: Cause, random: &mut Random) -> Judged {
     let group = (cause == Cause::OutOfMemory).then(|| MemoryGroup::around(volume)).flatten();
     let stop = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! Direct I/O that does not fit the sectors of a tier, and offsets at the end of what a file may have.
+//! Direct I/O that is not aligned to the sectors of a tier, and offsets at the maximum file size.
 
 mod mounted;
 
@@ -38,7 +38,7 @@ impl Drop for LargeSectors {
     }
 }
 
-/// Prints what each of some direct reads and writes gave, and fails where the file is not what they said.
+/// Prints the results of some direct reads and writes, and fails where the content of the file does not match them.
 const DIRECT: &str = "
 import errno, mmap, os
 with open('file', 'wb') as file:
@@ -101,7 +101,7 @@ fn direct_io_that_does_not_fit_the_sectors_of_a_tier_works_or_is_refused_as_by_t
     }
 }
 
-/// The end of what a file may have, beyond which everything is EFBIG; ext4 has its own at 16 TiB, XFS at the end of `off_t`.
+/// The maximum file size, beyond which everything is EFBIG; ext4 has its own at 16 TiB, XFS at the end of `off_t`.
 #[test]
 fn offsets_beyond_the_largest_file_are_efbig() {
     if skip_where_writes_are_collected("that they are too large is told with the next fsync or close") {
@@ -141,7 +141,7 @@ fn a_direct_write_whose_end_finds_no_room_fails_for_lack_of_room() {
     let mut memory = vec![7; REQUEST + 4096];
     let start = memory.as_ptr().align_offset(4096);
     let request = &mut memory[start..start + REQUEST];
-    // Ends of requests lie at other places than ends of the room, one round or another.
+    // Ends of requests lie at other places than the end of the free space, in one round or another.
     for round in 0..4_u64 {
         let path = volume.path().join(format!("file-{round}"));
         let file = options.open(&path).expect("made");

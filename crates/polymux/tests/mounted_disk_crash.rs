@@ -1,4 +1,4 @@
-//! Power failures under a mounted volume: the native file systems of the tiers lose what a disk may lose, replay their
+//! Power failures under a mounted volume: the native file systems of the tiers lose writes that a disk may lose, replay their
 //! journals, and then every promise of the volume must hold.
 
 mod disk_crash;

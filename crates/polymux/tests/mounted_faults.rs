@@ -1,5 +1,5 @@
 //! Tiers that hang, fail, go away and come back below a mounted volume, with real file systems that are frozen, shut down,
-//! unmounted and mounted: what the user sees (DESIGN section 12, docs/design/0014).
+//! unmounted and mounted: the effects that the user sees (DESIGN section 12, docs/design/0014).
 
 mod mounted;
 
@@ -165,7 +165,7 @@ fn hung_writer(tested: &Tested, number: usize, stop: &AtomicBool, failed: &Atomi
         if written.is_err() {
             failed.fetch_add(1, Ordering::Relaxed);
         }
-        // Not so often that the processors it takes are what is measured.
+        // Not so often that its processor time decides the measurement.
         thread::sleep(Duration::from_millis(250));
     }
 }
@@ -199,7 +199,7 @@ fn operations_on_other_tiers_keep_their_throughput_while_a_tier_hangs() {
     let after = throughput(&tested, length);
     let ratio = during / f64::midpoint(before, after);
     println!("fast tier: {before:.0}/s before, {during:.0}/s while the other hangs, {after:.0}/s after: {ratio:.2}");
-    // Operations that waited for the other tier would be a hundredth. What other programs on the machine take may be more than half.
+    // Operations that waited for the other tier would be a hundredth. Other programs on the machine may take more than half.
     let least = if is_heavy() { 0.9 } else { 0.1 };
     assert!(ratio >= least, "{before:.0}/s, {during:.0}/s, {after:.0}/s: {ratio:.2} is less than {least}");
 }
@@ -235,7 +235,7 @@ fn a_tier_that_hangs_is_named_and_reports_answer_at_once() {
         let depends: serde_json::Value = serde_json::from_str(&depends).expect("JSON");
         assert_eq!((&depends["files"], &depends["listed"][0]["path"]), (&1.into(), &"slow/f".into()));
         assert_eq!(stuck.join().expect("no panic").expect_err("it is told").raw_os_error(), Some(5));
-        // New data goes elsewhere, and what is there can still be read.
+        // New data goes elsewhere, and data on the tier can still be read.
         fs::write(tested.path("new"), &content[..5000]).expect("written");
         assert!(tested.volume.bytes_per_tier(&tested.path("new")).contains_key("fast"));
         let mut there = vec![0; 4096];

@@ -50,7 +50,7 @@ impl Truth {
     }
 }
 
-/// Four directories, each with a rule that keeps what is below a directory of its name on it.
+/// Four directories, each with a rule that keeps files below a directory of its name on it.
 fn create(base: &Path) -> Option<TestVolume> {
     if let Some(why) = Plan::anywhere().obstacle() {
         eprintln!("skipped: {why}");
@@ -109,7 +109,7 @@ fn populate(volume: &TestVolume, files: u64, random: &mut Random) -> BTreeMap<St
     truths
 }
 
-/// What the list says, by path.
+/// The entries of the list, by path.
 fn listed(path: &Path) -> BTreeMap<String, (String, Vec<(u64, u64)>)> {
     let text = fs::read_to_string(path).expect("the list is there");
     let mut files = BTreeMap::new();
@@ -176,7 +176,7 @@ fn lose_and_forget(volume: &mut TestVolume, truths: &BTreeMap<String, Truth>, lo
     assert_eq!(listed(&list), found, "the list is written again");
 }
 
-/// What `status` says when it has looked at all files that may have lost bytes: each time at some of them.
+/// The output of `status` when it has checked all files that may have lost bytes: each time some of them.
 fn complete_status(volume: &TestVolume) -> String {
     for _ in 0..100 {
         let status = volume.polymux(["status", volume.name.as_str()]).text();

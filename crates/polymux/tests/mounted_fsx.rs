@@ -66,8 +66,8 @@ fn move_back_and_forth(volume: &TestVolume, file: &Path, stop: &AtomicBool) -> b
     was_split
 }
 
-/// Half of the file is moved to the slow tier and back for as long as fsx works on it. The moves are asked for, because what a
-/// policy moves by itself depends on how fast the machine is.
+/// Half of the file is moved to the slow tier and back while fsx works on it. The moves are explicit, because migrations by
+/// policy depend on how fast the machine is.
 #[test]
 fn fsx_finds_no_difference_while_movers_take_the_file_along() {
     let _turn = one_at_a_time();
@@ -83,11 +83,11 @@ fn fsx_finds_no_difference_on_a_split_file() {
     let _turn = one_at_a_time();
     let operations = if is_heavy() { 200_000 } else { 12_500 };
     for seed in SEEDS {
-        // A new one for each: what a removed file took may not be free yet, and the next one would begin on the slow tier and stay there.
+        // A new one for each: space of a removed file may not be free yet, and the next one would begin on the slow tier and stay there.
         let plan = Plan::anywhere().with_fast_capacity("2 MiB");
         let Some(volume) = TestVolume::start_without_movers(&plan) else { return };
         let was_split = exercise(&volume, operations, seed, watch_for_split);
-        // What the kernel collects comes when it likes.
+        // The kernel writes collected data back at times of its own choice.
         assert!(was_split || collects_writes(), "seed {seed}: the file was never on both tiers");
     }
 }
@@ -127,13 +127,13 @@ fn fsx_finds_no_difference_on_a_file_that_is_passed_through() {
     assert!(opens > 100, "fsx opens its files again and again, and the kernel used them itself {opens} times");
 }
 
-/// What goes on beside fsx until it is told to stop; whether the file lay on two tiers at some moment.
+/// Runs beside fsx until the flag is set; returns whether the file lay on two tiers at some moment.
 type Companion = fn(&TestVolume, &Path, &AtomicBool) -> bool;
 
 /// Runs fsx on a file; returns whether that lay on two tiers at some moment.
 fn exercise(volume: &TestVolume, operations: u64, seed: u64, companion: Companion) -> bool {
     let file = volume.path().join(format!("fsx-{seed}"));
-    // Whoever opens it while it is open goes through the daemon as well; passed through, it would not be split any more.
+    // Every open while this one is open goes through the daemon as well; passed through, it would not be split any more.
     let kept_open = File::create_new(&file).unwrap();
     let stop = AtomicBool::new(false);
     let was_split = std::thread::scope(|scope| {

@@ -10,7 +10,7 @@ use mounted::{Plan, TestVolume};
 const FILES: usize = 1500;
 const FILE_BYTES: usize = 20_000;
 
-/// What the daemon asked the objects of a tier so far.
+/// The requests that the daemon sent to the objects of a tier so far.
 fn requests(volume: &TestVolume, tier: &str) -> Vec<(String, u64)> {
     let status = volume.status();
     let tiers = status["tiers"].as_array().expect("tiers are listed");

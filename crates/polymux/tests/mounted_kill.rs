@@ -13,10 +13,10 @@ use std::time::Duration;
 use mounted::tree::checksum;
 use mounted::{Plan, Random, TestVolume, is_heavy, one_at_a_time};
 
-/// What the writers know to be durable: kept in the memory of the test, outside the mount.
+/// Data known to the writers to be durable: kept in the memory of the test, outside the mount.
 #[derive(Default)]
 struct Journal {
-    /// Blocks of 4 KiB by file name and block number: checksum of what was synced last, and of what was written since.
+    /// Blocks of 4 KiB by file name and block number: checksum of the data synced last, and of the data written since.
     blocks: BTreeMap<(String, u64), Expected>,
     /// Names that were made and synced.
     names: Vec<String>,
@@ -139,7 +139,7 @@ fn what_was_synced_survives_the_death_of_the_daemon() {
     verify(volume.path(), &journal.lock().unwrap());
 }
 
-/// After a crash, what is there is synced and becomes the new truth: a block must not fall back later.
+/// After a crash, the content found is synced and becomes the new truth: a block must not fall back later.
 fn settle(root: &Path, journal: &mut Journal) {
     let keys: Vec<_> = journal.blocks.keys().cloned().collect();
     for (name, block) in keys {

@@ -1,5 +1,5 @@
 //! `kill -9` of the daemon under mixed load while blocks move between the tiers: writers with and without the page cache,
-//! names, mapped memory in another process, moves that somebody asked for, a policy at work, now and then a drain.
+//! names, mapped memory in another process, moves on request, a policy at work, now and then a drain.
 
 mod mounted;
 mod promises;
@@ -16,8 +16,8 @@ use promises::history::{Ledger, Position};
 use promises::judge::{Checked, judge, take_up};
 use promises::workload::{Syncing, WRITERS, Writer, move_about};
 
-/// Fills pages of a mapped file with growing numbers and says on standard output what it is about to write (`w page number`)
-/// and what msync made durable (`s page number`), until the mapping fails.
+/// Fills pages of a mapped file with growing numbers; reports on standard output each coming write (`w page number`)
+/// and each page made durable by msync (`s page number`), until the mapping fails.
 const MAPPED_WRITER: &str = r"
 import mmap, os, random, sys
 path, seed, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -41,7 +41,7 @@ with open(path, 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
 ";
 const MAPPED_PAGES: u64 = 900;
 
-/// What the process with the mapped file knows: for each page what was synced last, and the last number that was written.
+/// State of the process with the mapped file: for each page the number synced last, and the last number that was written.
 struct Mapped {
     synced: Vec<u64>,
     last: u64,
@@ -102,7 +102,7 @@ impl Mapped {
 /// The tier that everything fits on.
 const LARGE_TIER: &str = "slow";
 
-/// Empties one tier or the other for a while. The fast one alone may have too little room for what is written then.
+/// Empties one tier or the other for a while. The fast one alone may have too little free space for the writes meanwhile.
 fn drain_now_and_then(volume: &TestVolume, stop: &AtomicBool, is_room_short: &AtomicBool, seed: u64) {
     let mut random = Random::new(seed);
     if random.below(3) > 0 {
@@ -192,7 +192,7 @@ fn what_was_promised_survives_kill_9_under_mixed_load_with_moves_under_way() {
             take_up(volume.path(), ledger).expect("what is there can be synced");
         }
         assert_sound(&volume, "--online");
-        // A drain goes on after the crash, and there might be no room for the next round.
+        // A drain goes on after the crash, and the next round might run out of space.
         volume.polymux(["tier", "drain", &volume.name, LARGE_TIER, "--cancel"]);
         if round % 8 == 7 {
             volume.unmount();

@@ -1,4 +1,4 @@
-//! What travels between the kernel and the daemon: files without a name, birth times, the earliest times there are, ACLs and
+//! Messages between the kernel and the daemon: files without a name, birth times, the earliest possible times, ACLs and
 //! set-group-id bits, and how many messages each operation costs.
 
 mod mounted;
@@ -57,10 +57,10 @@ fn each_operation_costs_the_messages_that_it_must_and_no_more() {
     }
     let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
     let path = volume.path().join("file");
-    // What a first look at the mount costs is paid.
+    // The cost of a first look at the mount is paid.
     fs::metadata(volume.path()).unwrap();
-    // Nothing is open while the daemon is asked: the program that asks would close its copy of the descriptor, which the
-    // daemon is told. Of closes by those who only read it is not told.
+    // Nothing is open while the daemon is asked: the program that asks would close its copy of the descriptor, which
+    // sends FLUSH to the daemon. Closes of descriptors that are only for reading send none.
     let wrote = cost(&volume, || {
         let mut file = OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
         file.write_all(&[7; 2048]).unwrap();

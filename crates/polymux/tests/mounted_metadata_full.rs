@@ -1,5 +1,5 @@
-//! The tier of the metadata is filled by somebody else, at any moment of a load: what frees room, what changes bytes in
-//! place, syncing and draining go on; everything else says ENOSPC, and nothing that was accepted is lost.
+//! The tier of the metadata is filled by another program, at any moment of a load: operations that free space or change bytes in
+//! place, syncing and draining go on; everything else fails with ENOSPC, and no accepted data is lost.
 
 mod mounted;
 
@@ -20,7 +20,7 @@ const LARGE_FILES: u64 = 12;
 const LARGE_BYTES: usize = 256 << 10;
 /// Held in the metadata store.
 const SMALL_BYTES: usize = 3 << 10;
-/// More small files than the tier of the metadata has room for.
+/// More small files than the tier of the metadata has space for.
 const SMALL_FILES_MAX: u64 = 200_000;
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -28,7 +28,7 @@ fn is_full(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOSPC)
 }
 
-/// Tells when it goes, so that nobody waits for who was to be told.
+/// Sets its flag when it is dropped, so that nothing waits forever for a thread that ends by the flag.
 struct Told<'a>(&'a AtomicBool);
 
 impl Drop for Told<'_> {
@@ -37,7 +37,7 @@ impl Drop for Told<'_> {
     }
 }
 
-/// Takes all the room of a file system that there is, and every second what has become free, until it is told to stop.
+/// Takes all free space of a file system, and every second the newly freed space, until `stop` is set.
 fn take_all_room(directory: &Path, stop: &AtomicBool) {
     let mut file = File::create(directory.join("somebody elses")).expect("a file can be made before it is full");
     let chunk = vec![0x5a_u8; 1 << 20];
@@ -76,7 +76,7 @@ impl Accepted {
             if number.is_multiple_of(50) { file.sync_all() } else { Ok(()) }
         });
         if let Err(error) = written {
-            // Made, and no room for its content: it goes again, which must be possible.
+            // Made, and no space for its content: it is removed again, which must be possible.
             match fs::remove_file(&path) {
                 Ok(()) => {}
                 Err(gone) if gone.kind() == io::ErrorKind::NotFound => {}
@@ -99,7 +99,7 @@ impl Accepted {
         Ok(())
     }
 
-    /// Goes on until the volume says that there is no room.
+    /// Goes on until the volume is out of space.
     fn go_on_until_full(&mut self, directory: &Path) {
         let start = Instant::now();
         loop {
@@ -112,7 +112,7 @@ impl Accepted {
         }
     }
 
-    /// Removes nine of ten files: tables have to be written for that, out of what the store has kept for such days.
+    /// Removes nine of ten files: tables have to be written for that, from the reserve of the store.
     fn remove_most(&mut self, directory: &Path) {
         let most = self.files.len() * 9 / 10;
         for _ in 0..most {
@@ -150,7 +150,7 @@ fn make_large_files(directory: &Path) {
     fs::create_dir(directory.join("aside")).unwrap();
 }
 
-/// What must work however full the tier of the metadata is.
+/// Operations that must work however full the tier of the metadata is.
 fn assert_goes_on(directory: &Path) {
     let file = OpenOptions::new().read(true).write(true).open(large(directory, 0)).expect("a file can be opened");
     file.write_all_at(&[7; 4096], 8192).expect("bytes that have their place can be written over");
@@ -164,8 +164,8 @@ fn assert_goes_on(directory: &Path) {
     fs::remove_dir(directory.join("aside")).expect("a directory can be removed");
 }
 
-/// Whether a change says that there is no room. It may find what a merge of tables gave back a moment ago, until the other program takes
-/// that, too.
+/// Asserts that a change fails for lack of space. It may find space freed by a merge of tables a moment ago, until the other
+/// program takes that, too.
 fn assert_refused(
     what: &str,
     new: &Path,
@@ -183,7 +183,7 @@ fn assert_refused(
     }
 }
 
-/// What needs new metadata says so.
+/// Operations that need new metadata are refused.
 fn assert_growth_is_refused(directory: &Path) {
     let new = &directory.join("new");
     let remove_file: fn(&Path) -> io::Result<()> = |path| fs::remove_file(path);
@@ -221,7 +221,7 @@ fn wait_for_room(directory: &Path) {
     }
 }
 
-/// `steps` of the load are done before somebody begins to take the room.
+/// `steps` of the load are done before the tier begins to be filled.
 fn fill_at(steps: u64) {
     let plan = Plan { ground: Ground::LoopDevices { fast: 320, slow: 384 }, fast_capacity: Some("1 MiB") };
     // The ballast is that of a device of 2 GiB; on this small one it would be less.

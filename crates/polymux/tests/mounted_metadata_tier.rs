@@ -40,7 +40,7 @@ impl Stand {
         });
         let mut volume = TestVolume::on_tiers(tiers.to_vec());
         volume.format(None);
-        // A move may be what finds room first.
+        // A move may be the first to find space.
         let config = fs::read_to_string(volume.config_path()).expect("the configuration can be read");
         fs::write(volume.config_path(), format!("{config}\n[options]\nmovers = 0\n")).expect("it can be written");
         volume.mount();
@@ -122,7 +122,7 @@ fn files_go_to_other_tiers_and_the_volume_mounts_while_the_metadata_tier_has_no_
     check_files(&path, 201..3 * FILES);
 
     taken.iter().for_each(|file| fs::remove_file(file).expect("a file is removed"));
-    // What was taken three times left the store too few inodes to grow with: it takes them back when it looks.
+    // The inodes were taken three times, and the store has too few left to grow with: it takes them back when it looks.
     let start = Instant::now();
     while let Err(error) = fs::create_dir(path.join("directory")) {
         let is_full = error.kind() == io::ErrorKind::StorageFull;

@@ -13,7 +13,7 @@ use mounted::command::wait_within;
 use mounted::{Plan, TestVolume, have_program, is_heavy, skip};
 use serde_json::Value;
 
-/// What the tests call their volumes.
+/// Name of the test volumes.
 const NAME: &str = "tested";
 
 const DEADLINE: Duration = Duration::from_secs(240);
@@ -139,7 +139,7 @@ fn fio_finds_no_difference_in_files_that_go_from_tier_to_tier() {
         [&["--ioengine=psync", "--fsync=64"], &["--ioengine=psync", "--direct=1"], &["--ioengine=mmap", "--fsync=64"]];
     let files: Vec<PathBuf> = names.iter().map(|name| volume.path().join(name)).collect();
     // A file that the kernel uses by itself would wait until it is closed. These go through the daemon from the time when they
-    // are made, and whoever opens such a file meanwhile does, too.
+    // are made, and so does every open of such a file meanwhile.
     let kept_open: Vec<fs::File> = files.iter().map(|file| new_file(file, 24 << 20)).collect();
     let mut loads: Vec<Load> =
         names.iter().zip(options).map(|(name, options)| fio(&volume, name, seconds, options)).collect();
@@ -159,7 +159,7 @@ fn fio_finds_no_difference_in_files_that_go_from_tier_to_tier() {
     );
     assert!(rounds > 0 && of("moves_committed") > 0, "the files did not move");
     assert!(of("move_retries") > 0, "nothing was written while it was copied, so the test shows nothing");
-    // What fio left is verified once more, from the tiers.
+    // The files of fio are verified once more, from the tiers.
     volume.unmount();
     volume.mount();
     for name in names {

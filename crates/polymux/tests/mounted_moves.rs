@@ -1,5 +1,5 @@
 //! Blocks that move between tiers of a mounted volume, through the real command: files, trees, ranges, pauses, drains under
-//! load and over a killed daemon, and what is refused.
+//! load and over a killed daemon, and refusals.
 
 mod mounted;
 
@@ -23,7 +23,7 @@ fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {}", finished.text()))
 }
 
-/// One line says what is wrong, and names these things.
+/// One line states the error, and names these things.
 #[track_caller]
 fn assert_refused(finished: &Finished, words: &[&str]) {
     assert_eq!(finished.status.code(), Some(1), "it is not refused: {}", finished.text());
@@ -190,7 +190,7 @@ fn top_reports_once_where_there_is_no_terminal() {
     assert!(top["counters"]["moves_committed"].as_u64().expect("it is counted") > 0, "{top}");
 }
 
-/// Writes blocks at random places of a file and reads each back until it is told to stop, or the volume goes away.
+/// Writes blocks at random places of a file and reads each back until `must_stop` is set, or the volume goes away.
 struct Load {
     must_stop: Arc<AtomicBool>,
     thread: JoinHandle<(Vec<u8>, bool)>,
@@ -230,7 +230,7 @@ impl Load {
         Self { must_stop, thread }
     }
 
-    /// What the file must hold, and whether no operation failed.
+    /// The expected content of the file, and whether no operation failed.
     fn stop(self) -> (Vec<u8>, bool) {
         self.must_stop.store(true, Ordering::Release);
         self.thread.join().expect("every block was what was written")

@@ -83,7 +83,7 @@ fn opened_with(path: &Path, flags: OFlags) -> File {
     file.expect("opened")
 }
 
-/// What a file holds after appends, positioned writes, and both with `O_APPEND` set and cleared meanwhile.
+/// The content of a file after appends, positioned writes, and both with `O_APPEND` set and cleared meanwhile.
 fn append_and_write(path: &Path, file: &File) -> Vec<u8> {
     let set = |flags| rustix::fs::fcntl_setfl(file, flags).expect("the flags of a description can be changed");
     let write = |bytes: &[u8], offset, flags| {

@@ -37,7 +37,7 @@ fn furnish(volume: &TestVolume) {
     run(Command::new("mknod").arg(root.join("null")).args(["c", "1", "3"])).assert_success();
 }
 
-/// What works on it, a letter each: run a program, with its set-user-id bit, open a device, follow a link, write.
+/// The operations that work on it, a letter each: run a program, with its set-user-id bit, open a device, follow a link, write.
 fn what_works(root: &Path) -> String {
     let ran = Command::new(root.join("program")).arg("-u").uid(OTHER).gid(OTHER).output();
     let user = ran.map(|ran| String::from_utf8_lossy(&ran.stdout).trim().to_owned()).unwrap_or_default();

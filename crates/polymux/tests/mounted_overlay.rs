@@ -1,4 +1,4 @@
-//! overlayfs with its upper and its work directory on a volume, as containers have it; and what it needs of a file system: whiteouts,
+//! overlayfs with its upper and its work directory on a volume, as containers have it; and the features it needs: whiteouts,
 //! kinds in listings, files without a name, `trusted.` attributes.
 
 mod mounted;
@@ -17,7 +17,7 @@ struct Overlay {
 }
 
 impl Overlay {
-    /// Mounts it at `base/merged` over `base/lower`, with what changes on the file system at `upper`.
+    /// Mounts it at `base/merged` over `base/lower`, with changes on the file system at `upper`.
     fn new(base: &Path, upper: &Path, options: &str) -> Self {
         for directory in [base.join("lower"), base.join("merged"), upper.join("upper"), upper.join("work")] {
             fs::create_dir_all(directory).expect("made");
@@ -51,7 +51,7 @@ const LOWER: &str = "
     chmod 4755 lower/changed; setfattr -n user.colour -v blue lower/changed
     setfattr -n security.capability -v 0x0100000200040000000000000000000000000000 lower/capable";
 
-/// What a container does to its root, from building an image to an upgrade of packages.
+/// Changes of a container to its root, from building an image to an upgrade of packages.
 const CHANGES: &str = "
     set -e
     echo more >> changed; rm gone; touch -d @1000000000 capable; mv shadow shadow-to; mv renamed renamed-to; rm -r removed
@@ -63,12 +63,12 @@ const CHANGES: &str = "
     touch -d @1000000000 replaced/file; setfattr -n user.size -v large replaced/file
     rm replaced/file; mkdir replaced/file; rmdir replaced/file; echo again > replaced/file";
 
-/// What a tree looks like: kinds, modes, owners, links, sizes, contents, attributes.
+/// A listing of a tree: kinds, modes, owners, links, sizes, contents, attributes.
 const LOOK: &str = "
     find . -mindepth 1 \\( -type d -printf '%p %y %m %U:%G\\n' -o -printf '%p %y %m %U:%G %n %s %l\\n' \\) | sort
     find . -type f | sort | while read name; do echo \"$name: $(cat $name)\"; getfattr -d -m '^(user|security)' $name; done";
 
-/// What is seen in an overlay over `LOWER` after `CHANGES`, also after it was mounted anew.
+/// The content of an overlay over `LOWER` after `CHANGES`, then after it was mounted anew.
 fn changed_overlay(base: &Path, upper: &Path, options: &str) -> [String; 2] {
     shell(base, LOWER);
     let overlay = Overlay::new(base, upper, options);

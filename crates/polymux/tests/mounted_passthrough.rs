@@ -1,4 +1,4 @@
-//! Files that the kernel uses itself: what it costs, what people are told of it, and that it outlives the daemon safely.
+//! Passthrough files: their cost, how they are reported, and that they outlive the daemon safely.
 
 mod mounted;
 
@@ -58,7 +58,7 @@ fn closed_file(volume: &TestVolume, name: &str, content: &[u8]) -> std::path::Pa
     let mut file = File::create(&path).expect("made");
     file.write_all(content).and_then(|()| file.sync_all()).expect("written");
     drop(file);
-    // What was only overwritten when it was open last is passed through for changes.
+    // A file that was only overwritten when it was open last is passed through for changes.
     let file = open(&path);
     file.write_all_at(&content[..1], 0).and_then(|()| file.sync_all()).expect("overwritten");
     path

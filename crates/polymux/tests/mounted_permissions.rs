@@ -12,7 +12,7 @@ use mounted::command::shell;
 use mounted::{FileSystemKind, Finished, NativeMount, Plan, TestVolume, have_program, is_root, run, skip};
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 
-/// The user that tests act as: nobody, without any groups of its own.
+/// The unprivileged user that tests act as, without any groups of its own.
 const OTHER: u32 = 65_534;
 
 fn as_user(uid: u32, script: &str, directory: &Path) -> Finished {

@@ -33,7 +33,7 @@ entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 "#;
 
 /// The suite makes file systems read-only by `mount -o remount,ro DIRECTORY`. For every FUSE file system mount(8) hands
-/// that to the program that serves it, which is not what these tests are about; the read-only mount that they need is
+/// that to the program that serves it, which is outside the scope of these tests; the read-only mount that they need is
 /// made by the kernel alone.
 const REMOUNT: &str = "#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\nexec mount -o \"$2,bind\" \"$3\"\n";
 

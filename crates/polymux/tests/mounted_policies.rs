@@ -1,4 +1,4 @@
-//! Policies, rules, pins and what is told about them, through the real command and a mounted volume.
+//! Policies, rules, pins and the reports about them, through the real command and a mounted volume.
 
 mod mounted;
 
@@ -55,7 +55,7 @@ fn json(volume: &TestVolume, arguments: &[&str]) -> Value {
     serde_json::from_str(&done(volume, arguments).stdout).expect("--json prints JSON")
 }
 
-/// One line says what is wrong.
+/// One line states the error.
 #[track_caller]
 fn assert_refused(volume: &TestVolume, arguments: &[&str], words: &[&str]) {
     let finished = volume.polymux(arguments.iter().copied());

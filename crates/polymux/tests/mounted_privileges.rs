@@ -1,4 +1,4 @@
-//! What each kind of user can do to each kind of file, and what is left of its privileges: the mount answers as ext4 does.
+//! Operations of each kind of user on each kind of file, and which of its privileges remain: the mount answers as ext4 does.
 
 mod mounted;
 
@@ -18,7 +18,7 @@ fn form() -> &'static str {
     if is_heavy() { "all" } else { "short" }
 }
 
-/// What `privileges/matrix.py` prints for a file system. Where a volume is named, each file that is open since before it got its mode is one
+/// Output of `privileges/matrix.py` for a file system. Where a volume is named, each file that is open since before it got its mode is one
 /// that the kernel changes itself.
 fn matrix(directory: &Path, changed_directly_on: Option<&TestVolume>) -> String {
     let place = directory.join("matrix");

@@ -1,4 +1,4 @@
-//! What the devices of tiers can do: measured through the real command on mounted volumes and others, kept over mounts, and
+//! Profiles of the devices of tiers: measured through the real command on mounted volumes and others, kept over mounts, and
 //! `polymux bench` on top of it.
 
 mod mounted;
@@ -67,7 +67,7 @@ fn a_tier_is_measured_while_it_is_in_use_and_what_was_found_stays_with_the_volum
     assert_eq!(own_names(volume.tier("fast")), before, "nothing stays on the tier");
     assert_eq!(&listed(&volume)[0]["profile"], profile);
     assert_eq!(listed(&volume)[1]["profile"], Value::Null, "the other one was not measured");
-    // What lanes begin with is what was measured.
+    // Lanes begin with the measured values.
     volume.unmount();
     volume.mount();
     let fast = &listed(&volume)[0];
@@ -164,7 +164,7 @@ fn a_measurement_that_nobody_waits_for_or_whose_daemon_is_killed_leaves_nothing(
     volume.mount();
     assert_eq!(own_names(volume.tier("fast")), before);
     volume.unmount();
-    // Whoever only looks takes it for nothing, and leaves it; whoever repairs removes it.
+    // A check without repair does not count it as an error, and leaves it; a repair removes it.
     let left = volume.tier("slow").join(".polymux/measure");
     fs::write(&left, vec![1; 1 << 20]).unwrap();
     volume.polymux(["fsck", "-n", "tested"]).assert_success();
@@ -187,7 +187,7 @@ fn a_volume_tells_what_to_expect_of_its_tiers_and_what_is_reached_through_the_mo
     let Some(mut volume) = start(None) else { return };
     let directory = volume.path().join("below");
     fs::create_dir(&directory).unwrap();
-    // What a killed run left goes with the next one.
+    // The file of a killed run is removed with the next one.
     fs::write(directory.join(".polymux-bench"), "left").unwrap();
     let found = bench(&volume, text(&directory));
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "its file is gone");

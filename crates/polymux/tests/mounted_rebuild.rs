@@ -1,5 +1,5 @@
 //! The metadata tier is lost: the second copy of the store brings everything back, and without it `polymux rebuild` brings
-//! back every byte that was on a tier, under a right path, and tells exactly what is missing.
+//! back every byte that was on a tier, under a right path, and reports exactly the data that is not recovered.
 //!
 //! The ordinary form has 2,000 files; with `POLYMUX_HEAVY=1` there are 100,000.
 
@@ -23,7 +23,7 @@ fn file_count() -> usize {
     if is_heavy() { 100_000 } else { 2000 }
 }
 
-/// What a file holds: bytes that differ from file to file and from place to place.
+/// Content of a file: bytes that differ from file to file and from place to place.
 fn content_of(number: usize, length: usize) -> Vec<u8> {
     let mut random = Random::new(number as u64 + 1);
     let mut bytes = Vec::with_capacity(length + 8);
@@ -112,7 +112,7 @@ fn status(volume: &TestVolume) -> serde_json::Value {
     serde_json::from_str(&finished.stdout).expect("status is JSON")
 }
 
-/// Waits until the objects on the tiers say what is true.
+/// Waits until the back-references of the objects on the tiers are up to date.
 fn wait_until_described(volume: &TestVolume) {
     let begun = Instant::now();
     let mut quiet = 0;
@@ -143,7 +143,7 @@ fn findings(report: &serde_json::Value) -> BTreeMap<String, BTreeSet<PathBuf>> {
     found
 }
 
-/// Compares what came back with what there was: exactly what was on a tier, each file under one of its names.
+/// Compares the recovered files with the original ones: exactly the data on a tier, each file under one of its names.
 fn assert_rebuilt(
     truth: &BTreeMap<PathBuf, Entry>,
     names: &BTreeMap<u64, BTreeSet<PathBuf>>,
@@ -194,7 +194,7 @@ fn names_of(root: &Path, truth: &BTreeMap<PathBuf, Entry>) -> BTreeMap<u64, BTre
     names
 }
 
-/// Runs what takes long with many files.
+/// Runs a command that takes long with many files.
 fn long(volume: &TestVolume, arguments: &[&str]) -> mounted::Finished {
     volume.polymux_within(arguments.iter().copied(), Duration::from_secs(900))
 }

@@ -1,4 +1,4 @@
-//! A volume whose tiers are not what they were is refused with one clear line, and nothing on the tiers changes.
+//! A volume whose tiers have changed unexpectedly is refused with one clear line, and nothing on the tiers changes.
 
 mod mounted;
 
@@ -183,7 +183,7 @@ fn a_directory_of_a_volume_or_on_one_is_no_tier() {
         let tiers = [format!("--tier=a={}", text(&free)), format!("--tier=b={}", text(directory))];
         let created = volume.polymux(["create", "other", &tiers[0], &tiers[1]]);
         let added = volume.polymux(["tier", "add", "tested", &format!("third={}", text(directory))]);
-        // Of a tier of the same volume it is said that it would lie within what belongs to the volume.
+        // For a tier of the same volume the message is that it would lie within the volume's own directories.
         for (refused, words) in [(created, words), (added, "lies within")] {
             assert!(!refused.is_success() && refused.stderr.contains(words), "{}", refused.text());
             let errors = refused.stderr.lines().filter(|line| !line.contains("warning:"));

@@ -1,4 +1,4 @@
-//! A volume that nobody uses lets the processor sleep.
+//! An idle volume lets the processor sleep.
 
 mod mounted;
 
@@ -67,7 +67,7 @@ fn a_volume_that_is_not_used_lets_the_processor_sleep_and_is_there_at_once() {
     fs::write(root.join("new"), b"text").unwrap();
     assert_eq!(fs::read(root.join("7")).unwrap(), vec![7; 100_000]);
     assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
-    // What waits for a thread of the background comes in time as well.
+    // Work that waits for a background thread completes in time as well.
     let moved = volume.polymux(["migrate", root.join("7").to_str().unwrap(), "--to", "slow", "--wait"]);
     assert!(moved.is_success(), "{}", moved.text());
     assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());

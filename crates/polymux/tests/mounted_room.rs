@@ -1,4 +1,4 @@
-//! Room that programs take without a message to the daemon: it costs no other program a tier, and never the reserve of the
+//! Space that programs take without a message to the daemon: it costs no other program a tier, and never the reserve of the
 //! metadata.
 
 mod mounted;
@@ -50,8 +50,8 @@ fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("opened")
 }
 
-/// A file that was only overwritten in one session, and made longer in the next one: what keeps the kernel from changing its object
-/// is that it may grow, and nothing else.
+/// A file that was only overwritten in one session, and made longer in the next one: only its possible growth keeps the kernel
+/// from changing its object.
 fn file_that_grew(volume: &TestVolume, name: &str, length: u64) -> PathBuf {
     let path = closed_file(volume, name, length);
     drop(volume.opened_for_direct_changes(&path, || open(&path)));
@@ -71,7 +71,7 @@ fn file_that_grew(volume: &TestVolume, name: &str, length: u64) -> PathBuf {
     }
 }
 
-/// What is left on each tier beyond its reserve is less than a few writes.
+/// The free space of each tier beyond its reserve is less than a few writes.
 fn assert_every_tier_is_full(volume: &TestVolume, how: &str) {
     let volume_told = volume.status();
     for tier in volume_told["tiers"].as_array().expect("tiers") {
@@ -146,7 +146,7 @@ fn is_full(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOSPC)
 }
 
-/// Takes all the room that a descriptor gets, and keeps it open.
+/// Takes all the space that a descriptor gets, and keeps it open.
 fn take_all_room(file: File, limit: u64) -> (File, u64) {
     let mut end = file.metadata().unwrap().len();
     let chunk = vec![0x33; 256 << 10];
@@ -181,7 +181,7 @@ fn one_writer_does_not_keep_others_from_making_files_on_a_tier_that_keeps_nothin
     overwrite_in_place(&path);
     let (_open, length) = take_all_room(open(&path), 1024 * MIB);
     println!("{length} bytes were taken; {} are available on the fast tier", available(volume.tier("fast")));
-    // The store looks at its room at most every moment.
+    // The store checks its free space at most every moment.
     std::thread::sleep(std::time::Duration::from_millis(500));
     make_files(volume.path(), NEW_FILES, "beside an open file that takes all room");
 }

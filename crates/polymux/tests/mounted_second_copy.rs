@@ -67,7 +67,7 @@ fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// What the file of this name holds: never a zero.
+/// Content of the file of this name: never a zero.
 fn content_of(name: &str, length: usize) -> Vec<u8> {
     let mut bytes = name.as_bytes().repeat(length / name.len() + 1);
     bytes.truncate(length);
@@ -249,7 +249,7 @@ fn a_copy_that_is_ahead_of_a_store_that_went_on_is_told_of_and_a_vain_start_from
     let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
     bytes[used.saturating_sub(500).next_multiple_of(64)..].fill(0);
     fs::write(&log, bytes).unwrap();
-    // The copy is away, and with it goes what would tell of the loss.
+    // The copy is away, and with it the evidence of the loss.
     let (copy, away) = (volume.tier("slow").join(".polymux/meta-copy"), volume.tier("slow").join("away"));
     fs::rename(&copy, &away).unwrap();
     volume.edit_config("metadata_copy = \"slow\"", "metadata_copy = \"none\"");

@@ -1,6 +1,6 @@
-//! Programs with set-id bits that others may write: whoever writes takes the bits away before anybody can run what he wrote.
+//! Programs with set-id bits that others may write: a write clears the bits before any user can run the written program.
 //!
-//! What is true here: each way to write is tried on the volume and on native ext4, and must come to the same mode and to the same
+//! Invariants: each way to write is tried on the volume and on native ext4, and must come to the same mode and to the same
 //! user of the program that runs afterwards. The writer is a thread with the identity of another user; root runs the test. Where files
 //! are passed through, an old description is one through which the kernel changes the object itself, which `where` confirms.
 
@@ -22,9 +22,9 @@ use mounted::{
 };
 use rustix::fs::FallocateFlags;
 
-/// Nobody.
+/// An unprivileged user.
 const OTHER: u32 = 65_534;
-/// Prints the user that it runs as; the kernel ignores what follows a program in its file.
+/// Prints the user that it runs as; the kernel ignores the bytes behind a program in its file.
 const PROGRAM: &str = "/usr/bin/id";
 const ALIGNMENT: u64 = 4096;
 
@@ -131,7 +131,7 @@ fn found(path: &Path) -> (String, u32) {
     (format!("user {} group {}", ids("-u"), ids("-g")), mode_of(path))
 }
 
-/// Another user writes to a program of root that everybody may write.
+/// Another user writes to a program of root that all users may write.
 fn written_by_another(directory: &Path, way: &str, mode: u32) -> (String, u32) {
     let path = lay(directory, 0);
     set_mode(&path, mode);
@@ -250,7 +250,7 @@ fn a_stranger_cannot_take_set_id_bits_away_without_writing() {
     let [here, there] = [volume.path(), native.path()].map(|directory| {
         let path = lay(directory, 0);
         set_mode(&path, 0o4755);
-        // Somebody may write to it.
+        // It is open for writing.
         let _writer = open_for_writing(&path);
         let outcome = as_other(|| chown(&path, None, None)).map_err(|error| error.raw_os_error());
         (outcome, mode_of(&path))
@@ -288,8 +288,8 @@ fn questions(volume: &TestVolume) -> u64 {
     ["getattr", "statx"].iter().filter_map(|name| volume_told["messages"][*name].as_u64()).sum()
 }
 
-/// The kernel installs what a change of attributes is answered with, although it may have been told since that its attributes are
-/// outdated.
+/// The kernel installs the attributes in the answer to a change of attributes, although it may have been notified since that its
+/// attributes are outdated.
 #[test]
 fn a_mode_with_set_id_bits_that_a_change_is_answered_with_is_asked_for_again() {
     if !is_root() {

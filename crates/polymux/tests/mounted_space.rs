@@ -1,4 +1,4 @@
-//! Room: every tier is filled before a write fails, `df` told the truth before, and deletion brings everything back.
+//! Space: every tier is filled before a write fails, `df` is correct before, and deletion frees everything.
 
 mod mounted;
 
@@ -12,10 +12,10 @@ use mounted::native::available;
 use mounted::volume::Ground;
 use mounted::{Plan, TestVolume, one_at_a_time, skip};
 
-/// Room that stays free where the kernel collects writes.
+/// Space that stays free where the kernel collects writes.
 const COLLECTED_MAX: u64 = 8 << 20;
 
-/// Writes files of 8 MiB until there is no room; returns how many bytes went in.
+/// Writes files of 8 MiB until the volume is full; returns how many bytes were written.
 fn fill(directory: &Path) -> u64 {
     let chunk = vec![0xa5_u8; 256 * 1024];
     let mut written = 0;
@@ -53,7 +53,7 @@ fn writing_fails_only_when_every_tier_is_full_and_deleting_frees_every_tier() {
 
     let written = fill(volume.path());
     println!("df said {before} bytes were available; {written} could be written");
-    // What the kernel has collected must find room: the last MiB are for that.
+    // Data collected by the kernel must find space: the last MiB are for that.
     let kept = if collects_writes() { COLLECTED_MAX } else { 0 };
     assert!(written.abs_diff(before) <= before / 50 + kept, "df said {before}, but {written} bytes could be written");
     for (tier, available_before) in tiers.iter().zip(tiers_before) {

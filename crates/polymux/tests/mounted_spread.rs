@@ -65,7 +65,7 @@ fn one_writer_reaches_both_tiers_and_reads_what_it_wrote_after_mounting_again() 
     assert!(fs::read(&path).expect("read") == content);
 }
 
-/// Asserts that the tiers gave a file little more room than it has bytes: XFS takes room ahead, and keeps it where gaps follow.
+/// Asserts that the tiers allocated little more space for a file than it has bytes: XFS allocates ahead, and keeps it where gaps follow.
 fn assert_takes_no_room_in_vain(volume: &TestVolume, file: &Path, length: u64) {
     if skip_where_writes_are_collected("they come out of order, and XFS takes room for what it expects in between") {
         return;
@@ -78,7 +78,7 @@ fn assert_takes_no_room_in_vain(volume: &TestVolume, file: &Path, length: u64) {
         if allocated <= most {
             return;
         }
-        // What a move left behind is freed when its record is durable.
+        // The space left behind by a move is freed when its record is durable.
         assert!(Instant::now() < until, "{allocated} bytes for {length}: {bytes:?}");
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -86,7 +86,7 @@ fn assert_takes_no_room_in_vain(volume: &TestVolume, file: &Path, length: u64) {
 
 /// Writes `content` to a new file in calls of `request` bytes, and syncs it.
 fn write_in_requests(path: &Path, request: usize, content: &[u8]) {
-    // Nothing of an earlier file with this name counts as its room.
+    // Nothing of an earlier file with this name counts as its space.
     let _ = fs::remove_file(path);
     let mut written = File::create(path).expect("made");
     content.chunks(request).for_each(|chunk| written.write_all(chunk).expect("written"));
@@ -107,8 +107,8 @@ fn a_spread_file_takes_hardly_more_room_than_it_has_bytes() {
         let written_by = |request: usize| directory.join(format!("by-{request}"));
         let by_pages = written_by(4096);
         until_spread(&volume, &by_pages, || {
-            // Requests of several sizes. What XFS takes ahead of a file that it has all of is its own to give back, some minutes
-            // later or when room runs out.
+            // Requests of several sizes. Blocks that XFS preallocates for a file that it has all of are its own to give back, some minutes
+            // later or when space runs out.
             let mut split = 0;
             for request in [4096, 100_000, 1 << 20] {
                 let path = written_by(request);
@@ -165,7 +165,7 @@ fn what_was_synced_survives_a_killed_daemon_and_what_was_not_is_a_prefix() {
         volume.mount();
         let left = fs::read(&path).expect("read");
         assert!(left.len() >= synced, "{} bytes are left of {synced} that were synced", left.len());
-        // What the kernel had collected goes with the daemon, in no order.
+        // Data that the kernel had collected is lost with the daemon, in no order.
         assert!(content.starts_with(&left) || collects_writes(), "what is left is no prefix");
         assert!(left[..synced] == content[..synced], "what was synced is there");
     }

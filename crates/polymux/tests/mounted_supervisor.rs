@@ -1,4 +1,4 @@
-//! A mount that outlives its daemon: what programs have open goes on when the daemon is killed (docs/design/0037).
+//! A mount that outlives its daemon: open files of programs go on when the daemon is killed (docs/design/0037).
 
 mod mounted;
 #[path = "supervisor/programs.rs"]
@@ -180,7 +180,7 @@ fn die_at_each_request(moment: Moment, deaths: u32) {
         let state = requests::state(&directory, names);
         believed.push((directory, names, state));
     }
-    // The kernel believed what it was answered; now it asks anew.
+    // The kernel cached the answers; now it asks anew.
     stage.remount();
     for (directory, names, state) in believed {
         assert_eq!(requests::state(&directory, names), state, "{}", directory.display());

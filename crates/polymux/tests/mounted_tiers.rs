@@ -1,5 +1,5 @@
-//! Tiers that join and leave a mounted volume, through the real command: what is listed, what is refused, and what a
-//! killed daemon leaves.
+//! Tiers that join and leave a mounted volume, through the real command: listings, refusals, and the state that a killed
+//! daemon leaves.
 
 mod mounted;
 
@@ -51,7 +51,7 @@ fn configured(volume: &TestVolume) -> Vec<String> {
     tiers.map(name).collect()
 }
 
-/// One line says what is wrong.
+/// One line states the error.
 #[track_caller]
 fn assert_refused(finished: &Finished, words: &[&str]) {
     assert!(!finished.is_success(), "it is not refused: {}", finished.text());
@@ -64,7 +64,7 @@ fn assert_refused(finished: &Finished, words: &[&str]) {
 
 #[test]
 fn a_tier_joins_while_a_file_is_written_and_stays_over_a_mount() {
-    // A full tier is emptied down to its low mark, on a slow machine before anybody looks what came to it.
+    // A full tier is emptied down to its low mark, on a slow machine before the test checks the data on it.
     let plan = Plan { ground: Ground::Directories, fast_capacity: Some("2 MiB") };
     let Some(mut volume) = TestVolume::start_without_movers(&plan) else { return };
     let content = Random::new(1).bytes(8 << 20);
@@ -97,7 +97,7 @@ fn a_tier_joins_while_a_file_is_written_and_stays_over_a_mount() {
         std::thread::sleep(Duration::from_millis(700));
         drop(held);
     });
-    // It waits for what passes by itself.
+    // It waits for transient conditions.
     remove(&volume, "middle").assert_success();
     closing.join().unwrap();
     assert_eq!(names(&volume), ["fast", "slow"]);
@@ -138,7 +138,7 @@ fn what_cannot_be_done_is_refused_with_one_line_and_changes_nothing() {
     assert_refused(&remove(&volume, "fast"), &["holds the metadata store"]);
     assert_refused(&remove(&volume, "slow"), &["`slow`", "1 file"]);
 
-    // The configuration cannot be written where somebody made it say something else meanwhile.
+    // The configuration cannot be written where it was edited to say something else meanwhile.
     volume.edit_config("name = \"slow\"", "name = \"slov\"");
     assert_refused(&add(&volume, "new", &free, &[]), &["lists other tiers"]);
     volume.edit_config("name = \"slov\"", "name = \"slow\"");

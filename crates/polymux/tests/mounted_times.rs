@@ -1,4 +1,4 @@
-//! Times as one program sees them: what it changed has a time that never goes back, however its bytes reach the tier.
+//! Times as one program sees them: a file it changed has a time that never goes back, however its bytes reach the tier.
 
 mod mounted;
 
@@ -55,7 +55,7 @@ fn the_modification_time_never_goes_back_over_writes_of_every_kind() {
                     3 => store(&path, round),
                     4 => open().set_len((64 << 10) + round).expect("cut"),
                     _ => {
-                        // A writer and, beside it, somebody who only asks.
+                        // Two writers, and a look at the times between their writes.
                         let (one, two) = (open(), open());
                         one.write_all_at(b"one", 0).expect("written");
                         let between = times(&path);

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use mounted::{Plan, have_program, is_root, run_within, skip};
 
-/// The user that runs it without root: nobody.
+/// The unprivileged user that runs it without root.
 const USER: u32 = 65_534;
 
 /// Most lines that a trial may tell.
@@ -88,7 +88,7 @@ fn make_sources(base: &Path) -> Vec<PathBuf> {
     ]
 }
 
-/// Runs it once and checks what it tells and leaves.
+/// Runs it once and checks its output and the files it leaves.
 fn try_out(base: &Path, source: &Path, runner: Runner) {
     let directory = tempfile::tempdir_in(base).unwrap();
     fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).unwrap();
@@ -119,7 +119,7 @@ fn as_user(base: &Path, program: &str) -> Command {
     command
 }
 
-/// Why nobody else can run it here.
+/// Why another user cannot run it here.
 fn obstacle_of_user(program: &Path) -> Option<&'static str> {
     if !is_root() {
         return Some("acting as a user needs root");

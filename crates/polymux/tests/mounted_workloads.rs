@@ -10,8 +10,8 @@ use mounted::command::shell;
 use mounted::tree::{difference, snapshot};
 use mounted::{Plan, Random, TestVolume, have_program, one_at_a_time, skip};
 
-/// A volume whose fast tier has little room left, so that what follows lies on both. Nothing moves on it, because a mover
-/// would make room by taking the ballast away; programs beside moves have tests of their own (`mounted_migration`).
+/// A volume whose fast tier has little free space, so that new data lies on both. Nothing moves on it, because a mover
+/// would free space by taking the ballast away; programs beside moves have tests of their own (`mounted_migration`).
 fn start(programs: &[&str], room_mebibytes: usize) -> Option<TestVolume> {
     if let Some(missing) = programs.iter().find(|program| !have_program(program)) {
         skip(&format!("{missing} is not installed"));
@@ -30,7 +30,7 @@ fn start(programs: &[&str], room_mebibytes: usize) -> Option<TestVolume> {
 /// Smaller files live in the metadata store, on no tier.
 const INLINE_SIZE_MAX: u64 = 4096;
 
-/// Asserts that files below a directory take room on both tiers.
+/// Asserts that files below a directory use space on both tiers.
 fn assert_spilled(volume: &TestVolume, directory: &Path) {
     let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
     let mut pending = vec![directory.to_path_buf()];

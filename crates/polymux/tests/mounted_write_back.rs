@@ -1,5 +1,5 @@
-//! A mount on which the kernel collects writes (`io = "write-back"`, docs/design/0036): what a program was told holds, times are those of
-//! its calls, and a full volume is told in time.
+//! A mount on which the kernel collects writes (`io = "write-back"`, docs/design/0036): results reported to a program hold, times are those of
+//! its calls, and a full volume is reported in time.
 
 mod mounted;
 
@@ -19,7 +19,7 @@ use mounted::{Plan, Random, TestVolume, is_root, skip, skip_where_io_is_named};
 const MIB: u64 = 1 << 20;
 /// Not root.
 const ORDINARY_USER: u32 = 65_534;
-/// What a write finds room for when it is admitted, at most.
+/// Space that a write finds when it is admitted, at most.
 const MARGIN: u64 = 8 * MIB;
 
 fn start_on(plan: &Plan) -> Option<TestVolume> {
@@ -198,7 +198,7 @@ fn an_append_only_file_is_not_collected_for() {
     shell(volume.path(), "chattr +a log");
     let mut log = OpenOptions::new().append(true).open(&path).unwrap();
     log.write_all(b"two").unwrap();
-    // The kernel lets anybody clear the flag of a description; the file stays append-only.
+    // The kernel lets any process clear the flag of an open file description; the file stays append-only.
     rustix::fs::fcntl_setfl(&log, rustix::fs::OFlags::empty()).unwrap();
     assert_eq!(log.write_at(b"X", 0).unwrap_err().raw_os_error(), Some(libc::EPERM));
     volume.kill_daemon();
@@ -234,7 +234,7 @@ fn a_file_that_is_collected_for_takes_no_flag_that_its_pages_would_not_obey() {
     shell(volume.path(), "chattr -a log");
 }
 
-/// Writes pieces one after the other until one is refused; returns how many bytes were accepted, and what ended it.
+/// Writes pieces one after the other until one is refused; returns the number of bytes accepted, and the error that ended it.
 fn fill(file: &File, piece: &[u8]) -> (u64, io::Error) {
     let mut written = 0;
     loop {
@@ -245,7 +245,7 @@ fn fill(file: &File, piece: &[u8]) -> (u64, io::Error) {
     }
 }
 
-/// The kernel collects some tens of MiB before it sends any of them: without care they would be refused when nobody can be told.
+/// The kernel collects some tens of MiB before it sends any of them: without care they would be refused when no call can return the error.
 #[test]
 fn what_a_full_volume_accepted_is_there_and_the_write_that_finds_no_room_says_so() {
     fill_a_volume(0);
@@ -275,7 +275,7 @@ fn fill_a_volume(size: u64) {
     let left = available(volume.path());
     assert!(left < MARGIN + 2 * MIB, "{left} bytes are left");
     assert_eq!(path.metadata().unwrap().len(), written.max(size));
-    // Who only looks is told, however full it is.
+    // Seeks and reads are answered, however full the volume is.
     let looking = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     assert_eq!(rustix::fs::seek(&looking, rustix::fs::SeekFrom::End(0)).unwrap(), written.max(size));
     assert_eq!(looking.read_at(&mut [0; 10], written.max(size)).unwrap(), 0);
@@ -285,13 +285,13 @@ fn fill_a_volume(size: u64) {
     assert_eq!(content.len() as u64, written.max(size));
     let content = &content[..usize::try_from(written).unwrap()];
     assert!(content.chunks(piece.len()).all(|chunk| *chunk == piece[..chunk.len()]));
-    // There is room again as soon as something goes.
+    // Space is available again as soon as a file is removed.
     fs::remove_file(&path).unwrap();
     let mut again = File::create(volume.path().join("again")).unwrap();
     wait_for_room(&mut again, &piece);
 }
 
-/// Room that a removed file had comes back within seconds.
+/// Space of a removed file becomes free within seconds.
 fn wait_for_room(file: &mut File, piece: &[u8]) {
     for _ in 0..100 {
         match file.write_all(piece) {

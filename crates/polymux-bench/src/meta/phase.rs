@@ -1,6 +1,6 @@
 //! One kind of operation, on one side, by some threads: the unit that everything else is put together from.
 //!
-//! What is true here:
+//! Method:
 //! * A phase begins with everything durable, so that nothing of the phase before is inside its clock.
 //! * The clock of a phase is read three times: when the last call has returned (`calls_s`), when the work that calls put
 //!   off to the background is done (`drained_s`), and when everything is durable (`synced_s`). Reading counters is
@@ -20,7 +20,7 @@ use crate::statistics::{Spread, count, percentile};
 /// Size of a file before anything is appended: large enough not to be stored with the metadata.
 const APPEND_START: usize = 1024 * 1024;
 
-/// What a phase gave.
+/// Result of a phase.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
     pub(super) operations: f64,
@@ -31,7 +31,7 @@ pub(super) struct Measured {
     pub(super) latency_p50_us: Option<f64>,
     /// Processor time of this process from the first call to the end of the final sync.
     pub(super) processor_s: f64,
-    /// What the metadata log did until the last call returned.
+    /// Work of the metadata log until the last call returned.
     pub(super) log: Option<LogWork>,
     /// Requests to the device until the last call returned.
     pub(super) device_calls: Option<DeviceCounters>,
@@ -45,12 +45,12 @@ pub(super) struct LogWork {
     pub(super) flushes: u64,
     /// Bytes of keys, values and their lengths.
     pub(super) payload_bytes: u64,
-    /// The same with headers and padding: what the log grew by.
+    /// Bytes that the log grew by: payload, headers and padding.
     pub(super) appended_bytes: u64,
 }
 
 impl LogWork {
-    /// What the log grew by to what was given to it, where anything was.
+    /// Growth of the log divided by its payload; `None` without payload.
     pub(super) fn growth_to_payload(&self) -> Option<f64> {
         (self.payload_bytes > 0).then(|| self.appended_bytes as f64 / self.payload_bytes as f64)
     }

@@ -1,6 +1,6 @@
-//! Operations that nobody syncs, in private directories.
+//! Operations without syncs, in private directories.
 //!
-//! What is true here: the ratio that counts is `deferred inside`: native, until its last call returned, against
+//! Method: the ratio that counts is `deferred inside`: native, until its last call returned, against
 //! Polymux, until the background work of its calls was done too. That is the stricter of the two ways: whatever the
 //! native file system puts off is not charged to it. `both synced` charges both.
 

@@ -1,6 +1,6 @@
-//! False sharing: what threads that never sync lose when one more thread syncs after each of its operations.
+//! False sharing: the throughput that threads without syncs lose when one more thread syncs after each of its operations.
 //!
-//! What is true here:
+//! Method:
 //! * Both halves run the same number of threads in private directories for the same time; only thread 0 differs. Its
 //!   own operations are not counted.
 //! * Halves take turns, and which comes first changes from round to round.

@@ -1,6 +1,6 @@
-//! Operations with an fsync each, beside what one flush of a log costs on the same device at the same time.
+//! Operations with an fsync each, beside the cost of one log flush on the same device at the same time.
 //!
-//! What is true here: bare flushes are measured right before and right after each kind of operation, because a shared
+//! Method: bare flushes are measured right before and right after each kind of operation, because a shared
 //! disk may be ten times as slow a moment later; an operation is compared with the flushes around it. With several threads
 //! the same is done with flushes that so many threads share and that have nothing around them: no log can be faster than
 //! they are, so the native time over theirs is the most that any ratio can reach here.

@@ -1,7 +1,7 @@
 //! `polymux-bench move-hot-set`: a file larger than the fast tier is open and read in a skewed way; how soon is its hot tenth
 //! on the fast tier?
 //!
-//! What is true here:
+//! Method:
 //! * Reads choose a node of 2 MiB by Zipf's law (exponent 1) and 4 KiB in it evenly; which node is how hot has nothing to do
 //!   with where it lies in the file.
 //! * The page cache is emptied again and again for the objects of the volume, so that there is always less memory than the
@@ -270,7 +270,7 @@ fn forget(directories: &[PathBuf], is_over: &AtomicBool) {
         }
         rounds += 1;
         for file in &files {
-            // What is dirty stays; it is not what reads find.
+            // Dirty pages stay; they are not the pages that reads hit.
             let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
         }
         thread::sleep(FORGET);

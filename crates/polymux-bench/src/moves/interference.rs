@@ -1,7 +1,7 @@
-//! `polymux-bench move-interference`: what a move costs an application that uses half of a device.
+//! `polymux-bench move-interference`: the cost of a move to an application that uses half of a device.
 //!
-//! What is true here: the application runs on a tier beside a tier that is much faster, so that the device it uses is what
-//! limits the move too. Each figure with a move is compared with one without, measured in the same run; both begin with
+//! Method: the application runs on a tier beside a tier that is much faster, so that its device limits the
+//! move too. Each figure with a move is compared with one without, measured in the same run; both begin with
 //! nothing in memory, and the move lasts longer than the application.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,7 +56,7 @@ enum Course {
     To,
 }
 
-/// One figure: what the application does beside which move.
+/// One figure: the load of the application, and the move beside it.
 struct Case {
     kind: Kind,
     course: Option<Course>,
@@ -164,7 +164,7 @@ fn row(
     ]);
 }
 
-/// What the application gets, and the bytes per second that were moved meanwhile.
+/// The service that the application gets, and the bytes per second that were moved meanwhile.
 fn measure(setting: &Setting<'_>, case: &Case) -> Result<(Served, f64)> {
     let mut tiered = Tiered::make(setting.devices, MountOptions::default())?;
     let (own, other) = (setting.profile.name, MEMORY_LIKE.name);

@@ -1,7 +1,7 @@
-//! `polymux-bench move-latency`: what a move adds to the latency of an application, on a device that serves one request after
+//! `polymux-bench move-latency`: the latency that a move adds to an application, on a device that serves one request after
 //! the other.
 //!
-//! What is true here: as in `move-interference` the application asks for half of what the device does, in an open loop, and
+//! Method: as in `move-interference` the application asks for half of the device's throughput, in an open loop, and
 //! the tier beside it takes no time. The figures with a move are compared with one without, measured in the same run; the
 //! move lasts longer than the application.
 
@@ -136,7 +136,7 @@ fn move_and_wait(fs: &FileSystem, ino: Ino, tier: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the application gets, and the bytes per second that were moved meanwhile.
+/// The service that the application gets, and the bytes per second that were moved meanwhile.
 fn measure(
     device: Service,
     kind: Kind,

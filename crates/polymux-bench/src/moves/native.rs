@@ -1,6 +1,6 @@
-//! What a device can do by itself: one file written and read from its beginning to its end.
+//! The native speed of a device: one file written and read from its beginning to its end.
 //!
-//! What is true here: the better of two ways counts, past the page cache and through it with an fsync at the end, because
+//! Method: the better of two ways counts, past the page cache and through it with an fsync at the end, because
 //! which of them is faster differs from device to device.
 
 use std::fs::{File, OpenOptions};

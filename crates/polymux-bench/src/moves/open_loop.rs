@@ -1,6 +1,6 @@
-//! An application that asks for something at moments of its own, whether or not what it asked for before is done.
+//! An application that issues requests at moments of its own, whether or not its earlier requests are done.
 //!
-//! What is true here: a latency counts from the moment at which the request was due, so that a device that falls behind
+//! Method: a latency counts from the moment at which the request was due, so that a device that falls behind
 //! shows; no offset is used twice, so that no read finds its bytes in memory.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ pub const REQUEST_BYTES: usize = 64 << 10;
 /// Requests that can be under way.
 const THREADS: usize = 16;
 
-/// What the application does.
+/// The kind of request the application issues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Reads.
@@ -31,7 +31,7 @@ pub enum Kind {
 /// A load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// What it does.
+    /// The kind of request.
     pub kind: Kind,
     /// The file.
     pub handle: HandleId,
@@ -43,7 +43,7 @@ pub struct Load {
     pub requests_in_file: usize,
 }
 
-/// What became of a load.
+/// Result of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Served {
     /// Bytes in each second that were served within the duration.

@@ -15,7 +15,7 @@ const TARGETS: [f64; 2] = [0.9, 0.6];
 
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// Room on each device beside what is moved.
+/// Free space on each device beside the migrated data.
 const SPARE_BYTES: u64 = 1 << 30;
 
 /// Choices of `polymux-bench move`.

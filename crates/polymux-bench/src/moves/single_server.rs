@@ -1,7 +1,7 @@
 //! A tier on a device that serves one request after the other, each in the time that its bytes take.
 //!
-//! What is true here: requests are served in the order in which they come, reads and writes alike, and a request returns
-//! when it was served; so a latency is what the requests before it and its own bytes make it. The kernel's throttle does not
+//! Requests are served in the order in which they come, reads and writes alike, and a request returns
+//! when it was served; so a latency follows from the requests before it and its own bytes. The kernel's throttle does not
 //! show that: it lets requests pass at once until the share of a slice of 100 ms is used up.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use polymux_tier::{
 };
 use polymux_types::{Bucket, ObjectId};
 
-/// What a device does in which time.
+/// Service times of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Service {
     /// Its name in tables.

@@ -29,13 +29,13 @@ pub const TIER: &str = "tier";
 /// Bytes of one write.
 const REQUEST_BYTES: usize = 1 << 20;
 
-/// How often somebody who waits looks.
+/// Poll interval while waiting.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Longest time that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A volume with a tier on each device, and what it is mounted with.
+/// A volume with a tier on each device, and its mount settings.
 pub struct Tiered<'a> {
     /// The devices.
     pub devices: &'a Devices,
@@ -159,7 +159,7 @@ impl<'a> Tiered<'a> {
         Ok(())
     }
 
-    /// Waits until what was done is durable and what was freed is free.
+    /// Waits until all changes are durable and freed space is free.
     ///
     /// # Errors
     /// Where that takes too long.

@@ -1,6 +1,6 @@
 //! `polymux-bench move-watermarks`: the fast tier is filled faster than it can be emptied.
 //!
-//! What is true here: the slow tier has room for everything, so that no write may fail for want of room; the volume decides
+//! Method: the slow tier has space for everything, so that no write may fail for lack of space; the volume decides
 //! by itself where bytes go.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +59,7 @@ fn fill(tiered: &Tiered<'_>) -> Result<Fill> {
 /// Measures and prints.
 ///
 /// # Errors
-/// Whatever fails but a write for want of room.
+/// Any failure except a write that fails for lack of space.
 pub fn run(arguments: &WatermarkArguments) -> Result<()> {
     if let Some(reason) = throttled::reason_to_skip() {
         eprintln!("skipped: {reason}");

@@ -1,4 +1,4 @@
-//! What each device took over time, as a chart.
+//! The traffic of each device over time, as a chart.
 
 use std::path::Path;
 

@@ -1,10 +1,10 @@
-//! How soon writers have all that the devices give: at first, when the fastest device is cut to a tenth, and when it is restored.
+//! How soon writers reach the full rate of the devices: at first, when the fastest device is cut to a tenth, and when it is restored.
 //!
-//! What is true here:
-//! * What counts is what the block devices took, as the kernel counts it, every 100 ms ([`super::series`]).
+//! Method:
+//! * The bytes written to the block devices are measured, as the kernel counts them, every 100 ms ([`super::series`]).
 //! * The sum is that of the rates that the devices had in the same course natively, with as many direct writers on each, in the last
 //!   second and a half before the next change.
-//! * What was written is read back afterwards, cold, and verified.
+//! * The written data is read back afterwards, cold, and verified.
 
 use std::path::PathBuf;
 use std::thread;
@@ -29,10 +29,10 @@ const WRITERS: [u16; 2] = [1, 8];
 /// Part of the sum that has to be reached.
 const PART: f64 = 0.9;
 
-/// What a phase begins with, and the seconds in which it should be as fast as the devices.
+/// The event at the start of each phase, and the seconds in which it should be as fast as the devices.
 const PHASES: [(&str, f64); 3] = [("begin", 2.0), ("fastest device cut to a tenth", 2.0), ("restored", 3.0)];
 
-/// What a sample may be late.
+/// Largest delay of a sample.
 const TOLERANCE_SECONDS: f64 = 0.05;
 
 /// Seconds of the end of a phase in which natively the rate is steady.
@@ -40,7 +40,7 @@ const STEADY_SECONDS: f64 = 1.5;
 
 /// One course through all phases.
 pub struct Course {
-    /// What devices took.
+    /// Traffic of the devices.
     pub series: Series,
     /// Begin of each phase, and the end of the last.
     pub borders: Vec<f64>,
@@ -144,7 +144,7 @@ fn native(stand: &Stand, writers: u16, phase: Duration) -> Result<Course> {
             files(&directory, writers).map(|path| Stream { way: Way::Direct, ..Stream::at_full_speed(path) });
         streams.extend(of_device);
     }
-    // Three seconds are enough where nobody has to find out anything.
+    // Three seconds are enough here: there is no placement that has to converge.
     let (course, _) = course(stand, &streams, phase.min(Duration::from_secs(3)))?;
     Ok(course)
 }
@@ -165,8 +165,8 @@ fn files(directory: &std::path::Path, writers: u16) -> impl Iterator<Item = Path
     (0..writers).map(move |writer| directory.join(format!("stream-{writer}")))
 }
 
-/// Lets streams be written through all phases; returns what devices took, and the bytes of each stream. The devices have no
-/// limits afterwards.
+/// Lets streams be written through all phases; returns the traffic of the devices, and the bytes of each stream. The devices have
+/// no limits afterwards.
 fn course(stand: &Stand, streams: &[Stream], phase: Duration) -> Result<(Course, Vec<u64>)> {
     stand.while_written(streams, |before, begun| watch(stand, before, begun, phase))
 }
@@ -194,7 +194,7 @@ fn watch(stand: &Stand, before: &[Traffic], begun: Instant, phase: Duration) -> 
     Ok(Course { series: Series(samples), borders })
 }
 
-/// A tenth of what may be written.
+/// The limits, with a tenth of the write rate.
 fn cut(limits: &Limits) -> Limits {
     Limits { written_bytes: limits.written_bytes.map(|bytes| bytes / 10), ..*limits }
 }

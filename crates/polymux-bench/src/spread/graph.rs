@@ -1,14 +1,14 @@
 //! Random walks over a graph that is larger than the fast tier and than memory.
 //!
-//! What is true here:
+//! Method:
 //! * The edges of an R-MAT graph ([`rmat`]) are a file of a gibibyte (less where few seconds are asked for); the fast tier holds a quarter
 //!   of it. Devices have limits of reads per second, as in `random`.
 //! * Walkers and the daemon have 256 MiB of memory together, page caches included ([`memory`]); the index of the graph is in it.
 //! * Each walker goes from vertex to vertex; where it goes next is in the 4 KiB that it reads. Each edge is verified. Two of the walkers
 //!   write where they were.
 //! * Both policies get the same graph and the same steps: once where they themselves put it when it was written, and once from the
-//!   slowest tier, with the fast one empty. The kernel uses no file directly, because such a file would not move. What is compared is what the fast device took during the walk, as the kernel
-//!   counts it, and the time of the walk.
+//!   slowest tier, with the fast one empty. Passthrough is off, because a file that uses it would not move. Compared are the
+//!   traffic of the fast device during the walk, as the kernel counts it, and the time of the walk.
 
 mod memory;
 mod rmat;
@@ -33,7 +33,7 @@ use crate::parallel;
 use crate::report::{Cell, Report, Section};
 use crate::throttled::OnTop;
 
-/// What is compared with.
+/// The policy to compare with.
 const OTHER: &str = "promote-always";
 
 const WALKERS: u64 = 8;
@@ -50,7 +50,7 @@ const STEPS_PER_SECOND: u64 = 10_000;
 /// The fast tier holds this part of the graph.
 const FAST_PART: u64 = 4;
 
-/// What the volume itself needs on the fast tier: log, tables, ballast, and the room that is left free for them.
+/// Space the volume itself needs on the fast tier: log, tables, ballast, and the space that is left free for them.
 const OWN_BYTES: u64 = 256 << 20;
 
 const MEMORY_BYTES: u64 = 256 << 20;
@@ -69,7 +69,7 @@ enum Start {
     Slowest,
 }
 
-/// What a walk came to.
+/// Result of a walk.
 struct Walked {
     elapsed: Duration,
     /// Bytes of the graph on each tier before,
@@ -163,7 +163,7 @@ fn walked(stand: &Stand, graph: &Path, index: &Index, (policy, start): (&str, St
     let options = format!("passthrough = \"off\"\nmovers_polite = {}", !stand.arguments.movers_at_full_speed);
     let mut volume = stand.volume_with(&Settings { policy, capacity, options: &options, ..Settings::default() })?;
     volume.start(&stand.devices)?;
-    // With the limits: how the file is spread depends on what the devices take.
+    // With the limits: how the file is spread depends on the speed of the devices.
     stand.throttle()?;
     let path = volume.mount_point().join("graph");
     fs::copy(graph, &path)?;

@@ -20,7 +20,7 @@ const REQUEST_BYTES: u64 = 1 << 20;
 pub enum Sharing {
     /// Each its own.
     Private,
-    /// Each its own, for which it reserves room first, as many programs do (`fallocate`).
+    /// Each its own, for which it reserves space first, as many programs do (`fallocate`).
     Preallocated,
     /// All the same, each its own part of it.
     OneFile,
@@ -45,7 +45,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// What a file is opened with beside the rest.
+    /// Additional open flags of a file.
     #[must_use]
     pub fn flags(self) -> i32 {
         match self {
@@ -55,12 +55,12 @@ impl Way {
     }
 }
 
-/// What came of it.
+/// Result of a load.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// MB/s.
     pub rate: f64,
-    /// The same of each device.
+    /// MB/s of each device.
     pub of_each: Vec<f64>,
     /// From the start to the end of the last thread.
     pub elapsed: Duration,
@@ -74,7 +74,7 @@ pub fn rate(bytes: u64, elapsed: Duration) -> f64 {
     crate::statistics::count(usize::try_from(bytes).unwrap_or(usize::MAX)) / 1e6 / elapsed.as_secs_f64().max(1e-9)
 }
 
-/// What one thread does.
+/// Work of one thread.
 struct Part {
     path: PathBuf,
     start: u64,
@@ -113,7 +113,7 @@ impl Load {
         self.write_each(&[(directory.to_owned(), bytes)], Way::Cached)
     }
 
-    /// The same below several directories at once.
+    /// Writes below several directories at once, durably.
     ///
     /// # Errors
     /// Whatever the file systems report.
@@ -136,7 +136,7 @@ impl Load {
         })
     }
 
-    /// Reads what was written.
+    /// Reads the written data.
     ///
     /// # Errors
     /// Whatever the file system reports; other bytes than were written.
@@ -144,7 +144,7 @@ impl Load {
         self.read_each(&[(directory.to_owned(), bytes)])
     }
 
-    /// The same below several directories at once.
+    /// Reads the data written below several directories at once.
     ///
     /// # Errors
     /// As for [`Load::read_one`].

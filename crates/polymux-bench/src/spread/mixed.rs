@@ -1,13 +1,13 @@
 //! Random readers of one large file beside a stream that is written at full speed.
 //!
-//! What is true here:
-//! * Eight threads read 4 KiB each, each place once at most, of a file that is in nobody's memory.
+//! Method:
+//! * Eight threads read 4 KiB each, each place once at most, of a file of which nothing is in memory.
 //! * The native side does the same with as many threads, of a file on each device that is as large as its part of the file in the
 //!   volume, beside a writer on each device that is as fast as the mount wrote there, and no faster: past the page cache, so that the
 //!   device has the bytes when they are written.
-//! * The kernel's throttle counts reads and writes apart, so that on these devices a stream takes nothing from readers but processors,
-//!   and what the file systems and Polymux make of it.
-//! * What is read is verified, the stream too, after everything was unmounted.
+//! * The kernel's throttle counts reads and writes apart, so that on these devices a stream costs readers only processor time,
+//!   and the overhead of the file systems and Polymux.
+//! * All data that is read is verified, the stream too, after everything was unmounted.
 
 use anyhow::{Context, Result};
 use polymux_fs::MountOptions;
@@ -27,14 +27,14 @@ const FILE: &str = "cold";
 const STREAM: &str = "stream";
 const FILE_BYTES_MAX: u64 = 2 << 30;
 
-/// What one side did.
+/// Results of one side.
 struct Found {
     reads: Reads,
     /// Bytes per second that went to each device, from the first to the last read.
     written: Vec<f64>,
 }
 
-/// What the mount did.
+/// Results of the mount.
 struct Mounted {
     found: Found,
     deferrals: Vec<Deferral>,
@@ -122,7 +122,7 @@ fn mounted(stand: &Stand, blocks: u64, way: Way) -> Result<(Mounted, Vec<u64>)> 
     let mut volume = stand.volume()?;
     let path = volume.mount_point().join(FILE);
     volume.start(&stand.devices)?;
-    // With the limits: how the file is spread depends on what the devices take.
+    // With the limits: how the file is spread depends on the speed of the devices.
     stand.throttle()?;
     stamped::write_file(&path, blocks)?;
     stand.devices.unthrottle()?;

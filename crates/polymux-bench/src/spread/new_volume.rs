@@ -1,6 +1,6 @@
-//! What a volume does with one large stream when nothing was set for it: the policy is the one that `polymux create` chooses.
+//! One large stream on a volume with default settings: the policy is the one that `polymux create` chooses.
 //!
-//! What is true here:
+//! Method:
 //! * The devices say of themselves whether they rotate; that is all that differs between the rows.
 //! * A stream at full speed is bytes over wall-clock time, durable at the end, against one writer on each device natively at the same time.
 //! * Of streams at a given speed only the place of their bytes counts: they end when the time is over.
@@ -17,7 +17,7 @@ use super::streams::Stream;
 use super::volume::{Settings, Volume};
 use crate::report::{Cell, Report, Section};
 
-/// What the stream reaches at least, in parts of what the devices give together.
+/// Least rate of the stream, as a share of the combined rate of the devices.
 const TARGET: f64 = 0.9;
 /// Bytes per second that the faster device carries by itself.
 const CARRIED: f64 = 80e6;

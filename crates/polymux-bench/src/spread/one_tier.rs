@@ -1,8 +1,8 @@
-//! Files that one tier holds and carries: what the policy costs that may spread them.
+//! Files that one tier holds and carries: the overhead of a policy that may spread files.
 //!
-//! What is true here:
+//! Method:
 //! * No file reaches the size from which on it may be spread, and the devices have no limits.
-//! * What is written ends durably. What is read is read cold, after everything was unmounted, and compared with what was written.
+//! * Writes end durably. Reads are cold, after everything was unmounted, and their data is compared with the written data.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -40,7 +40,7 @@ const FIGURES: [&str; 4] = [
     "12,000 random 4 KiB reads, cold, 32 times",
 ];
 
-/// Room of each device.
+/// Capacity of each device.
 const DEVICE_BYTES: u64 = 1 << 30;
 
 /// Measures.

@@ -1,6 +1,6 @@
 //! One policy against another on workloads that both should do alike, by interleaved pairs.
 //!
-//! What is true here:
+//! Method:
 //! * One volume on devices without limits, mounted with the policy `hot-cold` as it is, and with the policy and the options that are
 //!   measured, in turn; which of them begins changes.
 //! * Judged is the upper end of the 95 % confidence interval of the median ratio: a loss of 5 % is excluded. It is the interval of ranks,
@@ -19,12 +19,12 @@ use crate::statistics::{Interval, Spread};
 /// The ratio that the confidence interval has to exclude.
 const RATIO_EXCLUDED: f64 = 1.05;
 
-/// What is compared with.
+/// The policy to compare with.
 const OTHER: &str = "hot-cold";
 
-/// What is measured in each turn: the names of the figures, each of which is a time in milliseconds.
+/// The figures of each turn, by name; each is a time in milliseconds.
 pub struct Figures<'a> {
-    /// What it is done with, for the title.
+    /// The measured files, for the title.
     pub title: &'a str,
     /// Names.
     pub names: &'a [&'static str],
@@ -45,7 +45,7 @@ pub fn measure(
     let options = [String::new(), arguments.options.join("\n")];
     let mut volume = stand.volume_with(&Settings { policy: OTHER, ..Settings::default() })?;
     let mut found: [Vec<Vec<f64>>; 2] = [Vec::new(), Vec::new()];
-    // The first time is not measured: programs and what they read come into memory.
+    // The first time is not measured: programs and their input are read into memory.
     for pair in 0..=arguments.pairs {
         for turn in 0..policies.len() {
             let side = (usize::from(pair) + turn) % policies.len();
@@ -67,7 +67,7 @@ pub fn milliseconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// What is measured, in words.
+/// The measured policy and options, in words.
 fn name_of(arguments: &SpreadArguments) -> String {
     let options = arguments.options.iter().map(|option| format!(", {option}"));
     arguments.policy.clone() + &options.collect::<String>()

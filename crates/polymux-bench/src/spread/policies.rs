@@ -1,12 +1,12 @@
-//! What the policies that spread files make of writers none of which saturates a device: ranges that go where they are done soonest,
+//! The policies that spread files, with writers none of which saturates a device: ranges that go where they complete soonest,
 //! and threads that are mapped to devices (P7, P11, and the corrected objective).
 //!
-//! What is true here:
+//! Method:
 //! * [`WRITERS`] streams of the same speed want a tenth more than the devices together give. With as many threads on each device, which
 //!   is how the static mapping begins, the fastest device has time to spare while the slower ones are overloaded; so it pays
 //!   to move threads.
-//! * What counts is what the block devices took, against their limits.
-//! * What was written is read back afterwards, cold, and verified.
+//! * The bytes written to the block devices are measured against their limits.
+//! * The written data is read back afterwards, cold, and verified.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use crate::throttled::traffic::Traffic;
 /// Writers at once, each of a file of its own.
 const WRITERS: u16 = 8;
 
-/// What they want together, in parts of what the devices give.
+/// Combined rate that the writers want, as a share of the combined rate of the devices.
 const WANTED: f64 = 1.1;
 
 /// Seconds that are measured at least: a climb makes a step in four epochs of 200 ms.
@@ -63,7 +63,7 @@ pub fn run(arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What the devices took while the writers wrote for so long.
+/// Traffic of the devices while the writers write for `duration`.
 fn course(stand: &Stand, policy: &str, wanted: f64, duration: Duration) -> Result<Series> {
     let mut volume = stand.volume_with(&Settings { policy, ..Settings::default() })?;
     volume.start(&stand.devices)?;

@@ -1,6 +1,6 @@
 //! Blocks of one large file read in the order of chance by many threads, on devices with few requests per second.
 //!
-//! What is true here:
+//! Method:
 //! * Each place is read once at most, and everything was unmounted before, so that each read is one of a device.
 //! * The native side is measured in two forms. *All at once*: each device is read by as many threads as the mount is, and the rates
 //!   are added. *The same blocks*: so many threads in all, of a file on each device that is as large as its part of the file in the
@@ -33,7 +33,7 @@ pub const FILE: &str = "random";
 /// Largest file: the images lie in memory.
 const FILE_BYTES_MAX: u64 = 3 << 30;
 
-/// What was read through the mount with requests of one size.
+/// Reads through the mount with requests of one size.
 type Mounts = Vec<Round>;
 
 /// Reads of one kind through the mount.
@@ -44,7 +44,7 @@ struct Round {
     reads: Reads,
 }
 
-/// What was found for one size of requests.
+/// Results for one request size.
 struct Found {
     request_bytes: usize,
     native: Reads,
@@ -95,7 +95,7 @@ fn file_bytes(profiles: &[Profile], seconds: u64) -> u64 {
     (most * seconds * 5 / 4).next_multiple_of(1 << 21).min(FILE_BYTES_MAX)
 }
 
-/// The shares of the tiers, before and after, and what was read through the mount for each size.
+/// The shares of the tiers, before and after, and the reads through the mount for each size.
 fn on_volume(stand: &Stand, blocks: u64) -> Result<(Vec<u64>, Vec<u64>, Vec<Mounts>)> {
     let mut volume = stand.volume()?;
     let path = volume.mount_point().join(FILE);

@@ -1,6 +1,6 @@
 //! Threads that read places of files in the order of chance.
 //!
-//! What is true here: a group of threads reads one row of blocks, which may be a file on each of several devices; each place of the
+//! A group of threads reads one row of blocks, which may be a file on each of several devices; each place of the
 //! row is read once at most, and verified.
 
 use std::fs::{File, OpenOptions};
@@ -31,7 +31,7 @@ pub struct Piece {
 #[derive(Clone, Debug)]
 pub struct Group(pub Vec<Piece>);
 
-/// What each group of threads does.
+/// Work of each group of threads.
 #[derive(Clone, Copy, Debug)]
 pub struct RandomReads {
     /// Threads of a group.
@@ -44,7 +44,7 @@ pub struct RandomReads {
     pub duration: Duration,
 }
 
-/// What came of it.
+/// Result of the reads.
 #[derive(Clone, Debug)]
 pub struct Reads {
     /// Requests per second, of all groups together.

@@ -1,14 +1,14 @@
-//! Memory that is there when it is needed.
+//! Memory that is available when it is needed.
 //!
 //! A virtual machine gives memory that it does not use back to its host, and gets it again page by page when it is touched, at a few
-//! hundred MB/s and at the cost of whoever touches it. A file through a mount is in memory three times (caches of the mount and of
+//! hundred MB/s and at the cost of the thread that touches it. A file through a mount is in memory three times (caches of the mount and of
 //! the tier, image of the device), natively twice or once, so the mount would be measured against its host.
 //!
-//! What is true here:
+//! Method:
 //! * All memory but [`FREE_BYTES`] is held, touched, in a file without a name. While something is measured, a thread
-//!   gives back as much of it as is used; what was given back just now is what the kernel takes next.
-//! * What a measurement leaves is taken again by [`Reservoir::refill`], before the next one. What stays free is touched last, and the
-//!   kernel tells the host of free memory after two seconds at the earliest: it is there when the measurement begins. (Without that writers
+//!   gives back as much of it as is used; the kernel allocates the most recently returned memory next.
+//! * Memory that a measurement frees is taken again by [`Reservoir::refill`], before the next one. Memory that stays free is touched last,
+//!   and the kernel reports it to the host after two seconds at the earliest: it is available when the measurement begins. (Without that writers
 //!   reached 200 MB/s in their first two seconds, and kept no device busy.)
 //! * Each side of a comparison is preceded by a refill, so that both find the same.
 
@@ -24,7 +24,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags};
 
 use crate::memory;
 
-/// Bytes that are left free: limits of what may be dirty are parts of what is free or cached.
+/// Bytes that are left free: limits of dirty memory are fractions of the free and cached memory.
 const FREE_BYTES: u64 = 4 << 30;
 
 /// Bytes that are not touched of these: for whatever else runs.
@@ -90,7 +90,7 @@ impl Held {
 }
 
 impl Reservoir {
-    /// Takes what is free.
+    /// Takes the free memory.
     ///
     /// # Errors
     /// Where memory cannot be held.
@@ -106,7 +106,7 @@ impl Reservoir {
         Ok(reservoir)
     }
 
-    /// Takes what is free again, and touches what stays free.
+    /// Takes the free memory again, and touches the part that stays free.
     ///
     /// # Errors
     /// Where memory cannot be held.

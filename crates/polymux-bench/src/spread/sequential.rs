@@ -1,11 +1,11 @@
 //! Threads that write files from their beginning to their end and read them cold, private ones and one that they share.
 //!
-//! What is true here:
+//! Method:
 //! * A rate is bytes over wall-clock time, from the first write to the moment at which the last fsync returned: everything is
 //!   durable inside the clock.
 //! * The native side writes to all devices at the same time, with as many threads on each as the mount has in all, each device its
-//!   share of the bytes: once as programs do and once past the page cache, and the faster way counts. Its sum is what the devices can
-//!   do together on this machine.
+//!   share of the bytes: once as programs do and once past the page cache, and the faster way counts. Its sum is the combined rate
+//!   of the devices on this machine.
 //! * Reads are cold: everything is unmounted and mounted between. Where tiers were measured, the volume is left alone until files are laid
 //!   out for their readers; otherwise they are read as they were written.
 
@@ -73,7 +73,7 @@ fn row(name: &str, side: &str, measured: &Measured, native: &Measured) -> Vec<Ce
     ]
 }
 
-/// The same on every device natively, all devices at the same time. Their rates are added.
+/// Measures every device natively, all devices at the same time. Their rates are added.
 fn native(stand: &Stand, shares: &[u64], load: Load) -> Result<(Measured, Measured)> {
     let devices = &stand.devices;
     devices.format_again()?;
@@ -84,7 +84,7 @@ fn native(stand: &Stand, shares: &[u64], load: Load) -> Result<(Measured, Measur
         .map(|(profile, share)| Ok((devices.mount_point(profile.name)?, *share)))
         .collect::<Result<_>>()?;
     stand.throttle()?;
-    // What the devices can do: the better of both ways, the one of programs and the one past the page cache.
+    // Native rate of the devices: the better of both ways, through the page cache as programs do and past it.
     let cached = load.write_each(&places, Way::Cached)?;
     devices.format_again()?;
     stand.throttle()?;
@@ -98,7 +98,7 @@ fn native(stand: &Stand, shares: &[u64], load: Load) -> Result<(Measured, Measur
     Ok((written, read))
 }
 
-/// What came of a load through the mount.
+/// Result of a load through the mount.
 struct Mounted {
     written: Measured,
     read: Measured,

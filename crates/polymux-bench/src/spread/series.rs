@@ -1,9 +1,9 @@
-//! What devices took over time, and how soon that was enough.
+//! Traffic of devices over time, and how soon it reached a given rate.
 //!
-//! What is true here: a rate is that of one second, and counts from the moment at which this second is over. A second that began
-//! before the devices were what they are now counts for nothing: so the least time in which a rate can be reached is one second.
+//! A rate is that of one second, and counts from the moment at which this second is over. A second that began
+//! before the last change of the devices is ignored: so the least time in which a rate can be reached is one second.
 
-/// What the devices had taken at a moment.
+/// Traffic of the devices up to a moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// Seconds since the beginning.

@@ -1,11 +1,11 @@
 //! Sixteen readers and sixteen writers of one file, against the native file system of the fastest device alone.
 //!
-//! What is true here:
+//! Method:
 //! * Each thread has a part of the file of its own. A reader reads each 4 KiB of it once, in the order of chance; a writer writes as many,
 //!   anywhere in its part, so that some are written more than once. Nothing of the file is in memory at the beginning.
 //! * A writer's clock stops when its fsync has returned. The rate of all readers (of all writers) ends with the last of them.
 //! * The volume is measured as it comes, and with the option `page_cache = "off"`.
-//! * Readers verify what they read. What the writers left is verified after everything was unmounted: each block has its last write.
+//! * Readers verify their data. The written data is verified after everything was unmounted: each block has its last write.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -41,7 +41,7 @@ enum Role {
     Writes,
 }
 
-/// What came of one side.
+/// Result of one side.
 struct Found {
     reads_per_second: f64,
     writes_per_second: f64,
@@ -103,7 +103,7 @@ fn mounted(stand: &Stand, options: &str, blocks_of_part: u64) -> Result<(Found, 
         stand.volume_with(&Settings { policy: &stand.arguments.policy, options, ..Settings::default() })?;
     let path = volume.mount_point().join(FILE);
     volume.start(&stand.devices)?;
-    // With the limits: how the file is spread depends on what the devices take.
+    // With the limits: how the file is spread depends on the speed of the devices.
     stand.throttle()?;
     stamped::write_file(&path, blocks_of_part * THREADS_OF_EACH * 2)?;
     stand.devices.unthrottle()?;

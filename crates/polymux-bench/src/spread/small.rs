@@ -1,9 +1,9 @@
-//! Many small files: what the policy costs that is made for large ones.
+//! Many small files: the overhead of a policy that is made for large ones.
 //!
-//! What is true here:
-//! * Unpacking ends durably, as in the suite. Walking is what `git status` does, after everything was unmounted: all directories are
+//! Method:
+//! * Unpacking ends durably, as in the suite. Walking is done as by `git status`, after everything was unmounted: all directories are
 //!   read, and each file is asked for its attributes. Then each is read. Both are done [`COLD_READINGS`] times, and their times added.
-//! * What is read is compared with the archive by its bytes.
+//! * All data that is read is compared with the archive, byte by byte.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const COLD_READINGS: usize = 3;
 
 const FIGURES: [&str; 3] = ["untar, durable", "walk with stat, cold", "read all files, cold"];
 
-/// Room of each device.
+/// Capacity of each device.
 const DEVICE_BYTES: u64 = 1 << 30;
 
 /// Measures.

@@ -1,7 +1,7 @@
 //! Files whose every block says which block it is, and who wrote it last.
 //!
-//! What is true here: all 4,096 bytes of a block follow from its number and its generation, so that a block that was lost, mixed up,
-//! half written or written twice is found by whoever reads it. What a file is made with is generation 0.
+//! Invariant: all 4,096 bytes of a block follow from its number and its generation, so that a block that was lost, mixed up,
+//! half written or written twice is found by its reader. The initial content of a file is generation 0.
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
@@ -36,7 +36,7 @@ pub fn fill(buffer: &mut [u8], block: u64, generation: u64) {
     }
 }
 
-/// Whether a buffer is what [`fill`] makes.
+/// Whether a buffer has the content written by [`fill`].
 #[must_use]
 pub fn is_filled(buffer: &[u8], block: u64, generation: u64) -> bool {
     (block..).zip(buffer.chunks_exact(BLOCK_BYTES)).all(|(number, bytes)| {
@@ -50,10 +50,10 @@ pub fn is_filled(buffer: &[u8], block: u64, generation: u64) -> bool {
     })
 }
 
-/// Where a buffer is not what [`fill`] makes.
+/// Checks that a buffer has the content written by [`fill`].
 ///
 /// # Errors
-/// Then, with the block.
+/// Where it has not, with the block.
 pub fn verify(buffer: &[u8], block: u64, generation: u64) -> Result<()> {
     ensure!(is_filled(buffer, block, generation), "block {block} is not what was written ({generation})");
     Ok(())
@@ -67,7 +67,7 @@ pub fn write_file(path: &Path, blocks: u64) -> Result<()> {
     write_file_by(path, blocks, 1)
 }
 
-/// The same by several threads, each of which writes a part of it.
+/// As [`write_file`], by several threads, each of which writes a part of the file.
 ///
 /// # Errors
 /// As [`write_file`].

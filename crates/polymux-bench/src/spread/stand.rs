@@ -1,6 +1,6 @@
-//! Devices and what is put on them in turn: native files, or a volume.
+//! Devices, and on them in turn native files or a volume.
 //!
-//! What is true here: XFS and ext4 take turns, as a user's devices would be; each device has room for all that is written to all of
+//! Method: XFS and ext4 take turns, as a user's devices would be; each device has space for all that is written to all of
 //! them, so that none is full in any measurement. Memory is at hand whenever something is measured (`reservoir.rs`).
 
 use std::path::PathBuf;
@@ -26,12 +26,12 @@ pub const NAMES: [&str; 3] = ["one", "two", "three"];
 
 const FORMATS: [Format; 3] = [Format::Xfs, Format::Ext4, Format::Ext4];
 
-/// Room of each device beside what is written: file systems need some.
+/// Free space of each device beside the written data: file systems need some.
 const SPARE_BYTES: u64 = 1 << 30;
 
-/// How often somebody looks whether files are still laid out anew,
+/// Interval of polling whether files are still laid out anew.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// and for how long.
+/// Longest time that laying out files anew may take.
 const SETTLING_MAX: Duration = Duration::from_secs(180);
 
 /// Whether devices have limits of requests beside those of bytes.
@@ -43,9 +43,9 @@ pub enum Requests {
     Limited,
 }
 
-/// The devices of a measurement, and what stands on them.
+/// The devices of a measurement, and the file systems on them.
 pub struct Stand<'a> {
-    /// What was asked for.
+    /// Command-line arguments.
     pub arguments: &'a SpreadArguments,
     /// The program to measure.
     pub program: PathBuf,
@@ -79,7 +79,7 @@ const fn reads_per_second(kind: Kind) -> Option<u64> {
 }
 
 impl<'a> Stand<'a> {
-    /// Makes devices that have room for so many bytes each.
+    /// Makes devices with a capacity of `bytes` each.
     ///
     /// # Errors
     /// Where one cannot be made.
@@ -88,7 +88,7 @@ impl<'a> Stand<'a> {
         Ok(Self { arguments, program: arguments.program()?, profiles, devices, reservoir: Reservoir::make()? })
     }
 
-    /// Lets every device be as slow as its profile says, with memory at hand: what follows is measured.
+    /// Throttles every device to its profile, with memory at hand, before a measurement.
     ///
     /// # Errors
     /// Where a limit cannot be set or memory cannot be held.
@@ -97,8 +97,8 @@ impl<'a> Stand<'a> {
         self.devices.throttle()
     }
 
-    /// Lets streams be written, with the limits of the devices, for as long as `work` takes, which is told what the devices had done when
-    /// that began. Returns what it found, and the bytes of each stream. The devices have no limits afterwards.
+    /// Writes the streams, with the limits of the devices, while `work` runs; `work` gets the traffic of the devices before the first write,
+    /// and the time of that. Returns its result, and the bytes of each stream. The devices have no limits afterwards.
     ///
     /// # Errors
     /// Whatever `work`, a writer or the devices report.
@@ -116,7 +116,7 @@ impl<'a> Stand<'a> {
             let writers: Vec<_> = streams.iter().map(|stream| scope.spawn(move || stream.write(is_over))).collect();
             let found = work(&before, begun);
             is_over.store(true, Ordering::Relaxed);
-            // Whoever waits for a device need not wait for long.
+            // A writer that waits for a device need not wait for long.
             self.devices.unthrottle()?;
             let written = writers
                 .into_iter()
@@ -125,10 +125,10 @@ impl<'a> Stand<'a> {
         })
     }
 
-    /// What the devices took since `begun`, when they had done so much.
+    /// Traffic of the devices since `begun`, when their counters were `before`.
     ///
     /// # Errors
-    /// Where the kernel does not tell.
+    /// Where the kernel does not report it.
     pub fn sample(&self, before: &[Traffic], begun: Instant) -> Result<Sample> {
         let second = begun.elapsed().as_secs_f64();
         let traffic = self.devices.traffic()?;
@@ -169,7 +169,7 @@ impl<'a> Stand<'a> {
         self.volume_with(&Settings { policy: &self.arguments.policy, ..Settings::default() })
     }
 
-    /// The same with settings of its own.
+    /// As [`Self::volume`], with settings of its own.
     ///
     /// # Errors
     /// Where it cannot be made.
@@ -193,7 +193,7 @@ impl<'a> Stand<'a> {
     /// Where it takes too long.
     pub fn settle(&self, volume: &Volume) -> Result<Duration> {
         let begun = Instant::now();
-        // What was read just now is looked at after a second.
+        // Recent reads are evaluated after a second.
         thread::sleep(2 * LOOK_INTERVAL);
         while volume.is_laying_out()? {
             if begun.elapsed() > SETTLING_MAX {

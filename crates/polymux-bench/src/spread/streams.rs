@@ -1,6 +1,6 @@
-//! Threads that write one stream each until they are told to stop, at full speed or at a given one, and read it back.
+//! Threads that write one stream each until they are stopped, at full speed or at a given one, and read it back.
 //!
-//! What is true here: the page cache gives back what a stream wrote a while ago. The images of the devices are in the same memory, and
+//! The page cache drops older data of a stream. The images of the devices are in the same memory, and
 //! memory that a virtual machine touches for the first time is slow.
 
 use std::fs::{File, OpenOptions};
@@ -19,7 +19,7 @@ use super::stamped::{self, BLOCK_BYTES};
 /// Bytes of a request.
 pub const REQUEST_BYTES: usize = 1 << 20;
 
-/// Bytes after which the page cache gives back what was written before.
+/// Bytes after which earlier data is dropped from the page cache.
 const KEPT_BYTES: u64 = 64 << 20;
 
 /// Pause of a writer who is ahead of its speed.
@@ -43,7 +43,7 @@ impl Stream {
         Self { path, way: Way::Cached, bytes_per_second: None }
     }
 
-    /// Writes blocks of generation 0 until it is told to stop; returns how many bytes were written. They are not durable.
+    /// Writes blocks of generation 0 until `is_over` is set; returns how many bytes were written. They are not durable.
     ///
     /// # Errors
     /// Whatever the file system reports.
@@ -73,7 +73,7 @@ impl Stream {
         Ok(offset)
     }
 
-    /// Reads what was written and verifies it.
+    /// Reads the written data and verifies it.
     ///
     /// # Errors
     /// Whatever the file system reports; other bytes than were written.

@@ -22,7 +22,7 @@ pub struct Volume {
     io: Io,
 }
 
-/// What differs from what `polymux create` makes.
+/// Differences from the defaults of `polymux create`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings<'a> {
     /// Its policy; empty: the one that `create` chooses.
@@ -68,7 +68,7 @@ pub struct Deferral {
     pub longest_us: u64,
 }
 
-/// Prints what a volume told, for whoever wants to see it.
+/// Prints the answer of a volume if `POLYMUX_BENCH_STATUS` is set.
 fn show(told: &Value) {
     if std::env::var_os("POLYMUX_BENCH_STATUS").is_some() {
         eprintln!("{told}");
@@ -196,7 +196,7 @@ impl Volume {
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
-    /// What `polymux status --json` says.
+    /// Output of `polymux status --json`.
     ///
     /// # Errors
     /// Where the volume does not say.
@@ -214,7 +214,7 @@ impl Volume {
         self.status()?["pid"].as_u64().context("status names no process")
     }
 
-    /// What the tiers did since it was mounted.
+    /// Bytes read from and written to the tiers since the mount.
     ///
     /// # Errors
     /// Where the volume does not say.
@@ -236,7 +236,7 @@ impl Volume {
         self.bytes_of_files(&[path])
     }
 
-    /// The same of several files together.
+    /// Bytes of several files together on each tier, in speed order.
     ///
     /// # Errors
     /// Where the volume does not say.
@@ -286,7 +286,7 @@ impl Volume {
         Ok(is_planned || plan["jobs_open"].as_u64().context("`plan` counts no jobs")? > 0)
     }
 
-    /// How long what nobody waits for made way.
+    /// How long background requests yielded on each tier.
     ///
     /// # Errors
     /// Where the volume does not say.

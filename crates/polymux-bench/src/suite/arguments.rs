@@ -22,16 +22,16 @@ pub struct SuiteArguments {
     /// Repetitions of everything; by default 5, quick 3.
     #[arg(long, value_name = "COUNT")]
     pub repetitions: Option<std::num::NonZeroUsize>,
-    /// Ways of the bytes through Polymux to measure; by default what Polymux chooses, and cached.
+    /// Ways of the bytes through Polymux to measure; by default the one that Polymux chooses, and cached.
     #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
     pub mode: Vec<Mode>,
-    /// Ways of the requests to measure; by default what Polymux chooses, and both where they are compared.
+    /// Ways of the requests to measure; by default the one that Polymux chooses, and both where they are compared.
     #[arg(long, value_name = "TRANSPORT,...", value_delimiter = ',')]
     pub transport: Vec<Transport>,
     /// Only workloads whose files are on one tier, or split over two.
     #[arg(long, value_name = "PLACEMENT")]
     pub placement: Option<Placement>,
-    /// Write what was found as JSON.
+    /// Write the results as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw a chart for each workload.
@@ -71,7 +71,7 @@ impl SuiteArguments {
 /// Choices of `polymux-bench document`.
 #[derive(Args, Clone, Debug)]
 pub struct DocumentArguments {
-    /// What a run found.
+    /// Results of a run.
     #[arg(long, value_name = "FILE")]
     pub json: PathBuf,
     /// The document whose marked section is replaced.

@@ -84,7 +84,7 @@ fn draw(measurements: &[Measurement]) -> Result<String> {
 fn draw_rows(area: &Area<'_>, rows: &[Row], first: &Measurement) -> Drawn {
     area.fill(&WHITE)?;
     let largest = rows.iter().map(|row| if let Row::Side(side, _) = row { side.summary.max } else { 0.0 });
-    // Room for the number beside the longest bar.
+    // Space for the number beside the longest bar.
     let end = largest.fold(f64::MIN_POSITIVE, f64::max) * 1.15;
     let height = crate::statistics::count(rows.len());
     let unit = first.unit;

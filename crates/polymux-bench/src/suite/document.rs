@@ -1,6 +1,6 @@
 //! The results in the document, made from the JSON of a run.
 //!
-//! What is true here: what stands between the two marks of the document is replaced as a whole, and nothing else is touched.
+//! Invariant: the text between the two marks of the document is replaced as a whole, and nothing else is touched.
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +37,7 @@ pub fn run(arguments: &DocumentArguments) -> Result<()> {
     Ok(fs::write(path, replaced)?)
 }
 
-/// Reads what a run found.
+/// Reads the results of a run.
 ///
 /// # Errors
 /// Where it is no such file, or of another version.

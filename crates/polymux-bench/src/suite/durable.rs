@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// What [`end`] does, in words, for reports.
+/// The steps of [`end`], in words, for reports.
 pub const IN_WORDS: &str = "syncfs of the mount, fsync of a last new file, syncfs of the devices below";
 
 /// Makes everything durable that was done below a directory.

@@ -1,8 +1,8 @@
-//! What a workload yields: figures with a name, a unit and a direction.
+//! The results of a workload: figures with a name, a unit and a direction.
 
 use serde::{Deserialize, Serialize};
 
-/// What a figure counts.
+/// Unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// Microseconds for one operation; less is better.
@@ -42,7 +42,7 @@ impl Unit {
 pub struct Figure {
     /// Its name, unique in the workload.
     pub name: &'static str,
-    /// What it counts.
+    /// Its unit.
     pub unit: Unit,
 }
 

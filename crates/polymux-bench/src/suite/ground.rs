@@ -1,6 +1,6 @@
 //! The devices that workloads run on.
 //!
-//! What is true here: a device is one of a few kinds, each with limits that stand for a class of devices; a ground is one
+//! A device is one of a few kinds, each with limits that stand for a class of devices; a ground is one
 //! device, or two for a volume of two tiers, of which the first is the faster one.
 
 use std::fmt;
@@ -16,7 +16,7 @@ pub const SECOND: &str = "second";
 /// A class of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// No limits: a loop device over memory. What a file system costs is seen best here.
+    /// No limits: a loop device over memory. File system overhead is most visible here.
     Memory,
     /// Writes 230 MB/s, reads 660 MB/s.
     Fast,
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// What it is limited to.
+    /// Limits of its devices.
     #[must_use]
     pub const fn limits(self) -> Limits {
         let none = Limits { read_bytes: None, written_bytes: None, reads: None, writes: None };
@@ -58,7 +58,7 @@ impl Kind {
     }
 }
 
-/// What a workload runs on.
+/// The devices a workload runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ground {
     /// The device of the native file system and of the first tier.

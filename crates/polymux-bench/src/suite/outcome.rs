@@ -1,6 +1,6 @@
-//! What a run found, as it stands in JSON.
+//! The results of a run, as serialized to JSON.
 //!
-//! What is true here: the schema has a version, which rises when a field is removed or changes its meaning. Everything that
+//! Invariants: the schema has a version, which rises when a field is removed or changes its meaning. Everything that
 //! is printed, drawn or written into the document is made from an [`Outcome`], so that they cannot disagree.
 
 use std::collections::BTreeMap;
@@ -26,13 +26,13 @@ pub struct Outcome {
     pub schema_version: u32,
     /// The run.
     pub run: Run,
-    /// What it ran on.
+    /// The machine it ran on.
     pub machine: Machine,
-    /// The devices, with what they were found to do.
+    /// The devices, with their measured speed.
     pub devices: Vec<DeviceFacts>,
-    /// What was measured.
+    /// The measurements.
     pub measurements: Vec<Measurement>,
-    /// What was not measured, and why.
+    /// Skipped measurements, with the reasons.
     pub skipped: Vec<Skipped>,
     /// The targets, and whether they are met.
     pub verdicts: Vec<Verdict>,
@@ -96,7 +96,7 @@ pub struct DeviceFacts {
     pub reads_per_s_max: Option<u64>,
     /// Limit of writes per second.
     pub writes_per_s_max: Option<u64>,
-    /// What direct writes were found to reach, as a share of the limit, each time the device was made.
+    /// Measured rate of direct writes, as a share of the limit, each time the device was made.
     pub found_share_of_limit: Vec<f64>,
 }
 
@@ -105,23 +105,23 @@ pub struct DeviceFacts {
 pub struct Measurement {
     /// Name of the workload.
     pub workload: String,
-    /// What it does.
+    /// Description of the workload.
     pub about: String,
-    /// What is durable when the clock stops.
+    /// The data that is durable when the clock stops, in words.
     pub ends_with: String,
     /// Name of the figure.
     pub figure: String,
-    /// What it counts.
+    /// Its unit.
     pub unit: Unit,
     /// File system of the devices.
     pub file_system: String,
     /// Kind of the device, or of both.
     pub device: String,
-    /// What each side did.
+    /// Values of each side.
     pub sides: Vec<SideValues>,
 }
 
-/// What one side did.
+/// Values of one side.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SideValues {
     /// Name of the side.
@@ -139,7 +139,7 @@ pub struct SideValues {
 /// Something that was not measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// What.
+    /// The skipped measurement.
     pub what: String,
     /// Why.
     pub reason: String,
@@ -153,7 +153,7 @@ pub enum Judgement {
     Met,
     /// It is not.
     NotMet,
-    /// Nobody knows.
+    /// It was not measured.
     NotMeasured,
 }
 
@@ -172,15 +172,15 @@ impl Judgement {
 /// One target on one ground.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What is claimed.
+    /// The claim.
     pub claim: String,
     /// File system and device; empty where nothing was measured.
     pub ground: String,
     /// The side that was looked at.
     pub side: String,
-    /// What it must be, in words.
+    /// The required value, in words.
     pub bound: String,
-    /// What it is.
+    /// The measured value.
     pub found: Option<Summary>,
     /// The verdict.
     pub judgement: Judgement,

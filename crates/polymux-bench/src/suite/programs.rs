@@ -1,6 +1,6 @@
 //! External programs that do a part of a workload: `tar`, `git`, `python3`.
 //!
-//! What is true here: a program that runs is known to the devices it works on, so that it is ended before they go.
+//! Invariant: a program that runs is known to the devices it works on, so that it is ended before they go.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -59,7 +59,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// Starts it; what it prints is lost.
+    /// Starts it; its output is discarded.
     ///
     /// # Errors
     /// Where it cannot be started.
@@ -86,10 +86,10 @@ impl Drop for Started {
     }
 }
 
-/// Runs a program to its end and returns what it printed.
+/// Runs a program to its end and returns its output.
 ///
 /// # Errors
-/// Where it cannot be started or fails, with what it said.
+/// Where it cannot be started or fails, with its error output.
 pub fn run(devices: &Devices, command: &mut Command) -> Result<String> {
     let (child, running) = spawn(devices, command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
     let output = child.wait_with_output();

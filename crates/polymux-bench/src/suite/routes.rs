@@ -1,28 +1,28 @@
 //! Which sides a workload is measured on.
 //!
-//! What is true here: paths are told apart only in workloads where they make a difference, so that a run takes minutes.
+//! Paths are distinguished only in workloads where they make a difference, so that a run takes minutes.
 
 use super::sides::{ExtendedAttributes, Mode, Route, Settings, SideKind, Transport};
 use super::workload::{Routes, Scale};
 
 /// Modes that are measured where none was asked for.
 const DEFAULT_MODES: [Mode; 3] = [Mode::Auto, Mode::Passthrough, Mode::Cached];
-/// The same for programs, and for files on two tiers.
+/// Modes that are measured of programs, and of files on two tiers, where none was asked for.
 const DEFAULT_MODES_OF_PROGRAMS: [Mode; 2] = [Mode::Auto, Mode::Passthrough];
 const DEFAULT_MODES_OF_SPLIT_FILES: [Mode; 2] = [Mode::Auto, Mode::Cached];
 
-/// What was asked for and what there is.
+/// The requested and the available modes and transports.
 #[derive(Clone, Debug)]
 pub struct Choice {
     modes: Vec<Mode>,
     transports: Vec<Transport>,
-    /// What is compared where transports are.
+    /// Transports of workloads that compare transports.
     compared: Vec<Transport>,
     peers: Vec<Settings>,
 }
 
 impl Choice {
-    /// What is measured of the paths that were asked for; nothing: what Polymux chooses, and what it is compared with.
+    /// The choice of the paths that were asked for; without modes or transports: those that Polymux chooses, and those to compare them with.
     #[must_use]
     pub fn new(modes: &[Mode], transports: &[Transport], peers: &[Settings]) -> Self {
         let modes = if modes.is_empty() { &DEFAULT_MODES } else { modes };
@@ -50,7 +50,7 @@ impl Choice {
             Routes::Cached if is_default => across(&DEFAULT_MODES_OF_SPLIT_FILES, &self.transports),
             Routes::Modes | Routes::Programs => across(&self.modes, &self.transports),
             Routes::Transports => {
-                // What Polymux chooses, and one mode over each transport: collected writes exist over one of them alone.
+                // The default choice of Polymux, and one mode over each transport: collected writes exist over one of them alone.
                 let mut routes = if is_default { across(&[Mode::Auto], &self.transports) } else { Vec::new() };
                 let mode = if is_default { Mode::Passthrough } else { self.modes[0] };
                 routes.extend(across(&[mode], &self.compared));

@@ -1,8 +1,8 @@
 //! Runs workloads on grounds, repetition by repetition, side by side.
 //!
-//! What is true here:
+//! Invariants:
 //! * In each repetition every side has its turn, and which one begins changes, so that all meet the same machine.
-//! * A side that fails in a workload is left out of it from then on, and what it said is reported. A failure of the native
+//! * A side that fails in a workload is left out of it from then on, and its error is reported. A failure of the native
 //!   side ends the workload on that ground: there is nothing to compare with.
 
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const QUIET: f64 = 0.8;
 /// Share of its limit beyond which the limit does not hold.
 const BROKEN: f64 = 1.25;
 
-/// What is to be run.
+/// Workloads, sides and scale of a run.
 pub struct Plan {
     /// The workloads.
     pub workloads: Vec<&'static dyn Workload>,
@@ -39,12 +39,12 @@ pub struct Plan {
     pub tree: Option<PathBuf>,
 }
 
-/// What was found.
+/// The results so far.
 #[derive(Clone, Default)]
 pub struct Found {
     /// Figures.
     pub measurements: Vec<Measurement>,
-    /// What could not be measured.
+    /// Measurements that could not be run.
     pub skipped: Vec<Skipped>,
     /// Devices.
     pub devices: Vec<DeviceFacts>,
@@ -84,7 +84,7 @@ impl Plan {
         grounds
     }
 
-    /// Runs everything, and hands what was found so far to `keep` after each workload: a run that is interrupted leaves that.
+    /// Runs everything, and passes the results so far to `keep` after each workload, so that an interrupted run keeps them.
     ///
     /// # Errors
     /// Where devices or sides cannot be made; failures of workloads are found, not returned.
@@ -161,7 +161,7 @@ impl Plan {
         Ok(())
     }
 
-    /// All repetitions. Leaves the sides that went through, and returns the others with what they said.
+    /// Runs all repetitions. Keeps the sides that completed, and returns the others with their errors.
     fn repeat(
         &self,
         stand: &mut Stand,
@@ -250,7 +250,7 @@ fn measurements(workload: &dyn Workload, ground: &Ground, turns: &[Turn]) -> Vec
     figures.map(measurement).collect()
 }
 
-/// Notes what the first device does, and the limits of all.
+/// Records the measured speed of the first device, and the limits of all.
 fn note_device(stand: &Stand, found: &mut Found) -> Result<()> {
     let ground = stand.ground();
     for kind in std::iter::once(ground.first).chain(ground.second) {

@@ -1,9 +1,9 @@
-//! A file system served by a program: mounted as long as its value lives.
+//! A file system served by a program: mounted while its value lives.
 //!
-//! What is true here:
+//! Invariants:
 //! * The program is a child of this one, in a process group of its own: Ctrl-C at the terminal reaches this program alone,
 //!   which then takes everything down in order.
-//! * Nothing but what was started here is ever unmounted or killed.
+//! * Only mounts and programs started here are ever unmounted or killed.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -44,7 +44,7 @@ impl Server {
     /// know of it from its first moment on.
     ///
     /// # Errors
-    /// Where it ends instead, with what it said, or takes too long.
+    /// Where it ends instead, with its output, or takes too long.
     pub fn start(mut command: Command, mount_point: &Path, log: &Path, devices: &Devices) -> Result<Arc<Mutex<Self>>> {
         throttled::stop_if_interrupted();
         let program = command.get_program().display().to_string();
@@ -72,7 +72,7 @@ impl Server {
         Ok(server)
     }
 
-    /// What the program said.
+    /// Output of the program.
     #[must_use]
     pub fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned()
@@ -114,7 +114,7 @@ impl OnTop for Server {
         let mount_point = self.mount_point.clone();
         let unmount = |options: &[&str]| Command::new("umount").args(options).arg(&mount_point).output();
         let is_unmounted = is_mounted(&mount_point) && unmount(&[])?.status.success();
-        // One that is in use would wait for those who use it. What it serves is thrown away.
+        // A server in use would wait for its users. Its data is discarded.
         if !is_unmounted || !self.ends_within(STOP_DEADLINE / 4)? {
             self.process.kill()?;
             self.process.wait()?;

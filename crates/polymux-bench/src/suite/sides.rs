@@ -1,9 +1,9 @@
-//! What is compared: the native file system, mergerfs and Polymux, all on the same devices at the same time.
+//! The compared sides: the native file system, mergerfs and Polymux, all on the same devices at the same time.
 //!
-//! What is true here:
+//! Invariants:
 //! * Every side has a directory of its own on each device, and works in nothing else.
 //! * The servers of a side are known to the devices, so that they go before them after an error and on a signal too.
-//! * Sides are plain mounts: what is measured is what a user gets who mounts, with the path that the name of the side says.
+//! * Sides are plain mounts: figures are those that a user gets who mounts, with the path that the name of the side says.
 
 pub mod mergerfs;
 mod offer;
@@ -68,7 +68,7 @@ impl SideKind {
 
 /// One side, mounted or not.
 pub struct Side {
-    /// What it is.
+    /// Kind of the side.
     pub kind: SideKind,
     /// Its directory on each device, in the order of the devices.
     branches: Vec<PathBuf>,
@@ -79,7 +79,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// Makes what it needs on the devices. `number` tells sides apart.
+    /// Makes its directories on the devices. `number` distinguishes sides.
     ///
     /// # Errors
     /// Where something cannot be made.
@@ -98,7 +98,7 @@ impl Side {
         let side = Self { kind, branches, home, program: polymux.to_owned(), server: None };
         match kind {
             SideKind::Polymux(route) => polymux::create(&side.program, &side.home, &side.branches, route)?,
-            // What is made below such a directory stays on the device of the directory.
+            // Files made below such a directory stay on the device of the directory.
             SideKind::Native | SideKind::Mergerfs(_) => {
                 for (branch, name) in side.branches.iter().zip([FIRST, SECOND]) {
                     fs::create_dir(branch.join(name))?;

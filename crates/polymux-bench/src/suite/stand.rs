@@ -1,6 +1,6 @@
 //! The devices of one ground with all sides on them.
 //!
-//! What is true here: sides go before the devices they stand on, also when something fails while they are made. Limits hold
+//! Invariants: sides go before the devices they stand on, also when something fails while they are made. Limits hold
 //! only between [`Stand::throttle`] and [`Stand::unthrottle`].
 
 use std::fs::OpenOptions;
@@ -68,7 +68,7 @@ impl Stand {
         &self.failed
     }
 
-    /// What it stands on.
+    /// The devices of the stand.
     #[must_use]
     pub fn ground(&self) -> &Ground {
         &self.ground
@@ -142,7 +142,7 @@ impl Stand {
         self.devices.unthrottle()
     }
 
-    /// Lets everything that was put off be done before somebody else is measured.
+    /// Writes deferred data back before another side is measured.
     ///
     /// # Errors
     /// Whatever a device reports.
@@ -161,7 +161,7 @@ impl Stand {
         }
     }
 
-    /// What direct writes reach on the first device, as a share of its limit; `None` where it has none.
+    /// Rate of direct writes on the first device, as a share of its limit; `None` where it has none.
     ///
     /// # Errors
     /// Whatever the device reports.

@@ -138,7 +138,7 @@ pub fn machine(outcome: &Outcome) -> Section {
     section
 }
 
-/// What was not measured.
+/// The skipped measurements.
 #[must_use]
 pub fn skipped(outcome: &Outcome) -> Option<Section> {
     let mut section = Section::new("Not measured", &["what", "why"]);

@@ -1,7 +1,7 @@
-//! What is promised, in one table, and whether a run keeps it.
+//! The targets, in one table, and whether a run meets them.
 //!
-//! What is true here: a target is judged by the median of the ratios (or differences) of the repetitions of one run, on every
-//! ground on which its workload was measured and for every path that it is about, and never rounded in anybody's favour.
+//! A target is judged by the median of the ratios (or differences) of the repetitions of one run, on every
+//! ground on which its workload was measured and for every path that it is about, and never rounded in favour of any side.
 
 use super::outcome::{Judgement, Measurement, SideValues, Verdict, ratios};
 use super::sides::{ExtendedAttributes, Mode, Route, Transport};
@@ -26,7 +26,7 @@ pub enum Subject {
     Classic,
     /// Polymux with requests over `io_uring`.
     IoUring,
-    /// The same without extended attributes, which mergerfs does not have in its fast settings.
+    /// Polymux with requests over `io_uring`, without extended attributes, which mergerfs does not have in its fast settings.
     IoUringNoXattr,
 }
 
@@ -67,10 +67,10 @@ impl Subject {
     }
 }
 
-/// What a figure is compared with.
+/// The figure to compare with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Against {
-    /// The same figure of another side.
+    /// This figure of another side.
     Side(Subject),
     /// Another figure of the same side.
     Figure(&'static str),

@@ -1,6 +1,6 @@
-//! What a workload is, and what it gets to work with.
+//! The interface of a workload, and its inputs.
 //!
-//! What is true here:
+//! Invariants:
 //! * A workload does the same calls on every side, with the same random offsets in the same repetition.
 //! * It is prepared without limits; it is measured with the limits of the ground. Where it is cold, everything was unmounted
 //!   and mounted again between the two.
@@ -46,28 +46,28 @@ pub enum Routes {
     Transports,
     /// Of requests, with every byte through the daemon.
     TransportsOfDaemon,
-    /// The same, and what the kernel does not keep is in the memory of the tier: the way to the daemon is what is left.
+    /// As `TransportsOfDaemon`; data that the kernel does not cache is in the memory of the tier, so that only the way to the daemon remains.
     TransportsDirect,
     /// Of bytes, as programs meet them: as Polymux chooses, and with writes that the kernel collects.
     Programs,
-    /// Through the daemon with the page cache: what a file that is split over tiers allows.
+    /// Through the daemon with the page cache, as is possible for a file that is split over tiers.
     Cached,
 }
 
-/// What is in memory when the clock starts.
+/// Data in memory when the clock starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Temperature {
-    /// What the workload itself put there.
+    /// The content cached by the workload itself.
     Warm,
     /// Nothing: file systems and servers were started anew.
     Cold,
 }
 
-/// What a workload works with on one side.
+/// The inputs of a workload on one side.
 pub struct Place<'a> {
     /// How much to do.
     pub scale: Scale,
-    /// Number of the repetition, from 0; the seed of what is random.
+    /// Number of the repetition, from 0; the seed of everything random.
     pub repetition: usize,
     /// The ground.
     pub ground: &'a Ground,
@@ -118,22 +118,22 @@ pub trait Workload: Sync {
     /// Its name on the command line and in reports.
     fn name(&self) -> &'static str;
 
-    /// What it does, in one line.
+    /// A description in one line.
     fn about(&self) -> &'static str;
 
-    /// What is durable when the clock stops.
+    /// The data that is durable when the clock stops, in words.
     fn ends_with(&self) -> &'static str;
 
-    /// What it yields, in the order of the values of [`Workload::measure`].
+    /// Its figures, in the order of the values of [`Workload::measure`].
     fn figures(&self) -> &'static [Figure];
 
-    /// What it runs on; nothing where a form leaves it out.
+    /// The grounds it runs on; none where a form leaves it out.
     fn grounds(&self, scale: Scale) -> Vec<Ground>;
 
     /// Which paths through Polymux it tells apart.
     fn routes(&self) -> Routes;
 
-    /// What is in memory when it begins.
+    /// Data in memory when it begins.
     fn temperature(&self) -> Temperature {
         Temperature::Warm
     }
@@ -148,7 +148,7 @@ pub trait Workload: Sync {
         false
     }
 
-    /// Whether mergerfs as it comes is what a target compares it with, so that the quick form measures it too.
+    /// Whether a target compares it with mergerfs in its default configuration, so that the quick form measures that too.
     fn needs_default_mergerfs(&self) -> bool {
         false
     }
@@ -163,7 +163,7 @@ pub trait Workload: Sync {
         None
     }
 
-    /// Makes what it needs, durably.
+    /// Makes its files, durably.
     ///
     /// # Errors
     /// Whatever the side reports.

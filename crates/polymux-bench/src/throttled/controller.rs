@@ -1,7 +1,7 @@
 //! Where limits of devices are set: the block I/O controller of the kernel, in version 1 or 2.
 //!
-//! What is true here:
-//! * Version 1 sets limits at its root: they hold for a device, whoever uses it, also for writing back.
+//! The two versions:
+//! * Version 1 sets limits at its root: they hold for a device, whichever process uses it, also for write-back.
 //! * Version 2 has no limits at its root. A control group of this process' own is made below it, and this process moves into
 //!   it, with all that it starts: limits hold for those. [`Controller::leave`] goes back and removes the group; a controller
 //!   that was switched on for it is switched off again.
@@ -35,7 +35,7 @@ pub struct Group {
     switched_on: Vec<&'static str>,
 }
 
-/// What there is to set limits with; `None`: nothing.
+/// Version of the available block I/O controller; `None` where there is none.
 #[must_use]
 pub fn version() -> Option<u8> {
     let contains_io = |text: String| text.split_whitespace().any(|name| name == "io");
@@ -91,7 +91,7 @@ impl Controller {
     }
 }
 
-/// Files and what is written to them. 0 takes a limit away.
+/// Control files and the values to write to them. 0 removes a limit.
 fn lines_of_version_1(numbers: &str, limits: &Limits) -> [(&'static str, String); 4] {
     [
         ("read_bps_device", limits.read_bytes),
@@ -149,7 +149,7 @@ impl Group {
             .with_context(|| format!("cannot go back to {}", self.from.display()))?;
         fs::remove_dir(&self.path).with_context(|| format!("{} stays behind", self.path.display()))?;
         for name in &self.switched_on {
-            // Somebody else may have come to need it meanwhile; then the kernel refuses, and rightly so.
+            // Another process may need the controller by now; then the kernel refuses, and rightly so.
             let _ = fs::write(Path::new(VERSION_2).join("cgroup.subtree_control"), format!("-{name}"));
         }
         Ok(())

@@ -1,6 +1,6 @@
-//! What a device did so far, and another limit for one of them while it works.
+//! The work of a device so far, and changing the limit of one device while it works.
 //!
-//! What is true here: traffic is what the kernel counts for the block device, when a request is done. A limit that is set here holds
+//! Traffic is counted by the kernel for the block device, when a request is done. A limit that is set here holds
 //! until [`Devices::throttle`] or [`Devices::unthrottle`] sets all of them.
 
 use std::fs;
@@ -12,7 +12,7 @@ use super::{Device, Devices, Limits, locked};
 /// Bytes of a sector in the kernel's tables, whatever the device has.
 const SECTOR_BYTES: u64 = 512;
 
-/// What a device did since it was made.
+/// The work of a device since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Requests that read.
@@ -31,7 +31,7 @@ impl Traffic {
         Some(Self { reads: *numbers.first()?, bytes_read: sectors(2)?, bytes_written: sectors(6)? })
     }
 
-    /// What came since an earlier moment.
+    /// The traffic since an earlier moment.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Traffic {
 }
 
 impl Device {
-    /// What it did so far.
+    /// The work of this device so far.
     ///
     /// # Errors
     /// Where the kernel does not say.
@@ -55,7 +55,7 @@ impl Device {
 }
 
 impl Devices {
-    /// What each device did so far, in the order of the profiles.
+    /// The work of each device so far, in the order of the profiles.
     ///
     /// # Errors
     /// Where the kernel does not say.

@@ -21,7 +21,7 @@ const COLORS: [RGBColor; 6] = [
     RGBColor(90, 90, 40),
 ];
 
-/// Lowest and highest rate that the chart has room for at least.
+/// Lowest and highest rate that the chart covers at least.
 const RATES: (f64, f64) = (1000.0, 100_000.0);
 
 /// Rates of one side, one for each round.

@@ -1,9 +1,9 @@
 //! A hot set that is on the SSD, while another program reads every file once (a backup), and while one writes more than the SSD holds.
 //!
-//! What is true here:
+//! Method:
 //! * The readers of the hot set never pause: rounds follow one another, before, beside and after each disturbance.
-//! * What a disturbance makes the file system move is counted as bytes written to the SSD from its beginning to the end of the round after
-//!   it. Beside that stands what would have been written in as long a time at the rate of the rounds before.
+//! * Migrations caused by a disturbance are counted as bytes written to the SSD from its beginning to the end of the round after
+//!   it, beside the bytes that would have been written in the same time at the rate of the rounds before.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -21,14 +21,14 @@ use crate::noise::Noise;
 use crate::report::{Cell, Report, Section};
 use crate::statistics::{count, mean};
 
-/// Bytes of the stream: larger than the SSD, and removed before the next piece, so that the disk has room for it.
+/// Bytes of the stream: larger than the SSD, and removed before the next piece, so that the disk has space for it.
 const STREAM_PIECES: usize = 2;
 const STREAM_PIECE_BYTES: u64 = 2 << 30;
 const REQUEST_BYTES: usize = 1 << 20;
 
 /// Rounds after a disturbance.
 const ROUNDS_AFTER: u16 = 3;
-/// Rounds just before the first disturbance that tell what is undisturbed.
+/// Rounds just before the first disturbance that give the undisturbed rate.
 const ROUNDS_BEFORE: usize = 2;
 
 /// Share of the rate before that is asked for beside a stream, and so many seconds after a scan.
@@ -37,14 +37,14 @@ const SECONDS_AFTER_SCAN: usize = 10;
 /// Bytes that may be written to the SSD because of a scan, of its size.
 const MOVED_BY_SCAN_SHARE: f64 = 0.02;
 
-/// What disturbs the readers.
+/// A disturbance of the readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disturbance {
     Scan,
     Stream,
 }
 
-/// What happened to the readers.
+/// The rates of the readers before, beside and after one disturbance.
 struct Course {
     side: SideKind,
     disturbance: Disturbance,

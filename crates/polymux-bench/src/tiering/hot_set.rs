@@ -1,7 +1,7 @@
 //! Random reads of 4 KiB, nineteen in twenty of them in one sixth of the files; after some time in another sixth.
 //!
-//! What is true here:
-//! * The files are opened anew, and the page cache is dropped, every eight seconds: what is hot is read from a device again and again.
+//! Method:
+//! * The files are opened anew, and the page cache is dropped, every eight seconds: hot data is read from a device again and again.
 //! * Both hot sixths were written after the SSD was full, so that they lie on the disk at first, natively on neither side.
 //! * A rate is reads over the wall clock of one round.
 
@@ -34,10 +34,10 @@ pub(super) const HOT: [std::ops::Range<usize>; 2] = [80..96, 56..72];
 /// Reads in a hundred that go there.
 const HOT_PERCENT: u64 = 95;
 
-/// What is asked for: seconds after the set became hot, and the part of what the SSD alone gives.
+/// Targets: seconds after the set became hot, and the part of the rate that the SSD alone gives.
 const TARGETS: [(usize, f64); 2] = [(20, 0.4), (60, 0.7)];
 
-/// What one side did: reads per second of each round, phase after phase.
+/// Results of one side: reads per second of each round, phase after phase.
 struct Course {
     side: SideKind,
     rates: Vec<f64>,
@@ -181,7 +181,7 @@ fn tabulate(arguments: &TieringArguments, courses: &[Course]) -> Section {
     section
 }
 
-/// How much of what the SSD alone gives is reached when it has to be.
+/// The share of the SSD-only rate that is reached by the required time.
 fn judge(arguments: &TieringArguments, courses: &[Course]) -> Section {
     let mut section = Section::new("of all on an SSD", &["side", "phase", "after s", "share", "target", "met"]);
     let Some(best) = courses.iter().find(|course| course.side == SideKind::Ssd) else { return section };

@@ -1,8 +1,8 @@
-//! Random reads of a set that is larger than the SSD: what a file system makes of it, against the best static choice.
+//! Random reads of a set that is larger than the SSD: the rate of a file system against the best static choice.
 //!
-//! What is true here: every block of the set is read as often as any other, so the best choice has as much of it on the SSD as fits, and its
-//! rate is the one at which the first device is at its limit of requests. The SSD holds data up to the high mark, natively too: what is above
-//! it belongs to new data. That assumes enough readers, and no room for anything else.
+//! Method: every block of the set is read as often as any other, so the best choice has as much of it on the SSD as fits, and its
+//! rate is the one at which the first device is at its limit of requests. The SSD holds data up to the high mark, natively too: the space
+//! above it belongs to new data. That assumes enough readers, and no space for anything else.
 
 use anyhow::Result;
 

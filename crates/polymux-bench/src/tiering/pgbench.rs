@@ -1,10 +1,10 @@
 //! PostgreSQL under pgbench: small transactions, each of which waits for the log, on more data than the SSD holds.
 //!
-//! What is true here:
+//! Method:
 //! * The cluster is as `initdb` makes it, on the file system that is measured, with its log; only where it listens is set. Nothing is made
 //!   faster by giving up durability.
 //! * Data is loaded without limits, and a checkpoint ends that, before the limits of the devices hold and caches are dropped.
-//! * A rate is what pgbench reports for each [`STEP_SECONDS`] of its run.
+//! * A rate is the one that pgbench reports for each [`STEP_SECONDS`] of its run.
 //! * The server is a child of this program, known to the devices, so that it is ended before they go.
 
 use std::fs;
@@ -25,7 +25,7 @@ use crate::statistics::{count, mean};
 use crate::suite::programs;
 use crate::throttled::OnTop;
 
-/// User whom the Debian package makes, and who runs the server: it does not run as root.
+/// User created by the Debian package, who runs the server: it does not run as root.
 const USER: &str = "postgres";
 /// Where Debian's packages are, by version.
 const PACKAGES: &str = "/usr/lib/postgresql";
@@ -34,11 +34,11 @@ const SCALE: &str = "100";
 const STEP_SECONDS: usize = 5;
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
-/// From this second on a share of what the SSD alone gives is asked for,
+/// Second from which on the target shares are required.
 const SETTLED_SECONDS: usize = 60;
-/// which is this one;
+/// Required share of the SSD-only rate.
 const SHARE_OF_SSD: f64 = 0.8;
-/// and never less than this one of what the disk alone gives.
+/// Required share of the disk-only rate.
 const SHARE_OF_DISK: f64 = 1.0;
 
 struct Course {
@@ -105,7 +105,7 @@ fn measure(kind: SideKind, arguments: &TieringArguments, programs: &Path) -> Res
     Ok(Course { side: kind, rates, written, places })
 }
 
-/// The rates in what pgbench prints while it runs: `progress: 5.0 s, 1161.2 tps, lat ...`.
+/// The rates in the progress output of pgbench: `progress: 5.0 s, 1161.2 tps, lat ...`.
 fn rates_of(told: &str) -> Result<Vec<f64>> {
     let lines = told.lines().filter(|line| line.starts_with("progress:"));
     let rate = |line: &str| {
@@ -181,7 +181,7 @@ struct Running(Option<Child>);
 impl OnTop for Running {
     fn remove(&mut self) -> Result<()> {
         let Some(mut process) = self.0.take() else { return Ok(()) };
-        // Ends all connections, and leaves what it has not written to the next start.
+        // Ends all connections, and leaves unwritten data to recovery at the next start.
         kill_process(Pid::from_child(&process), Signal::QUIT)?;
         process.wait()?;
         Ok(())
@@ -232,7 +232,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Runs one of its programs; returns what it printed, of errors too.
+    /// Runs one of its programs; returns its output and its error output.
     fn run(&self, side: &Side, program: &str, arguments: &[&str]) -> Result<String> {
         // The progress of pgbench goes to standard error.
         let mut shell = Command::new("sh");

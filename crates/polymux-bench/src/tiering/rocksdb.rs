@@ -1,9 +1,9 @@
 //! RocksDB under its own `db_bench`: key ranges of different heat, read and written, of a database that is twice as large as the SSD.
 //!
-//! What is true here:
+//! Method:
 //! * The database is loaded without limits, and synced, before the limits of the devices hold.
-//! * Before each round caches are dropped and the database is opened anew: what is hot is read from devices again and again.
-//! * How much ranges and keys differ is what the authors of the benchmark `mixgraph` found in databases of Facebook (Cao et al., FAST '20):
+//! * Before each round caches are dropped and the database is opened anew: hot data is read from devices again and again.
+//! * The skew of ranges and keys is that found by the authors of the benchmark `mixgraph` in databases of Facebook (Cao et al., FAST '20):
 //!   85 % gets, 14 % puts, 1 % short scans, thirty ranges of keys. Values that are put have 1,000 bytes and some, as those that were loaded,
 //!   so that the database does not shrink where it is used.
 
@@ -21,7 +21,7 @@ use crate::suite::workloads::rocksdb::{PROGRAM, figure_of};
 
 /// 2.5 GB with keys of 16 bytes and values of 1,000.
 const KEYS: &str = "2500000";
-/// What `mixgraph` is told, as the wiki of RocksDB has it for ranges of keys that differ (`Prefix_dist`).
+/// Arguments of `mixgraph`, as the wiki of RocksDB has it for ranges of keys that differ (`Prefix_dist`).
 const MIX: [&str; 15] = [
     "--benchmarks=mixgraph",
     "--use_existing_db=1",
@@ -43,7 +43,7 @@ const MIX: [&str; 15] = [
 const ROUND_SECONDS: usize = 16;
 /// Rounds that are not counted: the first minute.
 const ROUNDS_BEFORE: usize = 4;
-/// Share of what the SSD alone gives that is asked for from then on.
+/// Share of the SSD-only rate that is required from then on.
 const SHARE_OF_SSD: f64 = 0.8;
 
 struct Course {

@@ -1,6 +1,6 @@
-//! What is compared: one device natively, mergerfs and Polymux over both.
+//! The compared sides: one device natively, mergerfs and Polymux over both.
 //!
-//! What is true here: each side has devices of its own, which go with it; their limits hold between [`Side::throttle`] and its end.
+//! Invariant: each side has devices of its own, which go with it; their limits hold between [`Side::throttle`] and its end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ const SIZE_TOLD_OF: u64 = 1 << 20;
 pub(super) const SSD_BYTES: u64 = 1_200_000_000;
 const DISK_BYTES: u64 = 5_000_000_000;
 
-/// What does the work.
+/// File system and devices under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SideKind {
     /// Natively on the disk.
@@ -54,9 +54,9 @@ pub enum SideKind {
     Ssd,
     /// Natively on the disk, with logs of databases on an SSD that is large enough, as an administrator who knows the program sets it up.
     LogOnSsd,
-    /// Polymux over an SSD alone that is large enough: what it costs where nothing is to be moved.
+    /// Polymux over an SSD alone that is large enough: the overhead where nothing is to be moved.
     PolymuxOnSsd,
-    /// mergerfs over the SSD and the disk, each file on the first of them with room.
+    /// mergerfs over the SSD and the disk, each file on the first of them with space.
     Mergerfs,
     /// Polymux over both, as `polymux create` makes it and `mount` mounts it, with the options of the command line.
     Polymux,
@@ -101,7 +101,7 @@ impl Side {
     /// Makes it on devices of its own, without limits.
     ///
     /// # Errors
-    /// Where the devices or what stands on them cannot be made.
+    /// Where the devices or the file systems on them cannot be made.
     pub fn make(kind: SideKind, arguments: &TieringArguments) -> Result<Self> {
         let devices: &[(Profile, u64)] = match kind {
             SideKind::Disk => &[(DISK, DISK_BYTES)],
@@ -187,7 +187,7 @@ impl Side {
         self.devices.throttle()
     }
 
-    /// What the devices did so far, the SSD first where there are both.
+    /// The traffic of the devices so far, the SSD first where there are both.
     ///
     /// # Errors
     /// Where the kernel does not say.

@@ -1,10 +1,10 @@
 //! Programs that wait for small writes (mail, SQLite, Redis) on a pool whose SSD is full of files that are used no more.
 //!
-//! What is true here:
-//! * Cold files are written first, then what the program works on. When the devices are at rest and have their limits, more cold files fill the
-//!   SSD, and the program begins at once: what it waits for has to get its place from them.
+//! Method:
+//! * Cold files are written first, then the program's data. When the devices are at rest and have their limits, more cold files fill the
+//!   SSD, and the program begins at once: its synced writes have to take their space from them.
 //! * Nothing is made faster by giving up durability: each message, each commit and each command is synced before the next of its client.
-//! * Each program has devices of its own. A rate is what was done over the wall clock of one round.
+//! * Each program has devices of its own. A rate is completed operations over the wall clock of one round.
 
 mod databases;
 mod mail;
@@ -34,11 +34,11 @@ const AT_REST: Duration = Duration::from_secs(2);
 /// which they have to be within this time.
 const REST_DEADLINE: Duration = Duration::from_secs(120);
 
-/// A program that waits for what it writes.
+/// A program that waits for its writes.
 trait Program {
     fn name(&self) -> &'static str;
 
-    /// Share of what the SSD alone gives that is asked for from the middle of the rounds on.
+    /// Share of the SSD-only rate that is required from the middle of the rounds on.
     fn target(&self) -> f64;
 
     /// Why it cannot run on this machine.
@@ -46,13 +46,13 @@ trait Program {
         None
     }
 
-    /// Makes what it works on, in a directory of its own, without limits of the devices.
+    /// Makes its data, in a directory of its own, without limits of the devices.
     ///
     /// # Errors
     /// Whatever the file system or the program reports.
     fn prepare(&self, side: &Side, directory: &Path) -> Result<()>;
 
-    /// Runs it for so many rounds; what was done per second in each.
+    /// Runs it for `rounds` rounds; returns the operations per second in each.
     ///
     /// # Errors
     /// Whatever the file system or the program reports.

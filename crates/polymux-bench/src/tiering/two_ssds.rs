@@ -1,8 +1,9 @@
 //! Random reads of a set that lies on the faster of two SSDs of similar speed: whether the other one comes to help.
 //!
-//! What is true here:
-//! * What counts are the requests that the devices served, as the kernel counts them: what a page cache answers is none.
-//! * One reader comes first, of whom nothing is counted; then there are enough readers to keep both devices busy. Files are opened anew, and caches dropped, every eight seconds.
+//! Method:
+//! * Only requests that the devices served count, as the kernel counts them, not those that the page cache answered.
+//! * One reader comes first and is not counted; then enough readers run to keep both devices busy. Files are opened anew, and caches
+//!   dropped, every eight seconds.
 
 use std::time::Instant;
 
@@ -21,9 +22,9 @@ const DEVICE_BYTES: u64 = 3_000_000_000;
 /// Files of the set: 1 GiB.
 const FILES: usize = (1 << 30) / FILE_BYTES;
 const READERS: u16 = 32;
-/// Rounds of eight seconds after which both devices are to be in use,
+/// Rounds of eight seconds after which both devices have to be in use.
 const SETTLED_ROUNDS: usize = 4;
-/// with this share of what they give together.
+/// Required share of the combined rate of both devices.
 const SHARE_OF_SUM: f64 = 0.95;
 
 /// Measures.

@@ -13,7 +13,7 @@ pub(crate) const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 const VERSION: u32 = 2;
 const UNDEFINED_ID: u32 = u32::MAX;
 
-/// Whom an entry is about.
+/// The subject of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Tag {
     UserObject,
@@ -126,7 +126,7 @@ impl Acl {
         self.set(group, mode >> 3 & 7);
     }
 
-    /// What a new file gets from its directory's default ACL: the ACL and the permission bits, cut by the mode asked for.
+    /// The ACL and permission bits that a new file inherits from its directory's default ACL, masked by the requested mode.
     pub(crate) fn inherit(&self, mode: u32) -> (Self, u32) {
         let mut acl = self.clone();
         let of = |tag| self.find(tag).unwrap_or(0);
@@ -138,7 +138,7 @@ impl Acl {
         (acl, bits)
     }
 
-    /// The check algorithm of acl(5) for somebody who is neither privileged nor asked about otherwise.
+    /// The check algorithm of acl(5), for a caller that is not privileged and whose access is not decided otherwise.
     pub(crate) fn permits(&self, caller: &Caller, owner: u32, group: u32, wanted: u32) -> bool {
         let mask = self.find(Tag::Mask).unwrap_or(7);
         let grants = |permissions: u32| permissions & wanted == wanted;

@@ -64,7 +64,7 @@ impl Core {
         if owns { Ok(()) } else { Err(Errno::EPERM.into()) }
     }
 
-    /// Fails with EPERM where a sticky directory keeps the caller from removing or renaming a name of somebody else's.
+    /// Fails with EPERM where a sticky directory keeps the caller from removing or renaming a name that belongs to another user.
     pub(crate) fn check_sticky(&self, caller: &Caller, directory: &Inode, child: &Inode) -> Result<()> {
         if !caller.checks_permissions() || caller.is_privileged() {
             return Ok(());

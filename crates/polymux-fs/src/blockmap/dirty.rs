@@ -15,7 +15,7 @@ pub(crate) struct DirtyBlocks {
 }
 
 impl DirtyBlocks {
-    /// Marks what of `blocks` (counted from the beginning of the file) lies in the node of this index.
+    /// Marks the part of `blocks` (counted from the beginning of the file) in the node of this index.
     pub(crate) fn mark(&mut self, node: u64, blocks: Range<u64>) {
         let first = node * BLOCKS_PER_NODE;
         let start = blocks.start.max(first) - first;

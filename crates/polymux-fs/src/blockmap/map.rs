@@ -21,7 +21,7 @@ pub(crate) struct Run {
     pub(crate) owner: Option<Owner>,
 }
 
-/// Which extent records changed: what a transaction must delete and put.
+/// The changed extent records that a transaction must delete and put.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MapChange {
     /// End blocks of extents that are gone.
@@ -125,7 +125,7 @@ impl BlockMap {
         0
     }
 
-    /// The owner of what the file may still grow to.
+    /// The owner of the tail of the file.
     pub(crate) fn tail(&self) -> Option<Owner> {
         self.run_at(END - 1).owner
     }
@@ -142,7 +142,8 @@ impl BlockMap {
         slots
     }
 
-    /// The same owners under other slot numbers and with another home. `numbers` gives each owner its new number.
+    /// Gives the owners other slot numbers and the file another home; which blocks they own does not change. `numbers` gives each owner
+    /// its new number.
     pub(crate) fn renumber(&mut self, home: u8, numbers: impl Fn(u8) -> u8) -> MapChange {
         let runs = self.runs(0, END);
         let mut change = self.clear();
@@ -160,7 +161,7 @@ impl BlockMap {
         change
     }
 
-    /// Runs that nobody owns on purpose.
+    /// Runs that are intentionally unowned.
     pub(crate) fn holes(&self) -> Vec<Range<u64>> {
         self.exceptions().filter(|extent| extent.owner == Owner::Hole).map(|hole| hole.start..hole.end).collect()
     }
@@ -223,8 +224,8 @@ impl BlockMap {
         change.added.push(extent);
     }
 
-    /// Cuts the map after `blocks` blocks: the owner of the last one owns what follows. With no block left, or where the last one
-    /// is a hole, home does: what the file may still grow to is somebody's.
+    /// Cuts the map after `blocks` blocks: the owner of the last one owns all following blocks. With no block left, or where the last one
+    /// is a hole, home does: blocks that the file may still grow to always have an owner.
     pub(crate) fn cut(&mut self, blocks: u64) -> MapChange {
         let last = if blocks == 0 { None } else { self.run_at(blocks - 1).owner };
         let tail = last.filter(|owner| *owner != Owner::Hole).or(self.home.map(Owner::Slot));

@@ -1,15 +1,15 @@
 //! Range nodes: 2 MiB units of locking and version (P2), made on demand.
 //!
-//! What is true here:
+//! Invariants:
 //! * A writer holds its blocks in the pending list of every node it touches, taken in ascending order (C4): disjoint
-//!   writers pass at once, overlapping ones wait their turn, and nobody who waits holds a later node.
+//!   writers pass at once, overlapping ones wait their turn, and a waiting writer holds no later node.
 //! * `map_version` is drawn from one counter per file, so that a node made anew never repeats a version. A reader notes
 //!   the counter, reads, and is right if no node it touched carries a later version: a node that does not exist was not
 //!   changed since the file came into memory.
-//! * A node that is being moved notes the blocks of everybody who is inside or comes in, on entering and on leaving
-//!   (docs/design/0010): what was copied between the two is copied again.
-//! * A closed node lets nobody in. Whoever finds one closed leaves the nodes that it holds and waits outside.
-//! * Nodes live until the inode leaves memory; then nobody reads.
+//! * A node that is being moved records the blocks of every writer that is inside or enters, on entering and on leaving
+//!   (docs/design/0010): bytes copied between the two are copied again.
+//! * A closed node admits no writer. A writer that finds one closed releases the nodes that it holds and waits outside.
+//! * Nodes live until the inode leaves memory; by then there are no readers.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,7 +34,7 @@ const fn is_leaving_noted() -> bool {
 pub(super) struct Pending {
     /// Blocks being written, whole ranges of their writers.
     pub(super) ranges: SmallVec<[(u64, u64); 1]>,
-    /// While the node is being moved: blocks of everybody who was inside since this was last taken.
+    /// While the node is being moved: blocks of all writers that were inside since this was last taken.
     pub(super) dirty: Option<Box<DirtyBlocks>>,
     /// The mover has the node alone.
     pub(super) is_closed: bool,
@@ -44,7 +44,7 @@ pub(super) struct Pending {
 pub(super) struct RangeNode {
     map_version: AtomicU64,
     pub(super) pending: Mutex<Pending>,
-    /// Somebody left, or the node was opened.
+    /// A writer left, or the node was opened.
     pub(super) left: Condvar,
 }
 
@@ -112,7 +112,7 @@ impl NodeTable {
             });
             match entered {
                 Ok(guard) => return guard,
-                // Nobody waits for a move with a node in the hand.
+                // A writer that waits for the end of a move holds no node.
                 Err(closed) => closed.wait_until_open(),
             }
         }
@@ -123,8 +123,8 @@ impl NodeTable {
         self.enter(&blocks, |_, _| false).ok()
     }
 
-    /// Takes the blocks node by node. `wait` is asked where somebody else holds some of them; where it declines, and where
-    /// a node is closed, everything taken so far is let go and the node is returned.
+    /// Takes the blocks node by node. `wait` is called where another writer holds some of them; where it declines, and where
+    /// a node is closed, everything taken so far is released and the node is returned.
     fn enter(
         &self,
         blocks: &Range<u64>,
@@ -169,7 +169,7 @@ impl NodeTable {
         }
     }
 
-    /// Whether the mapping of blocks is still what it was when `noted` was read.
+    /// Whether the mapping of blocks is unchanged since `noted` was read.
     pub(crate) fn map_unchanged_since(&self, blocks: Range<u64>, noted: u64) -> bool {
         if self.version() == noted {
             return true;

@@ -1,9 +1,9 @@
-//! What the mover does with range nodes: mark them, take what was written meanwhile, close them.
+//! Operations of the mover on range nodes: mark them, take the blocks written meanwhile, close them.
 //!
-//! What is true here:
-//! * A block is dirty if anybody held it between the marking of its node and the last time its bits were taken, or holds
+//! Invariants:
+//! * A block is dirty if any writer held it between the marking of its node and the last time its bits were taken, or holds
 //!   it still. So bytes that were read after the bits were taken, and whose block is not dirty again, are the last ones.
-//! * Nodes are closed in ascending order, each when nobody is inside any more; whoever is inside never waits for a closed
+//! * Nodes are closed in ascending order, each once no writer is inside any more; a writer inside never waits for a closed
 //!   node while it holds another one. So closing ends, and two closers cannot wait for each other.
 
 use std::ops::Range;
@@ -12,13 +12,13 @@ use std::sync::Arc;
 use super::node::{NodeTable, RangeNode, nodes_of};
 use super::{BLOCKS_PER_NODE, DirtyBlocks};
 
-/// Nodes that nobody may enter; dropping it opens them.
+/// Nodes that no writer may enter; dropping it opens them.
 pub(crate) struct ClosedNodes {
     held: Vec<Arc<RangeNode>>,
 }
 
 impl NodeTable {
-    /// Begins to note what is written to the nodes of these blocks. One move a file at a time.
+    /// Begins to record writes to the nodes of these blocks. One move of a file at a time.
     pub(crate) fn mark_moving(&self, blocks: &Range<u64>) {
         for index in nodes_of(blocks) {
             let node = self.node(index);
@@ -32,7 +32,7 @@ impl NodeTable {
         }
     }
 
-    /// Ends what [`NodeTable::mark_moving`] began.
+    /// Ends the move begun by [`NodeTable::mark_moving`].
     pub(crate) fn unmark_moving(&self, blocks: &Range<u64>) {
         for index in nodes_of(blocks) {
             self.node(index).pending.lock().dirty = None;
@@ -60,7 +60,7 @@ impl NodeTable {
         nodes_of(blocks).map(count).sum()
     }
 
-    /// Waits until nobody is inside the nodes of these blocks, and lets nobody in.
+    /// Waits until no writer is inside the nodes of these blocks, and admits no new one.
     pub(crate) fn close(&self, blocks: &Range<u64>) -> ClosedNodes {
         let mut closed = ClosedNodes { held: Vec::new() };
         for index in nodes_of(blocks) {

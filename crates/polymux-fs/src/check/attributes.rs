@@ -1,4 +1,4 @@
-//! Pass over extended attributes: whose they are, what inodes say of them, access control lists, pins.
+//! Pass over extended attributes: their owners, the flags of inodes about them, access control lists, pins.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::placement::PIN_ATTRIBUTE;
 use crate::store::describe::decode_bytes;
 use crate::store::{InodeRecord, TierRecord, keys};
 
-/// What an inode has.
+/// The attributes of an inode.
 #[derive(Default)]
 struct Attributes {
     any: bool,
@@ -65,7 +65,7 @@ fn attribute(
 ) -> Result<()> {
     let name = keys::name_of_xattr_key(key).unwrap_or_default();
     let Ok(value) = decode_bytes("an extended attribute", value) else {
-        // Found by the pass over all records; what it says cannot be known.
+        // Reported by the pass over all records; its content is unknown.
         has.any = true;
         has.access |= name == ACCESS_ACL;
         has.default |= name == DEFAULT_ACL;
@@ -95,7 +95,7 @@ fn attribute(
     Ok(())
 }
 
-/// What the record says of the attributes.
+/// Repairs the attribute flags of an inode record.
 fn flags(exam: &mut Examination<'_>, ino: Ino, mut record: InodeRecord, has: &Attributes) -> Result<()> {
     let hides = record.lacks_xattrs && has.any;
     let is_right = !hides && record.has_access_acl == has.access && record.has_default_acl == has.default;

@@ -1,6 +1,6 @@
 //! Pass over counts: links of every inode, and names that a directory has counted.
 //!
-//! What is true here: names are right, because the passes over names and tree came first. An open or uncounted directory
+//! Invariants: names are right, because the passes over names and tree came first. An open or uncounted directory
 //! record (docs/design/0009) gives no number of names; its links are exact.
 
 use polymux_meta::Batch;
@@ -12,7 +12,7 @@ use crate::attributes::FileKind;
 use crate::error::Result;
 use crate::store::{Dirent, EntryCount, InodeBody, InodeRecord, keys};
 
-/// What lies in a directory.
+/// The entries of a directory.
 #[derive(Default)]
 struct Content {
     names: u64,

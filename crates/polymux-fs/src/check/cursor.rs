@@ -1,4 +1,4 @@
-//! A walk over a range of keys, some records at a time. What is committed meanwhile is seen as far as the walk has not come.
+//! A walk over a range of keys, some records at a time. It sees records committed meanwhile that lie ahead of it.
 
 use polymux_meta::{Entry, MetadataStore};
 use polymux_types::Ino;

@@ -1,7 +1,7 @@
-//! Pass over what files hold, as far as records tell: extents, inline data, damaged ranges, disowned ranges.
+//! Pass over the contents of files according to their records: extents, inline data, damaged ranges, pending frees.
 //!
-//! What is true here: a block of which nobody can say in which object it is becomes a hole that is marked damaged. It reads as
-//! an error until it is written; what may be its bytes stays where it is.
+//! Invariants: a block of which it is unknown in which object it is becomes a hole that is marked damaged. It reads as
+//! an error until it is written; bytes that may belong to it stay where they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ use crate::store::{
 /// Blocks of the largest file.
 const BLOCKS_MAX: u64 = FILE_SIZE_MAX / BLOCK_SIZE + 1;
 
-/// What the pass over files knows.
+/// State of the pass over files.
 struct Context {
     tiers: BTreeMap<TierId, TierRecord>,
     given_up: GivenUp,
@@ -116,11 +116,11 @@ fn record_alone(ino: Ino, record: &InodeRecord) -> Batch {
     batch
 }
 
-/// What is wrong with extents, and the map without that.
+/// Problems found in extents, and the map without them.
 struct Mended {
     map: BlockMap,
     problems: Vec<(&'static FindingKind, String)>,
-    /// Blocks that nobody can be asked for.
+    /// Blocks that no object can be asked for.
     lost: Vec<(u64, u64)>,
 }
 
@@ -173,7 +173,7 @@ fn map_of(
     Ok(Some(mended.map))
 }
 
-/// The map of a file with one object. Whoever loads such a file passes its extents over, so that it was read and written
+/// The map of a file with one object. Loading such a file ignores its extents, so that it was read and written
 /// without them.
 fn alone(exam: &mut Examination<'_>, ino: Ino, home: u8, entries: &[Entry]) -> Result<BlockMap> {
     if !entries.is_empty() {

@@ -1,7 +1,7 @@
-//! Disowned ranges: what is to be freed must not be what a file uses (DESIGN section 6).
+//! Pending frees: they must not cover bytes that a file uses (DESIGN section 6).
 //!
-//! What is true here: where a record and a file claim the same bytes, the file keeps them: giving up room is harmless, giving
-//! up bytes is not. Object numbers are unique over all tiers, so a bit for each is enough to know where to look.
+//! Invariants: where a record and a file claim the same bytes, the file keeps them: leaking space is harmless, losing
+//! bytes is not. Object numbers are unique over all tiers, so one bit per object tells which objects to look up.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use crate::blockmap::{BlockMap, Owner};
 use crate::error::Result;
 use crate::store::{DisownedKind, DisownedRecord, FileRecord, ObjectEntry, TierRecord, keys};
 
-/// Objects that records of disowned ranges name.
+/// Objects named by pending frees.
 #[derive(Default)]
 pub(super) struct GivenUp {
     objects: NumberSet,
 }
 
-/// Reads the records of disowned ranges.
+/// Reads the records of pending frees.
 pub(super) fn gather(exam: &mut Examination<'_>, tiers: &BTreeMap<TierId, TierRecord>) -> Result<GivenUp> {
     let mut given_up = GivenUp::default();
     let mut cursor = exam.cursor(keys::all_disowned());
@@ -47,7 +47,7 @@ pub(super) fn is_given_up(exam: &Examination<'_>, entry: (TierId, polymux_types:
     Ok(!exam.store.range(&from, &to, 1)?.is_empty())
 }
 
-/// Compares the records that name an object of a file with what the file owns there.
+/// Compares the records that name an object of a file with the ranges that the file owns in it.
 pub(super) fn check_object(
     exam: &mut Examination<'_>,
     given_up: &GivenUp,

@@ -1,11 +1,11 @@
-//! The kinds of findings: names that never change their meaning, what each means, and what is done about it.
+//! The kinds of findings: stable names, the meaning of each, and its remedy.
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     /// The volume is not as it should be.
     Error,
-    /// Nothing is wrong with the records; somebody should know.
+    /// Nothing is wrong with the records; the finding is worth knowing.
     Note,
 }
 
@@ -16,9 +16,9 @@ pub struct FindingKind {
     pub name: &'static str,
     /// How bad it is.
     pub severity: Severity,
-    /// What it means.
+    /// Its meaning.
     pub meaning: &'static str,
-    /// What a repair does.
+    /// The effect of a repair.
     pub repair: &'static str,
 }
 
@@ -232,20 +232,20 @@ pub(super) static OBJECT_SHORT: FindingKind = error(
     "an object is shorter than it was when its length was recorded: bytes of its file are lost",
     "they are marked damaged: they read as an error until they are written",
 );
-/// Found by whoever opens the second copy.
+/// Found by the code that opens the second copy.
 pub(super) static COPY_AHEAD: FindingKind = error(
     "copy-ahead",
     "the second copy of the metadata store holds more than the store: the store lost what was durable, or was restored \
      from an older state",
     "it is left: the volume is not mounted; `polymux mount --from-copy` starts from the copy",
 );
-/// Found by whoever opens the second copy.
+/// Found by the code that opens the second copy.
 pub(super) static COPY_UNREADABLE: FindingKind = error(
     "copy-unreadable",
     "the second copy of the metadata store cannot be read",
     "it is left: the next mount makes it anew",
 );
-/// Found by whoever opens the second copy.
+/// Found by the code that opens the second copy.
 pub(super) static COPY_INCOMPLETE: FindingKind = note(
     "copy-incomplete",
     "the second copy of the metadata store was still being made: nothing can be started from it",

@@ -1,6 +1,6 @@
-//! Giving names to what has none: `lost+found` in the root directory, made when it is first needed.
+//! Names inodes that have no name: `lost+found` in the root directory, created when it is first needed.
 //!
-//! What is true here: everything is committed at once, because the next name depends on the position that this one took.
+//! Invariants: everything is committed at once, because the next name depends on the position that this one took.
 
 use polymux_meta::Batch;
 use polymux_types::Ino;
@@ -15,7 +15,7 @@ use crate::store::{Dirent, EntryCount, InodeBody, InodeRecord, PositionEntry, pu
 
 const NAME: &str = "lost+found";
 
-/// What a new name does to the counts of its directory.
+/// Effect of a new name on the counts of its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counting {
     /// The directory has counted it already: it had the name, or one in its place.
@@ -28,7 +28,7 @@ pub(super) enum Counting {
 const NAMES_TRIED_MAX: u32 = 10_000;
 
 impl Examination<'_> {
-    /// The directory for what has no name.
+    /// Returns the directory for inodes without a name.
     fn lost_and_found(&mut self) -> Result<Ino> {
         for attempt in 0..NAMES_TRIED_MAX {
             let name = if attempt == 0 { NAME.to_owned() } else { format!("{NAME}.{attempt}") };

@@ -1,6 +1,6 @@
-//! Pass over names: what directories say (`d`, `c`) against what inodes say (`i`, `p`).
+//! Pass over names: compares directory records (`d`, `c`) with inode records (`i`, `p`).
 //!
-//! What is true here:
+//! Invariants:
 //! * Directories are walked with their names and positions side by side; both are of one directory at a time.
 //! * Names are in the order of their directories, and lists of names in the order of their inodes. The two are compared by
 //!   sums over groups of inodes; only groups whose sums differ are compared name by name (`name_compare`).
@@ -43,7 +43,7 @@ fn add(sums: &mut Sums, side: Side, (ino, kind): (Ino, u32), parent: Ino, name: 
     sums.add(side, group_of(ino), &(ino.0, kind, parent.0, name));
 }
 
-/// What an inode is that names lie in.
+/// The kind of an inode that contains names.
 enum Directory {
     /// Its next position.
     Whole(u64),

@@ -1,7 +1,7 @@
 //! Objects of the buckets whose sums differ, one by one.
 //!
-//! What is true here: buckets are compared some hundred at a time, so that memory is bounded by their objects; what is missing
-//! and what belongs to nobody is kept to the end, because an object in a wrong bucket is both.
+//! Invariants: buckets are compared some hundred at a time, so that memory is bounded by their objects; missing and
+//! unreferenced objects are kept to the end, because an object in a wrong bucket is both.
 
 use std::collections::{HashMap, HashSet};
 
@@ -29,7 +29,7 @@ const BUCKETS_AT_ONCE: usize = 512;
 /// An object of a tier.
 type Place = (TierId, ObjectId);
 
-/// What the tiers lack, and what they have too much.
+/// Missing and surplus objects of the tiers.
 #[derive(Default)]
 struct Difference {
     missing: Vec<(Place, Ino, Bucket)>,
@@ -213,7 +213,7 @@ fn unnamed(
     bucket: Bucket,
 ) -> Result<()> {
     let (mark, end) = (number(exam, NumberKind::ObjectMark)?, number(exam, NumberKind::Object)?);
-    // What recovery removes, or what is just being made.
+    // An object that recovery removes, or that is just being created.
     let is_new = object.0 >= mark && object.0 < end && exam.report.unclean || object.0 >= mark && exam.is_live;
     if is_new || is_given_up(exam, (tier, object))? {
         return Ok(());

@@ -1,12 +1,12 @@
-//! Pass over objects: what files name against what lies on the tiers.
+//! Pass over objects: compares the objects that files name with those on the tiers.
 //!
-//! What is true here:
+//! Invariants:
 //! * Files are in the order of their numbers, and objects lie in buckets. The two are compared by sums over buckets; only
 //!   buckets whose sums differ are compared object by object (`object_compare`).
 //! * Object numbers are unique over all tiers, so a bit for each finds one that two files name.
-//! * Nothing on a tier is touched: what is to go is disowned.
+//! * Nothing on a tier is touched: an object to delete becomes a pending free.
 //! * After an unclean stop objects may be longer than their files, may be missing where nothing of them was synced, and may
-//!   belong to nobody: recovery looks after that, and none of it is a finding.
+//!   be unreferenced: recovery looks after that, and none of it is a finding.
 
 use std::collections::{BTreeMap, HashMap};
 

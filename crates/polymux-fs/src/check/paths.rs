@@ -1,4 +1,4 @@
-//! The path of an inode within the volume, for people: found only for what is reported.
+//! The path of an inode within the volume, for people: resolved only for reports.
 
 use polymux_types::Ino;
 
@@ -35,7 +35,7 @@ impl Examination<'_> {
         Ok(format!("/{}", names.join("/")))
     }
 
-    /// What stands for an inode without a name.
+    /// Placeholder for an inode without a name.
     fn nameless(&self, ino: Ino) -> Result<String> {
         let what = match self.inode(ino)? {
             Found::Missing => "missing inode",

@@ -1,6 +1,6 @@
 //! The positions of one directory against its names.
 //!
-//! What is true here: the two are compared by one sum first. Where they differ, names and positions of this directory are
+//! Invariants: the two are compared by one sum first. Where they differ, names and positions of this directory are
 //! walked again and looked up one by one.
 
 use polymux_meta::Batch;
@@ -42,7 +42,7 @@ impl Positions {
         self.cookie_last = self.cookie_last.max(Some(cookie));
     }
 
-    /// Compares. `restored` is told of a name that its position gives back.
+    /// Compares. `restored` is called for each name that its position gives back.
     pub(super) fn finish(
         self,
         exam: &mut Examination<'_>,

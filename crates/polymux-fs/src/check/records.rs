@@ -1,7 +1,7 @@
 //! Pass over every record: whether it can be read, and whether the next numbers are above those in use.
 //!
-//! What is true here: a record is removed only where another one says the same (names, positions), where it is a hint (heat,
-//! the logical clock, what a device can do), where nothing but room depends on it (disowned ranges), or where its content is gone for good and it
+//! Invariants: a record is removed only where another one says the same (names, positions), where it is a hint (heat,
+//! the logical clock, device capabilities), where only free space depends on it (pending frees), or where its content is gone for good and it
 //! only stands in the way (extended attributes). An inode, an extent or a content that cannot be read is left.
 
 use polymux_meta::Batch;
@@ -82,7 +82,7 @@ fn record(exam: &mut Examination<'_>, in_use: &mut InUse, key: &[u8], value: &[u
     exam.found(&kinds::RECORD_UNREADABLE, ino, detail, repair).map(|_| ())
 }
 
-/// What is wrong with a record, where it cannot be read. The frequent kinds are decoded without describing them.
+/// The defect of a record that cannot be read. The frequent kinds are decoded without describing them.
 fn problem_of(key: &[u8], value: &[u8]) -> Option<String> {
     use crate::store::{Dirent, PositionEntry};
     let is_fine = match (key.get(4), key.len()) {

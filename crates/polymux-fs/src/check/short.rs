@@ -1,10 +1,10 @@
 //! Objects that are shorter than they were when their length was recorded.
 //!
-//! What is true here:
-//! * Only an object whose record says that it covers what the map gives to it can be found. Of any other what lies behind its end is
+//! Invariants:
+//! * Only an object whose record says that it covers its whole mapped range can be found. In any other, the range behind its end is
 //!   a hole.
-//! * What makes an object shorter is on record before the object is cut. So the records are read before it is asked, and once more
-//!   after it: where they are the same, nobody cut it meanwhile.
+//! * An operation that shortens an object is recorded before the object is cut. So the records are read before the object is checked, and once more
+//!   after it: where they are the same, the object was not cut meanwhile.
 
 use polymux_meta::Batch;
 use polymux_tier::{ObjectRef, Tier};

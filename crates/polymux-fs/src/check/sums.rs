@@ -1,6 +1,6 @@
 //! Comparing two sets that are walked in different orders, without keeping either: a sum of hashes for each group.
 //!
-//! What is true here: where the sums of a group are equal, the two sets are equal in it but for a chance of 2^-64; where they
+//! Invariants: where the sums of a group are equal, the two sets are equal in it but for a chance of 2^-64; where they
 //! differ, the members of that group are compared one by one. The sums guard against damage, not against an adversary.
 
 use std::hash::{DefaultHasher, Hash, Hasher};

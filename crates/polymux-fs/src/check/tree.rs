@@ -1,7 +1,7 @@
 //! Pass over the tree: every inode has a name or is on record as deleted, every directory has one name, `..` leads to where
 //! that is, and all directories can be reached from the root.
 //!
-//! What is true here: names and lists of names agree, because the pass over names came first. In memory are the number and
+//! Invariants: names and lists of names agree, because the pass over names came first. In memory are the number and
 //! the parent of each directory.
 
 use polymux_meta::Batch;
@@ -23,7 +23,7 @@ struct Names {
     first: Vec<(Ino, Vec<u8>)>,
 }
 
-/// Names of a directory that are told apart; it should have one.
+/// Names kept of one directory; it should have one.
 const NAMES_KEPT: usize = 64;
 
 pub(crate) fn check(exam: &mut Examination<'_>) -> Result<()> {
@@ -125,7 +125,7 @@ fn directory(
     Ok(lies_in)
 }
 
-/// What is known of a directory while parents are followed.
+/// State of a directory while parents are followed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Unknown,

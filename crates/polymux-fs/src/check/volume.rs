@@ -1,6 +1,6 @@
 //! Pass over the records of the volume as a whole: identity, epoch, tier table, compared with the labels of the tiers.
 //!
-//! What is true here: labels are never written. A record that is gone is written anew from what the labels say; one that
+//! Invariants: labels are never written. A missing record is rebuilt from the labels; one that
 //! contradicts a label is left, because only a person knows which of the two was restored from a copy.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! The threads that do a file system's background work.
 //!
-//! What is true here:
+//! Invariants:
 //! * [`FileSystem::volume_step`], [`FileSystem::upkeep_step`] and, for each tier, [`FileSystem::tier_step`] have a thread
 //!   each, so that a tier that does not answer keeps nothing from being done for the others. [`FileSystem::watch_step`] has
 //!   one that never waits for anything. The movers call [`FileSystem::move_step`].
@@ -8,7 +8,7 @@
 //! * A thread that found nothing to do sleeps until it is woken, at most [`IDLE_PAUSE`], or for long where the volume rests ([`super::rest`]); work
 //!   that only waits for a moment returns at once, and its thread pauses too. So nothing spins.
 //! * The thread of `volume_step` wakes the movers after each round that leaves moves to be made, because it plans moves and
-//!   wakes parked ones. Whoever else submits a move calls [`BackgroundThreads::wake`].
+//!   wakes parked ones. Any other submitter of a move calls [`BackgroundThreads::wake`].
 //! * After [`BackgroundThreads::stop`] none of the threads is left, but those that are stuck in such a tier, and the one
 //!   that watches: the unmount that follows needs it. That one ends with the file system.
 
@@ -41,7 +41,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(2);
 /// and how often it looks.
 const STOP_LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Mover threads where nobody says how many: moves between two pairs of devices at the same time.
+/// Default number of mover threads: moves between two pairs of devices at the same time.
 pub const MOVERS_DEFAULT: u16 = 2;
 
 /// One thread.
@@ -59,7 +59,7 @@ enum Kind {
     OfVolume,
 }
 
-/// What all threads share.
+/// State shared by all threads.
 struct Shared {
     must_stop: AtomicBool,
     workers: Mutex<Vec<Worker>>,
@@ -122,7 +122,7 @@ impl BackgroundThreads {
         self.shared.wake(|_| true);
     }
 
-    /// Ends all threads and waits for them; what a mover has begun comes to the end of its batch. One that is stuck in a
+    /// Ends all threads and waits for them; a mover first finishes its current batch. One that is stuck in a
     /// tier that does not answer is left behind, and ends when the tier lets it go. A second call does nothing.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What is lost with a tier: telling it, forgetting the tier, accepting the loss (docs/design/0027).
+//! Loss of data with a tier: reporting it, forgetting the tier, accepting the loss (docs/design/0027).
 
 use std::ops::ControlFlow;
 
@@ -10,7 +10,7 @@ use crate::report::{DamagedFiles, ForgottenTier, LostFile};
 use crate::volume::VolumeError;
 
 impl FileSystem {
-    /// Takes a tier that is lost for good out of the volume. What files had there is damaged from then on: it reads as EIO
+    /// Takes a tier that is lost for good out of the volume. Data of files on it is damaged from then on: it reads as EIO
     /// until it is written, cut off, or accepted with [`FileSystem::accept_lost_bytes`]. Everything else stays as it is.
     ///
     /// `unlist` takes the tier out of the configuration, durably. Where it fails, everything is taken back; after it nothing

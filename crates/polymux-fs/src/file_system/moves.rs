@@ -31,12 +31,12 @@ impl FileSystem {
         self.core.job_report(id)
     }
 
-    /// Takes a job back; what it moved so far stays where it is. Returns whether there was such a job.
+    /// Cancels a job; ranges that it has already moved stay where they are. Returns whether there was such a job.
     pub fn cancel_job(&self, id: JobId) -> bool {
         self.core.cancel_job(id) > 0
     }
 
-    /// Lets movers rest, or work again. What is under way comes to its end.
+    /// Pauses movers, or resumes them. Moves under way come to their end.
     pub fn set_movers(&self, state: MoversState) {
         self.core.set_movers(state);
     }
@@ -59,7 +59,7 @@ impl FileSystem {
         self.core.tiers.all().iter().map(|tier| (tier.id, tier.name.clone())).collect()
     }
 
-    /// What movers may do on a tier at most.
+    /// Sets the limits of migration on a tier.
     ///
     /// # Errors
     /// There is no such tier.

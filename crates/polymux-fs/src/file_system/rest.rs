@@ -1,9 +1,9 @@
 //! Whether a volume is in use. While it is not, the threads that look for work now and then sleep for long.
 //!
-//! What is true here:
+//! Invariants:
 //! * A volume may rest only while its front end reports each request before it is served ([`Rest::note_use`]).
-//! * It rests when there was neither a request nor work in the background for the time that [`Rest::new`] is given: longer than anything takes that becomes
-//!   due some time after a request. What becomes due later than that may be late by [`REST_PAUSE`].
+//! * It rests after a period ([`Rest::new`]) with neither a request nor background work: longer than the delay of any work that becomes
+//!   due some time after a request. Work that becomes due later than that may be late by [`REST_PAUSE`].
 //! * A request ends the rest and wakes all sleepers. In a volume that is in use it costs one look at memory that is seldom written.
 
 use std::thread;
@@ -15,7 +15,7 @@ use crate::volume::MountOptions;
 
 /// Least time without a request after which a volume rests.
 const REST_AFTER_MIN: Duration = Duration::from_secs(20);
-/// Time in which the background does what has become due.
+/// Time in which the background finishes the work that has become due.
 const DUE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Longest sleep of a thread of a volume that rests.
@@ -28,7 +28,7 @@ const QUIET: u32 = 1;
 /// State of a volume that was not used for long, and whose threads sleep.
 const RESTING: u32 = 2;
 
-/// Time without use after which a volume with these options rests: by then what becomes due after the last request is done.
+/// Time without use after which a volume with these options rests: all work due after the last request is done by then.
 pub(super) fn rest_after(options: &MountOptions) -> Duration {
     let due_ms = options.flush_interval_ms.max(options.stamp_delay_ms);
     REST_AFTER_MIN.max(Duration::from_millis(due_ms.into()) + DUE_WITHIN)
@@ -44,7 +44,7 @@ pub(super) struct Rest {
     rest_after: Duration,
     /// Moment of the last look that found the volume in use.
     last_seen_in_use: Mutex<Duration>,
-    /// Locked by whoever goes to sleep, or wakes those who do.
+    /// Locked to go to sleep, and to wake sleepers.
     sleepers: Mutex<()>,
     woken: Condvar,
 }
@@ -78,7 +78,7 @@ impl Rest {
         let ends_rest =
             self.state.load(Ordering::Relaxed) != IN_USE && self.state.swap(IN_USE, Ordering::AcqRel) == RESTING;
         if ends_rest {
-            // Whoever saw the volume rest is asleep by now.
+            // Every thread that saw the volume idle is asleep by now.
             drop(self.sleepers.lock());
             self.woken.notify_all();
         }

@@ -1,4 +1,4 @@
-//! Policies, rules and pins: what steers placement and movement, and why.
+//! Policies, rules and pins, which control placement and migration, and the explanation of their effects.
 
 use polymux_policy::{PassthroughUse, PolicyKind, Rule, RuleError, RuleMatch, RuleSet};
 use polymux_types::Ino;
@@ -117,7 +117,7 @@ impl FileSystem {
         Ok(self.core.follow_pin(ino)?)
     }
 
-    /// The tier that the pin of an inode names; what is above it does not count. `None` where it has no pin of its own.
+    /// The tier that the pin of an inode names; pins above it do not count. `None` where it has no pin of its own.
     pub fn own_pin(&self, ino: Ino) -> Result<Option<String>> {
         self.core.own_pin(ino)
     }
@@ -132,22 +132,22 @@ impl FileSystem {
         self.logged("rules", self.core.count_rule_matches(files_max))
     }
 
-    /// Why a file is where it is, and what happens to it next.
+    /// Explains why a file is where it is, and its next migration.
     pub fn explain(&self, ino: Ino) -> Result<Explanation> {
         self.logged("explain", self.core.explain(ino))
     }
 
-    /// What would be moved if nothing changed; with a policy: if that were the volume's.
+    /// The migrations that would follow if nothing changed; with a policy: if the volume had that policy.
     pub fn plan(&self, policy: Option<PolicyKind>) -> Result<PlanReport> {
         self.logged("plan", self.core.plan(policy))
     }
 
-    /// What the fastest tier serves of what devices are read for, and what it would with another size.
+    /// The share of device reads that the fastest tier serves, and the share that it would serve with another size.
     pub fn advise(&self) -> Result<Advice> {
         self.logged("advise", self.core.advise())
     }
 
-    /// When movers may work on what nobody asked for; always where there is no window. `utc_offset_seconds` is local time
+    /// When movers may do work that was not requested; always where there is no window. `utc_offset_seconds` is local time
     /// less universal time.
     pub fn set_move_windows(&self, windows: &[MoveWindow], utc_offset_seconds: i32) {
         self.core.set_move_windows(windows, utc_offset_seconds);

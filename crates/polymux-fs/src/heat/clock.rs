@@ -1,7 +1,7 @@
 //! The logical clock: seconds that the volume was mounted, over all its mounts.
 //!
-//! What is true here:
-//! * It never goes back while mounted. A crash takes back what was not saved, at most [`SAVE_INTERVAL_SECONDS`].
+//! Invariants:
+//! * It never goes back while mounted. A crash loses the unsaved seconds, at most [`SAVE_INTERVAL_SECONDS`].
 //! * Reading it is one load: background steps move it, so that no access has to read a clock.
 
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl LogicalClock {
         self.now() >= self.saved_seconds.load(Ordering::Relaxed).saturating_add(SAVE_INTERVAL_SECONDS)
     }
 
-    /// Commits it, with the bytes promoted to each tier today (ascending by tier). Nobody waits for it to be durable.
+    /// Commits it, with the bytes promoted to each tier today (ascending by tier). It does not wait until that is durable.
     pub(crate) fn save(&self, metadata: &Metadata, promoted: &[(TierId, u64)]) -> Result<()> {
         let seconds = self.now();
         metadata.put_logical_clock(&ClockRecord { seconds, promoted: promoted.to_vec() })?;

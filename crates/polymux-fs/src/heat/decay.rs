@@ -36,7 +36,7 @@ impl Decay {
         u32::try_from(u64::from(seconds) / self.half_life_seconds).expect("a quotient is not greater")
     }
 
-    /// What is left after some time, of several numbers at once.
+    /// Several numbers at once, decayed by some time.
     pub(crate) fn after<const N: usize>(&self, values: [u32; N], seconds: u32) -> [u32; N] {
         if seconds == 0 {
             return values;

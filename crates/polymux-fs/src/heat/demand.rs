@@ -1,12 +1,12 @@
-//! What programs make the devices read at present, by range node: a window that is being filled, and rates of those that ended.
+//! Device reads of programs at present, by range node: a window that is being filled, and rates of those that ended.
 //!
-//! What is true here:
-//! * Random reads count where a device served them: what memory served is no demand. A sync of a few bytes counts as one of them
-//!   (docs/design/0034). A node is told of when it was read in three windows: a burst is no habit. Of streams the bytes that programs
+//! Invariants:
+//! * Random reads count if a device served them: reads served from memory are no demand. A sync of a few bytes counts as one of them
+//!   (docs/design/0034). A node is reported when it was read in three windows: a burst is no habit. Of streams the bytes that programs
 //!   took are noted; they keep a range where it is, and move none.
-//! * Beside its rate a node has the number of reads that were served since it moved, which halves in seven minutes: what it cost so far;
-//!   the reads wherever it lay, without syncs: what a faster tier of another size would have served of it; and those of about a minute.
-//!   It outlives the rate, so that reads with long pauses add up, too, as long as there is room for other nodes.
+//! * Beside its rate a node has the number of reads that were served since it moved, which halves in seven minutes: its cost so far;
+//!   the reads wherever it lay, without syncs: those that a faster tier of another size would have served; and those of about a minute.
+//!   It outlives the rate, so that reads with long pauses add up, too, while there is space for other nodes.
 //! * A note costs the lock of a shard. Rates have a lock of their own, taken once in a window, by descriptions that begin or end to be
 //!   passed through, and by reports. No lock is held while another one is taken.
 //! * Bounded: of more nodes than fit those that came later are not seen.
@@ -50,12 +50,13 @@ const NODES_WITHOUT_RATE_MAX: usize = RATES_MAX / 4 * 3;
 /// Time in which of the reads that were served so far all but a share of 1/e are forgotten.
 const SERVED_KEPT: Duration = Duration::from_secs(600);
 
-/// The same for the reads of lately,
+/// Time in which all but a share of 1/e of the recent reads are forgotten.
 const LATELY: Duration = Duration::from_secs(60);
-/// which are none after so long without any.
+
+/// Time without a read after which none counts as recent.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// What was read of a node.
+/// The reads of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct DeviceReads {
     random: u64,
@@ -91,7 +92,7 @@ impl DeviceReads {
     }
 }
 
-/// What is known of a node.
+/// Known demand of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Rate {
     random_reads_per_kilosecond: u64,
@@ -110,7 +111,7 @@ struct Rate {
     passed_over: u8,
     /// Windows with random reads since it was last without a rate, up to [`WINDOWS_SURE`].
     windows: u8,
-    /// The same, since it was forgotten or never known.
+    /// Windows with random reads since the node was forgotten or first seen, up to [`WINDOWS_SURE`].
     windows_served: u8,
 }
 
@@ -167,7 +168,7 @@ impl Rate {
     }
 }
 
-/// What is left of a number after `passed`, if all but a share of 1/e is forgotten within `time`.
+/// Remainder of a number after `passed`, if all but a share of 1/e is forgotten within `time`.
 fn faded(number: u64, passed: Duration, time: Duration) -> u64 {
     let gone = u128::from(number) * u128::from(milliseconds(passed.min(time))) / u128::from(milliseconds(time));
     number - u64::try_from(gone).expect("a part of it")
@@ -187,12 +188,12 @@ pub(crate) struct DeviceDemand {
     seen_thousandths: AtomicU64,
 }
 
-/// A new rate from the one before and what was seen in a window.
+/// A new rate from the one before and the one seen in a window.
 pub(crate) fn follow(before: u64, seen: u64) -> u64 {
     (before.saturating_mul(KEPT_PERCENT).saturating_add(seen.saturating_mul(100 - KEPT_PERCENT))) / 100
 }
 
-/// What a demand is at least, as far as chance lets say: two standard deviations below what was seen. Of `n` reads in each second the
+/// A lower bound of a demand, as far as chance allows: two standard deviations below the observed value. Of `n` reads in each second the
 /// smoothed number has a variance of `n * w / (2 - w)`, where `w` is the share of the last window.
 pub(crate) fn at_least(demand: &Demand) -> Demand {
     let share = 100 - KEPT_PERCENT;
@@ -258,7 +259,7 @@ impl DeviceDemand {
         rates.range_mut((ino, 0)..=(ino, u64::MAX)).for_each(|(_, rate)| rate.is_held = true);
     }
 
-    /// That ended after `lasted`. What devices served of its nodes meanwhile, in reads in a thousand seconds, where that is known.
+    /// Ends a hold that lasted `lasted`. `reads_per_kilosecond`: the reads that devices served of its nodes meanwhile, if known.
     pub(crate) fn end_hold(&self, ino: Ino, reads_per_kilosecond: Option<&[u64]>, lasted: Duration) {
         let mut rates = self.rates.lock();
         rates.range_mut((ino, 0)..=(ino, u64::MAX)).for_each(|(_, rate)| rate.is_held = false);
@@ -285,7 +286,7 @@ impl DeviceDemand {
         }
     }
 
-    /// Nodes moved: what they cost on the tier that they left is past.
+    /// Nodes moved: their cost on the tier that they left is past.
     pub(crate) fn note_moved(&self, ino: Ino, nodes: Range<u64>) {
         let mut rates = self.rates.lock();
         let moved = rates.range_mut((ino, nodes.start)..(ino, nodes.end.max(nodes.start)));

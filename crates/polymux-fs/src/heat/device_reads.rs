@@ -1,9 +1,9 @@
-//! Small reads that the device of each tier served in each minute of the last hour (P13): how often the fastest tier had what was asked for.
+//! Small reads that the device of each tier served in each minute of the last hour (P13): how often the fastest tier had the requested data.
 //!
-//! What is true here:
-//! * Reads through the daemon come as totals of the tier's read lane; those of files that the kernel reads itself are told of when that ends
+//! Invariants:
+//! * Reads through the daemon come as totals of the tier's read lane; those of files that the kernel reads itself are noted when that ends
 //!   (`io/unheard_reads.rs`), and are spread evenly over the time that it lasted.
-//! * What memory served is not among them, nor are requests of more than 64 KiB. The kernel's own reads count by pages.
+//! * Reads served from memory are not included, nor are requests of more than 64 KiB. The kernel's own reads count by pages.
 //! * A tier that comes back begins a new lane: a total that is lower than before is one of that.
 //! * One lock, a leaf; a note costs as much as a few additions.
 

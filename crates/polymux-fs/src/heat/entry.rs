@@ -1,4 +1,4 @@
-//! What is remembered of one range node, in 32 bytes.
+//! The heat entry of one range node, in 32 bytes.
 
 use super::decay::Decay;
 use super::{AccessKind, HEAT_ONE, NodeHeat, Pattern};
@@ -15,7 +15,7 @@ pub(crate) const HEAT_HOT: u32 = HEAT_ONE + HEAT_ONE / 2;
 pub(crate) const HEAT_SAVED: u32 = HEAT_ONE + HEAT_ONE / 4;
 
 const VISITS_MASK: u8 = 0x0f;
-/// It was told of as hot and did not cool since.
+/// It was reported as hot and did not cool since.
 const TOLD: u8 = 0x10;
 /// It was accessed or moved since it was saved.
 const CHANGED: u8 = 0x20;
@@ -51,7 +51,7 @@ pub(crate) struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 32);
 
-/// What an access did to an entry.
+/// The effect of an access on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Touched {
     pub(crate) is_visit: bool,
@@ -128,14 +128,14 @@ impl Entry {
         }
     }
 
-    /// Notes an access. See the module above for what counts.
+    /// Notes an access. See the module above for the rules.
     pub(crate) fn touch(&mut self, kind: AccessKind, pattern: Pattern, now: u32, decay: &Decay) -> Touched {
         let is_first = self.visits() == 0 && self.reads == 0 && self.writes == 0;
         let gap = now.saturating_sub(self.accessed);
         // Two different seconds may be an instant apart, and a stream is often in the middle of a node at a full
         // second.
         let is_visit = is_first || gap >= if pattern == Pattern::Sequential { 2 } else { 1 };
-        // The entry for many nodes is told of visits to them only, each of which counts.
+        // The entry for many nodes receives only visits to them, each of which counts.
         let counts = is_visit || pattern == Pattern::Random || self.node == OTHER_NODES;
         self.cool(now, decay);
         self.keep_warm(now, decay);
@@ -180,7 +180,7 @@ impl Entry {
 
     pub(crate) fn note_moved(&mut self, now: u32) {
         self.moved = now.max(1);
-        // What became hot where it was may become hot where it is.
+        // A range that became hot in its old place may become hot in the new one.
         self.state = (self.state | CHANGED) & !TOLD;
     }
 
@@ -233,7 +233,7 @@ impl Entry {
         entry
     }
 
-    /// Adds what was saved of this node to what happened to it since.
+    /// Adds the saved state of this node to the accesses since.
     pub(crate) fn merge(&mut self, saved: &Self, decay: &Decay) {
         let mut saved = *saved;
         if self.reads == 0 && self.writes == 0 {

@@ -1,6 +1,6 @@
-//! Files that grew over several tiers and have their size on record, for whoever takes them now and then.
+//! Files that grew over several tiers and have their size logged, for a caller that takes them at intervals.
 //!
-//! What is true here: bounded; nobody is called with the lock held. Of more files the later ones are not remembered.
+//! Invariants: bounded; nothing is called with the lock held. Of more files the later ones are not remembered.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use polymux_types::sync::Mutex;
 /// Files that are remembered.
 const FILES_MAX: usize = 512;
 
-/// Files that grew since somebody took them.
+/// Files that grew since they were last taken.
 #[derive(Debug, Default)]
 pub(crate) struct GrownFiles {
     files: Mutex<BTreeSet<Ino>>,

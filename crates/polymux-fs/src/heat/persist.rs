@@ -1,6 +1,6 @@
 //! Heat in the store: records of 64 nodes, read once after mounting and written as they change.
 //!
-//! What is true here:
+//! Invariants:
 //! * After mounting, a first pass over all records brings them back, a bounded number with each step. Until it is over
 //!   nothing is saved, so that no record is overwritten by one that knows less.
 //! * Then a sweep over the table saves the chunks with nodes that changed and are warm; a file that was used once, as
@@ -34,7 +34,7 @@ pub(super) struct Keeping {
     sweep: HeatCursor,
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeatStep {
     /// Records brought back to memory.
@@ -71,7 +71,7 @@ impl HeatTable {
         Ok(step)
     }
 
-    /// Brings back what the first pass did not reach, for a volume that may only be read, and for tests.
+    /// Restores the entries that the first pass did not reach, for a volume that may only be read, and for tests.
     pub(crate) fn restore_all(&self, metadata: &Metadata, now: u64) -> Result<usize> {
         let mut keeping = self.keeping.lock();
         let mut restored = 0;
@@ -89,8 +89,8 @@ impl HeatTable {
         Ok(restored)
     }
 
-    /// Saves everything that is warm and changed. For the end of a mount, before the last flush; brings back first
-    /// what is not back yet.
+    /// Saves everything that is warm and changed. For the end of a mount, before the last flush; first brings back
+    /// records that are not back yet.
     pub(crate) fn save_all(&self, metadata: &Metadata, now: u64) -> Result<usize> {
         self.restore_all(metadata, now)?;
         let _keeping = self.keeping.lock();
@@ -140,7 +140,7 @@ impl HeatTable {
     }
 
     fn is_warm(&self, record: &HeatRecord, now: u32) -> bool {
-        // Half of what makes a record, so that one at the limit does not come and go.
+        // Half of the heat that makes a record, so that one at the limit does not come and go.
         let heat = |node| Entry::from_record(0, 0, node).heat(now, &self.decay);
         record.nodes.iter().any(|node| heat(node) >= HEAT_SAVED / 2)
     }

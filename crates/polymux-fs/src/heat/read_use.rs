@@ -1,6 +1,6 @@
-//! How the files on several tiers are read at present: a window that somebody takes now and then.
+//! How the files on several tiers are read at present: a window that is taken at intervals.
 //!
-//! What is true here:
+//! Invariants:
 //! * Notes cost a lock of a shard ([`Window`](super::window::Window)).
 //! * Bounded: of more files than fit into a shard the ones that came later are not seen in this window.
 
@@ -14,7 +14,7 @@ use super::window::Window;
 /// Files that a shard remembers.
 const FILES_MAX: usize = 256;
 
-/// What was read of a file.
+/// The reads of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReadUse {
     /// Bytes of requests that went on where another one ended.
@@ -53,7 +53,7 @@ impl ReadUses {
         self.window.note(super::shard::hash(ino.0, 0), ino, |noted| noted.add(pattern, bytes));
     }
 
-    /// Ends the window, and tells what was in it.
+    /// Ends the window, and returns its contents.
     pub(crate) fn take(&self) -> BTreeMap<Ino, ReadUse> {
         self.window.take()
     }

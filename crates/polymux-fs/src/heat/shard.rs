@@ -1,6 +1,6 @@
 //! A part of the table: sets of eight entries, found by hash.
 //!
-//! What is true here:
+//! Invariants:
 //! * An entry lies in the one set that its hash names, so that finding, making and giving up are looks at eight
 //!   entries.
 //! * A set that is full splits, with all others of the shard, until the shard has its most sets; then the coldest of
@@ -18,12 +18,12 @@ const WAYS: usize = 8;
 /// Bytes of a set.
 pub(crate) const SET_BYTES: usize = WAYS * size_of::<Entry>();
 
-/// Hot nodes that wait in one shard. What finds no place is told of when it is touched again.
+/// Hot nodes that wait in one shard. A node that finds no place is reported when it is touched again.
 const HOT_MAX: usize = 256;
 
 pub(crate) type Set = [Entry; WAYS];
 
-/// What [`Shard::find_or_make`] may do to the others of a full set.
+/// The allowed effect of [`Shard::find_or_make`] on the other entries of a full set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Eviction {
     /// The coldest goes.

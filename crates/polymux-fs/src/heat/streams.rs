@@ -1,6 +1,6 @@
 //! Whether an access goes on where a recent one of the same file ended: bounded, without a lock.
 //!
-//! What is true here:
+//! Invariants:
 //! * Each file has a cache line that it may share with others; it holds marks of the ends of its last few streams. A
 //!   sequential access replaces its own mark, any other one the oldest.
 //! * Threads that meet on a line may lose a mark. Then one request of a stream counts as random, which costs a little
@@ -11,7 +11,7 @@ use polymux_types::sync::{AtomicU64, Ordering};
 
 use super::Pattern;
 
-/// Streams that are told apart in one file, when no other shares its line.
+/// Streams that are distinguished in one file, when no other shares its line.
 const STREAMS: usize = 7;
 
 #[repr(align(64))]

@@ -1,6 +1,6 @@
 //! Directories in which programs make files whose writes they wait for: logs of databases, journals, queues and boxes of mail (M5).
 //!
-//! What is true here:
+//! Invariants:
 //! * A directory is one of them from the second log on, and from the eighth *message* on (a small file that was synced after it was made),
 //!   as long as that is at least every other file that is made in it.
 //! * Files that were made before the mount say nothing.
@@ -35,7 +35,7 @@ struct Files {
 }
 
 impl Files {
-    /// What the next file is likely to be.
+    /// The likely kind of the next file.
     fn likely(self) -> Option<Synced> {
         let are_most = |files: u32| files.saturating_mul(2) >= self.made;
         if self.logs >= LOGS_ENOUGH && are_most(self.logs) {
@@ -50,7 +50,7 @@ impl Files {
     }
 }
 
-/// What is known of the directories of a volume.
+/// The counts known of the directories of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct SyncedDirectories {
     known: Mutex<BTreeMap<Ino, Files>>,
@@ -60,7 +60,7 @@ pub(crate) struct SyncedDirectories {
 }
 
 impl SyncedDirectories {
-    /// Programs wait for the writes of a file that was made in `directory`. Told once of each file as a log, and once as a message.
+    /// Programs wait for the writes of a file that was made in `directory`. Called once for each file as a log, and once as a message.
     pub(crate) fn note_waited_for(&self, directory: Ino, as_what: Synced) {
         let mut known = self.known.lock();
         if known.contains_key(&directory) || self.has_room(&mut known, as_what) {
@@ -94,7 +94,7 @@ impl SyncedDirectories {
         known.len() < DIRECTORIES_MAX
     }
 
-    /// A file is made in `directory`. What it is likely to be.
+    /// A file is made in `directory`. Returns its likely kind.
     pub(crate) fn note_made(&self, directory: Ino) -> Option<Synced> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
@@ -109,7 +109,7 @@ impl SyncedDirectories {
         likely
     }
 
-    /// What was taken for a message in `directory` is larger than one.
+    /// A file taken for a message in `directory` is larger than one.
     pub(crate) fn forget_messages(&self, directory: Ino) {
         if let Some(files) = self.known.lock().get_mut(&directory) {
             files.messages = 0;

@@ -40,13 +40,13 @@ pub(crate) struct HeatTable {
     pub(super) half_life_seconds: u32,
     /// Hot nodes in the queues of all shards, so that asking for none costs nothing.
     hot_waiting: AtomicU64,
-    /// What programs make the devices read at present.
+    /// The present device reads of programs.
     pub(crate) demand: DeviceDemand,
-    /// What each tier served of it in the last hour.
+    /// The reads that each tier served in the last hour.
     pub(crate) device_reads: DeviceReads,
     /// Where files are made whose writes are waited for.
     pub(crate) synced_directories: SyncedDirectories,
-    /// What the background step is at with the records.
+    /// The progress of the background step with the records.
     pub(super) keeping: Mutex<Keeping>,
 }
 
@@ -115,7 +115,7 @@ impl HeatTable {
         shard.find(hash, ino.0, node).map(|entry| entry.describe(now, &self.decay))
     }
 
-    /// What is known of a node. One that nobody knows was idle since the volume was made.
+    /// Heat of a node. An unknown one was idle since the volume was made.
     pub(crate) fn node(&self, ino: Ino, node: u64, now: u64) -> NodeHeat {
         let (node, now) = (node_number(node), seconds(now));
         let unknown = NodeHeat { idle_seconds: now, ..NodeHeat::default() };
@@ -126,7 +126,7 @@ impl HeatTable {
         found
     }
 
-    /// What is known of a file. Its heat is the sum of that of its nodes, where each counts once in a second.
+    /// Heat of a file. It is the sum of that of its nodes, where each counts once in a second.
     pub(crate) fn file(&self, ino: Ino, now: u64) -> FileHeat {
         let now = seconds(now);
         match (self.describe(ino, 0, now), self.describe(ino, OTHER_NODES, now)) {
@@ -150,7 +150,7 @@ impl HeatTable {
         }
     }
 
-    /// Nodes of a file moved to another tier. Also remembered of nodes that are cold, as far as there is room beside
+    /// Nodes of a file moved to another tier. Also remembered of nodes that are cold, if there is space beside
     /// warm ones.
     pub(crate) fn note_moved(&self, ino: Ino, nodes: Range<u64>, now: u64) {
         self.demand.note_moved(ino, nodes.clone());
@@ -158,14 +158,14 @@ impl HeatTable {
         for node in nodes.map(node_number) {
             let (shard, hash) = self.slot(ino.0, node);
             let mut shard = shard.lock();
-            // Only what is as cold as can be gives way.
+            // Only the coldest possible entry is replaced.
             if let Some(entry) = shard.find_or_make(hash, (ino.0, node), Eviction::ColderThan(1), (now, &self.decay)) {
                 entry.note_moved(now);
             }
         }
     }
 
-    /// A file is deleted: it had this many nodes. What is in the store of it goes by and by.
+    /// A file is deleted: it had this many nodes. Its records in the store are removed by later passes.
     pub(crate) fn forget(&self, ino: Ino, nodes: u64) {
         let others = if nodes > 1 { Some(OTHER_NODES) } else { None };
         for node in (0..nodes.clamp(1, FORGOTTEN_MAX)).map(node_number).chain(others) {
@@ -174,8 +174,8 @@ impl HeatTable {
         }
     }
 
-    /// Up to `limit` nodes that became hot and were not told of since they did: visited twice, with 1.5 accesses left
-    /// of all. One is told of again after it moved, cooled, or [`HeatTable::tell_again`]. Files may be gone meanwhile.
+    /// Up to `limit` nodes that became hot and were not reported since they did: visited twice, with 1.5 accesses left
+    /// of all. One is reported again after it moved, cooled, or [`HeatTable::tell_again`]. Files may be gone meanwhile.
     pub(crate) fn take_hot(&self, limit: usize) -> Vec<(Ino, u64)> {
         let mut taken = Vec::new();
         for slot in &self.shards {
@@ -190,7 +190,7 @@ impl HeatTable {
         taken
     }
 
-    /// A hot node could not be moved: it is told of again at its next touch.
+    /// A hot node could not be moved: it is reported again at its next touch.
     pub(crate) fn tell_again(&self, ino: Ino, node: u64) {
         self.change(ino, node_number(node), Entry::tell_again);
     }
@@ -249,7 +249,7 @@ impl HeatTable {
         Some(*entry)
     }
 
-    /// Brings back what was saved of a node, unless all that is in its way is hotter.
+    /// Restores the saved entry of a node, unless all entries of its set are hotter.
     pub(super) fn restore(&self, saved: &Entry, now: u32) {
         let (shard, hash) = self.slot(saved.ino, saved.node);
         let eviction = Eviction::ColderThan(saved.heat(now, &self.decay));

@@ -1,6 +1,6 @@
-//! What was noted since somebody last looked: a bounded map in shards, which is taken as a whole.
+//! Notes since the last look: a bounded map in shards, which is taken as a whole.
 //!
-//! What is true here: a note costs the lock of a shard, one is held at a time, and what is done with it held is an addition. Of more keys
+//! Invariants: a note costs the lock of a shard, one is held at a time, and only an addition is done with it held. Of more keys
 //! than fit into a shard those that come later are not seen in this window.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ impl<K: Ord, V, const KEYS_MAX: usize> Default for Window<K, V, KEYS_MAX> {
 }
 
 impl<K: Ord, V: Default, const KEYS_MAX: usize> Window<K, V, KEYS_MAX> {
-    /// Adds to what is noted of a key.
+    /// Adds to the notes of a key.
     pub(super) fn note(&self, hash: u64, key: K, add: impl FnOnce(&mut V)) {
         let shard = usize::try_from(hash % SHARDS as u64).expect("a remainder fits");
         let mut shard = self.shards[shard].lock();
@@ -31,7 +31,7 @@ impl<K: Ord, V: Default, const KEYS_MAX: usize> Window<K, V, KEYS_MAX> {
         }
     }
 
-    /// Ends the window, and tells what was in it.
+    /// Ends the window, and returns its contents.
     pub(super) fn take(&self) -> BTreeMap<K, V> {
         let mut all = BTreeMap::new();
         for shard in &self.shards {

@@ -1,6 +1,6 @@
 //! How many streams are read ahead at present, of all files together.
 //!
-//! What is true here: each stream has a slot, by chance, with the moment at which it was read last. Two streams may
+//! Invariants: each stream has a slot, by chance, with the moment at which it was read last. Two streams may
 //! share one, so that the count may be lower than the number of streams, never higher. Nothing is locked.
 
 use std::hash::{DefaultHasher, Hash, Hasher};

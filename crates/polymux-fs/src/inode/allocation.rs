@@ -1,8 +1,8 @@
 //! How far the numbers of allocated blocks in a layout can be believed (docs/design/0029).
 //!
-//! What is true here:
+//! Invariants:
 //! * The numbers are in the objects of the layout. They change with its lock held, and only hints depend on them.
-//! * Whoever changes what an object takes says so before and after. Numbers that were asked for earlier do not count then.
+//! * A change of the space that an object takes is noted before and after. Numbers that were asked for earlier do not count then.
 //! * Only numbers that no write, sync or freeing under way will change go into the record. With any others the record says that
 //!   they are not known.
 
@@ -19,19 +19,19 @@ const STALE: u8 = 0;
 const ASKING: u8 = 1;
 /// The numbers answer `stat`, and may change without a write.
 const PASSING: u8 = 2;
-/// The numbers stay as they are until somebody says otherwise.
+/// The numbers stay as they are until a change is noted.
 const SETTLED: u8 = 3;
 
 /// How long numbers hold that were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quality {
-    /// What was written is not synced, or something is still to be freed.
+    /// Until the written bytes are synced and all pending frees are done.
     Passing,
     /// Until the next change.
     Settled,
 }
 
-/// What a tier said of an object.
+/// The answer of a tier about an object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
     pub(crate) entry: ObjectEntry,
@@ -45,17 +45,17 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 pub(crate) struct Allocation {
     state: AtomicU8,
-    /// Something changed what an object takes since the inode was loaded.
+    /// The space taken by an object changed since the inode was loaded.
     has_changed: AtomicBool,
     /// The last record has a number for every object.
     is_recorded: AtomicBool,
     /// An object was shorter than it certainly was, and that is not on record yet.
     looks_short: AtomicBool,
-    /// Held by whoever asks, so that no older answer comes after a newer one.
+    /// Held to ask objects, so that no older answer comes after a newer one.
     pub(crate) asking: Mutex<()>,
 }
 
-/// What objects take may change as long as this is held.
+/// The space taken by objects may change while this is held.
 pub(crate) struct Changing<'a>(&'a Allocation);
 
 impl Drop for Changing<'_> {
@@ -78,13 +78,13 @@ impl Allocation {
         }
     }
 
-    /// What an object takes may have changed just now.
+    /// Notes that the space taken by an object may have changed just now.
     pub(crate) fn note_change(&self) {
         self.has_changed.store(true, Ordering::Relaxed);
         self.state.store(STALE, Ordering::SeqCst);
     }
 
-    /// What objects take may change until the guard is dropped: answers of that time do not outlive it.
+    /// The space taken by objects may change until the guard is dropped: answers from that time do not outlive it.
     pub(crate) fn changing(&self) -> Changing<'_> {
         self.note_change();
         Changing(self)
@@ -99,7 +99,7 @@ impl Allocation {
         self.state.load(Ordering::SeqCst) == SETTLED
     }
 
-    /// Whether the numbers are to be found out although nobody asks: something changed, and nobody knows to what, or not for good.
+    /// Whether the numbers should be determined unasked: something changed, and the result is unknown or not final.
     pub(crate) fn is_to_be_learned(&self) -> bool {
         match self.state.load(Ordering::SeqCst) {
             PASSING => true,
@@ -117,7 +117,7 @@ impl Allocation {
         self.looks_short.load(Ordering::Acquire)
     }
 
-    /// What an object lost is on record.
+    /// Notes that the loss of an object is recorded.
     pub(crate) fn clear_short(&self) {
         self.looks_short.store(false, Ordering::Release);
     }
@@ -175,7 +175,7 @@ impl Allocation {
         objects
     }
 
-    /// Notes what a record says that was just made.
+    /// Notes the contents of a record that was just made.
     pub(crate) fn note_recorded(&self, objects: &[ObjectEntry]) {
         self.is_recorded.store(has_all(objects), Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! What a file is likely to be, by the directory in which it was made (docs/design/0034).
+//! The likely use of a file, derived from the directory in which it was created (docs/design/0034).
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

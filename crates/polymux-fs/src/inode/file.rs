@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::passthrough::{BackingId, Obstacle};
 use crate::store::ObjectEntry;
 
-/// What the record of a regular file holds. Changed only inside a transaction.
+/// The contents of the record of a regular file. Changed only inside a transaction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layout {
     pub(crate) map: BlockMap,
@@ -36,17 +36,17 @@ pub(crate) struct Layout {
     pub(crate) damaged: Vec<(u64, u64)>,
 }
 
-/// A transaction that takes the extender of a file off its record.
+/// A transaction that removes the size authority of a file from its record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AwaitedSwitch {
-    /// The extender until then.
+    /// The size authority until then.
     pub(crate) tier: TierId,
     /// From this byte on other tiers have the file.
     pub(crate) from: u64,
     pub(crate) sequence: Sequence,
 }
 
-/// How the open descriptions of a file do their I/O, and what the kernel has of it while it is passed through.
+/// How the open descriptions of a file do their I/O, and the state of its passthrough grant.
 #[derive(Debug, Default)]
 pub(crate) struct PassedThrough {
     pub(crate) modes: IoModes,
@@ -54,7 +54,7 @@ pub(crate) struct PassedThrough {
     pub(crate) backing: Option<BackingId>,
     /// Why the last description that could have been passed through was not.
     pub(crate) refused: Option<Obstacle>,
-    /// Room counted for it on its tier.
+    /// Space counted for it on its tier.
     pub(crate) granted_bytes: u64,
     /// Pages that the kernel had of it when it began to be passed through.
     pub(crate) pages_before: Option<PagesSeen>,
@@ -86,22 +86,22 @@ pub(crate) struct FileState {
     pub(crate) is_lent: AtomicBool,
     /// It may change it, too. Changes with the same locks.
     pub(crate) is_lent_for_changes: AtomicBool,
-    /// Somebody has the one object whom no description stands for any more: a mapping whose descriptor was closed, or whoever has
-    /// it since an earlier mount.
+    /// The one object is in use without an open file description: by a mapping whose descriptor was closed, or by a program that has it
+    /// open since an earlier mount.
     pub(crate) is_held: AtomicBool,
-    /// He may change it.
+    /// A holder (`is_held`) may change the object.
     pub(crate) is_held_for_changes: AtomicBool,
-    /// Somebody has it since an earlier mount, through descriptions whose requests nobody hears; a mapping of this mount is not
-    /// one.
+    /// A program has the object open since an earlier mount, through open file descriptions whose requests do not arrive here; a mapping
+    /// of this mount does not count.
     pub(crate) is_held_since_earlier_mount: AtomicBool,
-    /// Whether that is so was found out.
+    /// Whether such holders were looked for.
     pub(crate) holder_looked_for: AtomicBool,
-    /// What was changed directly may not be durable, and nobody knows which bytes that are.
+    /// Directly changed bytes may not be durable, and it is unknown which ones.
     ///
     /// Counted down by syncs that succeed after the last change: the first one may have begun before it.
     pub(crate) has_direct_changes: AtomicU32,
-    /// Modification time of the object, as last seen while it was changed directly. Held while the object is looked at and what it
-    /// says is taken over, so that no older answer comes after a newer one.
+    /// Modification time of the object, as last seen while it was changed directly. Held while the object is queried and its
+    /// answer applied, so that no older answer follows a newer one.
     pub(crate) object_modified: Mutex<Timestamp>,
     /// Whether those who change it make it longer.
     pub(crate) growth: GrowthHistory,
@@ -111,12 +111,12 @@ pub(crate) struct FileState {
     pub(crate) barrier: RwLock<()>,
     /// The move that is under way.
     pub(super) moving: MoveTicketPlace,
-    /// Held by whoever makes the file longer.
+    /// Held to make the file longer.
     pub(crate) append: Mutex<()>,
     pub(crate) nodes: NodeTable,
     /// Its new ranges are placed one by one: as the policy said when the last one was.
     pub(crate) spreads: AtomicBool,
-    /// No tier is on record as its extender although it grows; see [`FileState::grows_unsettled`]. Set under the append lock.
+    /// No tier is recorded as its size authority although it grows; see [`FileState::grows_unsettled`]. Set under the append lock.
     pub(crate) may_grow_unsettled: AtomicBool,
     /// When the upkeep first saw bytes that its record does not know, in milliseconds since mounting; 0: it has not.
     unsettled_since_ms: AtomicU64,
@@ -125,15 +125,15 @@ pub(crate) struct FileState {
     pub(crate) unpromised: AtomicU64,
     /// Whether `switches` has something.
     pub(crate) awaits_switch: AtomicBool,
-    /// Tiers that left the record as its extenders, where that may not be durable yet. A leaf.
+    /// Tiers removed from the record as its size authority, where that may not be durable yet. A leaf.
     pub(crate) switches: Mutex<Vec<AwaitedSwitch>>,
     /// Times that it was made shorter. Changes under the barrier alone.
     pub(crate) cuts: AtomicU64,
-    /// Up to here room was reserved behind its end.
+    /// End of the space reserved beyond the end of the file.
     pub(crate) reserved_end: AtomicU64,
     /// Objects that were made since it was loaded and not synced since: their directory entries may not be durable. A leaf.
     pub(crate) entries_unsynced: Mutex<Vec<ObjectId>>,
-    /// Objects on tiers that are away, of which what lies behind its end was given up. A leaf.
+    /// Objects on absent tiers whose bytes beyond the end of the file were given up. A leaf.
     pub(crate) cut_off: Mutex<HashSet<(TierId, ObjectId)>>,
     /// Streams of reads, while it is on several tiers. A leaf.
     pub(crate) read_streams: Mutex<ReadStreams>,
@@ -142,35 +142,35 @@ pub(crate) struct FileState {
     /// Held while an object is added to the list, by writers of disjoint ranges.
     pub(crate) adding_object: Mutex<()>,
     pub(crate) layout: RwLock<Layout>,
-    /// The log up to here says which of several objects owns what.
+    /// The log up to here determines which of several objects owns each block.
     pub(crate) layout_sequence: AtomicU64,
     /// The bytes, while no object holds them.
     pub(crate) inline: InlineData,
-    /// A transaction with the record failed, so what is in memory is not in the store.
+    /// A transaction with the record failed, so the state in memory is not in the store.
     pub(crate) uncommitted: AtomicBool,
     /// When the last description was closed, on the volume's clock in milliseconds; 0 before.
     pub(crate) closed_ms: AtomicU64,
     /// Size in bytes. Grows under `append`, shrinks under `barrier` alone.
     pub(crate) size: AtomicU64,
-    /// Whether `size` was found out already: it may have to be asked from the extender's object.
+    /// Whether `size` is known: it may have to be queried from the object of the size authority.
     pub(crate) size_known: AtomicBool,
     /// A program wrote past the page cache of a kernel that collects writes, and keeps an older modification time than that.
     pub(crate) written_past_pages: AtomicBool,
-    /// Held by whoever finds it out.
+    /// Held to find the size out.
     pub(crate) finding_size: Mutex<()>,
     /// How far the numbers of allocated blocks in the layout can be believed.
     pub(crate) allocation: Allocation,
-    /// Per slot, the byte range written since the last successful sync: what a failed one may have lost.
+    /// Per slot, the byte range written since the last successful sync, which a failed sync may have lost.
     pub(crate) unsynced: Mutex<Vec<(u8, u64, u64)>>,
-    /// Shared by syncs until what they lost is on record; whoever reports takes it alone first.
+    /// Shared by syncs until their losses are recorded; a caller that reports errors takes it exclusively first.
     pub(crate) sync_gate: RwLock<()>,
     /// The file was emptied and not synced since: its close syncs it.
     pub(crate) emptied: AtomicBool,
     /// Small syncs that programs asked for in a row.
     pub(crate) small_syncs: SmallSyncs,
-    /// Its directory was told that programs wait for its writes,
+    /// Its directory was notified that programs wait for its writes.
     pub(crate) is_told_waited_for: AtomicBool,
-    /// and that it is a message.
+    /// Its directory was notified that it is a message.
     pub(crate) is_told_message: AtomicBool,
     /// It was made in a directory of files whose writes programs wait for.
     pub(crate) expected: ExpectedUse,
@@ -248,7 +248,7 @@ impl FileState {
         self.is_lent_for_changes.load(Ordering::Acquire) || self.is_held_for_changes.load(Ordering::Acquire)
     }
 
-    /// Bytes were lost: each description that is open is told once. Called with the layout locked; the next record of the file has it.
+    /// Bytes were lost: each open file description receives the error once. Called with the layout locked; the next record of the file has it.
     pub(crate) fn raise_error_sequence(&self, layout: &mut Layout) {
         layout.error_sequence = layout.error_sequence.wrapping_add(1);
         self.error_sequence.store(layout.error_sequence, Ordering::Release);
@@ -258,7 +258,7 @@ impl FileState {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Whether the file grows without an extender on record: after a crash it ends at its floor, which follows when it is
+    /// Whether the file grows without a recorded size authority: after a crash it ends at its floor, which is updated when it is
     /// synced (docs/design/0018).
     pub(crate) fn grows_unsettled(&self) -> bool {
         self.may_grow_unsettled.load(Ordering::Acquire) && self.layout.read().extenders == 0
@@ -286,7 +286,7 @@ impl FileState {
         }
     }
 
-    /// What is seen from now on counts from then on.
+    /// Forgets since when the record lacks bytes; the time starts anew with the next look that sees some.
     pub(crate) fn unsettled_anew(&self) {
         self.unsettled_since_ms.store(0, Ordering::Relaxed);
     }
@@ -303,7 +303,7 @@ impl FileState {
         }
     }
 
-    /// Takes what was written to a slot since the last successful sync.
+    /// Takes the range written to a slot since the last successful sync.
     pub(crate) fn take_unsynced(&self, slot: u8) -> Option<(u64, u64)> {
         let mut unsynced = self.unsynced.lock();
         let place = unsynced.iter().position(|(of, ..)| *of == slot)?;
@@ -357,7 +357,7 @@ impl Layout {
         }
     }
 
-    /// The tier that has what the file may still grow to.
+    /// The tier that owns the tail of the file.
     pub(crate) fn tail_tier(&self) -> Option<TierId> {
         self.tail_slot().map(|slot| self.object(slot).tier)
     }
@@ -373,7 +373,7 @@ impl Layout {
         self.damaged.iter().any(|(from, to)| *from < end && start < *to)
     }
 
-    /// Takes whole blocks out of the damaged ranges, and of the first block of one what is damaged of it; returns whether anything
+    /// Takes whole blocks out of the damaged ranges, and the damaged part of the first block of one; returns whether anything
     /// changed.
     pub(crate) fn heal(&mut self, start: u64, end: u64) -> bool {
         let end = end / BLOCK_SIZE * BLOCK_SIZE;
@@ -393,7 +393,7 @@ impl Layout {
         self.damage_from(start / BLOCK_SIZE * BLOCK_SIZE, end);
     }
 
-    /// The same where the bytes before `start` are known to be good.
+    /// As [`Self::damage`], where the bytes before `start` are known to be good.
     pub(crate) fn damage_from(&mut self, start: u64, end: u64) {
         let end = end.next_multiple_of(BLOCK_SIZE);
         if start >= end {

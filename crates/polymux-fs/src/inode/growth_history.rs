@@ -1,13 +1,13 @@
 //! Whether a file was only overwritten while it was last open for changes (docs/design/0026).
 //!
-//! What is true here:
+//! Invariants:
 //! * A file is steady once a description that changed it was closed and its size did not grow meanwhile. Growth ends that at once,
 //!   and the next such description can earn it again.
-//! * It is known in memory only: what is not known is taken for growth.
+//! * It is known in memory only: an unknown history is taken for growth.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What became of the size of a file while it was open for changes.
+/// How the size of a file changed while it was open for changes.
 #[derive(Debug, Default)]
 pub(crate) struct GrowthHistory {
     /// It grew since a description for changes was closed.

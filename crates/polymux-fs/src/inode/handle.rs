@@ -22,7 +22,7 @@ pub(crate) struct Handle {
     pub(crate) error_seen: AtomicU32,
     /// How it does its I/O, once that was decided for the kernel.
     pub(crate) io_mode: OnceLock<IoMode>,
-    /// The kernel never heard of it, nor of what is to become of the pages that it has.
+    /// The kernel was never notified of it, nor of the state of the pages that it has.
     pub(crate) is_untold: AtomicBool,
 }
 

@@ -1,5 +1,5 @@
-//! Files whose object somebody has whom no description of this mount stands for, as far as they were found (docs/design/0017): a
-//! mapping, or whoever has it since an earlier mount (`io::holders` finds them).
+//! Files whose backing object is in use without an open file description of this mount, as far as they were found (docs/design/0017): by a
+//! mapping, or by a program that has it open since an earlier mount (`io::holders` finds them).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use polymux_types::sync::Mutex;
 
 use super::Inode;
 
-/// What is known of earlier holders.
+/// State known of earlier holders.
 #[derive(Default)]
 pub(crate) struct Holders {
     /// Some file may be held that was not looked at.
@@ -23,7 +23,7 @@ pub(crate) struct Holders {
     pub(crate) look_due_ms: AtomicU64,
 }
 
-/// A file that somebody has.
+/// A file that has a holder.
 pub(crate) struct Held {
     pub(crate) inode: Arc<Inode>,
     /// Keeps the object open here, so that each sync is carried out.

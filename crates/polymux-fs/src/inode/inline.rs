@@ -1,10 +1,10 @@
 //! The bytes of a file that no object holds (DESIGN section 5, docs/design/0004).
 //!
-//! What is true here:
+//! Invariants:
 //! * They count only while the layout names no object. Then they are the whole file, and `size` is their length.
-//! * They are in memory while they differ from the store, and as long as the file is open; a clean file that nobody has
-//!   open keeps none.
-//! * They change under the append lock (or the barrier, held alone) and under their own lock, so that whoever logs or
+//! * They are in memory while they differ from the store, and while the file is open; a clean file that is not open
+//!   keeps none.
+//! * They change under the append lock (or the barrier, held alone) and under their own lock, so that a thread that logs or
 //!   reads them sees a state between two operations, never the middle of one.
 //! * They are forgotten only under the record lock: not before the transaction that logs them is committed.
 //! * While they differ from the record, a note of them outlives the process, where there is memory for that (docs/design/0023). It
@@ -20,7 +20,7 @@ use polymux_types::{Ino, Timestamp};
 use super::{FileState, Inode};
 use crate::planted_faults::{PlantedFault, is_planted};
 
-/// What a transaction does with the `b` record of a file.
+/// The change that a transaction makes to the `b` record of a file.
 pub(crate) enum InlineChange<'a> {
     /// It is written anew, with this content.
     Put(&'a [u8]),
@@ -33,11 +33,11 @@ pub(crate) enum InlineChange<'a> {
 pub(crate) struct InlineData {
     /// The content, while it is in memory. Lock order: after `layout`.
     pub(crate) bytes: RwLock<Option<Vec<u8>>>,
-    /// `bytes` is newer than what the last record says. Set under the lock of `bytes`.
+    /// `bytes` is newer than the last record. Set under the lock of `bytes`.
     dirty: AtomicBool,
     /// The store may hold a `b` record of the file.
     stored: AtomicBool,
-    /// What outlives the process of bytes that are not logged. A leaf.
+    /// The note that preserves unlogged bytes beyond the life of the process. A leaf.
     note: Mutex<Option<NotePlace>>,
     /// Version of the note that the transaction under way makes needless; 0: none. Changes under the record lock.
     logged_note: AtomicU64,
@@ -70,19 +70,19 @@ impl InlineData {
         self.stored.swap(false, Ordering::AcqRel)
     }
 
-    /// Puts down a note of bytes that were just changed, instead of the one before. `false`: there is no room for it. Called
+    /// Replaces the note with one of bytes that were just changed. Returns `false` if there is no space for it. Called
     /// with the lock of the bytes held.
     pub(crate) fn put_note(&self, notes: &Notes, ino: Ino, now: Timestamp, bytes: &[u8]) -> bool {
         notes.put(ino.0, now, bytes, &mut self.note.lock()).is_some()
     }
 
-    /// The transaction under way says what the note says.
+    /// Notes that the transaction under way logs the contents of the note.
     fn log_note(&self) {
         let version = self.note.lock().as_ref().map_or(0, |note| note.version);
         self.logged_note.store(version, Ordering::Release);
     }
 
-    /// The transaction is committed, with the record lock held: the note of what it logs goes.
+    /// Removes the note of the bytes logged by a transaction that is committed. Called with the record lock held.
     pub(crate) fn forget_logged_note(&self, notes: &Notes) {
         let logged = self.logged_note.swap(0, Ordering::AcqRel);
         if logged == 0 || is_planted(PlantedFault::InlineNoteStays) {
@@ -112,8 +112,8 @@ impl FileState {
         self.layout.read().objects.is_empty()
     }
 
-    /// Tells what a transaction that writes the record must do with the `b` record: every record of a file carries its
-    /// inline bytes along, so that both are always of the same state. Called with the record lock held.
+    /// Passes `apply` the change to the `b` record that a transaction writing the record must make: every record of a file carries
+    /// its inline bytes along, so that both are always of the same state. Called with the record lock held.
     pub(crate) fn log_inline(&self, apply: impl FnOnce(InlineChange<'_>)) {
         self.uncommitted.store(false, Ordering::Release);
         if !self.inline.is_dirty() {
@@ -138,7 +138,7 @@ impl FileState {
 
 impl Inode {
     /// A transaction with the record of this inode was not committed, so memory is newer than the store: the next record
-    /// is due, and what the failed one took for granted about the `b` record may not be so. Called with the record lock
+    /// is due, and the assumptions of the failed one about the `b` record may be wrong. Called with the record lock
     /// held.
     pub(crate) fn note_uncommitted(&self) {
         self.times_dirty.store(true, Ordering::Release);

@@ -1,10 +1,10 @@
 //! How the open descriptions of one inode do their I/O (DESIGN section 10).
 //!
-//! What is true here:
+//! Invariants:
 //! * While a description goes to the object directly, every other one does too; while one goes through the daemon, none does.
 //!   The kernel answers any other mix with `EIO` (fuse_inode_uncached_io_start in fs/fuse/iomode.c).
 //! * A description counts from before its open is answered until its release arrives. The kernel lets go before it says so,
-//!   so that what is counted here is never less than what the kernel counts.
+//!   so that the count here is never less than the count of the kernel.
 //! * A mapping may outlive its description: then the object is held (`FileState::is_held`), which these counts do not know.
 //! * Who has to change an object that is passed through and may not do so directly gets a description whose calls come to the
 //!   daemon (`FOPEN_PASSTHROUGH | FOPEN_DIRECT_IO`), and whose mappings are of the object all the same.
@@ -30,19 +30,19 @@ impl IoMode {
     }
 }
 
-/// What a description is opened for.
+/// The access that a description is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum OpenPurpose {
     Read,
     Change,
 }
 
-/// What the kernel has of an object beside the descriptions that are counted.
+/// State that the kernel holds for an object beside the counted descriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Standing {
     /// Nothing.
     Free,
-    /// It is registered for whoever opens the file next, because somebody holds it: all go to the same object.
+    /// It is registered for the next open of the file, because it is held: all go to the same object.
     Registered,
 }
 
@@ -97,7 +97,7 @@ impl IoModes {
         debug_assert!(!through_daemon.is_passed_through(), "{through_daemon:?} does not go through the daemon");
         let is_passed = self.is_passed_through() || standing == Standing::Registered && self.through_daemon == 0;
         let mode = match (is_passed, self.through_daemon > 0, purpose) {
-            // Whoever only reads is always let in.
+            // An open for reading only is always admitted.
             (true, _, OpenPurpose::Read) => IoMode::Passthrough,
             (true, _, OpenPurpose::Change) => match grant() {
                 Grant::Given => IoMode::Passthrough,
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// What may happen next: everything that programs do, and both answers of whoever grants.
+    /// The possible next events: all operations of programs, and both answers to a request for a grant.
     #[derive(Clone, Copy, Debug)]
     enum Event {
         Open(OpenPurpose, Grant, IoMode, Standing),

@@ -1,8 +1,8 @@
-//! Which descriptions of objects do not say any more what is true of their file (docs/design/0013).
+//! Which back-references of objects do not match their file any more (docs/design/0013).
 //!
-//! What is true here:
-//! * Files are in the order in which they became late, each once as long as its `FileState` stays in memory.
-//! * Memory is bounded: what finds no room here, and what could not be described, is *forgotten*, and found again by a walk
+//! Invariants:
+//! * Files are in the order in which they became late, each once while its `FileState` stays in memory.
+//! * Memory is bounded: files that do not fit here, or could not be described, are *forgotten*, and found again by a walk
 //!   over inode records from the durable mark on ([`StampMark`]).
 //! * A directory that was renamed has a durable record of its own; here is only how often that happened in this mount, so
 //!   that a walk below it that began before the last rename does not count.
@@ -37,7 +37,7 @@ struct State {
     is_walking: bool,
 }
 
-/// What is late.
+/// The late back-references.
 #[derive(Debug, Default)]
 pub(crate) struct LateStamps {
     state: Mutex<State>,
@@ -80,7 +80,7 @@ impl LateStamps {
         self.state.lock().has_forgotten
     }
 
-    /// A walk begins that finds what was forgotten until now.
+    /// Begins a walk that finds the files forgotten until now.
     pub(crate) fn begin_walk(&self) {
         let mut state = self.state.lock();
         state.has_forgotten = false;

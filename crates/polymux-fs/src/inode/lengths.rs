@@ -1,12 +1,13 @@
-//! How long the objects of a file certainly are, so that one that lost its end is told from one that ends with a hole.
+//! Proven lengths of the objects of a file, to distinguish one that lost its end from one that ends with a hole.
 //!
-//! What is true here:
-//! * A length is what a tier said of a synced object, cut to the file and to what the map gives to the object. It is a lower bound: it
-//!   goes down before the object is cut, or before the map gives its end to another one, and up only by another answer.
-//! * The record says of each object whether its length reaches as far as the map and the size floor want it (`covers`), as of the
-//!   moment of the record. What makes the object shorter is on record first, so that this is true after any crash.
-//! * So an object that is shorter than its length has lost bytes below the file system. Of one whose length is not known nothing is
-//!   said: what lies behind its end is a hole.
+//! Invariants:
+//! * A length is the one that a tier reported for a synced object, limited to the file and to the blocks that the map gives to the
+//!   object. It is a lower bound: it decreases before the object is cut, or before the map gives its end to another one, and
+//!   increases only by another report.
+//! * The record holds for each object whether its length reaches the end required by the map and the size floor (`covers`), as of
+//!   the time of the record. A change that makes the object shorter is recorded first, so that this holds after any crash.
+//! * So an object that is shorter than its length has lost bytes below the file system. An object of unknown length is not judged:
+//!   blocks beyond its end are a hole.
 
 use polymux_types::limits::BLOCK_SIZE;
 
@@ -34,7 +35,7 @@ impl Layout {
         }
     }
 
-    /// The objects with what a record may say of their lengths.
+    /// The objects with the lengths that a record may hold.
     pub(super) fn objects_for_record(&self) -> Vec<ObjectEntry> {
         let covers = |slot: u8, entry: &ObjectEntry| {
             let length = entry.known_length;
@@ -50,7 +51,7 @@ impl Layout {
         *known = (*known).max(length);
     }
 
-    /// Forgets what is said of bytes that the file does not have any more, or that other objects have.
+    /// Cuts the known lengths to bytes that the file still has and that no other object has.
     pub(crate) fn cut_lengths(&mut self, size: u64) {
         let cut = |slot: u8, entry: &ObjectEntry| match entry.known_length.min(size) {
             0 => 0,
@@ -62,7 +63,7 @@ impl Layout {
         }
     }
 
-    /// What an object lost that ends at `end`: it becomes damaged. Returns the ranges.
+    /// Removes the range that an object ending at `end` lost, and marks the object damaged. Returns the lost ranges.
     pub(crate) fn lose_end(&mut self, slot: u8, end: u64) -> Vec<(u64, u64)> {
         let length = self.object(slot).known_length;
         if end >= length {
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
     use crate::blockmap::BlockMap;
 
-    /// Home has blocks 0 and 1 and what follows block 4; the other object has 2 and 3.
+    /// Home has blocks 0 and 1 and all blocks from 4 on; the other object has 2 and 3.
     fn layout(size_floor: u64) -> Layout {
         let objects: Vec<ObjectEntry> =
             (0..2).map(|tier| ObjectEntry::new(TierId(tier), ObjectId(u64::from(tier) + 1), Bucket(0))).collect();

@@ -1,8 +1,8 @@
 //! The move of a file that is under way (docs/design/0010).
 //!
-//! What is true here:
-//! * A move begins while its mover holds the barrier alone, so no writer is inside whoever does not know of it.
-//! * While anybody else holds the barrier alone (`FileState::lock_alone`), no move of the file is under way.
+//! Invariants:
+//! * A move begins while its mover holds the barrier alone, so no writer is inside that does not know of it.
+//! * While another thread holds the barrier exclusively (`FileState::lock_alone`), no move of the file is under way.
 //! * A mover looks at the ticket between two requests, and never waits for a lock of the file without looking again.
 
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use super::FileState;
 /// One move of one file.
 #[derive(Debug)]
 pub(crate) struct MoveTicket {
-    /// Nobody but the mover may map blocks to this tier meanwhile.
+    /// Only the mover may map blocks to this tier meanwhile.
     pub(crate) target: TierId,
     stop: AtomicBool,
-    /// A sync of the target that somebody else asked for failed: the copy may not be what it should be.
+    /// A sync of the target requested by another thread failed: the copy may have lost data.
     copy_lost: AtomicBool,
 }
 
 impl MoveTicket {
-    /// Whether somebody waits for the end of the move.
+    /// Whether a caller waits for the end of the move.
     pub(crate) fn is_asked_to_stop(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Whether what was copied may be lost.
+    /// Whether copied bytes may be lost.
     pub(crate) fn is_copy_lost(&self) -> bool {
         self.copy_lost.load(Ordering::Acquire)
     }
@@ -44,7 +44,7 @@ pub(crate) struct MoveTicketPlace {
     none_waits: Condvar,
 }
 
-/// Somebody wants the file, and no move of it begins before he has it.
+/// A caller wants the file, and no move of it begins before that caller has it.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     place: &'a MoveTicketPlace,
@@ -73,7 +73,7 @@ impl FileState {
     }
 
     /// Holds the barrier alone for the beginning of a move, after those who wanted the file before: a mover that was
-    /// stopped for somebody would otherwise be back before he wakes.
+    /// stopped for a waiter would otherwise be back before the waiter wakes.
     pub(crate) fn lock_for_move(&self) -> RwLockWriteGuard<'_, ()> {
         let mut waiting = self.moving.waiting.lock();
         while *waiting > 0 {
@@ -84,7 +84,7 @@ impl FileState {
     }
 
     /// Asks the move that is under way to stop, and waits until it has. The caller holds no lock of the file. The next move
-    /// begins when what is returned was dropped: the caller does so when it holds the barrier.
+    /// begins when the returned turn was dropped: the caller does so when it holds the barrier.
     #[must_use]
     pub(crate) fn stop_move(&self) -> Turn<'_> {
         *self.moving.waiting.lock() += 1;
@@ -116,7 +116,7 @@ impl FileState {
         true
     }
 
-    /// Begins a move. `None` where another one is under way. Whoever calls this holds the barrier alone, and shows it.
+    /// Begins a move. `None` where another one is under way. The caller holds the barrier alone, and passes the guard as proof.
     pub(crate) fn begin_move(&self, target: TierId, _alone: &RwLockWriteGuard<'_, ()>) -> Option<Arc<MoveTicket>> {
         let mut place = self.moving.ticket.lock();
         if place.is_some() {

@@ -1,7 +1,7 @@
 //! Hash of numbers that this program gives out itself (inodes, descriptions).
 //!
-//! They come one after the other, so that one multiplication spreads them, and nobody outside can choose them, so that
-//! the keyed hash of the standard library would defend against nobody.
+//! They are consecutive, so that one multiplication spreads them, and no program can choose them, so that
+//! the keyed hash of the standard library would protect against nothing.
 
 use std::hash::{BuildHasherDefault, Hasher};
 

@@ -1,8 +1,8 @@
 //! References by number to inodes that are not in memory (FUSE lookup counts).
 //!
-//! What is true here:
-//! * The kernel refers to each inode that it knows, and whoever walks a tree makes it know all of it. Those that nothing else is to be
-//!   remembered of are a byte each here, in blocks of neighbouring numbers.
+//! Invariants:
+//! * The kernel refers to each inode that it knows, and a walk over a tree makes it know all of it. Inodes of which nothing else is to be
+//!   remembered are a byte each here, in blocks of neighbouring numbers.
 //! * A count that a byte cannot hold stands in a map of its own, and its byte is [`LARGE`].
 
 use polymux_types::Ino;

@@ -1,5 +1,5 @@
-//! What append-only and immutable files refuse, at the places and with the errors that Linux has for ext4 (`IS_IMMUTABLE`, `IS_APPEND`).
-//! The kernel does not know these flags of files of a FUSE mount, so that all of it is checked here.
+//! Operations refused on append-only and immutable files, at the points and with the errors of ext4 on Linux (`IS_IMMUTABLE`, `IS_APPEND`).
+//! The kernel does not know these flags for files of a FUSE mount, so all checks are made here.
 
 use polymux_types::Errno;
 
@@ -46,7 +46,7 @@ pub(crate) fn check_open(inode: &Inode, options: &OpenOptions) -> Result<()> {
     if options.truncate || options.write && !appends { refuse(inode, ATTRIBUTE_APPEND_ONLY) } else { Ok(()) }
 }
 
-/// Before room is reserved, or bytes are zeroed.
+/// Called before space is reserved or bytes are zeroed.
 pub(crate) fn check_allocation(inode: &Inode, kind: AllocateKind) -> Result<()> {
     match kind {
         AllocateKind::Extend | AllocateKind::KeepSize => check_not_immutable(inode),

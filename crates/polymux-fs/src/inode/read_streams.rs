@@ -1,7 +1,7 @@
-//! Streams of reads in one file: what to bring into memory before it is asked for.
+//! Streams of reads in one file: ranges to read ahead.
 //!
-//! What is true here:
-//! * Pure state: a read goes in, a range to begin reading comes out. Each byte is asked for once as long as a stream goes on.
+//! Invariants:
+//! * Pure state: a read goes in, a range to begin reading comes out. Each byte is asked for once while a stream continues.
 //! * Reads of a stream may overtake one another (`streams`): the kernel reads ahead with several requests at once.
 //! * A stream asks for nothing from where another one began: that one has read it, and several readers who each read a part of a
 //!   file do not go on into the next part.
@@ -26,27 +26,27 @@ const AHEAD_OF_RUN: u64 = 2;
 /// A stream of which so much was read is expected to go on for long.
 const LONG_MIN: u64 = 2 << 20;
 
-/// What a read was part of.
+/// The stream that a read was part of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Noted {
     /// Where its stream began, if it was part of one.
     pub(crate) stream_start: Option<u64>,
-    /// What should be begun to be read now.
+    /// The range to begin reading now.
     pub(crate) asked: Option<Asked>,
 }
 
-/// What should be begun to be read.
+/// A range to begin reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     /// Bytes of the file.
     pub(crate) range: Range<u64>,
     /// How far the stream was read: from there to `range` is on its way.
     pub(crate) read_to: u64,
-    /// How far the stream may look behind `range` for what comes next: nowhere while it may end soon.
+    /// How far the stream may look behind `range` for later reads: nowhere while it may end soon.
     pub(crate) outlook_end: u64,
 }
 
-/// How far a long stream looks out behind what it asks for.
+/// How far a long stream looks behind the ranges that it asks for.
 const OUTLOOK_BYTES: u64 = 64 << 20;
 
 /// Streams of one file. Bytes of a stream before `done` were asked for.
@@ -54,7 +54,7 @@ const OUTLOOK_BYTES: u64 = 64 << 20;
 pub(crate) struct ReadStreams(Streams);
 
 impl ReadStreams {
-    /// Notes a read. What should be begun to be read are whole ranges as far as they reach, so that `window_bytes` before the stream
+    /// Notes a read. The ranges to begin reading are whole ranges where possible, so that `window_bytes` ahead of the stream
     /// are on their way.
     pub(crate) fn note(&mut self, offset: u64, length: u64, window_bytes: u64) -> Noted {
         let end = offset.saturating_add(length);
@@ -86,12 +86,12 @@ impl ReadStreams {
     }
 }
 
-/// How long a stream has shown to be. What is read again and again in one place does not make it longer.
+/// How long a stream has shown to be. Repeated reads of one place do not make it longer.
 fn shown(stream: &Stream) -> u64 {
     stream.run.min(stream.next.saturating_sub(stream.start))
 }
 
-/// What of a stream should be begun to be read, before `limit`.
+/// The part of a stream to begin reading, before `limit`.
 fn due(stream: &Stream, window_bytes: u64, limit: Option<u64>) -> Option<Range<u64>> {
     let ahead = window_bytes.min(shown(stream).saturating_mul(AHEAD_OF_RUN).max(AHEAD_MIN));
     let wanted = stream.next.saturating_add(ahead) / RANGE_NODE_SIZE * RANGE_NODE_SIZE;
@@ -108,7 +108,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const WINDOW: u64 = 16 * MIB;
 
-    /// What is asked for by reads at these offsets.
+    /// Ranges that reads at these offsets ask for.
     fn asked(streams: &mut ReadStreams, offsets: impl IntoIterator<Item = u64>) -> Vec<Range<u64>> {
         let asked = offsets.into_iter().filter_map(|offset| streams.note(offset, 128 * KIB, WINDOW).asked);
         asked.map(|asked| asked.range).collect()
@@ -190,7 +190,7 @@ mod tests {
         let offsets = (0..PART / (128 * KIB)).flat_map(|index| (0..8).map(move |part| part * PART + index * 128 * KIB));
         let ranges = asked(&mut reads, offsets);
         let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-        // The last one reads beyond its part, because nobody else begins there.
+        // The last one reads beyond its part, because no other one begins there.
         assert!(bytes <= 8 * PART + WINDOW, "{bytes} of {} were asked for", 8 * PART);
         assert!(bytes >= 7 * PART, "{bytes}");
     }

@@ -11,7 +11,7 @@ use crate::blockmap::{BlockMap, Extent};
 use crate::error::{Error, Result};
 use crate::store::{EntryCount, ExtentRecord, FileRecord, InodeBody, InodeRecord};
 
-/// Whether a record without extenders tells the whole truth about its objects.
+/// Whether a record without a size authority is complete about its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SizeTrust {
     /// The last stop was clean, or the inode is new.

@@ -1,6 +1,6 @@
 //! Small syncs of a file that follow one another, as those of a log do (docs/design/0034).
 //!
-//! What is true here: a row ends with a gap of [`GAP_MAX`] and with a sync of a large part of the file. The lock is a leaf.
+//! Invariants: a row ends with a gap of [`GAP_MAX`] and with a sync of a large part of the file. The lock is a leaf.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const GAP_MAX: Duration = Duration::from_secs(10);
 /// How long a file counts as one that is waited for after its row ended: segments of a log are used in turn.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// What is known of the small syncs of a file.
+/// History of the small syncs of a file.
 #[derive(Debug, Default)]
 pub(crate) struct SmallSyncs {
     row: Mutex<Row>,

@@ -1,11 +1,11 @@
 //! Which of the streams of a file a request belongs to, for those that are read and those that are written.
 //!
-//! What is true here:
+//! Invariants:
 //! * Pure state. A request belongs to the stream whose end is nearest to where it begins, if that is within [`SLACK`]: requests of one
 //!   stream may overtake one another.
-//! * What is not near any stream begins one, in the place of the one that went on longest ago where there are too many.
+//! * A request that is near no stream begins one, in the place of the one that went on longest ago where there are too many.
 
-/// Streams that are told apart in a file.
+/// Most streams that are kept of a file.
 const STREAMS_MAX: usize = 64;
 
 /// How far a request may be from where its stream is.
@@ -46,7 +46,7 @@ impl Streams {
         self.place_near(offset).map(|place| &self.streams[place])
     }
 
-    /// The same, which has its turn with that.
+    /// As [`Self::near`], and marks the stream as the one that was used last.
     pub(super) fn go_on(&mut self, offset: u64) -> Option<&mut Stream> {
         self.turn += 1;
         let place = self.place_near(offset)?;

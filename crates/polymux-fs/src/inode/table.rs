@@ -1,11 +1,11 @@
 //! The table of inodes in memory.
 //!
-//! What is true here:
-//! * There is at most one `Inode` of a number in memory while anybody refers to it. One that was loaded comes in only if
-//!   none of its shard left since before it was read: what changes a record is in the table while it does.
+//! Invariants:
+//! * There is at most one `Inode` of a number in memory while references to it exist. A loaded one is inserted only if no
+//!   inode left its shard since before the read: an inode whose record changes is in the table during the change.
 //! * One that is open, deleted but still pinned, or has times or a size that are not in its record stays.
-//! * Of one that is pinned and leaves, its shard keeps the count (`PinCounts`), and it has that again when it comes back. So the
-//!   memory that is taken by what the kernel knows does not grow with inodes (it knows millions after a walk).
+//! * When a pinned inode leaves, its shard keeps the count (`PinCounts`), and the inode gets it back when it is loaded again. So the
+//!   memory taken by inodes known to the kernel does not grow with `Inode` structures (the kernel knows millions after a walk).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ struct Slot {
 
 impl Slot {
     fn take(&self) -> Arc<Inode> {
-        // Looked at first: writing what is there already would take the cache line from all other threads.
+        // Checked first: storing the value that it already has would take the cache line from all other threads.
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);
         }
@@ -84,7 +84,7 @@ impl Slots {
         self.inodes.insert(inode.ino, Slot { inode, is_used: AtomicBool::new(true) });
     }
 
-    /// Takes out what nobody refers to nor asked for lately, a few steps at a time. The caller drops it without the lock.
+    /// Takes out inodes that are unreferenced and not asked for lately, a few steps at a time. The caller drops them without the lock.
     fn evict(&mut self, idle_max: usize) -> SmallVec<[Slot; EVICTION_STEPS]> {
         let mut evicted = SmallVec::new();
         for _ in 0..EVICTION_STEPS {
@@ -117,7 +117,7 @@ pub(crate) struct InodeTable {
 }
 
 impl InodeTable {
-    /// A table that keeps about `idle_max` inodes that nobody refers to.
+    /// A table that keeps about `idle_max` unreferenced inodes.
     pub(crate) fn new(idle_max: usize) -> Self {
         let shards = (0..SHARDS).map(|_| Shard::default()).collect();
         Self { shards, idle_per_shard_max: (idle_max / SHARDS).max(1) }
@@ -320,7 +320,7 @@ mod tests {
         let found = table.get_or_load(Ino(7), || {
             reads.set(reads.get() + 1);
             if reads.get() == 1 {
-                // Meanwhile somebody loads it, changes its record, and it is evicted.
+                // Meanwhile another thread loads it, changes its record, and it is evicted.
                 table.insert(Arc::new(inode(7, 1)));
                 table.remove(Ino(7));
             }

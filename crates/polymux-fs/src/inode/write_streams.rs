@@ -1,25 +1,25 @@
-//! Streams of writes in one file: what to write out before anybody asks for it to be durable.
+//! Streams of writes in one file: ranges to write out before a sync asks for them.
 //!
-//! What is true here:
-//! * Pure state: a write goes in, a range to write out comes out, in whole pieces. Each byte comes out once as long as a stream
-//!   goes on.
-//! * Only a long stream is one. What is small, random, or written again and again at one place may be overwritten in memory, or
-//!   deleted with its file, before a device ever sees it, and nothing of that comes out.
-//! * What takes a stream further counts, and nothing else: bytes before its end were there before.
-//! * Nothing is kept for a file that nobody writes behind its first [`SLACK`] bytes.
+//! Invariants:
+//! * Pure state: a write goes in, a range to write out comes out, in whole pieces. Each byte comes out once while a stream
+//!   continues.
+//! * Only a long stream is one. Small or random writes, and bytes written again and again at one place, may be overwritten in memory, or
+//!   deleted with their file, before a device ever sees them, and nothing of that comes out.
+//! * Only writes that extend a stream count: bytes before its end were there before.
+//! * Nothing is kept for a file that is not written beyond its first [`SLACK`] bytes.
 
 use std::ops::Range;
 
 use super::streams::{SLACK, Streams};
 
-/// Bytes in a row that make a stream: more than what programs build up and delete again, and little beside what is so large
-/// that the beginning of a device's work matters.
+/// Consecutive bytes that make a stream: more than programs build up and delete again, and little compared to a file so large
+/// that an early start of the device matters.
 const STREAM_MIN: u64 = 32 << 20;
 
 /// Ranges begin and end at multiples of this, so that no page goes out twice.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Streams of one file. `run` of a stream is what took it further; bytes from its beginning to `done` came out.
+/// Streams of one file. `run` of a stream is the bytes that extended it; bytes from its beginning to `done` came out.
 #[derive(Debug, Default)]
 pub(crate) struct WriteStreams(Streams);
 
@@ -29,7 +29,7 @@ impl WriteStreams {
         end <= SLACK
     }
 
-    /// Notes a write. Returns what is to be written out now.
+    /// Notes a write. Returns the range to write out now.
     pub(crate) fn note(&mut self, offset: u64, length: u64) -> Option<Range<u64>> {
         let end = offset.saturating_add(length);
         let Some(stream) = self.0.go_on(offset) else {
@@ -54,7 +54,7 @@ mod tests {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
 
-    /// What comes out for writes of a length at these offsets.
+    /// The ranges returned for writes of a length at these offsets.
     fn given(streams: &mut WriteStreams, length: u64, offsets: impl IntoIterator<Item = u64>) -> Vec<Range<u64>> {
         offsets.into_iter().filter_map(|offset| streams.note(offset, length)).collect()
     }

@@ -1,4 +1,4 @@
-//! The damaged ranges of a file become zeros, because somebody who knows of the loss said so (docs/design/0027).
+//! The damaged ranges of a file become zeros after a user accepted their loss (docs/design/0027).
 
 use std::sync::atomic::Ordering;
 

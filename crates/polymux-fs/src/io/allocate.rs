@@ -1,6 +1,6 @@
-//! `fallocate`: reserve room, punch holes, zero ranges. Each form is a barrier on the file.
+//! `fallocate`: reserve space, punch holes, zero ranges. Each form is a barrier on the file.
 //!
-//! Punching and zeroing keep the map and go straight to the owners of the blocks: no other tier is concerned.
+//! Punching and zeroing keep the map and go straight to the owners of the blocks; no other tier is involved.
 
 use std::sync::atomic::Ordering;
 
@@ -53,7 +53,7 @@ impl Core {
             if only_zeroes {
                 return self.zero_inline(inode, file, offset, end).map(|_| ());
             }
-            // Room is reserved on a tier, so that later writes find it.
+            // Space is reserved on a tier for later writes.
             let request = Request { length: end.max(file.size()), file_end: end, partial: false, except: None };
             self.ensure_home(inode, file, &request)?;
         }
@@ -61,7 +61,7 @@ impl Core {
             AllocateKind::PunchHole => self.punch_range(inode, file, offset, end.min(file.size())),
             AllocateKind::Extend => self.reserve_and_extend(inode, file, offset, end),
             AllocateKind::KeepSize => self.reserve(inode, file, offset, end),
-            // Room first: without it no byte changes.
+            // The space is reserved first: without it no byte changes.
             AllocateKind::ZeroRange => {
                 let old_size = file.size();
                 self.reserve_and_extend(inode, file, offset, end)?;
@@ -109,7 +109,7 @@ impl Core {
         Ok(())
     }
 
-    /// Zeros a range for which room was reserved, and keeps the room.
+    /// Zeros a reserved range and keeps the reservation.
     fn zero_range(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
         for part in self.parts(file, start, end) {
             let handle = self.tiers.by_id(part.entry.tier)?;
@@ -137,7 +137,7 @@ impl Core {
         Ok(())
     }
 
-    /// Reserves room, without changing the size. Beyond the end one tier must take all of it.
+    /// Reserves space without changing the size. Beyond the end, one tier must take all of it.
     fn reserve(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
         self.check_room_for_all(file, start, end)?;
         let request = Request { length: end - start, file_end: end, partial: false, except: None };
@@ -155,7 +155,7 @@ impl Core {
             let candidates =
                 self.place_with_room(inode, &Request { length: bytes, partial: true, ..request }, bytes)?;
             let tier = *candidates.first().ok_or(ErrorKind::NoSpace)?;
-            // What was freed meanwhile may be where the end is.
+            // The space freed meanwhile may be on the tier of the end.
             if self.tail_headroom(file)? < bytes {
                 self.give_tail_to(inode, file, tier, block_after(file.size()))?;
             }
@@ -163,13 +163,13 @@ impl Core {
         for part in self.parts(file, start, end) {
             self.reserve_part(inode, file, &part)?;
         }
-        // Whoever writes there finds it where the end of the file is.
+        // Growing writes up to there stay on the tier of the end of the file, which has the space.
         file.reserved_end.fetch_max(end, Ordering::AcqRel);
         Ok(())
     }
 
-    /// Reserves room and lets the file grow with it, on several tiers where its policy spreads growth; else what one tier cannot take
-    /// goes to the next.
+    /// Reserves space and extends the file, on several tiers where its policy spreads growth; otherwise a part that does not fit on one
+    /// tier goes to the next.
     fn reserve_and_extend(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
         self.check_room_for_all(file, start, end)?;
         let request = Request { length: end - start, file_end: end, partial: false, except: None };
@@ -211,7 +211,7 @@ impl Core {
         if file.size() < position { self.extend(inode, file, position) } else { Ok(()) }
     }
 
-    /// Refuses before anything is reserved where all tiers together have too little room.
+    /// Fails before anything is reserved if all tiers together have too little free space.
     fn check_room_for_all(&self, file: &FileState, start: u64, end: u64) -> Result<()> {
         let room = self.tiers.all().iter().map(|tier| tier.headroom()).fold(0_u64, u64::saturating_add);
         if end - start <= room || self.disowned.is_freeing_anything() {
@@ -224,7 +224,7 @@ impl Core {
         if new > room { Err(ErrorKind::NoSpace.into()) } else { Ok(()) }
     }
 
-    /// Bytes of a range that have no room in an object yet, counted until they are more than `enough`.
+    /// Bytes of a range that are not allocated in an object yet, counted until they exceed `enough`.
     fn hole_bytes(&self, entry: &ObjectEntry, start: u64, end: u64, enough: u64) -> Result<u64> {
         let (mut position, mut bytes) = (start, 0);
         while position < end && bytes <= enough {
@@ -239,7 +239,7 @@ impl Core {
         Ok(bytes)
     }
 
-    /// Bytes of a hole of an object that have their room all the same.
+    /// Bytes of a hole of an object that are allocated nevertheless.
     fn reserved_bytes(&self, entry: &ObjectEntry, start: u64, end: u64) -> Result<u64> {
         let (mut position, mut bytes) = (start, 0);
         while position < end {
@@ -253,7 +253,7 @@ impl Core {
         Ok(bytes)
     }
 
-    /// Reserves room for a part where it is owned. Holes for which that tier has no room go to another one.
+    /// Reserves space for a part on the tier that owns it. Holes that do not fit on that tier go to another one.
     fn reserve_part(&self, inode: &Inode, file: &FileState, part: &Part) -> Result<()> {
         match self.reserve_on(file, part.slot, &part.entry, part.start, part.end) {
             Err(error) if error.is_out_of_room() => self.reserve_holes(inode, file, part),
@@ -281,7 +281,7 @@ impl Core {
         Ok(())
     }
 
-    /// Reserves the holes of a part one by one, on other tiers as far as need be. What holds data has its room already.
+    /// Reserves the holes of a part one by one, on other tiers if needed. Ranges with data are allocated already.
     fn reserve_holes(&self, inode: &Inode, file: &FileState, part: &Part) -> Result<()> {
         let mut position = part.start;
         while position < part.end {
@@ -314,7 +314,7 @@ impl Core {
         Ok(())
     }
 
-    /// Gives a hole of a file to tiers that have room for it, and reserves it there. It begins at a block.
+    /// Gives a hole of a file to tiers with enough free space and reserves it there. The hole begins at a block.
     fn move_hole(&self, inode: &Inode, file: &FileState, owner: &ObjectEntry, start: u64, end: u64) -> Result<()> {
         let on_owner = |position| {
             let slot = file.layout.read().slot_on(owner.tier)?;
@@ -328,7 +328,7 @@ impl Core {
         while position < end {
             let request = Request { length: end - position, file_end: end, partial: true, except: Some(owner.tier) };
             let Some(tier) = self.place_or_reclaim(inode, &request)?.first().copied() else {
-                // What was disowned is free by now, on the owner too.
+                // Pending frees have been carried out by now, on the owner too.
                 return on_owner(position);
             };
             let room = start_of(block_of(self.tiers.by_id(tier)?.headroom()));
@@ -338,7 +338,7 @@ impl Core {
             let part_end = start_of(block_after(end)).min(position.saturating_add(room));
             let entry = self.ensure_object(inode, file, tier)?;
             let slot = file.layout.read().slot_on(tier)?;
-            // What an attempt that failed may have left there must not show through the hole.
+            // Bytes left there by a failed attempt must not show through the hole.
             let length = part_end - position;
             let blocks = block_of(position)..block_of(part_end);
             let claim = self.claim_range(inode, &entry, blocks.clone())?;

@@ -1,9 +1,9 @@
-//! The room that a file takes on its tiers (`st_blocks`), kept in its record (docs/design/0029).
+//! The space that a file takes on its tiers (`st_blocks`), kept in its record (docs/design/0029).
 //!
-//! What is true here:
+//! Invariants:
 //! * A file whose record has the numbers is answered for without a request to any tier.
-//! * They are asked for once after a change: when somebody wants them, or in the background after the last close. Nothing is synced
-//!   for them, and no write, and no close that follows no change, makes a request or a record.
+//! * The tiers are asked once after a change: when a caller needs the numbers, or in the background after the last close. Nothing
+//!   is synced for that, and no write, and no close that follows no change, makes a request or a record.
 
 use std::sync::atomic::Ordering;
 
@@ -46,12 +46,12 @@ impl Core {
         if let Some(_one_at_a_time) = file.allocation.asking.try_lock() {
             return known_blocks(file).unwrap_or_else(|| self.ask_allocation(inode, file));
         }
-        // Nobody waits for somebody else's request, which may hang.
+        // No waiting for the request of another thread, which may hang.
         let objects = file.layout.read().objects.clone();
         self.ask_objects(file, &objects).iter().map(|answer| answer.blocks).sum()
     }
 
-    /// What objects say; those that do not answer are left out.
+    /// The answers of objects; those that do not answer are left out.
     fn ask_objects(&self, file: &FileState, objects: &[ObjectEntry]) -> Vec<Answer> {
         let ask = |entry: &ObjectEntry| {
             let is_durable = self.has_durable_length(file, entry);
@@ -74,7 +74,7 @@ impl Core {
         if is_only_extender || self.is_synced(entry) { Durable::Yes } else { Durable::No }
     }
 
-    /// Whether the room of a file has to be asked of its tiers.
+    /// Whether the tiers have to be asked for the space that a file takes.
     pub(crate) fn asks_for_allocation(&self, file: &FileState) -> bool {
         !file.is_inline() && known_blocks(file).is_none()
     }
@@ -83,14 +83,14 @@ impl Core {
     fn ask_allocation(&self, inode: &Inode, file: &FileState) -> u64 {
         file.allocation.begin_asking();
         let objects = file.layout.read().objects.clone();
-        // Asked before the objects are: what is synced and freed meanwhile is not covered by the answers.
+        // Before the objects are asked: their answers do not cover bytes that are synced or freed meanwhile.
         let quality = self.quality_of_answers(inode, file, &objects);
         let answers = self.ask_objects(file, &objects);
         self.take_answers(inode, file, &answers, (objects.len(), quality));
         answers.iter().map(|answer| answer.blocks).sum()
     }
 
-    /// Takes over what objects said since `begin_asking`.
+    /// Takes over the answers of objects since `begin_asking`.
     pub(super) fn take_answers(
         &self,
         inode: &Inode,
@@ -112,7 +112,7 @@ impl Core {
         }
     }
 
-    /// Whether what objects say now stays so.
+    /// Whether the objects' present answers are final.
     pub(super) fn quality_of_answers(&self, inode: &Inode, file: &FileState, objects: &[ObjectEntry]) -> Quality {
         let is_freed = |entry: &ObjectEntry| !self.disowned.holds(entry.tier, entry.object);
         let is_settled = !file.is_changed_directly()
@@ -143,7 +143,7 @@ impl Core {
         }
     }
 
-    /// Asks for files that were changed and that nobody has open. Returns whether there is more to do at once.
+    /// Asks the tiers about files that were changed and are not open. Returns whether there is more to do at once.
     pub(crate) fn learn_allocations(&self) -> bool {
         let now_ms = self.elapsed_ms();
         if now_ms < self.due.allocations_ms.load(Ordering::Relaxed) {
@@ -188,8 +188,8 @@ impl Core {
         self.settle_if_synced(inode, file, &objects) || is_learned
     }
 
-    /// Puts the size of a file on record that was closed long ago, where all of it is synced: when it comes into memory again,
-    /// nobody has to be asked. Returns whether that was done.
+    /// Logs the size of a file that was closed long ago and is synced entirely, so that no tier has to be asked when the file is
+    /// loaded again. Returns whether that was done.
     fn settle_if_synced(&self, inode: &Inode, file: &FileState, objects: &[ObjectEntry]) -> bool {
         let is_due = || file.layout.read().extenders != 0 && self.is_written_back(inode, file);
         if !is_due() || !objects.iter().all(|entry| self.is_synced(entry)) {
@@ -200,7 +200,7 @@ impl Core {
         settled.is_ok() && file.layout.read().extenders == 0
     }
 
-    /// What a synced object says, where nothing of it is still to be freed.
+    /// The answer of a synced object, if it has no pending frees.
     pub(crate) fn settled_answer_of(&self, file: &FileState, entry: &ObjectEntry) -> Option<Answer> {
         if self.disowned.holds(entry.tier, entry.object) {
             return None;
@@ -219,7 +219,7 @@ impl Core {
         objects.iter().all(answers)
     }
 
-    /// Before the volume is stopped, when everything is synced and freed: what is not known goes into the last records.
+    /// Called before the volume is stopped, when everything is synced and freed: puts the missing numbers into the last records.
     pub(crate) fn learn_allocations_at_unmount(&self) {
         let inodes = self.inodes.all_where(is_to_be_learned);
         for inode in inodes.iter().take(FILES_AT_UNMOUNT_MAX) {
@@ -240,9 +240,9 @@ fn is_to_be_learned(inode: &Inode) -> bool {
         .is_some_and(|file| file.allocation.is_to_be_learned() || file.allocation.looks_short() || extends(file))
 }
 
-/// What an object's state comes to. Of one that became shorter by itself that is noted.
+/// The answer for an object's state. An object that became shorter by itself is noted.
 pub(super) fn answer_of(file: &FileState, entry: &ObjectEntry, stat: &ObjectStat, durable: Durable) -> Answer {
-    // Read after the object was asked: whoever cuts it forgets its length first.
+    // Read after the object was asked: a truncation forgets the known length before it cuts.
     let known = {
         let layout = file.layout.read();
         layout.slot_of(entry.tier).map(|slot| layout.object(slot))

@@ -1,14 +1,14 @@
 //! A file lets go of a tier that is lost for good (docs/design/0027).
 //!
-//! What is true here:
+//! Invariants:
 //! * A lost range is a damaged range: it reads as EIO until it is written, cut off or accepted. Blocks that the lost tier owned
 //!   become holes of the map, or, where one object is left, part of that object.
 //! * A file whose only object is lost gets a new one of its size without a byte of data, made and durable before the record
 //!   names it: a file without objects would be empty or inline.
 //! * Where only the lost tier knew the end of a file, the file is one block longer than its last known byte, and that block is
-//!   damaged: whoever reads to the end meets the error.
-//! * Where another tier that is away knows the end, that stays so: what the file keeps there is not touched, and the size is found out
-//!   when the tier is back, or the file lets go of that one, too.
+//!   damaged: a reader that reaches the end gets the error.
+//! * Where another tier that is away knows the end, that stays so: the file's bytes there are not touched, and the size is determined
+//!   when that tier is back, or when the file lets go of it, too.
 //! * Each file is one transaction, so a crash leaves it as it was or as it will be.
 
 use std::sync::atomic::Ordering;
@@ -35,7 +35,7 @@ enum End {
     Elsewhere,
 }
 
-/// What a file loses with a tier.
+/// The bytes that a file loses with a tier.
 struct Loss {
     /// Size of the file from then on, in bytes.
     size: u64,
@@ -79,7 +79,7 @@ fn reached_at_least(layout: &Layout, size: u64) -> u64 {
 }
 
 impl Core {
-    /// What a file loses with a tier, its path left out; `None` where it has no object there, or loses no byte.
+    /// The bytes that a file loses with a tier, without its path; `None` if it has no object there, or loses no byte.
     pub(crate) fn loss_of_file(&self, inode: &Inode, file: &FileState, tier: TierId) -> Result<Option<LostFile>> {
         let end = self.end_without(inode, file, tier)?;
         let loss = {
@@ -146,8 +146,8 @@ impl Core {
         self.tiers.by_id(entry.tier)?.run(|tier| tier.remove(reference_of(entry)))
     }
 
-    /// Takes the object on a lost tier off a file. `heir` is what [`Core::make_heir`] made for it. Returns whether the heir is
-    /// the file's now.
+    /// Removes the object on a lost tier from a file. `heir` is the object that [`Core::make_heir`] made for it. Returns whether the
+    /// heir belongs to the file now.
     pub(crate) fn let_go_of_tier(
         &self,
         inode: &Inode,
@@ -173,7 +173,7 @@ impl Core {
             }
         }
         if let [(_, only)] = kept.as_slice() {
-            // What is to be freed on it would be freed later, where its bytes are the file's again.
+            // Pending frees on it would be carried out later, when the bytes are the file's again.
             self.reclaim_object(inode, only)?;
         }
         self.damaged_files.lock().files.insert(inode.ino);

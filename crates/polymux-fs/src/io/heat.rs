@@ -12,7 +12,7 @@ use crate::volume::Promotion;
 const SMALL_READ_MAX: usize = 64 << 10;
 
 impl Core {
-    /// Notes a read, and what devices served of it.
+    /// Notes a read and the bytes of it that devices served.
     pub(super) fn note_read(&self, inode: &Inode, (offset, length): (u64, usize), from_devices: u64, ahead: Ahead) {
         let Some(pattern) = self.note_access(inode, AccessKind::Read, offset, length) else { return };
         if ahead == Ahead::File {
@@ -21,7 +21,7 @@ impl Core {
         if self.options.promotion != Promotion::Prompt || self.is_read_only() || self.planner.relief.is_pointless() {
             return;
         }
-        // What a stream finds in memory the device brought there ahead of it.
+        // Data that a stream finds in memory was read ahead from the device.
         let demanded = if pattern == Pattern::Sequential { length as u64 } else { from_devices };
         // Requests that the kernel reads ahead overtake one another, and then none goes on where another ended: only small ones are random.
         let pattern = if length > SMALL_READ_MAX { Pattern::Sequential } else { pattern };

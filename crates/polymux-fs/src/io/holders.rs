@@ -1,8 +1,8 @@
-//! Files that somebody uses whom a kernel let do so during an earlier mount (docs/design/0017).
+//! Externally open files: a process got the object from the kernel during an earlier mount, and still has it open (docs/design/0017).
 //!
-//! What is true here:
-//! * Whoever has an object passed through goes on using it after the death of the daemon. A record (`K`) names the boot of the
-//!   kernel from before the first object is passed through until a stop finds that nobody has one.
+//! Invariants:
+//! * A process that has an object passed through goes on using it after the death of the daemon. A record (`K`) names the boot of
+//!   the kernel from before the first object is passed through until a stop finds that no process has one open.
 //! * While the same boot may still hold objects, each file is looked at before anything else is done with it: it is held, or
 //!   proved to be free. No file that could have been passed through is moved, freed or cached before.
 //! * A held file is treated as one that is passed through and changed directly. It is looked at again until it is free.
@@ -45,8 +45,8 @@ impl Core {
         self.flush_through_copy(sequence)
     }
 
-    /// At a clean stop: the record goes where nobody has an object. `open` are descriptions that were passed through and whose
-    /// release did not arrive.
+    /// Deletes the record of the boot at a clean stop, if no process has an object open. `open` is the number of open file
+    /// descriptions that were passed through and whose release did not arrive.
     pub(crate) fn forget_boot(&self, open: usize) -> Result<()> {
         let may_be_held = self.holders.are_possible() || !self.holders.held.lock().is_empty();
         if open > 0 || may_be_held || matches!(self.metadata.boot_with_objects(), Ok(None)) {
@@ -86,7 +86,7 @@ impl Core {
         Ok(())
     }
 
-    /// Somebody may have written to an object since the mount, and gone.
+    /// Counts an object as unsynced: a process may have written to it since the mount, and closed it.
     fn count_as_unsynced(&self, entry: &ObjectEntry) -> Result<()> {
         if self.is_read_only() {
             return Ok(());
@@ -94,7 +94,7 @@ impl Core {
         let handle = self.tiers.by_id(entry.tier)?;
         let Some(tier) = handle.present() else { return Ok(()) };
         match tier.lend(reference_of(entry), LoanPurpose::Change) {
-            // What is not lent cannot have been, and of what is not there nobody has anything.
+            // A tier without passthrough never gave this object to the kernel, and a missing object is not open anywhere.
             Ok(_) | Err(TierError::Unsupported(_) | TierError::NotFound(_)) => Ok(()),
             Err(error) => Err(handle.note_error(error)),
         }
@@ -168,7 +168,7 @@ impl Core {
         self.look_again(&inode, inode.file().expect("only files are held"))
     }
 
-    /// Looks whether a held file is free by now; `true` where it was held and is not any more. Never waits for whoever uses it.
+    /// Checks whether an externally open file is free by now: `true` if it was held and is not any more. Never waits for its users.
     pub(crate) fn look_again(&self, inode: &Inode, file: &FileState) -> Result<bool> {
         if !file.is_held.load(Ordering::Acquire) {
             return Ok(false);

@@ -1,10 +1,10 @@
 //! Inline data: small files live in the metadata store (DESIGN section 5, docs/design/0004).
 //!
-//! What is true here:
+//! Invariants:
 //! * A write changes bytes in memory only. They reach the log with the next record of the inode: at close, fsync, rename
 //!   and the periodic flush, so a crash of the machine leaves a state that the file had at one of these moments.
-//! * Before it is answered, a note of them is in memory that outlives the daemon, where there is such memory (docs/design/0023).
-//!   Where that has no room for a note, the record is logged at once.
+//! * Before the write is answered, a note of these bytes is in memory that outlives the daemon, where such memory exists
+//!   (docs/design/0023). If that memory is full, the record is logged at once.
 //! * It leaves the store when it grows beyond the limit or needs an object for another reason (`inline_move.rs`), and comes
 //!   back only by being truncated to nothing.
 
@@ -20,7 +20,7 @@ use crate::inode::{FileState, Inode, Layout};
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::INLINE_SIZE_LIMIT;
 
-/// Whether what changed outlives the daemon as far as it can.
+/// Whether a change outlives the daemon, as far as possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
     AsLongAsNeeded,
@@ -34,8 +34,8 @@ impl Core {
         u64::from(self.options.inline_size_max).min(INLINE_SIZE_LIMIT)
     }
 
-    /// Whether the metadata store's file system has room to spare for the bytes of files. Half of what data leaves free
-    /// there belongs to names and records alone.
+    /// Whether the metadata store's file system has spare space for the bytes of files. Half of the space that data leaves free
+    /// there is kept for names and records.
     fn metadata_has_room(&self) -> bool {
         let Some(tier) = self.tiers.metadata_tier() else { return true };
         tier.space().is_none_or(|space| space.file_system_free >= tier.reserve_of(&space) / 2)
@@ -171,8 +171,8 @@ impl Core {
         })
     }
 
-    /// Makes an inline file what a note says that outlived the last daemon, and logs it. Returns whether it was not logged before.
-    /// Nobody uses the file yet.
+    /// Applies a note that outlived the last daemon to an inline file, and logs the result. Returns whether it was not logged
+    /// before. Called before the file is used.
     pub(crate) fn take_up_inline(&self, inode: &Inode, note: Note) -> Result<bool> {
         let Some(file) = inode.file().filter(|file| file.is_inline()) else {
             // An object holds it: that was logged, and the daemon died before it forgot the note.
@@ -196,8 +196,8 @@ impl Core {
         Ok(true)
     }
 
-    /// Puts inline bytes that run ahead of the record into the log. Where the store has no room for them they go to an
-    /// object on a tier; whoever must not wait is sent away before that. Takes the locks of a writer.
+    /// Puts inline bytes that run ahead of the record into the log. Where the store has no free space for them they go to an
+    /// object on a tier; a caller that must not wait is refused before that. Takes the locks of a writer.
     pub(crate) fn log_inline(&self, inode: &Inode, file: &FileState, wait: Wait) -> Result<()> {
         match self.put_inline(inode, file) {
             Err(error) if error.is_out_of_room() && wait == Wait::Never => Err(self.would_block()),
@@ -210,7 +210,7 @@ impl Core {
         }
     }
 
-    /// The same for whoever holds the append lock.
+    /// As [`Self::log_inline`], for a caller that holds the append lock.
     fn log_inline_or_move(&self, inode: &Inode, file: &FileState) -> Result<()> {
         match self.put_inline(inode, file) {
             // Other records are as small as can be already.
@@ -223,7 +223,7 @@ impl Core {
 
     fn put_inline(&self, inode: &Inode, file: &FileState) -> Result<()> {
         if !file.inline.is_dirty() && !file.uncommitted.load(Ordering::Acquire) {
-            // Somebody else may be about to commit what was written here: a sync must know that transaction.
+            // Another thread may be about to commit the bytes that were written here: a sync must know that transaction.
             drop(inode.record_lock.lock());
             return Ok(());
         }

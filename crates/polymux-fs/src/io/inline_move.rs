@@ -1,10 +1,10 @@
-//! From the metadata store to an object: files that outgrow it, and idle ones where it is short of room.
+//! Moves files from the metadata store to an object: files that outgrow it, and idle ones when its free space is low.
 //!
-//! What is true here:
+//! Invariants:
 //! * The object is written and, where the store may have a `b` record, synced; then one transaction names the object and
 //!   takes that record away. Without one nothing durable is replaced, and the object is synced by the next fsync like any
 //!   other.
-//! * Nobody changes the bytes meanwhile: whoever moves them holds the append lock.
+//! * The bytes do not change meanwhile: the thread that moves them holds the append lock.
 
 use std::sync::atomic::Ordering;
 
@@ -26,14 +26,14 @@ const IDLE_FILES_PER_STEP: usize = 64;
 /// How often all inline files are looked at within the time after which one is idle.
 const PASSES_PER_IDLE_TIME: u64 = 10;
 
-/// Whether what was written to an object is durable.
+/// Whether the data written to an object is durable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Durable {
     Yes,
     NotYet,
 }
 
-/// What became of an attempt to give a file its home.
+/// The result of an attempt to give a file its home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
     Given,
@@ -153,7 +153,7 @@ impl Core {
         }
     }
 
-    /// Moves inline files that nobody used for a while to other tiers, where the metadata tier is down to its reserve.
+    /// Moves inline files that were not used for a while to other tiers, where the metadata tier is down to its reserve.
     /// Elsewhere leaving them is right: they cost no object, and reading them no tier. Returns how many moved.
     pub(crate) fn move_idle_inline_files(&self) -> Result<usize> {
         let Some(tier) = self.tiers.metadata_tier() else { return Ok(0) };
@@ -192,7 +192,7 @@ impl Core {
         Ok(moved)
     }
 
-    /// Nobody has it open, and its last close, or last use on record, is long enough ago.
+    /// Whether a file is not open, and its last close, or last use on record, is long enough ago.
     fn is_idle(&self, inode: &Inode) -> bool {
         if inode.lifecycle.lock().handles > 0 {
             return false;

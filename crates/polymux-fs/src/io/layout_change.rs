@@ -1,7 +1,7 @@
 //! Changes of who owns which block, as one transaction that the store may refuse.
 //!
-//! What is true here: memory says what the store says. Extents are put when they change and never again, so a change that
-//! the store refused is taken back in memory, before anybody else may change the layout.
+//! Invariant: memory agrees with the store. Extents are put when they change and never again, so a change that the store
+//! refused is taken back in memory before another thread may change the layout.
 
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
@@ -14,16 +14,16 @@ use crate::inode::{FileState, Inode, Layout};
 /// Who may use a file while its layout is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Company {
-    /// Writers are inside, of other blocks: they note what is unsynced and publish sizes meanwhile.
+    /// Writers of other blocks are active: they note unsynced ranges and publish sizes meanwhile.
     Writers,
     /// The barrier is held alone.
     Nobody,
 }
 
-/// What a change may have to be taken back to.
+/// The state that a failed change is rolled back to.
 struct Before {
     layout: Layout,
-    /// What nobody else changes meanwhile.
+    /// State that no other thread changes meanwhile.
     others: Option<Others>,
 }
 

@@ -12,12 +12,11 @@ use crate::inode::{FileState, Inode, Layout};
 use crate::placement::Request;
 use crate::store::{ObjectEntry, keys};
 
-/// Rounds of freeing for one write that finds no room.
+/// Rounds of freeing for one write that finds no free space.
 const ROUNDS_OF_FREEING_MAX: u32 = 16;
 
 impl Core {
-    /// Gives a file its home, where it has none yet, and its inline bytes go there. Called by whoever may make the file
-    /// longer.
+    /// Gives a file a home tier, where it has none yet, and moves its inline bytes there. Called by operations that may extend the file.
     pub(crate) fn ensure_home(&self, inode: &Inode, file: &FileState, request: &Request) -> Result<()> {
         if file.layout.read().map.home().is_some() {
             return Ok(());
@@ -43,18 +42,18 @@ impl Core {
         Err(refusal)
     }
 
-    /// Candidates for new blocks; where none has room, what is disowned is freed first, and what is being freed is waited for. None also
-    /// where that gave the tier that is to be left out of the request room.
+    /// Candidate tiers for new blocks. Where none has free space, pending frees are carried out first, and frees that are under way are
+    /// waited for. Returns none also where that gave free space to the tier that the request leaves out.
     pub(crate) fn place_or_reclaim(&self, inode: &Inode, request: &Request) -> Result<Vec<TierId>> {
         self.place_with_room(inode, request, BLOCK_SIZE)
     }
 
-    /// As [`Core::place_or_reclaim`]; candidates are tiers with room for so many bytes.
+    /// As [`Core::place_or_reclaim`]; candidates are tiers with at least `bytes` of free space.
     pub(crate) fn place_with_room(&self, inode: &Inode, request: &Request, bytes: u64) -> Result<Vec<TierId>> {
         let has_room = |tier: &TierId| self.tiers.by_id(*tier).is_ok_and(|tier| tier.headroom() >= bytes);
-        // More than one round: each frees a bounded number of ranges, and others may take what it freed.
+        // More than one round: each frees a bounded number of ranges, and other writers may take the freed space.
         for round in 0..=ROUNDS_OF_FREEING_MAX {
-            // Asked first: what is freed while the tiers are looked at is worth another look.
+            // Read first: space that is freed while the tiers are looked at is worth another round.
             let before = self.tiers.room_generation();
             let mut candidates = self.place_now(inode, request);
             candidates.retain(has_room);
@@ -107,8 +106,8 @@ impl Core {
 
     /// Makes the extents on record those of the map. Called inside the transaction that adds an object to a file, before that.
     ///
-    /// As long as a file has one object nobody looks for its extents, and what older programs and repairs left of some would come
-    /// back with the second object, over what was written since.
+    /// While a file has one object its extents are not read, and those that older programs and repairs left would come back with the
+    /// second object, over data that was written since.
     pub(crate) fn begin_extents(&self, transaction: &mut Transaction, inode: &Inode, layout: &Layout) -> Result<()> {
         if layout.objects.len() != 1 {
             return Ok(());
@@ -120,14 +119,14 @@ impl Core {
         Ok(())
     }
 
-    /// Carries out what is disowned on an object before its ranges are used again: later it would free what is written
-    /// there now. The removal of the records becomes an unflushed record of the inode.
+    /// Carries out the pending frees of an object before its ranges are used again: later they would free the data that is written there
+    /// now. The removal of the records becomes an unflushed record of the inode.
     pub(crate) fn reclaim_object(&self, inode: &Inode, entry: &ObjectEntry) -> Result<()> {
         self.reclaim_object_from(inode, entry, 0)
     }
 
-    /// As [`Core::reclaim_object`] for use of the object from a position on: what a tier refuses to free before that may stay. A full
-    /// XFS does not punch holes, because it needs blocks for that, but cuts.
+    /// As [`Core::reclaim_object`] for use of the object from a position on: ranges before it that a tier refuses to free may stay. A
+    /// full XFS cannot punch holes, because that needs blocks, but can truncate.
     pub(crate) fn reclaim_object_from(&self, inode: &Inode, entry: &ObjectEntry, position: u64) -> Result<()> {
         // Asked first, because a round that frees something else there may be waiting for another tier. Asked again, because a mover
         // may commit meanwhile, which disowns another range of the object.
@@ -155,7 +154,7 @@ impl Core {
         let handle = self.tiers.by_id(tier)?;
         let reference = crate::inode::reference_of(&entry);
         match handle.run(|tier| tier.create(reference)) {
-            // Asked after the object is there: whoever removes the tier says so first and looks for objects then.
+            // Checked after the object exists: a removal of the tier marks it as draining first and looks for objects then.
             Ok(()) if handle.is_draining() => {
                 handle.run(|tier| tier.remove(reference))?;
                 Err(ErrorKind::NoSpace.into())

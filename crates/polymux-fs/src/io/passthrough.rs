@@ -1,12 +1,12 @@
 //! Files whose object the kernel uses itself (DESIGN section 10, docs/design/0017).
 //!
-//! What is true here, while a file is passed through:
-//! * Its one object holds all of it: its map names no other tier, nothing of it is disowned, damaged or being moved, and none of
-//!   that begins. What the tier has no room for is refused with `ENOSPC`.
-//! * Whoever may change the object makes it longer without a word, as long as its tier has room. So it is given for changes only
-//!   to files that were not made longer when they were last changed, and on the tier of the metadata only where the file system
-//!   keeps room that such a writer cannot take (docs/design/0026).
-//! * Size, times and bytes are those of the object, asked whenever they matter, if somebody may change it directly.
+//! Invariants while a file is passed through:
+//! * Its one object holds all of it: its map names no other tier, it has no pending frees, no damage and no migration, and none of
+//!   that begins. A write that does not fit on the tier fails with `ENOSPC`.
+//! * A program that may change the object makes it longer without a request to the daemon, while its tier has free space. So the object is
+//!   given for changes only to files that were not made longer when they were last changed, and on the tier of the metadata only where the
+//!   file system keeps space that such a writer cannot take (docs/design/0026).
+//! * If the object may be changed directly, size, times and bytes are those of the object, which is asked whenever they matter.
 //! * It is decided under `PassedThrough::lock`, the outermost lock of a file, and becomes true or false while the barrier is
 //!   held alone: who holds the barrier sees it stand still.
 
@@ -36,10 +36,10 @@ use crate::space::TierHandle;
 use crate::store::ObjectEntry;
 use crate::volume::{PageCache, Promotion};
 
-/// Largest file that is passed through on another tier than the fastest it may be on, where its policy moves nothing up that is read
-/// there: larger ones stay movable while they are open. Where it does, what the slower tier serves has to be heard.
+/// Largest file that is passed through on another tier than the fastest it may be on, if its policy does not promote files that are
+/// read there: larger ones stay movable while they are open. If it does promote, the daemon has to see the reads on the slower tier.
 const SLOW_SIZE_MAX: u64 = 64 << 20;
-/// Room that a file which may be changed directly is expected to take beyond its holes: as much again, within these limits.
+/// Lower limit of the space that a file which may be changed directly is expected to take beyond its holes: its size, within limits.
 const GROWTH_MIN: u64 = 1 << 20;
 const GROWTH_MAX: u64 = 64 << 20;
 /// Reads of the device in a thousand seconds of each range node of a file that stays on a tier from which others are to leave.
@@ -78,9 +78,9 @@ impl Core {
                 Grant::Refused
             }
         };
-        // Pages of a file that somebody changes unheard would not be the file.
+        // The cached pages of a file that is changed without the daemon would be stale.
         let is_held = file.is_held_for_changes.load(Ordering::Acquire);
-        // What is collected comes in whole pages and without the flags of a description, so that appends cannot be told from overwrites.
+        // Collected writes come as whole pages, without the flags of an open file description: appends look like overwrites.
         let is_unclear = self.collects_writes() && is_append_only(inode);
         let is_kept = !is_held && !is_unclear && self.options.page_cache == PageCache::On;
         let through_daemon = if is_kept { IoMode::Cached } else { IoMode::Direct };
@@ -102,8 +102,8 @@ impl Core {
         Ok(IoDecision { mode, backing: passed.backing, pages, closing })
     }
 
-    /// Somebody has the object of a file that no description stands for: whoever opens the file goes to the same object, so that all
-    /// see the same bytes. Called with the `passed` lock held.
+    /// Registers the object of an externally open file: a program that opens the file goes to the same object, so that all see the same
+    /// bytes. Called with the `passed` lock held.
     fn register_held(&self, file: &FileState, passed: &mut PassedThrough) -> Standing {
         if passed.backing.is_some() || !file.is_held.load(Ordering::Acquire) || !passed.modes.is_closed() {
             return Standing::Free;
@@ -123,7 +123,7 @@ impl Core {
         Standing::Registered
     }
 
-    /// Gives back what was registered for a description that did not come about.
+    /// Releases the registration made for an open that failed.
     fn unregister_unused(&self, file: &FileState, passed: &mut PassedThrough) {
         if passed.modes.is_passed_through() {
             return;
@@ -190,12 +190,12 @@ impl Core {
             return FileIo::Closed(Err(Obstacle::Kernel));
         }
         let Some(_alone) = file.barrier.try_write() else { return FileIo::Closed(Err(Obstacle::Busy)) };
-        // What cannot be asked of its tier is no reason that anybody could mend here.
+        // If the tier cannot be asked, the caller can do nothing about it.
         let obstacle = self.obstacle(inode, file, OpenPurpose::Read).unwrap_or(Some(Obstacle::Tier));
         FileIo::Closed(obstacle.map_or(Ok(()), Err))
     }
 
-    /// What options and rules say of a file.
+    /// The passthrough setting of a file by mount options and rules.
     fn passthrough_use(&self, inode: &Inode) -> PassthroughUse {
         let of_volume = self.options.passthrough;
         if !self.steering.read().rules.rules().any(|rule| rule.passthrough.is_some()) {
@@ -236,7 +236,7 @@ impl Core {
             self.lend_for_changes(file, passed)?;
             return Ok(None);
         }
-        // Never waits: whoever writes or moves goes on, and this description goes through the daemon as theirs do.
+        // Never waits: writers and movers go on, and this open file description goes through the daemon as theirs do.
         let Some(_alone) = file.barrier.try_write() else { return Ok(Some(Obstacle::Busy)) };
         if let Some(obstacle) = self.obstacle(inode, file, purpose)? {
             return Ok(Some(obstacle));
@@ -283,7 +283,7 @@ impl Core {
         if file.is_moving() {
             return Ok(Some(Obstacle::Busy));
         }
-        // After a crash the log would say that the object holds less, and what it holds beyond that would be freed.
+        // After a crash the log would say that the object holds less, and the bytes beyond that would be freed.
         if self.metadata.durable().0 < file.layout_sequence.load(Ordering::Acquire) {
             return Ok(Some(Obstacle::Unlogged));
         }
@@ -328,7 +328,7 @@ impl Core {
         let is_large = size > SLOW_SIZE_MAX;
         let may_have_to_be_heard = self.options.promotion == Promotion::Prompt
             && (purpose == OpenPurpose::Read || size < WAITED_FOR_FILE_MAX && file.is_waited_for(self.clock.elapsed()));
-        // What steers a file is looked for only where it matters: most opens are of small files.
+        // The rules of a file are looked up only where they matter: most opens are of small files.
         if !is_large && !may_have_to_be_heard {
             return None;
         }
@@ -374,7 +374,7 @@ impl Core {
         Ok((!has_room).then_some(Obstacle::Room))
     }
 
-    /// Whether another tier could take what one has no room for.
+    /// Whether another tier could take data that does not fit on this one.
     fn may_go_on_elsewhere(&self, tier: TierId) -> bool {
         self.tiers.all().iter().any(|other| other.id != tier && other.present().is_some() && !other.is_draining())
     }
@@ -382,7 +382,7 @@ impl Core {
     /// From now on the object may say how long the file is. Durable, because writes that are durable when they return, and
     /// mappings that are synced, are not heard of.
     fn record_extender(&self, inode: &Inode, file: &FileState) -> Result<()> {
-        // What the kernel makes durable is not heard of.
+        // The daemon does not see which bytes the kernel makes durable.
         file.unpromised.store(0, Ordering::SeqCst);
         self.ensure_extender(inode, file, 0)?;
         self.flush_inode(inode)
@@ -407,8 +407,8 @@ impl Core {
         }
     }
 
-    /// Whether a file is read too little to stay on its tier for certain, from which something has to leave for what is read more, or the
-    /// tier has more to read than it can serve: then the file has to be able to leave while it is open.
+    /// Whether a file has to be able to leave its tier while it is open: because the tier has more to read than it can serve, or because the
+    /// file is read too little to be certain to stay on a tier that has to free space for data that is read more.
     fn may_have_to_leave(&self, context: &Context, ino: Ino, file: &FileState, tier: &TierHandle) -> bool {
         if self.may_be_handed_over(context, tier.id) {
             return true;
@@ -460,7 +460,7 @@ impl Core {
         }
     }
 
-    /// From now on somebody may change the object directly. Called with the `passed` lock held.
+    /// Lends the object for direct changes, which may come from now on. Called with the `passed` lock held.
     fn lend_for_changes(&self, file: &FileState, passed: &mut PassedThrough) -> Result<()> {
         if file.is_lent_for_changes.load(Ordering::Acquire) {
             return Ok(());
@@ -483,7 +483,7 @@ impl Core {
         Ok(())
     }
 
-    /// Size and times of a file that somebody may change directly, as its object has them; nothing where nobody may.
+    /// Takes size and times from the object of a file that may be changed directly; does nothing for other files.
     pub(crate) fn see_direct_changes(&self, inode: &Inode, file: &FileState) -> Result<()> {
         if !file.is_changed_directly() {
             return Ok(());
@@ -494,7 +494,7 @@ impl Core {
 
     fn take_over_changes(&self, inode: &Inode, file: &FileState, seen: &mut Timestamp) -> Result<()> {
         if !file.is_changed_directly() {
-            // It ended meanwhile, and what it came to is known.
+            // It ended meanwhile, and the changes have been taken over.
             return Ok(());
         }
         let entry = file.layout.read().object(0);
@@ -516,7 +516,7 @@ impl Core {
         Ok(())
     }
 
-    /// Before times or modes are set by hand: what the object says by now is taken over, and nothing more until this is given back.
+    /// Called before times or modes are set explicitly: takes over the object's times, and blocks further updates until the guard is dropped.
     pub(crate) fn hold_object_time<'a>(
         &self,
         inode: &Inode,
@@ -562,7 +562,7 @@ impl Core {
         let mut passed = file.passed.lock();
         passed.modes.release(mode, purpose_of(handle));
         if mode == IoMode::Cached && !handle.is_untold.load(Ordering::Acquire) {
-            // The kernel was told to drop its pages, if there was any reason.
+            // The kernel was notified to drop its pages, if there was any reason.
             file.pages_stale.store(false, Ordering::Release);
         }
         if passed.modes.is_passed_through() || !mode.is_passed_through() {
@@ -577,7 +577,7 @@ impl Core {
             self.holders.note(inode.clone(), loan);
         }
         let pages_before = passed.pages_before.take();
-        // Under the lock, so that nobody gets it anew meanwhile.
+        // Under the lock, so that the file is not passed through anew meanwhile.
         self.warm_after_passthrough(inode, file, purpose_of(handle), pages_before.as_ref());
         let granted = std::mem::take(&mut passed.granted_bytes);
         if granted > 0
@@ -588,15 +588,15 @@ impl Core {
         seen
     }
 
-    /// No description is passed through any more. A mapping outlives its descriptor, and the kernel does not tell: whoever has
-    /// one holds the file.
+    /// Called when no open file description is passed through any more. A mapping outlives its descriptor, and the kernel does not report
+    /// it: a remaining mapping keeps the file externally open.
     fn end_passthrough(&self, inode: &Inode, file: &FileState) -> Result<()> {
         let _alone = file.barrier.write();
         let mut times = file.object_modified.lock();
         let changed = file.is_changed_directly();
         let seen = self.take_over_changes(inode, file, &mut times);
         if seen.is_err() {
-            // Asked again as soon as somebody needs it.
+            // Asked again at the next use of the size.
             file.size_known.store(false, Ordering::Release);
         }
         let entry = file.layout.read().object(0);
@@ -629,7 +629,7 @@ impl Core {
         inode.as_ref().and_then(|inode| inode.file()).is_some_and(|file| file.passed.lock().modes.is_open_for_changes())
     }
 
-    /// What was read and written without a word counts as use, as far as it can be told.
+    /// Counts reads and writes that bypassed the daemon as use, as far as they are known.
     fn warm_after_passthrough(
         &self,
         inode: &Inode,
@@ -645,7 +645,7 @@ impl Core {
     }
 }
 
-/// Room that a file takes if all of it is written, and some growth.
+/// Space that a file takes if all of it is written, and some growth.
 fn room_wanted(stat: &ObjectStat) -> u64 {
     stat.size.saturating_sub(stat.allocated).saturating_add(stat.size.clamp(GROWTH_MIN, GROWTH_MAX))
 }

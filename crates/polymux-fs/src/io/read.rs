@@ -29,7 +29,7 @@ const PARTS_BEGUN_MAX: usize = 64;
 pub(crate) enum Keeper {
     /// The file system of the tier.
     Tier,
-    /// Whoever asked: the kernel keeps pages of the file.
+    /// The reader: the kernel keeps pages of the file.
     Reader,
 }
 
@@ -64,7 +64,7 @@ pub(crate) enum ServedBy {
     Device,
 }
 
-/// What one attempt reads from.
+/// The sources of one read attempt.
 struct Plan {
     noted: u64,
     end: u64,
@@ -151,7 +151,7 @@ impl Core {
             let outcome = self.carry_out_read(&plan, offset, buffer, How { wait, keeper, ahead });
             if file.nodes.map_unchanged_since(block_of(offset)..block_after(plan.end), plan.noted) {
                 if let Ok((count, from_devices)) = &outcome {
-                    // Whoever must not wait notes the read and asks for nothing.
+                    // A read that must not wait is noted, and asks for nothing ahead.
                     let window = stream.map(|window| if wait == Wait::Never { 0 } else { window });
                     self.read_ahead_of_stream(inode.ino, file, (offset, plan.end - offset), window);
                     self.note_read(inode, (offset, *count), *from_devices, ahead);
@@ -204,8 +204,8 @@ impl Core {
         Ok((filled, from_devices))
     }
 
-    /// Lets the devices of all parts of a read work at once: what comes behind the first part begins its way into memory before that is
-    /// waited for. A hint to each tier, which costs far less than a thread; what fails, fails where the part is read.
+    /// Lets the devices of all parts of a read work at once: the later parts are prefetched before the first one is waited for. This is
+    /// a hint to each tier, far cheaper than a thread; an error is reported when the part is read.
     fn begin_later_parts(&self, plan: &Plan, offset: u64, keeper: Keeper) {
         let owned = plan.parts.iter().filter_map(|(run, entry)| Some((run, entry.as_ref()?)));
         let mut later = owned.skip(1).take(PARTS_BEGUN_MAX).peekable();
@@ -235,10 +235,10 @@ impl Core {
         if is_ours { Ahead::File } else { Ahead::Tier }
     }
 
-    /// Range nodes whose end was read go out of the memory of their tiers: whoever reads on has them.
+    /// Drops range nodes that were read to their end from the memory of their tiers: the reader has their bytes.
     fn drop_behind(&self, plan: &Plan, offset: u64) {
         let Some((from, to)) = read_to_the_end(plan, offset) else { return };
-        // Of what other objects own, these have nothing in memory.
+        // Of the parts that other objects own, these have nothing cached.
         for entry in plan.parts.iter().filter_map(|(_, entry)| entry.as_ref()) {
             if let Ok(handle) = self.tiers.by_id(entry.tier)
                 && let Some(tier) = handle.present()
@@ -248,7 +248,7 @@ impl Core {
         }
     }
 
-    /// Fills a part from one object; what lies beyond the object's end is a hole of the file, unless the object was longer.
+    /// Fills a part from one object; bytes beyond the object's end are a hole of the file, unless the object was longer.
     pub(crate) fn read_part(&self, entry: &ObjectEntry, offset: u64, part: &mut [u8], how: How) -> Result<ServedBy> {
         let wait = how.wait;
         let handle = self.tiers.by_id(entry.tier)?;
@@ -272,13 +272,13 @@ impl Core {
         Ok(if is_from_device { ServedBy::Device } else { ServedBy::Memory })
     }
 
-    /// Whether an object has a hole in a range, so that a write there needs room. Unknown counts as yes.
+    /// Whether an object has a hole in a range, so that a write there needs free space. Unknown counts as yes.
     pub(crate) fn has_hole(&self, entry: &ObjectEntry, start: u64, end: u64) -> Result<bool> {
         let handle = self.tiers.by_id(entry.tier)?;
         let found = handle.get()?.seek(reference_of(entry), start, polymux_tier::SeekTarget::Hole);
         match found {
             Ok(Some(hole)) => Ok(hole < end),
-            // No hole before the object's end; what lies beyond that is one.
+            // No hole before the object's end; everything beyond it is one.
             Ok(None) => {
                 let stat = handle.run(|tier| tier.stat(reference_of(entry)))?;
                 Ok(stat.size.next_multiple_of(BLOCK_SIZE) < end)

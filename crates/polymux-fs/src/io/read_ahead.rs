@@ -1,14 +1,14 @@
 //! Streams of files on several tiers are read ahead on all of them at once: no file system below sees more of such a stream than its own
 //! ranges.
 //!
-//! What is true here:
-//! * Somebody reads; what `inode/read_streams.rs` asks for then is begun on the tiers. His own bytes were read by then, and nobody waits
-//!   for these.
-//! * Streams that are read at the same time share what may be on its way; what is begun on idle tiers comes on top.
-//! * What is on its way may lie on one tier: files begin where they were written first, and a device that is slow has one range in
-//!   many. So of each tier that has nothing of that the next range is begun, too. (Of 32 files that were read side by side two of three
-//!   devices read nothing for 0.4 s, and were waited for as long in the end: 0.87 to 0.89 of the sum.)
-//! * What was begun already costs next to nothing when it is begun again: it is in memory.
+//! Invariants:
+//! * After a read, the reads of the ranges that `inode/read_streams.rs` asks for are started on the tiers. The bytes of the read itself
+//!   are there by then, and no thread waits for the ranges ahead.
+//! * Streams that are read at the same time share the limit of bytes in flight; ranges that are begun on idle tiers come on top.
+//! * All bytes in flight may be on one tier: files begin where they were written first, and a device that is slow has one range in many.
+//!   So each tier that has none of them begins its next range, too. (Of 32 files that were read side by side two of three devices read
+//!   nothing for 0.4 s, and were waited for as long in the end: 0.87 to 0.89 of the sum.)
+//! * Starting a range again costs next to nothing: it is in memory.
 
 use std::ops::Range;
 
@@ -23,17 +23,17 @@ use crate::counters::Counters;
 use crate::inode::{Asked, FileState, reference_of};
 use crate::store::ObjectEntry;
 
-/// Bytes of a stream that are on their way ahead of it, together for all streams as far as each gets the least,
+/// Limit of read-ahead bytes in flight for all streams together, unless [`READ_AHEAD_BYTES_MIN`] for each of them is more.
 const READ_AHEAD_BYTES_ALL: u64 = 256 << 20;
-/// at least for each,
+/// Read-ahead bytes in flight that each stream may have at least.
 const READ_AHEAD_BYTES_MIN: u64 = 4 << 20;
-/// and at most: what the devices together deliver while the slowest of them answers.
+/// Read-ahead bytes in flight that a stream may have at most: the devices together deliver as much while the slowest of them answers.
 const READ_AHEAD_BYTES_MAX: u64 = 64 << 20;
 
-/// Runs that are looked at for what comes later: of a file in small pieces no more than that.
+/// Runs examined for later ranges; a limit for files in many small pieces.
 const OUTLOOK_RUNS_MAX: u32 = 64;
 
-/// Tiers that begin with what comes later.
+/// Tiers that start reading later ranges.
 const OUTLOOK_TIERS_MAX: usize = 4;
 
 /// A run of a file and the object that has it.
@@ -49,7 +49,7 @@ impl Core {
         Some((READ_AHEAD_BYTES_ALL / streams).clamp(READ_AHEAD_BYTES_MIN, READ_AHEAD_BYTES_MAX))
     }
 
-    /// Notes a read of `length` bytes at `offset`, and begins to read what its stream needs next.
+    /// Notes a read of `length` bytes at `offset`, and starts reading the next ranges of its stream.
     pub(super) fn read_ahead_of_stream(
         &self,
         ino: Ino,
@@ -85,7 +85,7 @@ impl Core {
     }
 }
 
-/// Of each tier that has nothing of what is on its way the next range, and where it ends.
+/// The next range, and where it ends, of each tier that has nothing of the stream in flight.
 fn first_of_idle_tiers(file: &FileState, asked: &Asked) -> Vec<(Part, u64)> {
     let mut found: Vec<(Part, u64)> = Vec::new();
     let outlook_end = asked.outlook_end.min(file.size());
@@ -113,7 +113,7 @@ fn first_of_idle_tiers(file: &FileState, asked: &Asked) -> Vec<(Part, u64)> {
     found
 }
 
-/// What objects have of a range of a file.
+/// The parts of a range of a file, by owning object.
 fn parts(file: &FileState, range: &Range<u64>) -> Vec<Part> {
     let end = range.end.min(file.size()).max(range.start);
     let layout = file.layout.read();

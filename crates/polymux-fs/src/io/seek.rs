@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::inode::{FileState, Inode, reference_of};
 
 impl Core {
-    /// The first byte at or after `offset` that is data, or a hole; the end of the file is a hole. What is lost counts as data, so that
-    /// whoever copies a file meets the error.
+    /// The first byte at or after `offset` that is data, or a hole; the end of the file is a hole. Lost bytes count as data, so that a
+    /// program that copies the file gets the error.
     pub(crate) fn seek_file(&self, inode: &Inode, file: &FileState, offset: u64, target: SeekTarget) -> Result<u64> {
         match self.seek_runs(inode, file, offset, target) {
             Err(error) if is_object_short(&error) => {
@@ -66,7 +66,7 @@ impl Core {
         }
     }
 
-    /// The first blocks of a range of an object that have their room; see [`Tier::allocated`](polymux_tier::Tier::allocated).
+    /// The first allocated blocks of a range of an object; see [`Tier::allocated`](polymux_tier::Tier::allocated).
     pub(crate) fn allocated_in(
         &self,
         entry: &crate::store::ObjectEntry,

@@ -1,10 +1,10 @@
-//! Objects that are shorter than they certainly were: what was behind their end is lost.
+//! Objects that are shorter than they are known to have been: the bytes behind their end are lost.
 //!
-//! What is true here:
-//! * A hole behind the end of an object is none where the object is known to have been longer (`Layout::lose_end`). Nobody asks a tier
-//!   for that as long as reads come back whole.
-//! * What is lost becomes a damaged range, as after a failed sync: it reads as EIO until it is written, cut off or accepted.
-//! * It is put on record with the file held alone, so that nobody writes there or cuts the file meanwhile.
+//! Invariants:
+//! * Bytes behind the end of an object are no hole where the object is known to have been longer (`Layout::lose_end`). No tier is
+//!   asked for that while reads come back whole.
+//! * A lost range becomes a damaged range, as after a failed sync: it reads as EIO until it is written, cut off or accepted.
+//! * The loss is recorded with the file held alone, so that the range is not written and the file not cut meanwhile.
 
 use polymux_tier::{TierError, Wait};
 
@@ -20,7 +20,7 @@ pub(super) fn is_object_short(error: &Error) -> bool {
 }
 
 impl Core {
-    /// Refuses to take what lies behind `end` for a hole, where the object that ends there was longer.
+    /// Fails if the bytes behind `end` are not a hole but lost, because the object that ends there was longer.
     pub(crate) fn check_object_end(&self, entry: &ObjectEntry, end: u64, wait: Wait) -> Result<()> {
         if end >= entry.known_length {
             return Ok(());
@@ -44,7 +44,7 @@ impl Core {
         Ok(())
     }
 
-    /// Puts on record what the objects of a file lost at their ends. Called without any lock of the file.
+    /// Records the bytes that the objects of a file lost at their ends. Called without any lock of the file.
     pub(crate) fn note_short_objects(&self, inode: &Inode, file: &FileState) -> Result<()> {
         if self.is_read_only() {
             return Ok(());
@@ -52,7 +52,7 @@ impl Core {
         let _alone = file.lock_alone();
         let _append = file.append.lock();
         if file.is_changed_directly() {
-            // Where such a file ends, its object says, and what is known of it may be out of date.
+            // The object says where such a file ends, and its known length may be out of date.
             return Ok(());
         }
         let short = self.short_objects(file)?;
@@ -76,7 +76,7 @@ impl Core {
             match self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(entry))) {
                 Ok(stat) if stat.size < entry.known_length => short.push((slot, stat.size)),
                 Ok(_) => {}
-                // Of what is not there at all each read says so.
+                // Each read reports an object that is missing altogether.
                 Err(error) if matches!(error.kind(), ErrorKind::Tier { source: TierError::NotFound(_), .. }) => {}
                 Err(error) if error.is_about_tier() => {}
                 Err(error) => return Err(error),
@@ -117,14 +117,14 @@ impl Core {
     }
 }
 
-/// What is damaged at a position and behind it.
+/// Damage at a position and behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
     /// The byte itself, and all up to another one.
     Here {
         until: u64,
     },
-    /// What comes first is further behind.
+    /// The first damage is further behind.
     From(u64),
     Nothing,
 }

@@ -1,11 +1,11 @@
-//! The size of a file (DESIGN section 6): at least the floor; beyond it what the extender's object says.
+//! The size of a file (DESIGN section 6): at least the floor; beyond it, the size of the size authority's object.
 //!
-//! What is true here:
+//! Invariants:
 //! * `extenders` is empty or holds one tier (docs/design/0001). Its bit is logged before the first write that extends
 //!   the file there, and another tier takes its place only after the file was settled.
-//! * A spread file grows with an empty set (docs/design/0018); then its size is what memory says, and the floor follows.
+//! * A spread file grows with an empty set (docs/design/0018); then its size is the one in memory, and the floor follows.
 //! * After the daemon alone died, the objects of a spread file say where it ends.
-//! * Settling syncs the extender, then logs the size noted before the sync; it empties the set only if nothing extended
+//! * Settling syncs the size authority, then logs the size noted before the sync; it empties the set only if nothing extended
 //!   the file meanwhile (the append lock is held).
 
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ use crate::inode::{AwaitedSwitch, FileState, Inode, reference_of};
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::ObjectEntry;
 
-/// Who may have asked for room behind the end of an object.
+/// Who may have reserved space behind the end of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RoomBehind {
     OfGrowth,
@@ -39,7 +39,7 @@ impl Core {
     pub(crate) fn ensure_size(&self, inode: &Inode, file: &FileState) -> Result<()> {
         self.look_for_holder(inode, file)?;
         if file.is_changed_directly() {
-            // Nothing is cut below whoever goes on writing.
+            // The object is not cut below a program that goes on writing to it.
             return self.see_direct_changes(inode, file);
         }
         if file.size_known.load(Ordering::Acquire) {
@@ -79,9 +79,8 @@ impl Core {
         Ok(())
     }
 
-    /// Where a file ends that grew without an extender when the daemon died, and nothing else: no object has bytes behind the end
-    /// in a range that it owns, and the last byte that was written is in the object that owns it (docs/design/0023). Puts that on
-    /// record.
+    /// The end of a file that grew without a size authority when only the daemon died: no object has bytes behind the end in a
+    /// range that it owns, and the last written byte is in the object that owns it (docs/design/0023). Logs the result.
     fn end_after_death(&self, inode: &Inode, file: &FileState, floor: u64) -> Result<u64> {
         let (objects, runs) = {
             let layout = file.layout.read();
@@ -95,7 +94,7 @@ impl Core {
                 continue;
             }
             if !self.is_read_only() {
-                // What was cut off and is not freed yet is no part of the file.
+                // Bytes that were cut off and are not freed yet are no part of the file.
                 self.reclaim_object(inode, entry)?;
             }
             let stat = match self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(entry))) {
@@ -122,8 +121,8 @@ impl Core {
         Ok(end)
     }
 
-    /// The same for whoever only shows the size: where the tier that knows it is missing, fails or does not answer, the floor
-    /// is what can be said. Nobody may keep that, and nobody reads or writes such a file: it could look shorter than it is.
+    /// As [`Self::ensure_size`], for a caller that only shows the size: if the tier that knows it is missing, fails or does not answer, the floor
+    /// is shown. That must not be cached, and such a file is neither read nor written: it could look shorter than it is.
     pub(crate) fn ensure_size_or_guess(&self, inode: &Inode, file: &FileState) -> Result<()> {
         match self.ensure_size(inode, file) {
             Err(error) if error.is_about_tier() => {
@@ -138,7 +137,7 @@ impl Core {
     fn size_without_object(&self, inode: &Inode, entry: &ObjectEntry, error: &crate::Error) -> Result<()> {
         match error.kind() {
             // Its record reached the log and its directory entry on the tier did not: no fsync of the file returned since
-            // this tier began to extend it, so nothing beyond the floor is what was promised.
+            // this tier began to extend it, so nothing beyond the floor was promised to be durable.
             ErrorKind::Tier { source: TierError::NotFound(_), .. }
                 if self.after_unclean_stop.load(Ordering::Acquire) =>
             {
@@ -162,7 +161,7 @@ impl Core {
         }
     }
 
-    /// Somebody may have written to the object unheard.
+    /// Takes the modification time of an object that may have been written to without the daemon, if it is newer.
     pub(super) fn adopt_newer_modification_time(&self, inode: &Inode, stat: &polymux_tier::ObjectStat) {
         let mut common = inode.common.write();
         // The record is newer than the object where a time was set by hand, which always changes the attributes.
@@ -173,8 +172,8 @@ impl Core {
         }
     }
 
-    /// No ghost bytes: what an unclean stop left beyond the file's end must not come back when the file grows. Nor does room stay
-    /// there that growth had asked for; behind the extender's object it may be the room that a program reserved.
+    /// Cuts bytes that an unclean stop left beyond the file's end, which must not reappear when the file grows. Space preallocated for
+    /// growth is freed too; behind the size authority's object it may have been reserved by a program.
     fn cut_objects_to(
         &self,
         inode: &Inode,
@@ -208,13 +207,13 @@ impl Core {
             let left = handle.run(|tier| cut_object(tier, reference_of(entry), size, &owned, room))?;
             answers.extend(left.map(|stat| answer_of(file, entry, &stat, is_durable)));
         }
-        // What was left out, or cut, is asked when somebody wants to know.
+        // Objects that were left out, or cut, are asked when a caller needs the numbers.
         self.take_answers(inode, file, &answers, (objects.len(), quality));
         Ok(())
     }
 
-    /// Bytes that a failed sync lost beyond what is now the end of the file are not part of it any more; where it grows again,
-    /// they are as good as any others. What cannot be logged stays damaged: an error where zeros are is no lost byte.
+    /// Forgets damage beyond the new end of a file: bytes that a failed sync lost there are not part of the file any more; where it grows
+    /// again, they are as good as any others. Damage whose removal cannot be logged stays: an error in place of zeros loses no byte.
     pub(super) fn forget_damage_beyond(&self, inode: &Inode, file: &FileState, size: u64) {
         let before = file.layout.read().damaged.clone();
         let mut left = before.clone();
@@ -244,7 +243,7 @@ impl Core {
         self.settle(inode, file)?;
         let tier = file.layout.read().object(slot).tier;
         self.wait_for_switch(file, tier, u64::MAX, Wait::Allowed)?;
-        // What a cut left to be freed on this object would be freed later, under what is appended now.
+        // Pending frees that a cut left on this object would later free bytes that are appended now.
         let entry = file.layout.read().object(slot);
         self.reclaim_object(inode, &entry)?;
         self.transact(&[inode], |transaction| {
@@ -254,7 +253,7 @@ impl Core {
         })
     }
 
-    /// Makes the size exact: syncs the extender and logs the size. Called with the append lock (or the barrier) held, so
+    /// Makes the size exact: syncs the size authority and logs the size. Called with the append lock (or the barrier) held, so
     /// that nothing extends the file meanwhile. The caller's next transaction may rely on an empty set.
     pub(crate) fn settle(&self, inode: &Inode, file: &FileState) -> Result<()> {
         let Some((_, entry)) = file.layout.read().extender() else { return self.settle_tail(inode, file) };
@@ -278,7 +277,7 @@ impl Core {
     }
 }
 
-/// Cuts an object that an unclean stop left too long. Returns what it is, where it was left as it was.
+/// Cuts an object that an unclean stop left too long. Returns its state if it was left unchanged.
 fn cut_object(
     tier: &dyn Tier,
     object: ObjectRef,

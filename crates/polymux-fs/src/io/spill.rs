@@ -1,11 +1,11 @@
-//! Spill: what a tier has no room for goes to the next one, block by block (DESIGN section 7).
+//! Spill: data that does not fit on a tier goes to the next one, block by block (DESIGN section 7).
 //!
 //! Two cases:
 //! * *Tail switch*: the write begins in a block that the file never reached. The file is settled, and another tier owns
 //!   everything from that block on. Nothing is replaced, so the record needs no sync of the new tier first.
-//! * *Relocation*: the write needs room inside the file (a hole, or an overwrite on a copy-on-write tier). The whole
-//!   blocks, old bytes and new, are written to another tier, where they were disowned durably, and synced, and only then
-//!   the mapping is replaced; the old bytes are disowned in the same transaction.
+//! * *Relocation*: the write needs space inside the file (a hole, or an overwrite on a copy-on-write tier). The whole
+//!   blocks, old bytes and new, are written to another tier, where a durable pending free covers them, and synced, and only
+//!   then the mapping is replaced; the old blocks become a pending free in the same transaction.
 
 use polymux_tier::Wait;
 use polymux_types::TierId;
@@ -41,14 +41,14 @@ impl Core {
         has_append_lock: bool,
     ) -> Result<Step> {
         if file.is_passed_through() {
-            // It stays where it is, and `write_run` tries there again where that made room.
+            // It stays where it is, and `write_run` tries there again if this freed space.
             self.free_for_writer(self.tiers.room_generation())?;
             return Err(ErrorKind::NoSpace.into());
         }
         let end_block = block_after(file.size());
         let first = block_of(position);
         let is_tail = first >= end_block;
-        // A relocation ends with the file; what lies beyond is a tail switch, in the next round.
+        // A relocation ends with the file; data beyond the end is a tail switch, in the next round.
         let data = if is_tail {
             data
         } else {
@@ -64,7 +64,7 @@ impl Core {
             layout.owner_of(&layout.map.run_at(first))
         };
         if owner.is_some_and(|(_, entry)| file.is_moving_to(entry.tier)) {
-            // What is disowned on the target now would be freed when the mover has brought the same blocks back.
+            // Frees that become pending on the target now would be carried out after the mover has brought the same blocks back.
             return Ok(Step::Blocked(Obstacle::Move));
         }
         let request = Request {
@@ -164,7 +164,7 @@ impl Core {
         let (first, last) = (block_of(position), block_after(position + data.len() as u64));
         let is_last = last >= block_after(file.size());
         if is_last {
-            // The tail moves along, so the old one must not be an extender any more.
+            // The tail moves along, so the old one must not remain the size authority.
             self.settle(inode, file)?;
         }
         let entry = self.ensure_object(inode, file, tier)?;
@@ -173,7 +173,7 @@ impl Core {
         let owned_end = if is_last { END } else { last };
         let switched = copied.and_then(|()| self.commit_relocation(inode, file, (first, owned_end), &claim, old));
         if let Err(error) = switched {
-            // Nothing maps there: what was written is a copy that nobody owns.
+            // No block maps there: the written bytes are a copy that no file owns.
             self.disowned.add(&[claim], inode.last_sequence());
             return Err(error);
         }
@@ -207,9 +207,9 @@ impl Core {
         self.sync_object(inode, file, entry)
     }
 
-    /// Disowns blocks of an object durably before the first byte is written there: a crash before the switch leaves a copy
-    /// that nobody owns, which would show through when the file grows over it, and take up room until then. The record
-    /// goes with the switch, or is carried out.
+    /// Records blocks of an object as a pending free, durably, before the first byte is written there: a crash before the
+    /// switch leaves a copy that no file owns, which would show through when the file grows over it, and take up space
+    /// until then. The record goes with the switch, or is carried out.
     pub(super) fn claim_range(
         &self,
         inode: &Inode,
@@ -273,7 +273,7 @@ impl Core {
     }
 }
 
-/// As much of some bytes as so much room is enough for, cut at a block.
+/// The prefix of `data` that fits into `headroom` bytes, cut at a block boundary.
 fn what_fits(headroom: u64, position: u64, data: &[u8]) -> Result<&[u8]> {
     let whole = block_after(position + data.len() as u64) - block_of(position);
     if start_of(whole) <= headroom {

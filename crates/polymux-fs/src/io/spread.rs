@@ -1,15 +1,16 @@
 //! Files that grow on several tiers at once (P5-P8, docs/design/0018).
 //!
-//! What is true here:
-//! * A range (2 MiB, `MountOptions::spread_range_bytes`) that the file has not reached is given to the tier that the policy names, when its first byte is written.
+//! Invariants:
+//! * A range (2 MiB, `MountOptions::spread_range_bytes`) that the file has not reached is given to the tier that the policy names, when
+//!   its first byte is written.
 //!   Ranges that were left out are explicit holes until then, so that each of them can still go anywhere.
-//! * While a file grows so, no tier is on record as its extender: after a crash it ends at its floor, and objects are cut
-//!   there before anybody uses them. So an append that nobody synced is a prefix, whatever became durable on which tier, and
-//!   a range behind the floor may change its tier without anything being disowned, copied or synced.
-//! * `growth` gives ranges to tiers, `room` asks for the room of what is written there, `switch` sees to what has to be true when a
-//!   file gives up its extender, `reserve` divides room that a program reserves, and `floor` puts sizes on record.
-//! * A file that has unsynced bytes on a tier which is away or does not answer does not grow: nothing that others get could be put
-//!   on record.
+//! * While a file grows so, it has no size authority on record: after a crash it ends at its logged size, and objects are cut there before
+//!   they are used. So an append that was not synced is a prefix, whatever became durable on which tier, and a range behind the logged size
+//!   may change its tier without a pending free, a copy or a sync.
+//! * `growth` gives ranges to tiers, `room` asks for the space of writes there, `switch` ensures the conditions under which a file gives up
+//!   its size authority, `reserve` divides space that a program reserves, and `floor` logs sizes.
+//! * A file that has unsynced bytes on a tier which is away or does not answer does not grow: no growth on other tiers could be
+//!   logged.
 
 mod floor;
 mod growth;
@@ -38,7 +39,7 @@ use crate::inode::{FileState, Inode};
 use crate::placement::{Context, Device, Request};
 use crate::space::TierHandle;
 
-/// Bit of the thread that stands for whoever writes a file back from the page cache of the kernel, in the name of nobody.
+/// Marks the stream that stands for write-back of a file from the page cache of the kernel, which comes in the name of no thread.
 const THREAD_OF_FILE: u64 = 1 << 63;
 
 /// Which thread a request comes from.
@@ -46,7 +47,7 @@ fn thread_of(inode: &Inode, stream: StreamId) -> StreamId {
     if stream == StreamId(0) { StreamId(inode.ino.get() | THREAD_OF_FILE) } else { stream }
 }
 
-/// What a range is before its first byte is written.
+/// The kind of a range before its first byte is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unplaced {
     /// The file has not reached it.
@@ -79,12 +80,12 @@ impl Core {
         start_of(self.range_blocks())
     }
 
-    /// What the range of a byte is, where it has to be placed before the byte is written. The first range is where the file
-    /// has its home.
+    /// The kind of the range of a byte if it has to be placed before the byte is written. The first range is on the file's home
+    /// tier.
     fn unplaced(&self, file: &FileState, position: u64) -> Option<Unplaced> {
         let range_start = position / self.range_bytes() * self.range_bytes();
         if range_start >= start_of(block_after(file.size())) {
-            // Where room was reserved it is where the end of the file is.
+            // Reserved space is on the tier of the file's end.
             let is_reserved = position < file.reserved_end.load(Ordering::Acquire);
             return (range_start > 0 && !is_reserved).then_some(Unplaced::Tail);
         }
@@ -102,7 +103,7 @@ impl Core {
         [offset, last].into_iter().any(|position| self.unplaced(file, position).is_some())
     }
 
-    /// Waits until a tier has room for the range that a write begins. Called with no lock held.
+    /// Waits until a tier has space for the range that a write begins. Called with no lock held.
     pub(super) fn wait_before_growth(
         &self,
         (inode, file): (&Inode, &FileState),

@@ -1,8 +1,8 @@
 //! Durability of files: all tiers of a file and the log, side by side (M12, A14), and errors that are never forgotten.
 //!
-//! A failed sync, whoever asked for it, raises the durable error sequence of the inode, which each open description
-//! compares with what it has reported, and marks what was written since the last good sync as damaged until it is
-//! overwritten: the kernel may have dropped those pages (DESIGN section 6).
+//! A failed sync, no matter which caller asked for it, raises the durable error sequence of the inode, which each open file
+//! description compares with the value that it has reported, and marks the bytes that were written since the last good sync as damaged until
+//! they are overwritten: the kernel may have dropped those pages (DESIGN section 6).
 
 use std::sync::atomic::Ordering;
 
@@ -35,8 +35,8 @@ impl Core {
         self.note_synced(inode, file, (slot, *entry), written, outcome)
     }
 
-    /// What became of the sync of one object, `None` where its tier is missing: a failure is put on record. Called with
-    /// the sync gate held since before `written` was taken.
+    /// Takes the result of the sync of one object, `None` if its tier is missing; a failure is recorded. Called with the sync
+    /// gate held since before `written` was taken.
     pub(crate) fn note_synced(
         &self,
         inode: &Inode,
@@ -66,12 +66,12 @@ impl Core {
             (Some(Err(error)), written) => {
                 let not_made = error == TierError::NotAnswering;
                 let error = self.tiers.by_id(entry.tier)?.note_error(error);
-                // Nothing of the file itself waited for this sync: what is lost is the copy of a move.
+                // No bytes of the file itself waited for this sync: only the copy of a migration is lost.
                 if written.is_none() && file.note_copy_lost(entry.tier) {
                     return Ok(());
                 }
                 if not_made {
-                    // Nothing is lost yet: what was written waits for the next sync, as before.
+                    // Nothing is lost yet: the written bytes wait for the next sync, as before.
                     if let Some((start, end)) = written {
                         file.note_unsynced(slot, start, end);
                     }
@@ -101,7 +101,7 @@ impl Core {
                 return Ok(());
             }
             let mut layout = file.layout.write();
-            // Of what the kernel wrote itself nobody knows the place: it is told, as a native file system does, and read on.
+            // The place of the kernel's own writes is unknown: the error is reported, as by a native file system, and reads go on.
             let nobody_knows = written.is_none() && file.has_direct_changes.load(Ordering::Acquire) > 0;
             let (start, end) = if nobody_knows { (0, 0) } else { (start, end) };
             let runs = layout.map.runs(super::block_of(start), super::block_after(end.max(start + 1)));
@@ -121,7 +121,7 @@ impl Core {
     /// The tiers sync while this thread flushes the log; whichever has nothing to do is left out. Records that replace
     /// something were appended after a sync of their own, so it does not matter which of the two is done first.
     pub(crate) fn sync_file(&self, inode: &Inode, file: &FileState) -> Result<()> {
-        // Before anything is durable: whoever would forget what is not promised sees it, or is seen below.
+        // Before anything is durable: a thread that would forget unpromised bytes sees this store, or its change is seen below.
         file.unpromised.store(0, Ordering::SeqCst);
         loop {
             let noted = file.may_grow_unsettled.load(Ordering::Acquire).then(|| self.note_before_sync(file));
@@ -134,13 +134,13 @@ impl Core {
                 synced?;
                 continue;
             };
-            // A sync beside this one may have been told of a loss that it has not put on record yet.
+            // A concurrent sync may have received a loss that it has not recorded yet.
             drop(file.sync_gate.write());
-            // Nobody makes the file shorter while its size goes on record. He may while the devices work.
+            // The file is not made shorter while its size goes on record. It may be while the devices work.
             let _steady = file.barrier.read();
             if !file.has_unsettled_tail() {
-                // Somebody beside this put the size on record, and may not have made that durable. It is seen in memory
-                // before its sequence is known, which the lock waits for.
+                // A concurrent sync put the size on record, and may not have made that durable. It is seen in memory before
+                // its sequence is known, which the lock waits for.
                 drop(inode.record_lock.lock());
                 return join(synced, self.flush_inode(inode));
             }
@@ -198,7 +198,7 @@ impl Core {
         outcome
     }
 
-    /// Objects of a file that a sync of it concerns: those with unsynced bytes, and those that nobody can ask.
+    /// Objects of a file that a sync of it concerns: those with unsynced bytes, and those whose tier cannot be asked.
     pub(super) fn unsynced_objects(&self, file: &FileState) -> SmallVec<[ObjectEntry; 4]> {
         let wants_sync = |entry: &ObjectEntry| {
             let tier = self.tiers.by_id(entry.tier).ok().and_then(|handle| handle.shared());
@@ -233,7 +233,7 @@ impl Core {
         file.unsynced.lock().retain(|(slot, ..)| is_unsynced(*slot));
     }
 
-    /// As `sync_file`, and reports what `error_seen` has not been told yet. While lost bytes have not been overwritten,
+    /// As `sync_file`, and reports errors that `error_seen` has not seen yet. While lost bytes have not been overwritten,
     /// no sync of the file succeeds.
     pub(crate) fn sync_and_report(
         &self,
@@ -243,7 +243,7 @@ impl Core {
     ) -> Result<()> {
         let outcome = self.sync_file(inode, file);
         self.heat.note_synced(inode.ino);
-        // A sync beside this one may have been told of a loss that concerns it and not have put it on record yet.
+        // A concurrent sync may have received a loss that concerns this one and not have recorded it yet.
         drop(file.sync_gate.write());
         let sequence = file.error_sequence.load(Ordering::Acquire);
         let seen = error_seen.swap(sequence, Ordering::AcqRel);
@@ -255,7 +255,7 @@ impl Core {
     }
 }
 
-/// The error of a description that was not told of a failed sync yet.
+/// The error for an open file description that has not received the error of a failed sync yet.
 pub(crate) fn lost_bytes(inode: &Inode) -> Error {
     ErrorKind::Damaged(inode.ino).into()
 }

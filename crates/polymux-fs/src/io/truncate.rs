@@ -2,10 +2,10 @@
 //!
 //! * Of an inline file: in memory, unless it becomes too long for that.
 //! * To zero: the file gives up its objects as they are and begins anew, so nothing is cut in place.
-//! * Shorter, one object: the record must allow any size from the new one on (floor, extender) durably before the
-//!   object is cut, because the object is what a crash would ask for the size.
-//! * Shorter, several objects: map, floor and disowned tails in one durable transaction; then the objects are cut and
-//!   synced, and the disowned records go.
+//! * Shorter, one object: the record must allow any size from the new one on (floor, size authority) durably before the
+//!   object is cut, because recovery after a crash takes the size from the object.
+//! * Shorter, several objects: map, floor and pending frees of the tails in one durable transaction; then the objects are cut
+//!   and synced, and the pending frees are deleted.
 //! * Longer: the tail's object is extended.
 
 use std::sync::atomic::Ordering;
@@ -44,11 +44,11 @@ impl Core {
             file.reserved_end.store(0, Ordering::Release);
         }
         if size == 0 {
-            // What is emptied is about to be written anew.
+            // An emptied file is about to be written anew.
             file.growth.note_growth();
         }
         if size == 0 && file.is_passed_through() {
-            // Whoever has it open goes on using the object that it has.
+            // A program that has it open goes on using the object that it has.
             self.cut_single(inode, file, 0)?;
             file.emptied.store(true, Ordering::Release);
             Ok(())
@@ -205,7 +205,7 @@ impl Core {
     }
 }
 
-/// Takes what lies behind the block of the end out of damaged ranges.
+/// Removes everything behind the block of the end from damaged ranges.
 pub(super) fn cut_damage(damaged: &mut Vec<(u64, u64)>, size: u64) {
     let end = start_of(block_after(size));
     damaged.retain(|(from, _)| *from < size);

@@ -1,11 +1,11 @@
-//! What devices served of a file while the kernel read it without a word: told by what came into the page cache (P13).
+//! Bytes that devices served while the kernel read a file without the daemon, estimated from pages that appeared in the page cache (P13).
 //!
-//! What is true here:
+//! Invariants:
 //! * Looked at twice, when the file begins to be passed through and when that ends; between the two, pages that came are reads of the
 //!   device, and pages that were there are not.
 //! * Looks take a hundredth of the time at most (`CacheLooks`). A file that could not be looked at counts as used once.
 //! * Where most pages of a node came, or where the file was changed, that was a stream or a change: one use, and no demand.
-//! * What is given up by the kernel meanwhile is not seen. Direct reads leave no page.
+//! * Pages that the kernel gives up meanwhile are not seen. Direct reads leave no page.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn stream_pages(size: u64, node: u64) -> u64 {
 const USES_MAX: u64 = 64;
 
 impl Core {
-    /// Pages that the kernel has of a file now; `None` where that cannot be told, or looking would take too long.
+    /// Pages of a file that the kernel has cached now; `None` if that is unknown, or looking would take too long.
     pub(super) fn look_at_pages(&self, file: &FileState) -> Option<PagesSeen> {
         let entry = file.layout.read().objects.first().copied()?;
         let handle = self.tiers.by_id(entry.tier).ok()?;
@@ -43,7 +43,7 @@ impl Core {
         };
         self.cache_looks.of_passed_through.look(&*self.clock, || {
             let at = self.clock.elapsed();
-            // Told fast where there are none.
+            // A cheap query if there are none.
             if tier.cached_bytes(reference_of(&entry), 0, nodes * RANGE_NODE_SIZE)? == 0 {
                 return Some(PagesSeen { at, pages: vec![0; usize::try_from(nodes).ok()?] });
             }
@@ -52,7 +52,7 @@ impl Core {
         })?
     }
 
-    /// A file is not passed through any more: what devices served since `before` counts as use.
+    /// A file is not passed through any more: the bytes that devices served since `before` count as use.
     pub(super) fn note_unheard_use(
         &self,
         inode: &Inode,

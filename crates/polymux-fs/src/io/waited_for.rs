@@ -1,11 +1,11 @@
-//! Files whose writes programs wait for (M5): which they are, and what their syncs make a device do.
+//! Files whose writes programs wait for (M5): which they are, and the requests that their syncs cause on a device.
 //!
-//! What is true here, unless `promotion = "polite"`:
+//! Rules, unless `promotion = "polite"`:
 //! * A *small sync* covers bytes of at most [`NODES_MAX`] range nodes. One that covers more ends a stream.
 //! * A file is waited for after a few small syncs in a row ([`FileState::is_waited_for`]). A sync at the end of a copy makes no file so, and
 //!   neither does a close that makes a file durable.
 //! * A *message* is a file of at most [`MESSAGE_FILE_MAX`] with an object, which was made since the mount with a name, and synced. A directory in
-//!   which a message, or what was taken for one, turns out to be larger is one of messages no more.
+//!   which a message, or a file taken for one, turns out to be larger is no longer a directory of messages.
 //! * A file that was made in a directory of files that are waited for, or of messages, is placed as one (`heat/synced_directories.rs`).
 //! * A small sync is a request to the device for each of its nodes, as a small read is.
 //! * Lock order: nothing is held while demand is noted or the directory of a file is looked up.
@@ -48,7 +48,7 @@ impl Core {
             file.small_syncs.note_large();
             return;
         }
-        // What the kernel writes itself is not heard of, and is small as far as is known.
+        // The daemon does not see the kernel's own writes, and assumes that they are small.
         if !written.is_empty() || file.is_changed_directly() {
             file.small_syncs.note_small(self.clock.elapsed());
         }
@@ -62,7 +62,7 @@ impl Core {
 
     /// A sync ended.
     fn note_waited_for(&self, inode: &Inode, file: &FileState) {
-        // Told once: of a file that was loaded again it is not known whether it was told of before, nor where it was made.
+        // Reported once. For a file that was loaded again, neither an earlier report nor the directory of its creation is known.
         let made_in = Ino(inode.parent.load(Ordering::Relaxed));
         if made_in == Ino(0) || self.planner.relief.is_pointless() {
             return;
@@ -87,7 +87,7 @@ impl Core {
         }
     }
 
-    /// The last description of a file is closed. What is no message after all says that of its directory.
+    /// Called at the last close of a file. If the file is no message after all, its directory no longer counts as one of messages.
     pub(crate) fn note_closed(&self, inode: &Inode, file: &FileState) {
         let was_taken_for_message = file.is_told_message.load(Ordering::Relaxed)
             && !file.is_told_waited_for.load(Ordering::Relaxed)
@@ -99,7 +99,7 @@ impl Core {
         }
     }
 
-    /// A message was placed on a tier. Above the high mark it is written there instead of on a slower tier, and counts as what moves there does.
+    /// A message was placed on a tier. Above the high mark it is written there instead of on a slower tier, and is charged like a migration.
     pub(super) fn charge_message(&self, file: &FileState, tier: TierId, bytes: u64) {
         if file.expected.get() == Some(Synced::Message)
             && self.tiers.by_id(tier).is_ok_and(|tier| tier.is_above_high_mark())

@@ -17,7 +17,7 @@ use crate::sched::Direction;
 use crate::space::LAST_ROOM_BYTES;
 use crate::store::ObjectEntry;
 
-/// How often the beginning of a write is tried where no tier has room at first.
+/// How often the beginning of a write is tried while no tier has free space.
 const ATTEMPTS_MAX: u32 = 4;
 
 /// One write.
@@ -39,17 +39,17 @@ enum Pass {
     Again(Obstacle),
 }
 
-/// What must be got out of the way before a write can go on. It is waited for outside: nobody who holds blocks waits for a
-/// lock above them, or for a move.
+/// An obstacle that must be removed before a write can go on. It is waited for outside: no holder of blocks waits for a lock above them,
+/// or for a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
     /// The tail must change, and the append lock is not held.
     AppendLock,
-    /// The only tier with room is the target of a move of this file that is under way (docs/design/0010).
+    /// The only tier with free space is the target of a migration of this file that is under way (docs/design/0010).
     Move,
 }
 
-/// What became of the beginning of the data.
+/// The result of writing the beginning of the data.
 pub(super) enum Step {
     Wrote(usize),
     Blocked(Obstacle),
@@ -64,7 +64,7 @@ struct Held<'a> {
 }
 
 impl Core {
-    /// Writes to a file; returns how much was written, which is short only when room ran out.
+    /// Writes to a file; returns the number of bytes written, which is short only when free space ran out.
     pub(crate) fn write_file(
         &self,
         inode: &Inode,
@@ -121,7 +121,7 @@ impl Core {
         }
     }
 
-    /// Holds the blocks and writes what `written` leaves.
+    /// Holds the blocks and writes the data from `written` on.
     fn write_pass(&self, held: &Held<'_>, offset: u64, data: &[u8], written: &mut usize, wait: Wait) -> Result<Pass> {
         let Held { inode, file, stream, .. } = *held;
         let end = offset + data.len() as u64;
@@ -150,7 +150,7 @@ impl Core {
             file.growth.note_overwrite();
         }
         if wait == Wait::Never && file.layout.read().map.run_at(block_of(offset)).end < block_after(end) {
-            // A write over several runs may need room on another tier in the middle.
+            // A write over several runs may need space on another tier in the middle.
             return Err(ErrorKind::WouldBlock.into());
         }
         if wait == Wait::Never && self.has_range_to_place(file, offset, data.len()) {
@@ -179,7 +179,7 @@ impl Core {
             attempts += 1;
             let before = self.tiers.room_generation();
             match self.try_run(held, position, data, wait) {
-                // The search for another tier freed what is disowned, on the owner of these blocks too.
+                // The search for another tier carried out pending frees, on the owner of these blocks too.
                 Err(error)
                     if error.is_out_of_room()
                         && !matches!(error.kind(), ErrorKind::Store(_))
@@ -191,7 +191,7 @@ impl Core {
         }
     }
 
-    /// Whether the tier that owns the blocks at a position has room by now.
+    /// Whether the tier that owns the blocks at a position has free space by now.
     fn owner_has_room(&self, file: &FileState, position: u64) -> bool {
         let owner = {
             let layout = file.layout.read();
@@ -220,7 +220,7 @@ impl Core {
                 self.ensure_extender(inode, file, *slot)?;
             }
             if file.may_grow_unsettled.load(Ordering::Acquire) && self.disowned.holds(entry.tier, entry.object) {
-                // What was cut off there and could not be freed would be freed under these bytes.
+                // Pending frees of bytes that were cut off there would free these bytes.
                 if wait == Wait::Never {
                     return Err(ErrorKind::WouldBlock.into());
                 }
@@ -261,7 +261,7 @@ impl Core {
             let is_new = block_of(position) >= block_after(file.size());
             Ok(is_new || self.has_hole(entry, position, end)?)
         };
-        // Somebody whose write takes no room needs none, and is in nobody's way.
+        // A write that takes no space needs none, and is in no other writer's way.
         let is_scarce = handle.headroom() < LAST_ROOM_BYTES.max(data.len() as u64) && takes_room()?;
         let taken = is_scarce.then(|| handle.take_room(data.len()));
         let data = match &taken {
@@ -290,13 +290,13 @@ impl Core {
         Ok(count)
     }
 
-    /// What of some bytes, which take room, can be written into an object when so much is left: all, or a beginning; `NoSpace`: nothing.
+    /// The prefix of `data`, possibly all of it, that can be written into an object with `headroom` bytes free; `NoSpace` if none.
     fn what_has_room<'a>(&self, entry: &ObjectEntry, position: u64, data: &'a [u8], headroom: u64) -> Result<&'a [u8]> {
         if headroom >= data.len() as u64 {
             return Ok(data);
         }
-        // Up to a block boundary the room is taken already, by a reservation perhaps; whole blocks follow as far as they fit, and
-        // the rest belongs to the next tier.
+        // Up to a block boundary the space may be allocated already, for example by a reservation; whole blocks follow as far as
+        // they fit, and the rest belongs to the next tier.
         let end = position + data.len() as u64;
         let own = self.allocated_in(entry, position..end)?.filter(|blocks| blocks.start <= position);
         let has_room_until = own.map_or(0, |blocks| blocks.end).max(start_of(block_after(position)));
@@ -325,7 +325,7 @@ impl Core {
     }
 }
 
-/// Once some was written, the rest follows in the ordinary way: nobody is told that half of a write would wait.
+/// Once a part of a write is done, the rest may wait: half of a write is never reported as one that would wait.
 pub(crate) fn patience(wait: Wait, written: usize) -> Wait {
     if written > 0 { Wait::Allowed } else { wait }
 }

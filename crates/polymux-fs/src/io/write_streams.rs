@@ -1,7 +1,7 @@
-//! Long streams of writes, and what the kernel collected above, begin their way to the device while they come (docs/design/0018, 0036).
+//! Write-back to the device starts early for long streams of writes and for writes that the kernel collected (docs/design/0018, 0036).
 //!
-//! What is true here: no writer waits, and nothing is durable by it. Where all of a large file is less than what the kernel lets be
-//! dirty, its device would begin with the sync; where there is no device below, nothing is begun.
+//! Invariants: no writer waits, and nothing is durable by it. Where all of a large file is less than the kernel lets be dirty, its device
+//! would begin with the sync; where no device is below, nothing is begun.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ fn has_device(handle: &TierHandle) -> bool {
 }
 
 impl Core {
-    /// Bytes of a file that is not spread came to a volume whose kernel collects writes. What it sends is to be written now: because
-    /// it is old, because there is much of it, or because a program wants it (`sync_file_range`, as the checkpoints of databases do); and who
-    /// writes past its cache wants the same. So it is begun at once, and does not wait as long again in the memory of the tier, for a sync
-    /// that finds all of it there. What programs wait for is synced next in any case.
+    /// Bytes of a file that is not spread came to a volume whose kernel collects writes. The kernel sends data that should be written
+    /// now: it is old, there is much of it, or a program asked for it (`sync_file_range`, as the checkpoints of databases do); a program that
+    /// writes past the page cache wants the same. So write-back starts at once, instead of leaving the data in the memory of the tier until a
+    /// sync finds all of it there. Files that programs wait for are synced next in any case.
     pub(super) fn write_collected_behind(
         &self,
         file: &FileState,
@@ -40,8 +40,8 @@ impl Core {
         Counters::add(&self.counters.collected_bytes_behind, usize::try_from(taken).unwrap_or(usize::MAX));
     }
 
-    /// Bytes were written to a file that is not spread. Where they belong to a long stream, what is complete of it is written
-    /// behind. What the kernel changes itself it also writes out itself.
+    /// Called after a write to a file that is not spread. If it belongs to a long stream, write-behind begins for the complete part of the
+    /// stream. The kernel writes out its own direct changes itself.
     pub(super) fn write_stream_behind(&self, file: &FileState, offset: u64, count: usize) {
         let end = offset + count as u64;
         if WriteStreams::is_before_any(end) || file.is_passed_through() {

@@ -1,9 +1,9 @@
-//! What the sizes of the tiers are worth for what programs read: the share of device reads that the fastest tier serves, and the best that
-//! could be with more room or with less.
+//! The effect of the sizes of the tiers on reads of programs: the share of device reads that the fastest tier serves, and the best share
+//! possible with more space or with less.
 //!
-//! What is true here: a range counts with the reads that devices served of it, wherever it lay; no range is copied, and nothing is planned.
-//! Reads of ranges that were read too rarely to be told apart, and those of files that are gone, count as served by no room, so that what is
-//! told is never more than could be.
+//! Invariants: a range counts with the reads that devices served of it, wherever it lay; no range is copied, and nothing is planned.
+//! Reads of ranges that were read too rarely to distinguish, and those of files that are gone, count as served by no size of the tier, so
+//! that the reported share is never more than could be.
 
 use polymux_policy::{Coverage, RangeReads};
 use polymux_types::limits::RANGE_NODE_SIZE;
@@ -18,11 +18,11 @@ use crate::space::TierHandle;
 /// Ranges that are looked at: those that were read most. Their files have to be loaded, to know how long they are.
 const RANGES_MAX: usize = 1 << 16;
 
-/// Minutes over which the share of the fastest tier is told, as long as nodes remember what was read of them.
+/// Minutes over which the share of the fastest tier is reported, for as long as nodes remember their reads.
 const MINUTES_TOLD: usize = 10;
 
 impl Core {
-    /// Takes over what the lanes counted.
+    /// Records the counters of the lanes.
     pub(crate) fn note_device_reads(&self) {
         let now = self.clock.elapsed();
         for handle in self.tiers.all().iter() {
@@ -35,7 +35,7 @@ impl Core {
         self.heat.device_reads.last_hour(tier, self.clock.elapsed())
     }
 
-    /// What a fastest tier of half, twice and four times the size would serve of what devices are read for.
+    /// The device reads that a fastest tier of half, twice and four times the size would serve.
     pub(crate) fn advise(&self) -> Result<Advice> {
         let tiers = self.tiers.all();
         let fastest = tiers.iter().find(|tier| tier.present().is_some() && !tier.is_draining()).ok_or(Errno::ENODEV)?;

@@ -1,17 +1,17 @@
 //! Spread files are laid out anew for those who read them, once their tiers have nothing else to do (P13, BW_Move; docs/design/0021).
 //!
-//! What is true here:
+//! Invariants:
 //! * A file is laid out as its devices write. Where they read in another proportion, its readers wait for the one with the largest part
 //!   for its speed, while the others idle.
-//! * What was written is laid out for a stream of all of it, and what readers waited for is laid out for them
+//! * A written file is laid out for a stream of all of it, and a file whose readers waited is laid out for them
 //!   ([`ReaderLayout`](crate::ReaderLayout)).
-//! * How fast devices serve such reads was measured (docs/design/0019); where it was not, nothing moves.
-//! * Nothing is planned beside programs: the tiers of a file had nothing to do for [`window::REST_MIN`] before. What was planned goes on as
+//! * The speed of devices for such reads is measured (docs/design/0019); without a measurement nothing moves.
+//! * Nothing is planned beside programs: the tiers of a file must have been idle for [`window::REST_MIN`]. Planned jobs proceed as
 //!   all moves do.
-//! * What moves goes up in the order of the tiers, off the tier that it was planned for, and below the low mark of the target
+//! * A migrated range goes up in the order of the tiers, off the tier that it was planned for, and below the low mark of the target
 //!   (`polymux_policy::balance_reads`). A file has one plan at a time.
-//! * A file that was written is not touched while somebody has it open.
-//! * The queue is in memory, and bounded. What is forgotten, or finds no room and no budget, stays as it lies until its readers wait again.
+//! * A file that was written is not touched while it is open.
+//! * The queue is in memory, and bounded. A file that is forgotten, or finds no place or budget, stays as it lies until its readers wait again.
 //!
 //! ```text
 //!  reads ──► heat::ReadUses ──► `window`: was a device busy with them? ──┐
@@ -44,7 +44,7 @@ use crate::report::MoveReason;
 use crate::sched::MoverPace;
 use crate::volume::ReaderLayout;
 
-/// How a file lies for its readers, and what of it moves.
+/// The layout of a file for its readers, and the ranges of it that move.
 pub(super) struct FilePlan {
     balance: ReadBalance,
     pub(super) moves: Vec<NodeMoves>,
@@ -64,7 +64,7 @@ impl FilePlan {
     }
 }
 
-/// What becomes of a file in the queue.
+/// The outcome for a file in the queue.
 enum Turn {
     /// Its tiers have something to do, it is being moved, or it is likely to grow on.
     Later,
@@ -110,7 +110,7 @@ impl Core {
         Ok(has_planned)
     }
 
-    /// Files that grew over several tiers: it is likely that somebody reads them from their beginning to their end.
+    /// Queues files that grew over several tiers: they are likely to be read from their beginning to their end.
     fn queue_grown_files(&self) {
         for ino in self.grown_files.take() {
             let Ok(inode) = self.inode(ino) else { continue };
@@ -123,7 +123,7 @@ impl Core {
         }
     }
 
-    /// Plans what of a file moves up for its readers, where its tiers have nothing else to do.
+    /// Plans which ranges of a file move up for its readers, if its tiers are otherwise idle.
     fn lay_out_for_readers(
         &self,
         ino: Ino,
@@ -172,7 +172,7 @@ impl Core {
         Ok(if queued.samples_done + 1 < one_in { Turn::Next } else { Turn::Over })
     }
 
-    /// How a file lies for its readers, as far as a sample of it tells; `None` where that is nobody's business, or not known.
+    /// How a file lies for its readers, as far as a sample of it tells; `None` where its layout is not to be changed, or not known.
     pub(super) fn plan_for_readers(
         &self,
         (ino, file): (Ino, &FileState),
@@ -204,7 +204,7 @@ impl Core {
         self.tiers.by_id(tier).is_ok_and(|handle| handle.look_at_profile(|profile| profile.measured.is_some()))
     }
 
-    /// A sentence about a spread file, where it is to be laid out anew, or where nobody could tell whether it should be.
+    /// A sentence about a spread file, where it is to be laid out anew, or where it is unknown whether it should be.
     pub(super) fn explain_readers(&self, ino: Ino, file: &FileState, context: &Context) -> Option<String> {
         if !context.policy.balances_reads() || self.options.reader_layout == ReaderLayout::Never {
             return None;

@@ -1,6 +1,6 @@
 //! A batch: parts of several files to one tier, copied one after the other, made durable side by side, switched each.
 //!
-//! What is true here: every part that was begun ends here, switched or given up, whatever happens to the others.
+//! Invariant: every part that was begun ends here, switched or given up, whatever happens to the others.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -28,7 +28,7 @@ pub(super) const BATCH_FILES: usize = 16;
 /// Copies of a part that are given up before its writers are kept out.
 pub(super) const STOPS_MAX: u32 = 3;
 
-/// What became of a job in a batch.
+/// The outcome of a job in a batch.
 pub(super) enum Outcome {
     /// Its ranges are done as far as it was begun; there may be more.
     Advanced,
@@ -39,7 +39,7 @@ pub(super) enum Outcome {
     Over,
 }
 
-/// The same where a part is a whole file, however large.
+/// Stops after which the writers of a part are held off, where the part is a whole file of any size.
 const STOPS_OF_WHOLE_MAX: u32 = 12;
 
 /// Whether the writers of a part may go on while it is copied.
@@ -76,7 +76,7 @@ fn take_nodes(ranges: &mut VecDeque<Range<u64>>, nodes_max: u64) -> Vec<Range<u6
 }
 
 impl Core {
-    /// Carries a batch out. Returns each job with what became of it.
+    /// Carries a batch out. Returns each job with its outcome.
     pub(super) fn carry_out_batch(&self, target: TierId, jobs: Vec<Job>) -> Vec<(Job, Outcome)> {
         let alone = jobs.len() == 1;
         let mut shares: Vec<Share> = jobs.into_iter().map(|job| self.begin_share(job, target, alone)).collect();
@@ -101,7 +101,7 @@ impl Core {
         shares.into_iter().map(end_share).collect()
     }
 
-    /// Lets files go that somebody waits for, although they were copied: their turn comes again, and the rest of the batch
+    /// Lets files go that another thread waits for, although they were copied: their turn comes again, and the rest of the batch
     /// may take long.
     fn stop_early(&self, shares: &mut [Share]) {
         let is_wanted = |share: &&mut Share| share.part.as_ref().is_some_and(|part| part.ticket.is_asked_to_stop());
@@ -234,7 +234,7 @@ fn ended_at_once(job: Job, outcome: Outcome) -> Share {
     Share { job, form: Form::Optimistic, part: None, taken: Vec::new(), outcome: Some(outcome) }
 }
 
-/// What was taken counts as done, or goes back in front of the rest.
+/// The part that was taken counts as done, or goes back in front of the rest.
 fn end_share(share: Share) -> (Job, Outcome) {
     let Share { mut job, taken, outcome, .. } = share;
     let outcome = outcome.expect("every share has an outcome");

@@ -1,9 +1,9 @@
-//! What the page cache serves is not promoted (P13): the look at it, and what looking may cost.
+//! Ranges served by the page cache are not promoted (P13): the cache lookup and its time limit.
 //!
-//! What is true here:
-//! * Only a range that would be promoted is looked at, because only there the answer changes anything.
-//! * Looking takes at most 1 % of the time: after a look of `t` the next one comes when 100 `t` are over, and what was not used of the
-//!   last second may be used at once. A range that comes too early is not looked at, and counts as not cached.
+//! Invariants:
+//! * Only a range that would be promoted is looked up, because only there the answer changes anything.
+//! * Lookups take at most 1 % of the time: after a lookup of `t` the next one may run when 100 `t` have passed, and the unused part of the
+//!   last second may be used at once. A range that comes too early is not looked up and counts as not cached.
 //! * A tier that cannot tell (an old kernel, a file system in memory of ours) leaves it unknown, which counts as not cached.
 
 use std::time::Duration;
@@ -26,10 +26,10 @@ const SHARE_DIVISOR: u32 = 100;
 /// Time whose share may be used at once.
 const BURST: Duration = Duration::from_secs(1);
 
-/// What a look counts for at least, however coarse the clock is.
+/// Minimum time charged for a lookup, however coarse the clock is.
 const LOOK_MIN: Duration = Duration::from_micros(1);
 
-/// The time that looks at the page cache may take, by what they are for.
+/// The time that page cache lookups may take, by purpose.
 #[derive(Debug, Default)]
 pub(crate) struct CacheLooks {
     /// Before ranges are promoted.
@@ -66,7 +66,7 @@ impl LookBudget {
 }
 
 impl Core {
-    /// What the policy says of a range. Where it would be promoted for its use, the page cache is looked at first.
+    /// The decision of the policy for a range. If the range would be promoted for its use, the page cache is looked up first.
     pub(super) fn decide_after_look(
         &self,
         file: &FileState,
@@ -100,7 +100,7 @@ impl Core {
         }
     }
 
-    /// Bytes of what a tier has of a node that the page cache holds, and how many there are; `None` where the tier cannot tell.
+    /// Bytes of a node's data on a tier that the page cache holds, and the total number; `None` if the tier cannot tell.
     fn cached_share(&self, file: &FileState, node: u64, tier: TierId) -> Option<(u64, u64)> {
         let blocks = blocks_of_node(node);
         let end = blocks.end.min(block_after(file.size()));

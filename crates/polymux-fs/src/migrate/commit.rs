@@ -1,12 +1,12 @@
-//! Validation and switch of a part (M10): what was written meanwhile is copied again, and the map changes in one
+//! Validation and switch of a part (M10): data written meanwhile is copied again, and the map changes in one
 //! transaction.
 //!
-//! What is true here:
+//! Invariants:
 //! * A small file that a part holds as a whole is switched under its barrier held alone, and its old object goes in the
 //!   same transaction. Of a larger one only the nodes of the part are closed, and the append lock is held where the part
 //!   holds the end of the file.
-//! * The transaction is appended after the last sync of the target succeeded, and only if no sync of the file, whoever asked
-//!   for it, failed since the copy began.
+//! * The transaction is appended after the last sync of the target succeeded, and only if no sync of the file, by any
+//!   caller, failed since the copy began.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const ROUNDS_MAX: u32 = 4;
 
 type Outcome<T> = std::result::Result<T, Interrupt>;
 
-/// What keeps writers out of a part while it is switched.
+/// The lock that keeps writers out of a part while it is switched.
 enum Hold<'a> {
     File(#[allow(dead_code, reason = "held, not used")] RwLockWriteGuard<'a, ()>),
     Nodes { _closed: Vec<ClosedNodes>, _append: Option<MutexGuard<'a, ()>>, _shared: RwLockReadGuard<'a, ()> },
@@ -57,7 +57,7 @@ fn hold<'a>(file: &'a FileState, ranges: &[Range<u64>]) -> Hold<'a> {
 }
 
 impl Core {
-    /// Copies again what was written meanwhile while the writers go on, until little is left or it does not help.
+    /// Copies data written meanwhile again while the writers go on, until little is left or it does not help.
     pub(super) fn catch_up(&self, part: &mut Part) -> Outcome<()> {
         for round in 0..=ROUNDS_MAX {
             let dirty = part.dirty_count();
@@ -84,7 +84,7 @@ impl Core {
         self.sync_parts(&mut [part]).pop().expect("one part has one outcome")
     }
 
-    /// What is moved must be durable where it was: a loss that is found later would be put on record for blocks that the
+    /// Moved blocks must be durable on their source: a loss that is found later would be put on record for blocks that the
     /// source does not own any more.
     fn sync_sources(&self, part: &Part) -> Outcome<()> {
         let file = part.file();
@@ -99,7 +99,7 @@ impl Core {
         Ok(())
     }
 
-    /// Keeps writers out, copies what is still dirty, and switches the map.
+    /// Keeps writers out, copies the blocks that are still dirty, and switches the map.
     pub(super) fn commit_part(&self, part: &mut Part) -> Outcome<()> {
         let inode = Arc::clone(&part.inode);
         let file = inode.file().expect("only regular files are moved");
@@ -121,8 +121,8 @@ impl Core {
         Ok(())
     }
 
-    /// The short locked form: one node is copied with its writers kept out from the first byte to the last. Nobody can
-    /// stop it, and it is bounded.
+    /// The short locked form: one node is copied with its writers kept out from the first byte to the last. It cannot
+    /// be stopped, and is bounded.
     pub(super) fn move_locked(&self, part: &mut Part) -> Outcome<()> {
         Counters::count(&self.counters.move_lock_fallbacks);
         let inode = Arc::clone(&part.inode);
@@ -140,18 +140,18 @@ impl Core {
         Ok(())
     }
 
-    /// One transaction: the blocks belong to the target, what was claimed there is the file's, and the old bytes are
-    /// disowned.
+    /// One transaction: the blocks belong to the target, the ranges claimed there are the file's, and the old bytes become
+    /// pending frees.
     fn switch(&self, part: &Part, file: &FileState, hold: &Hold<'_>) -> Outcome<()> {
         let inode = &part.inode;
         let size = file.size();
         self.sync_sources(part)?;
         if part.ranges.iter().any(|blocks| holds_end(blocks, size)) {
             // Afterwards no tier extends the file; the next append names the one that does. The last block may have
-            // another owner than what follows it, so this does not ask who owns what.
+            // another owner than the blocks after it, so this does not check the owners.
             self.settle(inode, file)?;
         }
-        // A sync beside ours may have been told of a loss that concerns the copy.
+        // A concurrent sync may have received the error of a loss that concerns the copy.
         let _no_sync = file.sync_gate.write();
         if part.ticket.is_copy_lost() || file.error_sequence.load(Ordering::Acquire) != part.error_sequence {
             return Err(Interrupt::SyncFailed(part.target.tier));
@@ -213,7 +213,7 @@ impl Core {
         Ok(())
     }
 
-    /// What moved lately is harder to move again.
+    /// Recently moved nodes are harder to move again.
     fn note_parts_moved(&self, part: &Part, size: u64) {
         let now = self.logical_clock.now();
         for blocks in &part.ranges {

@@ -1,7 +1,7 @@
 //! Objects that own no block leave the list of their file (docs/design/0010).
 //!
-//! What is true here: slots are renumbered only while the barrier is held alone and no sync of the file is under way, so
-//! nobody holds the number of a slot meanwhile. A file wholly on one tier has one object and no map.
+//! Invariants: slots are renumbered only while the barrier is held alone and no sync of the file is under way, so no
+//! thread holds the number of a slot meanwhile. A file wholly on one tier has one object and no map.
 
 use crate::blockmap::{END, MapChange, Owner};
 use crate::core::{Core, Transaction};
@@ -18,10 +18,10 @@ fn has_idle_objects(layout: &Layout) -> bool {
 
 impl FileState {
     /// Takes objects that own nothing out of the layout; where home is one of them, the owner of the tail becomes home.
-    /// Returns what changed in the map, and the objects, which are to be disowned in the same transaction. Called with the
+    /// Returns the changes of the map, and the objects, which must become pending frees in the same transaction. Called with the
     /// barrier held alone and, as every change of the layout, inside a transaction.
     ///
-    /// A file with one object has no extents: what was a hole is that object's, unless something on it is still to be freed
+    /// A file with one object has no extents: former holes belong to that object, unless something on it is still to be freed
     /// (`is_free` says so).
     pub(super) fn compact(
         &self,

@@ -1,11 +1,11 @@
 //! Copying the bytes of a part, holes kept, in requests that the devices of others hardly notice.
 //!
-//! What is true here: a block is read from whoever owns it now, and written at the same offset of the target (M7). No lock
-//! is held; what changes under the copy is dirty and copied again.
+//! Invariants: a block is read from the tier that owns it now, and written at the same offset of the target (M7). No lock
+//! is held; a block that changes during the copy is dirty and copied again.
 //!
 //! Both devices work at the same time although one thread copies: while a request is written back, the one after it is
-//! brought into memory. Never is more of a mover on its way to a device than two requests: whoever else uses the device
-//! waits for no more, and how long a request takes is seen where it is waited for.
+//! brought into memory. A mover never has more than two requests on their way to a device: other users of the device
+//! wait for no more, and how long a request takes is seen where it is waited for.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ use crate::sched::Direction;
 use crate::space::{PendingSync, SyncTarget, TierHandle};
 use crate::store::ObjectEntry;
 
-/// Whether a copy ends when somebody waits for the file.
+/// Whether a copy ends when another thread waits for the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopRule {
     WhenAsked,
@@ -51,7 +51,7 @@ fn shared_source(from: &TierHandle, to: &TierHandle, source: &ObjectEntry) -> Op
 }
 
 impl Core {
-    /// Copies what the part moves of some blocks.
+    /// Copies the migrated data of some blocks.
     pub(super) fn copy_blocks(&self, part: &mut Part, blocks: &Range<u64>, rule: StopRule) -> Outcome<()> {
         let size = part.file().size();
         let runs = {
@@ -82,7 +82,7 @@ impl Core {
         Ok(())
     }
 
-    /// Room that a program reserved in a hole of the source, and has not written, is reserved on the target, too.
+    /// Space that a program reserved in a hole of the source, and has not written, is reserved on the target, too.
     fn keep_reserved(&self, part: &Part, source: &ObjectEntry, hole: Range<u64>, rule: StopRule) -> Outcome<()> {
         let (from, to) = (self.tiers.by_id(source.tier)?, self.tiers.by_id(part.target.tier)?);
         let takes_ahead = from.get()?.capabilities().allocates_ahead;
@@ -94,7 +94,7 @@ impl Core {
             let Some(reserved) = self.allocated_in(source, position..hole.end)? else { return Ok(()) };
             position = reserved.end;
             let length = reserved.end - reserved.start;
-            // Behind what was appended lies what the file system took ahead by itself, or was asked for by growth.
+            // Behind appended data lie blocks that the file system preallocated by itself, or that growth reserved.
             if takes_ahead && reserved.start == hole.start && length <= TAKEN_AHEAD_MAX {
                 continue;
             }
@@ -106,7 +106,7 @@ impl Core {
                 return Err(Interrupt::NoRoom(to.id));
             }
             match to.get()?.allocate(reference_of(&part.target), reserved.start, length, AllocateMode::KeepSize) {
-                // A file system that reserves nothing keeps no room, and what was reserved on others needs none there.
+                // A file system without reservation keeps no space, and reservations on other tiers need none there.
                 Err(TierError::Unsupported(_)) => return Ok(()),
                 other => other.map_err(|error| Interrupt::of(to.note_error(error), to.id))?,
             }
@@ -146,7 +146,7 @@ impl Core {
             if let Some(descriptor) = &shared {
                 let copied = self.copy_on_file_system(part, &to, descriptor, position..position + length, rule)?;
                 position += copied;
-                // Less at the end of the source, without room, or where it cannot: the ordinary way finds out which.
+                // A short result means the end of the source, no space, or no support: the ordinary copy finds out which.
                 shared = shared.filter(|_| copied == length);
                 continue;
             }
@@ -201,7 +201,7 @@ impl Core {
         Ok(copied)
     }
 
-    /// Brings the beginning of a range that is read next into memory, where that keeps nobody waiting.
+    /// Brings the beginning of a range that is read next into memory, where that delays no foreground request.
     pub(super) fn read_ahead(&self, from: &TierHandle, source: &ObjectEntry, range: Range<u64>) {
         if range.is_empty() || from.schedule.foreground_is_active(self.clock.elapsed()) {
             return;
@@ -211,7 +211,7 @@ impl Core {
         }
     }
 
-    /// The same for the first bytes of a part.
+    /// As [`Self::read_ahead`], for the first bytes of a part.
     pub(super) fn read_ahead_part(&self, part: &Part) {
         let size = part.file().size();
         let first = {
@@ -241,7 +241,7 @@ impl Core {
         }
         let reference = reference_of(target);
         if gaps == Gaps::Follow && to.get()?.capabilities().allocates_ahead {
-            // It would take more room than that behind the copy, and keep it where the next one leaves a gap. Where that fails
+            // The write would allocate more space than that behind the copy, and keep it where the next one leaves a gap. Where that fails
             // the write finds out why.
             let length = data.len() as u64;
             if let Err(error) = to.run(|tier| tier.allocate(reference, position, length, AllocateMode::KeepSize)) {
@@ -283,7 +283,7 @@ impl Core {
             let synced = sync.map(|sync| sync.map(PendingSync::wait));
             let outcome = synced.map_err(Interrupt::from).and_then(|synced| match (synced, slot, written) {
                 (Some(Ok(())), ..) => Ok(()),
-                // Bytes of the file itself were among what may be lost.
+                // Bytes of the file itself were among those that may be lost.
                 (synced, Some(slot), Some(written)) => {
                     let object = (slot, part.target);
                     Ok(self.note_synced(&part.inode, part.file(), object, Some(written), synced)?)

@@ -1,12 +1,12 @@
 //! Emptying a tier: every file that has an object there gets a job that takes it away (M3).
 //!
-//! What is true here:
+//! Invariants:
 //! * That a tier is being emptied is in its record; how far it is, is not: after a restart the files that are left are
 //!   looked for anew.
 //! * The inode records are walked a page at a time, and a page is taken only while few jobs are open, so that the queue
 //!   stays short whatever the size of the volume.
-//! * The tier is empty when a whole walk that began with no job open found no file, nothing disowned is left there, no
-//!   batch brings anything to it, and then, looked at last, there is no object on it. Nothing comes to it meanwhile:
+//! * The tier is empty when a whole walk that began with no job open found no file, no pending free is left there, no
+//!   batch writes to it, and a final check finds no object on it. Nothing comes to it meanwhile:
 //!   placement does not name it, and a batch that began before has made its object when it ends.
 //! * A tier that is only being looked at for its removal takes nothing new, and nothing is taken off it.
 
@@ -59,7 +59,7 @@ pub(crate) struct Drains {
     leaving: Mutex<BTreeSet<TierId>>,
 }
 
-/// What is done about a tier.
+/// Draining state of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// It is as any other.
@@ -92,7 +92,7 @@ impl Drains {
         handle.set_draining(true);
     }
 
-    /// A tier is not removed after all, and is again what it was. Whether it is empty is found out anew.
+    /// Reverts a removal: the tier gets its former standing back. Whether it is empty is determined anew.
     pub(crate) fn take_removal_back(&self, handle: &TierHandle, before: TierStanding) {
         let mut leaving = self.leaving.lock();
         if leaving.contains(&handle.id) {
@@ -127,7 +127,7 @@ impl Core {
                     let now = self.clock.elapsed();
                     let away = Destination::AwayFrom(handle.id);
                     self.moves.cancel(|job| job.reason == MoveReason::Drain && job.destination == away, now);
-                    // What pins and rules want there was taken off it.
+                    // Data that pins and rules place there was moved off it.
                     self.want_walk();
                 }
                 Work::Emptied | Work::Leaving | Work::InService => {}
@@ -175,7 +175,7 @@ impl Core {
             if nothing_left {
                 log::info!("volume {}: tier `{}` is empty and may be removed", self.name, handle.name);
             }
-            // Whoever waits for the jobs of this walk begins the next one when they are done.
+            // While jobs of this walk are open, the next walk is not begun.
             if nothing_left || open == 0 {
                 drain = Drain { after: 0, found: 0, is_counted: true, is_empty: nothing_left, ..drain };
             }
@@ -185,7 +185,7 @@ impl Core {
         Ok(worked)
     }
 
-    /// Whether nobody brings anything to a tier, and then, whether there is no object on it.
+    /// Whether no move brings anything to a tier and, looked up only then, no object is left on it.
     fn holds_no_object(&self, handle: &TierHandle, drain: &mut Drain) -> Result<bool> {
         let now_ms = self.elapsed_ms();
         if self.moves.is_busy(handle.id) || now_ms < drain.look_due_ms {
@@ -199,10 +199,10 @@ impl Core {
         Ok(objects == 0)
     }
 
-    /// Where what leaves a tier goes: to where rules and pins allow it to be, else to any other tier; there first to the
-    /// next slower tier, then to one behind it, and only then to faster ones, the nearest first. `None`: none has room.
+    /// The target for data that leaves a tier: a tier that rules and pins allow, else any other tier; among these first the
+    /// next slower tier, then slower ones, and only then faster ones, the nearest first. `None`: no tier has space.
     ///
-    /// What a slow tier holds is cold. Where its file is used, it is promoted from its new place.
+    /// Data on a slow tier is cold. If its file is used, it is promoted from its new place.
     pub(super) fn tier_to_drain_to(&self, inode: &Inode, request: &Request, drained: TierId) -> Option<TierId> {
         let context = self.context_of(inode);
         let tiers = self.tiers.all();
@@ -237,11 +237,11 @@ impl Core {
     /// Bytes that a file takes up on a tier, about: holes take up none.
     fn bytes_allocated_on(&self, handle: &TierHandle, file: &FileRecord) -> u64 {
         let Some(entry) = file.objects.iter().find(|entry| entry.tier == handle.id) else { return 0 };
-        // What is allocated ahead, or by the last whole block, need not go anywhere.
+        // Preallocation beyond the end, and the rest of the last block, need not go anywhere.
         stat_of(handle, entry).map_or(file.size_floor, |stat| stat.allocated.min(stat.size))
     }
 
-    /// Bytes that all files together take up on a tier, about: what must go elsewhere before it is empty. Where their
+    /// Bytes that all files together take up on a tier, approximately: the bytes to move before it is empty. If their
     /// sizes alone are not more than `enough`, the tier is not asked about each of them, and the sizes are the answer.
     pub(crate) fn bytes_to_drain(&self, handle: &TierHandle, enough: u64) -> Result<u64> {
         let sum = |bytes_of: &dyn Fn(&FileRecord) -> u64| -> Result<u64> {
@@ -286,7 +286,7 @@ impl Core {
     }
 }
 
-/// What a tier says of an object, where it answers.
+/// The attributes of an object, if its tier answers.
 fn stat_of(handle: &TierHandle, entry: &ObjectEntry) -> Option<ObjectStat> {
     let object = reference_of(entry);
     handle.shared()?.ask_often(move |tier| tier.stat(object)).ok()

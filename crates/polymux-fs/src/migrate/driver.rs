@@ -1,6 +1,6 @@
 //! From jobs to batches and back: who goes next, who is parked, who is woken.
 //!
-//! What is true here: `move_step` either carries a batch out, or leaves every job where it is or parked; so a thread that
+//! Invariant: `move_step` either carries a batch out, or leaves every job where it is or parked; so a thread that
 //! calls it again and again while there is nothing to do costs a look at the queue.
 
 use std::collections::VecDeque;
@@ -26,13 +26,13 @@ use crate::sched::{GateState, MoverPace, minute_of_week};
 /// Failures of one kind in a row before a job is parked.
 const FAILURES_MAX: u32 = 5;
 
-/// Times that a job begins anew for what was appended meanwhile. A drain never gives up.
+/// Number of times that a job restarts for data appended meanwhile. A drain never gives up.
 const RERUNS_MAX: u32 = 8;
 
 /// Bytes in a batch.
 const BATCH_BYTES: u64 = BATCH_NODES * RANGE_NODE_SIZE;
 
-/// Milliseconds between two looks for room that somebody else made.
+/// Milliseconds between two looks for free space that others made.
 const ROOM_LOOK_MS: u64 = 5000;
 
 /// How often the end of moves is looked for when the volume stops,
@@ -40,7 +40,7 @@ const STOP_LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// and for how long, where a tier does not answer.
 const STOP_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Room that counts as having appeared.
+/// Growth of the free space that counts as an event.
 const ROOM_APPEARED_BYTES: u64 = 64 * 1024 * 1024;
 
 impl Core {
@@ -80,7 +80,7 @@ impl Core {
         minute_of_week(self.now().seconds, self.utc_offset_seconds.load(Ordering::Relaxed))
     }
 
-    /// Where a job goes now, or what it waits for.
+    /// The present target of a job, or the event that it waits for.
     fn target_of(&self, job: &Job) -> std::result::Result<TierId, WaitsFor> {
         let length = (job.bytes_total - job.bytes_done.min(job.bytes_total)).clamp(1, BATCH_BYTES);
         match job.destination {
@@ -104,7 +104,7 @@ impl Core {
         self.tiers.all().iter().map(|handle| handle.id).find(|id| *id != tier).ok_or(WaitsFor::Room(None))
     }
 
-    /// A number that changes when what a job waits for may have come.
+    /// A number that changes when the event that a job waits for may have occurred.
     fn event_count(&self, waits_for: &WaitsFor) -> u64 {
         match waits_for {
             WaitsFor::Room(Some(tier)) => self.tiers.by_id(*tier).map_or(0, |tier| tier.room_generation()),
@@ -149,7 +149,7 @@ impl Core {
                 if let Ok(handle) = self.tiers.by_id(tier) {
                     handle.space_now();
                 }
-                // Where the tier says that it has room and takes no bytes (a quota), it is not asked for ever.
+                // A tier that reports free space but accepts no bytes (a quota) is not retried forever.
                 many.then_some(WaitsFor::Room(Some(tier)))
             }
             Interrupt::PassedThrough => Some(WaitsFor::Close(job.ino)),
@@ -162,7 +162,7 @@ impl Core {
             }
             Interrupt::Failed(error) => {
                 log::warn!("volume {}: moving inode {}: {error}", self.name, job.ino);
-                // The source may be what failed, and then its repair is the event.
+                // The failure may be that of the source; then its repair is the event.
                 let at = match error.kind() {
                     ErrorKind::Tier { tier, .. } | ErrorKind::ObjectShort { tier, .. } => *tier,
                     _ => target,
@@ -177,7 +177,7 @@ impl Core {
                 let event = match &waits_for {
                     // It may have been closed since the move looked.
                     WaitsFor::Close(_) => 0,
-                    // The tier does not fail, so its repair will not be told: tried again, after longer and longer rests.
+                    // The tier does not fail, so no repair will be reported: the job is retried with growing delays.
                     WaitsFor::Repair(tier, _) if self.is_working(*tier) => u64::MAX,
                     waits_for => self.event_count(waits_for),
                 };
@@ -264,12 +264,12 @@ impl Core {
         self.moves.running_count() > 0 || open > parked
     }
 
-    /// Whether the planner goes on in its next step with what it has begun: a walk over all files, or a drain.
+    /// Whether the planner continues unfinished work in its next step: a walk over all files, or a drain.
     pub(crate) fn is_planning(&self) -> bool {
         self.why_nothing_moves().is_none() && (self.planner.is_walking() || self.is_emptying_a_tier())
     }
 
-    /// Counts events that nobody else counts, and brings back whoever waits for one. Returns how many.
+    /// Counts events that are counted nowhere else, and wakes the jobs that wait for one. Returns how many.
     fn wake_movers(&self) -> usize {
         let now_ms = self.elapsed_ms();
         if now_ms >= self.room_look_due_ms.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! Why a file is where it is, and what happens next.
+//! Explains why a file is where it is, and which migrations come next.
 
 use polymux_policy::{Action, Growth, PolicyKind, WAITED_FOR_FILE_MAX, Why, evict};
 use polymux_types::{Ino, TierId};
@@ -33,7 +33,7 @@ impl Core {
         let is_drained = |handle: &std::sync::Arc<crate::space::TierHandle>| {
             self.drains.is_emptied(handle) && file.layout.read().slot_of(handle.id).is_some()
         };
-        // What people and drains want goes on while no time window is open.
+        // Migrations for users and drains continue while no time window is open.
         let is_urgent = jobs.iter().any(|job| matches!(job.reason, MoveReason::User | MoveReason::Drain))
             || self.tiers.all().iter().any(is_drained);
         let why_not_now = self.why_nothing_moves().filter(|_| !is_urgent || !self.waits_for_window());
@@ -93,7 +93,7 @@ impl Core {
         ranges
     }
 
-    /// Whether the growth of a file goes to several tiers, where that depends on their load, or what its syncs lead to.
+    /// Whether the growth of a file goes to several tiers, if that depends on their load, or the effect of its syncs.
     fn explain_spreading(&self, inode: &Inode, file: &FileState, context: &Context) -> Option<String> {
         if file.is_inline() {
             return None;
@@ -113,7 +113,7 @@ impl Core {
         Some(growth.sentence().to_owned())
     }
 
-    /// The same for the next range of a file that was not spread before.
+    /// Whether the next range of a file that was not spread before goes to several tiers, or why not.
     fn growth_of(&self, inode: &Inode, file: &FileState, context: &Context) -> Growth {
         let length = self.range_bytes();
         let file_end = file.size().saturating_add(length);

@@ -1,4 +1,4 @@
-//! What policies are told about ranges of files.
+//! Facts about ranges of files, for policies.
 
 use std::ops::Range;
 

@@ -1,12 +1,12 @@
-//! A tier that is the limit of its readers hands some of what is read most over to one that would answer sooner (BW_Move: P11-P13,
+//! A tier that is the limit of its readers hands some of its most read ranges over to one that would answer sooner (BW_Move: P11-P13,
 //! docs/design/0033).
 //!
-//! What is true here:
+//! Invariants:
 //! * It goes down where the faster tier has more to read than it can serve, and up again only where too much of that went there.
-//! * Only what pays back moves: the device time that its reads take on the tier which is the limit, against that of the move.
+//! * A range moves only if it pays back: the device time of its reads on the tier which is the limit, against that of the move.
 //! * Files with an order of tiers of their own, pinned and passed through ones, logs, and files of policies that move nothing at once stay.
 //! * Nothing goes down above the low mark of a tier or up above the high mark, nor from a tier that does not rotate to one that may.
-//! * One handover of a tier at a time, of [`BYTES_MAX`] at the most. What comes of it is seen before the next one.
+//! * One handover of a tier at a time, of [`BYTES_MAX`] at the most. Its effect is observed before the next one.
 //! * Planning changes nothing: `polymux plan` runs the code that the movers follow.
 //!
 //! ```text
@@ -40,10 +40,10 @@ const NODES_MAX: usize = 4096;
 /// Bytes of one handover.
 const BYTES_MAX: u64 = 512 << 20;
 
-/// Bytes per second of a stream from which on a range stays: what a stream needs is bandwidth.
+/// Bytes per second of a stream from which on a range stays: a stream needs bandwidth.
 const STREAM_MIN: u64 = 1 << 20;
 
-/// What of a file is handed over.
+/// The part of a file that is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handover {
     pub(super) ino: Ino,
@@ -51,18 +51,18 @@ pub(super) struct Handover {
     pub(super) bytes: u64,
 }
 
-/// What is still to go between two tiers: reads in a thousand seconds, and bytes at the most.
+/// Amount that is still to go between two tiers: reads in a thousand seconds, and bytes at the most.
 struct Wanted {
     from: TierId,
     to: TierId,
     goes: Direction,
     reads: u64,
     bytes: u64,
-    /// Something would have gone, had there been room below the mark.
+    /// A range would have moved, had there been space below the mark.
     lacked_room: bool,
 }
 
-/// What goes from one tier of a pair to the other.
+/// The ranges that move from one tier of a pair to the other.
 pub(super) struct PairPlan {
     pub(super) pair: Pair,
     pub(super) handovers: Vec<Handover>,
@@ -87,7 +87,7 @@ impl Core {
         let mut pairs = Vec::new();
         for tier in tiers.iter().filter(takes_part) {
             for other in tiers.iter().filter(takes_part).filter(|other| other.id != tier.id) {
-                // Of one that seeks, or may, it has to be known what it can do.
+                // The speed of a tier that seeks, or may seek, must be known.
                 let is_known = || self.planner.relief.small_read_ns(other.id).is_some();
                 if never_rotates(other) || !never_rotates(tier) && is_known() {
                     pairs.push((tier.id, other.id));
@@ -97,7 +97,7 @@ impl Core {
         pairs
     }
 
-    /// Hands reads over between tiers, where that is due, beside what `planned` moves up. Returns whether anything was submitted.
+    /// Hands reads over between tiers if that is due, in addition to the moves up in `planned`. Returns whether anything was submitted.
     pub(super) fn hand_reads_over(&self, planned: &Planned, table: &mut TierTable) -> bool {
         let now = self.clock.elapsed();
         self.planner.relief.note_handovers_under_way(&self.moves.takers_of_handovers(), now);
@@ -125,7 +125,7 @@ impl Core {
         has_submitted
     }
 
-    /// What is to be handed over at present, beside what `planned` moves up. `policy` takes the place of the volume's. A tier takes part in one
+    /// Plans the handovers for the present, beside the promotions of `planned`. `policy` takes the place of the volume's. A tier takes part in one
     /// handover at a time.
     pub(super) fn plan_handovers(
         &self,
@@ -139,7 +139,7 @@ impl Core {
         let mut busiest = None;
         for ((from, to), reads) in due {
             let goes = if table.position(to.0) < table.position(from.0) { Direction::Up } else { Direction::Down };
-            // What a slower tier has too much of moves up by its benefit (`relief`), unless that is held back because of a handover.
+            // An excess of reads on a slower tier moves up by its benefit (`relief`), unless that is held back because of a handover.
             let is_held_back =
                 || self.planner.relief.is_limit(to, Some(from)) || self.planner.relief.has_handed_over((to, from), now);
             let is_ours = goes == Direction::Down || is_held_back();
@@ -176,7 +176,7 @@ impl Core {
     ) -> Result<Option<Handover>> {
         let Wanted { from, to, goes, .. } = *wanted;
         let reads = demand.random_reads_per_kilosecond;
-        // One that is read more than is wanted would only make the other tier the limit; what was one too many may come back.
+        // A range with more reads than wanted would only make the other tier the limit; an excess of handed-over reads may come back.
         let reads_max = if goes == Direction::Up { wanted.reads.saturating_mul(2) } else { wanted.reads };
         if reads == 0 || reads > reads_max || demand.stream_bytes_per_second >= STREAM_MIN {
             return Ok(None);
@@ -186,12 +186,12 @@ impl Core {
         self.ensure_size(&inode, file)?;
         let context = self.context_for(&inode, policy);
         let is_free = context.preferred.is_empty() && context.allows(to) && self.promotes_promptly(context.policy);
-        // Of a log what counts is how soon its writes are durable.
+        // For a log the time until its writes are durable counts.
         if !is_free || file.is_passed_through() || file.is_waited_for(self.clock.elapsed()) {
             return Ok(None);
         }
         let moved_seconds_ago = self.heat.node(ino, node, self.logical_clock.now()).moved_seconds_ago;
-        // Too much that was handed over comes back at once; what moved up for its benefit has not paid back yet.
+        // An excess that was handed over comes back at once; a range that moved up for its benefit has not paid back yet.
         let came_lately = goes == Direction::Down
             && moved_seconds_ago.is_some_and(|seconds| u64::from(seconds) < PAYS_BACK_SOON_SECONDS);
         if came_lately || self.moves.is_handing_over(ino, (from, to)) || self.moves.is_promoting(ino, to) {
@@ -222,7 +222,7 @@ impl Core {
         let there_ns = relief.small_read_ns(to).unwrap_or(request_ns);
         let of_file = REQUESTS_OF_MOVE.saturating_mul(request_ns.saturating_add(there_ns));
         let cost = move_ns(piece.bytes, relief.speed_of_moves(to), None).saturating_add(of_file);
-        // What the other tier does is for nothing: it would have had time for it.
+        // Reads of the other tier cost nothing: it would have had time for them.
         let (here, there) =
             (ReadSpeed { request_ns, bytes_per_second: 1 }, ReadSpeed { request_ns: 0, bytes_per_second: 1 });
         let surely = Demand { stream_bytes_per_second: 0, ..at_least(demand) };

@@ -1,6 +1,6 @@
 //! How fast a mover goes: size of its requests, and when the next one may begin (P15, DESIGN section 8).
 //!
-//! What is true here: each request is admitted by the schedule of its tier, counts as under way there until it is ended, and
+//! Invariant: each request is admitted by the schedule of its tier, counts as under way there until it is ended, and
 //! waits no longer than a moment before it asks again whether it is still wanted.
 
 use std::time::Duration;
@@ -21,13 +21,13 @@ const SHARED_REQUEST_BYTES_BESIDE_SYNCS: u64 = 256 << 10;
 /// Longest wait before a mover looks again whether it must stop.
 const NAP_MAX: Duration = Duration::from_millis(20);
 
-/// Whether nobody but the mover refers to a file that has no name any more.
+/// Whether a file has no name any more and only the mover refers to it.
 pub(super) fn is_unwanted(inode: &Inode) -> bool {
     inode.common.read().links == 0 && inode.lifecycle.lock().handles == 0
 }
 
 impl Core {
-    /// Whether a mover must end what it does: somebody wants the file, or the volume is being unmounted.
+    /// Whether a mover must stop its work: another thread wants the file, or the volume is being unmounted.
     pub(super) fn is_stopped(&self, part: &Part, rule: StopRule) -> bool {
         rule == StopRule::WhenAsked
             && (part.ticket.is_asked_to_stop()
@@ -35,11 +35,11 @@ impl Core {
                 || part.began_wanted && is_unwanted(&part.inode))
     }
 
-    /// Bytes of the next request: what both tiers serve within their time.
+    /// Bytes of the next request: as many as both tiers serve within their time.
     pub(super) fn request_bytes(&self, from: &TierHandle, to: &TierHandle, pace: MoverPace) -> u64 {
         match pace {
             MoverPace::Polite => from.schedule.request_bytes().min(to.schedule.request_bytes()),
-            // Others are under way beside it, so that what it takes says nothing of its size; and the fewer there are of it, the better.
+            // Other requests are under way beside it, so its duration does not depend on its size alone; and the fewer of its own, the better.
             MoverPace::TakesShare => {
                 let now = self.clock.elapsed();
                 let is_waited_for = [from, to].iter().any(|tier| tier.schedule.is_waited_for(now));
@@ -48,7 +48,7 @@ impl Core {
         }
     }
 
-    /// Runs a request of a mover when its tier admits it. While writers are kept out nobody waits for politeness' sake.
+    /// Runs a request of a mover when its tier admits it. While writers are kept out, it runs at once.
     pub(super) fn paced<T>(
         &self,
         part: &Part,

@@ -1,10 +1,10 @@
 //! One file's range on its way to another tier: begin, copy, rounds, commit, give up (DESIGN section 8, M10).
 //!
-//! What is true here:
+//! Invariants:
 //! * From `begin` to `commit` or `give_up` the file has a ticket, the nodes are marked, and the inode is pinned.
-//! * Nothing of the file is on the target within the part: what lies there belongs to the mover, either because the whole
-//!   object is named by no record, or because `claims` disown it durably.
-//! * The map is switched after the last byte was copied *and synced*, with nobody inside the nodes.
+//! * Nothing of the file is on the target within the part: the data there belongs to the mover, either because the whole
+//!   object is named by no record, or because `claims` marks it durably as pending frees.
+//! * The map is switched after the last byte was copied *and synced*, with no request inside the nodes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(super) enum TargetObject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gaps {
     Follow,
-    /// All of the file comes. Room that is asked for beforehand would keep XFS from giving back, when the object is closed, what it
+    /// All of the file comes. Space preallocated beforehand would keep XFS from giving back, when the object is closed, the blocks that it
     /// takes behind bytes that are appended later.
     None,
 }
@@ -45,21 +45,21 @@ pub(super) enum Gaps {
 pub(super) struct Part {
     pub(super) inode: Arc<Inode>,
     pub(super) ticket: Arc<MoveTicket>,
-    /// Only what lies on this tier is moved; `None`: whatever is not on the target.
+    /// Only data on this tier is moved; `None`: all data that is not on the target.
     pub(super) from: Option<TierId>,
     pub(super) target: ObjectEntry,
     pub(super) target_object: TargetObject,
     pub(super) gaps: Gaps,
     /// Whole nodes, in order, apart.
     pub(super) ranges: Vec<Range<u64>>,
-    /// Disowned records of the target's range, kept from being carried out while the part is under way.
+    /// Pending frees in the range on the target, not carried out while the part is under way.
     pub(super) claims: Vec<DisownedRecord>,
     /// Error sequence of the file before the first byte was copied: a sync that failed since may have lost some.
     pub(super) error_sequence: u32,
     pub(super) bytes_copied: u64,
     /// The last request that was written, which may still be on its way to the device.
     pub(super) behind: Option<WriteBehind>,
-    /// When it began somebody could still read or write the file.
+    /// When it began, the file could still be read or written.
     pub(super) began_wanted: bool,
     /// How it behaves beside others who use the devices.
     pub(super) pace: PaceOfJob,
@@ -73,7 +73,7 @@ pub(super) struct WriteBehind {
     pub(super) length: u64,
 }
 
-/// What `begin` found.
+/// The result of `begin`.
 pub(super) enum Beginning {
     Part(Box<Part>),
     /// The range has no block that could go to the target.
@@ -91,7 +91,7 @@ impl Part {
         Selection { from: self.from, target: self.target.tier }
     }
 
-    /// What was written is not noted any more.
+    /// Stops tracking writes to the nodes of the part.
     pub(super) fn unmark(&self) {
         self.ranges.iter().for_each(|blocks| self.file().nodes.unmark_moving(blocks));
     }
@@ -126,7 +126,7 @@ impl Selection {
     }
 
     /// The runs within `ranges` that are moved. The last one reaches to the end of all blocks where its range holds the end
-    /// of the file; a range behind the end has none, so that what a file once was leaves nothing behind in its map.
+    /// of the file; a range behind the end has none, so that the map keeps no leftovers of a file that was longer.
     pub(super) fn runs(self, layout: &Layout, ranges: &[Range<u64>], size: u64) -> Vec<(Run, ObjectEntry)> {
         let movable = |run: Run| match run.owner {
             Some(Owner::Slot(slot)) if self.takes(layout.object(slot).tier) => Some((run, layout.object(slot))),
@@ -147,7 +147,7 @@ pub(super) fn holds_end(blocks: &Range<u64>, size: u64) -> bool {
 }
 
 impl Core {
-    /// Begins to move what is selected of the nodes of `wanted`.
+    /// Begins to move the selected blocks of the nodes of `wanted`.
     pub(super) fn begin_part(
         &self,
         inode: &Arc<Inode>,
@@ -210,8 +210,8 @@ impl Core {
         }
     }
 
-    /// Zeros in the place of what an object lost at its end must not become the file on another tier: the loss goes on record, and
-    /// the move fails. The next one takes what is left.
+    /// Zeros in place of data that an object lost at its end must not become the file on another tier: the loss is recorded, and
+    /// the move fails. The next one takes the rest.
     fn check_sources(
         &self,
         inode: &Inode,
@@ -256,7 +256,7 @@ impl Core {
         };
         // The last run may reach to the end of all blocks, and nothing is copied behind the last node.
         let end = ranges.last().expect("a part has a range").end;
-        // Older records would free what is written there now.
+        // Older pending frees would free the data that is written there now.
         self.reclaim_object(inode, &entry)?;
         let claim = |(run, _): &(Run, ObjectEntry)| DisownedRecord {
             tier: entry.tier,
@@ -265,7 +265,7 @@ impl Core {
             start: start_of(run.start),
             kind: DisownedKind::Range { end: start_of(run.end.min(end)) },
         };
-        // What begins behind the last node only gives the end of the file to the target.
+        // A run that begins behind the last node only gives the end of the file to the target.
         let claims: Vec<DisownedRecord> = runs.iter().filter(|(run, _)| run.start < end).map(claim).collect();
         self.transact(&[inode], |transaction| {
             claims.iter().for_each(|claim| transaction.put_disowned(claim));
@@ -274,7 +274,7 @@ impl Core {
         let durable = if is_planted(PlantedFault::ClaimNotFlushed) { Ok(()) } else { self.flush_inode(inode) };
         let ready = durable.and_then(|()| self.clear_claims(&entry, &claims));
         if let Err(error) = ready {
-            // They are in the log all the same, and would free later what somebody writes there meanwhile.
+            // The claims are in the log all the same, and would later free data that is written there meanwhile.
             self.disowned.add(&claims, inode.last_sequence());
             return Err(error);
         }
@@ -293,7 +293,7 @@ impl Core {
         Ok(())
     }
 
-    /// Ends a part whose map was not switched: the file is as it was, and what was copied is nobody's.
+    /// Ends a part whose map was not switched: the file is as it was, and the copy belongs to no file.
     pub(super) fn give_up_part(&self, part: &Part, interrupt: &Interrupt) {
         part.unmark();
         match part.target_object {

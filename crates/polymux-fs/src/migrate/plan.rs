@@ -1,4 +1,4 @@
-//! What would be moved if nothing changed: the planner's questions without its orders.
+//! Lists the migrations planned if nothing changed: the planner's decisions without submitting jobs.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use crate::store::InodeBody;
 /// Hot nodes looked at in one piece.
 const HOT_PAGE: usize = 4096;
 
-/// Least decayed accesses, in 1/256, of a node that the planner is told of.
+/// Least decayed accesses, in 1/256, of a node that is reported to the planner.
 const HOT_MIN: u32 = 384;
 
 /// Files listed.
@@ -43,7 +43,7 @@ fn add(sums: &mut Sums, key: (MoveReason, TierId, TierId, Ino), bytes: u64) {
     sums.entry(key).or_default().bytes += bytes;
 }
 
-/// What pays back at once, among the other moves.
+/// Adds the moves that pay back at once to the other ones.
 fn note_relief(relief: &Planned, sums: &mut Sums) {
     for piece in &relief.pieces {
         let sum = sums.entry((MoveReason::Promote, piece.from, piece.to, piece.ino)).or_default();
@@ -52,7 +52,7 @@ fn note_relief(relief: &Planned, sums: &mut Sums) {
     }
 }
 
-/// What is on its way already, and would pay back at once.
+/// Notes the benefit of promotions that are on their way already, and would pay back at once.
 fn note_hurried(relief: &Planned, sums: &mut Sums) {
     for ((reason, _, to, ino), sum) in sums {
         let benefit = relief.hurried.get(to).and_then(|files| files.get(ino));
@@ -98,14 +98,14 @@ impl Core {
         Ok(PlanReport { policy: policy.name().to_owned(), moves, files, held_back, jobs_open: open as u64 })
     }
 
-    /// What holds for a file if the volume had this policy.
+    /// The context of a file if the volume had this policy.
     pub(super) fn context_under(&self, inode: &Inode, policy: PolicyKind) -> Context {
         let context = self.context_of(inode);
         if context.source == ContextSource::Volume { Context { policy, ..context } } else { context }
     }
 
-    /// What goes up because it is hot, but of files that are laid out for their readers, whose ranges are looked at when they are used
-    /// again, and of what pays back at once.
+    /// Promotions of hot ranges, except for files that are laid out for their readers, whose ranges are looked at when they are used
+    /// again, and for moves that pay back at once.
     fn plan_all_promotions(
         &self,
         policy: PolicyKind,
@@ -128,7 +128,7 @@ impl Core {
         Ok(())
     }
 
-    /// What goes up for readers, as soon as the tiers have nothing else to do. Returns the files of which something does.
+    /// Moves up for readers, done as soon as the tiers are idle. Returns the affected files.
     fn plan_all_readers(&self, policy: PolicyKind, table: &mut TierTable, sums: &mut Sums) -> Result<BTreeSet<Ino>> {
         let mut laid_out = BTreeSet::new();
         for (ino, queued) in self.files_to_be_laid_out() {
@@ -182,7 +182,7 @@ impl Core {
         Ok(())
     }
 
-    /// What rules and pins demand. Returns what no tier has room for.
+    /// Moves that rules and pins demand. Returns the data that no tier has space for.
     fn plan_all_rules(&self, policy: PolicyKind, table: &mut TierTable, sums: &mut Sums) -> Result<HeldBack> {
         let mut held_back = HeldBack::default();
         let mut files = Vec::new();
@@ -212,7 +212,7 @@ impl Core {
         Ok(held_back)
     }
 
-    /// What a file still has on tiers that are being emptied.
+    /// The parts of a file that are still on tiers being emptied.
     fn plan_drains_of(&self, inode: &Inode, table: &mut TierTable, sums: &mut Sums) {
         let Some(file) = inode.file() else { return };
         for handle in self.tiers.all().iter().filter(|handle| self.drains.is_emptied(handle)) {

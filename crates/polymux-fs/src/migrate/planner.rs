@@ -1,14 +1,14 @@
-//! From facts to jobs: promotion of what became hot, eviction from tiers above their high mark, and what rules and pins
+//! From facts to jobs: promotion of newly hot ranges, eviction from tiers above their high mark, and the moves that rules and pins
 //! demand.
 //!
-//! What is true here:
+//! Invariants:
 //! * Each step looks at a bounded number of nodes and files, whatever the size of the volume.
 //! * Bytes that jobs on their way will bring to a tier, or take off it, count as moved already: nothing is planned twice.
 //! * A tier that rose above its high mark is evicted from until it is at its low mark, not around the high one.
 //! * A file that cannot be asked for its size (its tier is missing) is passed over, and all others are planned.
-//! * What rules and pins demand and cannot be done yet is looked for again, at intervals, by a walk over all files; where
-//!   there are neither rules about tiers nor pins, nobody walks.
-//! * What could leave a tier is found by a walk over the inode records that goes on where it stopped, like the hand of a
+//! * Moves that rules and pins demand and that are not possible yet are looked for again, at intervals, by a walk over all files;
+//!   without rules about tiers or pins, the walk is skipped.
+//! * Eviction candidates are found by a walk over the inode records that goes on where it stopped, like the hand of a
 //!   clock: of every window of candidates the best are taken, so no walk over everything precedes the first move.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,16 +34,16 @@ use crate::sched::MoverPace;
 /// Hot nodes looked at in a step.
 const HOT_PER_STEP: usize = 128;
 
-/// Bytes of a file that a policy which balances tiers moves up at once: then it is seen what came of it.
+/// Bytes of a file that a policy which balances tiers moves up at once; their effect is observed before the next ones.
 const BALANCE_STEP_BYTES: u64 = 16 << 20;
 
-/// Files looked at in a step for what rules and pins demand.
+/// Files examined in a step for moves that rules and pins demand.
 const RULED_PER_STEP: usize = 512;
 
 /// Extended attributes looked at in a step of the look for pins.
 const XATTRS_PER_STEP: usize = 1024;
 
-/// Logical seconds between two walks: rules depend on age, and what had no room may have some.
+/// Logical seconds between two walks: rules depend on age, and space may have become free.
 const WALK_INTERVAL_SECONDS: u64 = 600;
 
 /// Whether the volume has any pin.
@@ -51,7 +51,7 @@ const WALK_INTERVAL_SECONDS: u64 = 600;
 enum Pins {
     /// The attributes up to this key were looked at, and none of them is one.
     Unknown(Vec<u8>),
-    /// There was one when somebody looked.
+    /// There was one at the last look.
     Some,
     None,
 }
@@ -62,11 +62,11 @@ impl Default for Pins {
     }
 }
 
-/// What the planner remembers between steps.
+/// State of the planner between steps.
 #[derive(Debug, Default)]
 pub(crate) struct Planner {
     pub(super) state: Mutex<State>,
-    /// What is known of the devices, and the room that is wanted for what is read more.
+    /// The state known of the devices, and the free space that is wanted for ranges that are read more.
     pub(crate) relief: Relief,
     /// Nothing is pinned: everything was looked at since the mount or the last pin. Changes with `State::pins`, under its lock.
     has_no_pins: AtomicBool,
@@ -90,7 +90,7 @@ pub(super) struct State {
 }
 
 impl Planner {
-    /// Whether it goes through all files for what rules and pins demand.
+    /// Whether it walks over all files for moves that rules and pins demand.
     pub(super) fn is_walking(&self) -> bool {
         self.state.lock().walk.is_some()
     }
@@ -161,7 +161,7 @@ pub(super) fn note_coming(table: &mut TierTable, tier: u16, bytes: u64) {
     }
 }
 
-/// What a rule or pin demands of a file.
+/// The demand of a rule or pin on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
     /// It lies where it may.
@@ -173,7 +173,7 @@ pub(super) enum Demand {
 }
 
 impl Core {
-    /// The tiers with what is on its way counted in, and what could leave them.
+    /// The tiers with the bytes on their way counted in, and the data that could leave them.
     pub(super) fn planning_table(&self) -> TierTable {
         let mut table = self.tier_table();
         let state = self.planner.state.lock();
@@ -190,7 +190,7 @@ impl Core {
         table
     }
 
-    /// Plans what became hot lately. Returns whether there may be more.
+    /// Plans promotions of recently hot ranges. Returns whether there may be more.
     pub(super) fn promote_step(&self) -> Result<bool> {
         let hot = self.heat.take_hot(HOT_PER_STEP);
         if hot.is_empty() {
@@ -221,7 +221,7 @@ impl Core {
         Ok(has_submitted || hot.len() == HOT_PER_STEP)
     }
 
-    /// Submits what moves up, and charges it to the write budget of its tier. Returns whether it was taken.
+    /// Submits a promotion, and charges it to the write budget of its tier. Returns whether it was accepted.
     pub(super) fn submit_promotion(&self, (ino, tier): (Ino, TierId), bundle: Bundle, pace: MoverPace) -> bool {
         let bytes = bundle.bytes;
         let reason = (MoveReason::Promote, pace);
@@ -251,7 +251,7 @@ impl Core {
             let decision = self.decide_after_look(file, node, piece, &context, &facts);
             if decision.action == Action::Stay {
                 self.wish_for_room(piece.tier, table);
-                // What does not fit today is looked at again when it is used again.
+                // A range that does not fit today is considered again on its next use.
                 self.heat.tell_again(inode.ino, node);
                 continue;
             }
@@ -272,7 +272,7 @@ impl Core {
         Ok(())
     }
 
-    /// Something hot stays on a slow tier: perhaps because nobody knows what could leave the faster ones.
+    /// A hot range stays on a slow tier: perhaps because the candidates on the faster ones are unknown.
     fn wish_for_room(&self, tier: TierId, table: &TierTable) {
         let faster = table.offered().iter().take_while(|fill| fill.tier != tier.0);
         let full = faster.filter(|fill| fill.used.saturating_add(RANGE_NODE_SIZE) > fill.low_mark);
@@ -282,9 +282,9 @@ impl Core {
         }
     }
 
-    /// Plans evictions and looks for what could leave. Returns whether there may be more.
+    /// Plans evictions and searches for candidates. Returns whether there may be more.
     pub(super) fn evict_step(&self) -> Result<bool> {
-        // What was known of the use of files is brought back in steps; until then everything would look cold.
+        // The saved use of files is restored in steps; until then everything would look cold.
         if !self.heat.is_restored() {
             return Ok(false);
         }
@@ -303,14 +303,14 @@ impl Core {
         Ok(has_more)
     }
 
-    /// Bytes that are to leave a tier for what would pay back there, those on their way off it not counted.
+    /// Bytes to evict from a tier for data that would pay back there, not counting those already on their way off it.
     fn room_to_make(&self, fill: &TierFill) -> u64 {
         let tier = TierId(fill.tier);
         let wanted = self.planner.relief.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
         if wanted == 0 || fill.flags & TierFill::DRAINING != 0 {
             return 0;
         }
-        // What is on its way there counts as used.
+        // Bytes on their way there count as used.
         let missing = fill.used.saturating_add(wanted).saturating_sub(fill.high_mark);
         missing.saturating_sub(self.moves.bytes_leaving_now(tier))
     }
@@ -334,7 +334,7 @@ impl Core {
         fill.used.saturating_sub(fill.low_mark).saturating_sub(self.moves.bytes_leaving_now(tier))
     }
 
-    /// All files are to be looked at for what rules and pins demand.
+    /// All files are to be examined for moves that rules and pins demand.
     pub(crate) fn want_walk(&self) {
         self.planner.state.lock().is_walk_wanted = true;
     }
@@ -345,7 +345,7 @@ impl Core {
         let Pins::Unknown(after) = self.planner.state.lock().pins.clone() else { return Ok(false) };
         let (is_found, last) = self.metadata.look_for_xattr(PIN_ATTRIBUTE, &after, XATTRS_PER_STEP)?;
         let mut state = self.planner.state.lock();
-        // Somebody may have pinned something meanwhile.
+        // Another thread may have set a pin meanwhile.
         if state.pins != Pins::Unknown(after) {
             return Ok(true);
         }
@@ -360,14 +360,14 @@ impl Core {
         Ok(has_more)
     }
 
-    /// A file is passed over by whoever plans.
+    /// Logs that planning passes over a file.
     pub(super) fn pass_over(&self, ino: Ino, error: &Error) {
         if error.errno() != polymux_types::Errno::ENOENT {
             log::debug!("volume {}: inode {ino} is passed over: {error}", self.name);
         }
     }
 
-    /// Plans what rules and pins demand, a piece of the walk. Returns whether something was planned.
+    /// Plans moves that rules and pins demand, a piece of the walk. Returns whether any were planned.
     pub(super) fn walk_step(&self) -> Result<bool> {
         if self.pins_step()? {
             return Ok(true);
@@ -412,7 +412,7 @@ impl Core {
         Ok(self.submit_move(ino, None, Destination::To(to), (MoveReason::Pin, MoverPace::Polite), bytes).is_some())
     }
 
-    /// What a rule or pin demands of a file as a whole.
+    /// The demand of a rule or pin on a file as a whole.
     pub(super) fn wanted_by_rule(&self, inode: &Inode, context: &Context, table: &TierTable) -> Result<Demand> {
         let Some(file) = inode.file() else { return Ok(Demand::Nothing) };
         if context.allowed == u64::MAX {

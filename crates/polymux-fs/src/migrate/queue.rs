@@ -1,6 +1,6 @@
 //! Jobs: by urgency, at work, parked, and the last ones that ended.
 //!
-//! What is true here:
+//! Invariants:
 //! * A job is in exactly one place: `ready`, with a mover, or `parked`.
 //! * A file is with one mover at a time, and a tier is the destination of one batch at a time.
 //! * A parked job comes back when the event that it waits for was counted after it was parked, never by itself.
@@ -45,7 +45,7 @@ pub(crate) enum Scope {
     Ranges(VecDeque<Range<u64>>),
 }
 
-/// What is asked for.
+/// A requested migration.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) ino: Ino,
@@ -96,7 +96,7 @@ pub(crate) struct Job {
     /// Times in a row that its copy was given up.
     pub(super) stops: u32,
     pub(super) interruptions: u32,
-    /// It is about the whole file, however long it becomes; times that it began anew for what was appended.
+    /// The job covers the whole file, however long it becomes; the number of restarts for appended data.
     pub(super) is_whole: bool,
     pub(super) reruns: u32,
     /// It was taken back while a mover had it.
@@ -134,7 +134,7 @@ struct ParkedJob {
     waits_for: WaitsFor,
     /// Count of the event when the job was parked.
     event: u64,
-    /// It stays at least until then: where each attempt fails, giving up its copy frees room and so makes the event come.
+    /// Earliest time of a retry: if each attempt fails, giving up its copy frees space and so triggers the event.
     rests_until: Duration,
 }
 
@@ -147,7 +147,7 @@ struct State {
     finished: VecDeque<JobReport>,
     busy_files: HashSet<Ino>,
     busy_tiers: HashSet<TierId>,
-    /// What is wanted already: the same is not taken in twice.
+    /// Moves that are wanted already: none is queued twice.
     wanted: BTreeSet<Wanted>,
 }
 
@@ -166,7 +166,7 @@ pub(super) struct Batch {
     pub(super) jobs: Vec<Job>,
 }
 
-/// What must not be wanted twice: of a file, off a tier, to one or away from one, for the same reason.
+/// Key of jobs that must not be queued twice: file, source tier, target or tier to leave, which of the two it is, reason.
 type Wanted = (Ino, Option<TierId>, TierId, bool, MoveReason);
 
 fn wanted_key(job: &Job) -> Wanted {
@@ -207,7 +207,7 @@ impl MoveQueue {
             reruns: 0,
             is_cancelled: false,
         };
-        // What people ask for is taken in as often as they ask: ranges may differ, and each ask has its own end.
+        // User requests are always accepted: ranges may differ, and each request ends separately.
         if reason != MoveReason::User && !state.wanted.insert(wanted_key(&job)) {
             return None;
         }
@@ -230,7 +230,7 @@ impl MoveQueue {
         state.ready.values().filter(is_meant).for_each(|job| job.pace.hurry());
     }
 
-    /// As much of what leaves a tier because it is too full does the same, what is on its way first. Returns how many bytes of it are left to move.
+    /// Evictions off a tier take their share, running ones first, until those that do have `bytes` left to move. Returns how many of these they have.
     pub(super) fn hurry_off(&self, tier: TierId, bytes: u64) -> u64 {
         let state = self.state.lock();
         let mut left = bytes;
@@ -245,7 +245,7 @@ impl MoveQueue {
         bytes - left
     }
 
-    /// Moves that were to take their share and have not begun so long after they were submitted become polite: what they were for may have
+    /// Moves with `TakesShare` that have not begun within this time after their submission become polite: their purpose may have
     /// ended.
     pub(super) fn calm_older_than(&self, age: Duration, now: Duration) {
         let mut state = self.state.lock();
@@ -262,7 +262,7 @@ impl MoveQueue {
     }
 
     /// Takes the most urgent job that can go on, and others to the same tier, while `fits` says so. `target` names the
-    /// tier of a job, or what it has to wait for.
+    /// tier of a job, or the event that it has to wait for.
     pub(super) fn take_batch(
         &self,
         may_begin: impl Fn(&Job) -> bool,
@@ -281,7 +281,7 @@ impl MoveQueue {
         let mut asked = 0;
         for key in keys {
             let job = &state.ready[&key];
-            // What is seen at a glance comes first, so that many jobs to a busy tier hide no others.
+            // The cheap checks come first, so that many jobs to a busy tier hide no others.
             let is_elsewhere = |tier: TierId| match &batch {
                 None => state.busy_tiers.contains(&tier),
                 Some(batch) => batch.target != tier,
@@ -332,7 +332,7 @@ impl MoveQueue {
         (batch, parked)
     }
 
-    /// What a mover tells while it works, for reports.
+    /// Records the progress of a mover, for reports.
     pub(super) fn note_progress(&self, job: &Job) {
         if let Some(running) = self.state.lock().running.get_mut(&job.id) {
             running.bytes_done = job.bytes_done;
@@ -455,7 +455,7 @@ impl MoveQueue {
         count
     }
 
-    /// Whether movers must end what they do now.
+    /// Whether movers must stop their present work.
     pub(super) fn must_stop(&self) -> bool {
         self.must_stop.load(Ordering::Acquire)
     }
@@ -470,7 +470,7 @@ impl MoveQueue {
         self.state.lock().running.len()
     }
 
-    /// Jobs for this reason that have not ended, and what the first parked one waits for.
+    /// Unfinished jobs for this reason, and the event that the first parked one waits for.
     pub(crate) fn open_jobs(&self, which: impl Fn(&Job) -> bool) -> (usize, usize, Option<WaitsFor>) {
         let state = self.state.lock();
         let parked: Vec<&ParkedJob> = state.parked.values().filter(|parked| which(&parked.job)).collect();
@@ -512,7 +512,7 @@ impl MoveQueue {
         bytes_off(tier, state.ready.values().chain(state.running.values()).chain(parked))
     }
 
-    /// The same without parked jobs: what waits for an event makes no room, so others may have to leave instead.
+    /// As [`Self::bytes_leaving`], without parked jobs: a job that waits for an event frees nothing, so others may have to leave instead.
     pub(super) fn bytes_leaving_now(&self, tier: TierId) -> u64 {
         let state = self.state.lock();
         bytes_off(tier, state.ready.values().chain(state.running.values()))

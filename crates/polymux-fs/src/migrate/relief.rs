@@ -1,23 +1,23 @@
 //! Ranges that keep a slower device busy move up as soon as that pays back (P11-P15, docs/design/0033).
 //!
-//! What is true here:
-//! * What counts is device time: a move is begun where what it saves within [`PAYS_BACK_SOON_SECONDS`] is more than the time that it takes,
-//!   the way back of what makes room for it included, or where the range is overdue: it has cost the slower device as much already.
-//! * Such moves take their share of a device instead of waiting until nobody uses it ([`MoverPace::TakesShare`]); all others stay polite.
-//! * Nothing leaves for them that is read more than half as much as the least read of what comes, nor what came itself within
-//!   [`PAYS_BACK_SOON_SECONDS`]. For what is only overdue nothing leaves either that was read more than half as much in about a minute: of
+//! Invariants:
+//! * Device time counts: a move is begun if it saves more time within [`PAYS_BACK_SOON_SECONDS`] than it takes,
+//!   including the evictions that free space for it, or if the range is overdue: it has cost the slower device as much already.
+//! * Such moves take their share of a device instead of waiting until it is unused ([`MoverPace::TakesShare`]); all others stay low-priority.
+//! * No range is evicted for them that is read more than half as much as the least read incoming one, nor one that came itself within
+//!   [`PAYS_BACK_SOON_SECONDS`]. For a range that is only overdue, none is evicted either that was read more than half as much in about a minute: of
 //!   ranges that are read a few times a second alike, chance makes some look twice as busy as others in any second.
-//! * Where programs wait for the writes of a log, what follows in it moves up with the part that they write (docs/design/0034).
-//! * Streams keep a range where it is, and move none: whether one comes again nobody knows.
+//! * If programs wait for the writes of a log, the rest of it moves up with the part that they write (docs/design/0034).
+//! * Streams keep a range where it is, and move none: whether one comes again is unknown.
 //! * Where readers of the faster device wait no less than those of the slower one, everything stays, and some of it goes down: it is the
 //!   limit (P11; `load_balance.rs`).
-//! * Bounded: windows of a second, [`LOCATED_MAX`] nodes in each, [`JOBS_OPEN_MAX`] open jobs; a search for what could leave that found
+//! * Bounded: windows of a second, [`LOCATED_MAX`] nodes in each, [`JOBS_OPEN_MAX`] open jobs; a search for candidates that found
 //!   nothing rests for [`REST_FACTOR`] times as long as it took.
 //! * Planning changes nothing: `polymux plan` runs the code that the movers follow.
 //! * Lock order: nothing is taken while `Relief::state` is held.
 //!
 //! ```text
-//!  reads that a device served ──► DeviceDemand ──► plan_reliefs ──► Planned ──► relief_step ──► moves up, or room for evict_step
+//! reads that a device served ──► DeviceDemand ──► plan_reliefs ──► Planned ──► relief_step ──► moves up, or space for evict_step
 //!                                                                       └────► plan (report)
 //! ```
 
@@ -62,29 +62,29 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// Nodes of which is found out in a window where they lie: those that are read most.
 const LOCATED_MAX: usize = 2048;
 
-/// Most room that is made at once.
+/// Most space that is freed at once.
 const ROOM_MAX: u64 = 256 << 20;
 
-/// Room that is made for messages, in terms of those that found none in a window; and the least.
+/// Space freed for messages, as a multiple of those that found none in a window; and the least.
 const ROOM_OF_MESSAGES: u64 = 4;
 const ROOM_OF_MESSAGES_MIN: u64 = 4 << 20;
 
 /// Stream bytes per second below which a range may leave for any that comes.
 const STREAM_IGNORED: u64 = 4096;
 
-/// Shortest rest of a search for room on a tier from which nothing could leave.
+/// Shortest rest of a search for space on a tier from which nothing could leave.
 const SOUGHT_IN_VAIN: Duration = Duration::from_secs(10);
 
 /// Rest of a search that found nothing, in terms of the time that it took: it costs a twentieth of a processor at most.
 const REST_FACTOR: u32 = 20;
 
-/// Longest rest: the tier may be above its mark, and what keeps everything where it is may end.
+/// Longest rest: the tier may be above its mark, and the reason that keeps everything in place may end.
 const REST_MAX: Duration = Duration::from_secs(300);
 
 /// Open jobs from which on no others are planned here.
 const JOBS_OPEN_MAX: usize = 4096;
 
-/// How long a tier from which something had to leave counts as short of room.
+/// Time for which a tier that had to evict data counts as short of space.
 const ROOM_WANTED_LATELY: Duration = Duration::from_secs(60);
 
 /// Reads in about a minute below which a range that is only overdue makes nothing leave.
@@ -93,7 +93,7 @@ const READS_FOR_ROOM_MIN: u64 = 10;
 /// Bytes of a batch that tells how fast moves are.
 const BATCH_TELLS_BYTES: u64 = 8 << 20;
 
-/// What a device is taken for of which nothing is known.
+/// Assumed request time of a device whose speed is unknown.
 const REQUEST_NS_UNKNOWN: u64 = 1_000_000;
 const BYTES_PER_SECOND_UNKNOWN: u64 = 100_000_000;
 
@@ -103,17 +103,17 @@ pub(super) const REQUESTS_OF_MOVE: u64 = 4;
 /// A read of a faster tier of which nothing is known is taken to need this part of the time of one of the slower tier.
 const FASTER_BY_UNKNOWN: u64 = 4;
 
-/// Room that is to be made on a tier, and what may not leave for it.
+/// Space to be freed on a tier, and the data that may not leave for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RoomWanted {
     pub(super) bytes: u64,
-    /// Demand of the least read of what is to come.
+    /// Demand of the least read range that is to come.
     least: Demand,
     /// It comes because it has cost the slower device as much as its move, and would not pay back soon.
     is_overdue: bool,
 }
 
-/// What is known of the devices, and the room that is wanted.
+/// The state known of the devices, and the free space that is wanted.
 #[derive(Debug, Default)]
 pub(crate) struct Relief {
     state: Mutex<State>,
@@ -128,11 +128,11 @@ struct State {
     limits: Limits,
     /// Bytes per second of moves to a tier that take their share of the devices.
     moves: BTreeMap<TierId, u64>,
-    /// Room that was wanted last, and in which window.
+    /// The last space wanted, and in which window.
     room_wanted: BTreeMap<TierId, (Duration, RoomWanted)>,
     /// Until when a tier from which nothing could leave is not searched again.
     rests_until: BTreeMap<TierId, Duration>,
-    /// When room was wanted on a tier last and nothing could leave for it.
+    /// When space was last wanted on a tier and nothing could leave for it.
     wanted_in_vain: BTreeMap<TierId, Duration>,
 }
 
@@ -171,7 +171,7 @@ impl Relief {
         self.is_pointless.load(Ordering::Relaxed)
     }
 
-    /// What the tiers did for readers since mounting, at the end of a window of this length; between `pairs` of them reads may be handed over.
+    /// Records the reads of the tiers since mounting, at the end of a window of this length; reads may be handed over between `pairs`.
     fn note_reads(&self, work: &[(TierId, LaneWork, Window)], length: Duration, pairs: &[Pair]) {
         let mut state = self.state.lock();
         for (tier, work, window) in work {
@@ -199,7 +199,7 @@ impl Relief {
         self.state.lock().limits.note_handover(pair, outcome, now);
     }
 
-    /// Ranges are on their way to these tiers, which take reads over: what comes of it is seen after that.
+    /// Ranges are being moved to these tiers, which take reads over: their effect is observed after that.
     pub(super) fn note_handovers_under_way(&self, tiers: &[TierId], now: Duration) {
         self.state.lock().limits.note_handovers_under_way(tiers, now);
     }
@@ -209,14 +209,14 @@ impl Relief {
         self.state.lock().limits.is_limit(tier, beside)
     }
 
-    /// Room that is to be made on a tier.
+    /// Space to be freed on a tier.
     pub(super) fn room_wanted(&self, tier: TierId) -> Option<RoomWanted> {
         let state = self.state.lock();
         let (at, wanted) = state.room_wanted.get(&tier).copied()?;
         (at == state.window_began).then_some(wanted)
     }
 
-    /// Whether something had to leave a tier for what is read more, lately.
+    /// Whether something had to leave a tier lately for ranges that are read more.
     pub(crate) fn wanted_room_lately(&self, tier: TierId, now: Duration) -> bool {
         let state = self.state.lock();
         let since = |at: Duration| now.saturating_sub(at) < ROOM_WANTED_LATELY;
@@ -224,13 +224,13 @@ impl Relief {
             || state.wanted_in_vain.get(&tier).is_some_and(|at| since(*at))
     }
 
-    /// What came to a tier lately, or is to come: nothing that is read as much leaves, as long as there is something else.
+    /// Demand of the data that came to a tier lately, or will come: data that is read as much stays while there are other candidates.
     pub(super) fn spared(&self, tier: TierId, now: Duration) -> Option<RoomWanted> {
         let (at, wanted) = self.state.lock().room_wanted.get(&tier).copied()?;
         (now.saturating_sub(at) < ROOM_WANTED_LATELY).then_some(wanted)
     }
 
-    /// All of a tier was searched, and nothing could leave. Where room was wanted for what is read more, it is given up.
+    /// All of a tier was searched, and nothing could leave. Free space that was wanted there for ranges that are read more is given up.
     pub(super) fn note_sought_in_vain(&self, tier: TierId, sought: SoughtInVain, now: Duration) {
         let mut state = self.state.lock();
         let is_wanted = state.room_wanted.remove(&tier).is_some();
@@ -247,7 +247,7 @@ impl Relief {
         state.rests_until.insert(tier, now.saturating_add(rest));
     }
 
-    /// Whether a tier may be searched for what could leave.
+    /// Whether a tier may be searched for eviction candidates.
     pub(super) fn may_seek(&self, tier: TierId, now: Duration) -> bool {
         self.state.lock().rests_until.get(&tier).is_none_or(|until| *until <= now)
     }
@@ -288,11 +288,11 @@ impl Relief {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SoughtInVain {
     pub(super) took: Duration,
-    /// Some of what is there may leave soon: it only came lately, or is open and passed through.
+    /// Some data of the tier may leave soon: it only came lately, or is open and passed through.
     pub(super) may_find_soon: bool,
 }
 
-/// What moving a piece up is worth.
+/// The benefit of moving a piece up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Worth {
     pub(super) target: TierId,
@@ -319,13 +319,13 @@ pub(super) struct PieceUp {
     pub(super) benefit: Benefit,
 }
 
-/// What a window plans.
+/// The plan of a window.
 #[derive(Default)]
 pub(super) struct Planned {
     pub(super) pieces: Vec<PieceUp>,
     pub(super) room_wanted: BTreeMap<TierId, RoomWanted>,
-    /// Room for what is only overdue. It counts on tiers where nothing is wanted that pays back soon: as much as that nothing else is read,
-    /// so that it would keep everything where it is.
+    /// Free space for ranges that are only overdue. It counts on tiers where none is wanted for ranges that pay back soon: nothing else is read
+    /// as much as those, so that overdue ranges beside them would keep everything where it is.
     room_overdue: BTreeMap<TierId, RoomWanted>,
     /// Files that are on their way already, by where to.
     pub(super) hurried: BTreeMap<TierId, BTreeMap<Ino, Benefit>>,
@@ -344,7 +344,7 @@ impl Planned {
         }
     }
 
-    /// Where nothing wants room that pays back soon, what is overdue does.
+    /// On tiers where no range that pays back soon wants free space, overdue ranges do.
     fn want_room_for_overdue(&mut self) {
         for (tier, wanted) in std::mem::take(&mut self.room_overdue) {
             self.room_wanted.entry(tier).or_insert(RoomWanted { is_overdue: true, ..wanted });
@@ -357,15 +357,15 @@ impl Planned {
     }
 }
 
-/// What follows a piece that moves up in a log.
+/// The rest of a log behind a piece that moves up.
 struct Rest<'a> {
     first: PieceUp,
     demand: &'a Demand,
     context: &'a Context,
 }
 
-/// Room on a tier for a piece with this demand, as far as its write budget lets bytes come there. What is only overdue, and read less than
-/// [`READS_FOR_ROOM_MIN`] times a minute, comes into room that is free: it would keep nearly everything from leaving for the others.
+/// Adds the space that a piece with this demand wants on a tier, within its write budget. A range that is only overdue, and read less
+/// than [`READS_FOR_ROOM_MIN`] times a minute, only comes into free space: it would keep nearly everything from leaving for the others.
 fn want_room(worth: &Worth, (bytes, demand): (u64, &Demand), table: &TierTable, planned: &mut Planned) {
     if !worth.benefit.is_soon() && demand.lately_reads < READS_FOR_ROOM_MIN {
         return;
@@ -388,7 +388,7 @@ fn in_order_of<'a>(context: &Context, table: &'a TierTable) -> Cow<'a, TierTable
 }
 
 impl Core {
-    /// Ends a window, if it is time, and plans what pays back. Returns whether anything was submitted.
+    /// Ends a window that is due, and plans the moves that pay back. Returns whether anything was submitted.
     pub(super) fn relief_step(&self) -> Result<bool> {
         let now = self.clock.elapsed();
         let Some(length) = self.planner.relief.end_window(now) else { return Ok(false) };
@@ -406,13 +406,13 @@ impl Core {
         self.planner.relief.is_pointless.store(work.len() < 2 || !self.may_promote_promptly(), Ordering::Relaxed);
         let has_demand = self.heat.demand.end_window(length);
         self.moves.calm_older_than(SHARE_TAKEN_WITHIN, now);
-        // What was the limit then may rest now.
+        // A tier that was the limit then may be idle now.
         let is_stale = |job: &JobReport| {
             let is_old = u128::from(job.age_ms) > SHARE_TAKEN_WITHIN.as_millis();
             job.reason == MoveReason::Handover && is_old && job.state != JobState::Running
         };
         self.moves.cancel(is_stale, now);
-        // What is planned while nothing may move would be of another hour when it may.
+        // A plan made while nothing may move would be outdated when moves may run.
         let may_move = self.gate.state(self.minute_of_week()) == GateState::Open;
         let (mut planned, mut has_handed_over) = (Planned::default(), false);
         if may_move
@@ -435,8 +435,8 @@ impl Core {
         Ok(self.submit_relief(&planned.pieces) || has_handed_over)
     }
 
-    /// Where messages found no room in the last window, some of what leaves the tier takes its share: it would make way for the very syncs that go
-    /// to a slower tier for want of it. While nothing may move, they are forgotten.
+    /// Where messages found no free space in the last window, some evictions off the tier take their share: otherwise they would yield to the very
+    /// syncs that go to a slower tier for lack of free space. While nothing may move, these messages are forgotten.
     fn hurry_for_messages(&self, may_move: bool) {
         for handle in self.tiers.all().iter() {
             let Some(bytes) = handle.refused_messages.take().filter(|_| may_move) else { continue };
@@ -464,10 +464,10 @@ impl Core {
         has_submitted
     }
 
-    /// What pays back among the nodes that are read most. `policy` takes the place of the volume's.
+    /// The moves that pay back among the nodes that are read most. `policy` takes the place of the volume's.
     pub(super) fn plan_reliefs(&self, policy: Option<PolicyKind>, table: &mut TierTable) -> Planned {
         let mut planned = Planned::default();
-        // What was known of the use of files is brought back in steps; until then everything would look cold.
+        // The saved use of files is restored in steps; until then everything would look cold.
         if self.options.promotion != Promotion::Prompt || !self.heat.is_restored() {
             return planned;
         }
@@ -526,8 +526,8 @@ impl Core {
         Ok(())
     }
 
-    /// A log is written from one end to the other, so what follows the part that keeps a device busy will do so next. It moves up with it
-    /// as long as the demand of that part pays for it, and there is room.
+    /// A log is written from one end to the other, so the data behind the part that keeps a device busy will do so next. It moves up with it
+    /// while the demand of that part pays for it, and there is space.
     fn plan_rest_of_log(&self, file: &FileState, rest: &Rest<'_>, table: &mut TierTable, planned: &mut Planned) {
         if file.size() >= WAITED_FOR_FILE_MAX {
             return;
@@ -538,7 +538,7 @@ impl Core {
             let pieces = pieces_of_node(file, node);
             let Some(piece) = pieces.into_iter().find(|piece| piece.tier == first.from) else { continue };
             let all = Piece { bytes: bytes + piece.bytes, ..piece };
-            // The first ones are in the table already, so that some room is left for others.
+            // The first ones are in the table already, so that some space is left for others.
             let pays = |worth: &&Worth| worth.target == first.to && worth.has_room && worth.benefit.is_soon();
             let worth = self.worth_of_moving(file, all, rest.demand, rest.context, table);
             let Some(Worth { benefit, .. }) = worth.iter().find(pays).copied() else { break };
@@ -547,7 +547,7 @@ impl Core {
         }
     }
 
-    /// What moving a piece up is worth, by tier, the fastest first that is not the limit of its readers; nothing where it is worth nothing.
+    /// The benefit of moving a piece up, by tier, the fastest first that is not the limit of its readers; empty if there is none.
     pub(super) fn worth_of_moving(
         &self,
         file: &FileState,
@@ -570,7 +570,7 @@ impl Core {
         };
         let worth = |fill: &TierFill| {
             let target = TierId(fill.tier);
-            // What a rule prefers need not be faster, and is not taken for that.
+            // A tier that a rule prefers need not be faster, and is not assumed to be.
             let is_faster = by_speed.position(fill.tier) < by_speed.position(piece.tier.0);
             let faster = self.read_speed(target, is_faster.then_some(&slower))?;
             let has_room = fill.fits_below(piece.bytes, fill.high_mark);
@@ -605,7 +605,7 @@ impl Core {
             && self.worth_of_moving(file, piece, demand, context, table).iter().any(is_here)
     }
 
-    /// What a tier takes to be read, as far as is known; `slower` is the tier that it is compared with.
+    /// The read speed of a tier, as far as it is known; `slower` is the tier that it is compared with.
     fn read_speed(&self, tier: TierId, slower: Option<&ReadSpeed>) -> Option<ReadSpeed> {
         let handle = self.tiers.by_id(tier).ok()?;
         let measured = self.planner.relief.small_read_ns(tier);

@@ -1,4 +1,4 @@
-//! What people ask of the mover.
+//! User requests to the mover.
 
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::{ByteSize, Ino, TierId};
@@ -66,7 +66,7 @@ impl Core {
         Ok(handle)
     }
 
-    /// Checks that the other tiers have room for what a tier holds, and begins to empty it.
+    /// Checks that the other tiers have space for the data of a tier, and begins to empty it.
     pub(crate) fn drain(&self, name: &str) -> std::result::Result<TierId, VolumeError> {
         let handle = self.tier_that_may_go(name)?;
         if handle.present().is_none() {
@@ -139,7 +139,7 @@ impl Core {
         Ok(())
     }
 
-    /// What movers may do on a tier.
+    /// Sets the limits of movers on a tier.
     pub(crate) fn set_mover_limits(&self, tier: &str, limits: MoverLimits) -> Answer<()> {
         let handle = self.tiers.by_name(tier).ok_or_else(|| MoveRefusal::NoSuchTier(tier.to_owned()))?;
         handle.schedule.set_limits(crate::sched::MoverLimits {

@@ -1,6 +1,6 @@
-//! What could leave a tier: a walk over the files on it, in windows.
+//! Eviction candidates of a tier: a walk over the files on it, in windows.
 //!
-//! What is true here: a window ends when it has seen a few times the bytes that are needed, or everything. The best of it
+//! Invariant: a window ends when it has seen a few times the bytes that are needed, or everything. The best of it
 //! leave; the walk goes on behind it the next time.
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ const NODES_PER_STEP: usize = 4096;
 /// A window sees this many times the bytes that are needed, where there are so many.
 const WINDOW_FACTOR: u64 = 4;
 
-/// Bytes in a window that looks for what could leave although nothing must.
+/// Bytes in a window of a search for candidates while no eviction is required.
 const WISH_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Bytes for which a window looks at least, where something must leave: the coldest of a few ranges may be hot.
@@ -64,9 +64,9 @@ pub(super) struct Search {
     from: Option<Ino>,
     /// Ends of the walk that were reached in this window.
     ends: u32,
-    /// What is to come, or came lately.
+    /// Free space wanted for ranges that are to come, or came lately.
     makes_room: Option<RoomWanted>,
-    /// Takes the place of the volume's policy, where somebody only wants to know.
+    /// Takes the place of the volume's policy, where the search is only for a report.
     policy: Option<PolicyKind>,
     /// Time that this window took.
     took: Duration,
@@ -110,8 +110,8 @@ fn nodes_on(file: &FileState, tier: TierId, from: u64) -> Vec<u64> {
     nodes
 }
 
-/// What one eviction, from the high mark to the low one, would take: the heat of the hottest of it, and how long the one that
-/// was not used for longest was not used. Not the coldest of all: that is an outlier, and for something hotter all of these
+/// The cost of one eviction from the high mark to the low one: the heat of its hottest candidate, and the longest time that one of them
+/// was not used. Not the coldest of all: that is an outlier, and for something hotter all of these
 /// must go.
 fn coldest_of(candidates: &mut [Candidate], tier: TierId, table: &TierTable) -> Option<(u32, u32)> {
     let fill = table.fill_of(tier.0)?;
@@ -129,7 +129,7 @@ fn coldest_of(candidates: &mut [Candidate], tier: TierId, table: &TierTable) -> 
 }
 
 impl Core {
-    /// One step of the search; where a window is complete, what it found is noted and what must leave is submitted.
+    /// One step of the search; where a window is complete, its result is recorded and the required evictions are submitted.
     /// Returns whether there is more to do at once.
     pub(super) fn search_step(
         &self,
@@ -184,7 +184,7 @@ impl Core {
         Ok(search.bytes >= wanted || search.has_seen_all() || search.candidates.len() >= CANDIDATES_MAX)
     }
 
-    /// Chooses from what was seen. Returns whether anything is to be moved.
+    /// Chooses from the candidates seen. Returns whether anything is to be moved.
     fn end_window(&self, tier: TierId, needed: u64, mut search: Search, table: &TierTable) -> bool {
         {
             let mut state = self.planner.state.lock();
@@ -196,7 +196,7 @@ impl Core {
             let next = Search { after: search.after, node: search.node, ..Search::default() };
             state.searches.insert(tier, next);
         }
-        // Only what makes the room that is wanted is worth disturbing readers for. A tier that is too full waits for them with the rest.
+        // Only data whose eviction frees the wanted space is worth disturbing readers for. On an overfull tier it waits with the rest.
         let mut wanted = self.planner.relief.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
         let mut has_submitted = false;
         let victims = self.choose_victims(tier, needed, &mut search, table);
@@ -231,7 +231,7 @@ impl Core {
             return true;
         }
         if file.is_passed_through() {
-            // It stays until it is closed: something else makes room.
+            // It stays until it is closed: other candidates free the space.
             search.may_find_soon = true;
             return true;
         }
@@ -258,7 +258,7 @@ impl Core {
             if eviction.score == 0 {
                 continue;
             }
-            // What came lately has not paid back yet, and what would pay back comes again: either would go to and fro.
+            // Data that came lately has not paid back yet, and data that would pay back comes again: either would go to and fro.
             let came_lately = || u64::from(facts.moved_seconds_ago) < PAYS_BACK_SOON_SECONDS;
             let from_there = Piece { tier: TierId(eviction.target), bytes };
             let comes_back =
@@ -298,7 +298,7 @@ impl Core {
             if planned >= needed {
                 break;
             }
-            // What room is made for may have changed since it was looked at.
+            // The demand that space is freed for may have changed since it was looked up.
             let demand = || self.heat.demand.of_node(candidate.ino, candidate.node);
             if search.makes_room.is_some_and(|wanted| !wanted.may_take(&demand())) {
                 continue;
@@ -329,7 +329,7 @@ impl Core {
         (eviction.score > 0).then_some(TierId(eviction.target))
     }
 
-    /// What holds for a file, where one is named with this policy in place of the volume's.
+    /// The context of a file if this policy, where one is named, replaces that of the volume.
     pub(super) fn context_for(&self, inode: &Inode, policy: Option<PolicyKind>) -> Context {
         match policy {
             Some(policy) => self.context_under(inode, policy),

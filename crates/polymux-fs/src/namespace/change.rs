@@ -21,11 +21,11 @@ pub(crate) enum LinkChange {
 }
 
 impl Core {
-    /// Adds what a change of names means for the record of their directory; called once they are changed, by whoever holds
-    /// the state alone.
+    /// Adds the effect of a change of names to the record of their directory. Called once the names are changed, by the
+    /// exclusive holder of the state.
     ///
-    /// The first record since the log was flushed is exact, so that whoever syncs each change writes one record for each.
-    /// The second is open, and those after it are saved until times are flushed (docs/design/0009).
+    /// The first record since the log was flushed is exact, so that a program that syncs each change writes one record for
+    /// each. The second is open, and those after it are saved until times are flushed (docs/design/0009).
     pub(crate) fn put_names_changed(
         &self,
         transaction: &mut Transaction,

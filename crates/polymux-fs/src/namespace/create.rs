@@ -19,7 +19,7 @@ use crate::store::{EntryCount, FileRecord, InodeBody, InodeRecord, keys, put_xat
 /// The first cookie of a directory. Smaller ones are left to front ends for `.` and `..`.
 pub(crate) const COOKIE_FIRST: u64 = 16;
 
-/// What is to be made.
+/// The kind of inode to make.
 pub(crate) enum NewInode<'a> {
     Regular,
     Directory,
@@ -86,7 +86,7 @@ impl Core {
         self.check_metadata_room()?;
         let now = self.now();
         let prepared = self.prepare(caller, &directory, new, permissions, (1, now))?;
-        // In the table before the record can be found, so that nobody loads a second copy.
+        // In the table before the record can be found, so that no thread loads a second copy.
         self.inodes.insert(prepared.inode.clone());
         let made = self.transact(&[&directory, &prepared.inode], |transaction| {
             let kind = new.kind();
@@ -169,7 +169,7 @@ impl Core {
             if kind == FileKind::Directory {
                 permissions |= libc::S_ISGID;
             } else if caller.checks_permissions() && !caller.is_privileged() && !caller.is_in_group(gid) {
-                // Nobody gets a set-group-id file of a group they are not in.
+                // No caller gets a set-group-id file of a group it is not in.
                 permissions &= !libc::S_ISGID;
             }
         }

@@ -1,11 +1,11 @@
 //! Taking names away, and deleting inodes that have no name and no user any more.
 //!
-//! What is true here:
+//! Invariants:
 //! * An inode without a name that is still referred to is an *orphan*: its record stays, with an orphan record beside it,
 //!   until the last reference goes, or until recovery finds it.
-//! * One that nobody refers to goes in the transaction that takes its last name: there is never an orphan record of it.
-//! * `Lifecycle::gone` is set, under its lock, before the transaction that deletes the records; from then on nobody opens
-//!   the inode, links it, or writes a record of it.
+//! * An inode that is not referred to goes in the transaction that takes its last name: it never has an orphan record.
+//! * `Lifecycle::gone` is set, under its lock, before the transaction that deletes the records; from then on no thread opens the
+//!   inode, links it, or writes a record of it.
 
 use std::sync::atomic::Ordering;
 
@@ -67,8 +67,8 @@ impl Core {
         if has_none || stays { Ok(Vec::new()) } else { self.metadata.xattr_names(inode.ino) }
     }
 
-    /// One name less. With the last one gone (a directory has one only) the inode is deleted, or becomes an orphan where
-    /// somebody refers to it. `state` is that of a directory; `xattrs` comes from [`Core::xattrs_to_delete`].
+    /// Takes one name away. With the last one gone (a directory has one only) the inode is deleted, or becomes an orphan if it is
+    /// still referred to. `state` is that of a directory; `xattrs` comes from [`Core::xattrs_to_delete`].
     pub(crate) fn drop_name(
         &self,
         transaction: &mut Transaction,
@@ -89,7 +89,7 @@ impl Core {
         if links == 0 {
             let mut lifecycle = inode.lifecycle.lock();
             if self.options.connection == KernelConnection::TakenOver {
-                // The kernel knows what it takes a name from, and counted references before this mount; it forgets them all at once.
+                // The kernel knows the inode that loses a name, and counted references before this mount; it forgets them all at once.
                 lifecycle.pins = lifecycle.pins.max(1);
             }
             if !lifecycle.in_use() {
@@ -97,7 +97,7 @@ impl Core {
                 drop(lifecycle);
                 return Loss::Deleted(delete_records(transaction, inode, xattrs));
             }
-            // Whoever lets go of it last finds no name and deletes it, in a transaction after this one.
+            // The holder of the last reference finds no name and deletes the inode, in a transaction after this one.
             drop(lifecycle);
             transaction.batch.put(keys::orphan(inode.ino), []);
         }
@@ -108,7 +108,7 @@ impl Core {
         Loss::Kept
     }
 
-    /// What follows the transaction of [`Core::drop_name`].
+    /// Completes a loss after the transaction of [`Core::drop_name`].
     pub(crate) fn finish_loss(&self, inode: &Inode, loss: Loss) {
         let Loss::Deleted(disowned) = loss else {
             // It may have been described by the name that it lost.
@@ -165,7 +165,7 @@ impl Core {
         Ok(())
     }
 
-    /// Deletes an orphan, unless somebody still refers to it.
+    /// Deletes an orphan, unless it is still referred to.
     pub(crate) fn delete_if_unused(&self, inode: &Inode) -> Result<()> {
         if inode.common.read().links > 0 {
             return Ok(());
@@ -188,15 +188,15 @@ impl Core {
     }
 }
 
-/// What became of an inode that lost a name.
+/// The state of an inode that lost a name.
 pub(crate) enum Loss {
-    /// It has another name, or somebody refers to it.
+    /// The inode has another name, or is still referred to.
     Kept,
-    /// It is gone; what it had on tiers is still to be freed.
+    /// It is gone; its bytes on tiers are still to be freed.
     Deleted(Vec<DisownedRecord>),
 }
 
-/// Deletes all records of an inode but its orphan record, and gives up what it has on tiers.
+/// Deletes all records of an inode except its orphan record, and turns its objects on tiers into pending frees.
 fn delete_records(transaction: &mut Transaction, inode: &Inode, xattrs: &[Vec<u8>]) -> Vec<DisownedRecord> {
     for name in xattrs {
         transaction.batch.delete(keys::xattr(inode.ino, name));

@@ -1,7 +1,7 @@
 //! Renames. Data never moves: a rename touches records only, on no tier (DESIGN section 4).
 //!
-//! What is true here: a whiteout that a rename leaves is made in the transaction that moves the name, so that overlayfs finds the old
-//! name or the whiteout after a crash, never a name of a lower layer that shows again.
+//! Invariant: a whiteout that a rename leaves is made in the transaction that moves the name, so that overlayfs finds the old name or
+//! the whiteout after a crash, never a name of a lower layer that shows again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,12 +38,12 @@ struct Found {
 /// A special file that stands for a name which is gone, as overlayfs has it.
 const WHITEOUT: NewInode<'static> = NewInode::Special(FileKind::CharacterDevice, 0);
 
-/// What a rename that is no exchange puts where.
+/// The inodes of a rename that is no exchange.
 struct Replacement<'a> {
     found: &'a Found,
-    /// What has the new name.
+    /// The inode that has the new name before the rename.
     replaced: Option<&'a Found>,
-    /// What gets the old name, where anything does.
+    /// The whiteout that gets the old name, if any.
     whiteout: Option<&'a Prepared>,
 }
 
@@ -130,7 +130,7 @@ impl Core {
             false => None,
         };
         if let Some(whiteout) = &whiteout {
-            // In the table before the record can be found, so that nobody loads a second copy.
+            // In the table before the record can be found, so that no thread loads a second copy.
             self.inodes.insert(whiteout.inode.clone());
         }
         let replacement = Replacement { found: &found, replaced: replaced.as_ref(), whiteout: whiteout.as_ref() };
@@ -141,8 +141,8 @@ impl Core {
         done.map(|()| None)
     }
 
-    /// Locks two directories: an ancestor before its descendant, else by number. Across directories the rename lock is
-    /// held, so nobody else locks two unrelated ones and the tree does not change.
+    /// Locks two directories: an ancestor before its descendant, else by number. Across directories the rename lock is held, so no
+    /// other thread locks two unrelated ones and the tree does not change.
     fn lock_directories<'a>(&self, source: &'a Inode, target: &'a Inode) -> Result<Locked<'a>> {
         let lock = |inode: &'a Inode| inode.directory().ok_or(Errno::ENOTDIR);
         if source.ino == target.ino {
@@ -302,7 +302,7 @@ impl Core {
             let (source_ino, target_ino) = (source.directory.ino, target.directory.ino);
             transaction.delete_name(source_ino, source.name, &found.dirent);
             transaction.delete_name(target_ino, target.name, &other.dirent);
-            // Each keeps the position of the name it takes, so that nobody who lists meanwhile misses one.
+            // Each keeps the position of the name it takes, so that a concurrent listing misses none.
             let (from, to) = (&found.dirent, &other.dirent);
             transaction.put_name(target_ino, target.name, from.ino, from.kind, to.cookie);
             transaction.put_name(source_ino, source.name, to.ino, to.kind, from.cookie);
@@ -346,8 +346,8 @@ impl Core {
     }
 }
 
-/// Gives the new name to what was moved, at the position of the name it replaces or, within its directory, at its own; and the old
-/// name to the whiteout, which takes the position of that name.
+/// Gives the new name to the moved inode, at the position of the name it replaces or, within its directory, at its own; and the
+/// old name to the whiteout, which takes the position of that name.
 fn put_new_names(
     transaction: &mut Transaction,
     source: &Side<'_>,
@@ -372,7 +372,7 @@ fn put_new_names(
     }
 }
 
-/// The record of what was moved. Its state is given for a directory with a new parent.
+/// Logs the record of the moved inode. Its state is given for a directory with a new parent.
 fn put_moved(
     transaction: &mut Transaction,
     parent: Ino,

@@ -1,7 +1,7 @@
 //! Flags of files and directories, as chattr(1) sets them.
 //!
-//! What is true here: while a file is immutable or append-only, the kernel changes its object only through mappings that are older than
-//! the flag, and only for a description that goes through the daemon. Who may change the object without a word keeps the flag from being set.
+//! Invariant: while a file is immutable or append-only, the kernel changes its object only through mappings that are older than the flag,
+//! and only for an open file description that goes through the daemon. The flag is refused while a program may change the object directly.
 
 use std::sync::atomic::Ordering;
 
@@ -35,7 +35,7 @@ impl Core {
                 let passed = file.passed.lock();
                 let is_unheard = passed.modes.is_changed_directly()
                     || file.is_held_for_changes.load(Ordering::Acquire)
-                    // What the kernel collects of it comes later, and cannot be told from what is written after this.
+                    // Writes that the kernel collects come later, and look like writes after this.
                     || self.collects_writes() && self.handles.has_cached_writer(ino);
                 let old = AttributeFlags::known(inode.common.read().attribute_flags);
                 if is_unheard && flags.without(old).intersects(PRIVILEGED) {
@@ -52,14 +52,14 @@ impl Core {
             if changed.intersects(PRIVILEGED) && caller.checks_permissions() && !caller.is_privileged() {
                 return Err(Errno::EPERM.into());
             }
-            // The flags of an immutable file are part of what cannot be changed.
+            // The flags of an immutable file cannot be changed either.
             let stays_immutable =
                 old.intersects(AttributeFlags::IMMUTABLE) && flags.intersects(AttributeFlags::IMMUTABLE);
             if stays_immutable && old != flags {
                 return Err(Errno::EPERM.into());
             }
             if let Some(file) = inode.file().filter(|_| old.without(flags).intersects(AttributeFlags::APPEND_ONLY)) {
-                // As long as it was append-only, pages that could not be written back may have stayed with the kernel.
+                // While it was append-only, pages that could not be written back may have stayed with the kernel.
                 file.pages_stale.store(true, Ordering::Release);
             }
             common.attribute_flags = flags.bits();
@@ -77,7 +77,7 @@ impl Core {
         offset: u64,
         origin: WriteOrigin,
     ) -> Result<()> {
-        // Pages of a mapping that is older than the flag were changed before it, as far as anybody can tell.
+        // Pages of a mapping that is older than the flag are assumed to have been changed before it.
         if !origin.is_from_cache() {
             check_not_immutable(&handle.inode)?;
         }

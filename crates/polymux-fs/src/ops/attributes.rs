@@ -20,8 +20,8 @@ const SET_ID: u32 = 0o6000;
 const DIRECTORY_SIZE: u64 = 4096;
 
 impl Core {
-    /// Refuses to somebody who must not wait what may need an answer of a tier: a size that is not known yet, or the room that
-    /// a file takes. That the file is open does not help: its object need not be, and a tier that hangs answers nothing.
+    /// Refuses a caller that must not wait, if the reply may need an answer of a tier: a size that is not known yet, or the space that a
+    /// file takes. That the file is open does not help: its object need not be, and a tier that hangs answers nothing.
     pub(crate) fn check_answers_at_once(&self, caller: &Caller, inode: &Inode) -> Result<()> {
         let Some(file) = inode.file().filter(|_| caller.wait == Wait::Never) else { return Ok(()) };
         let asks_for_size =
@@ -153,9 +153,9 @@ impl Core {
         Ok(())
     }
 
-    /// Refuses set-id bits to a file that somebody may still change through a mount that is gone: the kernel sends the request
-    /// that would take them away again to where nobody is. A mapping of this mount is no reason: stores through one take no bits away on
-    /// any file system.
+    /// Refuses set-id bits to a file that may still be changed through a mount that is gone: the kernel sends the request that would take
+    /// them away again to a connection without a daemon. A mapping of this mount is no reason: stores through one take no bits away on any
+    /// file system.
     fn check_new_set_id(&self, inode: &Inode, change: &SetAttributes) -> Result<()> {
         let new = change.permissions.unwrap_or_default() & !inode.common.read().permissions;
         let Some(file) = inode.file().filter(|_| new & SET_ID != 0) else { return Ok(()) };
@@ -224,12 +224,12 @@ impl Core {
         (common.modified, common.changed) = (newest(common.modified, modified), newest(common.changed, changed));
         drop(common);
         inode.times_dirty.store(true, Ordering::Release);
-        // The kernel looks at none of them, so that no tier is asked how much room the file takes.
+        // The kernel uses none of them, so no tier is asked how much space the file takes.
         Ok(known_attributes_of(&inode, file))
     }
 
-    /// Attributes of a file as far as they are known without asking a tier. A kernel that collects writes looks at neither size, blocks nor
-    /// times of those that it is told.
+    /// Attributes of a file as far as they are known without asking a tier. A kernel that collects writes ignores size, blocks and times of
+    /// the attributes that it receives.
     pub(crate) fn known_attributes(&self, ino: Ino) -> Result<Attributes> {
         let inode = self.inode(ino)?;
         Ok(known_attributes_of(&inode, inode.file().ok_or(Errno::EINVAL)?))
@@ -254,7 +254,7 @@ impl Core {
             && is_kept
             && let Err(error) = self.put_with_state(inode, |_| Ok(()))
         {
-            // The data is there, and memory says what is right; the next flush tries again.
+            // The data is written, and the bits in memory are right; the next flush tries again.
             log::warn!("inode {}: that it lost its set-id bits is not logged yet: {error}", inode.ino);
         }
     }
@@ -295,7 +295,7 @@ fn attributes_with(inode: &Inode, (size, blocks, device): (u64, u64, u64)) -> At
     }
 }
 
-/// The same of a regular file as far as it is known without asking a tier.
+/// The attributes of a regular file as far as they are known without asking a tier.
 fn known_attributes_of(inode: &Inode, file: &FileState) -> Attributes {
     attributes_with(inode, (file.size(), 0, 0))
 }

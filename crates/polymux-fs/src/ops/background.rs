@@ -1,5 +1,5 @@
-//! Background work, in steps that a test can drive: flush of times and log, freeing of disowned bytes, moving of idle
-//! inline files from a metadata tier that is short of room.
+//! Background work, in steps that a test can drive: flush of times and log, carrying out pending frees, moving idle inline
+//! files from a metadata tier whose free space is low.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -93,7 +93,7 @@ impl Core {
         progress
     }
 
-    /// The part that concerns one tier: what is disowned there is freed, and one that fails is tried again.
+    /// Background work on one tier: its pending frees are carried out, and a failing tier is tried again.
     pub(crate) fn tier_step(&self, tier: TierId) -> Progress {
         let Ok(handle) = self.tiers.by_id(tier) else { return Progress::Idle };
         if !self.works_in_background() || handle.is_silent() {
@@ -121,7 +121,7 @@ impl Core {
         }
         let all_work = |tier: &TierHandle| tier.present().is_some() && !tier.is_failing();
         if self.sizes_guessed.load(Ordering::Acquire) && self.tiers.all().iter().all(|tier| all_work(tier)) {
-            // Whoever guesses from now on says so again.
+            // A guess from now on sets it again.
             self.sizes_guessed.store(false, Ordering::Release);
         }
     }
@@ -140,9 +140,9 @@ impl Core {
             && !self.disowned.names(tier.id)
     }
 
-    /// After an unclean stop the objects of a file are made what its record says when its size is first asked. That must have
+    /// After an unclean stop the objects of a file are made to match its record when its size is first asked. That must have
     /// been done for all files before a stop may be called clean: the next mount would believe objects that are longer than
-    /// their file, or not there. Returns whether something was done.
+    /// their file, or missing. Returns whether something was done.
     fn ask_sizes(&self, files_max: usize) -> Result<bool> {
         let Some(after) = *self.sizes_asked.lock() else { return Ok(false) };
         if after == Ino(0) {
@@ -170,7 +170,7 @@ impl Core {
             if let Err(error) = asked
                 && error.errno() != polymux_types::Errno::ENOENT
             {
-                // Whoever uses it is told; a check of the volume names it.
+                // Users of the file get the error; a check of the volume names it.
                 self.sizes_failed.store(true, Ordering::Release);
                 log::warn!("volume {}: inode {ino} after an unclean stop: {error}", self.name);
             }
@@ -178,7 +178,7 @@ impl Core {
         let mut asked = self.sizes_asked.lock();
         *asked = page.last().filter(|_| page.len() == files_max).map(|(ino, _)| *ino);
         if asked.is_none() && !self.sizes_failed.load(Ordering::Acquire) {
-            // All objects are what their records say: from now on no tier is asked for a file that comes into memory.
+            // All objects match their records: from now on no tier is asked when a file is loaded into memory.
             self.after_unclean_stop.store(false, Ordering::Release);
         }
         drop(asked);
@@ -186,14 +186,14 @@ impl Core {
         Ok(true)
     }
 
-    /// After the sizes of all files are known nothing is left to be taken from what outlived the last daemon.
+    /// Releases the memory that outlived the last daemon; it is no longer needed once the sizes of all files are known.
     pub(crate) fn release_survivors(&self) {
         if self.sizes_asked.lock().is_none() && !self.sizes_failed.load(Ordering::Acquire) {
             self.metadata.survivors_are_taken_up();
         }
     }
 
-    /// Saves a piece of what is known of the use of files, and the logical clock. Returns whether there is more at once.
+    /// Saves a part of the known use of files, and the logical clock. Returns whether there is more at once.
     fn keep_heat(&self) -> Result<bool> {
         if self.logical_clock.is_save_due() {
             self.save_logical_clock()?;
@@ -228,8 +228,7 @@ impl Core {
         self.volume_syncs.fetch_add(1, Ordering::SeqCst);
         let mut outcome = self.put_all_records();
         outcome = outcome.and(self.sync_tiers_and_log());
-        // What is left are failures, and bytes written meanwhile: file by file, so that a loss is remembered where it
-        // belongs.
+        // Failures, and bytes written meanwhile, are left: file by file, so that a loss is remembered where it belongs.
         for inode in self.inodes.all() {
             let is_due =
                 |file: &&FileState| !file.unsynced.lock().is_empty() || file.may_grow_unsettled.load(Ordering::Acquire);
@@ -241,8 +240,8 @@ impl Core {
         outcome.and(self.flush_through(self.metadata.committed()))
     }
 
-    /// Drains everything and leaves the volume clean. What one tier refuses keeps nothing else from being done; the first
-    /// error is returned, and then the stop is not a clean one.
+    /// Drains everything and leaves the volume clean. An error of one tier does not stop the rest; the first error is returned,
+    /// and then the stop is not a clean one.
     pub(crate) fn unmount(&self) -> Result<()> {
         if self.unmounted.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -275,7 +274,7 @@ impl Core {
         }
         let silent = self.tiers.all().iter().find(|tier| tier.is_silent()).cloned();
         if let Some(tier) = silent {
-            // Nobody knows what of it reached the tier, whatever the rest said.
+            // Which of its bytes reached the tier is unknown, whatever the rest said.
             outcome = outcome.and(Err(ErrorKind::Tier { tier: tier.id, source: TierError::NotAnswering }.into()));
             self.note_recovery(format!("tier `{}` did not answer when the volume was stopped", tier.name));
         }
@@ -302,8 +301,7 @@ impl Core {
         Ok(())
     }
 
-    /// Finds out which tiers do not answer, so that nothing of what follows waits for one: each is tried on a thread of its
-    /// own.
+    /// Finds out which tiers do not answer, so that no later step waits for one: each is tried on a thread of its own.
     fn wait_for_answers(&self) {
         // The checker of schedules knows no such threads.
         if cfg!(shuttle) {
@@ -315,7 +313,7 @@ impl Core {
             let Some(tier) = handle.shared() else { continue };
             let (sender, id) = (sender.clone(), handle.id);
             let attempt = std::thread::Builder::new().name("polymux-try".to_owned()).spawn(move || {
-                // What came of it shows when the tier is used; here only that it answered matters.
+                // The result shows when the tier is used; here only the fact that it answered matters.
                 let _ = tier.probe();
                 let _ = sender.send(id);
             });
@@ -352,7 +350,7 @@ impl Core {
             Some((_, entry)) => self.tiers.by_id(entry.tier)?.present().is_some(),
             None => true,
         };
-        // Of a spread file nobody but memory knows the size, damaged or not.
+        // The size of a spread file is known in memory only, damaged or not.
         let is_undamaged = layout.damaged.is_empty();
         drop(layout);
         Ok(present && (is_undamaged || file.has_unsettled_tail()))

@@ -1,5 +1,5 @@
-//! What depends on a tier: the files that have bytes there. Records are read and no tier is asked, so that it can be told of a
-//! tier that is missing, too.
+//! The dependents of a tier: the files that have bytes there. Only records are read and no tier is asked, so this works for a
+//! missing tier, too.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -17,7 +17,7 @@ const DAMAGE_RECORDS_AT_ONCE: usize = 20_000;
 /// Files that were damaged of which one look finds out whether they still are.
 const DAMAGED_FILES_AT_ONCE: usize = 1000;
 
-/// A file of which nobody can say what it loses with a tier.
+/// A file whose loss with a tier is unknown.
 fn lost_somehow(ino: Ino, error: &Error) -> LostFile {
     let problem = Some(error.to_string());
     LostFile { ino, path: None, size: 0, is_end_known: false, ranges: Vec::new(), is_whole: false, problem }
@@ -123,7 +123,7 @@ impl Core {
         let records = self.metadata.inode_records_after(Ino(from), DAMAGE_RECORDS_AT_ONCE)?;
         let mut known = self.damaged_files.lock();
         if known.looked_up_to != from {
-            // Somebody else was faster.
+            // Another thread was faster.
             return Ok(());
         }
         for (ino, record) in &records {

@@ -23,10 +23,10 @@ const COPY_STEP: usize = 1024 * 1024;
 /// Most bytes of one `copy_range`; it is allowed to copy less than it was asked for.
 const COPY_MAX: u64 = 256 * 1024 * 1024;
 
-/// Bytes that a program was told are written could not be, and the kernel forgets them.
+/// Notes that bytes acknowledged to a program could not be written and that the kernel drops them.
 fn note_lost_pages(file: &FileState) {
     file.raise_error_sequence(&mut file.layout.write());
-    // Its pages are not what is stored.
+    // Its pages differ from the stored bytes.
     file.pages_stale.store(true, Ordering::Release);
 }
 
@@ -80,10 +80,10 @@ impl Core {
         }
         self.check_answers_at_once(caller, &inode)?;
         if let Some(file) = inode.file() {
-            // A file that looks shorter than it is would be copied short, and nobody would notice.
+            // A file that looks shorter than it is would be copied short, without an error.
             self.ensure_size(&inode, file)?;
         }
-        // Open before it is emptied: what becomes of an inline file then waits for what is written, until it is closed.
+        // Opened before it is emptied: an inline file is then logged or moved to an object when it is closed, after the writes.
         let handle = self.add_handle(&inode, options)?;
         if options.truncate
             && let Err(error) = self.empty_at_open(caller, &inode)
@@ -112,7 +112,7 @@ impl Core {
         let file = inode.file().ok_or(Errno::EINVAL)?;
         self.handles.insert_as(id, describe(&inode, options)?);
         if options.write {
-            // An earlier daemon may have emptied it, and then its close makes durable what was written anew.
+            // An earlier daemon may have emptied it, and then its close makes the newly written bytes durable.
             file.emptied.store(true, Ordering::Release);
         }
         let handle = self.handles.get(id)?;
@@ -152,7 +152,7 @@ impl Core {
         Ok(count)
     }
 
-    /// As [`Core::write`], of all of the data or none: what finds room for a part only fails, and does not make the file longer.
+    /// As [`Core::write`], for all of the data or none: a write of which only a part fits fails, and does not extend the file.
     pub(crate) fn write_whole(
         &self,
         caller: &Caller,
@@ -169,7 +169,7 @@ impl Core {
         // Nothing is taken back because the rest would have to wait.
         let caller = &Caller { wait: Wait::Allowed, ..caller.clone() };
         while written < data.len() {
-            // The rest of an append would go behind what others append meanwhile.
+            // The rest of an append would go behind concurrent appends.
             let more = match description.options.append {
                 true => Err(ErrorKind::NoSpace.into()),
                 false => self.write(caller, handle, offset + written as u64, &data[written..], origin),
@@ -178,7 +178,7 @@ impl Core {
                 Ok(0) => break,
                 Ok(more) => written += more,
                 Err(error) => {
-                    // Whoever made it longer still has written behind this.
+                    // If another writer made the file longer still, its bytes are behind these.
                     let begin = if description.options.append { size_before } else { offset };
                     if file.size() == begin + written as u64 && file.size() > size_before {
                         self.truncate_file(&description.inode, file, size_before)?;
@@ -235,7 +235,7 @@ impl Core {
             return Err(Errno::EBADF.into());
         }
         self.check_writable()?;
-        // What comes from the page cache is synced by the call that wrote it, and the description is a guess.
+        // Data from the page cache is synced by the call that wrote it, and the open file description is a guess.
         let is_durable =
             handle.options.synchronous && origin == WriteOrigin::Call || origin == WriteOrigin::DurableCall;
         if is_durable {
@@ -283,7 +283,7 @@ impl Core {
         }
     }
 
-    /// Write-back of mapped pages never grows a file: what lies beyond the end is dropped.
+    /// Write-back of mapped pages never extends a file: bytes beyond the end are dropped.
     fn within_file<'a>(&self, inode: &Inode, file: &FileState, offset: u64, data: &'a [u8]) -> Result<&'a [u8]> {
         self.ensure_size(inode, file)?;
         let room = file.size().saturating_sub(offset);
@@ -310,8 +310,8 @@ impl Core {
         Ok(())
     }
 
-    /// The same as [`Core::release`] for whoever must not wait: what would wait is refused while the handle is still there,
-    /// so that somebody else can release it.
+    /// As [`Core::release`], for a caller that must not wait: a release that would wait is refused while the handle is still there,
+    /// so that another thread can release it.
     pub(crate) fn release_at_once(&self, handle: HandleId) -> Result<()> {
         match self.log_before_release(handle) {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => Err(error),
@@ -320,16 +320,16 @@ impl Core {
         }
     }
 
-    /// Puts into the log what [`Core::release`] would, where that could have to go to a tier.
+    /// Logs the record that [`Core::release`] would write; fails with `WouldBlock` if that needs a tier.
     fn log_before_release(&self, handle: HandleId) -> Result<()> {
         let handle = self.handles.get(handle)?;
         let inode = &handle.inode;
         if handle.io_mode.get().is_some_and(|mode| mode.is_passed_through()) {
-            // What the kernel did to the object is asked of its tier.
+            // The tier has to be asked for the kernel's changes to the object.
             return Err(ErrorKind::WouldBlock.into());
         }
         let is_last = inode.lifecycle.lock().handles == 1;
-        // What has no name any more is deleted, and never logged.
+        // A file without a name is deleted, and never logged.
         let has_name = inode.common.read().links > 0;
         let is_due = is_last && has_name && !self.is_read_only() && inode.times_dirty.load(Ordering::Acquire);
         match inode.file() {
@@ -338,7 +338,7 @@ impl Core {
         }
     }
 
-    /// Releases a description that the kernel was not told of.
+    /// Releases an open file description that was not reported to the kernel.
     pub(crate) fn take_back(&self, handle: HandleId) -> Result<()> {
         self.handles.get(handle)?.is_untold.store(true, Ordering::Release);
         self.release(handle)

@@ -12,7 +12,7 @@ use crate::inode::Body;
 use crate::namespace::NewInode;
 
 impl Core {
-    /// Refuses an operation that may wait for a tier or a flush to somebody who must not.
+    /// Refuses an operation that may wait for a tier or a flush to a caller that must not.
     pub(crate) fn check_may_wait(&self, caller: &Caller) -> Result<()> {
         if caller.wait == Wait::Allowed {
             return Ok(());
@@ -113,7 +113,7 @@ impl Core {
             }
             Err(error) => return Err(error),
         };
-        // Whoever made a file may use it as asked for, whatever its mode says.
+        // The creator of a file may use it as asked for, whatever its mode says.
         let handle = self.add_handle(&inode, options)?;
         Ok((self.attributes_of(&inode)?, handle))
     }

@@ -1,7 +1,7 @@
-//! What a file lends to those who run it (set-id bits, capabilities), and when it loses that.
+//! Privileges that a file grants when it is executed (set-id bits, capabilities), and when it loses them.
 //!
-//! What is true here: whoever changes data or owner of a file takes its capabilities away, privileged or not; its set-id bits
-//! stay for callers with privilege, as `setattr_should_drop_suidgid` and `cap_inode_killpriv` of Linux have it. A kernel that
+//! Invariant: a change of data or owner of a file removes its capabilities, whether the caller is privileged or not; its set-id
+//! bits stay for privileged callers, as in `setattr_should_drop_suidgid` and `cap_inode_killpriv` of Linux. A kernel that
 //! checks permissions drops set-id bits by itself and says so; capabilities it leaves to the file system wherever pages are not
 //! cached (`FUSE_HANDLE_KILLPRIV_V2` in linux/fuse.h).
 
@@ -25,7 +25,7 @@ impl Core {
             return Ok(());
         }
         {
-            // Under the record lock nobody adds the attribute meanwhile.
+            // Under the record lock no other thread adds the attribute meanwhile.
             let _alone = inode.record_lock.lock();
             if self.metadata.xattr(inode.ino, CAPABILITIES)?.is_none() {
                 inode.lacks_capabilities.store(true, Ordering::Release);

@@ -1,9 +1,9 @@
-//! What the devices of the tiers can do: measured on request, and refined by what they do (docs/design/0019).
+//! The performance of the tiers' devices: measured on request, and refined from their work (docs/design/0019).
 //!
-//! What is true here:
+//! Invariants:
 //! * One tier of a volume is measured at a time: two at once would measure one another.
-//! * What was measured goes on record durably, and only while the tier still belongs to the volume. What was learnt goes on
-//!   record seldom, without a flush of its own: it is a hint.
+//! * A measurement is logged durably, and only while the tier still belongs to the volume. Learnt values are logged seldom,
+//!   without a flush of their own: they are a hint.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ use crate::report::{MeasuredProfile, TierProfile};
 use crate::space::TierHandle;
 use crate::volume::VolumeError;
 
-/// Time between two looks at what was learnt.
+/// Time between two checks of the learnt values.
 const KEEP_INTERVAL_MS: u64 = 600_000;
 
 impl Core {
@@ -78,7 +78,7 @@ impl Core {
         Ok(MeasuredProfile { at: self.now(), measurement })
     }
 
-    /// Takes what is in memory of a file's objects out of it.
+    /// Drops the bytes of a file's objects from memory.
     pub(crate) fn forget_pages(&self, ino: Ino) -> Result<()> {
         let inode = self.inode(ino)?;
         let Some(file) = inode.file() else { return Ok(()) };
@@ -90,7 +90,7 @@ impl Core {
         Ok(())
     }
 
-    /// Puts on record what was learnt of tiers, now and then.
+    /// Logs the values learnt of tiers, now and then.
     pub(super) fn keep_profiles(&self) -> Result<()> {
         let now_ms = self.elapsed_ms();
         let due = self.due.profiles_ms.load(Ordering::Relaxed);
@@ -102,9 +102,9 @@ impl Core {
         if due == 0 { Ok(()) } else { self.save_profiles() }
     }
 
-    /// Puts on record what was learnt of tiers, where it is worth it.
+    /// Logs the values learnt of tiers, if they changed enough.
     pub(super) fn save_profiles(&self) -> Result<()> {
-        // A tier that comes, goes or hangs keeps nobody from stopping the volume; the next time will do.
+        // A tier that comes, goes or hangs does not block a stop of the volume; the next time will do.
         let Some(_no_event) = self.tier_event.try_lock() else { return Ok(()) };
         for handle in self.tiers.all().iter() {
             if let Some(profile) = handle.refined_profile(self.now()) {

@@ -1,4 +1,4 @@
-//! What `status`, `where` and `statfs` tell.
+//! The reports of `status`, `where` and `statfs`.
 
 use std::sync::atomic::Ordering;
 
@@ -31,7 +31,7 @@ impl Core {
         space
     }
 
-    /// Refuses to make anything new where the metadata would soon have no room.
+    /// Refuses to create anything when the free space for metadata is nearly used up.
     pub(crate) fn check_metadata_room(&self) -> Result<()> {
         if self.metadata.room() == Room::Ballast {
             return Err(Errno::ENOSPC.into());
@@ -200,7 +200,7 @@ impl Core {
         for handle in self.tiers.all().iter() {
             let Some(place) = objects.iter().position(|entry| entry.tier == handle.id) else { continue };
             let entry = objects[place];
-            // Whoever asks where a file is never waits for a tier that does not say.
+            // A query for the location of a file never waits for a tier that does not answer.
             let object = reference_of(&entry);
             let stat = handle.shared().and_then(|tier| tier.ask(move |tier| tier.stat(object)).ok());
             shares.push(TierShare {

@@ -1,13 +1,13 @@
-//! Objects say of themselves what they belong to, for rebuilding a volume whose metadata is lost (docs/design/0013).
+//! Each object carries a stamp that describes its file, for rebuilding a volume whose metadata is lost (docs/design/0013).
 //!
-//! What is true here:
-//! * Nothing reads a stamp while the metadata is there, so it follows lazily, in the background, in steps of bounded work,
+//! Invariants:
+//! * Nothing reads a stamp while the metadata exists, so stamps are written lazily, in the background, in steps of bounded work,
 //!   and best effort: a tier that cannot hold one costs no more than a worse guess later.
-//! * What is late is known in memory ([`crate::inode::LateStamps`]). After a crash, and for what memory forgot, the durable
-//!   mark says from which change on inode records have to be looked at, and renamed directories have records of their own.
+//! * Which stamps are late is known in memory ([`crate::inode::LateStamps`]). After a crash, and for late stamps that memory
+//!   forgot, the durable mark says from which change on inode records have to be looked at; renamed directories have their own records.
 //! * The mark never passes a change whose stamp is not written yet, and stays behind the present by [`MARK_LAG_SECONDS`], so
-//!   that what it passed has reached the devices.
-//! * What a stamp says is durable in the log before it is written.
+//!   that the stamps it passed have reached the devices.
+//! * The contents of a stamp are durable in the log before it is written.
 //! * The place in the order of transactions is taken before a path is read: of two stamps that contradict one another the one
 //!   with the later place is right.
 
@@ -39,22 +39,22 @@ const FILES_AT_UNMOUNT: usize = 16_384;
 const MARK_LAG_SECONDS: i64 = 120;
 /// A mark is written when it would move by so much.
 const MARK_STEP_SECONDS: i64 = 60;
-/// After this time what could not be described is tried again.
+/// Time after which objects that could not be described are tried again.
 const RETRY_MS: u64 = 600_000;
 
 /// Deepest path that is described.
 const PATH_DEPTH_MAX: usize = 4096;
 
-/// What a step may still do, and what it is about to write.
+/// The remaining budget of a step, and the stamps it is about to write.
 struct Step {
     files: usize,
     end: Duration,
     ready: Vec<(ObjectEntry, Arc<ObjectStamp>)>,
-    /// Of a file it could not be found out what there is to say.
+    /// The stamp of some file could not be determined.
     has_failed: bool,
 }
 
-/// What became of a file.
+/// The result of stamping a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stamped {
     /// It is described, or there is nothing to describe.
@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// The same for a file that has an object just now, or will have one in a moment.
+    /// As [`Self::stamp_later`], for a file that has an object now, or is about to get one.
     pub(crate) fn note_late(&self, inode: &Inode) {
         let Some(file) = inode.file() else { return };
         if !file.stamp_due.swap(true, Ordering::AcqRel) {
@@ -104,7 +104,7 @@ impl Core {
         Ok(has_more)
     }
 
-    /// What the last mount left to do.
+    /// Takes up the work that the last mount left.
     fn begin_stamping(&self, walks: &mut StampWalks) -> Result<()> {
         let mark = self.metadata.stamp_mark()?.unwrap_or(StampMark::UNKNOWN);
         walks.mark = Some(mark);
@@ -172,7 +172,7 @@ impl Core {
     /// Deletes the record of a renamed directory, unless it was renamed again meanwhile.
     fn end_walk_below(&self, walk: &WalkBelow) -> Result<()> {
         match self.inode(walk.top) {
-            // Under the record lock nobody renames it.
+            // Under the record lock it is not renamed.
             Ok(inode) => self.transact(&[&inode], |transaction| {
                 if self.late_stamps.is_unchanged(walk.top, walk.renames) {
                     transaction.batch.delete(keys::renamed_directory(walk.top));
@@ -267,7 +267,7 @@ impl Core {
         }
     }
 
-    /// Finds out what the objects of a file are to say.
+    /// Determines the stamps of a file's objects.
     fn stamp_file(&self, ino: Ino, step: &mut Step) {
         step.files = step.files.saturating_sub(1);
         match self.stamps_of_file(ino) {
@@ -292,8 +292,8 @@ impl Core {
         Ok(stamp.map_or_else(Vec::new, |stamp| objects.into_iter().map(|entry| (entry, Arc::clone(&stamp))).collect()))
     }
 
-    /// Writes what a step has ready. A name that a crash may still take back must be in no description: it would be the newest
-    /// word on it for ever.
+    /// Writes the stamps that a step has ready. No stamp may contain a name that a crash may still undo: it would remain the newest
+    /// statement about that file for ever.
     fn write_stamps(&self, walks: &mut StampWalks, step: &mut Step) -> Result<()> {
         let mut has_failed = std::mem::take(&mut step.has_failed);
         if !step.ready.is_empty() {
@@ -321,7 +321,7 @@ impl Core {
                 Counters::count(&self.counters.stamps_written);
                 Ok(Stamped::Done)
             }
-            // It goes with its file, or is told of by whoever reads it.
+            // The object goes with its file, or a reader reports that it is missing.
             Err(TierError::NotFound(_)) => Ok(Stamped::Done),
             Err(error) => {
                 log::debug!("object {:016x} stays without a stamp: {error}", entry.object);
@@ -341,7 +341,7 @@ impl Core {
         Ok(())
     }
 
-    /// What is to be said of a file; `None` where it has no name.
+    /// The back-reference of a file; `None` where it has no name.
     fn stamp_of(&self, inode: &Inode, file: &FileState) -> Result<Option<ObjectStamp>> {
         let order =
             StampOrder { epoch: Epoch(self.epoch.load(Ordering::Acquire)), sequence: self.metadata.committed() };
@@ -373,7 +373,7 @@ impl Core {
             let Some((parent, name)) = self.metadata.any_name(present)? else { return Ok(None) };
             let directory = match self.inode(parent) {
                 Ok(directory) => directory,
-                // Somebody takes it all away meanwhile.
+                // A concurrent deletion took the directory away.
                 Err(error) if error.errno() == Errno::ENOENT => return Ok(None),
                 Err(error) => return Err(error),
             };

@@ -81,7 +81,7 @@ impl Core {
         self.check_metadata_room()?;
         let state = inode.directory().map(|directory| directory.read());
         self.transact(&[&inode], |transaction| {
-            // Under the record lock nobody else sets or removes an attribute of this inode, or deletes it.
+            // Under the record lock no other thread sets or removes an attribute of this inode, or deletes it.
             if inode.lifecycle.lock().gone {
                 return Err(Errno::ENOENT.into());
             }

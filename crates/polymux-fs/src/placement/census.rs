@@ -1,6 +1,6 @@
 //! Which files rules and pins are about, all of the volume gone through.
 //!
-//! What is true here: pages of inodes are read from the store, so that nothing is held while one is looked at, and files
+//! Invariants: pages of inodes are read from the store, so that nothing is held while one is looked at, and files
 //! that come or go meanwhile may be counted or not.
 
 use polymux_types::Ino;

@@ -1,6 +1,6 @@
 //! Which policy and which tiers hold for a file: its pin, else the first rule that matches, else the volume's policy.
 //!
-//! What is true here:
+//! Invariants:
 //! * A pin is an extended attribute of a file or of a directory above it; the nearest one counts. It names the tier by its
 //!   name; one that names no tier is passed over.
 //! * Where there are neither rules nor attributes, nothing is looked up.
@@ -21,7 +21,7 @@ pub(crate) const PIN_ATTRIBUTE: &[u8] = b"trusted.polymux.pin";
 /// Directories above a file that are looked at.
 const DEPTH_MAX: usize = 256;
 
-/// What the configuration says about placement and movement.
+/// The configuration of placement and movement.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Steering {
     pub(crate) policy: PolicyKind,
@@ -38,7 +38,7 @@ pub(crate) enum ContextSource {
     Pin(Ino),
 }
 
-/// What holds for one file.
+/// The placement settings of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Context {
     pub(crate) policy: PolicyKind,
@@ -68,7 +68,7 @@ impl Core {
         self.promotes_promptly(steering.policy) || steering.rules.rules().next().is_some()
     }
 
-    /// What holds for a file. Where the metadata cannot be read, what holds for the volume: where data goes is never worth
+    /// The placement settings of a file. If the metadata cannot be read, those of the volume: placement is never worth
     /// an error.
     pub(crate) fn context_of(&self, inode: &Inode) -> Context {
         let found = self.pinned_context(inode).and_then(|pinned| match pinned {
@@ -169,7 +169,7 @@ impl Core {
         })
     }
 
-    /// What the first rule that matches says of passthrough. A pin says nothing of it.
+    /// The passthrough setting of the first rule that matches. A pin does not set it.
     pub(crate) fn ruled_passthrough(&self, inode: &Inode) -> Result<Option<PassthroughUse>> {
         let ContextSource::Rule(index, _) = self.ruled_context(inode)?.source else { return Ok(None) };
         Ok(self.steering.read().rules.rules().nth(index).and_then(|rule| rule.passthrough))

@@ -1,4 +1,4 @@
-//! What policies are told about tiers.
+//! Facts about tiers, for policies.
 
 use polymux_policy::{TierFill, TierTable};
 use polymux_tier::Space;
@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::space::TierHandle;
 
 impl Core {
-    /// Facts about one tier. What could leave it is filled in by the planner, which looks for it.
+    /// Facts about one tier. Its eviction candidates are filled in by the planner, which looks for them.
     pub(crate) fn fill_of(&self, tier: &TierHandle, space: &Space) -> TierFill {
         let headroom = space.free.saturating_sub(tier.reserve_of(space));
         let used = space.total.saturating_sub(space.free);

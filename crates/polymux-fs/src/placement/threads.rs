@@ -1,14 +1,14 @@
 //! Which tier each writing thread is mapped to, for the policies `poly-static`, `poly-dynamic` and `poly-climb` (P7, P11).
 //!
-//! What is true here:
-//! * A thread is whoever the kernel says began the request ([`StreamId`]); what the page cache writes for nobody in particular
-//!   counts as one thread for each file.
-//! * Threads are numbered in the order in which they came. Who asked for no range for [`THREAD_GONE`] has ended. With each
+//! Invariants:
+//! * A thread is the one that began the request as the kernel says ([`StreamId`]); write-back by the page cache for no particular
+//!   thread counts as one thread for each file.
+//! * Threads are numbered in the order in which they came. A thread that asked for no range for [`THREAD_GONE`] has ended. With each
 //!   thread that comes or ends the mapping begins anew with the static one (P7).
 //! * Files that may go to other tiers have a mapping of their own.
-//! * An epoch (P11: 200 ms) ends when somebody asks after it is over; what is measured is what the devices took in it, so that a
+//! * An epoch (P11: 200 ms) ends at the first query after it is over; measured are the bytes that the devices took in it, so that a
 //!   rule sees no bytes that only lie in memory.
-//! * One small lock, a leaf, taken twice for each range: before its writer waits for room, and when it is given to a tier.
+//! * One small lock, a leaf, taken twice for each range: before its writer waits for space, and when it is given to a tier.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use polymux_types::{StreamId, TierId};
 /// Length of an epoch (P11).
 const EPOCH: Duration = Duration::from_millis(200);
 
-/// A thread that began no range for so long has ended: longer than a writer is held up for room.
+/// A thread that began no range for so long has ended: longer than a writer is held up for space.
 const THREAD_GONE: Duration = Duration::from_secs(10);
 
-/// Threads that are told apart; those beyond share the places of the others.
+/// Threads that are distinguished; those beyond share the places of the others.
 const THREADS_MAX: usize = 4096;
 
-/// What is known of a tier when somebody asks.
+/// The state known of a tier at a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
     pub(crate) tier: TierId,
@@ -55,7 +55,7 @@ struct ThreadMap {
 /// A policy, and the tiers that files may go to.
 type Scope = (PolicyKind, Vec<TierId>);
 
-/// Scopes that are told apart; beyond these all begin anew.
+/// Scopes that are distinguished; beyond these all begin anew.
 const SCOPES_MAX: usize = 64;
 
 /// The threads of each policy that maps them.
@@ -113,7 +113,7 @@ impl ThreadMap {
             None if count < THREADS_MAX => self.threads.push((thread, now)),
             None => {}
         }
-        // Nobody comes and goes in one call: whoever asks is kept.
+        // No thread comes and goes in one call: the one that asks is kept.
         let is_same = count_before == self.threads.len();
         match self.running.as_mut().filter(|_| is_same) {
             Some(running) => running.end_epoch_where_it_is_over(devices, now),

@@ -1,4 +1,4 @@
-//! What is missing or uncertain after a rebuild.
+//! Missing and uncertain data after a rebuild.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::tree::Tree;
 pub struct RebuildFindingKind {
     /// Persistent name.
     pub name: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub meaning: &'static str,
 }
 
@@ -45,7 +45,7 @@ kinds!(
 /// Something that is missing or uncertain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RebuildFinding {
-    /// What it is.
+    /// Its kind.
     pub kind: RebuildFindingKind,
     /// Inode number of the file or directory; `None` for an object that is in no file.
     pub ino: Option<Ino>,
@@ -61,7 +61,7 @@ pub struct RebuildFinding {
     pub detail: String,
 }
 
-/// What a rebuild came to.
+/// The result of a rebuild.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RebuildReport {
     /// Regular files, those in lost+found included.

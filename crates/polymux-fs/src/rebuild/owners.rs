@@ -1,10 +1,10 @@
 //! Which object owns which blocks of a file.
 //!
-//! What is true here:
+//! Invariants:
 //! * Every block in which any object of the file has data is owned by one that has data there. Of several with the same
 //!   bytes any will do; of several with different ones it is the one that was written last.
 //! * Bytes that are in no other object and do not become the file's own are a *version*: a file of their own in `lost+found`.
-//! * The size is at least what every object holds, so that nothing is cut when the volume is mounted.
+//! * The size is at least the end of every object, so that nothing is cut when the volume is mounted.
 
 use polymux_tier::ObjectRef;
 use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
@@ -61,7 +61,7 @@ pub(super) enum Version {
     },
 }
 
-/// What became of a group of objects.
+/// The outcome for a group of objects.
 pub(super) struct Owned {
     pub(super) file: RebuiltFile,
     pub(super) versions: Vec<Version>,
@@ -110,7 +110,7 @@ pub(super) fn decide(
     Ok(Owned { file, versions })
 }
 
-/// Owners of all pieces, and what each object has that the owner has differently.
+/// Owners of all pieces, and the ranges of each object that differ from those of the owner.
 struct Split {
     owners: Vec<(BlockRange, usize)>,
     differing: Vec<Vec<BlockRange>>,
@@ -151,8 +151,8 @@ fn last_write(members: &[&Scanned]) -> Timestamp {
     members.iter().map(|object| object.modified).max().unwrap_or_default()
 }
 
-/// A file that grew on several tiers (policy `spread`) ends at a floor that only the store knew. What one tier had not yet written
-/// when the machine stopped is a hole up to where the next range begins, and what other tiers have behind it was not promised either.
+/// A file that grew on several tiers (policy `spread`) ends at a floor that only the store knew. Data that one tier had not yet written
+/// when the machine stopped is a hole up to the start of the next range, and data behind it on other tiers was not promised either.
 fn tell_of_growth(
     tiers: &[SourceTier<'_>],
     members: &[&Scanned],
@@ -175,7 +175,7 @@ fn tell_of_growth(
     }
 }
 
-/// Extents of what is not owned by home. Who owns the last bytes owns what the file will grow to.
+/// Extents of the blocks that home does not own. The owner of the last bytes owns the range into which the file will grow.
 fn exceptions(owners: &[(BlockRange, usize)], home: usize, slot: impl Fn(usize) -> u8) -> Vec<Extent> {
     let mut extents: Vec<Extent> = Vec::new();
     for ((start, end), owner) in owners.iter().filter(|(_, owner)| *owner != home) {

@@ -1,6 +1,6 @@
 //! Names for files. Pure.
 //!
-//! What is true here: every file gets exactly one name. Where several were described with one path, it is the one that was
+//! Invariants: every file gets exactly one name. Where several were described with one path, it is the one that was
 //! described last that keeps it, and the others are in `lost+found`.
 
 use polymux_tier::ObjectRef;
@@ -66,7 +66,7 @@ pub(super) fn place(
     placed
 }
 
-/// What no stamp holds.
+/// Reports the attributes that no stamp holds.
 fn note_losses(file: &RebuiltFile, findings: &mut Findings) {
     let Some(told) = &file.told else { return };
     if told.links > 1 {
@@ -133,7 +133,7 @@ fn place_lost(
     PlacedFile { file, parent, name, is_lost: true, to_copy }
 }
 
-/// `INODE-TIER-SIZE`, or `object-NUMBER-TIER-SIZE` where nobody knows the inode.
+/// `INODE-TIER-SIZE`, or `object-NUMBER-TIER-SIZE` where the inode is unknown.
 fn lost_name(of: Option<Ino>, file: &RebuiltFile, tier: &str) -> String {
     let object = file.objects.first().map_or(0, |entry| entry.object.0);
     match of {

@@ -62,7 +62,7 @@ pub(super) fn append(ranges: &mut Vec<BlockRange>, (start, end): BlockRange) {
     }
 }
 
-/// Blocks of a range in which two objects differ. What one of them has no byte of counts as zeros.
+/// Blocks of a range in which two objects differ. Bytes that one of them lacks count as zeros.
 pub(super) fn differences(
     one: (&dyn Tier, ObjectRef),
     other: (&dyn Tier, ObjectRef),

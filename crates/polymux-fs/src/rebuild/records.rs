@@ -85,7 +85,7 @@ fn stamp_of(volume: VolumeId, placed: &PlacedFile, now: Timestamp) -> ObjectStam
     }
 }
 
-/// What a store is written with.
+/// State for writing a store.
 struct Writing<'a> {
     store: &'a dyn MetadataStore,
     batch: Batch,
@@ -196,7 +196,7 @@ impl Writing<'_> {
         // Above everything that a stamp or a label says, so that stamps to come count more.
         let epoch = EpochRecord { epoch: Epoch(scan.epoch_max + 1), raising: false, shutdown: Shutdown::Unclean };
         self.batch.put(keys::epoch(), epoch.encode());
-        // Nobody knows who uses objects of a dead mount.
+        // It is unknown which programs use objects of a dead mount.
         self.batch.put(keys::boot_with_objects(), boot_format::encode(BootId::UNKNOWN));
         let record = VolumeRecord { format_version: FORMAT_VERSION, id: source.volume.id, name: source.name.clone() };
         self.batch.put(keys::volume(), record.encode());

@@ -1,4 +1,4 @@
-//! What lies on the tiers: every object with what it says of itself, and what these say of directories.
+//! The contents of the tiers: every object with its stamp, and the directory information in the stamps.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(super) enum Place {
     Path(Box<[u8]>),
 }
 
-/// What an object says of its file.
+/// The information of an object about its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Told {
     pub(super) ino: Ino,
@@ -36,7 +36,7 @@ pub(super) struct Told {
     pub(super) order: StampOrder,
     /// Moment and size as of the refresh; `None` in version 1.
     pub(super) refreshed: Option<(Timestamp, u64)>,
-    /// 0 where nobody knows.
+    /// Number of links; 0 where unknown.
     pub(super) links: u32,
     pub(super) may_have_xattrs: bool,
     pub(super) place: Place,
@@ -55,7 +55,7 @@ pub(super) struct Scanned {
     pub(super) is_invalid: bool,
 }
 
-/// What the newest stamps say of a directory.
+/// The information of the newest stamps about a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Evidence {
     pub(super) order: StampOrder,
@@ -134,7 +134,7 @@ impl Scan {
         });
     }
 
-    /// Takes in what a stamp says of directories; returns what it says of its file. `None` where it cannot be.
+    /// Records the directory information of a stamp; returns its file information. `None` where it is invalid.
     fn learn(&mut self, stamp: &ObjectStamp) -> Option<Told> {
         let names: Vec<&[u8]> = stamp.names().collect();
         let is_file = stamp.mode & TYPE_MASK == FileKind::Regular.type_bits() && stamp.ino.0 >= FIRST_INO;

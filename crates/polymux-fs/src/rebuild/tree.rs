@@ -1,9 +1,9 @@
-//! Directories, out of what the stamps of files say of them. Pure.
+//! Directories, reconstructed from the stamps of files. Pure.
 //!
-//! What is true here:
+//! Invariants:
 //! * Every directory but the root lies in another one, and the way up from each ends at the root.
 //! * The newest word on where a directory lies counts. Two that were described with one path are one directory; one of which
-//!   nobody says where it lies, or which would lie below itself, is in `lost+found`.
+//!   the parent is unknown, or which would lie below itself, is in `lost+found`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,7 +16,7 @@ use super::{Numbers, findings::RebuildFindingKind};
 use crate::attributes::FileKind;
 
 const LOST_AND_FOUND: &[u8] = b"lost+found";
-/// Permission bits of directories of which nobody knows any.
+/// Permission bits of directories whose own are unknown.
 const PERMISSIONS_DEFAULT: u32 = 0o755;
 const PERMISSIONS_LOST_AND_FOUND: u32 = 0o700;
 
@@ -38,7 +38,7 @@ pub(super) struct Tree {
     pub(super) directories: BTreeMap<Ino, Directory>,
     /// Directories that are one with another one.
     merged: BTreeMap<Ino, Ino>,
-    /// Directories of which nobody says where they lie.
+    /// Directories whose parent is unknown.
     unplaced: Vec<Ino>,
     lost_and_found: Option<Ino>,
 }
@@ -63,7 +63,7 @@ impl Tree {
             }
         }
         tree.grow_from(Ino::ROOT, &mut children, evidence);
-        // Tops first: what lies below one of them is placed with it.
+        // Tops first: everything below one of them is placed with it.
         let nameless = evidence.iter().filter(|(_, known)| known.name.is_none()).map(|(ino, _)| *ino);
         let loops = evidence.keys().copied();
         for ino in nameless.chain(loops).collect::<Vec<_>>() {
@@ -135,7 +135,7 @@ impl Tree {
         self.directories.len()
     }
 
-    /// What there is to tell of directories.
+    /// Reports the findings about directories.
     pub(super) fn report(&self, findings: &mut Findings) {
         for (ino, other) in &self.merged {
             let target = self.canonical(*other);
@@ -158,7 +158,7 @@ impl Tree {
         }
     }
 
-    /// The directory for what has no name.
+    /// The directory for inodes without a name.
     pub(super) fn ensure_lost_and_found(&mut self, numbers: &mut Numbers) -> Ino {
         if let Some(known) = self.lost_and_found {
             return known;

@@ -1,8 +1,8 @@
 //! Running the table of passes as a check: offline with repairs (`polymux fsck`), or beside a mounted volume.
 //!
-//! What is true here:
-//! * Records are repaired before the volume is mounted, because a mount trusts them; the mount that follows carries out what
-//!   the repairs disowned and what the last stop left, and leaves the volume clean.
+//! Invariants:
+//! * Records are repaired before the volume is mounted, because a mount trusts them; the mount that follows carries out the
+//!   pending frees of the repairs and of the last stop, and leaves the volume clean.
 //! * Nothing is repaired where metadata is older than a tier, and nothing at all while the volume is mounted.
 
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use crate::store::volume_format::FORMAT_VERSION;
 use crate::store::{VolumeRecord, keys};
 use crate::volume::{Access, MissingTiers, MountOptions, Parts, TierPresence, VolumeError};
 
-/// Looks at a mounted volume; what is not found each time was in motion.
+/// Looks at a mounted volume; a problem that is not found each time was a change under way.
 const LOOKS: usize = 3;
 
 /// Checks a volume that is not mounted; see [`crate::FileSystem::check`].
@@ -53,7 +53,7 @@ pub(crate) fn check_unmounted(
     Ok(report)
 }
 
-/// What no check may touch: tiers of other volumes, and formats that this program does not know.
+/// Refuses volumes that a check must not touch: those with tiers of other volumes, or with formats unknown to this program.
 fn refuse_others(parts: &Parts) -> std::result::Result<(), VolumeError> {
     let value = parts.store.get(&keys::volume()).map_err(Error::from)?;
     let record = value.and_then(|value| VolumeRecord::decode(&value).ok());
@@ -82,7 +82,7 @@ fn run_checks(exam: &mut Examination<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Mounts the volume, which recovers it, and unmounts it in order. Returns what recovery says.
+/// Mounts the volume, which recovers it, and unmounts it in order. Returns the report of the recovery.
 fn recover(parts: Parts, options: MountOptions) -> std::result::Result<Vec<String>, VolumeError> {
     let options = MountOptions { access: Access::ReadWrite, missing: MissingTiers::Degraded, ..options };
     let core = mount(parts, options)?;
@@ -101,7 +101,7 @@ pub(crate) fn check_mounted(core: &Core, on_progress: OnProgress<'_>) -> Result<
         let again = look(core, on_progress)?;
         report.findings.retain(|finding| again.findings.iter().any(|other| is_same(finding, other)));
     }
-    // Only what was found each time counts.
+    // Only findings common to all runs count.
     (report.correctable, report.left) = (0, 0);
     report.counts.clear();
     for finding in &report.findings {

@@ -1,10 +1,10 @@
 //! A tier that was missing, or was lost while in use, is there again and is taken up without another mount
 //! (docs/design/0014).
 //!
-//! What is true here:
+//! Invariants:
 //! * It is checked exactly as a mount checks it: the right volume, the right tier, and the epoch that was last written to
 //!   it. One that was restored from an older copy or cloned stays missing.
-//! * Nobody sees it before its epoch was raised, what is disowned there was carried out, and objects that nobody knows were
+//! * It is not visible before its epoch was raised, its pending frees were carried out, and unreferenced objects were
 //!   removed: its part of the passes of recovery. A size is asked of it only after that.
 //! * Bytes that were written to a tier before it was lost, and not synced, count as lost.
 
@@ -114,7 +114,7 @@ impl Core {
         Ok(handle)
     }
 
-    /// The part of recovery that concerns one tier. Called before anybody sees it.
+    /// The part of recovery that concerns one tier. Called before the tier is visible to any other thread.
     fn recover_tier(&self, handle: &TierHandle, clean: CleanStamp) -> Result<()> {
         let epoch = Epoch(self.epoch.load(Ordering::Acquire));
         self.put_epoch(EpochRecord { epoch, raising: true, shutdown: Shutdown::Unclean }, &[])?;
@@ -144,7 +144,7 @@ impl Core {
         Ok(())
     }
 
-    /// What is in memory of a file that has bytes on a tier which is there again.
+    /// Updates the state in memory of a file that has bytes on a tier which came back.
     fn see_again(&self, inode: &Inode, file: &FileState, handle: &TierHandle, was_lost: bool) -> Result<()> {
         let (slot, extends) = {
             let layout = file.layout.read();
@@ -158,9 +158,9 @@ impl Core {
                 None => Ok(()),
             };
         }
-        // Found out while the tier was missing: no more than what the record says.
+        // Determined while the tier was missing: no more than the record says.
         if file.grows_unsettled() {
-            // Nobody knows its size but memory.
+            // Only memory knows its size.
             return Ok(());
         }
         if extends || self.after_unclean_stop.load(Ordering::Acquire) {

@@ -1,16 +1,16 @@
 //! A tier that is lost for good is taken out of a volume (docs/design/0027).
 //!
-//! What is true here:
+//! Invariants:
 //! * A tier that works, holds the metadata store, is the last one that takes files or has calls under way that do not come back
 //!   is refused, and nothing changes.
 //! * The record says *forgotten*, durably wherever the volume can be started from; then the configuration no longer lists the
-//!   tier. From there on nothing is taken back: files let go of it one by one, each in one transaction, what was to be freed on
-//!   it is dropped, and last the record goes. After a crash the configuration decides: a tier that it still lists is in service
+//!   tier. From there on nothing is rolled back: files drop their references to it one by one, each in one transaction, pending frees on
+//!   it are dropped, and last the record goes. After a crash the configuration decides: a tier that it still lists is in service
 //!   as before, and with one that it does not list the next mount goes on.
 //! * No object is made on the tier and no file gets one there: it is draining and without a backend from before files are
 //!   looked for.
-//! * Inodes whose records cannot be read are passed over and counted: nobody can say whether they name the tier.
-//! * What could not be let go of stays named by its record. The tier is then in the set as a missing one; the same command or
+//! * Inodes whose records cannot be read are passed over and counted: it is unknown whether they name the tier.
+//! * References that could not be dropped stay named by the record of the tier. The tier is then in the set as a missing one; the same command or
 //!   the next mount goes on.
 
 use std::collections::BTreeMap;
@@ -38,14 +38,14 @@ const ROUNDS_MAX: u32 = 4;
 /// Records of inodes that are looked at together.
 const RECORDS_AT_ONCE: usize = 20_000;
 
-/// Disowned records dropped in one transaction.
+/// Pending frees dropped in one transaction.
 const DROPPED_AT_ONCE: usize = 4096;
 
 /// Inodes of files that have something on a tier.
 #[derive(Debug, Default)]
 pub(crate) struct InodesOn {
     pub(crate) inos: Vec<Ino>,
-    /// Of these nobody can say.
+    /// Inodes that may have something on it: their records cannot be read.
     pub(crate) unreadable: Vec<Ino>,
 }
 
@@ -63,7 +63,7 @@ impl Core {
         self.check_writable()?;
         let _one_at_a_time = self.tier_event.lock();
         let handle = self.tier_that_may_be_forgotten(name)?;
-        // Each holds what its file needs to let go of the tier, for as long as it does not return.
+        // Each of these calls holds state that its file needs to let go of the tier, until it returns.
         if handle.is_slow() {
             return Err(busy(format!(
                 "tier `{name}` does not answer, and calls to it are under way: try again when they have come back, or unmount and \
@@ -195,7 +195,7 @@ impl Core {
         self.disowned.forget_tier(id);
         let mut asked = self.sizes_asked.lock();
         if asked.is_some() {
-            // What could not be asked while the tier was part of the volume can be now.
+            // Size queries that were impossible while the tier was part of the volume are possible now.
             *asked = Some(Ino(0));
         }
         drop(asked);
@@ -218,7 +218,7 @@ impl Core {
             after = *last;
             for (ino, record) in records {
                 match record {
-                    // Extents are part of what has to be read.
+                    // Extents must be read as well.
                     Ok(record) if names_tier(&record, tier) && self.is_unreadable(ino)? => found.unreadable.push(ino),
                     Ok(record) if names_tier(&record, tier) => found.inos.push(ino),
                     Ok(_) => {}
@@ -281,7 +281,7 @@ impl Core {
         }
     }
 
-    /// What was to be freed on a tier that is lost needs no freeing.
+    /// Drops the pending frees on a lost tier, which need not be carried out.
     fn drop_disowned_of(&self, tier: TierId) -> Result<()> {
         self.disowned.forget_tier(tier);
         let records = self.metadata.disowned()?;

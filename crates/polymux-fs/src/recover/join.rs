@@ -1,12 +1,12 @@
 //! A tier joins a volume that is in use (DESIGN section 4).
 //!
-//! What is true here:
+//! Invariants:
 //! * The record says *joining*, durably wherever the volume can be started from, before anything of the tier changes. Then
 //!   come the label, the configuration, the record *in service*, and only then is anything placed on the tier.
 //! * So a tier that is recorded as joining holds nothing. After a crash the configuration decides: a tier that it lists
 //!   is in service, one that it does not list never joined, and its record goes.
-//! * The number of a tier is never used again: what is left of one that was removed can never be taken for another.
-//! * Records of tiers are read and written with `raising` held, so that whoever raises the epoch loses no change.
+//! * The number of a tier is never used again: remains of a removed one can never be taken for those of another.
+//! * Records of tiers are read and written with `raising` held, so that raising the epoch loses no change.
 
 use polymux_meta::{Batch, Sequence};
 use polymux_tier::{CleanStamp, Label, Tier, TierError};
@@ -60,7 +60,7 @@ impl Core {
         Ok(id)
     }
 
-    /// Refuses what cannot join. Returns the number for it.
+    /// Rejects a tier that cannot join. Returns the number for it.
     fn check_newcomer(&self, member: &TierMember) -> EventResult<TierId> {
         let name = &member.name;
         let refused = |reason: String| VolumeError::TierRefused(reason);
@@ -124,8 +124,8 @@ impl Core {
         Ok(handle.run(|tier| tier.write_label(&label))?)
     }
 
-    /// Takes back what was done for a tier that does not join after all. What cannot be taken back now is by the next
-    /// mount.
+    /// Rolls back the preparations for a tier that does not join after all. The next mount rolls back
+    /// the rest.
     fn give_up_joining(&self, handle: &TierHandle) {
         let unlabelled = handle.run(|tier| tier.remove_label());
         let forgotten = self.change_tier_record(handle.id, |_| None).and_then(|sequence| self.flush_through(sequence));
@@ -168,7 +168,7 @@ impl Core {
     }
 }
 
-/// Objects on a tier, whoever names them.
+/// Objects on a tier, referenced or not.
 pub(super) fn objects_on(tier: &dyn Tier) -> std::result::Result<usize, TierError> {
     let mut found = 0;
     for bucket in (0..BUCKETS).map(Bucket) {

@@ -1,8 +1,8 @@
 //! A second copy of the metadata store that does not come along.
 //!
-//! What is true here (docs/design/0007-second-copy.md):
+//! Invariants (docs/design/0007-second-copy.md):
 //! * Bytes are freed and numbers used only where the copy knows of it, or where nothing can be started from the copy.
-//! * A copy that cannot be reached cannot be told that it is too old. The labels of the tiers can: they get a new epoch,
+//! * An unreachable copy cannot be marked as too old. The labels of the tiers can: they get a new epoch,
 //!   and metadata without that epoch is refused. It is the same rule that protects against metadata from a backup.
 //! * Afterwards the volume works on without the copy, which the store makes anew as soon as it can.
 
@@ -55,23 +55,23 @@ impl Core {
         self.raise_labels(epoch)
     }
 
-    /// Writes the labels of the tiers that are there, and then what they say now. That labels are being raised from
+    /// Writes the labels of the tiers that are present, and then the record of their epochs. The fact that labels are being raised from
     /// `epoch` is durable.
     fn raise_labels(&self, epoch: Epoch) -> Result<()> {
         self.raise_labels_and(epoch, None)
     }
 
-    /// The same with a tier that is about to take its place in the set.
+    /// As [`Self::raise_labels`], including a tier that is about to join the set.
     pub(super) fn raise_labels_and(&self, epoch: Epoch, newcomer: Option<&TierHandle>) -> Result<()> {
         let mut recorded = Vec::new();
         let (mut raised, mut doubtful) = (false, false);
         for (id, record) in self.metadata.tiers()? {
-            // One that is joining or leaving is in nobody's hands but its own event's.
+            // One that is joining or leaving is handled by its own event alone.
             let Ok(member) = self.tiers.by_id(id) else { continue };
             let handle = newcomer.filter(|newcomer| newcomer.id == id).unwrap_or(&member);
             let Some(tier) = handle.shared() else { continue };
             if handle.is_silent() {
-                // What was asked of it before may be carried out when it answers again.
+                // Earlier requests to it may be carried out when it answers again.
                 doubtful |= tier.is_asked();
                 continue;
             }
@@ -104,8 +104,8 @@ impl Core {
     }
 }
 
-/// Raises the epoch of a label, to `least` at least. Returns what it says now, and why that may be what it said before: a
-/// write that failed may have reached the label or not, and what it says now is what the next mount finds.
+/// Raises the epoch of a label, to `least` at least. Returns its current epoch, and why that may be the previous one: a
+/// write that failed may have reached the label or not, and the next mount reads whichever epoch it now holds.
 fn raise_label(tier: &dyn Tier, least: Epoch) -> std::result::Result<(Epoch, Option<TierError>), TierError> {
     let label = tier.read_label()?;
     let next = Label { epoch: least.max(label.epoch), ..label };

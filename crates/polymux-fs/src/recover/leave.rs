@@ -1,10 +1,10 @@
 //! A tier is drained, and leaves a volume that is in use.
 //!
-//! What is true here:
-//! * What is refused changes nothing: a tier with files on it is refused before it is kept from taking new ones.
-//! * That a tier drains is durable before anybody relies on it, and stays so over mounts.
-//! * A tier leaves only when it holds nothing: no record names an object on it, nothing disowned on it is pending, and
-//!   there is no object on it. Nothing comes to it meanwhile: who makes an object looks for `draining` *after* the object
+//! Invariants:
+//! * A refused request changes nothing: a tier with files on it is refused before it is kept from taking new ones.
+//! * That a tier drains is durable before anything relies on it, and stays so over mounts.
+//! * A tier leaves only when it is empty: no record names an object on it, no free is pending on it, and
+//!   there is no object on it. No new object is placed on it meanwhile: the creator of an object looks for `draining` *after* the object
 //!   is there, and here `draining` is set before objects are looked for.
 //! * Then the record says *leaving*, durably wherever the volume can be started from; the configuration no longer lists
 //!   it; the label goes, and last the record. After a crash the configuration decides: a tier that it still lists drains
@@ -79,7 +79,7 @@ impl Core {
         let handle = self.tier_that_may_go(name)?;
         self.check_not_being_forgotten(handle.id, name)?;
         let before = if handle.is_draining() { TierStanding::Draining } else { TierStanding::InService };
-        // Looked at before anything changes, so that asking for what must be refused has no effect.
+        // Checked before anything changes, so that a refused request has no effect.
         let refusal = self.check_no_file_on(&handle).and_then(|()| {
             self.drains.begin_removal(&handle);
             self.take_out(&handle, before, unlist)
@@ -124,7 +124,7 @@ impl Core {
         })
     }
 
-    /// Nothing goes to a tier any more; what people asked for waits, and goes on where the tier takes files again.
+    /// Cancels the moves to a tier, except those requested by users: they wait, and continue when the tier accepts files again.
     fn cancel_moves_to(&self, handle: &TierHandle) {
         let to = Destination::To(handle.id);
         self.moves.cancel(|job| job.destination == to && job.reason != MoveReason::User, self.clock.elapsed());
@@ -187,7 +187,7 @@ impl Core {
             return Err(busy(format!("something is just being moved to tier `{name}`: try again in a moment")));
         }
         self.check_no_file_on(handle)?;
-        // What was given up may go at once, here also where the tier is slow; what it refuses to give up stays.
+        // Pending frees may be carried out at once, here also where the tier is slow; those that it refuses remain.
         while self.free_disowned()? > 0 {}
         while handle.present().is_some() && self.free_disowned_on(id)? > 0 {}
         let pending = self.metadata.disowned()?.iter().filter(|record| record.tier == id).count();
@@ -206,7 +206,7 @@ impl Core {
         Ok(())
     }
 
-    /// Objects on a tier, whoever names them; none where the tier is missing.
+    /// Objects on a tier, referenced or not; none where the tier is missing.
     pub(crate) fn objects_on_tier(&self, handle: &TierHandle) -> Result<usize> {
         handle.present().map_or(Ok(0), |tier| objects_on(tier).map_err(|error| handle.note_error(error)))
     }

@@ -50,7 +50,7 @@ pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<
     core.epoch.store(epoch.epoch.0, Ordering::Release);
     core.read_holders()?;
     for (id, profile) in core.metadata.profiles()? {
-        // Numbers of tiers are never used again: what is left of one that left is of no tier that is there.
+        // Numbers of tiers are never used again: the profile of a removed tier matches none that exists.
         if let Ok(handle) = core.tiers.by_id(id) {
             handle.set_profile(profile);
         }
@@ -124,7 +124,7 @@ fn is_listed_name(matched: &[Matched], name: &str) -> bool {
     matched.iter().any(|tier| tier.record.name == name)
 }
 
-/// Reads the label of a tier and compares it with what is recorded.
+/// Reads the label of a tier and compares it with the records.
 pub(super) fn check_label(
     tier: &mut Matched,
     volume: &VolumeRecord,
@@ -185,7 +185,7 @@ impl Core {
         let mut raised = Vec::new();
         for (id, record, label) in labels {
             let Some(label) = label else {
-                // What the configuration decided about a tier that is not there holds from now on.
+                // The configured decision about a missing tier applies from now on.
                 raised.push((*id, record.clone()));
                 continue;
             };

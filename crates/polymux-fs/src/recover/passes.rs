@@ -1,13 +1,13 @@
 //! The table of passes, for mount, `polymux fsck` and the check of a mounted volume alike. Each has an id that never changes.
 //!
-//! What is true here:
+//! Invariants:
 //! * *Recovery* passes bring back a volume that was not unmounted in order. Each is idempotent, so that a crash in the middle
 //!   of recovery is a crash like any other. Mount runs those that are due.
 //! * *Check* passes compare records with one another and with the tiers, and repair records. fsck runs them first, then
-//!   recovery: what a repair disowns is freed there, by the one mechanism that frees bytes, and what is to be freed was
-//!   compared with what files own before.
-//! * Bytes first, then sizes: nobody owns a disowned range, so carrying it out again is harmless, and a file's size may be
-//!   asked from an object only once nothing disowned is left in it (DESIGN section 6).
+//!   recovery: ranges that a repair gives up are freed there, by the one mechanism that frees bytes, and pending frees were
+//!   compared with the ranges that files own before.
+//! * Bytes first, then sizes: a pending free has no owner, so carrying it out again is harmless, and a file's size may be
+//!   asked from an object only once no pending free is left in it (DESIGN section 6).
 
 use std::collections::HashSet;
 
@@ -34,7 +34,7 @@ pub(super) enum When {
     Unclean,
 }
 
-/// What a pass does.
+/// The work of a pass.
 #[derive(Clone, Copy)]
 pub(super) enum Work {
     /// Part of recovery. Returns how much there was to do.
@@ -100,7 +100,7 @@ impl Core {
     }
 }
 
-/// The last daemon may have died with bytes and records in the page cache. They can be read, and nobody knows any more
+/// The last daemon may have died with bytes and records in the page cache. They can be read, and nothing tells any more
 /// that they are not durable: without this an fsync would find nothing to do and promise too much.
 fn sync_tiers(core: &Core) -> Result<usize> {
     for handle in core.tiers.all().iter().filter(|handle| handle.present().is_some()) {
@@ -115,7 +115,7 @@ impl Core {
         let next = self.metadata.number_range_end(NumberKind::Object)?;
         let mut batch = Batch::new();
         put_number_range_end(&mut batch, NumberKind::ObjectMark, next);
-        // What changes from now on is described later.
+        // Changes from now on are stamped later.
         if let Some(mark) = self.metadata.stamp_mark()? {
             self.stamps_were_complete.store(mark.is_complete, Ordering::Release);
             batch.put(keys::stamp_mark(), StampMark { is_complete: false, ..mark }.encode());
@@ -155,8 +155,8 @@ fn delete_orphans(core: &Core) -> Result<usize> {
     Ok(orphans.len())
 }
 
-/// What the last daemon answered of small files and had not logged outlived it in memory. It goes into records here, before
-/// anybody uses the volume, and the memory is free for the notes of this mount.
+/// The last daemon kept acknowledged, unlogged changes of small files in memory that outlived it. They are written to records here, before
+/// the volume is in use, and the memory is free for the notes of this mount.
 fn take_up_notes(core: &Core) -> Result<usize> {
     let Some(notes) = core.metadata.notes() else { return Ok(0) };
     let mut taken = 0;
@@ -171,7 +171,7 @@ fn take_up_notes(core: &Core) -> Result<usize> {
     Ok(taken)
 }
 
-/// An object is made before the record that names it is durable. After a crash in between nobody knows it. Only numbers
+/// An object is made before the record that names it is durable. After a crash in between it is unreferenced. Only numbers
 /// that the crashed mount could have handed out are looked at: older objects are accounted for, and those of this mount
 /// have higher numbers, because an unclean stop skips the rest of a range.
 fn remove_leaked(core: &Core) -> Result<usize> {
@@ -199,7 +199,7 @@ impl Core {
         Ok(known)
     }
 
-    /// Removes the objects of one tier that nobody knows; returns how many.
+    /// Removes the unreferenced objects of one tier; returns how many.
     pub(super) fn remove_leaked_from(&self, handle: &TierHandle, known: &KnownObjects) -> Result<usize> {
         let Some(tier) = handle.present() else { return Ok(0) };
         if self.made_before_mount.is_empty() {
@@ -217,7 +217,7 @@ impl Core {
             }
         }
         if removed > 0 {
-            // Durable before the mark says that they are accounted for: nobody looks for them again after that.
+            // Durable before the mark says that they are accounted for: they are not looked for again after that.
             handle.run(|tier| tier.sync_all())?;
         }
         Ok(removed)

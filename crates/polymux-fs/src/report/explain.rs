@@ -1,4 +1,4 @@
-//! What `explain` and `plan` tell.
+//! The reports of `explain` and `plan`.
 
 use polymux_types::Ino;
 
@@ -48,7 +48,7 @@ pub struct RangeExplanation {
     pub sync_percent: u8,
     /// Random reads of that node that a device serves, in a thousand seconds.
     pub device_reads_per_kilosecond: u64,
-    /// Tier to which moving it up would be worth something, and what.
+    /// Tier to which a promotion would pay off, and its benefit.
     pub benefit: Option<(String, Benefit)>,
     /// Seconds since it was moved.
     pub moved_seconds_ago: Option<u32>,
@@ -90,13 +90,13 @@ pub struct Explanation {
     pub steered_by: SteeredBy,
     /// Tiers that it may be on, best first; all where empty.
     pub allowed_tiers: Vec<String>,
-    /// What holds for its ranges, in order.
+    /// The rules for its ranges, in order.
     pub ranges: Vec<RangeExplanation>,
     /// Where its next range would go, best first; empty where the policy spreads nothing.
     pub growth: Vec<GrowthExplanation>,
     /// Why its growth stays on one tier or goes to several, where the policy decides that by the load: a sentence.
     pub growth_why: Option<String>,
-    /// Where it lies on several tiers and its readers wait for one of them: what is going to be done about it, a sentence.
+    /// Where it lies on several tiers and its readers wait for one of them: the planned remedy, a sentence.
     pub readers: Option<String>,
     /// Jobs that concern it and have not ended.
     pub jobs: Vec<JobReport>,
@@ -141,7 +141,7 @@ impl Benefit {
         self.pays_back_seconds.is_some_and(|seconds| seconds <= PAYS_BACK_SOON_SECONDS)
     }
 
-    /// What is worth more comes first: what pays back soon, then what is overdue, then the rest.
+    /// The most valuable moves come first: those that pay back soon, then those that are overdue, then the rest.
     pub(crate) fn rank(self) -> (u8, u64) {
         let group = match (self.is_soon(), self.is_overdue) {
             (true, _) => 0,
@@ -174,7 +174,7 @@ pub struct PlannedFile {
     pub benefit: Benefit,
 }
 
-/// Files that lie on tiers that rules or pins do not allow, while no allowed tier has room for them.
+/// Files on tiers that rules or pins do not allow, while no allowed tier has space for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldBack {
     /// How many files.
@@ -183,16 +183,16 @@ pub struct HeldBack {
     pub bytes: u64,
 }
 
-/// Everything `plan` shows: what would be moved if nothing changed.
+/// The report of `plan`: the migrations that would follow if nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanReport {
     /// The policy that was asked for the files that no rule gives another one.
     pub policy: String,
-    /// What would move, by reason and tiers.
+    /// The migrations, by reason and tiers.
     pub moves: Vec<PlannedMoves>,
     /// The largest of it.
     pub files: Vec<PlannedFile>,
-    /// What rules and pins demand in vain.
+    /// Demands of rules and pins that cannot be met.
     pub held_back: HeldBack,
     /// Jobs that wait or run already.
     pub jobs_open: u64,
@@ -203,7 +203,7 @@ pub struct PlanReport {
 pub struct PolicyReport {
     /// Its name.
     pub name: String,
-    /// What it does, a sentence.
+    /// Its effect, a sentence.
     pub description: String,
     /// Whether it is the volume's.
     pub is_current: bool,

@@ -1,4 +1,4 @@
-//! What is told about moves.
+//! Reports on moves.
 
 use polymux_types::{Ino, TierId};
 
@@ -9,7 +9,7 @@ pub struct JobId(pub u64);
 /// Why blocks move, in order of urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MoveReason {
-    /// Somebody asked for it.
+    /// A user asked for it.
     User,
     /// Their tier is being emptied.
     Drain,
@@ -65,10 +65,10 @@ pub enum Destination {
     AwayFrom(TierId),
 }
 
-/// What a parked job waits for.
+/// The resource that a parked job waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
-    /// Room on this tier, or on any where there is no number.
+    /// Free space on this tier, or on any tier if no number is given.
     Room(Option<TierId>),
     /// This file to be closed: it is passed through to the kernel.
     Close(Ino),
@@ -126,7 +126,7 @@ pub struct JobReport {
     pub destination: Destination,
     /// How far it is.
     pub state: JobState,
-    /// Bytes in the ranges that it concerns, as far as known; holes and what is there already included.
+    /// Bytes in the ranges that it concerns, as far as known; holes and bytes already at the destination included.
     pub bytes_total: u64,
     /// Bytes of these ranges that are done with.
     pub bytes_done: u64,
@@ -138,12 +138,12 @@ pub struct JobReport {
     pub age_ms: u64,
 }
 
-/// Everything that is to be moved, and what was.
+/// All pending and completed migrations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MovesReport {
     /// Whether movers rest until they are resumed.
     pub is_paused: bool,
-    /// Minutes until the next time window opens, while none is open; what people and drains want goes on meanwhile.
+    /// Minutes until the next time window opens, while none is open; requested moves and drains continue meanwhile.
     pub window_opens_in_minutes: Option<u32>,
     /// Jobs at work.
     pub running: Vec<JobReport>,
@@ -174,9 +174,9 @@ pub struct DrainReport {
     pub bytes_total: Option<u64>,
     /// Bytes that were moved off since.
     pub bytes_done: u64,
-    /// Jobs that cannot go on, and what the first waits for.
+    /// Parked jobs, and the resource that the first waits for.
     pub parked: u64,
-    /// What the first of them waits for.
+    /// The resource that the first of them waits for.
     pub waits_for: Option<WaitsFor>,
     /// Nothing is left there: the tier may be removed.
     pub is_empty: bool,
@@ -232,14 +232,14 @@ pub struct MoveWindow {
     pub to_minute: u16,
 }
 
-/// What movers may do on one tier at most; `None`: no limit.
+/// Limit of migration on one tier; `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MoverLimits {
     /// Bytes per second, read or written; at least 1.
     pub bytes_per_second: Option<u64>,
     /// Requests per second; at least 1.
     pub operations_per_second: Option<u64>,
-    /// Bytes per day that are written there only because they are used much: what protects flash.
+    /// Limit in bytes per day of promotions to the tier because of heat: protects flash.
     pub promoted_bytes_per_day: Option<u64>,
 }
 

@@ -1,14 +1,14 @@
-//! What the device of a tier can do, as it is kept with the volume.
+//! The capabilities of a tier's device, as stored with the volume.
 
 use polymux_tier::measure::{Direction, Measurement};
 use polymux_types::Timestamp;
 
-/// What is known of the device of a tier.
+/// State known of the device of a tier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TierProfile {
-    /// What a measurement found; `None` where there was none.
+    /// The result of a measurement; `None` where there was none.
     pub measured: Option<MeasuredProfile>,
-    /// What the device delivered to the volume since, at most once for each direction.
+    /// The throughput of the device in use by the volume since, at most once for each direction.
     pub live: Vec<LiveBandwidth>,
 }
 
@@ -17,11 +17,11 @@ pub struct TierProfile {
 pub struct MeasuredProfile {
     /// When it ended.
     pub at: Timestamp,
-    /// What it found.
+    /// The result.
     pub measurement: Measurement,
 }
 
-/// What a device delivered while it was busy with large requests.
+/// The throughput of a device while it was busy with large requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveBandwidth {
     /// Which way.
@@ -35,15 +35,15 @@ pub struct LiveBandwidth {
 }
 
 impl TierProfile {
-    /// Bytes per second that the device delivers one after the other: what it was seen to deliver, and before that what a
-    /// measurement found. `None` while nothing is known.
+    /// Sequential throughput of the device in bytes per second: the observed value, and before there is one, the
+    /// measured one. `None` while nothing is known.
     #[must_use]
     pub fn bytes_per_second(&self, direction: Direction) -> Option<u64> {
         let live = self.live(direction).map(|live| live.bytes_per_second);
         live.or_else(|| self.measured.as_ref()?.measurement.sequential_bytes_per_second(direction))
     }
 
-    /// What it was seen to deliver.
+    /// The observed throughput.
     #[must_use]
     pub fn live(&self, direction: Direction) -> Option<&LiveBandwidth> {
         self.live.iter().find(|live| live.direction == direction)

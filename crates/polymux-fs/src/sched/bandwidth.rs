@@ -1,18 +1,18 @@
 //! How much a tier delivers in one direction while it is busy (P12): bytes per second, learnt from requests as they end.
 //!
-//! What is true here:
-//! * Only atomics: whoever begins or ends a request adds to them, and one of those who end a request (the one who takes the
-//!   interval) evaluates. Nobody waits for anybody.
-//! * Learnt only while something is under way: a tier that nobody uses tells nothing about its speed, and what it was known
-//!   for stands.
+//! Invariants:
+//! * Only atomics: each thread that begins or ends a request adds to them, and one of those that end a request (the one that takes
+//!   the interval) evaluates. No thread waits for another.
+//! * Learnt only while a request is under way: an unused tier shows nothing about its speed, and its last known speed
+//!   stands.
 //! * The estimate follows busy time, so a change is seen after the same number of bytes' worth of time, whatever share of the
 //!   load the tier has: within a second of it at [`FOLLOW_SECONDS`]. A device that stops is seen to stop before any request
 //!   of it ends, because the interval that has not ended is compared, too.
 //! * A device that is not kept busy takes bursts faster than it goes on: its cache does, or the allowance of its throttle. So
 //!   a lane of writes learns from intervals in which it was kept busy. From others it learns where nothing is known that a device is fast
-//!   ([`UNKNOWN_BYTES_PER_SECOND`]); that it is slow only several of them tell together, by the best: what is taken for too fast is soon
-//!   kept busy, what is taken for too slow may never be. And it learns that a device which was slow for a while is as fast again as it
-//!   once was. The interval that begins with a rest is one of those: it is the one with the burst, or with what else the device had to
+//!   ([`UNKNOWN_BYTES_PER_SECOND`]); that it is slow only several of them tell together, by the best: a device taken for too fast is soon
+//!   kept busy, one taken for too slow may never be. And it learns that a device which was slow for a while is as fast again as it
+//!   once was. The interval that begins with a rest is one of those: it contains the burst, or other work that the device had to
 //!   do then.
 //! * Devices deliver in bursts (the kernel's throttle in slices of 100 ms), so nothing shorter than [`INTERVAL_BUSY_US`] of
 //!   busy time is evaluated.
@@ -24,19 +24,19 @@ use polymux_types::sync::{AtomicU32, AtomicU64, Ordering};
 use super::meter::whole;
 use super::microseconds;
 
-/// Busy time in microseconds after which what was delivered counts.
+/// Busy time in microseconds after which the delivered bytes count.
 const INTERVAL_BUSY_US: u64 = 100_000;
 
 /// Busy time over which the estimate is smoothed.
 const FOLLOW_SECONDS: f64 = 0.3;
 
-/// Bytes that are under way as one request, at most: what an interval that has not ended may still deliver at once.
+/// Bytes that are under way as one request, at most: the amount that an interval that has not ended may still deliver at once.
 const REQUEST_BYTES_MAX: u64 = 2 << 20;
 
-/// Busy time for which counts what was known of a device before anything was measured here.
+/// Busy time for which the speed known before any measurement here counts.
 const KNOWN_BEFORE_SECONDS: f64 = 0.05;
 
-/// Intervals whose requests were at least so long on average tell what a device delivers one after the other.
+/// Intervals whose requests were at least this long on average show the rate of a device for consecutive requests.
 const LARGE_REQUEST_BYTES: u64 = 256 << 10;
 
 /// Share of an interval in percent from which a device that was busy in it counts as saturated.
@@ -51,21 +51,21 @@ pub(crate) const UNKNOWN_BYTES_PER_SECOND: u64 = 200_000_000;
 /// Intervals in which a device was not kept busy that tell together how fast it is.
 const BURSTS_ENOUGH: u64 = 8;
 
-/// How old what is known of service times may be.
+/// How old the known service times may be.
 const LATELY: Duration = Duration::from_secs(2);
 
-/// What is small: its time is that of waiting and finding.
+/// Bytes up to which a request is small: its time is that of waiting and finding.
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// Small requests over which their time is averaged.
 const SMALL_MEAN_OF: u64 = 16;
 
-/// What takes longer came from the device: this many microseconds,
+/// A request that takes longer came from the device: this many microseconds,
 const DEVICE_SERVICE_US: u64 = 100;
 /// and one more for each of this many bytes, which memory is copied in.
 const MEMORY_BYTES_PER_US: u64 = 1000;
 
-/// What takes less was certainly copied from memory: this many microseconds,
+/// A request that takes less was certainly copied from memory: this many microseconds,
 const MEMORY_US: u64 = 15;
 /// and one more for each of this many bytes.
 const COPIED_BYTES_PER_US: u64 = 4000;
@@ -73,7 +73,7 @@ const COPIED_BYTES_PER_US: u64 = 4000;
 /// Time of a request from which on no copy from memory explains it, unless that lost its processor.
 pub(crate) const ALONE_US_MIN: u64 = 30;
 
-/// What one direction of a tier delivers, as of a moment.
+/// The throughput of one direction of a tier, as of a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaneState {
     /// Bytes per second that it delivers while it is busy; 0 while nothing is known.
@@ -90,14 +90,14 @@ pub(crate) struct LaneState {
     pub(crate) delivered_bytes: u64,
 }
 
-/// What a lane did since mounting.
+/// The work of a lane since mounting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaneWork {
     /// Small requests that a device served,
     pub(crate) small: u64,
     /// and the time from the beginning of each to its end, of all together, in microseconds.
     pub(crate) small_service_us: u64,
-    /// The same time of all requests that delivered something.
+    /// Time from beginning to end of all requests that delivered bytes, in microseconds.
     pub(crate) service_us: u64,
     /// Time in which any was under way, in microseconds.
     pub(crate) busy_us: u64,
@@ -118,7 +118,7 @@ pub(crate) struct Lane {
     bytes: AtomicU64,
     requests: AtomicU64,
     service_us: AtomicU64,
-    /// Busy time in microseconds of the present interval, without what `busy_since_us` began.
+    /// Busy time in microseconds of the present interval, without the time since `busy_since_us`.
     busy_us: AtomicU64,
     /// When the present busy time, or the evaluation within it, began; meaningless while nothing is under way.
     busy_since_us: AtomicU64,
@@ -154,7 +154,7 @@ pub(crate) struct Lane {
     /// Mean time of the last small requests, and when the last of them ended; 0: there was none.
     small_service_us: AtomicU64,
     small_ended_us: AtomicU64,
-    /// What is delivered may lie in a cache of the device.
+    /// Delivered bytes may lie in a cache of the device.
     takes_bursts: bool,
 }
 
@@ -225,7 +225,7 @@ impl Lane {
         if service_us >= DEVICE_SERVICE_US + delivered / MEMORY_BYTES_PER_US {
             self.served_by_device_us.store(now_us.max(1), Ordering::Relaxed);
         }
-        // Before the count falls: whoever makes it rise from zero begins a busy time of his own.
+        // Before the count falls: the thread that makes it rise from zero begins a busy time of its own.
         let since_us = self.busy_since_us.load(Ordering::Acquire);
         let before = self.in_flight.fetch_sub(1, Ordering::AcqRel);
         assert!(before > 0, "a request that ends was begun");
@@ -272,8 +272,8 @@ impl Lane {
         self.best.fetch_max(self.estimate().unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Takes an interval into the estimate in which the device was not kept busy, as far as that raises the estimate to what the device
-    /// once did.
+    /// Takes an interval into the estimate in which the device was not kept busy, as far as that raises the estimate to the earlier speed
+    /// of the device.
     fn recover(&self, bytes: u64, busy_us: u64) {
         let best = self.best.load(Ordering::Relaxed);
         let in_time = |per_second: u64| u128::from(per_second) * u128::from(busy_us) / 1_000_000;
@@ -283,7 +283,7 @@ impl Lane {
             if u128::from(bytes) >= in_time(UNKNOWN_BYTES_PER_SECOND) {
                 self.remember(bytes, busy_us);
             } else if bursts >= BURSTS_ENOUGH {
-                // It is never kept busy. What it did at its best is what is known.
+                // It is never kept busy. The best that it did is taken for its bandwidth.
                 self.begin_with(fastest.max(rate_of(bytes, busy_us)));
             }
             return;
@@ -297,7 +297,7 @@ impl Lane {
         }
     }
 
-    /// Takes the bytes of an interval into the estimate. Called by whoever evaluates.
+    /// Takes the bytes of an interval into the estimate. Called by the thread that evaluates.
     fn remember(&self, bytes: u64, busy_us: u64) {
         let busy_seconds = busy_us.max(1) as f64 / 1e6;
         // Both are forgotten at the same rate, and divided last: the short first interval does not count as a long one.
@@ -308,7 +308,7 @@ impl Lane {
         self.memory_seconds.store((memory_seconds + busy_seconds).to_bits(), Ordering::Release);
     }
 
-    /// Says what is known of the device from before, where nothing was measured here yet: that soon counts for more.
+    /// Begins with a bandwidth known from before, where nothing was measured here yet; measurements soon count for more.
     pub(crate) fn begin_with(&self, bytes_per_second: u64) {
         if bytes_per_second > 0 && self.estimate().is_none() {
             self.memory_bytes.store((bytes_per_second as f64 * KNOWN_BEFORE_SECONDS).to_bits(), Ordering::Release);
@@ -323,7 +323,7 @@ impl Lane {
         (self.learnt_bytes.load(Ordering::Relaxed), busy)
     }
 
-    /// What was done since mounting.
+    /// The work since mounting.
     pub(crate) fn work(&self) -> LaneWork {
         LaneWork {
             small: self.small_reads_total.load(Ordering::Relaxed),
@@ -340,7 +340,7 @@ impl Lane {
     fn estimate(&self) -> Option<u64> {
         let seconds = f64::from_bits(self.memory_seconds.load(Ordering::Acquire));
         let bytes = f64::from_bits(self.memory_bytes.load(Ordering::Acquire));
-        // Rounded: what a product of both was made of is what their quotient gives.
+        // Rounded: the quotient of a product by one factor must give the other factor.
         (seconds > 0.0).then(|| whole((bytes / seconds).round()).max(1))
     }
 
@@ -370,8 +370,8 @@ impl Lane {
         self.small_service_us.store(mean, Ordering::Relaxed);
     }
 
-    /// How long ago the device served a request: zero while one is under way that is not served from memory, as far as can be
-    /// told, `None` where it never did.
+    /// How long ago the device served a request: zero while one is under way that is apparently not served from memory,
+    /// `None` where it never did.
     pub(crate) fn served_by_device(&self, now: Duration) -> Option<Duration> {
         let now_us = microseconds(now);
         if self.in_flight.load(Ordering::Acquire) > 0 {
@@ -385,7 +385,7 @@ impl Lane {
         (served_us > 0).then(|| Duration::from_micros(now_us.saturating_sub(served_us)))
     }
 
-    /// What it does and what it can do.
+    /// The present work and the speed of the lane.
     pub(crate) fn state(&self, now: Duration) -> LaneState {
         let now_us = microseconds(now);
         let in_flight = self.in_flight.load(Ordering::Acquire);
@@ -422,7 +422,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const MB: u64 = 1_000_000;
 
-    /// A device that serves one request after the other, in slices: what a slice allows is delivered at its beginning.
+    /// A device that serves one request after the other, in slices: the bytes that a slice allows are delivered at its beginning.
     struct Device {
         lane: Lane,
         now: Duration,
@@ -459,7 +459,7 @@ mod tests {
             }
         }
 
-        /// What is under way comes to its end, and then nothing happens for a second.
+        /// Requests under way come to their end, and then nothing happens for a second.
         fn end_all(&mut self) {
             while let Some((began, bytes)) = self.queue.pop_front() {
                 self.lane.ended(began, bytes, self.now);
@@ -584,7 +584,7 @@ mod tests {
     fn bursts_do_not_make_a_device_look_faster_than_it_was_when_it_was_kept_busy() {
         let estimate = estimate_after_bursts(Lane::of_writes());
         assert!(estimate < 130 * MB, "{estimate}");
-        // What is read is not in a cache because it was asked for.
+        // A read does not hit a device cache merely because it was requested.
         assert!(is_near(estimate_after_bursts(Lane::default()), 500 * MB));
     }
 

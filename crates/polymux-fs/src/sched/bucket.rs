@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Lets through `rate` units in a second: in any window of time at most that much and one request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bucket {
-    /// When what was let through is paid for.
+    /// When the admitted requests are paid for.
     paid_at: Duration,
 }
 
@@ -23,7 +23,7 @@ impl Bucket {
         self.paid_at = self.paid_at.max(now).saturating_add(cost);
     }
 
-    /// The rate rose: nobody has to wait longer than a request at the new rate takes.
+    /// The rate rose: no caller has to wait longer than a request at the new rate takes.
     pub(crate) fn shorten(&mut self, now: Duration, wait_max: Duration) {
         self.paid_at = self.paid_at.min(now.saturating_add(wait_max));
     }

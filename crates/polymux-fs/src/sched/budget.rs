@@ -6,7 +6,7 @@ use polymux_types::sync::Mutex;
 /// Seconds of a logical day.
 const DAY_SECONDS: u64 = 86_400;
 
-/// Daily write budgets of the tiers that have one, and what was used of them today.
+/// Daily write budgets of the tiers that have one, and the bytes used today.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBudget {
     state: Mutex<State>,
@@ -36,7 +36,7 @@ impl State {
 }
 
 impl WriteBudget {
-    /// Budgets in bytes a day, and what the store remembers of today: see `LogicalClock::resume`.
+    /// Budgets in bytes a day, and the use of today saved in the store: see `LogicalClock::resume`.
     pub(crate) fn new(limits: Vec<(TierId, u64)>, spent: Vec<(TierId, u64)>, logical_now: u64) -> Self {
         let budget = Self::default();
         *budget.state.lock() = State { day: logical_now / DAY_SECONDS, limits, spent };
@@ -70,7 +70,7 @@ impl WriteBudget {
         }
     }
 
-    /// What was promoted today, ascending by tier, for `LogicalClock::save`.
+    /// The bytes promoted today, ascending by tier, for `LogicalClock::save`.
     pub(crate) fn spent(&self, logical_now: u64) -> Vec<(TierId, u64)> {
         let mut state = self.state.lock();
         state.enter_day(logical_now);

@@ -1,14 +1,14 @@
-//! Whose turn it is on a tier (M13, C13): what somebody waits for goes before what nobody waits for.
+//! Whose turn it is on a tier (M13, C13): requests that a program waits for go before those that none waits for.
 //!
-//! What is true here:
-//! * Urgent are reads that the device serves and syncs. Deferrable are the copies of moves and what is written behind.
+//! Invariants:
+//! * Urgent are reads that the device serves and syncs. Deferrable are the copies of moves and write-behind.
 //! * A deferrable request that could go waits while something urgent is under way or was within [`LINGER`], and no longer than the
-//!   bound; then it goes, whatever is under way. As whoever waits may wake up late on busy processors, it goes before the bound, after
+//!   bound; then it goes, whatever is under way. As a waiting thread may wake up late on busy processors, it goes before the bound, after
 //!   [`Deferral::patience`]. It waits as the first of its class, so that of many that become ready
 //!   together one goes after the other, and not all of them at the end of the first one's wait.
 //! * Where nothing is deferrable, an urgent request costs two atomic additions if it is a sync, and nothing if it is a read:
-//!   what reads do is known by the tier's lane. Reads from memory are told from others by what they take.
-//! * Every moment is passed in, and nobody waits here: whoever is told to wait asks again after that.
+//!   reads are observed by the tier's lane. Reads from memory differ from others by the time that they take.
+//! * Every moment is passed in, and nothing waits here: a caller that has to wait asks again after that.
 //! * How long each request waited is counted, also where it did not.
 
 use std::time::Duration;
@@ -30,12 +30,12 @@ const ASK_AGAIN: Duration = Duration::from_micros(500);
 /// How long a deferrable request waits at most, unless the configuration says otherwise.
 pub(crate) const BOUND_DEFAULT: Duration = Duration::from_millis(DEFERRAL_MS_MAX_DEFAULT as u64);
 
-/// What makes way.
+/// Requests that yield.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deferrable {
     /// A request of a mover.
     Move,
-    /// What was written, on its way to the device before anybody syncs it.
+    /// Written data, on its way to the device before it is synced.
     WriteBehind,
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum Urgency {
     Urgent,
 }
 
-/// Since when a request could go. It belongs to whoever asks for the request.
+/// Since when a request could go. It belongs to the caller that asks for the request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ready(Option<Duration>);
 
@@ -126,7 +126,7 @@ impl Default for Deferral {
 }
 
 impl Deferral {
-    /// How long a request waits at most. Zero: nothing makes way.
+    /// How long a request waits at most. Zero: nothing yields.
     pub(crate) fn bound(&self) -> Duration {
         Duration::from_micros(self.bound_us.load(Ordering::Relaxed))
     }
@@ -162,7 +162,7 @@ impl Deferral {
         self.synced_us.load(Ordering::Relaxed) > microseconds(moment)
     }
 
-    /// Whether the tier has something urgent to do; `reads` is what it does for readers.
+    /// Whether the tier has urgent work; `reads` is its lane for readers.
     pub(crate) fn urgency(&self, reads: &Lane, now: Duration) -> Urgency {
         let synced_us = self.synced_us.load(Ordering::Relaxed);
         let synced = (synced_us > 0).then(|| now.saturating_sub(Duration::from_micros(synced_us)));

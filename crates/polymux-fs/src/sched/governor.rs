@@ -1,13 +1,13 @@
 //! The rate that a mover takes beside foreground I/O: halved when the foreground gets slower, raised by a tenth
 //! otherwise.
 //!
-//! What is true here:
-//! * What latency is compared with is the mean of intervals in which no mover was active.
-//! * A device that is full stalls its users for a while before anybody sees it, so the rate at which that happened is not
+//! Invariants:
+//! * The baseline of latency is the mean of intervals in which no mover was active.
+//! * A device that is full stalls its users for a while before this is noticed, so the rate at which that happened is not
 //!   tried again soon: up to [`BELOW_CEILING`] of it the rate rises, and stays there for [`HOLD`].
 //! * A mover that comes to a device in use begins at [`RATE_START`].
-//! * The rate never falls below [`RATE_MIN`]. Where latency stays high at that rate the mover is not what makes it so:
-//!   then the comparison follows, and the rate rises again.
+//! * The rate never falls below [`RATE_MIN`]. If latency stays high at that rate, the mover is not the cause:
+//!   then the baseline follows, and the rate rises again.
 
 use std::time::Duration;
 
@@ -77,8 +77,8 @@ impl Governor {
         self.quiet_us
     }
 
-    /// An interval ended. `mover_rate` is what movers did in it, in bytes per second; `service_rate` what the tier can
-    /// do; `slack_us` what the foreground's latency may rise by.
+    /// An interval ended. `mover_rate` is the rate of movers in it, in bytes per second; `service_rate` the speed of the
+    /// tier; `slack_us` the allowed rise of the foreground's latency.
     pub(crate) fn note(
         &mut self,
         interval: &Interval,
@@ -116,7 +116,7 @@ impl Governor {
         }
     }
 
-    /// What is asked of the mover is another from now on, so the rate that was too much may be none now.
+    /// The politeness asked of the mover has changed, so the rate that was too high may not be so now.
     pub(crate) fn forget_ceiling(&mut self) {
         self.ceiling = None;
     }
@@ -125,7 +125,7 @@ impl Governor {
         if self.rate <= RATE_MIN {
             self.quiet_us = Some(quiet + (latency_us - quiet) * FOLLOW_AT_MINIMUM);
         }
-        // What waits at a full device makes the intervals after the first slow too; they say nothing of their own rates.
+        // Requests that wait at a full device make the intervals after the first slow too; they say nothing of their own rates.
         let is_echo = self.ceiling.is_some_and(|(_, since)| now.saturating_sub(since) < ECHO);
         let present = if self.rate.is_finite() { self.rate } else { mover_rate };
         let rate = self.ceiling.filter(|_| is_echo).map_or(present, |(rate, _)| rate);
@@ -143,7 +143,7 @@ impl Governor {
             Some((ceiling, _)) => higher.min((ceiling * BELOW_CEILING).max(RATE_MIN)).max(self.rate),
             None => higher,
         };
-        // Beyond what the tier can do a rate limits nothing, and would take long to come down.
+        // Beyond the speed of the tier a rate limits nothing, and would take long to come down.
         if self.rate > 2.0 * service_rate.max(RATE_MIN) {
             self.rate = f64::INFINITY;
         }

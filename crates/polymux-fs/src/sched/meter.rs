@@ -1,6 +1,6 @@
-//! What a tier is doing: bytes, requests under way, latency.
+//! The activity of a tier: bytes, requests under way, latency.
 //!
-//! What is true here:
+//! Invariants:
 //! * Foreground I/O only adds to atomics. Who evaluates swaps them for zero, at intervals of 100 ms or more.
 //! * Not every operation is timed: each one while a mover is active, else one in sixteen.
 
@@ -41,7 +41,7 @@ pub(crate) struct Finished {
     pub(crate) now: Duration,
 }
 
-/// What a tier does now, for `top` and for policies.
+/// The present activity of a tier, for `top` and for policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TierLoad {
     /// Bytes per second over about the last second.
@@ -60,13 +60,13 @@ pub(crate) struct TierLoad {
     pub(crate) latency_us_p99: u32,
     /// Present rate in percent of the best one, of the direction where that is more.
     pub(crate) load_percent: u8,
-    /// What a mover may do at most; `None`: as much as it can.
+    /// The maximum rate of a mover; `None`: no limit.
     pub(crate) mover_rate: Option<u64>,
     /// Size of a mover's next request in bytes.
     pub(crate) request_bytes: u64,
 }
 
-/// Counts of the present interval, and what is under way.
+/// Counts of the present interval, and of requests under way.
 #[derive(Debug)]
 pub(crate) struct Meter {
     pub(crate) foreground_in_flight: AtomicU32,
@@ -79,7 +79,7 @@ pub(crate) struct Meter {
     classes: [AtomicU32; CLASSES],
 }
 
-/// What one interval was like.
+/// The measurements of one interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Interval {
     pub(crate) bytes: [u64; 4],
@@ -159,7 +159,7 @@ impl Meter {
     /// Forgets half of the latencies.
     pub(crate) fn age_latencies(&self) {
         for class in &self.classes {
-            // What is added meanwhile may be lost: it is a picture, not an account.
+            // Additions made meanwhile may be lost: the counts are an estimate.
             class.store(class.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
         }
     }

@@ -39,7 +39,7 @@ impl RequestSize {
 
     /// A request was served.
     pub(crate) fn note(&mut self, bytes: u64, elapsed: Duration) {
-        // What a hanging tier took says nothing about the next request.
+        // The time of a hanging tier says nothing about the next request.
         let elapsed_us = super::microseconds(elapsed).clamp(1, MEMORY_US);
         self.served_bytes += bytes;
         self.served_us += elapsed_us;
@@ -49,7 +49,7 @@ impl RequestSize {
         }
         let service_us = u64::try_from(SERVICE_MAX.as_micros()).expect("ten milliseconds fit");
         let fitting = self.served_bytes.saturating_mul(service_us) / self.served_us.max(1);
-        // Where each request has a fixed cost a larger one is faster, so the size climbs in steps to what fits.
+        // If each request has a fixed cost, a larger one is faster, so the size climbs in steps to the largest that fits.
         let next = (fitting / GRAIN * GRAIN).min(self.bytes * 2);
         self.bytes = next.clamp(REQUEST_BYTES_MIN, REQUEST_BYTES_MAX);
     }

@@ -1,10 +1,10 @@
 //! Whether writers keep a tier saturated: they hand it more than it takes, for longer than a burst lasts.
 //!
-//! What is true here:
-//! * Asked where a decision needs it, and pure but for what it remembers of the last questions: what nobody asks about for
-//!   [`FORGOTTEN_AFTER`] begins anew.
-//! * A stream is handed over at once when it is recognized as one (32 MiB, `inode/write_streams.rs`). A writer that does two thirds of what
-//!   the device does has worked that off after three times what the device needs for it, so a tier counts as saturated only where its
+//! Invariants:
+//! * Asked where a decision needs it, and pure but for the state kept from the last questions: a tier that is not asked about
+//!   for [`FORGOTTEN_AFTER`] begins anew.
+//! * A stream is handed over at once when it is recognized as one (32 MiB, `inode/write_streams.rs`). A writer at two thirds of the speed
+//!   of the device has worked that off after three times the time that the device needs for it, so a tier counts as saturated only where its
 //!   backlog lasted longer.
 //! * It stays so until nearly nothing is left: while growth is spread, the backlog is that of a tier among others.
 
@@ -14,7 +14,7 @@ use polymux_types::sync::Mutex;
 
 use super::bandwidth::UNKNOWN_BYTES_PER_SECOND;
 
-/// Backlog from which a tier may be saturated: half of what is begun on a device at once (`space/write_behind/queue.rs`).
+/// Backlog from which a tier may be saturated: half of the write-behind data that is begun on a device at once (`space/write_behind/queue.rs`).
 const BACKLOG_LONG: Duration = Duration::from_millis(150);
 
 /// Backlog below which it is not saturated any more.
@@ -29,7 +29,7 @@ const BURST_BYTES: u64 = 3 * (32 << 20);
 /// Questions that are further apart know nothing of each other.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(2);
 
-/// What was seen of one tier.
+/// The observations of one tier.
 #[derive(Debug, Default)]
 pub(crate) struct Saturation(Mutex<Seen>);
 

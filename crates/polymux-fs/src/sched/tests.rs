@@ -44,7 +44,7 @@ proptest! {
             for (at, size) in &sent[first..] {
                 let seconds = (*at - *from).as_secs_f64();
                 let (rate, operations) = (rate as f64, operations as f64);
-                // What was sent before the last one is within the rate; the last one is the burst.
+                // The requests before the last one are within the rate; the last one is the burst.
                 prop_assert!(bytes as f64 <= rate * seconds + 1.0 && f64::from(count) <= operations * seconds + 1e-3);
                 bytes += size;
                 count += 1;
@@ -244,7 +244,7 @@ fn operations_are_timed_one_in_sixteen_and_each_while_a_mover_is_active() {
 
 #[test]
 fn requests_take_at_most_ten_milliseconds_of_service() {
-    // Seek time in microseconds, bytes per microsecond, and what fits into 10 ms.
+    // Seek time in microseconds, bytes per microsecond, and the size that fits into 10 ms.
     for (seek, speed, low, high) in [(0, 27, 240, 272), (5000, 27, 100, 144), (0, 1320, 2048, 2048), (9000, 3, 64, 64)]
     {
         let mut size = RequestSize::new();
@@ -306,7 +306,7 @@ fn while_another_mover_is_under_way_it_is_not_its_turn_and_that_counts_as_no_wai
         if began == Some(now - 100 * MS) {
             schedule.mover_ended(Direction::Read, MIB, 100 * MS, now);
         }
-        // Somebody is always there.
+        // A foreground request is always in flight.
         schedule.foreground_ended(Direction::Read, 1, Some(Finished { latency: MS, now }));
         let _timing = schedule.foreground_began();
     }
@@ -320,7 +320,7 @@ fn a_mover_that_takes_its_share_leaves_half_of_the_time_to_programs_that_wait_fo
     let (reads, mut ready) = (Lane::default(), Ready::default());
     let mut admit = |now| schedule.admit((MIB, MoverPace::TakesShare), &reads, &mut ready, now);
     let second = Duration::from_secs(1);
-    // Nobody waits: two at a time, and the next one at once.
+    // No sync waits: two at a time, and the next one at once.
     assert!(admit(second).is_zero() && admit(second).is_zero());
     schedule.mover_ended(Direction::Read, MIB, 10 * MS, second + 10 * MS);
     schedule.mover_ended(Direction::Read, MIB, 10 * MS, second + 10 * MS);

@@ -1,4 +1,4 @@
-//! The schedule of one tier: who asks before each request of a mover, and is told of every foreground operation.
+//! The schedule of one tier: movers ask it before each request, and it is notified of every foreground operation.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const ASK_AGAIN: Duration = Duration::from_micros(500);
 /// Latencies half of which are forgotten.
 const LATENCY_AGE: Duration = Duration::from_secs(4);
 
-/// What movers may do on a tier at most, as the configuration says; `None`: no limit. At least 1 each.
+/// Limits of movers on a tier, from the configuration; `None`: no limit. At least 1 each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MoverLimits {
     pub(crate) bytes_per_second: Option<u64>,
@@ -32,16 +32,16 @@ pub(crate) struct MoverLimits {
 /// when nothing urgent is under way, or after the bound of [`Deferral`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Politeness {
-    /// And the rate falls until the foreground is nearly as fast as without.
+    /// The rate falls until the foreground is nearly as fast as without a mover.
     #[default]
     Default,
-    /// And the rate falls where the foreground waits longer than two of the mover's requests take: as little as leaves
-    /// the device its room for the foreground.
+    /// The rate falls if the foreground waits longer than two of the mover's requests take: as little as leaves
+    /// the device its capacity for the foreground.
     FullSpeed,
 }
 
 impl Politeness {
-    /// What the foreground's mean latency may rise by, in microseconds.
+    /// The allowed rise of the foreground's mean latency, in microseconds.
     fn slack_us(self) -> f64 {
         match self {
             Self::Default => LATENCY_SLACK_US,
@@ -56,8 +56,8 @@ pub(crate) enum MoverPace {
     /// As [`Politeness`] says.
     #[default]
     Polite,
-    /// It goes beside the foreground: what it takes from programs now it saves them within seconds. Beside syncs it takes half of the time
-    /// of the device, in small requests one at a time, because whoever waits for a sync waits for what is before it.
+    /// It goes beside the foreground: the time it takes from programs now is saved again within seconds. Beside syncs it takes half of the time
+    /// of the device, in small requests one at a time, because a sync waits for the requests before it.
     TakesShare,
 }
 
@@ -67,7 +67,7 @@ const IN_FLIGHT_SHARED_MAX: u32 = 2;
 /// How long after a sync programs count as waiting for the tier.
 const SYNCED_LATELY: Duration = Duration::from_secs(1);
 
-/// Scheduling state of one tier. Shared by everybody who uses the tier.
+/// Scheduling state of one tier. Shared by all users of the tier.
 #[derive(Debug)]
 pub(crate) struct TierSchedule {
     meter: Meter,
@@ -177,7 +177,7 @@ impl TierSchedule {
     }
 
     /// Whether a mover may send a request of `bytes`. Zero: it goes now, counts as under way, and is ended by
-    /// [`TierSchedule::mover_ended`]. Otherwise: after how long to ask again. `reads` is what the tier does for readers, and `ready`
+    /// [`TierSchedule::mover_ended`]. Otherwise: after how long to ask again. `reads` is the tier's lane for readers, and `ready`
     /// belongs to this request.
     pub(crate) fn admit(
         &self,
@@ -190,7 +190,7 @@ impl TierSchedule {
         if self.mover_is_active() {
             self.evaluate(&mut control, now);
         } else {
-            // What was measured so far was measured without a mover.
+            // The measurements so far were made without a mover.
             self.end_interval(&mut control, now);
             self.mover_is_active.store(true, Ordering::Relaxed);
         }
@@ -198,7 +198,7 @@ impl TierSchedule {
         if wait.is_zero() && pace == MoverPace::Polite {
             wait = self.deferral.ask(Deferrable::Move, ready, self.urgency_of_moves(reads, now), now);
         } else if !wait.is_zero() {
-            // What it waits for is its rate or another mover, and not its turn.
+            // It waits for its rate or another mover, and not its turn.
             *ready = Ready::default();
         }
         if wait.is_zero() {
@@ -222,7 +222,7 @@ impl TierSchedule {
 
     fn wait(&self, control: &mut Control, bytes: u64, pace: MoverPace, now: Duration) -> Duration {
         let mut wait = Duration::ZERO;
-        // A limit that was taken away holds nobody up.
+        // A limit that was taken away delays no request.
         if control.limits.bytes_per_second.is_some() {
             wait = wait.max(control.bytes.wait(now));
         }
@@ -257,7 +257,7 @@ impl TierSchedule {
         self.deferral.is_syncing() || self.deferral.synced_since(now.saturating_sub(SYNCED_LATELY))
     }
 
-    /// A mover makes way for writes under way, too: they are in memory, but may wait there for room that the device has to make.
+    /// A mover yields to writes under way, too: they are in memory, but may wait there for memory that the device has to free.
     fn urgency_of_moves(&self, reads: &Lane, now: Duration) -> Urgency {
         let foreground = self.meter.foreground_in_flight.load(Ordering::Relaxed);
         if foreground > reads.in_flight() { Urgency::Urgent } else { self.deferral.urgency(reads, now) }
@@ -311,7 +311,7 @@ impl TierSchedule {
         }
     }
 
-    /// What the tier does now.
+    /// The present activity of the tier.
     pub(crate) fn load(&self, now: Duration) -> TierLoad {
         let mut control = self.control.lock();
         self.evaluate(&mut control, now);

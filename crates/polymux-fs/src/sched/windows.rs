@@ -60,7 +60,7 @@ impl Windows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GateState {
     Open,
-    /// Until somebody resumes them.
+    /// Until they are resumed.
     Paused,
     /// Until a window opens, in minutes; `None`: none ever does.
     Shut(Option<u32>),

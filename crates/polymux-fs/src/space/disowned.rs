@@ -1,8 +1,8 @@
-//! The queue of disowned ranges and how they are carried out.
+//! The queue of pending frees and how they are carried out.
 //!
 //! Order, and why: the record must be durable, in the second copy of the store too, before the tier is touched, or a crash
 //! could bring back the old owner with its bytes gone; the tier must be synced before the record goes, or a crash could
-//! leave bytes that nobody knows of.
+//! leave unreferenced bytes.
 //!
 //! Each tier has rounds of its own, so that one that does not answer keeps nothing from being freed elsewhere.
 
@@ -30,7 +30,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// By tier, object and first byte: the record, and a transaction that covers it.
 type Pending = BTreeMap<(TierId, ObjectId, u64), (DisownedRecord, Sequence)>;
 
-/// Disowned records that still have to be carried out, by tier, object and first byte.
+/// Pending frees, by tier, object and first byte.
 #[derive(Debug, Default)]
 pub(crate) struct DisownedQueue {
     pending: Mutex<Pending>,
@@ -95,7 +95,7 @@ impl DisownedQueue {
         self.carried.lock().range((tier, ObjectId(0))..).next().is_some_and(|(of, _)| *of == tier)
     }
 
-    /// Drops what is to be freed on a tier that left without it.
+    /// Drops the pending frees of a tier that left before they were carried out.
     pub(crate) fn forget_tier(&self, tier: TierId) {
         self.pending.lock().retain(|(of, ..), _| *of != tier);
     }
@@ -117,7 +117,7 @@ impl DisownedQueue {
         keys.iter().filter_map(|key| pending.remove(key)).collect()
     }
 
-    /// A round of a tier is over: what it could not free is pending again.
+    /// Ends a round of a tier: ranges that it could not free are pending again.
     fn end_round(&self, tier: TierId) {
         {
             let _pending = self.pending.lock();
@@ -137,7 +137,7 @@ pub(crate) struct Round {
     pub(crate) refused: Option<Error>,
 }
 
-/// A round of a tier. Ends when it is dropped, after a panic too: those who wait for what it took would wait for ever.
+/// A round of a tier. Ends when dropped, after a panic too: threads waiting for its records would otherwise wait forever.
 struct TierRound<'a> {
     queue: &'a DisownedQueue,
     tier: TierId,
@@ -161,7 +161,7 @@ pub(crate) fn disown_object(entry: &ObjectEntry) -> DisownedRecord {
 }
 
 impl Core {
-    /// Carries out disowned records; returns how many were done. Those of a tier that is missing, fails or does not answer
+    /// Carries out pending frees; returns the number done. Those of a tier that is missing, fails or does not answer
     /// stay.
     pub(crate) fn free_disowned(&self) -> Result<usize> {
         let mut done = 0;
@@ -173,10 +173,10 @@ impl Core {
         Ok(done)
     }
 
-    /// For a writer that found no room when [`TierSet::room_generation`](super::TierSet::room_generation) was `before`: frees what is
-    /// disowned, or waits for those who do, until any tier has more room. Returns whether one has.
+    /// For a writer that found no space when [`TierSet::room_generation`](super::TierSet::room_generation) was `before`: carries out pending
+    /// frees, or waits for the threads that do, until any tier has more free space. Returns whether one has.
     ///
-    /// It begins nothing on a tier that is slow or fails, and waits for none that does not answer: the room that is wanted may come from
+    /// It begins nothing on a tier that is slow or fails, and waits for none that does not answer: the space needed may come from
     /// another one.
     pub(crate) fn free_for_writer(&self, before: u64) -> Result<bool> {
         let mut tiers = self.tiers.all().to_vec();
@@ -199,24 +199,24 @@ impl Core {
         Ok(has_freed())
     }
 
-    /// Carries out the disowned records of one tier; returns how many were done.
+    /// Carries out the pending frees of one tier; returns the number done.
     pub(crate) fn free_disowned_on(&self, tier: TierId) -> Result<usize> {
         Ok(self.free_disowned_where(&*self.tiers.by_id(tier)?, |_| true)?.freed)
     }
 
-    /// Carries out the disowned records of a tier through a handle that is not in the set of tiers yet.
+    /// Carries out the pending frees of a tier through a handle that is not in the tier set yet.
     pub(crate) fn free_disowned_through(&self, handle: &TierHandle) -> Result<()> {
         while self.free_disowned_where(handle, |_| true)?.freed > 0 {}
         Ok(())
     }
 
-    /// Carries out the disowned records of one object now, so that its ranges may be used again.
+    /// Carries out the pending frees of one object now, so that its ranges may be used again.
     pub(crate) fn free_disowned_of(&self, tier: TierId, object: ObjectId) -> Result<Round> {
         self.free_disowned_where(&*self.tiers.by_id(tier)?, |record| record.object == object)
     }
 
     fn free_disowned_where(&self, handle: &TierHandle, wanted: impl Fn(&DisownedRecord) -> bool) -> Result<Round> {
-        // A round that is under way may hold what is wanted here.
+        // A round that is under way may hold records wanted here.
         let round = self.disowned.begin_round(handle.id, || false).expect("it does not give up");
         self.carry_out_round(handle, round, wanted)
     }
@@ -255,7 +255,7 @@ impl Core {
         }
     }
 
-    /// Touches the tier, syncs it, and removes the records. What the tier refuses goes back into the queue.
+    /// Touches the tier, syncs it, and removes the records. Records that the tier refuses go back into the queue.
     fn carry_out(&self, handle: &TierHandle, records: &[(DisownedRecord, Sequence)]) -> Result<Round> {
         let (mut done, mut refused) = (Vec::new(), None);
         for (record, sequence) in records {
@@ -309,7 +309,7 @@ fn free_bytes(tier: &dyn polymux_tier::Tier, record: &DisownedRecord) -> std::re
         // Written by mistake by a former version.
         DisownedKind::Range { end } if end <= record.start => Ok(()),
         DisownedKind::Range { end } => match tier.punch(object, record.start, end - record.start) {
-            // Without holes the bytes stay; nobody owns them, and whoever takes the range writes it whole.
+            // Without holes the bytes stay; they have no owner, and a new owner of the range writes it whole.
             Err(TierError::Unsupported(_)) => Ok(()),
             other => other,
         },

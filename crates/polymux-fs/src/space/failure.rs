@@ -1,7 +1,7 @@
 //! A tier that fails: since when, why, and when it is tried again (docs/design/0014).
 //!
-//! What is true here:
-//! * One error that is about the tier as a whole takes it out of placement; what lies there is read and written as before.
+//! Invariants:
+//! * One error that concerns the tier as a whole takes it out of placement; its data is still read and written.
 //! * It comes back after a quiet time and an attempt that succeeds, never by time alone. A tier that fails again soon after
 //!   it came back has to be quiet for longer.
 //! * The log says once that it fails and once that it works again, however many calls fail in between.

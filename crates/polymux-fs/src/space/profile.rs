@@ -1,11 +1,11 @@
-//! What is known of the device of a tier beforehand, and how live traffic refines it (docs/design/0019).
+//! The state known of the device of a tier beforehand, and how live traffic refines it (docs/design/0019).
 //!
-//! What is true here:
-//! * The lanes of a tier begin with what is on record, and give it up for what they measure themselves within half a second.
-//! * Only what large writes on their way to the device took flows back: a read may have been answered by memory, and a small
-//!   request says little of bandwidth.
-//! * What flows back is the mean over at least [`BUSY_MIN`] of busy time, and counts the less the less of it there is: a
-//!   device that was busy with something else for a moment is not on record as slow.
+//! Invariants:
+//! * The lanes of a tier start from the recorded values and replace them with their own measurements within half a second.
+//! * Only large writes that were on their way to the device are fed back: a read may have been served from memory, and a small
+//!   request says little about bandwidth.
+//! * The fed-back value is the mean over at least [`BUSY_MIN`] of busy time, weighted by that time: a device that was briefly
+//!   busy with other work is not recorded as slow.
 
 use std::time::Duration;
 
@@ -21,29 +21,29 @@ const BUSY_MIN: Duration = Duration::from_secs(10);
 /// Busy time that counts as much as all that was known before.
 const BUSY_HALF: Duration = Duration::from_secs(60);
 
-/// Part of the bandwidth on record by which what was learnt must differ to be worth another record.
+/// A measured bandwidth is recorded again if it differs from the recorded one by at least one part in this many.
 const WORTH_DIVISOR: u64 = 20;
 
-/// What a tier's handle knows of its profile.
+/// The profile state of a tier handle.
 #[derive(Debug, Default)]
 pub(super) struct KnownProfile {
     profile: TierProfile,
-    /// What the write lane had learnt when that went on record.
+    /// The measurements of the write lane when the profile was last recorded.
     recorded: (u64, Duration),
 }
 
 impl TierHandle {
-    /// What is on record.
+    /// The recorded profile.
     pub(crate) fn profile(&self) -> TierProfile {
         self.known_profile().profile.clone()
     }
 
-    /// Looks at what is on record without a copy of it.
+    /// Looks at the recorded profile without a copy of it.
     pub(crate) fn look_at_profile<T>(&self, look: impl FnOnce(&TierProfile) -> T) -> T {
         look(&self.known_profile().profile)
     }
 
-    /// Takes over what is on record from now on. What was learnt until now is in it, or is of the past.
+    /// Adopts the profile that is recorded from now on. Earlier measurements are either part of it or obsolete.
     pub(crate) fn set_profile(&self, profile: TierProfile) {
         let known = |direction| profile.bytes_per_second(direction).unwrap_or(0);
         self.read_lane.begin_with(known(Direction::Read));
@@ -51,7 +51,7 @@ impl TierHandle {
         *self.known_profile() = KnownProfile { profile, recorded: self.write_lane.learnt() };
     }
 
-    /// The profile as it should be on record by now; `None` where what is there is good enough.
+    /// The profile as it should be on record by now; `None` where the recorded one is good enough.
     pub(crate) fn refined_profile(&self, now: Timestamp) -> Option<TierProfile> {
         let known = self.known_profile();
         let (bytes, busy) = self.write_lane.learnt();
@@ -77,7 +77,7 @@ impl TierHandle {
     }
 }
 
-/// What was known, and what so many bytes in so much busy time say beside it.
+/// Blends the previous bandwidth with that of `bytes` written in `busy` time.
 fn blend(before: Option<u64>, bytes: u64, busy: Duration) -> u64 {
     let per_second = |bytes: u64| u128::from(bytes) * 1_000_000 / busy.as_micros().max(1);
     let (found, weight, half) = (per_second(bytes), busy.as_micros(), BUSY_HALF.as_micros());

@@ -1,10 +1,10 @@
-//! Messages that found no room on a tier where they belong (docs/design/0034).
+//! Messages that found no space on the tier where they belong (docs/design/0034).
 //!
-//! What is true here: a few in a window are nothing that others should make way for.
+//! Invariants: a few in a window are no reason to evict other data.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Messages in a window from which on room is made for them.
+/// Refused messages in a window from which on space is made for them.
 const ENOUGH: u64 = 8;
 
 /// Those of one tier, since they were taken last.

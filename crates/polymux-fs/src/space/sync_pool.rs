@@ -1,12 +1,12 @@
 //! Threads that sync objects while the requesting thread flushes the log or syncs another tier (A14).
 //!
-//! What is true here:
+//! Invariants:
 //! * A thread is started only when every other one is busy, so that an fsync in the usual case starts none.
-//! * Whoever waits for a sync that no thread has taken up carries it out itself: nobody waits for the pool, and a tier
-//!   that hangs keeps the threads that it has and nobody else's syncs.
-//! * Nobody waits for a sync of a tier that does not answer any more: whoever asked is told so and goes, and a failure that
-//!   comes to light later is kept for whoever syncs that object next.
-//! * The threads know tiers and objects. What a failure means for a file is the requesting thread's business.
+//! * A caller that waits for a sync which no thread has taken up carries it out itself: no caller waits for the pool, and a tier
+//!   that hangs keeps the threads that it has and no other tier's syncs.
+//! * No caller goes on waiting for a sync of a tier that became silent: it returns with that error, and a failure that
+//!   comes to light later is kept for the next sync of that object.
+//! * The threads know tiers and objects. The requesting thread decides the consequences of a failure for a file.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -22,12 +22,12 @@ use super::watch::WatchedTier;
 /// Most threads at once. More than this many syncs are under way only where their callers carry them out.
 const THREADS_MAX: usize = 16;
 
-/// How often whoever waits looks whether the tier still answers.
+/// How often a waiting caller looks whether the tier still answers.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 type Outcome = std::result::Result<(), TierError>;
 
-/// What is to be made durable.
+/// Object or tier to make durable.
 #[derive(Clone, Copy)]
 pub(crate) enum SyncTarget {
     Object(ObjectRef),
@@ -35,7 +35,7 @@ pub(crate) enum SyncTarget {
     All,
 }
 
-/// What is let go as soon as a sync has come to its end, whoever waits for others meanwhile: that the tier has something urgent.
+/// Released as soon as a sync has ended, although its caller may wait for others meanwhile: the mark that the tier has something urgent.
 type Held = Box<dyn Send>;
 
 struct Job {
@@ -56,12 +56,12 @@ enum TicketState {
     #[default]
     Waiting,
     Done(Outcome),
-    /// Whoever asked has gone.
+    /// The caller has gone.
     Abandoned,
 }
 
 impl Ticket {
-    /// Hands the outcome over, or keeps a failure that nobody waits for any more.
+    /// Hands the outcome over, or keeps a failure whose caller has gone.
     fn complete(&self, job: &Job, outcome: Outcome) {
         let mut state = self.state.lock();
         match (&*state, outcome, job.target) {
@@ -108,7 +108,7 @@ fn carry_out(job: &mut Job) -> Outcome {
         SyncTarget::Object(object) => job.tier.sync(object),
         SyncTarget::All => job.tier.sync_all(),
     };
-    // Whoever waits must hear of it, whatever happens.
+    // The waiting caller must hear of it, whatever happens.
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(sync));
     drop(job.held.take());
     outcome.unwrap_or(Err(TierError::Io { operation: "syncing", errno: Errno::EIO }))
@@ -137,7 +137,7 @@ impl SyncPool {
         self.begin_job(tier, target, None)
     }
 
-    /// The same, and something that is held until the sync has come to its end.
+    /// As [`Self::begin`]; `held` is dropped when the sync has ended.
     pub(crate) fn begin_holding(
         &self,
         tier: Arc<WatchedTier>,
@@ -152,7 +152,7 @@ impl SyncPool {
         let mut state = self.shared.state.lock();
         state.waiting.push_back(Job { tier: tier.clone(), target, ticket: ticket.clone(), held });
         let free = state.threads.len() - state.busy;
-        // The checker of schedules knows no such thread; there whoever waits carries the sync out.
+        // The checker of schedules knows no such thread; there the waiting caller carries the sync out.
         if cfg!(not(shuttle)) && state.waiting.len() > free && state.threads.len() < THREADS_MAX {
             let shared = self.shared.clone();
             let started = std::thread::Builder::new().name("polymux-sync".to_owned()).spawn(move || serve(&shared));
@@ -181,7 +181,7 @@ impl Drop for SyncPool {
         };
         self.shared.wake.notify_all();
         if busy > 0 {
-            // A sync that nobody waits for any more hangs in its tier: its thread ends when the tier lets it go.
+            // An abandoned sync hangs in its tier: its thread ends when the tier lets it go.
             return;
         }
         for thread in threads {

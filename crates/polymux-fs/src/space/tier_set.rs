@@ -1,11 +1,11 @@
-//! The tiers of the volume in speed order, with their room and their state.
+//! The tiers of the volume in speed order, with their free space and their state.
 //!
-//! What is true here:
-//! * Tiers come and go while the volume is in use. Whoever holds a handle keeps the tier (and its lock) for that long; a
+//! Invariants:
+//! * Tiers come and go while the volume is in use. The holder of a handle keeps the tier (and its lock) for that long; a
 //!   tier that left is in no later answer of [`TierSet`].
 //! * The lock of the set is held for a short scan and never while a tier is asked: every read and write passes here.
-//! * What is durable about a tier is in its record. `draining` here follows the record, and is set after it is durable
-//!   and before anybody may rely on it.
+//! * The durable state of a tier is in its record. `draining` here follows the record, and is set after it is durable
+//!   and before anything may rely on it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -28,27 +28,27 @@ use crate::sched::{
 };
 use crate::volume::{TierMember, TierPresence, TierSource};
 
-/// Room is asked for anew after this time,
+/// Maximum age of a tier's space information before the tier is asked again.
 const ROOM_AGE_MAX: Duration = Duration::from_millis(100);
-/// and each time while less than this is left.
+/// Below this much free space the tier is asked each time.
 const ROOM_LOW_BYTES: u64 = 256 * 1024 * 1024;
-/// Room below which writers in place look at what others are about to take: as much as all threads that serve requests may write at once.
+/// Free space below which in-place writers respect the pending claims of others: as much as all request threads may write at once.
 pub(crate) const LAST_ROOM_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Most room left to the metadata store on its tier,
+/// Maximum space reserved for the metadata store on its tier.
 const METADATA_RESERVE_MAX: u64 = 64 * 1024 * 1024;
-/// and on a small tier this part of it.
+/// Divisor that yields the reserve on a small tier from its capacity.
 const METADATA_RESERVE_DIVISOR: u64 = 32;
 
 /// Objects less than could be made on a tier that holds the metadata store: its tables are files as well.
 const METADATA_OBJECTS: u64 = 64;
 
-/// Room in bytes that is left to the metadata store on a tier with this room.
+/// Bytes reserved for the metadata store on a tier of this capacity.
 fn metadata_reserve_of(space: &Space) -> u64 {
     METADATA_RESERVE_MAX.min(space.total / METADATA_RESERVE_DIVISOR)
 }
 
-/// What a tier is used for.
+/// The use of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Data,
@@ -65,15 +65,15 @@ pub(crate) struct TierHandle {
     low_mark: Percent,
     purpose: Purpose,
     clock: Arc<dyn Clock>,
-    /// What foreground and movers do here.
+    /// Activity of foreground and movers on this tier.
     pub(crate) schedule: TierSchedule,
-    /// What the device delivers to readers,
+    /// Throughput of the device for readers.
     pub(crate) read_lane: Lane,
-    /// and what it takes of what is written behind. Writes into the memory of its file system say nothing of it.
+    /// Throughput of the device for write-behind data. Writes into the page cache of its file system say nothing about it.
     pub(crate) write_lane: Lane,
     /// Whether writers hand it more than it takes.
     pub(crate) saturation: Saturation,
-    /// What the device can do, as it is on record, and what of the lanes went into that.
+    /// The recorded performance of the device, and the lane measurements already included in it.
     profile: Mutex<KnownProfile>,
     /// Bytes that were given to the tier and did not begin their way to the device.
     claimed_bytes: AtomicU64,
@@ -85,25 +85,25 @@ pub(crate) struct TierHandle {
     looked_for: Mutex<Option<Duration>>,
     failures: RwLock<Failures>,
     room: Mutex<Option<(Duration, Space)>>,
-    /// Bytes written here since `room` was asked for.
+    /// Bytes written here since `room` was refreshed.
     written_since: AtomicI64,
-    /// Room that files which the kernel changes directly may still take, as far as it was counted.
+    /// Space that passthrough-open files may still take, as far as it was counted.
     granted_bytes: AtomicU64,
     /// Bytes that writers side by side are about to take here.
     taking_bytes: AtomicU64,
     /// Files leave this tier, and nothing new comes to it.
     draining: AtomicBool,
-    /// Grows whenever there may be more room here than before.
+    /// Grows whenever there may be more free space here than before.
     room_generation: AtomicU64,
-    /// Messages that went to a slower tier for want of room here.
+    /// Messages that went to a slower tier for lack of space here.
     pub(crate) refused_messages: RefusedMessages,
 }
 
-/// Room of a tier that somebody is about to take.
+/// Free space of a tier that a caller is about to take.
 pub(crate) struct TakenRoom<'a> {
     handle: &'a TierHandle,
     bytes: u64,
-    /// Bytes that this one may take of: the headroom, less what others were about to take before.
+    /// Bytes available to this claim: the headroom less the earlier claims of others.
     pub(crate) left: u64,
 }
 
@@ -166,19 +166,19 @@ impl TierHandle {
         }
     }
 
-    /// Says that there may be more room here than before: what waits for room here is worth another attempt.
+    /// Notes that there may be more free space here than before: operations waiting for space are worth retrying.
     pub(crate) fn note_room_freed(&self) {
-        // What is known is from before.
+        // The known value is from before.
         *self.room.lock() = None;
         self.room_generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A number that grows whenever there may be more room here than before.
+    /// A number that grows whenever there may be more free space here than before.
     pub(crate) fn room_generation(&self) -> u64 {
         self.room_generation.load(Ordering::Acquire)
     }
 
-    /// Used bytes of a tier with this room above which files leave it (DESIGN section 9).
+    /// Used bytes of a tier of this capacity above which files leave it (DESIGN section 9).
     pub(crate) fn high_mark_bytes(&self, space: &Space) -> u64 {
         self.high_mark.of(space.total)
     }
@@ -202,12 +202,12 @@ impl TierHandle {
         self.tier.clone()
     }
 
-    /// The same without another count, to look at what it answers.
+    /// As [`Self::shared`], without another reference count, to see which calls are answered.
     pub(crate) fn watched(&self) -> Option<&WatchedTier> {
         self.tier.as_deref()
     }
 
-    /// Bytes of a tier with this room that data must leave free.
+    /// Bytes that data must leave free on a tier of this capacity.
     pub(crate) fn reserve_of(&self, space: &Space) -> u64 {
         match self.purpose {
             Purpose::Data => self.reserve,
@@ -215,13 +215,13 @@ impl TierHandle {
         }
     }
 
-    /// Whether new objects may be made on a tier with this room.
+    /// Whether new objects may be created on a tier with this free space.
     pub(crate) fn takes_objects(&self, space: &Space) -> bool {
         let kept = if self.holds_metadata() { METADATA_OBJECTS } else { 0 };
         space.objects_free > kept
     }
 
-    /// Why no new data comes to a tier that is in service, where that is not its room in bytes.
+    /// Why a tier in service accepts no new data, where the reason is not its free bytes.
     pub(crate) fn shortage(&self, metadata: Room) -> Option<String> {
         let space = self.space()?;
         let why = if self.holds_metadata() && metadata == Room::Ballast {
@@ -234,7 +234,7 @@ impl TierHandle {
         Some(why.to_owned())
     }
 
-    /// That what the tier can do was not tried out, in words.
+    /// A notice that the performance of the tier is assumed rather than measured, in words.
     pub(crate) fn assumption(&self) -> Option<String> {
         let capabilities = self.present()?.capabilities();
         let name = &capabilities.file_system;
@@ -261,13 +261,13 @@ impl TierHandle {
         self.purpose == Purpose::DataAndMetadata
     }
 
-    /// Runs an operation on the tier; failures other than lack of room mark it failing.
+    /// Runs an operation on the tier; failures other than lack of space mark it failing.
     pub(crate) fn run<T>(&self, operation: impl FnOnce(&dyn Tier) -> std::result::Result<T, TierError>) -> Result<T> {
         operation(self.get()?).map_err(|error| self.note_error(error))
     }
 
-    /// As [`TierHandle::run`] for a transfer that somebody waits for; `bytes_of` says how much it was. Movers see it and
-    /// make way.
+    /// As [`TierHandle::run`] for a transfer that a caller waits for; `bytes_of` says how much it was. Movers see it and
+    /// yield.
     pub(crate) fn transfer<T>(
         &self,
         direction: Direction,
@@ -300,17 +300,17 @@ impl TierHandle {
         Ok((result?, took.unwrap_or_default()))
     }
 
-    /// How long what nobody waits for makes way here at most, in milliseconds.
+    /// Sets how long background requests yield here at most, in milliseconds.
     pub(crate) fn set_deferral_max(&self, milliseconds: u32) {
         self.schedule.deferral().set_bound(Duration::from_millis(u64::from(milliseconds)));
     }
 
-    /// Whether the tier has something to do that goes before what nobody waits for.
+    /// Whether the tier has something to do that goes before background requests.
     pub(crate) fn urgency(&self, now: Duration) -> Urgency {
         self.schedule.deferral().urgency(&self.read_lane, now)
     }
 
-    /// How long what makes way waited: requests of movers, and what is written behind.
+    /// How long requests that yield waited: those of movers, and write-behind.
     pub(crate) fn deferral_reports(&self) -> (DeferralReport, DeferralReport) {
         let report = |class| {
             let Waits { requests, at_bound, longest_us, by_wait } = self.schedule.deferral().waits(class);
@@ -319,7 +319,7 @@ impl TierHandle {
         (report(Deferrable::Move), report(Deferrable::WriteBehind))
     }
 
-    /// Counts something that somebody waits for and that is no transfer, a sync, until the answer is dropped.
+    /// Counts a sync that a caller waits for, which is no transfer, until the answer is dropped.
     pub(crate) fn waited_for(self: Arc<Self>) -> WaitedFor {
         self.schedule.deferral().sync_began();
         let began = match self.schedule.foreground_began() {
@@ -401,7 +401,7 @@ impl TierHandle {
         true
     }
 
-    /// What looks for the tier, where that was not done within the last `interval`.
+    /// The source that looks for the tier, unless it was queried within the last `interval`.
     pub(crate) fn source_when_due(&self, interval: Duration) -> Option<Arc<dyn TierSource>> {
         let source = self.source.as_ref()?;
         let now = self.clock.elapsed();
@@ -421,12 +421,12 @@ impl TierHandle {
         is_new
     }
 
-    /// What looks for the tier.
+    /// The source that looks for the tier.
     pub(crate) fn source(&self) -> Option<Arc<dyn TierSource>> {
         self.source.clone()
     }
 
-    /// Takes over what the handle of the same tier knew that the tier itself does not.
+    /// Takes over the state of an earlier handle of this tier that the tier itself does not know.
     pub(crate) fn follow(&self, before: &Self) {
         self.schedule.follow(&before.schedule);
         self.set_profile(before.profile());
@@ -439,9 +439,9 @@ impl TierHandle {
         self.tier.is_some() && self.source.is_some() && self.failures.read().is_failing()
     }
 
-    /// Room as the tier says right now.
+    /// Free space as the tier reports it right now.
     ///
-    /// Nobody waits here for a tier that does not answer: then it is what was last known, if anything.
+    /// Does not wait for a silent tier: then the last known value is returned, if any.
     pub(crate) fn space_now(&self) -> Option<Space> {
         let tier = self.tier.as_ref()?;
         self.written_since.store(0, Ordering::Relaxed);
@@ -461,7 +461,7 @@ impl TierHandle {
         Some(space)
     }
 
-    /// Room a moment ago, less what was written since.
+    /// The last reported free space, less the bytes written since.
     pub(crate) fn space(&self) -> Option<Space> {
         let known = *self.room.lock();
         if let Some((asked, mut space)) = known {
@@ -477,15 +477,15 @@ impl TierHandle {
         self.note_space(tier.ask_often(|tier| tier.space()))
     }
 
-    /// Notes that somebody is about to take so much room, until this is dropped: others, who look at the room meanwhile, would take the same.
+    /// Notes that the caller is about to take so much free space, until this is dropped: others, who look at it meanwhile, would take the same.
     pub(crate) fn take_room(&self, bytes: usize) -> TakenRoom<'_> {
         let bytes = bytes as u64;
         let by_others = self.taking_bytes.fetch_add(bytes, Ordering::AcqRel);
-        // Asked afterwards: what somebody has taken is in one of the two.
+        // Asked afterwards: space that another caller has taken is in one of the two.
         TakenRoom { handle: self, bytes, left: self.headroom().saturating_sub(by_others) }
     }
 
-    /// Bytes that new data may still take here, beside what is promised to files that the kernel changes directly.
+    /// Bytes that new data may still take here, beside those promised to files that the kernel changes directly.
     pub(crate) fn headroom(&self) -> u64 {
         let granted = self.granted_bytes.load(Ordering::Relaxed);
         self.space().map_or(0, |space| space.free.saturating_sub(self.reserve_of(&space)).saturating_sub(granted))
@@ -520,7 +520,7 @@ impl TierHandle {
         self.profile.lock()
     }
 
-    /// What the device does for readers and writers.
+    /// The performance of the device for readers and writers.
     pub(crate) fn lane_reports(&self, now: Duration) -> (LaneReport, LaneReport) {
         let report = |lane: &Lane| {
             let state = lane.state(now);
@@ -542,7 +542,7 @@ impl TierHandle {
     }
 }
 
-/// A sync of a tier that somebody waits for.
+/// A sync of a tier that a caller waits for.
 pub(crate) struct WaitedFor {
     handle: Arc<TierHandle>,
     began: Option<Duration>,
@@ -557,7 +557,7 @@ impl Drop for WaitedFor {
     }
 }
 
-/// Tiers on one file system, which together never have more room than that.
+/// Tiers on one file system, whose combined space never exceeds that of the file system.
 struct Group {
     device: u64,
     file_system_total: u64,
@@ -583,7 +583,7 @@ impl Group {
 
     fn add(&mut self, space: &Space, available: u64) {
         let free = space.total.saturating_sub(space.used);
-        // A tier without a limit knows what everybody uses, so its free room is that of the file system.
+        // A tier without a limit counts the use by all programs, so its free space is that of the file system.
         let is_whole = |total: u64| total == self.file_system_total;
         self.free = match (is_whole(self.total), is_whole(space.total)) {
             (true, _) => self.free,
@@ -610,7 +610,7 @@ impl TierSet {
         Arc::clone(&self.tiers.read())
     }
 
-    /// A number that changes when there may be more room on any tier than before.
+    /// A number that changes when there may be more free space on any tier than before.
     pub(crate) fn room_generation(&self) -> u64 {
         self.tiers.read().iter().map(|tier| 1 + tier.room_generation()).sum()
     }
@@ -653,12 +653,12 @@ impl TierSet {
         *tiers = tiers.iter().filter(|tier| tier.id != id).cloned().collect();
     }
 
-    /// Room of the volume. Tiers that share a file system never count for more than that has.
+    /// Space of the volume. Tiers that share a file system never count for more than the file system has.
     pub(crate) fn volume_space(&self) -> VolumeSpace {
         self.space_of(|_| true)
     }
 
-    /// Room of some of the tiers together. What is free on a tier that is being emptied is not available.
+    /// Space of some of the tiers together. Free space on a tier that is being drained is not available.
     pub(crate) fn space_of(&self, which: impl Fn(&TierHandle) -> bool) -> VolumeSpace {
         let mut groups: Vec<Group> = Vec::new();
         for tier in self.all().iter().filter(|tier| which(tier)) {
@@ -683,13 +683,13 @@ impl TierSet {
         volume
     }
 
-    /// Makes the file systems of the tiers give back what they took ahead of writes and nobody needs. Nobody waits for a tier that does not
-    /// answer.
+    /// Makes the file systems of the tiers give back space that they allocated ahead of writes and that is not needed. Does not wait for a
+    /// silent tier.
     pub(crate) fn give_back_room_ahead(&self) {
         for tier in self.all().iter() {
             let takes_ahead = tier.present().is_some_and(|present| present.capabilities().allocates_ahead);
             if let Some(watched) = tier.tier.as_ref().filter(|_| takes_ahead) {
-                // What it costs is room that stays where it is for some minutes.
+                // A failure only leaves preallocated space in place for some minutes.
                 let _ = watched.ask(|tier| tier.give_back_room_ahead());
             }
         }

@@ -1,6 +1,6 @@
 //! Calls under way on a tier, and whether it answers them (docs/design/0014).
 //!
-//! What is true here:
+//! Invariants:
 //! * Every call of the file system to a tier goes through [`WatchedTier`], which notes when it began and on which thread.
 //!   That costs two stores to a cache line that no other thread uses at the moment, and no look at a clock: the time is
 //!   that of the last [`WatchedTier::look`].
@@ -8,8 +8,8 @@
 //!   sync may rightly take longer than a write. A class *does not answer* while its oldest call is older than the limit and
 //!   none of the class has come back for as long.
 //! * A class that does not answer gets no new calls: they fail with [`TierError::NotAnswering`] before anything is done.
-//!   The calls that hang are what finds out when the tier answers again: as soon as one of them returns, the class answers.
-//! * A tier that does not answer reads, answers nothing; one that does not answer changes or syncs, still reads.
+//!   The hanging calls detect recovery: as soon as one of them returns, the class answers again.
+//! * A tier that does not answer reads counts as answering nothing; one that does not answer changes or syncs still serves reads.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn spread(token: usize) -> usize {
 }
 
 fn milliseconds(duration: Duration) -> u64 {
-    // Far from the end, so that the moment fits into a slot beside what else stands there.
+    // Capped so that the time fits into a slot beside the other fields.
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).min(u64::MAX >> 8)
 }
 
@@ -83,7 +83,7 @@ impl CallClass {
         }
     }
 
-    /// What a person is told that the tier does not do.
+    /// The calls that the tier does not answer, for messages.
     fn words(self) -> &'static str {
         match self {
             Self::Read => "reads",
@@ -93,18 +93,18 @@ impl CallClass {
     }
 }
 
-/// A call under way. Two cache lines are fetched together, so that is what slots are kept apart by.
+/// A call under way. Adjacent cache lines are fetched in pairs, so slots are two lines apart.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Slot {
     /// The moment in milliseconds plus one, [`SEEN`], and the class in the lowest two bits; 0: free. The moment is that of the
-    /// last look before the call, and, once a look has seen the call, that of the first such look: a call is never taken for
-    /// older than it is, however rarely anybody looks.
+    /// last look before the call, and, once a look has seen the call, that of the first such look: a call never appears
+    /// older than it is, however rarely the tier is checked.
     began: AtomicU64,
     token: AtomicUsize,
 }
 
-/// What the tier does not do, since when.
+/// The class of calls that the tier does not answer, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Silence {
     pub(crate) class: CallClass,
@@ -112,7 +112,7 @@ pub(crate) struct Silence {
     pub(crate) since: Duration,
 }
 
-/// What [`WatchedTier::look`] saw change.
+/// The changes seen by [`WatchedTier::look`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     None,
@@ -131,9 +131,9 @@ pub(crate) struct WatchedTier {
     /// Bits of the classes that do not answer.
     silent: AtomicU8,
     silence: Mutex<Option<Silence>>,
-    /// Somebody is waiting for an answer already on behalf of everybody.
+    /// A thread is waiting for an answer already on behalf of all.
     asking: AtomicBool,
-    /// Syncs that failed after whoever asked had gone: told to whoever asks next.
+    /// Syncs that failed after their caller had gone: the next sync of the object reports them.
     untold: Mutex<Vec<(ObjectRef, TierError)>>,
     untold_count: AtomicUsize,
 }
@@ -234,7 +234,7 @@ impl WatchedTier {
         }
     }
 
-    /// Decides anew what the tier answers. `limit_ms` 0 switches that off.
+    /// Re-evaluates which classes the tier answers. `limit_ms` 0 switches that off.
     pub(crate) fn look(&self, now: Duration, limit_ms: u64) -> Change {
         let now_ms = milliseconds(now);
         self.now_ms.store(now_ms, Ordering::Relaxed);
@@ -263,7 +263,7 @@ impl WatchedTier {
         }
     }
 
-    /// What the tier does not answer now.
+    /// The silence of the tier now, if any.
     pub(crate) fn silence(&self) -> Option<Silence> {
         if self.silent.load(Ordering::Acquire) == 0 { None } else { *self.silence.lock() }
     }
@@ -301,14 +301,14 @@ impl WatchedTier {
             })
     }
 
-    /// Whether any call came back within the last moments, or nobody looks.
+    /// Whether any call came back within the last moments, or there are no looks.
     fn answered_lately(&self) -> bool {
         let now_ms = self.now_ms.load(Ordering::Relaxed);
         let last = self.returned_ms.iter().map(|returned| returned.load(Ordering::Relaxed)).max().unwrap_or(0);
         now_ms.saturating_sub(last) < LATELY_MS
     }
 
-    /// Runs a question for somebody who must not wait for this tier: on a thread of its own, for [`PATIENCE`] at most and one
+    /// Runs a question for a caller that must not block on this tier: on a thread of its own, for [`PATIENCE`] at most and one
     /// at a time. [`TierError::NotAnswering`] where there is no answer by then.
     pub(crate) fn ask<T: Send + 'static>(
         self: &Arc<Self>,
@@ -332,7 +332,7 @@ impl WatchedTier {
                 let _turn = Turn(&tier.asking);
                 question(tier.as_ref())
             };
-            // Whoever asked may have gone.
+            // The caller may have gone.
             let _ = sender.send(answer);
         });
         if let Err(error) = spawned {
@@ -343,7 +343,7 @@ impl WatchedTier {
         receiver.recv_timeout(PATIENCE).unwrap_or(Err(TierError::NotAnswering))
     }
 
-    /// The same for somebody who asks often: on the calling thread where the tier answered lately.
+    /// As [`Self::ask`], for a caller that asks often: runs on the calling thread if the tier answered lately.
     pub(crate) fn ask_often<T: Send + 'static>(
         self: &Arc<Self>,
         question: impl FnOnce(&dyn Tier) -> Result<T> + Send + 'static,
@@ -357,7 +357,7 @@ impl WatchedTier {
         self.asking.load(Ordering::Acquire)
     }
 
-    /// Keeps a failure of a sync that nobody waited for any more.
+    /// Keeps a failure of a sync whose caller has gone.
     pub(crate) fn keep_untold(&self, object: ObjectRef, error: TierError) {
         self.untold.lock().push((object, error));
         self.untold_count.fetch_add(1, Ordering::Release);
@@ -583,7 +583,7 @@ mod tests {
     #[test]
     fn a_call_is_never_taken_for_older_than_it_is() {
         while_hanging(OperationKind::List, list, |tier| {
-            // Nobody looked for a long time.
+            // There was no look for a long time.
             assert_eq!(tier.look(5000 * SECOND, 1000), Change::None);
             assert!(!tier.is_silent());
             assert!(matches!(tier.look(5001 * SECOND, 1000), Change::FellSilent(_)));

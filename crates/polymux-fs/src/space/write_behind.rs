@@ -1,17 +1,17 @@
-//! What spread files and long streams are writing: begun early on every tier and followed until it is on the device, and never
-//! more of it at once than a device takes in 300 ms (docs/design/0018).
+//! Write-behind of spread files and long streams: begun early on every tier and followed until it reaches the device, and never
+//! more at once than a device absorbs in 300 ms (docs/design/0018).
 //!
-//! What is true here:
-//! * The bytes are in the memory of the tier's file system. Nothing here is needed for them to be read or made durable, and no
-//!   error is heard here: whatever could not be written is told by the next sync of the object.
-//! * So the writer of a spread file waits for a device only where it would begin a new range, before it takes any lock, until *one*
-//!   of its tiers has room, and never longer than [`PATIENCE`]. A slow tier holds up nobody who may write to another one. The writer of a
-//!   stream never waits.
-//! * Each tier has one thread that begins and waits, started with its first bytes once [`WriteBehind::allow_threads`] was
-//!   called. Before that whoever waits for room does the work, and `FileSystem::step` does.
-//! * A range that was given to a tier counts there at once, although its bytes come later: of many writers who ask at the same
-//!   time each sees what the others were given. What does not come for a second is forgotten.
-//! * What waits goes stream by stream in turns (`turns.rs`), and makes way for what is urgent (`sched/deferral.rs`).
+//! Invariants:
+//! * The bytes are in the page cache of the tier's file system. Reads and durability do not depend on this module, and no
+//!   error is reported here: the next sync of the object reports a failed write.
+//! * The writer of a spread file therefore waits for a device only where it would begin a new range, before it takes any lock, until *one*
+//!   of its tiers has capacity, and never longer than [`PATIENCE`]. A slow tier does not block a writer that may use another one. The
+//!   writer of a stream never waits.
+//! * Each tier has one thread that begins and awaits writes, started with its first bytes once [`WriteBehind::allow_threads`] was
+//!   called. Before that, a writer that waits for capacity does the work, and so does `FileSystem::step`.
+//! * A range assigned to a tier counts there at once, although its bytes arrive later: of several writers that ask at the same
+//!   time, each sees the ranges of the others. A range whose bytes do not arrive within a second is forgotten.
+//! * Waiting pieces are written stream by stream in turns (`turns.rs`), and yield to urgent requests (`sched/deferral.rs`).
 
 mod gathering;
 mod queue;
@@ -29,10 +29,10 @@ use self::queue::{Queue, has_room};
 use self::threads::{Shared, State, Step};
 use super::tier_set::TierHandle;
 
-/// How long a writer waits for room at most. Then it goes on, and the kernel holds it up where it wants to.
+/// The longest time a writer waits for capacity. It then continues, and the kernel may throttle it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often whoever waits looks again, in case that a tier is measured to be faster.
+/// How often a waiting writer looks again, in case that a tier is measured to be faster.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// From where to where some bytes are in each of their ranges.
@@ -59,7 +59,7 @@ impl WriteBehind {
         self.shared.state.lock().threads_allowed = true;
     }
 
-    /// What a thread of the tier would do next. Returns whether there was something.
+    /// Runs the next step of the tier's thread. Returns whether it had any work.
     pub(crate) fn step(&self, tier: TierId) -> bool {
         self.shared.step(tier, self.clock.as_ref()) == Step::Worked
     }
@@ -86,7 +86,7 @@ impl WriteBehind {
         taken
     }
 
-    /// A part of a long stream was written to its tier, and nobody waits for it. Returns how many bytes of it are taken: where
+    /// A part of a long stream was written to its tier, and no caller waits for it. Returns how many bytes of it are taken: where
     /// much waits on the tier already, the kernel writes when it wants to.
     pub(crate) fn stream(&self, handle: &Arc<TierHandle>, object: ObjectRef, offset: u64, length: u64) -> u64 {
         let mut taken = 0;
@@ -101,7 +101,7 @@ impl WriteBehind {
         }
         let is_new = state.queues.get(&handle.id).is_none_or(|queue| !Arc::ptr_eq(&queue.handle, handle));
         if is_new {
-            // The tier left and came back: what was on its way is a matter of the old one.
+            // The tier left and came back: writes in flight belong to the old handle.
             let is_served = state.queues.insert(handle.id, Queue::new(Arc::clone(handle))).is_some();
             if state.threads_allowed && !is_served && !self.start_thread(&mut state, handle.id) {
                 // Nothing is begun early there, and the kernel writes when it wants to.
@@ -137,14 +137,14 @@ impl WriteBehind {
         }
     }
 
-    /// Waits until one of the tiers has room for a range. Called with no lock held. Returns whether it had to wait.
+    /// Waits until one of the tiers has capacity for a range. Called with no lock held. Returns whether it had to wait.
     pub(crate) fn wait_for_room(&self, tiers: &[Arc<TierHandle>]) -> bool {
         let has_room = || tiers.is_empty() || tiers.iter().any(|handle| has_room(handle, self.clock.elapsed()));
         if has_room() || cfg!(shuttle) {
             return false;
         }
         if !self.shared.state.lock().threads_allowed {
-            // Nobody else does it.
+            // No other thread does it.
             while !has_room() && tiers.iter().any(|handle| self.step(handle.id)) {}
             return true;
         }

@@ -1,10 +1,10 @@
 //! The named invariants over all records of a volume, checked on whatever store holds them.
 //!
-//! What is true here:
+//! Invariants:
 //! * Each invariant has a name that never changes its meaning: it appears in reports.
-//! * Nothing is changed, and nothing of a tier is looked at: these are the rules among the records alone. They hold between
+//! * Nothing is changed, and no tier is accessed: these are rules among the records alone. They hold between
 //!   any two transactions, so also after a crash, before recovery.
-//! * One walk over all records in the order of their keys; what another kind of record must say is looked up. In memory are
+//! * One walk over all records in the order of their keys; related records are looked up. In memory are
 //!   one number for each object and a few for each directory.
 //!
 //! ```text
@@ -32,7 +32,7 @@ const WALK_STEP: usize = 1024;
 /// Violations that are kept; the others are counted.
 const VIOLATIONS_MAX: usize = 1000;
 
-/// The invariants: name, and what it says.
+/// The invariants: name and statement.
 pub const INVARIANTS: [(&str, &str); 17] = [
     ("readable", "every record verifies, and every key is of a known kind"),
     ("volume", "there are a volume record of a known version, an epoch, a tier table and a root directory"),
@@ -62,18 +62,18 @@ pub struct Violation {
     pub detail: String,
 }
 
-/// What [`check_records`] found.
+/// The result of [`check_records`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Number of records of each kind, by letter.
     pub records: BTreeMap<char, u64>,
-    /// What is wrong, at most a thousand.
+    /// Violations found, at most a thousand.
     pub violations: Vec<Violation>,
     /// How much is wrong.
     pub violation_count: u64,
 }
 
-/// What the walk knows so far.
+/// The state of the walk.
 struct Check<'a> {
     store: &'a dyn MetadataStore,
     report: CheckReport,
@@ -99,7 +99,7 @@ struct DirectoryCount {
 ///
 /// # Errors
 ///
-/// The store cannot be read. What its records say is never an error, but a violation.
+/// The store cannot be read. Invalid records are never an error, but a violation.
 pub fn check_records(store: &dyn MetadataStore) -> Result<CheckReport> {
     let end_of = |kind| -> Result<Option<u64>> {
         Ok(store.get(&keys::number_range(kind))?.and_then(|value| decode_number(&value).ok()))

@@ -1,6 +1,6 @@
-//! Records for people: what a key and its value say, field by field.
+//! Human-readable records: the fields of a key and of its value.
 //!
-//! What is true here:
+//! Invariants:
 //! * Every kind of record of the formats is described, and nothing else is: a key of no known kind is said to be one.
 //! * A record that does not verify is described as far as its key goes, with the reason. Nothing is guessed.
 //! * Bytes that people chose (names, targets, values) are printed so that they cannot act on a terminal.
@@ -25,7 +25,7 @@ use crate::report::{LiveBandwidth, MeasuredProfile, TierProfile};
 /// Longest value of which every byte is shown.
 const SHOWN_BYTES_MAX: usize = 64;
 
-/// What a field of a record holds.
+/// The content of a field of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FieldValue {
     /// A number, or a flag (0 or 1).
@@ -44,13 +44,13 @@ pub type Field = (&'static str, FieldValue);
 pub struct Description {
     /// Letter of its kind; `None` where the key is of no known kind.
     pub letter: Option<char>,
-    /// What its kind is called.
+    /// The name of its kind.
     pub kind: &'static str,
     /// Inode that it belongs to.
     pub ino: Option<Ino>,
-    /// What the key says beside that.
+    /// Further fields of the key.
     pub key: Vec<Field>,
-    /// What the value says; nothing where it does not verify.
+    /// Fields of the value; empty where it does not verify.
     pub value: Vec<Field>,
     /// Why it does not verify.
     pub problem: Option<String>,
@@ -79,7 +79,7 @@ pub const RECORD_KINDS: [(char, &str); 19] = [
     ('x', "extended attribute"),
 ];
 
-/// What a key says, without its value.
+/// Describes a key without its value.
 #[must_use]
 pub fn describe_key(key: &[u8]) -> Description {
     let malformed = |kind, letter, problem: &str| Description {
@@ -108,7 +108,7 @@ pub fn describe_key(key: &[u8]) -> Description {
     }
 }
 
-/// What a record says.
+/// Describes a record.
 #[must_use]
 pub fn describe_record(key: &[u8], value: &[u8]) -> Description {
     let mut description = describe_key(key);
@@ -207,7 +207,7 @@ pub(crate) fn decode_number(value: &[u8]) -> Result<u64> {
     Ok(end)
 }
 
-/// The bytes of a record that has nothing else, whoever it belongs to.
+/// The bytes of a record that has nothing else, of any kind.
 pub(crate) fn decode_bytes(subject: &str, value: &[u8]) -> Result<Vec<u8>> {
     let mut reader = Reader::new(subject, value, 1)?;
     let content = reader.bytes()?;

@@ -10,12 +10,12 @@ use crate::error::Error;
 
 const VERSION: u8 = 1;
 
-/// What a directory's record says about the names in it (docs/design/0009).
+/// The recorded number of names in a directory (docs/design/0009).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryCount {
     /// So many, as of this record, and every later change writes a record too.
     Exact(u64),
-    /// Nobody counted them. Otherwise as `Exact`.
+    /// Not counted. Otherwise as `Exact`.
     Unknown,
     /// Names came and went after this record, which was not written again: it tells neither their number nor the times of
     /// the directory.
@@ -23,7 +23,7 @@ pub(crate) enum EntryCount {
 }
 
 impl EntryCount {
-    /// As in a record. The numbers of the two others are beyond what a directory can hold.
+    /// The encoded number. The numbers of the two others exceed the entry count of any directory.
     pub(crate) fn to_number(self) -> u64 {
         match self {
             Self::Exact(count) => {

@@ -1,5 +1,5 @@
-//! Disowned records (`g<tier><object><first byte>`), version 1: bytes on a tier that no file owns any more but that are
-//! still there (DESIGN section 6). The tier is touched only after the record is durable; the record goes only after the
+//! Pending frees (`g<tier><object><first byte>`), version 1: bytes on a tier that no file owns any more but that still
+//! exist (DESIGN section 6). The tier is touched only after the record is durable; the record is removed only after the
 //! tier made its part durable. Carrying one out twice is harmless.
 
 use polymux_types::limits::BUCKETS;
@@ -22,7 +22,7 @@ pub(crate) enum DisownedKind {
     Range { end: u64 },
 }
 
-/// One disowned range.
+/// One pending free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DisownedRecord {
     pub(crate) tier: TierId,

@@ -1,7 +1,7 @@
 //! Extent records (`e<ino><end block>`), version 1: exceptions of the block lookup table (M6).
 //!
-//! Invariants: extents of one inode do not overlap; none is empty; one that ends at `u64::MAX` covers what the file may
-//! still grow to.
+//! Invariants: extents of one inode do not overlap; none is empty; one that ends at `u64::MAX` covers the tail
+//! of the file.
 
 use super::frame::{Reader, Writer};
 use crate::blockmap::Owner;

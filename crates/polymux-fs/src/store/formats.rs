@@ -20,7 +20,7 @@ use crate::attributes::{ATTRIBUTE_FLAGS_KNOWN, FileKind};
 use crate::blockmap::{END, Owner};
 use crate::volume::BootId;
 
-/// The inode, and the key of a disowned range, that values without a key of their own are read for.
+/// The inode, and the key of a pending free, used to decode values that hold no key of their own.
 const INO: Ino = Ino(5);
 const DISOWNED: DisownedRecord = DisownedRecord {
     tier: TierId(3),
@@ -37,7 +37,7 @@ pub fn on_disk_formats() -> Vec<OnDiskFormat> {
     vec![
         framed("record-volume", volumes, |bytes| {
             let record = VolumeRecord::decode(bytes).ok()?;
-            // Of a newer version only what is needed to say so is read.
+            // Of a newer version only the fields needed to say so are read.
             (record.format_version <= FORMAT_VERSION).then(|| record.encode())
         }),
         framed("record-epoch", epochs, |bytes| Some(EpochRecord::decode(bytes).ok()?.encode())),

@@ -7,7 +7,7 @@
 //!
 //! Invariants of a record that verifies:
 //! * A file without objects is empty, or inline and within the limit of that.
-//! * The home slot and every extender name an object of the list.
+//! * The home slot and every size authority name an object of the list.
 //! * No two objects of the role owner lie on the same tier.
 //! * Every bit of `extenders` stands for the tier of that number (DESIGN section 6).
 //! * Every attribute flag is one of [`ATTRIBUTE_FLAGS_KNOWN`].
@@ -37,7 +37,7 @@ const HAS_ACCESS_ACL: u8 = 1;
 const HAS_DEFAULT_ACL: u8 = 2;
 const LACKS_XATTRS: u8 = 4;
 
-/// What an object is to its file. Replicas and copies under way come later; their numbers are reserved.
+/// The role of an object in its file. Replicas and copies under way come later; their numbers are reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectRole {
     /// It holds blocks that the map gives to it.
@@ -72,7 +72,7 @@ impl ObjectEntry {
     }
 }
 
-/// What only regular files have.
+/// Fields that only regular files have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileRecord {
     /// The file is at least this long.
@@ -88,7 +88,7 @@ pub(crate) struct FileRecord {
     pub(crate) damaged: Vec<(u64, u64)>,
 }
 
-/// What depends on the type of the file.
+/// Fields that depend on the type of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InodeBody {
     Regular(FileRecord),
@@ -108,7 +108,7 @@ pub(crate) struct InodeRecord {
     /// Which extended attributes exist that every access must look at.
     pub(crate) has_access_acl: bool,
     pub(crate) has_default_acl: bool,
-    /// It certainly has no extended attribute, so that nobody need look for some when it is deleted.
+    /// It certainly has no extended attribute, so that none need be looked for when it is deleted.
     pub(crate) lacks_xattrs: bool,
     /// Bits as `FS_IOC_SETFLAGS` has them.
     pub(crate) attribute_flags: u32,
@@ -397,7 +397,7 @@ mod tests {
         InodeRecord { body: InodeBody::Regular(file), ..regular() }
     }
 
-    /// What is known of the first object, and nothing of the second.
+    /// Facts of the first object, and none of the second.
     fn regular_facts() -> InodeRecord {
         let mut record = InodeRecord { attribute_flags: ATTRIBUTE_IMMUTABLE, ..regular() };
         let InodeBody::Regular(file) = &mut record.body else { unreachable!("the record is of a regular file") };

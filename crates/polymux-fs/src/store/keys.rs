@@ -2,7 +2,7 @@
 //!
 //! Every key begins with a snapshot id (0 until there are snapshots) and a letter for the kind of record
 //! (DESIGN section 5): `V` volume, `E` epoch, `t` tier, `n` number range, `i` inode, `d` name, `c` directory position,
-//! `p` names of an inode, `x` extended attribute, `e` extent, `g` disowned range, `o` orphan, `b` inline data, `h` heat,
+//! `p` names of an inode, `x` extended attribute, `e` extent, `g` pending free, `o` orphan, `b` inline data, `h` heat,
 //! `P` profile of a tier, `L` logical clock, `S` mark of descriptions, `s` renamed directory, `K` boot of a kernel that uses objects.
 
 use polymux_types::{Ino, ObjectId, TierId};
@@ -105,7 +105,7 @@ pub(crate) fn name_of_dirent_key(key: &[u8]) -> &[u8] {
     key.get(13..).unwrap_or_default()
 }
 
-/// All disowned ranges of an object.
+/// All pending frees of an object.
 pub(crate) fn disowned_of(tier: TierId, object: ObjectId) -> KeyRange {
     prefix_range(key(b'g', &[&tier.0.to_be_bytes(), &object.0.to_be_bytes()]))
 }
@@ -275,7 +275,7 @@ pub(crate) fn stamp_mark() -> Key {
     key(b'S', &[])
 }
 
-/// What the device of a tier can do.
+/// The profile of the device of a tier.
 pub(crate) fn profile(id: TierId) -> Key {
     key(b'P', &[&id.0.to_be_bytes()])
 }

@@ -51,7 +51,7 @@ impl Metadata {
         Self { store, notes, only_the_daemon_died, inos: NumberRange::default(), objects: NumberRange::default() }
     }
 
-    /// Notes of what is not logged, where there is memory that outlives the process.
+    /// Notes of data that is not logged, where there is memory that outlives the process.
     pub(crate) fn notes(&self) -> Option<&Notes> {
         self.notes.as_deref()
     }
@@ -61,12 +61,12 @@ impl Metadata {
         self.only_the_daemon_died
     }
 
-    /// What the last daemon left in memory is taken up, all of it.
+    /// Notes that all state that the last daemon left in memory is taken over.
     pub(crate) fn survivors_are_taken_up(&self) {
         self.store.survivors_are_taken_up();
     }
 
-    /// The store itself, for whoever looks at all records.
+    /// The store itself, for walks over all records.
     pub(crate) fn store(&self) -> &dyn MetadataStore {
         self.store.as_ref()
     }
@@ -287,7 +287,7 @@ impl Metadata {
         self.store.get(&keys::logical_clock())?.map(|record| ClockRecord::decode(&record)).transpose()
     }
 
-    /// What the devices of tiers can do. A record that does not verify is a lost hint, not an error.
+    /// The profiles of the devices of tiers. A record that does not verify is a lost hint, not an error.
     pub(crate) fn profiles(&self) -> Result<Vec<(TierId, TierProfile)>> {
         let mut profiles = Vec::new();
         self.walk(keys::profiles(), |key, value| {
@@ -299,7 +299,7 @@ impl Metadata {
         Ok(profiles)
     }
 
-    /// Commits what the device of a tier can do.
+    /// Commits the profile of the device of a tier.
     pub(crate) fn put_profile(&self, id: TierId, profile: &TierProfile) -> Result<Sequence> {
         let mut batch = Batch::new();
         batch.put(keys::profile(id), profile_format::encode(profile));
@@ -355,7 +355,7 @@ impl Metadata {
         self.store.range(&from, &to, limit)?.iter().map(decode).collect()
     }
 
-    /// The same with the error of each record that cannot be read in its place.
+    /// As [`Self::inodes_after`]; a record that cannot be read is returned as its error.
     pub(crate) fn inode_records_after(&self, after: Ino, limit: usize) -> Result<Vec<(Ino, Result<InodeRecord>)>> {
         let (_, to) = keys::inodes();
         let mut from = keys::inode(after);
@@ -422,7 +422,7 @@ struct StoredRange<'a, W> {
 
 impl<W: Fn(Sequence) -> Result<()>> RangeSource for StoredRange<'_, W> {
     fn reserve_ahead(&self) -> Option<AheadRange> {
-        // What fails here is tried again, and told of, when the range is needed.
+        // A failure here is retried, and reported, when the range is needed.
         self.metadata.reserve_range(self.kind).ok()
     }
 
@@ -433,7 +433,7 @@ impl<W: Fn(Sequence) -> Result<()>> RangeSource for StoredRange<'_, W> {
     }
 }
 
-/// Has all objects described anew at the next mount: for a store that may be older than what they say, because it was made
+/// Has all objects described anew at the next mount: for a store that may be older than the descriptions, because it was made
 /// from its second copy. Durable when it returns.
 ///
 /// # Errors

@@ -1,11 +1,11 @@
 //! Numbers handed out from a range whose upper end is durable (DESIGN section 4).
 //!
-//! What is true here:
+//! Invariants:
 //! * Every number was reserved durably before it is handed out, and is handed out once.
 //! * A thread takes numbers from its stripe, and a stripe takes a block of them at a time from the range. So threads do not
 //!   write the same cache line for each file they make, and the numbers of files made one after the other by one thread
 //!   are neighbours, in the inode table as in the metadata store.
-//! * What a stripe has left when the volume is unmounted is never used, as the rest of the range.
+//! * Numbers left in a stripe when the volume is unmounted are never used, like the rest of the range.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,13 +21,13 @@ pub(crate) const BLOCK_BITS: u32 = 6;
 /// Numbers left when the next range is reserved: enough for the time that a flush and the second copy take.
 const AHEAD_NUMBERS: u64 = 32_768;
 
-/// What is left of a block of numbers: `next <= end`, and both only grow.
+/// The rest of a block of numbers: `next <= end`, and both only grow.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Stripe {
     next: AtomicU64,
     end: AtomicU64,
-    /// Held by whoever takes a new block.
+    /// Held to take a new block.
     taking: Mutex<()>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct NumberRange {
     reserved: Mutex<Reserved>,
 }
 
-/// What no stripe took yet.
+/// Numbers that no stripe took yet.
 #[derive(Debug, Default)]
 struct Reserved {
     /// Next number of the durable range, and its end.
@@ -57,7 +57,7 @@ struct Reserved {
     ahead: Option<AheadRange>,
 }
 
-/// A range whose reservation is committed, so that nobody has to wait long for it later.
+/// A range whose reservation is committed, so that no caller has to wait long for it later.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AheadRange {
     /// Its first number.
@@ -79,7 +79,7 @@ pub(crate) trait RangeSource {
 }
 
 impl NumberRange {
-    /// A number that nobody had before. Where the range is used up, the source gives another one.
+    /// A number that was never handed out before. Where the range is used up, the source gives another one.
     pub(crate) fn allocate(&self, source: &impl RangeSource) -> Result<u64> {
         let stripe = &self.stripes[stripe_of_thread()];
         if let Some(number) = stripe.take() {
@@ -91,7 +91,7 @@ impl NumberRange {
         }
         let (start, end) = self.take_block(source)?;
         assert!(start < end && start >= stripe.next.load(Ordering::Acquire), "numbers are never handed out twice");
-        // The first number is the caller's. `next` is set before `end`, so that nobody gets a number in between.
+        // The first number is the caller's. `next` is set before `end`, so that no thread gets a number in between.
         stripe.next.store(start + 1, Ordering::Release);
         stripe.end.store(end, Ordering::Release);
         Ok(start)

@@ -1,8 +1,8 @@
-//! The profile of a tier (key `P<tier>`), version 1: what its device was measured to do, and what it was seen to do since
+//! The profile of a tier (key `P<tier>`), version 1: the measured performance of its device, and the performance observed since
 //! (docs/design/0019).
 //!
-//! It is a hint: a volume without it works, a program that does not know it leaves it alone, and one of a tier that is not
-//! there means nothing.
+//! It is a hint: a volume without it works, a program that does not know it leaves it alone, and the profile of a tier that does
+//! not exist means nothing.
 
 use polymux_tier::measure::{Caveats, Direction, Measurement, Pattern, Point, Way};
 use polymux_types::Timestamp;
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// What version 1 wrote for the last of [`samples`].
+    /// The encoding of version 1 for the last of [`samples`].
     const WRITTEN: &str = "010200f1536500000000ffc99a3b00008008000000007d1700000502010000001000040082000000000e270700000000d084000028a000\
         00000100100000040082000000000e270700000000d084000028a000000200007e5603000000000c00000000f1536500000000ffc99a3b\
         01007e5603000000000c00000000f1536500000000ffc99a3bbc6bfc20";

@@ -57,7 +57,7 @@ pub(crate) enum TierStanding {
 }
 
 impl TierStanding {
-    /// What the standing is where the configuration lists the tier: what was under way is finished, or was not begun.
+    /// The standing of a tier that the configuration lists: an operation under way is finished, or was not begun.
     pub(crate) fn when_listed(self) -> Self {
         match self {
             Self::InService | Self::Joining | Self::Forgotten => Self::InService,

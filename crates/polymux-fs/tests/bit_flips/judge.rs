@@ -1,4 +1,4 @@
-//! What becomes of an image with one wrong bit: while its copy is there, while it is away and comes back, and without one.
+//! The outcome for an image with one wrong bit: while its copy is there, while it is away and comes back, and without one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,27 +13,27 @@ use polymux_meta::{
 use crate::image::{FILES, SecondCopy, content, name, open_store, options, parts, read, ship};
 use crate::stand::{Stand, files_below};
 
-/// What became of a flip.
+/// The outcome of a flip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// Every file is there, and so is a copy that has all of them.
     Unharmed,
     /// Every file is there, and reading all of the copy, which the flip was in, finds the damage.
     CopyDamaged,
-    /// The damage was reported, and what the refusal named worked.
+    /// The damage was reported, and the remedy named by the refusal worked.
     Reported,
-    /// The copy that was away is refused, because the store lost what it has, and stays as it is.
+    /// The copy that was away is refused, because the store lost records that it has, and stays as it is.
     CopyRefused,
     /// Without a copy, and in the last flush: taken for the torn tail of a power failure.
     LikeATornTail,
 }
 
-/// What is found in a volume.
+/// State of a volume.
 enum Found {
     Whole,
-    /// What reported the damage.
+    /// The operation that reported the damage.
     Reported(String),
-    /// What is lost without a word: which file, counted from the newest one.
+    /// Data is lost silently: which file, counted from the newest one.
     Silent(usize, String),
 }
 
@@ -80,7 +80,7 @@ fn copy_places(image: &Path) -> [CopyPlace; 1] {
     [CopyPlace { name: "tier `slow`".to_owned(), path: image.join("copy") }]
 }
 
-/// What people are told where a volume reports damage, as the program puts it together.
+/// The message to users where a volume reports damage, as the program puts it together.
 fn refusal(image: &Path, error: &str) -> String {
     let places = copy_places(image);
     let way_out =
@@ -124,7 +124,7 @@ pub fn with_copy(stand: &Stand, target: &Path) -> Result<Outcome, String> {
         Found::Whole => {
             let copied = copy_has_every_file(stand, image);
             return match copied {
-                // What nothing has read is found by a check.
+                // A check finds damage that no operation has read.
                 Ok(()) => Ok(if checked.is_err() { Outcome::Reported } else { Outcome::Unharmed }),
                 Err(_) if target.starts_with("copy") => Ok(Outcome::CopyDamaged),
                 Err(error) => Err(format!("the volume is whole, and its copy is not: {error}")),

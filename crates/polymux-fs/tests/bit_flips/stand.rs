@@ -1,6 +1,6 @@
 //! A volume and images of it that are laid out again for each flip.
 //!
-//! What is true here: a tier has thousands of directories, which stay, and few files. Those are the same again after
+//! Invariants: a tier has thousands of directories, which stay, and few files. Those are the same again after
 //! [`Stand::lay_out`], whatever an earlier flip did to them; nothing that is tried here makes new ones.
 
 use std::fs;

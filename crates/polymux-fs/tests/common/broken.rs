@@ -8,7 +8,7 @@ use polymux_types::Errno;
 
 use super::{Hook, HookedTier, Verdict, Volume};
 
-/// Fails what it is told to fail, until told otherwise.
+/// Fails the calls that are set to fail, until they are reset.
 #[derive(Default)]
 pub struct Broken {
     pub reads: AtomicBool,

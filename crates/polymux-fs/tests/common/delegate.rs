@@ -1,6 +1,6 @@
-//! A wrapper tier that passes everything on, but for what its hook decides before a write, a read, a look or a sync.
+//! A wrapper tier that passes everything on, except for the decisions of its hook before a write, a read, a look or a sync.
 //!
-//! What is true here: a hook that lets everything pass makes the wrapper invisible.
+//! Invariants: a hook that lets everything pass makes the wrapper invisible.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use polymux_tier::{
 };
 use polymux_types::{Bucket, ObjectId};
 
-/// What becomes of an operation.
+/// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is carried out.
@@ -62,7 +62,7 @@ pub trait Hook: Send + Sync {
         Verdict::Pass
     }
 
-    /// What is measured in place of the tier; `None`: the tier.
+    /// Ground that is measured in place of the tier; `None`: the tier.
     fn measuring_ground(&self) -> Option<Box<dyn Ground>> {
         None
     }
@@ -82,7 +82,7 @@ impl HookedTier {
         Self { inner, hook, capabilities }
     }
 
-    /// Replaces what the tier says of its file system.
+    /// Replaces the tier's description of its file system.
     #[allow(dead_code, reason = "not all tests need it")]
     pub fn with_capabilities(mut self, change: impl FnOnce(&mut Capabilities)) -> Self {
         change(&mut self.capabilities);

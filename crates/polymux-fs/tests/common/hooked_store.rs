@@ -1,4 +1,4 @@
-//! A wrapper store that passes everything on, but for what its hook does before a commit or a sync.
+//! A wrapper store that passes everything on, except for the actions of its hook before a commit or a sync.
 
 use std::sync::Arc;
 

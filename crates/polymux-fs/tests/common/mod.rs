@@ -1,6 +1,6 @@
 //! Volumes for the tests.
 //!
-//! What is true here:
+//! Invariants:
 //! * Simulated tiers, store and clock outlive the mounts, so that a volume can be unmounted, crashed and mounted again.
 //! * Time moves only when a test moves it.
 
@@ -76,7 +76,7 @@ impl Volume {
         Self::wrapping(capacities, |_, tier| tier)
     }
 
-    /// The same with each tier wrapped; the index is its place in the speed order.
+    /// As [`Self::new`], with each tier wrapped; the index is its place in the speed order.
     pub fn wrapping(capacities: &[u64], wrap: impl Fn(usize, Arc<dyn Tier>) -> Arc<dyn Tier>) -> Self {
         let clock = Arc::new(ManualClock::new(Duration::from_secs(1_000_000_000)));
         let tier = |(capacity, name): (&u64, &&str)| {
@@ -162,7 +162,7 @@ impl Volume {
         self.options.missing = MissingTiers::Refuse;
     }
 
-    /// A tier with what stands in front of it.
+    /// A tier with its wrappers.
     pub fn tier(&self, index: usize) -> Arc<dyn Tier> {
         Arc::clone(&self.tiers[index])
     }
@@ -172,7 +172,7 @@ impl Volume {
         self.memory[index].read_label().is_err()
     }
 
-    /// Changes what the configuration lists.
+    /// Changes the list of tiers in the configuration.
     pub fn edit_configuration(&self, edit: impl FnOnce(&mut Vec<usize>)) {
         edit(&mut self.configuration.lock());
     }
@@ -210,7 +210,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Unmounts, whatever the outcome: what is not durable after it is lost.
+    /// Unmounts, whatever the outcome: state that is not durable after it is lost.
     pub fn unmount(&mut self) -> polymux_fs::Result<()> {
         let mounted = self.mounted.take().expect("the volume is mounted");
         mounted.unmount()
@@ -222,7 +222,7 @@ impl Volume {
         self.mount().expect("the volume mounts again");
     }
 
-    /// Stops without warning: tiers and store lose what they did not promise to keep.
+    /// Stops without warning: tiers and store lose all data that is not durable.
     pub fn stop_uncleanly(&mut self) {
         drop(self.mounted.take().expect("the volume is mounted"));
         for tier in &self.memory {
@@ -237,19 +237,19 @@ impl Volume {
         self.remount();
     }
 
-    /// The daemon dies, and nothing else. Tiers and store keep what they have; what else the daemon had in memory is lost.
+    /// The daemon dies, and nothing else. Tiers and store keep their data; other state in the daemon's memory is lost.
     pub fn kill_daemon(&mut self) {
         self.let_daemon_die();
         self.mount().expect("the volume mounts after the daemon died");
     }
 
-    /// The same, and nobody mounts the volume again.
+    /// The daemon dies, and the volume is not mounted again.
     pub fn let_daemon_die(&mut self) {
         drop(self.mounted.take());
         self.store.process_dies();
     }
 
-    /// As `crash`, but some transactions that nobody synced are there all the same.
+    /// As `crash`, but some unsynced transactions survive.
     pub fn crash_keeping_transactions(&mut self, extra: usize) {
         drop(self.mounted.take().expect("the volume is mounted"));
         for tier in &self.memory {
@@ -266,7 +266,7 @@ impl Volume {
         self.mount().expect("the volume mounts again");
     }
 
-    /// Makes a new store out of what lies on the tiers. The volume is not mounted.
+    /// Makes a new store from the contents of the tiers. The volume is not mounted.
     pub fn rebuild(&mut self) -> Result<RebuildReport, VolumeError> {
         assert!(self.mounted.is_none(), "a volume in use is not rebuilt");
         let store = Arc::new(MemoryStore::new());
@@ -275,7 +275,7 @@ impl Volume {
         Ok(report)
     }
 
-    /// What a rebuild would come to.
+    /// The report of a rebuild without a new store.
     pub fn try_rebuild(&self) -> Result<RebuildReport, VolumeError> {
         FileSystem::rebuild(&self.rebuild_source(), None, &mut |_| ControlFlow::Continue(()))
     }
@@ -294,7 +294,7 @@ impl Volume {
         check.expect("a volume can be checked").findings.into_iter().map(told).collect()
     }
 
-    /// The metadata store below what stands in front of it.
+    /// The metadata store below its wrappers.
     pub fn store(&self) -> Arc<MemoryStore> {
         Arc::clone(&self.store)
     }
@@ -328,7 +328,7 @@ impl Volume {
         self.missing[index] = missing;
     }
 
-    /// Room that stays free on a tier, as of the next mount.
+    /// Space that stays free on a tier, as of the next mount.
     pub fn set_reserve(&mut self, index: usize, bytes: u64) {
         self.reserves[index] = bytes;
     }
@@ -410,7 +410,7 @@ pub fn find(fs: &FileSystem, name: &str) -> Attributes {
     fs.lookup(&Caller::root(), Ino::ROOT, name.as_bytes()).expect("the name exists")
 }
 
-/// Writes everything, a few blocks at a time: one write goes to one tier where one has room for it, so that only a
+/// Writes everything, a few blocks at a time: one write goes to one tier where one has space for it, so that only a
 /// sequence of writes fills the fast tier first.
 pub fn write_all(fs: &FileSystem, handle: HandleId, offset: u64, data: &[u8]) -> polymux_fs::Result<()> {
     const CALL: usize = 16 * 1024;

@@ -1,6 +1,6 @@
 //! Volumes over directories of the machine, for real threads and real holes.
 //!
-//! What is true here: the directories go away with the volume.
+//! Invariants: the directories go away with the volume.
 
 use std::sync::Arc;
 
@@ -37,12 +37,12 @@ pub struct PosixVolume {
 }
 
 impl PosixVolume {
-    /// Makes and mounts a volume; a tier with a capacity gives that many bytes, one without what the machine has.
+    /// Makes and mounts a volume; a tier with a capacity provides that many bytes, one without it the capacity of the machine.
     pub fn new(capacities: &[Option<u64>]) -> Self {
         Self::new_in(tempfile::tempdir().expect("a temporary directory is made"), capacities)
     }
 
-    /// The same in memory where that can be: the thousands of directories of a tier are made at once there.
+    /// As [`Self::new`], in memory where that can be: the thousands of directories of a tier are made at once there.
     pub fn new_in_memory(capacities: &[Option<u64>]) -> Self {
         let in_memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         Self::new_in(in_memory.expect("a temporary directory is made"), capacities)
@@ -105,7 +105,7 @@ impl PosixVolume {
         self.mount_again(options);
     }
 
-    /// Mounts what was unmounted.
+    /// Mounts the unmounted volume.
     pub fn mount_again(&mut self, options: MountOptions) {
         drop(self.fs.take());
         let parts = self.parts(open_tier);

@@ -26,7 +26,7 @@ struct Record {
 /// Not ended yet.
 const RUNNING: u64 = u64::MAX;
 
-/// Every write that was begun. Its number, from 1, is what fills its cells; 0 is the empty file.
+/// Every write that was begun. Its number, from 1, fills its cells; 0 is the empty file.
 #[derive(Default)]
 struct History {
     clock: AtomicU64,
@@ -81,7 +81,7 @@ fn cells(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.chunks_exact(8).map(|cell| u64::from_le_bytes(cell.try_into().expect("eight bytes")))
 }
 
-/// Reads at random; `seen` holds what this reader saw last in each cell.
+/// Reads at random; `seen` holds the last value that this reader saw in each cell.
 fn read_once(fs: &FileSystem, handle: HandleId, history: &History, random: &mut Random, seen: &mut [u64]) {
     let length = 8 * (1 + random.below(16_384));
     let offset = 8 * random.below((FILE_SIZE - length) / 8);
@@ -199,7 +199,7 @@ fn overlapping_writes_are_atomic_and_readers_never_go_back() {
     });
 }
 
-/// Each writer counts up in cells of its own: a reader never sees a cell go back, nor one behind what was confirmed
+/// Each writer counts up in cells of its own: a reader never sees a cell go back, nor one older than the last write confirmed
 /// before the read began.
 #[test]
 fn disjoint_writers_lose_nothing_and_readers_see_counters_rise() {

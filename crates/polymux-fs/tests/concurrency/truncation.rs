@@ -7,7 +7,7 @@ use crate::common::{PosixVolume, create};
 
 const FILE_SIZE: u64 = 2 * MIB;
 
-/// What any write puts into a cell.
+/// The content that any write puts into a cell.
 fn cell(offset: u64) -> u64 {
     (offset / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
@@ -61,7 +61,7 @@ fn a_file_that_shrinks_and_grows_never_shows_foreign_bytes() {
     });
 }
 
-/// Whoever asks objects what they take looks at the layout, beside those who change it: neither waits for the other for ever.
+/// A query of the space that objects take reads the block map, beside threads that change it: neither waits for the other for ever.
 #[test]
 fn a_file_is_asked_for_its_attributes_while_it_is_cut_and_grows() {
     with_watchdog(|| {

@@ -1,7 +1,7 @@
 //! Many workloads on two threads, and one state by its name.
 //!
-//! What is true here: a violation is told with a name, `store/suite/index@point.choice`, with `+point.choice` where the
-//! recovery was crashed too, and with `!` where the second copy took over; the variable `POLYMUX_CRASH_STATE` set to that name looks at that state alone.
+//! Invariants: a violation is reported with a name, `store/suite/index@point.choice`, with `+point.choice` where the recovery was crashed too, and
+//! with `!` where the second copy took over; the variable `POLYMUX_CRASH_STATE` set to that name looks at that state alone.
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
@@ -34,7 +34,7 @@ pub struct Share {
     pub count: usize,
 }
 
-/// What came of a campaign.
+/// The result of a campaign.
 #[derive(Default)]
 pub struct Report {
     pub workloads: usize,

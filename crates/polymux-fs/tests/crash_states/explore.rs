@@ -1,8 +1,8 @@
-//! Every crash point of a workload, and at each the choices of what is left.
+//! Every crash point of a workload, and at each the choices of the state that is left.
 //!
-//! What is true here:
-//! * A state is recovered once for each workload that leads to it; what was found is judged at every crash point that leads
-//!   there, because more and more is promised.
+//! Invariants:
+//! * A state is recovered once for each workload that leads to it; the result is judged at every crash point that leads
+//!   there, because the promises grow over time.
 //! * All numbers are drawn from the seed of the workload, so a place (workload, point, choice) finds a state again.
 
 use std::collections::{HashMap, HashSet};
@@ -35,7 +35,7 @@ pub struct Effort<'a> {
     pub states_again: usize,
     /// Whether a directory entry is durable with its object.
     pub entries: EntryDurability,
-    /// What the store is.
+    /// The kind of store.
     pub backing: Backing<'a>,
     /// Syncs of the files of the store that do nothing.
     pub ignored: Option<Ignored>,
@@ -59,7 +59,7 @@ pub struct Violation {
     pub text: String,
 }
 
-/// What was looked at.
+/// The explored states.
 #[derive(Default)]
 pub struct Tally {
     pub states: HashSet<StateHash>,
@@ -83,7 +83,7 @@ enum Loss {
     Told,
 }
 
-/// What became of one state.
+/// The outcome of one state.
 type Outcome = Result<Arc<Observed>, String>;
 
 pub struct Exploration<'a> {
@@ -161,7 +161,7 @@ impl Exploration<'_> {
         Ok(())
     }
 
-    /// The same crash, which took the device of the store with it.
+    /// A crash that also lost the device of the store.
     fn one_copy(
         &mut self,
         state: &State,
@@ -258,7 +258,7 @@ impl Exploration<'_> {
     }
 }
 
-/// Recovers a state in every way there is, and says what was found first; what is found later must be the same.
+/// Recovers a state in every possible way, and returns the first observation; later observations must be the same.
 fn recover(shape: &Shape, backing: Backing, state: &State, origin: Origin, loss: Loss) -> Result<Observed, String> {
     let mounted = match origin {
         Origin::Store => Mounted::after_crash(shape, backing, state, None),
@@ -269,7 +269,7 @@ fn recover(shape: &Shape, backing: Backing, state: &State, origin: Origin, loss:
     let mounted = mounted.crash().map_err(|error| format!("it does not mount a second time: {error}"))?;
     let second = Observed::of(&mounted.fs).map_err(|text| format!("after a second recovery: {text}"))?;
     first.agrees(&second).map_err(|text| format!("the second recovery is another one: {text}"))?;
-    // Looked at before anything moves: a move of the file would free what recovery should have.
+    // Checked before anything moves: a move of the file would free ranges that recovery should have freed.
     mounted.free();
     check_space(&mounted).map_err(|text| format!("before anything moves: {text}"))?;
     mounted.settle()?;

@@ -1,7 +1,7 @@
-//! What a workload did to a volume, and what was promised when.
+//! The effects of a workload on a volume, and its promises over time.
 //!
-//! What is true here:
-//! * A step is one operation of a workload; step 0 is what the volume held before the first one. A step that changes a file
+//! Invariants:
+//! * A step is one operation of a workload; step 0 is the content of the volume before the first one. A step that changes a file
 //!   gives it a new version, one that changes names gives a new set of names.
 //! * A promise counts from the position of the journal at which the operation that made it returned.
 
@@ -22,12 +22,12 @@ pub struct Version {
     pub cut: Option<usize>,
     /// The step wrote up to here.
     pub written_to: Option<usize>,
-    /// From this position of the journal on it is not possible any more, although nothing newer need be durable: what is in
+    /// From this position of the journal on it is not possible any more, although nothing newer need be durable: a state in
     /// the middle of replacing a content by another one.
     pub gone_from: usize,
 }
 
-/// What is known of the attributes of a file after a step.
+/// Known attributes of a file after a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     pub permissions: u32,
@@ -48,7 +48,7 @@ pub struct Mark {
     pub text: String,
 }
 
-/// What an operation promised.
+/// The promise of an operation.
 #[derive(Clone, Copy, Debug)]
 pub enum Promise {
     /// The file is at least of this version (index).
@@ -76,9 +76,9 @@ pub struct History {
     pub marks: Vec<Mark>,
     pub names: Vec<(usize, Names)>,
     pub files: BTreeMap<Ino, Vec<Version>>,
-    /// What is known of attributes, by step.
+    /// Known attributes, by step.
     facts: BTreeMap<Ino, Vec<(usize, Facts)>>,
-    /// Syncs failed: what was lost shows as an error when it is read.
+    /// Syncs failed: reading lost data returns an error.
     pub has_failed_syncs: bool,
     /// Where files grow over several tiers, if they do.
     pub spreading: Option<Spreading>,
@@ -121,7 +121,7 @@ impl History {
         self.set_facts(step, ino, facts);
     }
 
-    /// What is known of the attributes of a file now.
+    /// Known attributes of a file now.
     pub fn facts_now(&self, ino: Ino) -> Facts {
         let made = Facts { permissions: 0o644, modified: None, xattr: None };
         self.facts.get(&ino).and_then(|facts| facts.last()).map_or(made, |(_, facts)| facts.clone())
@@ -212,7 +212,7 @@ impl History {
         self.shipped.push(position);
     }
 
-    /// The same history with nothing promised that the second copy may not have at a crash point.
+    /// This history with nothing promised that the second copy may not have at a crash point.
     pub fn of_copy(&self, point: usize) -> Self {
         let shipped = self.shipped.iter().rev().find(|position| **position <= point).copied().unwrap_or(0);
         let mut history = self.clone();
@@ -241,7 +241,7 @@ impl History {
         let versions = &self.files[&ino];
         let promised = self.promises.iter().filter_map(|(from, promise)| match promise {
             Promise::Data { ino: of, version } if *of == ino && *from <= point => Some(*version),
-            // What stands behind the names counts as soon as the names are there.
+            // The contents behind the names count as soon as the names are there.
             Promise::DataBehindNames { index, ino: of, version } if *of == ino && names >= *index => Some(*version),
             _ => None,
         });

@@ -1,7 +1,7 @@
 //! Operations on names and attributes.
 //!
-//! What is true here: a path is `name` in the root directory or `directory/name`; where something that an operation needs is
-//! missing, or what it makes is there, it does nothing.
+//! Invariants: a path is `name` in the root directory or `directory/name`; an operation does nothing where something that it
+//! needs is missing, or where its result exists already.
 
 use polymux_fs::{RenameMode, SetAttributes, SetTime, XattrMode};
 use polymux_types::{Ino, Timestamp};

@@ -1,6 +1,6 @@
-//! What may be found after a crash, and what is found.
+//! Permitted and observed states after a crash.
 //!
-//! What is true here: [`Observed`] is what a program sees after recovery; [`judge`] compares it with a history at a crash
+//! Invariants: [`Observed`] is the state that a program sees after recovery; [`judge`] compares it with a history at a crash
 //! point and knows nothing of how the volume works, but for the place of the tiers that an append was spread over.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +71,7 @@ impl Observed {
         Ok(Self { names, files })
     }
 
-    /// The same but for where it lies.
+    /// Whether both agree on everything but the tiers of the bytes.
     pub fn agrees(&self, other: &Self) -> Result<(), String> {
         if self.names != other.names {
             return Err(format!("the names were {:?} and are {:?}", self.names, other.names));
@@ -116,12 +116,12 @@ fn difference(was: &[u8], is: &[u8]) -> String {
     format!("{} bytes and {} bytes differ from byte {first} on: {} and {}", was.len(), is.len(), byte(was), byte(is))
 }
 
-/// Whether what was found may be there after a crash at this point.
+/// Whether the observed state is allowed after a crash at this point.
 pub fn judge(history: &History, point: usize, observed: &Observed) -> Result<(), String> {
     judge_by(history, point, observed, judge_file)
 }
 
-/// Whether what was found from the second copy may be there. It may lag, but for what its map would miss: each block is one
+/// Whether the state observed from the second copy is allowed. It may lag, except for blocks missing from its map: each block is one
 /// that the file had since the copy was brought up to date, or a hole that a cut left.
 pub fn judge_copy(history: &History, point: usize, observed: &Observed) -> Result<(), String> {
     judge_by(&history.of_copy(point), point, observed, judge_file_of_copy)
@@ -214,7 +214,7 @@ fn is_size_possible(versions: &[&Version], size: usize) -> bool {
         let (before, after) = (pair[0].content.len(), pair[1].content.len());
         size.is_multiple_of(BLOCK) && before < size && size < after
     };
-    // A write within what another one had just made longer may be durable without it: the file ends where it did.
+    // A write inside the range that an earlier one had just extended may be durable without it: the file ends where it did.
     let is_end_of_write = |(index, version): (usize, &&Version)| {
         let was_shorter = versions[..index].iter().any(|before| before.content.len() < size);
         was_shorter && version.written_to == Some(size) && size < version.content.len()
@@ -236,7 +236,7 @@ fn block_of(version: &Version, block: usize, size: usize) -> Vec<u8> {
 fn judge_block(versions: &[&Version], found: &Found, block: usize) -> Result<(), String> {
     let size = found.content.len();
     let bytes = &found.content[block * BLOCK..size.min((block + 1) * BLOCK)];
-    // A file that is longer than it was before a cut was cut before: what the cut took away does not come back.
+    // A file that is longer than it was before a cut was cut before: the range that was cut off does not come back.
     let cut_happened = |(index, version): (usize, &&Version)| {
         // The second of two cuts in one replacement counts only where the first is not possible any more.
         let cut = version.cut.filter(|_| index == 0 || versions[index - 1].cut.is_none())?;
@@ -269,7 +269,7 @@ fn judge_spread(history: &History, versions: &[&Version], found: &Found) -> Resu
         return Ok(());
     }
     let newest = &versions[versions.len() - 1].content;
-    // What a failed sync lost is no hole that looks like data: a program that reads it gets an error.
+    // Data lost by a failed sync reads as an error, never as a hole that looks like data.
     let is_told = |at: usize| found.lost.contains(&(at / BLOCK));
     let is_lost = |at: &usize| found.content[*at] == 0 && newest[*at] != 0 && !is_told(*at);
     for (start, _) in found.places.iter().skip(1).filter(|(start, _)| *start < size) {
@@ -293,9 +293,9 @@ pub fn check_store(store: &dyn MetadataStore) -> Result<(), String> {
     if report.violation_count == 0 { Ok(()) } else { Err(format!("the records break rules: {:?}", report.violations)) }
 }
 
-/// Room in use on all tiers is what the files have, no more and no less. Nothing is left to be freed. Of bytes that a failed sync may
-/// have lost, which count as data, nobody can say whether they are there. What was reserved in an object and not written is no data, and
-/// stays with its file, also where a crash left it behind the end.
+/// Space in use on all tiers is that of the files, no more and no less. Nothing is left to be freed. Bytes that a failed sync may have
+/// lost count as data, and may be absent. Blocks that were reserved in an object and not written are no data, and stay with its file,
+/// also where a crash left them behind the end.
 pub fn check_space(mounted: &Mounted) -> Result<(), String> {
     let written = |space: polymux_tier::Space, reserved: u64| space.used.saturating_sub(reserved);
     let used: u64 =

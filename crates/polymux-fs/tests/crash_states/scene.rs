@@ -1,6 +1,6 @@
 //! A volume whose every change is recorded, and volumes as a crash left them.
 //!
-//! What is true here:
+//! Invariants:
 //! * The clock moves only when a scene moves it, so that one workload gives one journal.
 //! * A volume after a crash stands on devices of its own: nothing that is done to it is seen by the scene.
 
@@ -35,18 +35,18 @@ pub const LARGE_FILE_RANGES: usize = 32;
 /// Steps after which background work counts as stuck.
 const STEPS_MAX: usize = 300;
 
-/// What a volume looks like before anything happens.
+/// The initial state of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// For reports.
     pub name: &'static str,
-    /// Room on the tiers in bytes.
+    /// Capacity of the tiers in bytes.
     pub capacities: [u64; 3],
     /// Longest file in the metadata store.
     pub inline_size_max: u32,
     /// Where it spreads files, those larger than a range.
     pub policy: PolicyKind,
-    /// Bytes of a range: what one tier gets of a spread file at a time.
+    /// Bytes of a range: the unit in which a spread file is divided among tiers.
     pub range_bytes: u32,
 }
 
@@ -116,7 +116,7 @@ impl Mounted {
         Self { fs, clock, memory, store, configuration, tiers, options, policy, journal, failing }
     }
 
-    /// Mounts what a crash left; with a journal, what recovery does is recorded.
+    /// Mounts the volume after a crash; with a journal, the actions of recovery are recorded.
     pub fn after_crash(
         shape: &Shape,
         backing: Backing,
@@ -127,7 +127,7 @@ impl Mounted {
         Self::of_state(shape, state, store, journal)
     }
 
-    /// Mounts what a crash left that took the device of the store with it: from the second copy.
+    /// Mounts the volume after a crash that destroyed the device of the store: from the second copy.
     pub fn from_copy(shape: &Shape, state: &State) -> Result<Self, String> {
         Self::of_state(shape, state, StoreDevice::of_copy(state)?, None)
     }
@@ -177,7 +177,7 @@ impl Mounted {
         })
     }
 
-    /// Stops without warning, keeps what is durable, and mounts again.
+    /// Stops without warning, keeps the durable state, and mounts again.
     pub fn crash(self) -> Result<Self, String> {
         let Self { fs, clock, memory, store, configuration, options, policy, .. } = self;
         drop(fs);
@@ -187,7 +187,7 @@ impl Mounted {
         Self::mount((options, policy), (memory, store, clock), configuration, None)
     }
 
-    /// Stops cleanly, has what is durable checked, and mounts it again.
+    /// Stops cleanly, has the durable state checked, and mounts it again.
     pub fn remount(self) -> Result<Self, String> {
         self.fs.unmount().map_err(|error| format!("it does not unmount: {error}"))?;
         let Self { fs, clock, memory, store, configuration, options, policy, .. } = self;
@@ -208,7 +208,7 @@ impl Mounted {
             .map_err(|error| format!("it does not mount after a clean stop: {error}"))
     }
 
-    /// The records, for whoever checks them.
+    /// The records, for a checker.
     pub fn records(&self) -> Result<Arc<dyn MetadataStore>, String> {
         self.store.front(None)
     }
@@ -240,7 +240,7 @@ impl Mounted {
         })
     }
 
-    /// Syncs of the tier at a place fail from now on, and what they should have made durable is lost.
+    /// Syncs of the tier at a place fail from now on, and the data that they should have made durable is lost.
     pub fn fail_syncs(&self, place: usize) {
         self.failing[place].store(true, Ordering::Release);
     }
@@ -282,7 +282,7 @@ fn steer(fs: &FileSystem, policy: PolicyKind) {
     fs.set_steering(policy, &[]).expect("a policy without rules is taken");
 }
 
-/// Recorded tiers, and what makes their syncs fail.
+/// Recorded tiers, and the switches that make their syncs fail.
 fn recording(
     memory: &[Arc<MemoryTier>],
     journal: &Arc<Journal>,

@@ -1,8 +1,8 @@
-//! What the metadata store of a scene lives on: a model in memory, or the real store with files of its own.
+//! The device of a scene's metadata store: a model in memory, or the real store with files of its own.
 //!
-//! What is true here:
+//! Invariants:
 //! * The real store has no threads: it works when it is called, so that one workload does the same in every run.
-//! * While a scene is recorded the files are in a recording file system. What a crash left is put into memory, where nothing
+//! * While a scene is recorded the files are in a recording file system. After a crash the surviving state is put into memory, where nothing
 //!   is lost any more, unless its recovery is recorded too.
 //! * Everything is small, so that a table or two are written within a workload.
 
@@ -25,14 +25,14 @@ use tempfile::TempDir;
 /// A file system in memory.
 const MEMORY: &str = "/dev/shm";
 
-/// What the store of a campaign is.
+/// The kind of store of a campaign.
 #[derive(Clone, Copy)]
 pub enum Backing<'a> {
     /// A model that keeps the promise of its trait.
     Model,
     /// The real one, whose files are recorded here.
     Files(&'a RecordingFileSystem),
-    /// The same with a second copy on a device of its own.
+    /// As `Files`, with a second copy on a device of its own.
     FilesWithCopy(&'a RecordingFileSystem),
 }
 
@@ -62,11 +62,11 @@ pub struct StoreFiles {
     open: Mutex<Option<Arc<LogStore>>>,
     place: Place,
     has_copy: bool,
-    /// What was there before anything was recorded.
+    /// The state before recording began.
     beginning: Option<Record>,
 }
 
-/// What the store of a scene lives on.
+/// The device of a scene's store.
 pub enum StoreDevice {
     Model(Arc<MemoryStore>),
     Files(Box<StoreFiles>),
@@ -140,7 +140,7 @@ impl StoreDevice {
         }
     }
 
-    /// What a crash left. Where it is recorded, its files are in the recording file system again.
+    /// The state after a crash. Where it is recorded, its files are in the recording file system again.
     pub fn of_state(backing: Backing, state: &State, journal: Option<&Arc<Journal>>) -> Result<Self, String> {
         let Some(image) = state.files() else { return Ok(Self::Model(Arc::new(state.store()))) };
         let files = match (backing, journal) {
@@ -176,7 +176,7 @@ impl StoreDevice {
         })
     }
 
-    /// The file system that used it has stopped without warning. What was not durable is lost; files in memory keep all, as
+    /// The file system that used it has stopped without warning. Data that is not durable is lost; files in memory keep all, as
     /// a disk may.
     pub fn lose_unsynced(&self) {
         match self {
@@ -201,7 +201,7 @@ impl StoreDevice {
         store.sync(store.committed()).map_err(|error| format!("the store: {error}"))
     }
 
-    /// Background work of the store until nothing is left, which ships what is durable to the second copy.
+    /// Background work of the store until nothing is left, which ships durable transactions to the second copy.
     pub fn ship(&self) -> Result<(), String> {
         let Self::Files(files) = self else { return Ok(()) };
         let store = files.opened();
@@ -214,7 +214,7 @@ impl StoreDevice {
         }
     }
 
-    /// What was there before anything was recorded, of a store whose files are.
+    /// The state before recording began, of a store whose files are recorded.
     pub fn beginning(&self) -> Option<&Record> {
         match self {
             Self::Model(_) => None,

@@ -1,6 +1,6 @@
 //! The workloads: short ones in every order, in the manner of ACE, and longer ones by chance.
 //!
-//! What is true here: a suite and an index give one workload, always the same.
+//! Invariants: a suite and an index give one workload, always the same.
 
 use polymux_fs::PolicyKind;
 use polymux_sim::crash_states::Random;
@@ -101,9 +101,9 @@ fn symbol(number: usize) -> Vec<Operation> {
     }
 }
 
-/// By symbols. What an order or a sync protects often shows only where a size was settled durably before.
+/// By symbols. The protection by an order or a sync often shows only where a size was settled durably before.
 const CHOSEN: [&[usize]; 14] = [
-    // A move back and forth, with what follows in the background.
+    // A move back and forth, with the background work that follows.
     &[15, 20, 20, 16, 20, 20],
     // Spread over two tiers and synced, then cut: both objects are cut at once.
     &[2, 12, 4],
@@ -125,7 +125,7 @@ const CHOSEN: [&[usize]; 14] = [
     &[3, 8],
     // Made and appended to again and again, and nothing of it synced: where files are spread, over both tiers in turn.
     &[0, 0, 0, 0],
-    // The same with a file that was there before, which gave up its extender for that.
+    // A file that was there before, which gave up its size authority to be spread.
     &[3, 3, 3, 20, 3],
 ];
 
@@ -134,7 +134,7 @@ fn failing(place: usize, operations: Vec<Operation>) -> Vec<Operation> {
     [vec![Operation::FailSyncs(place)], operations, vec![Operation::HealSyncs]].concat()
 }
 
-/// What is done before, while and after syncs fail: nothing that was lost is reported clean afterwards.
+/// Operations before, while and after syncs fail: nothing that was lost is reported clean afterwards.
 fn failing_workload(number: usize) -> Vec<Operation> {
     let write = |at, length| Operation::Write { name: "a", at, length, descriptor: 0 };
     let (fsync, place) = (Operation::Fsync("a"), |place| Operation::Migrate { name: "a", place });
@@ -170,7 +170,7 @@ fn beside(place: usize, pause: Pause, others: Vec<Operation>) -> Operation {
 /// A family of workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
-    /// Sequences that show what is missing where an order or a sync is left out, each on every shape.
+    /// Sequences that expose a missing order or sync, each on every shape.
     Chosen,
     /// All sequences of so many symbols, on every shape.
     Short(u32),
@@ -182,7 +182,7 @@ pub enum Suite {
     Stream,
     /// Files that one tier has grow over several tiers from a size on, else as the streams.
     AdaptiveStream,
-    /// Files of many ranges get room on several tiers first, then are written anywhere in it, as the streams are.
+    /// Files of many ranges get space on several tiers first, then are written anywhere in it, as the streams are.
     Reserved,
     /// The chosen ones, then short ones by chance with work of the store among them: for the real store.
     Stored,
@@ -282,8 +282,8 @@ fn random_workload(random: &mut Random) -> Workload {
 /// Ranges of a stream: so many at least, and fewer than so many more.
 const STREAM_RANGES: (usize, usize) = (2, 6);
 
-/// One or two files grow by appends that nobody syncs. Between them another file is appended to and synced, names are, and
-/// background work brings what is behind to the devices, so that the tier that has the end of a file keeps it at times.
+/// One or two files grow by unsynced appends. Between them another file is appended to and synced, names are, and
+/// background work writes pending data back to the devices, so that the tier that has the end of a file keeps it at times.
 fn stream_workload(random: &mut Random) -> Workload {
     let (ranges_min, ranges_more) = STREAM_RANGES;
     let range = BLOCK as usize * 2;
@@ -331,7 +331,7 @@ fn adaptive_stream_workload(random: &mut Random) -> Workload {
     Workload { shape: ADAPTIVE_STREAM_SHAPE, ..workload }
 }
 
-/// Room is reserved for one file or two before and between the writes of a stream, which then go anywhere in it.
+/// Space is reserved for one file or two before and between the writes of a stream, which then go anywhere in it.
 fn reserved_workload(random: &mut Random) -> Workload {
     let mut workload = stream_workload(random);
     let range = BLOCK as usize * 2;

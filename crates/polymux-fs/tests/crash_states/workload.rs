@@ -1,7 +1,8 @@
 //! Operations of a workload, and carrying them out.
 //!
-//! What is true here: a workload is a list of operations on paths; where a name is missing the operation does nothing. Once a
-//! sync was made to fail, operations may fail; what they did not do is taken back in the history. Every write has content of its own: each byte tells the write and its place.
+//! Invariants: a workload is a list of operations on paths; where a name is missing the operation does nothing. Once a sync was made to fail,
+//! operations may fail; effects that did not happen are removed from the history. Every write has unique content: each byte identifies the write
+//! and its place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,7 +48,7 @@ pub enum Operation {
         offset: usize,
         length: usize,
     },
-    /// Room from the end of the file on, by which it grows.
+    /// Reserved space from the end of the file on, by which it grows.
     Reserve {
         name: &'static str,
         length: usize,
@@ -84,7 +85,7 @@ pub enum Operation {
         name: &'static str,
         place: usize,
     },
-    /// The same, and other operations in the middle of it.
+    /// A move to the tier at a place, with other operations in the middle of it.
     Beside {
         name: &'static str,
         place: usize,
@@ -104,7 +105,7 @@ pub enum Operation {
     Checkpoint,
     /// The second copy is brought up to date.
     Ship,
-    /// The log of a real store is flushed, as anybody may at any time. A model may keep what was committed anyway.
+    /// The log of a real store is flushed, as any thread may at any time. A model may keep committed data anyway.
     FlushLog,
 }
 
@@ -115,7 +116,7 @@ pub struct Workload {
     pub operations: Vec<Operation>,
 }
 
-/// What came of it.
+/// The result.
 pub struct Recorded {
     pub journal: Vec<polymux_sim::recording::Event>,
     pub history: History,
@@ -185,7 +186,7 @@ impl Runner {
         self.state.lock().handles[&ino][descriptor]
     }
 
-    /// A sync, or a write cut to what can be done on the thread of the mover: a write that needs room may have to wait for the end of
+    /// A sync, or a write limited to operations allowed on the thread of the mover: a write that needs space may have to wait for the end of
     /// the move.
     fn without_waiting(&self, operation: &Operation) -> Option<Operation> {
         let (name, offset, length, descriptor) = match *operation {
@@ -213,7 +214,7 @@ impl Runner {
         }
     }
 
-    /// The last change of a content failed: it may have happened in part, and the file goes on from what was before.
+    /// The last change of a content failed: it may have happened in part, and the file continues from the previous content.
     fn take_back(&self, ino: Ino, before: &[u8], step: usize) {
         self.state.lock().history.set_content(step, ino, before.to_vec(), None);
     }
@@ -309,7 +310,7 @@ impl Runner {
         };
         let data = content(ino, number, offset, length);
         let before = now.clone();
-        // A version of its own before the write: what is in the middle of it may survive.
+        // A version of its own before the write: a state in the middle of it may survive.
         if now.len() < offset + length {
             now.resize(offset + length, 0);
         }

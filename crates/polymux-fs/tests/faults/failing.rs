@@ -92,7 +92,7 @@ fn a_tier_without_inodes_takes_no_new_objects_and_says_so() {
     let (world, _clock) = World::with_manual_clock();
     let (old, handle) = world.file_on(0, "old", BEFORE);
     world.tiers[0].objects(Some(0));
-    // What was known of its room is from before.
+    // The known free space of it is out of date.
     world.fs().status().expect("told");
     for name in ["one", "two", "three"] {
         let (new, other) = create(world.fs(), name);

@@ -162,7 +162,7 @@ fn a_tier_that_missed_a_mount_is_current_and_one_that_was_used_elsewhere_is_not(
     bring_back(&world, 1);
     world.mount();
     assert_eq!(world.content("f").expect("read"), BEFORE);
-    // Its epoch rose with this mount, so a copy of what it was before is stale from now on.
+    // Its epoch rose with this mount, so a copy of its earlier state is stale from now on.
     let label = world.memory[1].read_label().expect("a label");
     world.unmount().expect("unmounted");
     world.memory[1].write_label(&Label { epoch: polymux_types::Epoch(label.epoch.0 - 1), ..label }).expect("written");

@@ -90,7 +90,7 @@ fn a_file_with_unsynced_bytes_on_a_tier_that_hangs_does_not_grow_and_grows_again
     assert!(whole(&world, "f").expect("read") == content);
 }
 
-/// What one tier lost is told; what the others have is on record all the same.
+/// A loss on one tier is reported; the data of the other tiers is on record all the same.
 #[test]
 fn a_sync_that_one_tier_refuses_puts_on_record_what_the_others_have() {
     let (mut world, _clock) = spread_world();
@@ -124,7 +124,7 @@ fn take_away(world: &World, tier: usize) {
     world.places[tier].is_there.store(false, Ordering::Release);
 }
 
-/// The tier kept what nobody had synced before a crash, and was away while the others were cut.
+/// The tier kept bytes that were not synced before a crash, and was missing while the others were cut.
 #[test]
 fn a_tier_that_was_away_after_a_crash_brings_no_old_bytes_back_into_a_file_that_grew() {
     for syncs_before in [false, true] {
@@ -215,7 +215,7 @@ fn a_file_can_be_cut_while_a_sync_waits_for_a_device() {
     thread::scope(|scope| {
         let syncing = scope.spawn(|| world.sync(handle));
         wait_until("the sync hangs", || world.tiers[1].hanging_calls() > 0);
-        // A cut needs what it keeps to be durable; an emptied file keeps nothing.
+        // A cut needs the remaining data to be durable; an emptied file has none.
         scope.spawn(|| {
             let change = SetAttributes { size: Some(0), ..SetAttributes::default() };
             world.fs().set_attributes(&Caller::root(), ino, &change).expect("emptied");
@@ -265,7 +265,7 @@ fn holes_are_not_given_to_a_tier_that_drains() {
     assert_eq!(of(other), before, "it got holes that were left out");
 }
 
-/// A device that is busy with what comes later must not hold up what was asked for.
+/// A device that is busy with later data must not delay the requested data.
 #[test]
 fn a_stream_is_read_ahead_only_when_the_reader_has_his_own_bytes() {
     let (world, _clock) = spread_world();

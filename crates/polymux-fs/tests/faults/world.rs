@@ -1,6 +1,6 @@
 //! A volume of three tiers each of which can fail, hang, and be away.
 //!
-//! What is true here: tiers and store outlive the mounts. Time is the machine's, because calls that hang are real threads,
+//! Setup: tiers and store outlive the mounts. Time is the machine's, because calls that hang are real threads,
 //! unless a test asks for a clock of its own.
 
 use std::sync::Arc;
@@ -114,7 +114,7 @@ impl World {
         self.fs.take().expect("it is mounted").unmount()
     }
 
-    /// Stops without warning: tiers and store lose what they did not promise to keep.
+    /// Stops without warning: tiers and store lose all data that is not durable.
     pub fn crash(&mut self) {
         self.fs = None;
         self.memory.iter().for_each(|tier| tier.crash());
@@ -136,7 +136,7 @@ impl World {
         (ino, handle)
     }
 
-    /// The same, not synced.
+    /// A file on one tier, with this content, not synced.
     pub fn create_on(&self, tier: usize, name: &str, content: &[u8]) -> (Ino, HandleId) {
         for faster in &self.tiers[..tier] {
             faster.fail_always(OperationKind::Create, TierError::NoSpace);
@@ -194,7 +194,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Runs something that must not hang, and says what it took.
+/// Runs an action that must not hang, and returns how long it took.
 pub fn promptly<T>(what: &str, action: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let outcome = action();

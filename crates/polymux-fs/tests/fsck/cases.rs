@@ -6,11 +6,11 @@ use polymux_fs::{CheckMode, Outcome};
 
 use super::world::{World, errors};
 
-/// What a mount shows.
+/// The visible state of a mount.
 pub type Contents = BTreeMap<String, Result<Vec<u8>, String>>;
 
-/// Plants damage, expects it to be found under a name with a path that ends so, and to be repaired. Returns what the volume
-/// shows then.
+/// Plants damage, expects it to be found under a name with a path that ends so, and to be repaired. Returns the state of the volume
+/// after the repair.
 pub fn repaired(kind: &str, path: Option<&str>, plant: impl FnOnce(&World)) -> Contents {
     let world = World::new();
     plant(&world);
@@ -44,7 +44,7 @@ pub fn left(kind: &str, path: Option<&str>, plant: impl FnOnce(&World)) {
     }
 }
 
-/// Plants something that somebody should know of, and that is no error.
+/// Plants something that is reported as a note, and that is no error.
 pub fn noted(kind: &str, path: Option<&str>, plant: impl FnOnce(&World)) {
     let world = World::new();
     plant(&world);

@@ -1,4 +1,4 @@
-//! Damage to what files hold, as far as records tell.
+//! Damage to the contents of files, as far as records show it.
 
 use super::cases::{left, noted, repaired};
 use super::raw::{self, FILE_EXTENDERS, FILE_FLOOR, FILE_HOME, INODE_FLAGS};
@@ -80,7 +80,7 @@ fn extents_of_a_file_with_one_object_are_removed() {
     }
 }
 
-/// A file with one object is read and written as if it had no extents. What older programs left of some must not come back
+/// A file with one object is read and written as if it had no extents. Extents left by older programs must not come back
 /// with its second object.
 #[test]
 fn extents_that_were_left_on_record_never_come_back_over_newer_bytes() {

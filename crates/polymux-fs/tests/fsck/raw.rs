@@ -93,12 +93,12 @@ pub fn extent_value(start: u64, slot: u8) -> Vec<u8> {
     framed(1, &[&start.to_le_bytes(), &[slot, 0], &0_i64.to_le_bytes()])
 }
 
-/// An extent that nobody owns.
+/// A hole: an extent without an owner.
 pub fn hole_value(start: u64) -> Vec<u8> {
     framed(1, &[&start.to_le_bytes(), &[0, 1], &0_i64.to_le_bytes()])
 }
 
-/// Kinds of disowned ranges: 1 the object, 2 its tail, 3 a range that ends at `end`.
+/// Kinds of pending frees: 1 the object, 2 its tail, 3 a range that ends at `end`.
 pub fn disowned_value(bucket: u16, kind: u8, end: u64) -> Vec<u8> {
     framed(1, &[&bucket.to_le_bytes(), &[kind], &end.to_le_bytes()])
 }

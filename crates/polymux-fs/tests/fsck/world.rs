@@ -1,6 +1,6 @@
 //! A volume on disk for the tests: a log store and two tiers in a temporary directory, and files of every shape in it.
 //!
-//! What is true here: nothing is open between two calls, so that each step sees what is on disk.
+//! Invariants: nothing is open between two calls, so that each step sees the state on disk.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use super::raw;
 pub const FAST: u16 = 0;
 pub const SLOW: u16 = 1;
 
-/// Room on the fast tier: what does not fit goes to the slow one.
+/// Capacity of the fast tier: data that does not fit goes to the slow one.
 const FAST_BYTES: u64 = 1 << 20;
 
 /// Length of the file that lies on both tiers.
@@ -194,7 +194,7 @@ pub fn edit_inode(store: &dyn MetadataStore, batch: &mut Batch, ino: Ino, at: us
     batch.put(raw::inode(ino), raw::edited(&record, at, bytes));
 }
 
-/// Findings that are errors, by name, with what became of them.
+/// Findings that are errors, by name, with their outcomes.
 pub fn errors(report: &VolumeCheck) -> Vec<(&'static str, Outcome, String)> {
     let told = |finding: &polymux_fs::Finding| {
         let path = finding.path.clone().unwrap_or_default();

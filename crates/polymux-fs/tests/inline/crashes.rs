@@ -30,7 +30,7 @@ struct Tracked {
     ino: Ino,
     handle: HandleId,
     content: Vec<u8>,
-    /// What a crash may leave: the last durable state, and those logged since.
+    /// The allowed states after a crash: the last durable state, and those logged since.
     allowed: Vec<Vec<u8>>,
 }
 
@@ -229,8 +229,8 @@ fn any_prefix_of_the_log_is_a_volume_that_can_be_read() {
     }
 }
 
-/// Threads append and sync one file while it grows from nothing over the limit, and somebody changes its mode meanwhile,
-/// which logs its bytes too. What each was told is durable is there after a crash.
+/// Threads append and sync one file while it grows from nothing over the limit, and another thread changes its mode
+/// meanwhile, which logs its bytes too. Each append whose sync succeeded survives a crash.
 #[test]
 fn what_was_synced_while_a_file_outgrows_the_limit_survives_a_crash() {
     const RECORD: usize = 97;
@@ -247,7 +247,7 @@ fn what_was_synced_while_a_file_outgrows_the_limit_survives_a_crash() {
                 for index in 0..20 {
                     let value = writer * 20 + index;
                     write_all(fs, handle, 0, &[value; RECORD]).expect("appended");
-                    // Some syncs are left out, so that an append is logged by somebody else.
+                    // Some syncs are left out, so that another thread logs an append.
                     if !(value ^ round).is_multiple_of(3) {
                         fs.sync(&Caller::root(), handle, SyncKind::Data).expect("synced");
                         acknowledged.push(value);

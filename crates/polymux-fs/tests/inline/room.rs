@@ -1,4 +1,4 @@
-//! A metadata store that is short of room: small files go to a tier instead.
+//! A metadata store that is short of space: small files go to a tier instead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,10 +20,10 @@ fn volume() -> Volume {
     volume
 }
 
-/// Somebody else fills the file system of the fast tier, all but this much.
+/// Fills the file system of the fast tier from outside of the volume, all but this many bytes.
 fn leave_free(volume: &Volume, bytes: u64) {
     volume.memory(0).set_capacity(volume.used(0) + bytes);
-    // What is known of the room is a moment old at the most.
+    // The free space known of a tier is a moment old at the most.
     volume.clock.advance(Duration::from_secs(1));
 }
 
@@ -39,20 +39,20 @@ fn small_file(volume: &Volume, name: &str) -> polymux_types::Ino {
 fn without_room_for_metadata_new_small_files_go_to_a_tier() {
     let volume = volume();
     assert!(is_inline(&volume, small_file(&volume, "with room")));
-    // Files may take half of what data leaves free.
+    // Files may take half of the space that data leaves free.
     leave_free(&volume, 11 * MIB);
     assert!(is_inline(&volume, small_file(&volume, "with little room")));
     leave_free(&volume, 9 * MIB);
     let ino = small_file(&volume, "without room");
     assert_eq!(volume.fs().locate(ino).expect("located").home.as_deref(), Some("slow"));
-    // What is there already may shrink and change.
+    // A file that is inline already may shrink and change.
     let handle = volume.fs().open(&Caller::root(), find(volume.fs(), "with room").ino, read_write()).expect("opened");
     write_all(volume.fs(), handle, 0, b"changed").expect("written");
     sync(&volume, handle);
     assert!(is_inline(&volume, find(volume.fs(), "with room").ino));
 }
 
-/// Lets everything pass but batches that put inline data, while it is told so.
+/// While set, refuses batches that put inline data; everything else passes.
 #[derive(Default)]
 struct NoRoomForContent(AtomicBool);
 
@@ -101,7 +101,7 @@ fn whoever_must_not_wait_moves_no_bytes_to_a_tier_and_what_was_refused_can_be_do
     assert_eq!(errno(volume.fs().flush(&hasty, handle)), Errno::EAGAIN);
     assert_eq!(errno(volume.fs().release_at_once(handle)), Errno::EAGAIN);
     assert!(is_inline(&volume, ino), "its bytes went to a tier");
-    // The handle is still there, and whoever may wait moves them.
+    // The handle still exists, and a caller that may block moves the bytes.
     volume.fs().release(handle).expect("released");
     assert!(!is_inline(&volume, ino));
     hook.0.store(false, Ordering::Relaxed);

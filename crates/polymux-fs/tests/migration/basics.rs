@@ -1,4 +1,4 @@
-//! One move at a time, nobody else there.
+//! One migration at a time, without other activity.
 
 use polymux_fs::{AllocateKind, Caller, MoveRefusal, MoversState, Progress, SetAttributes, SyncKind};
 use polymux_types::Ino;

@@ -1,7 +1,7 @@
 //! Tiers and stores that fail in the middle of a move.
 //!
-//! What is true here: whatever fails, the file holds what was written and nothing is recorded as damaged that only a copy
-//! lost; the job waits for what is missing, counts as parked, and costs nothing until the event comes.
+//! Invariants: whatever fails, the file holds the written data and nothing is recorded as damaged if only a copy lost it;
+//! the job waits for the missing resource, counts as parked, and costs nothing until the event comes.
 
 use std::sync::Arc;
 
@@ -64,12 +64,12 @@ impl Scene {
 
     #[track_caller]
     fn assert_unharmed(&self) {
-        // Through a description that is open: a store without room opens none.
+        // Through a description that is open: a full store opens none.
         let content = read_at(self.volume.fs(), self.handle, 0, self.data.len() + 1).expect("nothing is damaged");
         assert!(content == self.data, "the content changed");
     }
 
-    /// Nothing happens any more, however often somebody looks, while the event does not come and no time passes.
+    /// Nothing more happens, however often the mover is stepped, while the event does not come and no time passes.
     #[track_caller]
     fn assert_nothing_spins(&self) {
         let counters = || {
@@ -142,7 +142,7 @@ fn a_target_that_says_it_has_room_and_takes_no_bytes_is_not_asked_for_ever() {
         scene.volume.fs().sync(&Caller::root(), scene.handle, SyncKind::All).expect("nothing was lost");
         scene.faults[1].heal();
         scene.volume.clock.advance(std::time::Duration::from_secs(60));
-        // The tier is large: the look for room that somebody else made finds some.
+        // The tier is large: the check for free space from other sources finds some.
         settle(&scene.volume);
         assert!(scene.volume.counter("moves_parked") >= 1);
     }
@@ -260,8 +260,8 @@ fn a_store_that_refuses_any_transaction_of_a_move_changes_nothing() {
     }
 }
 
-/// The mover's sync is not the only one: where the user's own comes first and is told of the loss, the copy is given up
-/// all the same, and what the user wrote long ago is not called damaged.
+/// The mover's sync is not the only one: where the user's own sync comes first and reports the loss, the copy is given
+/// up all the same, and data that the user wrote long ago is not called damaged.
 #[test]
 fn a_user_who_syncs_first_and_hears_of_the_loss_of_a_copy_keeps_the_file() {
     use super::conflicts::gate::{Gate, Moment, move_all};

@@ -1,4 +1,4 @@
-//! What is planned, what is passed over, and where it goes: each test is something that was not planned once.
+//! The selections of the planner, the files that it skips, and its targets: each test is a case that was not planned once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Policies, rules and pins on a volume: what moves by itself.
+//! Policies, rules and pins on a volume: the migrations that they start.
 
 use std::time::Duration;
 

@@ -10,9 +10,9 @@ use polymux_tier::ObjectRef;
 use crate::common::{Hook, HookedTier, Verdict, Volume, create, find, pattern, read_whole, write_all};
 use crate::{MIB, shares};
 
-/// Tells somebody of a sync of the source, and gives him time to do something meanwhile.
+/// Reports a sync of the source to another thread, and gives it time to do something meanwhile.
 struct AtSync {
-    /// Syncs before the one that is told of; the first is before the writers are kept out, the second in the switch.
+    /// Syncs before the reported one; the first is before the writers are kept out, the second in the switch.
     before: AtomicU32,
     tell: Mutex<Option<mpsc::Sender<()>>>,
 }
@@ -98,7 +98,7 @@ fn a_file_that_was_cut_before_its_node_moved_can_be_moved_and_cut_again() {
     assert_eq!(shares(volume.fs(), ino), [("slow".to_owned(), 3 * MIB)]);
 }
 
-/// Tells somebody of the mover's first read, and waits for him for a while.
+/// Reports the mover's first read to another thread, and waits for that thread for a while.
 struct AtRead {
     tell: Mutex<Option<mpsc::Sender<()>>>,
     done: Mutex<Option<mpsc::Receiver<()>>>,
@@ -161,7 +161,7 @@ fn a_block_that_leaves_the_target_of_a_move_and_comes_back_with_it_keeps_its_byt
             told.recv().expect("the mover reads");
             write_all(fs, filler, 0, &pattern(9, 4 * 1024 * 1024)).expect("the fast tier is full again");
             write_all(fs, handle, half + 8192, late).expect("relocated");
-            // In place, so nothing that was disowned is freed with it.
+            // In place, so no pending free is carried out with it.
             resize(filler, 4096);
             let _ = done.send(());
         });
@@ -181,7 +181,7 @@ fn a_drain_takes_the_last_block_along_although_another_tier_owns_what_follows() 
     write_all(fs, handle, 0, &pattern(1, 100_000)).expect("written");
     fs.migrate(ino, "slow", None).expect("accepted");
     crate::settle(&volume);
-    // There is no room for it behind the file, so the tail goes to the other tier.
+    // There is no space for it behind the file, so the tail goes to the other tier.
     fs.allocate(&Caller::root(), handle, 200_000, 4 * MIB, AllocateKind::KeepSize).expect("reserved");
     write_all(fs, handle, 100_000, &pattern(2, 10)).expect("appended to the last block");
     fs.start_drain("slow").expect("there is room");

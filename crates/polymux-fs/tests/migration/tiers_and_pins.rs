@@ -1,4 +1,4 @@
-//! Tiers that leave, pins that wait, and what both do to moves: each test is a mistake that was made once.
+//! Tiers that leave, pins that wait, and the effects of both on moves: each test is a mistake that was made once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -148,7 +148,7 @@ fn a_tier_is_not_called_empty_while_there_is_an_object_on_it() {
     volume.clock.advance(Duration::from_secs(10));
     settle(&volume);
     assert!(volume.fs().drains()[0].is_empty);
-    // Something came after all: what was said is taken back, and found out anew.
+    // Data arrived after all: the report is withdrawn, and determined anew.
     volume.memory(1).create(stray).expect("made");
     assert!(volume.remove_tier(1).is_err());
     assert!(!volume.fs().drains()[0].is_empty);

@@ -1,10 +1,10 @@
 //! Writers, readers and the mover at once, on real threads.
 //!
-//! What is true here:
+//! Invariants:
 //! * Every 4 KiB block that a writer fills carries (file, block, sequence) and a checksum over the whole block. A block of
 //!   the stamped area belongs to one writer, who knows the last sequence that it wrote there.
 //! * A reader accepts a block of zeros only before its first sequence, and never an older sequence than it has seen.
-//! * Each round of the mover must come to its end while everybody works.
+//! * Each round of the mover must come to its end while all other threads work.
 //!
 //! `POLYMUX_HEAVY` makes it run for minutes.
 
@@ -27,7 +27,7 @@ const BLOCKS: u64 = 1100;
 const FILES: u64 = 2;
 const TIERS: [&str; 3] = ["fast", "middle", "slow"];
 
-/// What a block holds: who, where, when, and a checksum of all of it.
+/// The content of a block: who, where, when, and a checksum of all of it.
 fn stamped(file: u64, block: u64, sequence: u64) -> Vec<u8> {
     let mut content = vec![0; BLOCK];
     for (place, word) in content.chunks_exact_mut(8).enumerate() {
@@ -46,7 +46,7 @@ fn word(content: &[u8], place: usize) -> u64 {
     u64::from_le_bytes(content[place * 8..][..8].try_into().expect("eight bytes"))
 }
 
-/// The sequence of a block, or what is wrong with it.
+/// The sequence of a block, or a description of its defect.
 fn sequence_of(file: u64, block: u64, content: &[u8]) -> Result<u64, String> {
     if content.len() != BLOCK {
         return Err(format!("file {file}, block {block}: {} bytes", content.len()));
@@ -140,7 +140,7 @@ impl Fire {
         }
     }
 
-    /// Looks at one block: not older than what was acknowledged before it looked.
+    /// Looks at one block: not older than the data acknowledged before it looked.
     fn check(&self, file: &File, block: u64) {
         let place = usize::try_from(block).expect("small");
         let at_least = file.written[place].load(Ordering::Acquire);
@@ -232,7 +232,7 @@ impl Fire {
         rounds
     }
 
-    /// Everything at once. Returns the rounds of the mover, or what went wrong.
+    /// Everything at once. Returns the rounds of the mover, or the error.
     fn burn(&self, length: Duration) -> Result<u64, String> {
         let rounds = std::thread::scope(|scope| {
             (0..3).for_each(|writer| drop(scope.spawn(move || self.write(writer, 3))));

@@ -94,7 +94,7 @@ impl Harness {
         self.compare_xattrs(node, ino)
     }
 
-    /// Compares everything that has a name, and what is open.
+    /// Compares everything that has a name, and all open files.
     pub(super) fn compare_trees(&self) -> Check {
         let named = self.reference.named(|_| true);
         for node in &named {

@@ -1,6 +1,6 @@
-//! Runs operations on a volume and on the reference, and compares what both say.
+//! Runs operations on a volume and on the reference, and compares the results.
 //!
-//! What is true here:
+//! Invariants:
 //! * Every operation compares its result or its errno; every few operations, and at the end, the whole trees, the readable
 //!   contents and the space accounting are compared.
 //! * A difference is returned as text, never a panic, so that the test of the tester can ask for one.
@@ -248,7 +248,7 @@ impl Harness {
         let existing = self.reference.lookup(parent, &entry).ok();
         let existing_kind = existing.map(|node| self.reference.file(node).kind);
         if existing_kind.is_some_and(|kind| !matches!(kind, FileKind::Regular | FileKind::Directory)) && !exclusive {
-            // What opening a fifo or following a link means is the front end's business.
+            // The front end implements opening a fifo and following a link.
             return Ok(());
         }
         if self.handles.len() == DESCRIPTIONS_MAX {

@@ -1,4 +1,4 @@
-//! Moves among the operations: the reference knows nothing of them, because nobody may notice.
+//! Migrations among the operations: the reference ignores them, because they must not be observable.
 
 use polymux_fs::{FileKind, MoversState, Progress};
 
@@ -33,7 +33,7 @@ impl Harness {
                 }
             }
             Operation::Drain { tier } => {
-                // The last tier stays: without it there is no room for everything. Without room elsewhere it is refused.
+                // The last tier stays: without it the data does not fit. Without space elsewhere it is refused.
                 let tiers = self.volume.fs().status().expect("status answers").tiers;
                 if let Some(chosen) = tiers[..tiers.len() - 1].iter().cycle().nth(usize::from(tier)) {
                     let _ = self.volume.fs().start_drain(&chosen.name);

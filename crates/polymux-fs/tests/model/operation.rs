@@ -1,6 +1,6 @@
 //! The operations that the model test draws from.
 //!
-//! What is true here: an index picks among what exists at that moment (modulo the number of it), so that every drawn
+//! Invariants: an index selects among the existing items at that moment (modulo their number), so that every drawn
 //! operation means something and a failing sequence can shrink. Names come from a tiny alphabet so that they collide.
 
 use polymux_fs::{AllocateKind, RenameMode, XattrMode};

@@ -1,6 +1,6 @@
-//! The reference file system: what POSIX says, in memory, slow and plain.
+//! The reference file system: POSIX semantics, in memory, slow and plain.
 //!
-//! What is true here:
+//! Invariants:
 //! * It never consults the real one. Its only knowledge is the order of the operations and their arguments.
 //! * Checks come in the order of Linux, so that an operation with several faults has one right errno.
 //! * A node lives as long as it has a name or an open description.
@@ -16,7 +16,7 @@ pub type Node = usize;
 /// The root directory.
 pub const ROOT: Node = 0;
 
-/// What a node holds.
+/// The content of a node.
 #[derive(Clone, Debug)]
 pub struct File {
     pub kind: FileKind,
@@ -354,7 +354,7 @@ impl Reference {
         Ok(())
     }
 
-    /// What a copy may copy at most, or why it may not.
+    /// The maximum length of a copy, or the reason why it is refused.
     pub fn copy_limit(&self, source: (usize, u64), target: (usize, u64), length: u64) -> Outcome<u64> {
         let (from, to) = (&self.descriptions[source.0], &self.descriptions[target.0]);
         if !from.read || !to.write {

@@ -9,7 +9,7 @@ use crate::common::{errno, read_write};
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// An entry: whom it is about, and what they may.
+/// An entry: its subject and its permissions.
 #[derive(Clone, Copy)]
 enum Entry {
     Owner(u16),
@@ -132,7 +132,7 @@ fn files_inherit_the_default_acl_of_their_directory_instead_of_the_umask() {
     let fs = volume.fs();
     let (made, handle) = fs.create(&careful, place, b"f", 0o664, read_write()).expect("made");
     fs.release(handle).expect("released");
-    // Owner, mask and others are what both the ACL and the mode of the call allow.
+    // Owner, mask and others get the permissions that both the ACL and the mode of the call allow.
     assert_eq!(made.permissions, 0o660);
     assert_eq!(permitted(&volume, &stranger(), made.ino), 6);
     let expected = [

@@ -99,7 +99,7 @@ fn every_change_of_data_or_owner_takes_the_capabilities_of_a_program_away() {
     ];
     for (index, (what, change)) in changes.iter().enumerate() {
         let ino = file(&volume, &format!("f{index}"), 0o755);
-        // Twice: what was found out about the first time must not be remembered wrongly.
+        // Twice: a wrong result must not be cached the first time.
         for round in 0..2 {
             for name in [CAPABILITIES, NOTE] {
                 fs.set_xattr(&root(), ino, name, b"value", XattrMode::CreateOrReplace).expect("root may");
@@ -246,7 +246,7 @@ fn set_id_bits_are_cleared_by_the_rules_of_linux() {
 fn a_mode_given_while_set_id_bits_are_cleared_is_kept() {
     let volume = volume();
     let ino = file(&volume, "f", 0o4755);
-    // The writer was judged by the old mode, and somebody changes it before the bits go.
+    // The writer was judged by the old mode, and the mode changes before the bits go.
     let judged = clear(Some(GROUP));
     change(&volume, ino, mode(0o4700));
     change(&volume, ino, judged);

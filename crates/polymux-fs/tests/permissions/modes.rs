@@ -1,4 +1,4 @@
-//! Mode bits, groups, sticky and set-group-id directories, and what root may not do.
+//! Mode bits, groups, sticky and set-group-id directories, and the limits of root.
 
 use polymux_fs::{Caller, NodeKind, OpenOptions, Permissions, RenameMode, SetAttributes, WriteOrigin};
 use polymux_types::{Errno, Ino};

@@ -1,6 +1,6 @@
-//! A tier that is the limit of its readers hands some of what they read over to another one (docs/design/0033).
+//! A tier that limits its readers hands some of the ranges that they read over to another one (docs/design/0033).
 //!
-//! What is true here: eight reads begin together and end together, after the time that the tier needs which has more of them to serve, one
+//! Setup: eight reads begin together and end together, after the time that the tier needs which has more of them to serve, one
 //! after the other: as if as many readers went on at once. Movers read by themselves, in no time.
 
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -30,7 +30,7 @@ struct Together {
 
 #[derive(Default)]
 struct Group {
-    /// How many are still to begin; 0: nobody waits for anybody.
+    /// How many are still to begin; 0: no read waits for another.
     missing: usize,
     /// Those that began, by tier.
     begun: [u32; 2],
@@ -236,7 +236,7 @@ fn a_set_that_moves_to_ranges_of_the_other_tier_is_not_kept_there() {
     stand.read_for(Duration::from_secs(30));
     let there = stand.nodes_on_slow();
     assert!(there >= 4);
-    // Now only what went there is read.
+    // Now only the migrated ranges are read.
     let location = stand.volume.fs().locate(stand.ino).expect("located");
     let on_slow: Vec<u64> = location
         .extents

@@ -52,7 +52,7 @@ fn a_large_file_in_a_directory_of_messages_ends_that_they_are_expected_there() {
     assert!(!made("note", 16 << 10, true));
 }
 
-/// Bytes that leave the faster tier at once after so many messages found no room there, of a volume whose movers do nothing. `before` is done
+/// Bytes that leave the faster tier at once after so many messages found no space there, of a volume whose movers do nothing. `before` is done
 /// first.
 fn hurried_for_messages(count: usize, before: impl FnOnce(&Volume)) -> u64 {
     let volume = tested(Promotion::Prompt).volume;

@@ -1,8 +1,8 @@
 //! No range goes to and fro: random workloads in virtual time, with the policy, the planner and the movers of the product.
 //!
-//! What is true here: a workload is a row of phases, each with hot ranges, a rate of reads and a length of its own, as a seed gives them. The
-//! faster tier holds a part of what is hot. Between two arrivals of a range on the faster tier at least the time lies within which a move
-//! has to pay back.
+//! Setup: a workload is a row of phases, each with hot ranges, a rate of reads and a length of its own, as a seed gives them. The faster tier
+//! holds a part of the hot ranges. Between two arrivals of a range on the faster tier at least the time lies within which a move has to pay
+//! back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const WORKLOADS: u64 = 6;
 const FILES: usize = 10;
 const FILE_BYTES: u64 = 2 * NODE;
 const NODES: usize = FILES * 2;
-/// Room for seven of the twenty ranges below the high mark.
+/// Space for seven of the twenty ranges below the high mark.
 const CAPACITIES: [u64; 2] = [16 * MIB, 96 * MIB];
 
 /// Seconds within which a move has to pay back.
@@ -115,7 +115,7 @@ impl World {
         self.volume.clock.elapsed().as_secs()
     }
 
-    /// Notes what came since the last look. An error names what came too soon after it came before.
+    /// Records the promotions since the last call. An error names ranges that were promoted again too soon.
     fn look(&mut self) -> Result<(), String> {
         let (now, on_fast) = (self.seconds(), self.ranges_on_fast());
         for range in on_fast.difference(&self.on_fast) {

@@ -9,7 +9,7 @@ use polymux_types::{Bucket, Epoch, Errno, Ino, ObjectId, Sequence, Timestamp, Vo
 use crate::common::{Hook, HookedTier, Verdict, Volume, new_volume, pattern};
 use crate::truth::{MEBIBYTE, directory, files, rebuild, rebuild_unmounted, settle, told, write_file};
 
-/// An object that nobody made, beyond the numbers in use.
+/// An object that the volume did not make, beyond the numbers in use.
 pub fn plant(volume: &Volume, tier: usize, number: u64, content: &[u8]) -> ObjectRef {
     let object = ObjectRef::new(ObjectId(9_000_000 + number), Bucket(7));
     let memory = volume.memory(tier);
@@ -192,7 +192,7 @@ fn a_directory_of_which_nobody_says_where_it_lies_is_in_lost_and_found_with_all_
     let mut volume = empty(&[16 * MEBIBYTE]);
     let object = plant(&volume, 0, 1, &pattern(1, 5000));
     let mut cut = stamp_below(100, ("above", 200), "file", 5);
-    // A tier without room for the whole path keeps its end.
+    // A tier without space for the whole path keeps its end.
     cut = cut.without_upper_half().expect("two names can be cut");
     give(&volume, 0, object, &cut);
     // Two directories that lie in one another.

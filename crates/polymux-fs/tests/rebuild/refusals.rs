@@ -1,4 +1,4 @@
-//! What is refused, what can be ended, and that nothing is put into place then.
+//! Rebuilds that are refused, rebuilds that are ended, and that nothing is put into place then.
 
 use std::ops::ControlFlow;
 

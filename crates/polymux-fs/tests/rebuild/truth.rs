@@ -1,4 +1,4 @@
-//! What is known of a volume before its loss, and how it is compared with what came back.
+//! The known state of a volume before its loss, and its comparison with the rebuilt one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -79,7 +79,7 @@ pub fn rebuild(volume: &mut Volume) -> RebuildReport {
     rebuild_unmounted(volume)
 }
 
-/// The same for a volume that is not mounted.
+/// As [`rebuild`], for a volume that is not mounted.
 pub fn rebuild_unmounted(volume: &mut Volume) -> RebuildReport {
     let foreseen = volume.try_rebuild().expect("it can be told what would come back");
     let report = volume.rebuild().expect("the volume is rebuilt");

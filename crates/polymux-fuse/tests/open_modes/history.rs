@@ -1,4 +1,4 @@
-//! What was done to a file lately, told when it is found to be wrong.
+//! The latest operations on a file, reported when it is found to be wrong.
 
 use std::collections::VecDeque;
 

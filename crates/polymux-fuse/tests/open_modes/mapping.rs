@@ -12,7 +12,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// The first bytes of a file, shared. Bytes are copied one way or the other; nobody gets a reference into it, because other
+/// The first bytes of a file, shared. Bytes are copied one way or the other; no reference into it is handed out, because other
 /// threads change the file.
 pub struct Mapping {
     start: NonNull<u8>,
@@ -57,7 +57,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this is the whole mapping, and nobody uses it any more.
+        // SAFETY: this is the whole mapping, and it is not used any more.
         let outcome = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
         assert!(outcome.is_ok(), "a mapping can be taken away");
     }

@@ -1,4 +1,4 @@
-//! Somebody who uses files in every way at once.
+//! A player, which uses files in every way at once.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -29,7 +29,7 @@ struct Known {
 }
 
 impl Known {
-    /// Compares the beginning of the file, or all of it, with what it must be.
+    /// Compares the beginning of the file, or all of it, with its expected content.
     fn expect(&self, found: &[u8], how: &str) {
         let expected = &self.content[..found.len().min(self.content.len())];
         let place = found.iter().zip(expected).position(|(found, expected)| found != expected);
@@ -220,7 +220,7 @@ impl<'a> Player<'a> {
         assert_eq!(seen, length as u64, "{}", known.path.display());
     }
 
-    /// Another file takes the name; whoever has the old one open goes on with it until it is closed.
+    /// Another file takes the name; open file descriptions of the old one remain usable until they are closed.
     fn replace(&mut self, file: usize) {
         if self.random.below(4) > 0 {
             return;

@@ -10,7 +10,7 @@ use polymux_sim::MemoryStore;
 use polymux_tier::{PosixTier, PosixTierOptions, Tier};
 use polymux_types::{ByteSize, Ino, SystemClock, VolumeId};
 
-/// Of the slow tier: what is on a tier with a limit is not changed directly, what is on the fast one is.
+/// Of the slow tier: files on a tier with a limit are not changed directly, files on the fast tier are.
 const CAPACITY: ByteSize = ByteSize(300 << 20);
 
 /// A file of a player on the mounted volume.

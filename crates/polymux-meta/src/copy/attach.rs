@@ -1,16 +1,16 @@
 //! Beginning to ship to a copy, when its store is opened and when its tier is back.
 //!
-//! What is true here:
+//! Invariants:
 //! * A copy goes on only where it is certain that it is a copy of this store as it was at its last opening: same store,
 //!   the opening before this one, no more than the store knows, and the same last bytes. Everything else is made anew.
 //! * A copy that could be started from is given up only after all tables of the store were read: where one is damaged, the
 //!   copy may be the only place that has it whole.
 //! * A copy that is incomplete keeps its tables where the last opening vouched for them.
-//! * A copy that knows more than the store proves that the store lost what was durable. That is asked before the store is
+//! * A copy that is ahead of the store proves that the store lost durable transactions. This is checked before the store is
 //!   opened ([`refuse_copy_ahead`]), which is refused then; and again whenever a copy is reached (`knowledge`), before anything
 //!   of it is changed. Then the store goes on without a copy, and that one stays as it is.
-//! * What cannot be reached or judged does not stop the store. The labels of the tiers get a new epoch at each mount, which
-//!   the copy does not know: nobody waits for it.
+//! * A copy that cannot be reached or judged does not stop the store. The labels of the tiers get a new epoch at each mount, which
+//!   the copy does not know: no caller waits for it.
 
 use std::path::Path;
 use std::time::Instant;
@@ -26,7 +26,7 @@ use crate::log_store::Inner;
 use crate::tables::Tables;
 use polymux_types::sync::{AtomicBool, AtomicU64, Condvar, Mutex};
 
-/// What a copy is worth to a store that was just opened.
+/// How useful a copy is to a store that was just opened.
 enum Verdict {
     /// It holds everything up to there.
     GoesOn { arrived: u64 },
@@ -143,7 +143,7 @@ fn begin(
             Ok((Mode::Rebuilding, 0, reason.to_owned()))
         }
         Verdict::Nothing(reason) => {
-            // Generation 0 vouches for nothing, should this opening end before what is there was removed.
+            // Generation 0 vouches for nothing, should this opening end before the old content was removed.
             directory.write_slot(Slot { generation: 0, ..slot })?;
             desk.trusted = false;
             Ok((Mode::Rebuilding, 0, reason.to_owned()))
@@ -197,7 +197,7 @@ fn judge(directory: &CopyDirectory, header: LogHeader, log: &Log, tables: &Table
 }
 
 /// Fails where a copy of this store holds transactions beyond `end`, the end of its log. They were durable in the store before
-/// they were shipped, so the store has lost them. Nothing is changed. What cannot be read proves nothing here.
+/// they were shipped, so the store has lost them. Nothing is changed. A copy that cannot be read proves nothing here.
 pub(crate) fn refuse_copy_ahead(path: &Path, store: u64, end: u64) -> Result<(), StoreError> {
     let slot = slot_in(path).ok().flatten();
     match slot {
@@ -224,7 +224,7 @@ impl Inner {
             copy.refuse(reason);
             return Ok(());
         }
-        // What was found damaged stays so, and reading all tables takes a while.
+        // A damaged copy stays damaged, and reading all tables takes a while.
         let slot = slot_in(&copy.options.path)?.filter(|slot| slot.state != SlotState::Incomplete);
         let spared = slot.and_then(|slot| {
             desk.damage.clone().or_else(|| reason_to_spare(Some(&slot), &copy.options.path, &self.tables))

@@ -1,6 +1,6 @@
 //! The files of a second copy.
 //!
-//! What is true here:
+//! Invariants:
 //! * The directory has the shape of a store (`log`, `part0` ..), so that it can become one; beside that there are `copy`,
 //!   the slots, and `incoming`, where a table lies until it is whole. A file below `tables` is whole and durable.
 //! * [`CopyDirectory`] only carries out steps; the order that keeps the copy usable is that of `ship` and `rebuild`.
@@ -155,7 +155,7 @@ impl CopyDirectory {
         self.slot.is_none_or(|slot| slot.state == SlotState::Incomplete)
     }
 
-    /// Says what the copy is worth, durably.
+    /// Records the state of the copy durably.
     pub(crate) fn write_slot(&mut self, slot: Slot) -> Result<(), StoreError> {
         self.step()?;
         let slot = Slot { turn: self.slot.map_or(1, |slot| slot.turn + 1), ..slot };
@@ -248,7 +248,7 @@ impl CopyDirectory {
         sync_directory(&path)
     }
 
-    /// Removes what the current version does not name.
+    /// Removes files that the current version does not name.
     pub(crate) fn remove_obsolete(&mut self, partition: usize, snapshot: &PartitionSnapshot) -> Result<(), StoreError> {
         assert_eq!(self.partitions[partition].version, Some(snapshot.version), "the version that counts is kept");
         let live: Vec<u64> = snapshot.tables.iter().map(lsm_tree::Table::id).collect();
@@ -329,7 +329,7 @@ pub(crate) fn lock(slots: &BlockFile, path: &Path) -> Result<(), StoreError> {
     })
 }
 
-/// Opens a file of this length, or makes it anew. What another length is in is of no use.
+/// Opens a file of this length, or makes it anew. The content of a file of another length is useless.
 fn open_file(path: &Path, length: u64) -> Result<BlockFile, StoreError> {
     match fs::metadata(path) {
         Ok(found) if found.len() == length => return BlockFile::open(path).map_err(|error| failed(path, &error)),

@@ -1,11 +1,11 @@
 //! Whether a copy knows more than its store, asked before anything of the copy is changed.
 //!
-//! What is true here:
-//! * What a copy holds was durable in its store before it was shipped. So each later opening of the store began behind it, or
-//!   the store lost some of it. The header of the log says where the last openings began (`log/openings.rs`).
+//! Invariants:
+//! * Transactions in a copy were durable in its store before they were shipped. So each later opening of the store began behind them, or
+//!   the store lost some of them. The header of the log says where the last openings began (`log/openings.rs`).
 //! * Where an opening is not on record there, the log decides, as far as it goes back: the last bytes of the copy are those of
 //!   the store at the same position, or the store went on without them.
-//! * A copy of which neither can be told may be ahead, and is treated as one that is: one that was away for more openings than are on
+//! * A copy for which neither can be decided may be ahead, and is treated as if it were: one that was away for more openings than are on
 //!   record (or for one of a program that recorded none), and whose log was written into tables when it was finished.
 
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::log::{BLOCK, BlockFile, HEADER_LENGTH, Log, LogHeader, LogMedium, pie
 /// Bytes before the end of the copy's log that are compared with the store's.
 const COMPARED_LENGTH: u64 = 16 * BLOCK;
 
-/// What a copy knows.
+/// How the knowledge of a copy compares with its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Knowledge {
     /// Nothing that the store does not know, or nothing that a store could be made of.
@@ -27,7 +27,7 @@ pub(super) enum Knowledge {
     Ahead(u64),
     /// The end of another history of the store.
     Other,
-    /// It cannot be told.
+    /// It cannot be determined.
     Unclear,
 }
 
@@ -46,7 +46,7 @@ impl Knowledge {
     }
 }
 
-/// What was found about a copy at `path`, and what there is to do about it, for people.
+/// Combines a finding about the copy at `path` with the advice for people.
 pub(super) fn instead_of_making_anew(found: &str, path: &Path) -> String {
     format!(
         "{found}. It stays as it is, and there is no second copy meanwhile. To start from it: unmount, and `polymux mount \
@@ -71,7 +71,7 @@ pub(super) fn weigh(path: &Path, log: &Log) -> Result<Knowledge, StoreError> {
     by_log(&slot, &ring, log)
 }
 
-/// What the copy in a directory says of itself; `None` where it says nothing.
+/// Reads the slot of the copy in a directory; `None` where it has none.
 pub(super) fn slot_in(path: &Path) -> Result<Option<Slot>, StoreError> {
     let file = path.join(SLOT_FILE);
     if !file.try_exists().map_err(|error| failed(&file, &error))? {
@@ -116,7 +116,7 @@ fn by_log(slot: &Slot, ring: &dyn LogMedium, log: &Log) -> Result<Knowledge, Sto
 }
 
 /// Whether the last bytes of a copy's log are those of the store; `None` where the store's log does not go back that far, or they
-/// differ where the copy need not have them: what its tables know, before `checkpoint`, was not always shipped.
+/// differ where the copy need not have them: entries before `checkpoint`, which its tables hold, were not always shipped.
 pub(super) fn ends_alike(
     ring: &dyn LogMedium,
     checkpoint: u64,

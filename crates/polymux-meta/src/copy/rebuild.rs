@@ -1,11 +1,11 @@
 //! Making a copy anew, beside a store that goes on.
 //!
-//! What is true here:
+//! Invariants:
 //! * The copy says that it is incomplete until the end, so the order of steps does not matter before that.
-//! * Tables are taken until what is left is small enough to be taken before the store overwrites it: each turn ships only
-//!   what is new since the one before.
+//! * Tables are taken until the rest is small enough to be taken before the store overwrites it: each turn ships only the tables that
+//!   have changed since the turn before.
 //! * The copy counts as current, so that others wait for it, before the position is chosen that it will be complete up to.
-//!   Whoever did not wait saw it as not current, so what he did came before that position and is in the copy.
+//!   A caller that did not wait saw the copy as not current, so its transactions precede that position and are in the copy.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::error::StoreError;
 use crate::log::BLOCK;
 use crate::log_store::Inner;
 
-/// Turns before somebody is told that the store goes on too fast.
+/// Turns after which the rebuild ends with a report that the store goes on too fast.
 const TURNS_MAX: usize = 16;
 
 impl Inner {

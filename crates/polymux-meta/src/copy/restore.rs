@@ -1,11 +1,11 @@
 //! Making a store out of its second copy: an explicit act, while nothing is mounted.
 //!
-//! What is true here:
+//! Invariants:
 //! * The copy itself is only read. The new store is made under another name and renamed once all of it is durable, so that
 //!   it is whole or not there.
 //! * Nothing beyond the position that the copy's slot names gets into the store, and everything up to it has to: where the
 //!   log of the copy ends earlier, the copy is damaged, and there is no store.
-//! * What outlived the last process in memory stays where it continues what the copy holds, and goes where it does not: the
+//! * Entries that outlived the last process in memory stay if they continue those of the copy, and are removed otherwise: the
 //!   new store is then one that ends earlier, and not one whose device lost something.
 //! * The store goes on where the copy is, so that the copy is its copy again without being made anew.
 
@@ -29,21 +29,21 @@ use crate::tables::{CURRENT_FILE, Tables};
 /// Bytes of the log copied at once.
 const CHUNK_LENGTH: u64 = 1024 * 1024;
 
-/// What a second copy can be used for.
+/// The possible uses of a second copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyWorth {
     /// Nothing: it was being made.
     Incomplete,
-    /// It holds everything up to its time; what came later is lost.
+    /// It holds everything up to its time; everything later is lost.
     Complete,
     /// It holds everything: the store was closed in order.
     Closed,
 }
 
-/// What a second copy says of itself.
+/// Description of a second copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyDescription {
-    /// What it can be used for.
+    /// Its possible use.
     pub worth: CopyWorth,
     /// Last transaction that it holds.
     pub arrived: Sequence,
@@ -70,7 +70,7 @@ impl StoreEnd {
     }
 
     /// Bytes of its log, at least, that the store has lost and a copy of it has; `None` where it lost nothing that this copy
-    /// has, or where that cannot be told.
+    /// has, or where that cannot be determined.
     #[must_use]
     pub fn lost_to(&self, copy: &CopyDescription) -> Option<u64> {
         match by_openings(&copy.slot, &self.header, end_of(self.committed)) {
@@ -92,7 +92,7 @@ impl CopyDescription {
     }
 }
 
-/// What the second copy in a directory says of itself; `None` where there is none.
+/// Describes the second copy in a directory; `None` where there is none.
 ///
 /// # Errors
 ///
@@ -123,7 +123,7 @@ pub fn verify_copy(path: &Path, boundaries: &[Vec<u8>]) -> Result<CopyDescriptio
     let header = header_of(&log, &slot)?;
     let mut replay = Replay::new(&log, header);
     let mut end = header.checkpoint;
-    // Entries beyond what the slot names are not part of the copy.
+    // Entries beyond the position in the slot are not part of the copy.
     while end < slot.arrived
         && let Some(entry) = replay.next()?
     {
@@ -236,8 +236,8 @@ fn restore_log(from: &Path, to: &Path, slot: &Slot) -> Result<LogHeader, StoreEr
     Err(damaged(&format!("its log ends at {end} instead of {}, begun at {}", slot.arrived, header.checkpoint)))
 }
 
-/// Removes what the last process left in memory, where that begins behind the end of the new store: it belongs to the store
-/// that is lost, and would say that the device of this one lost something. Where the copy reaches it, it is taken up.
+/// Removes the entries that the last process left in memory if they begin behind the end of the new store: they belong to the store
+/// that is lost, and would indicate that the device of this one lost writes. If the copy reaches them, they are taken up.
 fn give_window_up(options: &LogStoreOptions, header: &LogHeader, end: u64) -> Result<(), StoreError> {
     let Some(place) = &options.surviving else { return Ok(()) };
     let length = options.window_bytes.min(header.ring_length);
@@ -260,7 +260,7 @@ impl LogStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Open`] where there is none, or another process has it open; others say what is wrong with it.
+    /// [`StoreError::Open`] where there is none, or another process has it open; other errors describe its fault.
     pub fn check(path: &Path, options: &LogStoreOptions) -> Result<StoreEnd, StoreError> {
         let log = path.join(LOG_FILE);
         if !log.exists() {

@@ -1,12 +1,12 @@
 //! Shipping to a copy that is current.
 //!
-//! What is true here, and why the copy can be opened whenever a crash comes:
-//! * The log first, then the slot: what the slot names is durable. A ring is never overwritten where the copy's own
+//! Invariants, and why the copy can be opened after a crash at any moment:
+//! * The log first, then the slot: the position in the slot is durable. A ring is never overwritten where the copy's own
 //!   checkpoint still needs it; where the store is that far ahead, tables are shipped first.
-//! * Tables, then the log as far as these tables reach, then versions and pointers, then the checkpoint, then what is
-//!   obsolete goes. Between two of these steps the copy's log repeats what some tables know already, which changes nothing
-//!   (as in the recovery of the store itself).
-//! * What the store has overwritten before it was shipped is a gap: the copy is made anew.
+//! * Tables, then the log as far as these tables reach, then versions and pointers, then the checkpoint, then the
+//!   removal of obsolete files. Between two of these steps the copy's log repeats entries that some tables already hold, which changes
+//!   nothing (as in the recovery of the store itself).
+//! * Entries that the store overwrote before they were shipped are a gap: the copy is made anew.
 
 use std::fs::File;
 use std::sync::atomic::Ordering;
@@ -21,19 +21,19 @@ use crate::log::{BLOCK, BlockBuffer, LogHeader, cut_last_block};
 use crate::log_store::Inner;
 use crate::tables::PartitionSnapshot;
 
-/// Bytes shipped at once; between two of them whoever waits for the log is served.
+/// Bytes shipped at once; between two chunks, callers that wait for the log are served.
 pub(super) const CHUNK_LENGTH: u64 = 1024 * 1024;
 
 /// How far a step came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The copy has what it was about.
+    /// The copy has the requested state.
     Done,
     /// It had that before.
     Nothing,
-    /// The store has overwritten what the copy lacks.
+    /// The store has overwritten entries that the copy lacks.
     Gap,
-    /// Tables have to be shipped before there is room in the ring of the copy.
+    /// Tables have to be shipped before there is space in the ring of the copy.
     RingFull,
     /// Memtables are being written at the moment.
     Busy,
@@ -81,13 +81,13 @@ impl Inner {
     }
 
     /// A current copy cannot go on: it has to say so itself, and is made anew then. Where it cannot even say so, it stays
-    /// current, because something could be started from it, and those who wait for it are told.
+    /// current, because something could be started from it, and its waiters get `CopySync::Late`.
     fn start_over(&self, copy: &SecondCopy, directory: &mut CopyDirectory, reason: String) -> Round {
         let marked = self.mark_incomplete(directory);
         let mut status = copy.status.lock();
         status.reason = reason;
         status.failing = marked.is_err();
-        // Nobody gave it up meanwhile, or it does not matter: both ways it cannot be started from.
+        // Another thread may have given it up meanwhile, which does not matter: both ways it cannot be started from.
         if marked.is_ok() {
             status.mode = Mode::Rebuilding;
             status.kicked = true;
@@ -133,9 +133,9 @@ impl Inner {
             || directory.versions() != self.tables.versions().into_iter().map(Some).collect::<Vec<_>>()
     }
 
-    /// Ships what is durable.
+    /// Ships the durable part of the log.
     fn ship_log(&self, copy: &SecondCopy, directory: &mut CopyDirectory) -> Result<Step, StoreError> {
-        // The time first: what becomes durable in between is newer than what the slot says, never older.
+        // The time first: entries that become durable in between are newer than the time in the slot, never older.
         let (time_ns, moment) = (now_ns(), Instant::now());
         let durable = self.log.durable();
         let arrived = directory.slot().map_or(0, |slot| slot.arrived);
@@ -313,7 +313,7 @@ impl Inner {
             if copy.is_out_of_time() {
                 return Ok(Step::Busy);
             }
-            // Somebody who waits for the log must not wait for a large table.
+            // A caller that waits for the log must not wait for a large table.
             if copy.is_awaited() && self.ship_log(copy, directory)? == Step::Gap {
                 return Ok(Step::Gap);
             }

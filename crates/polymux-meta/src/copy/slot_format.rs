@@ -1,11 +1,11 @@
-//! What a second copy says of itself: two slots of one block each, written in turn.
+//! The slots of a second copy, which describe it: two of one block each, written in turn.
 //!
 //! ```text
 //! magic 8 bytes | version u32 | state u32 | store id u64 | turn u64 | generation u32 | reserved u32
 //! | arrived u64 | time u64 | checksum u32
 //! ```
 //!
-//! What is true here: all numbers are little-endian; the slot with the greater turn counts, so a write that a crash tears
+//! All numbers are little-endian; the slot with the greater turn counts, so a write that a crash tears
 //! leaves the other one. A copy is worth something only as far as its slot says: bytes of its log beyond `arrived` are not
 //! part of it, whatever they look like.
 
@@ -18,7 +18,7 @@ const MAGIC: [u8; 8] = *b"PMUXCOPY";
 const VERSION: u32 = 1;
 const CONTENT_LENGTH: usize = 60;
 
-/// What a copy is worth.
+/// The state of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotState {
     /// It is being made, and nothing can be started from it.

@@ -30,7 +30,7 @@ pub(crate) enum Plant {
     TablesFirst,
 }
 
-/// What goes wrong in a copy.
+/// Injected faults of a copy.
 pub(crate) struct Faults {
     steps_left: AtomicU64,
     plant: Mutex<Option<Plant>>,
@@ -131,7 +131,7 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// A store, its copy, and what is known of them.
+/// A store, its copy, and the state known of them.
 struct World {
     root: tempfile::TempDir,
     life: u32,
@@ -140,7 +140,7 @@ struct World {
     slots: Arc<CrashMedium>,
     faults: Arc<Faults>,
     history: History,
-    /// What the copy was said to hold while something could be started from it.
+    /// The last sequence that the copy was reported to hold while a store could be started from it.
     promised: Sequence,
 }
 
@@ -217,7 +217,7 @@ impl World {
         }
     }
 
-    /// Both machines stop. Checks what the copy is worth, and goes on with what is left of the two.
+    /// Both machines stop. Checks the state of the copy, and goes on with the remains of the two.
     fn crash(self, random: &mut Random, context: &str) -> Self {
         let life = self.life + 1;
         let (store, copy) =
@@ -228,7 +228,7 @@ impl World {
         copy_tree(&self.root.path().join(format!("store{}", self.life)), &store);
         copy_tree(&self.root.path().join(format!("copy{}", self.life)), &copy);
         let may_be_incomplete = matches!(self.state(), CopyState::Rebuilding | CopyState::Failing);
-        // What the store does at its end is not part of the crash.
+        // The work of the store at its end is not part of the crash.
         self.faults.stop_after(0);
         let Self { root, store: old, history, promised, .. } = self;
         drop(old);

@@ -1,8 +1,8 @@
 //! The thread that ships.
 //!
-//! What is true here: it is a loop around [`Inner::ship`], in the interval that the copy may lag; in longer ones after a round that found nothing to ship;
-//! a sync of the log wakes it. When the store ends it ships once more and says that the copy
-//! is closed. A tier that hangs may keep it for ever; nobody waits for it longer than for any other answer of the copy.
+//! It is a loop around [`Inner::ship`], in the interval that the copy may lag; in longer ones after a round that found nothing
+//! to ship; a sync of the log wakes it. When the store ends it ships once more and says that the copy is closed. A tier that
+//! hangs may keep it for ever; no caller waits for it longer than for any other answer of the copy.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -116,7 +116,7 @@ impl SecondCopy {
         status.finished
     }
 
-    /// Whether the store is ending, and what takes long has to be left.
+    /// Whether the store is ending, so that long work has to be abandoned.
     pub(super) fn is_out_of_time(&self) -> bool {
         self.status.lock().stopping.is_some_and(|begun| begun.elapsed() >= self.options.wait_max / 2)
     }

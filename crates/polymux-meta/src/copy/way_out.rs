@@ -1,7 +1,7 @@
-//! What there is to do about a store that cannot be opened, or that lost what a copy of it has.
+//! Remedies for a store that cannot be opened, or that lost transactions which a copy of it has.
 //!
-//! What is true here:
-//! * Nothing is changed, and nothing of the store or of a copy is in use meanwhile by somebody else.
+//! Invariants:
+//! * Nothing is changed, and no other process uses the store or a copy meanwhile.
 //! * A copy is offered only after all of it was read.
 
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub struct CopyPlace {
 pub enum StoreState {
     /// It can be opened, and no copy is known to have more.
     Healthy,
-    /// It can be opened, and went on after it had lost what a copy has: which, and how much.
+    /// It can be opened, but has continued after losing transactions that a copy has: which copy, and how much.
     Behind(String),
     /// There is none.
     Gone,
@@ -101,14 +101,14 @@ pub fn newest_copy(copies: &[CopyPlace], boundaries: &[Vec<u8>]) -> Result<(usiz
     })
 }
 
-/// What works where a store cannot be used.
+/// Remedies where a store cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WayOut {
     /// Starting from the copy in this place.
     FromCopy {
         /// Its place among those that were given.
         index: usize,
-        /// What it says of itself.
+        /// Its description.
         described: CopyDescription,
     },
     /// Making a store out of the objects, because there is no copy to start from, for this reason.
@@ -116,7 +116,7 @@ pub enum WayOut {
 }
 
 impl WayOut {
-    /// Finds it; `None` where the store itself can be opened or is in use: then what refused it says what to do.
+    /// Finds it; `None` where the store itself can be opened or is in use: then the error that refused it says what to do.
     #[must_use]
     pub fn of(store: &Path, copies: &[CopyPlace], options: &LogStoreOptions) -> Option<Self> {
         match StoreState::of(store, copies, options) {
@@ -129,7 +129,7 @@ impl WayOut {
         })
     }
 
-    /// The advice, for people; `copies` are those that were given. `volume` is what a command line calls the volume.
+    /// The advice, for people; `copies` are the given ones. `volume` is the name of the volume on a command line.
     #[must_use]
     pub fn advice(&self, copies: &[CopyPlace], volume: &str) -> String {
         match self {

@@ -1,6 +1,6 @@
 //! A log in a file of any file system.
 //!
-//! What is true here:
+//! Invariants:
 //! * The file was written full of zeros and synced once, before its first use. Its blocks are allocated and marked as
 //!   written, so that overwriting them changes no metadata of the file system below: one write is one flush of the
 //!   device (measured by `make bench-flush`; blocks that were only preallocated cost a journal commit each).

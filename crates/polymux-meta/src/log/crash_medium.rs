@@ -1,4 +1,4 @@
-//! A medium in memory that can lose, tear and reorder what no flush covered, and fail on command.
+//! A medium in memory that can lose, tear and reorder unflushed writes, and fail on command.
 
 use std::io;
 use std::sync::Mutex;
@@ -17,9 +17,9 @@ struct Write {
 }
 
 struct State {
-    /// What survives any crash.
+    /// The bytes that survive any crash.
     base: Vec<u8>,
-    /// What a reader sees.
+    /// The bytes that a reader sees.
     present: Vec<u8>,
     since: Vec<Write>,
 }
@@ -51,7 +51,7 @@ impl CrashMedium {
         left.map(|_| ()).map_err(|_| io::Error::other("the medium fails"))
     }
 
-    /// What a power failure leaves: durable writes, and of the others those sectors that `keep` wants, in order.
+    /// The image after a power failure: durable writes, and of the others those sectors that `keep` wants, in order.
     pub(crate) fn crash(&self, mut keep: impl FnMut() -> bool) -> Vec<u8> {
         let state = self.state.lock().unwrap();
         let mut image = state.base.clone();

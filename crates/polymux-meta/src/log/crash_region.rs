@@ -1,7 +1,7 @@
 //! A region and a block medium in memory that lose power together, at any of their own steps.
 //!
-//! What is true here:
-//! * What a power failure leaves of the region is chosen word by word: the bytes of the last write-back, or what was stored
+//! Invariants:
+//! * The content of the region after a power failure is chosen word by word: the bytes of the last write-back, or those stored
 //!   since. Beside that, lines are evicted at random moments, as caches do.
 //! * The moment is a count of steps: each write-back, write and flush is one before and one after. The images are taken
 //!   then, and the log goes on unaware.
@@ -19,11 +19,11 @@ use polymux_types::sync::{AtomicU64, Ordering};
 
 const LINE_WORDS: usize = 8;
 
-/// What survives.
+/// The images that survive.
 pub(crate) struct Images {
     pub(crate) medium: Vec<u8>,
     pub(crate) region: Vec<u64>,
-    /// What was acknowledged at that moment.
+    /// The position acknowledged at that moment.
     pub(crate) acknowledged: u64,
 }
 
@@ -67,7 +67,7 @@ impl World {
         self.steps_left.store(steps, Ordering::SeqCst);
     }
 
-    /// What the power failure left; it fails now where it has not.
+    /// The images after the power failure; fails the power now if it has not failed yet.
     pub(crate) fn images(&self) -> Images {
         let images = self.images.lock().unwrap().take();
         images.unwrap_or_else(|| self.fail())
@@ -77,8 +77,8 @@ impl World {
         self.images.lock().unwrap().is_some()
     }
 
-    /// In this order, so that with threads at work too the images are of one moment: what is given up here later is found
-    /// on the medium, which is read last, and what was acknowledged first is in what is read afterwards.
+    /// In this order, so that the images are of one moment even with threads at work: entries that are given up here later are
+    /// found on the medium, which is read last, and the entries acknowledged at the start are in the images read afterwards.
     fn fail(&self) -> Images {
         let acknowledged = self.acknowledged.load(Ordering::SeqCst);
         let mut random = self.random.lock().unwrap();

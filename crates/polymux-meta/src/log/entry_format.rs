@@ -9,17 +9,17 @@
 //! last word    commit mark: the position with every bit turned
 //! ```
 //!
-//! What is true here:
+//! Invariants:
 //! * All words are little-endian u64. An entry begins at a multiple of 64 bytes and its length is one.
 //! * A position occurs once in the life of a store, so an entry that an earlier round of the ring left behind never
 //!   passes for a present one. One that an earlier *mount* left beyond the end that recovery found has a smaller
-//!   generation than what is written there now.
+//!   generation than the entries written there now.
 //! * Entries of format version 1 have another magic and no word 3: their payload begins at word 3. They are read, and not
 //!   written any more.
-//! * `durable_through` is never greater than what a power failure keeps at that moment, so an entry that is whole proves
+//! * `durable_through` is never beyond the position that survives a power failure at that moment, so an entry that is whole proves
 //!   that everything before it was durable once (docs/design/0022).
-//! * The checksum covers words 0 and 1, the generation, word 3 and the payload, and starts from the salt of the store. Whoever
-//!   can choose bytes of a payload (the value of an extended attribute) but cannot read the salt cannot make a payload
+//! * The checksum covers words 0 and 1, the generation, word 3 and the payload, and starts from the salt of the store. A program
+//!   that can choose bytes of a payload (the value of an extended attribute) but cannot read the salt cannot make a payload
 //!   that reads as an entry later.
 
 /// Entries begin at multiples of this many bytes: a cache line, so that two threads never fill the same line.

@@ -1,15 +1,15 @@
-//! Writing the window to its medium, and making it durable: one flush for everybody who waits.
+//! Writing the window to its medium, and making it durable: one flush for all waiters.
 //!
-//! What is true here:
+//! Invariants:
 //! * `leading` is true for one thread at a time; that thread alone walks, copies out, writes and releases. The lock is
 //!   not held while it does.
 //! * Where the last flush served several syncs, they are likely to come again: the last of them to arrive leads, and one
 //!   flush serves all. Those before it sleep meanwhile; the first of them leads without the others when it has slept as long
-//!   as they may take (`patience`); a thread that is alone waits for nobody.
-//! * Each thread sleeps by itself (parked), and whoever is served returns without the lock: threads that are woken through a
+//!   as they may take (`patience`); a lone thread does not wait.
+//! * Each thread sleeps by itself (parked), and a served thread returns without the lock: threads that are woken through a
 //!   condition variable pass its lock on from one to the next, which took longer than the flush.
-//! * While nobody leads and somebody waits, the first of those who wait is awake or has a limit to its sleep. Hence whoever
-//!   stops leading wakes the first of those it did not serve.
+//! * While no thread leads and some wait, the first waiter is awake or has a limit to its sleep. Hence a thread that stops
+//!   leading wakes the first waiter that it did not serve.
 //! * A durable write covers only its own bytes, so where earlier bytes were written without one, the medium is flushed.
 
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use super::ring::pieces;
 use crate::error::StoreError;
 use polymux_types::sync::{AtomicU64, Mutex, MutexGuard, Ordering, thread};
 
-/// For each other sync that is expected, the first waits this part of what a flush takes.
+/// For each other expected sync, the first waits this fraction of the duration of a flush.
 const PATIENCE_PARTS: u32 = 4;
 
 /// More syncs than so many are not waited for any longer.
@@ -44,19 +44,19 @@ struct Leader {
     buffer: Option<BlockBuffer>,
     /// Syncs that the last flush served.
     group: usize,
-    /// What a flush takes, smoothed.
+    /// Duration of a flush, smoothed.
     flush_time: Duration,
     /// In the order in which they came; the one who leads is among them.
     waiters: Vec<Waiter>,
     /// End of the entries known to be filled.
     complete: u64,
-    /// End of what was handed to the medium.
+    /// End of the bytes handed to the medium.
     written: u64,
     /// Something was written that no flush covers yet.
     unflushed: bool,
 }
 
-/// What the threads that sync share.
+/// State that the syncing threads share.
 pub(super) struct Flush {
     leader: Mutex<Leader>,
     /// Syncs that came and were not durable already.
@@ -83,7 +83,7 @@ impl Flush {
         self.arrived.load(Ordering::Relaxed)
     }
 
-    /// Wakes everybody who waits.
+    /// Wakes all waiters.
     pub(super) fn wake(&self) {
         for waiter in &self.leader.lock().waiters {
             waiter.thread.unpark();
@@ -91,7 +91,7 @@ impl Flush {
     }
 }
 
-/// What the leader takes with it while the lock is open.
+/// State that the leader carries while the lock is released.
 struct Progress {
     buffer: BlockBuffer,
     complete: u64,
@@ -112,7 +112,7 @@ impl Log {
         }
         let mut leader = self.flush.leader.lock();
         if self.durable() >= through {
-            // Whoever led meanwhile would not take us off the list.
+            // A thread that led meanwhile would not take us off the list.
             return Ok(());
         }
         leader.waiters.push(Waiter { through, thread: thread::current() });
@@ -124,7 +124,7 @@ impl Log {
                 thread::park();
             } else if patient && leader.waiters.len() < leader.group {
                 let limit = leader.patience();
-                // One who wakes up in time is enough, and each that does costs a processor what the gathering needs it for.
+                // One thread that wakes up in time is enough, and each wake-up costs processor time that the gathering needs.
                 let first = leader.waiters[0].thread.id() == thread::current().id();
                 drop(leader);
                 if first {
@@ -145,13 +145,13 @@ impl Log {
         Ok(())
     }
 
-    /// Makes the complete prefix durable for everybody who waits.
+    /// Makes the complete prefix durable for all waiters.
     fn lead(&self, mut leader: MutexGuard<'_, Leader>, through: u64) -> Result<(), StoreError> {
         leader.leading = true;
         let mut progress = leader.take();
         drop(leader);
         let begun = Instant::now();
-        // A log that failed is known as such before anybody else may lead.
+        // A log that failed is known as such before another thread may lead.
         let outcome = self.flush_through(&mut progress, through).map_err(|error| self.poison(error));
         let mut leader = self.flush.leader.lock();
         leader.put_back(progress);
@@ -169,7 +169,7 @@ impl Log {
         outcome
     }
 
-    /// Hands what is complete to the medium, without making it durable, so that the window has room. Returns whether
+    /// Hands the complete prefix to the medium, without making it durable, so that the window has free space. Returns whether
     /// anything was done; otherwise another thread leads, or an entry is still being filled.
     pub(crate) fn write_out(&self) -> Result<bool, StoreError> {
         if let Some(region) = self.window.region() {
@@ -208,7 +208,7 @@ impl Log {
             if progress.complete >= through {
                 break;
             }
-            // A thread is copying its entry, or waiting for room in the window that only we can make.
+            // A thread is copying its entry, or waiting for space in the window that only we can free.
             if self.tail() > self.low.0.load(Ordering::Acquire) + self.window.length() {
                 self.write(progress)?;
             }
@@ -284,7 +284,7 @@ impl Log {
 
 impl Leader {
     /// How long the first of those who wait sleeps before it leads with fewer than the last flush served: they come one after
-    /// the other, each when a processor has run it, so the more of them there are the longer. At most twice what a flush takes.
+    /// the other, each when a processor has run it, so the more of them there are the longer. At most twice the duration of a flush.
     fn patience(&self) -> Duration {
         let others = u32::try_from(self.group.saturating_sub(1)).unwrap_or(u32::MAX);
         self.flush_time * others.min(GATHERED_MAX) / PATIENCE_PARTS
@@ -299,7 +299,7 @@ impl Leader {
         }
     }
 
-    /// From here on somebody else may lead; returns whom to wake for it.
+    /// From here on another thread may lead; returns the one to wake for it.
     fn stop_leading(&mut self) -> Option<thread::Thread> {
         self.leading = false;
         self.waiters.first().map(|waiter| waiter.thread.clone())

@@ -6,10 +6,10 @@
 //! | reserved u32 | beginnings of openings 32 u64 | checksum u32
 //! ```
 //!
-//! What is true here: the slot with the greater turn counts, so a write that a crash tears leaves the other one. What
-//! changes is the generation (raised once at each opening, before the first entry) and the checkpoint (everything before
-//! it is in the tables). Entries from the checkpoint on were written by the generation that set it or a later one: what an
-//! earlier generation left behind there belongs to writes that recovery had found incomplete. The second checksum is over
+//! The slot with the greater turn counts, so a write that a crash tears leaves the other one. The fields
+//! that change are the generation (raised once at each opening, before the first entry) and the checkpoint (everything before
+//! it is in the tables). Entries from the checkpoint on were written by the generation that set it or a later one: bytes that an
+//! earlier generation left there belong to writes that recovery had found incomplete. The second checksum is over
 //! everything before it; where it does not fit, as in headers of earlier programs, the openings are not known.
 
 use super::openings::{self, Openings};
@@ -34,7 +34,7 @@ const RING_LENGTH_MIN: u64 = 4 * SLOT_LENGTH as u64;
 /// No position comes near this one; with a checkpoint below it, sums of positions and lengths never overflow.
 const POSITION_MAX: u64 = 1 << 61;
 
-/// What a log says of itself.
+/// Contents of a log header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogHeader {
     /// Number of the store, the same in its second copy.
@@ -123,7 +123,7 @@ fn openings_of(slot: &[u8]) -> Openings {
     }
 }
 
-/// Makes the checksums of a slot fit what is in it, for fuzz targets.
+/// Makes the checksums of a slot match its content, for fuzz targets.
 pub(super) fn repair(slot: &mut [u8]) {
     for end in [CONTENT_LENGTH - 4, OPENINGS_END] {
         if let Some((content, rest)) = slot.split_at_mut_checked(end)

@@ -1,6 +1,6 @@
-//! What a log needs of the thing that it is kept on.
+//! The interface between a log and its medium.
 //!
-//! What is true here:
+//! Invariants:
 //! * Offsets and lengths of writes are multiples of [`BLOCK`], and so is the address of the bytes in a [`BlockBuffer`].
 //! * After [`LogMedium::write_durable`] these bytes survive a power failure; after [`LogMedium::write`] they do once
 //!   [`LogMedium::flush`] has returned. A crash may keep any part of the blocks of an unfinished write, and any subset of

@@ -1,6 +1,6 @@
 //! Where the last openings of a store began to append, in the header of its log.
 //!
-//! What is true here: an opening goes on where replay found the end of the log. So an opening that began before a position
+//! Invariant: an opening goes on where replay found the end of the log. So an opening that began before a position
 //! which an earlier one had made durable proves that the store lost it, also when its log has grown beyond that position
 //! since. A second copy that was away meanwhile is weighed by this (`copy/knowledge.rs`).
 

@@ -1,8 +1,8 @@
 //! Reading durable parts of the log again while it goes on, for the second copy.
 //!
-//! What is true here: the block of position `p` is overwritten only by a position that is a whole ring later, and a place
+//! Invariant: the block of position `p` is overwritten only by a position that is a whole ring later, and a place
 //! is taken (`tail`) before anything of it is written. So blocks that were read before `tail` passed their own end by a
-//! ring are what was written there.
+//! ring are the bytes written there.
 
 use super::Log;
 use super::header_format::LogHeader;
@@ -26,7 +26,7 @@ impl Log {
     pub(crate) fn read_back(&self, from: u64, blocks: &mut [u8]) -> Result<bool, StoreError> {
         assert!(from.is_multiple_of(BLOCK), "whole blocks are read");
         let to = from + blocks.len() as u64;
-        // What the region holds does not move to the medium while this is held.
+        // The content of the region does not move to the medium while this is held.
         let _no_spill = self.window.region().map(|region| region.spill_buffer.lock());
         for (offset, start, end) in pieces(self.ring_length, from, to) {
             let index = |position: u64| usize::try_from(position - from).expect("the blocks fit into memory");

@@ -6,13 +6,13 @@
 //! byte 4096   data: position p of the log stands at p modulo the bytes of data, in the format of every entry
 //! ```
 //!
-//! What is true here:
+//! Invariants:
 //! * `low` is a multiple of half of the data. Before it the log is on the block medium (or in the tables and nowhere
 //!   else); from it on, up to the bytes of data, it is in the region and nowhere else.
 //! * Both slots are written, one after the other, a line each, and the one with the greater turn counts. So a crash tears
 //!   at most one of them, whichever counts then is true, and between changes the loss of either harms nothing.
 //! * The generation of the region is that of the log's header, or the next one: it is written before the header at each
-//!   opening. A region with any other belongs to another time of this store, and what it holds must not be replayed.
+//!   opening. A region with any other belongs to another time of this store, and its content must not be replayed.
 //! * The checksum of a slot begins with the salt of the store, so the region of another store is not taken for ours.
 //! * Words are in the order of the processor: a region does not leave its machine.
 
@@ -29,7 +29,7 @@ use polymux_types::sync::{AtomicU64, Mutex, Ordering};
 /// Bytes before the data.
 pub(crate) const REGION_HEADER_LENGTH: u64 = 4096;
 
-/// Fewest bytes of data: a spill writes whole blocks, and entries need room beside it.
+/// Fewest bytes of data: a spill writes whole blocks, and entries need space beside it.
 pub(crate) const REGION_DATA_LENGTH_MIN: u64 = 8 * BLOCK;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PMUXLREG");
@@ -48,7 +48,7 @@ pub(crate) trait LogRegion: Send + Sync {
     /// Makes the lines of a range of bytes durable, before anything that is stored later.
     fn write_back(&self, bytes: Range<usize>) -> io::Result<()>;
 
-    /// What it is, for people.
+    /// Description for people.
     fn description(&self) -> String;
 }
 
@@ -67,7 +67,7 @@ impl LogRegion for polymux_tier::mapped::MappedRegion {
     }
 }
 
-/// What a region says of itself.
+/// Contents of a region header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RegionHeader {
     store: u64,
@@ -143,7 +143,7 @@ pub(crate) struct RegionLog {
     salt: u64,
     data_length: u64,
     header: Mutex<RegionHeader>,
-    /// Bytes on their way to the block medium. Whoever holds it is the one who spills.
+    /// Bytes on their way to the block medium. The holder of the lock is the thread that spills.
     pub(super) spill_buffer: Mutex<BlockBuffer>,
 }
 
@@ -172,7 +172,7 @@ impl RegionLog {
         if header.generation - log.generation > 1 {
             return refuse("it is newer than the store, which is an old copy");
         }
-        // What a region of this time can say; anything else was not written by us.
+        // The values that a region of this generation can have; anything else was not written by us.
         let sane = header.low.is_multiple_of(data_length / 2)
             && header.low <= log.checkpoint + log.ring_length
             && log.checkpoint <= header.low + data_length;
@@ -184,7 +184,7 @@ impl RegionLog {
         Ok(Self { region, salt: log.salt, data_length, header: Mutex::new(header), spill_buffer })
     }
 
-    /// Begins the next life of the log, which goes on at `end`: what replay found is made durable, because an earlier
+    /// Begins the next life of the log, which goes on at `end`: the entries that replay found are made durable, because an earlier
     /// process may have died between storing it and writing it back.
     pub(super) fn begin(&self, generation: u32, end: u64) -> Result<(), StoreError> {
         self.write_back(self.low()..end).map_err(|error| failed(&error))?;
@@ -250,7 +250,7 @@ impl RegionLog {
         }
     }
 
-    /// What it is, for people.
+    /// Description for people.
     pub(crate) fn description(&self) -> String {
         self.region.description()
     }

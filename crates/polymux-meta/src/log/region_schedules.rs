@@ -1,5 +1,5 @@
-//! The log in a region under the model checker: what a sync has confirmed was written back, in every schedule of a few
-//! threads, and nobody waits for ever. Run by `make test-schedules`.
+//! The log in a region under the model checker: every confirmed sync was written back, in every schedule of a few
+//! threads, and no thread waits for ever. Run by `make test-schedules`.
 
 use std::io;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use super::*;
 const SCHEDULES: usize = 400;
 const DATA: u64 = 32 * 1024;
 
-/// A region of which only what was written back is left.
+/// A region of which only the bytes written back survive.
 struct WrittenBack {
     words: Box<[AtomicU64]>,
     /// Not one of the checker's locks: nothing is scheduled while it is held.
@@ -25,7 +25,7 @@ struct WrittenBack {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caches {
-    /// They write back what they are told to.
+    /// They write back every range they are asked to.
     Work,
     /// The mistake that the check has to notice: the data never leaves them.
     KeepTheData,

@@ -1,12 +1,13 @@
 //! A log whose end is in a byte-addressable region: syncing it, and giving its older half to the block medium (A8).
 //!
-//! What is true here:
-//! * An entry is durable before it is complete: whoever fills it writes its lines back and only then says so in memory. So
-//!   `durable` is the end of the complete prefix, anybody may move it on, and a sync writes nothing.
+//! Invariants:
+//! * An entry is durable before it is complete: the thread that fills it writes its lines back and only then says so in memory.
+//!   So `durable` is the end of the complete prefix, any thread may move it on, and a sync writes nothing.
 //! * A half is given up in this order: all of its entries complete; written to the block medium, unless they are in the
 //!   tables; flushed; the region's header; `low`. A crash in between leaves the half in the region.
-//! * One thread spills at a time, under the lock of the buffer. It waits for nobody, so who wants room waits for that lock.
-//! * In such a log nobody leads: the state of `flush` is not used.
+//! * One thread spills at a time, under the lock of the buffer. It waits for no other thread, so a thread that needs free
+//!   space waits for that lock.
+//! * Such a log has no leader: the state of `flush` is not used.
 
 use super::Log;
 use super::medium::BLOCK;
@@ -26,7 +27,7 @@ impl Log {
             self.check()?;
             looks += 1;
             if looks.is_multiple_of(LOOKS) {
-                // The missing entry probably waits for room, and a spill is on its way.
+                // The missing entry probably waits for space, and a spill is on its way.
                 drop(region.spill_buffer.lock());
             }
             thread::yield_now();
@@ -34,13 +35,13 @@ impl Log {
         Ok(())
     }
 
-    /// Moves `durable` on over what is complete, not much further than `through`. Returns it.
+    /// Moves `durable` on over complete entries, not much further than `through`. Returns it.
     fn advance_durable(&self, through: u64) -> u64 {
         let mut durable = self.durable.0.load(Ordering::Acquire);
         while durable < through {
             let Some(end) = self.window.end_of_complete(durable) else { break };
-            // Where others have moved on meanwhile, what was found may be of a later round; positions never come back, so
-            // it is thrown away then.
+            // Where others have moved on meanwhile, the entries found may be of a later round; positions are never reused, so
+            // they are discarded then.
             durable = match self.durable.0.compare_exchange(durable, end, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => end,
                 Err(now) => now,
@@ -102,8 +103,8 @@ impl Log {
 /// Why the region is to give a half up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SpillUrgency {
-    /// So that there is room before somebody needs it.
+    /// Free space is made before a thread needs it.
     Ahead,
-    /// Somebody needs room.
+    /// A thread needs free space.
     Waiting,
 }

@@ -9,7 +9,7 @@ use super::*;
 const DATA: u64 = 32 * 1024;
 const RING: usize = 128 * 1024;
 
-/// What a new store leaves on both media.
+/// The images of both media for a new store.
 fn new_images() -> Images {
     let medium = vec![0; RING + 8192];
     let region = vec![0; usize::try_from((REGION_HEADER_LENGTH + DATA) / 8).unwrap()];
@@ -35,7 +35,7 @@ fn region_of(world: &Arc<World>) -> Result<(LogHeader, RegionLog), StoreError> {
     Ok((header, RegionLog::open(world.clone(), &header)?))
 }
 
-/// The header, what replay finds, and where it ends.
+/// The header, the entries that replay finds, and their end.
 fn replay(world: &Arc<World>) -> (LogHeader, Vec<Written>, u64) {
     let (header, region) = region_of(world).unwrap();
     let mut replay = Replay::with_region(&**world, Some(&region), header);
@@ -52,7 +52,7 @@ fn open(world: &Arc<World>) -> Log {
     Log::resume_in_region(world.clone(), region, header, end).unwrap()
 }
 
-/// Lives of one log between power failures. What was appended is acknowledged as soon as it is filled.
+/// Lives of one log between power failures. An entry is acknowledged as soon as it is filled.
 fn survive(seed: u64, planted: Planted) -> u64 {
     let mut random = Random(seed);
     let mut images = new_images();

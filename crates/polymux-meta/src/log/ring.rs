@@ -1,6 +1,6 @@
 //! The ring: where positions of the log lie on its medium, and reading it back (A9).
 //!
-//! What is true here: position `p` lies at the header's length plus `p` modulo the ring's length. Replay takes entries
+//! Position `p` lies at the header's length plus `p` modulo the ring's length. Replay takes entries
 //! from the checkpoint on, one after the other, and ends at the first that is torn, stale or of a smaller generation than
 //! the one before it, or than the one that set the checkpoint. It writes nothing, so it may be repeated. Whether that is
 //! where the log ended, or where a durable part of it was damaged, is found out afterwards (`damage`).
@@ -78,7 +78,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The same with the end of the log in a region, which [`RegionLog::open`] found to belong to it.
+    /// As [`Self::new`], with the end of the log in a region, which [`RegionLog::open`] found to belong to it.
     pub(crate) fn with_region(medium: &'a dyn LogMedium, region: Option<&'a RegionLog>, header: LogHeader) -> Self {
         Self { region, ..Self::new(medium, header) }
     }
@@ -92,8 +92,8 @@ impl<'a> Replay<'a> {
     ///
     /// # Errors
     ///
-    /// The medium cannot be read: then nobody knows where the log ends, and taking the error for the end would lose what
-    /// was synced.
+    /// The medium cannot be read: then the end of the log is unknown, and taking the error for the end would lose synced
+    /// entries.
     pub(crate) fn next(&mut self) -> Result<Option<Replayed<'_>>, StoreError> {
         let position = self.position;
         let limit = self.header.checkpoint + self.header.ring_length;

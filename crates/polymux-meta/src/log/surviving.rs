@@ -1,13 +1,13 @@
-//! The window in memory that outlives the process, and taking up what the last process left in it (docs/design/0023).
+//! The window in memory that outlives the process, and recovery of the entries that the last process left in it (docs/design/0023).
 //!
-//! What is true here:
+//! Invariants:
 //! * The window of one opening is bound to the generation of the log. The next opening takes its entries up in this order:
 //!   they are written to the ring behind its end; the ring is flushed; the header of the next generation; only then the
 //!   window is made anew. So they are in the ring or in the window at each moment, and taking them up may be repeated.
-//! * A thread that died while it filled its place leaves a gap, and what others appended behind it was answered. A gap was
-//!   never answered and nothing depends on it: who needs what a transaction changes waits until it is committed. Gaps become
+//! * A thread that died while it filled its place leaves a gap, and entries of others behind it were acknowledged. A gap was
+//!   never answered and nothing depends on it: a thread that needs the change of a transaction waits until it is committed. Gaps become
 //!   entries without changes, so that the ring is whole.
-//! * What is taken up is a set of whole entries, each with its own position, generation, and salted checksum.
+//! * The entries taken up are whole, each with its own position, generation, and salted checksum.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl SurvivingWindow {
         Ok(Self { memory, boot: boot_words(place.boot()) })
     }
 
-    /// What the last process left in it.
+    /// Finds the entries that the last process left in it.
     pub(crate) fn survivors(&self, header: &LogHeader) -> Result<Survivors, &'static str> {
         Survivors::of(&snapshot(self.memory.words()), header, self.boot)
     }
@@ -55,7 +55,7 @@ impl SurvivingWindow {
     /// Empties it for the opening that `header` says, whose window begins at `low`.
     pub(super) fn begin(&self, header: &LogHeader, low: u64) {
         let words = self.memory.words();
-        // The header goes first: while the rest is emptied nobody takes anything out of it.
+        // The header goes first: while the rest is emptied no process takes anything out of it.
         for word in words {
             word.store(0, Ordering::Release);
         }
@@ -114,24 +114,24 @@ impl Survivors {
         }
     }
 
-    /// What the last process left behind of a store whose window had this length, without a change; `None` where there is
+    /// Reads, without changing it, the memory that the last process left of a store with a window of this length; `None` where there is
     /// nothing that could be taken up.
     pub(crate) fn read(place: &dyn SurvivingPlace, header: &LogHeader, window_length: u64) -> Option<Self> {
         let words = place.read(&name_of(header.store), bytes_of(window_length))?;
         Self::of(&words, header, boot_words(place.boot())).ok()
     }
 
-    /// What it proves where the ring ends before what the window gave back to it: a device lost writes that it had acknowledged.
+    /// The damage proved where the ring ends before the entries that the window still holds: a device lost acknowledged writes.
     pub(crate) fn lost_writes(&self, ring_end: u64) -> Option<LogDamage> {
         (ring_end < self.low).then_some(LogDamage::WritesLost { position: ring_end, had: self.low })
     }
 
-    /// Visits the entries behind the end of the ring, in order, and returns what is to be written there.
+    /// Visits the entries behind the end of the ring, in order, and returns the bytes to be written there.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Corrupted`] where the ring ends before what the window gave back: it lost what it had. Otherwise what
-    /// `visit` says.
+    /// [`StoreError::Corrupted`] where the ring ends before the entries that the window holds: it lost writes. Otherwise the
+    /// error of `visit`.
     pub(crate) fn take_up(
         &self,
         ring_end: u64,
@@ -224,7 +224,7 @@ impl TakenUp {
         let from = self.start - self.start % BLOCK;
         let to = self.end().next_multiple_of(BLOCK);
         let mut buffer = BlockBuffer::new(index(to - from));
-        // The first block begins with what is there already.
+        // The first block begins with bytes that the ring already holds.
         let offset = HEADER_LENGTH + from % header.ring_length;
         medium.read(offset, &mut buffer.as_mut_slice()[..index(BLOCK)]).map_err(failed)?;
         let blocks = buffer.as_mut_slice();

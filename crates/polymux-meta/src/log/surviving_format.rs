@@ -10,7 +10,7 @@
 //! word 64      position before which the window was given back, because the ring has it
 //! ```
 //!
-//! What is true here: it is all zero while the window is made ready, and written as a whole before the first entry. It says
+//! The header is all zero while the window is made ready, and written as a whole before the first entry. It says
 //! which opening of which store filled the window, and under which boot; anything else is not taken. Only word 64 changes
 //! while the window is filled.
 
@@ -38,7 +38,7 @@ pub(super) fn encode(header: &LogHeader, window_length: u64, boot: [u64; 2]) -> 
     words
 }
 
-/// Why the content of surviving memory is not used; `None` where it is what the last opening of the store left behind.
+/// Why the content of surviving memory is not used; `None` where the last opening of the store left it.
 pub(super) fn refusal(words: &[u64], header: &LogHeader, window_length: u64, boot: [u64; 2]) -> Option<&'static str> {
     let expected = encode(header, window_length, boot);
     if words[..WORDS] == expected {

@@ -1,4 +1,4 @@
-//! The window in memory that outlives the process: what is taken up after a death, and what is not.
+//! The window in memory that outlives the process: which entries are taken up after a death, and which are not.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn open(machine: &Machine, medium: &Arc<CrashMedium>) -> (Log, Vec<Vec<u8>>) {
     (Log::resume(medium.clone(), header, end, WindowMemory::Surviving(window)).unwrap(), found)
 }
 
-/// What is found by a process that has no surviving memory.
+/// The entries that a process without surviving memory finds.
 fn ring_of(medium: &Arc<CrashMedium>) -> Vec<Vec<u8>> {
     let header = Log::read_header(&**medium).unwrap();
     let mut replay = Replay::new(&**medium, header);
@@ -166,7 +166,7 @@ fn a_ring_that_lost_what_it_had_gets_nothing_from_memory() {
     log.sync(log.tail()).unwrap();
     append(&log, b"unsynced");
     drop(log);
-    // The device came back without what it had acknowledged, under the same boot.
+    // The device came back without acknowledged writes, in the same boot.
     let medium = Arc::new(CrashMedium::of(image));
     assert_eq!(open(&machine, &medium).1, Vec::<Vec<u8>>::new());
 }

@@ -1,4 +1,4 @@
-//! A machine of a test, with memory that outlives what is opened on it.
+//! A machine of a test, with memory that outlives everything opened on it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl SurvivingPlace for Machine {
 }
 
 impl Machine {
-    /// Begins another boot. What was in memory is there still, for whoever does not look.
+    /// Begins another boot. Memory keeps its old content, which a reader that does not check the boot would take.
     pub(crate) fn reboot(&mut self) {
         self.boot += 1;
     }

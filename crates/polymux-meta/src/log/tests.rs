@@ -1,4 +1,4 @@
-//! The log on a medium in memory whose crashes keep any subset of what no flush covered.
+//! The log on a medium in memory whose crashes keep any subset of the unflushed writes.
 
 use std::sync::Arc;
 
@@ -141,8 +141,8 @@ fn what_a_killed_process_wrote_is_durable_once_the_next_one_shows_it() {
     assert_eq!(replay(&image).1, found);
 }
 
-/// Crashes at random moments, keeping random sectors, over many lives of one log: what was synced is there, what is there
-/// is a prefix of what was appended, and nothing of an earlier life comes back.
+/// Crashes at random moments, keeping random sectors, over many lives of one log: synced entries are found, the entries
+/// found are a prefix of those appended, and nothing of an earlier life comes back.
 fn survive(seed: u64, lose: impl Fn(&mut Vec<Vec<u8>>)) {
     let mut random = Random(seed);
     let mut medium = new_medium();
@@ -296,7 +296,7 @@ fn threads_that_come_no_more_are_not_waited_for_and_nobody_sleeps_for_ever() {
     for worker in 0..8_u64 {
         let (log, done) = (log.clone(), done.clone());
         std::thread::spawn(move || {
-            // Each stops coming at a time of its own; the log has room for all of them.
+            // Each stops at a time of its own; the log has space for all of them.
             for number in 0..10 * (worker + 1) {
                 let end = append(&log, &payload(number, 8));
                 log.sync(end).unwrap();

@@ -1,6 +1,6 @@
 //! The window: the end of the log, filled by many threads at once, in memory or in a byte-addressable region (A7).
 //!
-//! What is true here:
+//! Invariants:
 //! * Position `p` of the log stands in word `p / 8` modulo the size of the window. The part of the log that is in it is
 //!   `low .. low + length`; a thread fills only positions that it has reserved and that lie there.
 //! * Word 1 of every line of 64 bytes that no thread has filled yet in this round is zero ([`Window::release`] sees to
@@ -9,10 +9,10 @@
 //! * Ordering: the filling thread stores word 0, then word 1 (release), then the rest, then the commit mark (release); the
 //!   walker loads word 1 and the mark (acquire).
 //! * In a region an entry is written back before its commit mark is stored, and the mark before the end of the entry is
-//!   noted in memory, where the walker looks: so what is complete is durable, and the region is not read while it is
+//!   noted in memory, where the walker looks: so complete entries are durable, and the region is not read while it is
 //!   filled. A note of an earlier round is smaller than the position that it would be taken for.
-//! * In surviving memory it is filled as in any other; what a process that died left there is for `surviving` to say.
-//! * Nobody waits here for anybody.
+//! * In surviving memory it is filled as in any other; `surviving` handles the entries that a dead process left there.
+//! * No thread waits here for another.
 
 use std::io;
 
@@ -58,7 +58,7 @@ impl Window {
         }
     }
 
-    /// A window on what a region holds.
+    /// A window on the content of a region.
     pub(crate) fn in_region(region: RegionLog) -> Self {
         let ends = zeros(region.data_length() / ALIGNMENT);
         Self { place: Place::Region { region: Box::new(region), ends } }
@@ -72,7 +72,7 @@ impl Window {
         }
     }
 
-    /// Longest entry for which there can always be made room.
+    /// Longest entry for which space can always be made.
     pub(crate) fn entry_length_max(&self) -> u64 {
         match &self.place {
             Place::Memory(_) | Place::Surviving(_) => self.length() - BLOCK,
@@ -134,7 +134,7 @@ impl Window {
         match &self.place {
             Place::Memory(_) | Place::Surviving(_) => at(words, mark).store(commit_mark(position), Ordering::Release),
             Place::Region { region, ends } => {
-                // The line of the mark holds what is before it in the line too, and a line is written in order.
+                // The line of the mark also holds the bytes before it in that line, and a line is written in order.
                 region.write_back(position..end - ALIGNMENT)?;
                 at(words, mark).store(commit_mark(position), Ordering::Release);
                 region.write_back(end - ALIGNMENT..end)?;
@@ -174,7 +174,7 @@ impl Window {
         }
     }
 
-    /// Puts back what an earlier opening wrote: the bytes of `from .. to`, which begin `bytes`.
+    /// Restores bytes of an earlier opening: those of `from .. to`, which begin `bytes`.
     pub(crate) fn restore(&self, from: u64, to: u64, bytes: &[u8]) {
         let words = self.words();
         let mut position = from;
@@ -187,7 +187,7 @@ impl Window {
         }
     }
 
-    /// Makes the lines of `from .. to` ready for the next round. Only the caller knows that nobody reads them any more.
+    /// Makes the lines of `from .. to` ready for the next round. Only the caller knows that no thread reads them any more.
     pub(crate) fn release(&self, from: u64, to: u64) {
         if let Some(memory) = self.surviving() {
             memory.set_low(to);

@@ -1,8 +1,8 @@
 //! The threads of a store: one for the log, one for memtables, one for compaction.
 //!
-//! What is true here: each is a loop around one function of `maintenance`, asleep until its signal is raised or a second
-//! has passed, and for longer while there are no transactions. They stop before the store is dropped, and a failure has poisoned the store before it
-//! ends a thread.
+//! Each is a loop around one function of `maintenance`, asleep until its signal is raised or a second has passed, and for
+//! longer while there are no transactions. They stop before the store is dropped, and a failure has poisoned the store before
+//! it ends a thread.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,7 +12,7 @@ use super::Inner;
 use crate::error::StoreError;
 use polymux_types::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
-/// Longest sleep of a thread; also how often room is looked at.
+/// Longest sleep of a thread; also the interval at which free space is checked.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Longest sleep of a thread where nothing was logged for long.
 const QUIET_SLEEP_MAX: Duration = Duration::from_secs(8);
@@ -34,7 +34,7 @@ impl Signal {
         *self.count.lock()
     }
 
-    /// Waits until it was raised after it stood at `seen`, but not for ever: whoever waits looks again.
+    /// Waits until it was raised after it stood at `seen`, but not for ever: the caller looks again.
     pub(super) fn wait_beyond(&self, seen: u64) -> u64 {
         self.wait_beyond_for(seen, SLEEP_MAX)
     }
@@ -61,7 +61,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Whether threads of the store do the work; otherwise whoever needs it does it.
+    /// Whether threads of the store do the work; otherwise the caller that needs it does it.
     pub(super) fn has_workers(&self) -> bool {
         self.workers.load(Ordering::Acquire)
     }

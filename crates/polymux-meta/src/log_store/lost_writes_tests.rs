@@ -100,7 +100,7 @@ fn holds(store: &LogStore, count: u64) {
 
 #[test]
 fn a_device_that_lost_what_it_acknowledged_is_refused_by_name_and_the_way_out_works() {
-    // The copy has nothing of what is lost: it was made when the store was.
+    // The copy has nothing of the lost part: it was made when the store was.
     let (root, machine) = killed(0);
     lose_from(root.path(), 30_000);
     let before = fs::read(root.path().join("store/log")).unwrap();
@@ -132,7 +132,7 @@ fn where_the_copy_knows_more_than_the_device_kept_the_refusal_names_it_and_the_s
     fs::rename(root.path().join("store"), root.path().join("aside")).unwrap();
     let restoring = options(OpenMode::Existing, root.path(), &machine);
     restore_from_copy(&root.path().join("copy"), &root.path().join("store"), &restoring).unwrap();
-    // It ends before what the ring of the lost store had, and that is no loss of this one.
+    // It ends before the end of the ring of the lost store, and that is no loss of this one.
     let store = open(root.path(), &machine).unwrap();
     holds(&store, 20);
 }

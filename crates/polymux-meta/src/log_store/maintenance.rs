@@ -1,9 +1,9 @@
-//! What goes on behind the commits: sealing, writing tables, compaction, room.
+//! Background work of the store: sealing, writing tables, compaction, freeing space.
 //!
-//! What is true here:
+//! Invariants:
 //! * `maintenance` is held by one thread at a time, so memtables are written in the order of the log.
-//! * A failure to write tables for lack of room is not an error of the store: everything is in the log. The memtable stays
-//!   and is tried again; commits wait only when log and memory are full, and are told that there is no room.
+//! * A failure to write tables for lack of space is not an error of the store: everything is in the log. The memtable stays
+//!   and is tried again; commits wait only when log and memory are full, and then fail for lack of free space.
 //! * Any other failure poisons the store.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::memtable::Memtable;
 use crate::tables::{CompactionNeed, Urgency};
 
-/// Memtables take more room as tables: filters, indexes, and files of their own.
+/// Memtables take more space as tables: filters, indexes, and files of their own.
 const TABLE_ROOM_MIN: u64 = 1024 * 1024;
 
 impl Inner {
@@ -64,7 +64,7 @@ impl Inner {
     }
 
     /// Writes the sealed memtable, or seals the active one and writes that. Under `maintenance`. Returns whether it is in
-    /// the tables now; where it is not, there was no room.
+    /// the tables now; where it is not, there was no space.
     fn seal_and_write(&self) -> Result<bool, StoreError> {
         let sealed = self.seal();
         // Tables never know more than the log: otherwise a crash could leave half a batch in them.
@@ -93,8 +93,8 @@ impl Inner {
         Ok(true)
     }
 
-    /// Writes a memtable out of the ballast where need be. What the ballast gives up somebody else may take first: it gives up
-    /// more until nothing is left of it.
+    /// Writes a memtable out of the ballast if necessary. Another program may first take the space that the ballast releases: it
+    /// releases more until nothing is left of it.
     fn write_table(&self, memtable: &Memtable) -> Result<(), StoreError> {
         let bytes = memtable.bytes() + TABLE_ROOM_MIN;
         self.ballast.make_room(bytes)?;
@@ -115,7 +115,7 @@ impl Inner {
         if let Some(sealed) = &levels.sealed {
             return sealed.clone();
         }
-        // Nobody is between its place in the log and the memtable: they would hold `levels`.
+        // No thread is between its place in the log and the memtable: it would hold `levels`.
         let end = self.log.tail();
         let memtable = std::mem::replace(&mut levels.active, Arc::new(Memtable::new(end)));
         let sealed = Sealed { memtable, end };
@@ -134,7 +134,7 @@ impl Inner {
         match compacted {
             Ok(worked) => Ok(worked),
             Err(StoreError::NoSpace) => {
-                // What was begun would keep room and inodes, and the next attempt would find even less.
+                // The unfinished tables would keep space and inodes, and the next attempt would find even less.
                 let _maintenance = self.maintenance.lock();
                 let removed = self.tables.remove_leftovers_of_merge();
                 removed.and_then(|()| self.ballast.note_merge_failed()).map_err(|error| self.fail(error))?;
@@ -144,8 +144,8 @@ impl Inner {
         }
     }
 
-    /// Whether a compaction may write so many bytes. What the file system has free is used as it is; the ballast only where
-    /// reads get slow or room is wanted, because it has to be taken back afterwards. Where inodes are missing it goes on, since
+    /// Whether a compaction may write so many bytes. Free space of the file system is used as it is; the ballast only where
+    /// reads get slow or space is short, because it has to be reserved again afterwards. Where inodes are missing it goes on, since
     /// merged tables are fewer files.
     fn room_for_compaction(&self, due: CompactionNeed) -> Result<bool, StoreError> {
         match due.urgency {
@@ -158,7 +158,7 @@ impl Inner {
         }
     }
 
-    /// Called without a place in the log: sees to it that the checkpoint passes the one that left no room.
+    /// Advances the checkpoint beyond `checkpoint`, where the log was full, or waits for that. The caller has no reservation in the log.
     pub(super) fn make_room_in_log(&self, checkpoint: u64) -> Result<(), StoreError> {
         self.stalled_commits.fetch_add(1, Ordering::Relaxed);
         if self.signals.has_workers() {

@@ -1,13 +1,13 @@
 //! Making, opening and recovering a store (A9).
 //!
-//! What is true here:
+//! Invariants:
 //! * A store is a directory: `log` (or `log-backing` and `region`, see `placement`), `part0` .. (trees of tables) and
 //!   `ballast`. It is there once its log has a header, which is written last; a creation that was cut short leaves a
 //!   directory that can be created again after it was emptied, and is never opened.
 //! * Recovery reads the log from its checkpoint and puts every entry of the complete prefix into the active memtable. It
-//!   writes nothing but what outlived the last process (`log/surviving.rs`) and the header of the new generation, and may be
-//!   repeated at will. Where durable entries are lost, as the log itself, the second copy, or what outlived the last process
-//!   proves, it refuses and writes nothing. Its time depends on the log alone.
+//!   writes only the entries that outlived the last process (`log/surviving.rs`) and the header of the new generation, and may be
+//!   repeated at will. Where the log itself, the second copy, or the memory that outlived the last process
+//!   proves that durable entries are lost, it refuses and writes nothing. Its time depends on the log alone.
 //! * The log's file is locked while it is open, so that two processes never write one store.
 
 use std::fs;
@@ -53,7 +53,7 @@ pub enum Workers {
     Manual,
 }
 
-/// Choices for [`LogStore::open`]. What concerns the format counts when a store is made; an existing one keeps its own.
+/// Choices for [`LogStore::open`]. Those that concern the format apply when a store is made; an existing one keeps its own.
 #[derive(Clone, Debug)]
 pub struct LogStoreOptions {
     /// Whether the store is made or expected.
@@ -64,7 +64,7 @@ pub struct LogStoreOptions {
     pub log_bytes: u64,
     /// Part of the log that is kept in memory before it is written, in bytes, a power of two.
     pub window_bytes: u64,
-    /// Room that is reserved on the file system of the store.
+    /// Space that is reserved on the file system of the store.
     pub ballast_bytes: u64,
     /// Size of a table in bytes.
     pub table_bytes_max: u64,
@@ -103,7 +103,7 @@ impl LogStoreOptions {
     }
 
     /// Memory of one memtable: a ninth. While a sealed one is written, the active one may grow by half beyond it; the
-    /// cache, which holds filters and indexes too, has a fifth, and what writing and merging tables need has the rest.
+    /// cache, which holds filters and indexes too, has a fifth, and the writing and merging of tables has the rest.
     fn memtable_bytes_max(&self) -> u64 {
         (self.memory_bytes / 9).max(64 * 1024)
     }
@@ -122,7 +122,7 @@ impl LogStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Open`] where the mode does not fit what is there, or where another process has it open; nothing was
+    /// [`StoreError::Open`] where the mode does not fit the content of `path`, or where another process has it open; nothing was
     /// changed then. [`StoreError::Io`] or [`StoreError::Corrupted`] where it cannot be read.
     pub fn open(path: &Path, options: &LogStoreOptions) -> Result<Self, StoreError> {
         let log_path = path.join(options.log_placement.log_file());
@@ -194,7 +194,7 @@ impl LogStore {
             ballast: Ballast::open(&path.join(BALLAST_FILE), options.ballast_bytes)?,
             maintenance: Mutex::new(()),
             memtable_bytes_max: options.memtable_bytes_max(),
-            // Two memtables and what comes while one is written have room in the ring.
+            // The ring has space for two memtables and the changes that come while one is written.
             log_span_max: log.ring_length() / 3,
             signals: Signals::default(),
             replayed_entries: replayed_entries + counted.survived_entries,
@@ -244,11 +244,11 @@ fn apply(memtable: &Memtable, entry: &Replayed<'_>) -> Result<(), StoreError> {
 /// Memory for the window of an opening.
 pub(super) struct FoundWindow {
     pub(super) memory: WindowMemory,
-    /// What the last process left in it is in the log.
+    /// Whether the entries that the last process left in it are in the log.
     pub(super) was_taken_up: bool,
 }
 
-/// Finds memory for the window, and puts what the last process left in it into the memtable and behind the end of the ring.
+/// Finds memory for the window, and puts the entries that the last process left in it into the memtable and behind the end of the ring.
 /// Returns the memory and the new end.
 fn take_up(
     path: &Path,
@@ -320,7 +320,7 @@ fn make_directory(path: &Path) -> Result<(), StoreError> {
         }
         Err(error) => return Err(failed(path, &error)),
     }
-    // Also where the directory was there: whoever made it may have been killed before its name was durable.
+    // Also where the directory existed: the process that made it may have been killed before its name was durable.
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync_directory)
 }
 

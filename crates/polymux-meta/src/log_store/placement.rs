@@ -4,12 +4,12 @@
 //! file `region`: magic 8 bytes | version u32 | kind u32 | bytes of data u64 | length of the path u32 | path | checksum u32
 //! ```
 //!
-//! What is true here:
+//! Invariants:
 //! * A store whose log is in files only has a file `log`. One whose log ends in a region has a file `log-backing` in its
 //!   place, so no opening that knows nothing of regions takes it for whole, and a file `region` that describes the region.
-//! * What was acknowledged may be in the region and nowhere else. So where it is missing, foreign or an old copy, the
+//! * Acknowledged entries may exist only in the region. So where it is missing, foreign or an old copy, the
 //!   store does not open, and nothing is changed.
-//! * The path of a region may differ from mount to mount; what identifies it is its content.
+//! * The path of a region may differ from mount to mount; its content identifies it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -44,7 +44,7 @@ pub enum LogPlacement {
         /// Bytes of the log that it holds, a power of two, at least 32 KiB; 4 KiB more are used for its header. Half of
         /// it bounds the size of a transaction.
         length_bytes: u64,
-        /// What it is kept on.
+        /// The kind of memory or device.
         kind: RegionKind,
         /// Time added for each line of 64 bytes written back: stands for a slower medium (A15). 0 but for measurements.
         write_back_delay_ns: u64,
@@ -91,7 +91,7 @@ impl LogPlacement {
         }
     }
 
-    /// Refuses what cannot be a placement, and a store that was made with another one.
+    /// Refuses an invalid placement, and a store that was made with another one.
     pub(super) fn check_existing(&self, store: &Path) -> Result<(), StoreError> {
         self.check()?;
         let refuse = |text: String| Err(StoreError::Open(format!("the metadata store in {} {text}", store.display())));
@@ -120,7 +120,7 @@ impl LogPlacement {
         Ok(())
     }
 
-    /// Refuses what cannot be a placement.
+    /// Refuses an invalid placement.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         match self {
             Self::Region { length_bytes, .. }

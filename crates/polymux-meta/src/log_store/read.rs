@@ -1,9 +1,9 @@
 //! Reading: memtables over tables.
 //!
-//! What is true here:
+//! Invariants:
 //! * A read takes its references to the memtables and its view of the tables together, under `levels`, so a memtable that
 //!   moves into the tables meanwhile is seen in at least one of them.
-//! * A store that stopped after a failed write is read as before: memtables and tables hold what was committed, durable or not.
+//! * A store that stopped after a failed write is read as before: memtables and tables hold the committed transactions, durable or not.
 
 use std::borrow::Cow;
 use std::iter::Peekable;
@@ -62,8 +62,8 @@ pub(super) fn range_over(
     let mut tables = tables.peekable();
     let mut found = Vec::with_capacity(limit.min(STEP));
     let mut from = Cow::Borrowed(from);
-    // What is taken from memory and not used was copied for nothing. So where the tables have something to say, little is
-    // taken at first, and more each time that it was used up.
+    // Entries that are taken from memory and not used were copied for nothing. So where the tables have entries too, few are
+    // taken at first, and more each time that they were used up.
     let mut step = if tables.peek().is_some() { STEP_FIRST } else { STEP };
     loop {
         let wanted = limit.saturating_sub(found.len()).min(step);
@@ -77,7 +77,7 @@ pub(super) fn range_over(
     }
 }
 
-/// What all memtables together say of `from .. to`, the newest change of each key in ascending order; and where they
+/// Reads `from .. to` from all memtables: the newest change of each key in ascending order, and where they
 /// stopped, if not at `to`.
 fn newest(memtables: &[Arc<Memtable>], from: &[u8], to: &[u8], step: usize) -> (Vec<MemoryEntry>, Option<Vec<u8>>) {
     if let [memtable] = memtables {
@@ -114,7 +114,7 @@ fn merge(
         if found.len() >= limit {
             return Ok(());
         }
-        // What is in memory replaces what the tables hold.
+        // A change in memory replaces the entry of the tables.
         if tables.peek().is_some_and(|entry| entry.as_ref().is_ok_and(|(other, _)| **other == *key)) {
             tables.next();
         }

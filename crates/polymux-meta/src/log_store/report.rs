@@ -1,4 +1,4 @@
-//! What a store tells of itself.
+//! The report of a store about itself.
 
 use super::{Inner, LogStore};
 use crate::copy::CopyReport;
@@ -22,7 +22,7 @@ pub enum WindowPlace {
 pub struct WindowReport {
     /// Where it is.
     pub place: WindowPlace,
-    /// Entries that the last opening took from what a process that died left there.
+    /// Entries that the last opening took over from a process that died.
     pub survived_entries: u64,
 }
 
@@ -53,9 +53,9 @@ pub struct StoreReport {
     pub stalled_commits: u64,
     /// How the second copy does, where there is one.
     pub copy: Option<CopyReport>,
-    /// What the log did.
+    /// Counters of the log.
     pub log: LogCounters,
-    /// What the tables did.
+    /// Counters of the tables.
     pub table_counters: TableCounters,
 }
 

@@ -1,8 +1,8 @@
-//! What outlived the process that had a store open before, beside the window of its log (docs/design/0023).
+//! State that outlived the previous process with the store open, beside the window of its log (docs/design/0023).
 //!
-//! What is true here:
+//! Invariants:
 //! * Notes are kept only where the log itself outlives the process: in surviving memory, or in a region.
-//! * As long as what a process left is not taken up into transactions, the memory stays where it is, also when the store is
+//! * While the notes of an earlier process are not taken up into transactions, the memory stays in place, even when the store is
 //!   closed in order. The next opening finds it as if the process had died.
 
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::open::{FoundWindow, LogStoreOptions};
 use crate::log::{LogHeader, WindowMemory};
 use crate::notes::{Notes, Trust};
 
-/// What outlived the process before.
+/// State that outlived the previous process.
 pub(super) struct Survived {
     /// `Err`: why there are none, for people; nothing where none were asked for.
     notes: Result<Arc<Notes>, String>,

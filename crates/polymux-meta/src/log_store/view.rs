@@ -1,12 +1,12 @@
 //! Reading a store without changing a byte of it.
 //!
-//! What is true here:
+//! Invariants:
 //! * Nothing below the directory of the store is written, made, renamed or removed: the log is opened for reading, and the
 //!   trees of tables, which tidy up when they are opened, are opened over a private directory with copies of their small
 //!   files and symbolic links to their tables (`private`).
-//! * A [`StoreView`] holds a shared lock on the log for its whole life. So it never sees a store that somebody is writing,
-//!   and nobody opens it for writing meanwhile.
-//! * It shows what the next opening for writing would find: tables and the complete prefix of the log over them.
+//! * A [`StoreView`] holds a shared lock on the log for its whole life. So it never sees a store that is being written,
+//!   and no process opens it for writing meanwhile.
+//! * It shows the state that the next opening for writing would find: tables and the complete prefix of the log over them.
 
 mod private;
 
@@ -32,7 +32,7 @@ use crate::memtable::Memtable;
 use crate::store::{Entry, MetadataStore};
 pub use crate::tables::{PartitionView, TableLevel};
 
-/// What to do with a store that another process has open.
+/// How to handle a store that another process has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InUse {
     /// Do not look at it.
@@ -41,7 +41,7 @@ pub enum InUse {
     Read,
 }
 
-/// What the header of a log says.
+/// Contents of a log header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogSummary {
     /// Number of the store.
@@ -74,7 +74,7 @@ pub struct LogView {
     medium: LogFile,
     region: Option<RegionLog>,
     header: LogHeader,
-    /// What outlived the last process, where that is to be shown.
+    /// The entries that outlived the last process, where they are to be shown.
     survivors: Option<Survivors>,
     locked: bool,
 }
@@ -101,7 +101,7 @@ impl LogView {
         Ok(Self { medium, region, header, survivors: None, locked })
     }
 
-    /// Shows what outlived the last process as part of the log, as the next opening will take it up.
+    /// Shows the entries that outlived the last process as part of the log, as the next opening will take them up.
     fn with_survivors(mut self, place: &dyn SurvivingPlace, window_bytes: u64) -> Self {
         self.survivors = Survivors::read(place, &self.header, window_bytes.min(self.header.ring_length));
         self
@@ -136,7 +136,7 @@ impl LogView {
             let (position, length, generation) = (entry.position, entry.end - entry.position, entry.generation);
             visit(LogEntry { position, length, generation, batch })?;
         }
-        // While somebody writes the log, replay falls behind, and later entries prove nothing.
+        // While another process writes the log, replay falls behind, and later entries prove nothing.
         let damage = if self.locked { replay.damage()? } else { None };
         if let Some(damage) = damage {
             return Ok((replay.position(), LogEnd::Damaged(damage)));
@@ -174,7 +174,7 @@ impl StoreView {
         Self::over(path, LogView::open(path, placement, InUse::Refuse)?, boundaries)
     }
 
-    /// The same with what outlived the last process, as an opening with these options would take it up.
+    /// As [`Self::open`], with the entries that outlived the last process, as an opening with these options would take them up.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! Keys of a memtable: the first 32 bytes stand in the key itself, as two numbers.
 //!
-//! What is true here: the order of keys is the bytewise order of what they were made from. Comparing two mostly takes a
+//! The order of keys is the bytewise order of their original bytes. Comparing two mostly takes a
 //! comparison of numbers that lie side by side in a node of the tree; keys that are longer have the rest elsewhere.
 
 use std::cmp::Ordering;
@@ -63,7 +63,7 @@ impl Key {
 
 impl Ord for Key {
     fn cmp(&self, other: &Self) -> Ordering {
-        // Where the heads are the same, the shorter of two keys is the beginning of the other: what fills it up is zero.
+        // Where the heads are the same, the shorter of two keys is the beginning of the other: its padding is zero.
         self.head
             .cmp(&other.head)
             .then_with(|| self.short_length.cmp(&other.short_length))

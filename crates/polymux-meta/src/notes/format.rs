@@ -10,7 +10,7 @@
 //!   word 6       checksum, which starts from the salt of the store
 //! place, from word 512 on, 520 words each:
 //!   word 0       version of the note, 0: there is none
-//!   word 1       number of what it is about
+//!   word 1       number of its subject
 //!   word 2       length of the content u32 | checksum u32
 //!   word 3       seconds of its time, signed
 //!   word 4       nanoseconds of its time

@@ -1,4 +1,4 @@
-//! Notes: what outlives the process, what does not, and whose notes are taken up.
+//! Notes: which outlive the process, which do not, and which opening's notes are taken up.
 
 use super::*;
 use crate::log::Openings;
@@ -112,7 +112,7 @@ fn where_there_is_no_room_nothing_is_put_and_room_comes_back() {
             place
         })
         .collect();
-    // The last place is for whoever replaces a note.
+    // The last place is for replacing a note.
     notes.put(0, TIME, b"y", &mut places[0]).unwrap();
     let mut last = None;
     notes.put(9999, TIME, b"z", &mut last).unwrap();

@@ -1,10 +1,10 @@
-//! Compaction, one step at a time and never larger than the room there is for it.
+//! Compaction, one step at a time and never larger than the available space.
 //!
-//! What is true here:
+//! Invariants:
 //! * A step merges or moves tables of one partition, as the leveled strategy of `lsm-tree` chooses. The strategy cannot be
-//!   told a limit, so before a step the most that it could write is compared with the room: where that is not there, the
-//!   step is left out. So compaction never needs more than the ballast (DESIGN section 5).
-//! * What lies behind everything older and was written once (the parents of inodes, for one) is never merged by that strategy,
+//!   given a limit, so before a step the most that it could write is compared with the available space: if that is too small, the
+//!   step is skipped. So compaction never needs more than the ballast (DESIGN section 5).
+//! * Tables with entries older than all others, written only once (the parents of inodes, for one), are never merged by that strategy,
 //!   only moved to the last level, and each memtable would leave a small table there for ever: opening a store opens each
 //!   of them. So such tables wait in the youngest level until there are [`GATHERED_TABLES`] of them or a whole one, and
 //!   become one table on their way. They overlap nothing, hence they are one sorted run, and reads look into one of them.
@@ -33,7 +33,7 @@ const LAST_LEVEL: u8 = 6;
 /// Where gathered tables become one, empty before and afterwards.
 const GATHERING_LEVEL: u8 = LAST_LEVEL - 1;
 
-/// What is to be done about tables that nothing overlaps.
+/// How compaction handles tables that nothing overlaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gathering {
     /// The leveled strategy decides.
@@ -55,7 +55,7 @@ pub(crate) enum Urgency {
     Pressing,
 }
 
-/// What a compaction needs.
+/// The needs of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompactionNeed {
     /// The most that it can write.
@@ -65,7 +65,7 @@ pub(crate) struct CompactionNeed {
 }
 
 impl Tables {
-    /// Carries out one compaction in each partition where one is due and `may_write` grants what it may need. Returns
+    /// Carries out one compaction in each partition where one is due and `may_write` grants the most that it could write. Returns
     /// whether anything was done.
     pub(crate) fn compact(
         &self,
@@ -102,7 +102,7 @@ impl Tables {
             Gathering::Waits => Ok(()),
             Gathering::Due => {
                 compact(Arc::new(PullDown(0, GATHERING_LEVEL)))?;
-                // A memtable that was written meanwhile may have joined them, and may overlap what is in the last level.
+                // A memtable that was written meanwhile may have joined them, and may overlap tables of the last level.
                 if self.gathering(partition) == Gathering::Merged {
                     compact(Arc::new(MoveDown(GATHERING_LEVEL, LAST_LEVEL)))?;
                 }
@@ -151,7 +151,7 @@ impl Tables {
         self.partitions.iter().try_for_each(|partition| remove_unregistered(partition, None))
     }
 
-    /// The same for those that the last merge began. What readers of an earlier state still have is older than that.
+    /// As [`Self::remove_leftovers`], for tables that the last merge began. Tables that readers of an earlier state still use are older.
     pub(crate) fn remove_leftovers_of_merge(&self) -> Result<(), StoreError> {
         let Some(compacting) = self.compacting.try_lock() else { return Ok(()) };
         let mut partitions = self.partitions.iter().zip(compacting.iter());

@@ -1,4 +1,4 @@
-//! What the tables look like, for people.
+//! Description of the tables, for people.
 
 use lsm_tree::{AbstractTree, Table};
 

@@ -1,11 +1,11 @@
 //! Opening the trees of a store.
 //!
-//! What is true here:
+//! Invariants:
 //! * Trees have nothing to do with one another, and opening one reads the head of each of its tables in many small steps.
-//!   So a few threads open them, and each takes the next tree that nobody has begun.
+//!   So a few threads open them, and each takes the next tree that no other has begun.
 //! * Filters and indexes of tables are not pinned in memory: they would grow with the volume, and a table that is moved
-//!   keeps what was pinned for the youngest level. They lie in the cache of blocks, within its budget.
-//! * `lsm-tree` asserts some of what it expects of its files. What a crash or a bad medium left there is not an error of
+//!   keeps the pins of the youngest level. They are in the block cache, within its budget.
+//! * `lsm-tree` asserts some of its expectations of its files. Damage by a crash or a bad medium is not an error of
 //!   the program: the file of a version is checked before, and a panic becomes an error that names the tree.
 
 use std::io::Write;
@@ -31,7 +31,7 @@ const CHECKSUM_XXH3: u8 = 0;
 /// Threads that open trees; more than there are processors, because they wait for the device too.
 const OPENERS: usize = 4;
 
-/// What all trees share.
+/// State that all trees share.
 struct Shared {
     cache: Arc<Cache>,
     descriptors: Arc<DescriptorTable>,
@@ -67,7 +67,7 @@ fn open_trees(paths: &[PathBuf], shared: &Shared) -> Result<Vec<AnyTree>, StoreE
         opened
     };
     let mut opened = std::thread::scope(|scope| {
-        // A thread that the system refuses is no loss: whoever is left does its share.
+        // A thread that the system refuses is no loss: the other threads do its share.
         let others: Vec<_> =
             (1..openers).filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok()).collect();
         let mut opened = work();
@@ -101,7 +101,7 @@ fn open_tree(path: &Path, shared: &Shared) -> Result<AnyTree, StoreError> {
     }
 }
 
-/// Refuses the file of a version that is not what was written. `lsm-tree` writes a checksum of it beside its number and does
+/// Refuses a version file that differs from the one written. `lsm-tree` stores a checksum beside its number and does
 /// not look at it; a file with fewer tables than there were would make it delete the others.
 fn check_version(tree: &Path) -> Result<(), StoreError> {
     let read = |file: &Path| {
@@ -133,7 +133,7 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("an assertion of its format failed")
 }
 
-/// Makes durable what a killed process left of a tree. It may have named a new version and not synced that name, and
+/// Makes the files durable that a killed process left of a tree. It may have named a new version and not synced that name, and
 /// opening the tree removes the file of the version before: a power failure that kept the removal and not the new name
 /// would leave a name without a version. `lsm-tree` syncs each of its own changes of names, but not those it finds.
 fn make_names_durable(tree: &Path) -> Result<(), StoreError> {
@@ -203,7 +203,7 @@ mod tests {
     fn a_panic_of_the_trees_while_they_are_opened_is_an_error_that_names_the_tree() {
         let directory = tempfile::tempdir().unwrap();
         make(directory.path());
-        // A directory in the place of a table is what `lsm-tree` asserts not to find.
+        // `lsm-tree` asserts that no directory is in the place of a table.
         std::fs::create_dir(directory.path().join("part0").join(TABLES_FOLDER).join("77")).unwrap();
         let refusal = refusal(directory.path());
         assert!(refusal.contains("part0"), "{refusal}");

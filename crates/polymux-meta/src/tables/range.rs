@@ -1,13 +1,13 @@
 //! Reading a range of the tables in order.
 //!
-//! What is true here:
+//! Invariants:
 //! * A range keeps the tables that it reads, so it shows them as they were when it began, whatever is merged meanwhile. An
 //!   iterator of `lsm-tree` over one table does not: it opens the file by its path whenever the descriptor was closed, and a
 //!   table that was merged away deletes its file with its last handle. So the handle stays beside the iterator.
 //! * No table holds two versions of a key: a memtable has one, and merging keeps the newest. So where the tables that a
 //!   range touches do not overlap, which is the ordinary case within a partition, they are read one after the other, and
 //!   only where they do overlap are they merged.
-//! * Entries come as the slices of their blocks; whoever wants them for longer copies them once.
+//! * Entries come as the slices of their blocks; a caller that keeps them for longer copies them once.
 
 use std::ops::Bound;
 use std::vec;
@@ -26,13 +26,13 @@ pub(crate) struct TableRange {
     current: Option<Part>,
 }
 
-/// What a range reads of one partition.
+/// The part of a range in one partition.
 enum Part {
     Apart { tables: vec::IntoIter<Table>, current: Option<OpenTable>, to: Slice, from: Slice },
     Overlapping(Box<dyn Iterator<Item = lsm_tree::Result<TableEntry>> + Send>),
 }
 
-/// The table that a range is reading. The handle is what keeps its file.
+/// The table that a range is reading. The handle keeps its file.
 struct OpenTable {
     entries: BoxedIterator<'static>,
     _handle: Table,

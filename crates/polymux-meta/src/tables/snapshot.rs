@@ -1,6 +1,6 @@
 //! The tables as they are at one moment, for the second copy.
 //!
-//! What is true here:
+//! Invariants:
 //! * A snapshot holds its tables, so their files stay until it is dropped. The files of a version are small and are read
 //!   at once: the trees remove those of older versions at any time.
 //! * `lsm-tree` writes the file of a version, then the pointer to it, and only then makes it the current one in memory. So
@@ -35,7 +35,7 @@ pub(crate) struct PartitionSnapshot {
 }
 
 impl Tables {
-    /// All partitions, each at a moment of its own: only what holds the writing of memtables off makes it one moment.
+    /// All partitions, each at a moment of its own: only a lock that blocks the writing of memtables makes it one moment.
     pub(crate) fn snapshot(&self) -> Result<Vec<PartitionSnapshot>, StoreError> {
         self.partitions.iter().map(Partition::snapshot).collect()
     }

@@ -1,6 +1,6 @@
-//! Comparing tables with what was written.
+//! Comparing tables with their recorded checksums.
 //!
-//! What is true here: the version of a tree records a checksum of each table's whole file. `lsm-tree` looks at those of single
+//! The version of a tree records a checksum of each table's whole file. `lsm-tree` looks at those of single
 //! blocks, when it reads them; a damaged block that nothing has read is found here only.
 
 use std::fs::File;

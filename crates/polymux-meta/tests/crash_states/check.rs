@@ -1,4 +1,4 @@
-//! Opening what a crash left, and saying what is wrong with it.
+//! Opening the files left by a crash, and describing their faults.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +37,7 @@ enum Depth {
     CrashAgain,
 }
 
-/// What was looked at.
+/// Counts of the checked states.
 #[derive(Default, Debug)]
 pub(crate) struct Looked {
     pub(crate) positions: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Looked {
     pub(crate) crashed_again: u64,
 }
 
-/// Looks at crash states of a record; the first that breaks a promise is told.
+/// Looks at crash states of a record; the error describes the first that breaks a promise.
 pub(crate) fn look(
     mounted: &RecordingFileSystem,
     record: &Record,
@@ -172,7 +172,7 @@ fn look_at_image(
     Ok(())
 }
 
-/// Opens, compares, opens again, and goes on. Returns what is there afterwards, if it went on.
+/// Opens, compares, opens again, and goes on. Returns the history of the store afterwards, if it went on.
 fn look_at_place(
     place: &dyn Place,
     history: &History,

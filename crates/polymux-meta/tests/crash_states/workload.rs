@@ -1,6 +1,6 @@
-//! Work on a store in a recorded directory, and what must be there after a crash at any of its operations.
+//! Work on a store in a recorded directory, and the content required after a crash at any of its operations.
 //!
-//! What is true here: batch number `n` (from 1 on) sets the key `COUNT` to `n` and changes keys of all partitions beside
+//! Batch number `n` (from 1 on) sets the key `COUNT` to `n` and changes keys of all partitions beside
 //! it. So the content of a store tells which batches it holds, and one that holds half a batch, or a batch and not those
 //! before it, holds nothing that a [`History`] knows.
 
@@ -94,7 +94,7 @@ impl Random {
 
 type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
-/// What was committed, and since when how much of it is durable.
+/// The committed batches, and since when how many of them are durable.
 #[derive(Clone, Default)]
 pub(crate) struct History {
     batches: Vec<Changes>,
@@ -118,12 +118,12 @@ impl History {
         self.durable.push((position, self.committed()));
     }
 
-    /// What remains after a crash that left so many batches; all of them are durable.
+    /// The state that remains after a crash that left so many batches; all of them are durable.
     pub(crate) fn after_crash(&self, batches: usize) -> Self {
         Self { batches: self.batches[..batches].to_vec(), durable: vec![(0, batches)] }
     }
 
-    /// What remains where a process was killed and the next one found so many batches.
+    /// The state that remains where a process was killed and the next one found so many batches.
     pub(crate) fn after_kill(&self, batches: usize) -> Self {
         Self { batches: self.batches[..batches].to_vec(), durable: self.durable.clone() }
     }
@@ -175,12 +175,12 @@ impl History {
                 None => batch.delete(key),
             }
         }
-        // Noted first: of a commit that fails nobody knows whether it is there.
+        // Noted first: whether a failed commit is in the store is unknown.
         self.batches.push(changes);
         store.commit(batch).map(|_| ())
     }
 
-    /// The number of batches that a store holds, or what is wrong with its content.
+    /// The number of batches that a store holds, or the fault in its content.
     pub(crate) fn batches_in(&self, store: &LogStore) -> Result<usize, String> {
         let failed = |error: StoreError| format!("reading the store: {error}");
         let count =
@@ -227,7 +227,7 @@ pub(crate) fn run_new(directory: &RecordedDirectory, random: &mut Random, shape:
     history
 }
 
-/// Commits, syncs, steps, reopenings in random order. Where an operation fails, the history says what is possible.
+/// Commits, syncs, steps, reopenings in random order. Where an operation fails, the history says which states are possible.
 pub(crate) fn work(
     directory: &RecordedDirectory,
     mut store: LogStore,

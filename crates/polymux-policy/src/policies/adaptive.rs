@@ -1,19 +1,19 @@
 //! One tier for as long as it carries the load, several for the growth of large files when it does not (P5, P7).
 //!
-//! What is true here:
+//! Invariants:
 //! * A file begins where `hot-cold` places it, and grows there. From [`LARGE_FILE_RANGES`] on its growth is spread while the tier that
 //!   it grows on is kept saturated by writers ([`TierFill::SATURATED_BY_WRITERS`]) and another one takes a useful share.
 //! * Only tiers that say so take spread growth ([`TierFill::TAKES_SPREAD_GROWTH`]): disks that seek lose more by the second stream than
 //!   they give, and a disk that sleeps stays asleep.
 //! * When the load falls, growth goes back to the tier where `hot-cold` would place it.
-//! * Moves are those of `hot-cold`: what is spread is promoted and evicted range by range, as any file is.
+//! * Moves are those of `hot-cold`: a spread file is promoted and evicted range by range, as any file is.
 
 use crate::placement::{order, room_below_mark};
 use crate::policies::{hot_cold, spread};
 use crate::tier_fill::mask_has;
 use crate::{PlacementDecision, PlacementFacts, TierFill};
 
-/// Ranges from which on a file is large: 64 MiB, twice of what is written out as a stream at once when it is recognized as one.
+/// Ranges from which on a file is large: 64 MiB, twice the bytes that are written out at once when a stream is recognized.
 pub const LARGE_FILE_RANGES: u64 = 32;
 
 /// A tier that is slower than this part of the one that the file grows on takes no useful share.
@@ -28,7 +28,7 @@ pub enum Growth {
     FileIsSmall,
     /// The tier that the file grows on keeps up with its writers.
     OneTierCarriesIt,
-    /// No other tier that the file may be on takes spread growth, has room for it and is fast enough to help.
+    /// No other tier that the file may be on takes spread growth, has space for it and is fast enough to help.
     NoOtherTierHelps,
     /// Each new range goes to the tier where it is done soonest.
     IsSpread,

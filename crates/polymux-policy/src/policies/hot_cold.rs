@@ -34,7 +34,7 @@ pub(crate) fn place(facts: &PlacementFacts) -> PlacementDecision {
     order(facts, |tier| room_below_mark(facts, tier).then_some(0))
 }
 
-/// The same, and bytes that are waited for may go above the mark.
+/// The fastest tier that is below its high mark, or above it where programs wait for the bytes.
 pub(crate) fn place_waited_for(facts: &PlacementFacts) -> PlacementDecision {
     order(facts, |tier| room_for_waited_for(facts, tier).then_some(0))
 }

@@ -1,8 +1,8 @@
-//! The policy of the Mux prototype (M5): promotion on access, eviction of what was not used for longest.
+//! The policy of the Mux prototype (M5): promotion on access, eviction of the data unused for longest.
 //!
 //! Taken by its word it never rests where the working set is larger than the fast tier: each access would displace something.
-//! So an access promotes at once only while the fast tier has room below its low mark. Beyond that something there must have
-//! been idle for longer than the range, and what would leave must be colder by more than chance.
+//! So an access promotes at once only while the fast tier has space below its low mark. Beyond that something there must have
+//! been idle for longer than the range, and the data to evict must be colder by more than chance.
 
 use crate::eviction::{self, Leaving};
 use crate::promotion::{self, Wish, refused_by_use};

@@ -3,7 +3,7 @@
 //! A range is MORE_FREQUENT when it is used at least half as much as the mean of its file's ranges (the paper's threshold of
 //! 50 %) and at least twice. It goes to the fastest tier whose read and write bandwidth is not saturated, then to others, as
 //! the paper's text has it; the printed algorithm returns after the first device. Eviction goes to the next slower
-//! tier that is not saturated, and what was not used at all to the slowest.
+//! tier that is not saturated, and eviction of unused data to the slowest.
 
 use crate::eviction::{self, First, Leaving, score_by_heat};
 use crate::placement::{order, room_below_mark};

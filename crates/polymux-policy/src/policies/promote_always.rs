@@ -1,14 +1,14 @@
-//! What others are measured against: whatever is used goes to the fastest tier, whatever it displaces, and what was not used for
-//! longest makes way.
+//! The baseline for other policies: every used range goes to the fastest tier, whatever it displaces, and data that was not used
+//! for longest is evicted.
 //!
-//! It never rests where what is used is larger than the fast tier, and that is its purpose.
+//! It never comes to rest where the data in use is larger than the fast tier, and that is its purpose.
 
 use crate::policies::lru;
 use crate::promotion::{self, Displaces, Wish};
 use crate::{Decision, Eviction, NEVER, RangeFacts, Why};
 
 pub(crate) fn decide(facts: &RangeFacts) -> Decision {
-    // What was sent away comes back with its next use.
+    // An evicted range comes back with its next use.
     let was_used = facts.idle_seconds != NEVER && facts.heat > 0 && facts.idle_seconds <= facts.moved_seconds_ago;
     let wish = if was_used {
         Ok(Wish { displaces: Displaces::Anything, ..Wish::of_range(facts, Why::UsedAtAll) })

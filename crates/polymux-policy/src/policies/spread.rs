@@ -1,12 +1,13 @@
 //! New ranges of large files go to the tier where they will be done soonest.
 //!
-//! What is true here:
-//! * What is placed is a range, whose bytes are [`PlacementFacts::length`]. A file has its first range on one tier, as `hot-cold` would place it (P5): small files are never spread.
-//! * A range is done on a tier after what is on its way there and the range itself, at the bandwidth that was measured. So
+//! Invariants:
+//! * Ranges are placed, of [`PlacementFacts::length`] bytes. A file has its first range on one tier, as `hot-cold` would place it (P5): small
+//!   files are never spread.
+//! * A range is done on a tier after the bytes on their way there and the range itself, at the bandwidth that was measured. So
 //!   all queues have the same length in time, whatever the devices are, how many writers there are and whose files those
 //!   are; and who writes slower than the fastest device takes stays there, because its queue is empty.
-//! * The tier that has the end of the file keeps it unless another one is ahead by more than noise. As long as nobody knows how fast it
-//!   is, that is a whole range: what was written just now is on its way to the fastest device, too.
+//! * The tier that has the end of the file keeps it unless another one is ahead by more than noise. While its speed is unknown,
+//!   that is a whole range: the bytes written just now are on their way to the fastest device, too.
 //!
 //! Moves are those of `poly`: up while the faster tier has bandwidth to spare (BW_Move, P13), down at the mark (CAP_Move, P14). That a tier
 //! has something to spare for readers shows in how soon it answers: bytes per second say nothing of random reads. So ranges go up
@@ -184,7 +185,7 @@ mod tests {
     }
 
     /// One writer that is faster than all devices, which take `rates` in turn for so many seconds each; gives the bytes that they
-    /// took in each second. What is known of a device is what it took in the last second.
+    /// took in each second. The bandwidth known of a device is the number of bytes that it took in the last second.
     fn bytes_taken(rates: &[[u64; 2]]) -> Vec<u64> {
         const STEP_US: u64 = 1000;
         let (mut queues, mut known, mut taken) = ([0_u64; 2], [0_u64; 2], Vec::new());

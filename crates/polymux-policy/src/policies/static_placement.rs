@@ -1,4 +1,4 @@
-//! Nothing moves but what rules and pins demand, not even from a tier above its mark.
+//! Nothing moves except as rules and pins demand, not even from a tier above its mark.
 //!
 //! So the marks mean nothing for placement either: the first tier in the rule's order takes new data until it is full.
 

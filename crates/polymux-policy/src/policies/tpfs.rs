@@ -1,7 +1,7 @@
 //! By size, synchronicity and access history, as the Mux paper sketches TPFS (M5).
 //!
-//! Writes that somebody waits for, and small ones, go to the fastest tier; large asynchronous streams pass it by, because the
-//! page cache hides the slow tier from them. History keeps on the fast tier what is used and waited for.
+//! Writes that a program waits for, and small ones, go to the fastest tier; large asynchronous streams pass it by, because the
+//! page cache hides the slow tier from them. History keeps data on the fast tier that is used and waited for.
 
 use crate::eviction::{self, Leaving, score_by_heat};
 use crate::placement::{order, room_below_mark};
@@ -35,7 +35,7 @@ fn wish(facts: &RangeFacts) -> Result<Wish, Why> {
     }
 }
 
-/// By what the range gains from its tier: heat, up to twice as much where writes are waited for, half where it is a stream.
+/// By the benefit of its tier to the range: heat, up to twice as much where writes are waited for, half where it is a stream.
 pub(crate) fn evict(facts: &RangeFacts) -> Eviction {
     let waited = u64::from(facts.synchronous.min(100)) * u64::from(facts.writes.min(facts.heat)) / 100;
     let gain = u64::from(facts.heat) + waited;

@@ -1,7 +1,7 @@
 //! Rules that get in each other's way.
 //!
 //! A later rule is hidden where each condition of an earlier one follows from the later one's. That is decided for all
-//! conditions but patterns, for which it is told in the plain cases only; an intersection of patterns is never computed.
+//! conditions but patterns, for which only the plain cases are decided; an intersection of patterns is never computed.
 
 use super::glob::{covers, from_root};
 use super::{Rule, RuleError, RuleField, RuleMatch, RuleProblem};

@@ -40,7 +40,7 @@ pub(super) fn from_root(pattern: &str) -> String {
     if rooted.ends_with('/') { rooted + "**" } else { rooted }
 }
 
-/// Whether everything that `narrow` matches is certainly matched by `wide`; `false` where that cannot be told.
+/// Whether everything that `narrow` matches is certainly matched by `wide`; `false` where that cannot be determined.
 pub(super) fn covers(wide: &str, narrow: &str) -> bool {
     let (wide, narrow) = (from_root(wide), from_root(narrow));
     if wide == narrow || wide == "**" || wide == "**/*" {

@@ -23,7 +23,7 @@ pub enum RuleField {
     Tiers,
 }
 
-/// What is wrong with a rule.
+/// Why a rule is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleProblem {
     /// The least is above the most.
@@ -99,7 +99,7 @@ pub struct RuleError {
     pub problem: RuleProblem,
 }
 
-/// Checks what can be seen in one rule alone; the pattern is checked by compiling it.
+/// Makes the checks that need only one rule; the pattern is checked by compiling it.
 pub(super) fn check(index: usize, rule: &Rule, tiers_of_volume: &[u16]) -> Result<(), RuleError> {
     let refuse = |field, problem| Err(RuleError { rule: index, field, problem });
     let conditions = &rule.matches;

@@ -1,6 +1,6 @@
 //! Steady loads: which ranges are used in a second.
 //!
-//! True here: the rates never change. *Independent* draws are independent of one another, as the requests of many users are;
+//! Invariants: the rates never change. *Independent* draws are independent of one another, as the requests of many users are;
 //! *regular* ones come at equal intervals for each range, with a phase of its own that the seed chooses, so that nothing but
 //! the rates tells ranges apart. A scan is regular by nature.
 
@@ -52,7 +52,7 @@ pub struct Source {
     /// Weights of the Zipf load by range, in an order that the seed chooses, and their sums up to each.
     weights: Vec<u64>,
     sums: Vec<u64>,
-    /// What each range has saved up for its next regular access, and how many it had.
+    /// The credit of each range towards its next regular access, and how many accesses it had.
     credits: Vec<u64>,
     counts: Vec<u64>,
     scanned: usize,

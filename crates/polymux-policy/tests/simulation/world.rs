@@ -1,7 +1,7 @@
 //! A world of ranges on tiers, used by a steady load, in which a mover obeys a policy.
 //!
-//! True here: integers only, one generator with a seed, one simulated clock in seconds. All ranges are full, so the fill of a
-//! tier is the number of ranges on it. What a tier would send away is found in the policy's own order, as the planner does it.
+//! Invariants: integers only, one generator with a seed, one simulated clock in seconds. All ranges are full, so the fill of a
+//! tier is the number of ranges on it. The ranges that a tier would evict are found in the policy's own order, as the planner does it.
 
 use polymux_policy::{
     Action, Decision, Eviction, HEAT_ONE, NEVER, PlacementFacts, PolicyKind, RangeFacts, TierFill, TierTable, Why,
@@ -14,7 +14,7 @@ const RANGE: u64 = 2 << 20;
 pub const RANGES: usize = 600;
 const RANGES_PER_FILE: usize = 8;
 const HALF_LIFE_SECONDS: u32 = 60;
-/// 2^16 * 2^(-1/60): what a second leaves of a heat.
+/// 2^16 * 2^(-1/60): the part of a heat that remains after a second.
 const DECAY: u64 = 64_783;
 /// Heats are kept with 16 more bits than a policy sees.
 const ACCESS: u64 = (HEAT_ONE as u64) << 16;
@@ -40,7 +40,7 @@ pub struct Moved {
     pub source: usize,
     pub target: usize,
     pub why: Why,
-    /// Heat of the range, and of what would make way for it, in accesses.
+    /// Heat of the range, and of the victim that it would displace, in accesses.
     pub heat: u32,
     pub victim_heat: u32,
 }
@@ -77,7 +77,7 @@ pub struct World {
     source: Source,
     /// Files move as a whole.
     whole: bool,
-    /// What moved since this was emptied last.
+    /// The migrations since this was emptied last.
     pub moved: Vec<Moved>,
 }
 
@@ -95,7 +95,7 @@ fn file_of(at: usize) -> std::ops::Range<usize> {
 }
 
 impl World {
-    /// Tiers filled in order: 100 ranges fast, with three tiers 200 in the middle, and room for all on the slow one.
+    /// Tiers filled in order: 100 ranges fast, with three tiers 200 in the middle, and space for all on the slow one.
     pub fn new(tiers: usize, load: Load, seed: u64, mover: &Mover) -> Self {
         let sizes: &[u64] = if tiers == 2 { &[100, 1000] } else { &[100, 200, 1000] };
         let tier = |(number, size): (u16, &u64)| TierFill::new(number, size * RANGE, 0, size * RANGE);
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// Fills in what is to be known of a range; the tiers are as they are.
+    /// Fills in the facts about a range; the tiers are as they are.
     fn describe(&self, at: usize, facts: &mut RangeFacts) {
         let range = &self.ranges[at];
         let ago = |then: Option<u32>| then.map_or(NEVER, |then| self.now - then);
@@ -171,7 +171,7 @@ impl World {
         facts
     }
 
-    /// Of each tier, what one eviction would take, as facts about tiers.
+    /// Facts about all tiers, each with the data that one eviction would take.
     fn observe(&mut self, mover: &Mover) -> TierTable {
         let mut facts = self.blank();
         for number in 0..self.tiers.len() - 1 {

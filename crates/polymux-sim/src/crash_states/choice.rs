@@ -1,4 +1,4 @@
-//! Which of what may survive does: bounded, and the same for the same seed.
+//! Chooses which unsynced changes survive: bounded, and the same for the same seed.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// What a tier keeps of what no sync covered. What cannot be kept without something that is lost is lost too.
+/// The unsynced changes that a tier keeps. A change that depends on a lost one is lost too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// Nothing.
@@ -56,7 +56,7 @@ impl Keep {
     }
 }
 
-/// What each device keeps.
+/// The unsynced changes that each device keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// By the place of the tier.
@@ -68,7 +68,7 @@ pub struct Choice {
 }
 
 /// The ways in which one tier may be left: nothing and everything first; then every prefix, every piece missing, every
-/// piece alone with what it needs, and random subsets.
+/// piece alone with its dependencies, and random subsets.
 fn ways_of_tier(world: &World, place: usize, random_subsets: usize, random: &mut Random) -> Vec<Keep> {
     let pieces = world.pieces(place);
     if pieces.is_empty() {
@@ -121,7 +121,7 @@ impl Ways {
         tiers.chain([self.transactions.len()]).chain(self.files.iter().map(Vec::len)).collect()
     }
 
-    /// The choice that is told by one way of each device; a device with fewer keeps its only one.
+    /// The choice that takes one way of each device, by number; a device with fewer ways takes its last one.
     fn choice(&self, numbers: &[usize]) -> Choice {
         let tiers = self.tiers.len();
         let way = |device: usize, count: usize| numbers[device].min(count - 1);

@@ -1,9 +1,9 @@
 //! The files of a store and of its second copy as devices of their own.
 //!
-//! What is true here:
-//! * What is below the directory [`COPY_DIRECTORY`] is on one device, everything else on another one; what one of them kept
+//! Rules:
+//! * Everything below the directory [`COPY_DIRECTORY`] is on one device, everything else on another one; the state kept by one
 //!   says nothing of the other.
-//! * The rules of what may be left are those of [`CrashStates`].
+//! * The rules of the possible states are those of [`CrashStates`].
 
 use crate::recording_file_system::{Change, CrashStates, Fate, Image, NameOrder, Node, Operation, Record};
 
@@ -27,14 +27,14 @@ const TORN_WAYS: usize = 2;
 /// Which syncs and durable writes of the files do nothing: a planted bug of a store or of its disk.
 pub type Ignored = fn(&Operation) -> bool;
 
-/// What a device with files keeps of what no sync covered, told by the order of the operations.
+/// The unsynced operations that a device with files keeps, selected by their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilesKeep {
     /// Nothing.
     Nothing,
     /// Everything.
     All,
-    /// What was done before this operation.
+    /// The operations before this one.
     Before(usize),
     /// Everything but this operation.
     Without(usize),
@@ -121,7 +121,7 @@ impl FilesWorld {
         ways
     }
 
-    /// What a crash leaves where each device keeps this.
+    /// The image after a crash where each device keeps `keep`.
     pub(super) fn crash(&self, keep: &[FilesKeep]) -> Image {
         let is_any = keep.iter().any(|keep| keep.name_order() == NameOrder::Any);
         let order = if is_any { NameOrder::Any } else { NameOrder::Ordered };
@@ -129,7 +129,7 @@ impl FilesWorld {
     }
 }
 
-/// The same without the store: only the copy is left.
+/// An image without the store: only the copy is left.
 pub(super) fn without_store(image: &Image) -> Image {
     let mut left = image.clone();
     left.entries.retain(|name, node| name == COPY_DIRECTORY && matches!(node, Node::Directory(_)));

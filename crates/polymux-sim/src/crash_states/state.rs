@@ -1,6 +1,6 @@
 //! One state after a crash.
 //!
-//! What is true here: two states with one hash are taken for one state; the hash covers every byte, size, name and record,
+//! Two states with one hash are taken for one state; the hash covers every byte, size, name and record,
 //! and no time.
 
 use std::collections::BTreeMap;
@@ -19,19 +19,19 @@ use crate::{MemoryStore, MemoryTier};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateHash(pub u64);
 
-/// What is on one tier.
+/// Content of one tier.
 #[derive(Clone, Default)]
 pub(crate) struct TierState {
     pub(crate) label: Option<Label>,
     pub(crate) objects: BTreeMap<(Bucket, ObjectId), (Image, Timestamp)>,
 }
 
-/// What is on all devices after a crash.
+/// Content of all devices after a crash.
 #[derive(Clone, Default)]
 pub struct State {
     pub(crate) tiers: Vec<TierState>,
     pub(crate) store: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Where the store has files: what is in them, instead of `store`.
+    /// Where the store has files: their content, instead of `store`.
     pub(crate) files: Option<recording_file_system::Image>,
     pub(crate) configuration: Vec<usize>,
 }
@@ -67,7 +67,7 @@ impl State {
         &self.configuration
     }
 
-    /// A store that holds what was kept.
+    /// A store with the surviving data.
     #[must_use]
     pub fn store(&self) -> MemoryStore {
         MemoryStore::of_image(self.store.clone())
@@ -79,7 +79,7 @@ impl State {
         self.files.as_ref()
     }
 
-    /// The same where the device of the store is lost; `None` where the store had no files.
+    /// This state with the device of the store lost; `None` where the store had no files.
     #[must_use]
     pub fn without_store(&self) -> Option<Self> {
         let files = Some(files::without_store(self.files.as_ref()?));
@@ -93,7 +93,7 @@ impl State {
         MemoryTier::of_images(name, capacity, clock, kept.label.clone(), &kept.objects)
     }
 
-    /// For people: what lies on the tiers.
+    /// A human-readable description of the contents of the tiers.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! All devices at one point of a journal: what is durable, and what may be.
+//! All devices at one point of a journal: the durable state, and the changes that may be durable.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub enum EntryDurability {
     WithTierOnly,
 }
 
-/// A piece of what may be lost: one change of an object, or one page of a write.
+/// A piece that may be lost: one change of an object, or one page of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Piece {
     /// Place in the journal: the order of a tier.
@@ -39,15 +39,15 @@ pub(super) struct Piece {
     pub(super) page: Option<u64>,
 }
 
-/// An object, with what no sync covered.
+/// An object, with its unsynced changes.
 #[derive(Clone, Default)]
 struct ObjectWorld {
-    /// What survives for certain, once there is an entry.
+    /// The state that is certain to survive, once there is an entry.
     durable: Option<Image>,
     /// A sync covered the bytes and not the directory entry.
     entry_missing: bool,
     pending: Vec<(usize, Timestamp, TierChange)>,
-    /// Pages that a failed sync dropped, with what was written to them: in the cache, and clean for the kernel.
+    /// Pages that a failed sync dropped, with the data written to them: in the cache, and clean for the kernel.
     dropped: BTreeMap<u64, Vec<Dropped>>,
     modified: Timestamp,
 }
@@ -156,7 +156,7 @@ impl Survivor {
         }
     }
 
-    /// A cut within a page goes to the device with the page, so with what was written to it before.
+    /// A cut within a page goes to the device with the page, so with the earlier writes to it.
     fn can_keep(&self, change: &TierChange) -> bool {
         match change {
             TierChange::Truncate { size, .. } => size % PAGE == 0 || !self.is_broken(size / PAGE),
@@ -236,8 +236,8 @@ impl ObjectWorld {
         }
     }
 
-    /// A sync failed: what was written is in no danger of becoming durable any more, unless its page is written again. What
-    /// the file system logs (sizes that were set, holes, the object itself) is as it was.
+    /// A sync failed: the written data can no longer become durable, unless its page is written again. Logged changes of
+    /// the file system (sizes that were set, holes, the object itself) are unaffected.
     fn fail_sync(&mut self) {
         for (order, at, change) in std::mem::take(&mut self.pending) {
             let TierChange::Write { offset, data, .. } = &change else {
@@ -434,7 +434,7 @@ impl World {
         (0..DEVICES).map(|device| files.ways(device, random)).collect()
     }
 
-    /// What may be lost on a tier, in the order of the tier.
+    /// The pieces that may be lost on a tier, in the order of the tier.
     pub(super) fn pieces(&self, place: usize) -> Vec<Piece> {
         let mut pieces = Vec::new();
         for (key, object) in &self.tiers[place].objects {
@@ -450,7 +450,7 @@ impl World {
         self.pending.len()
     }
 
-    /// What a crash leaves here.
+    /// The state after a crash here.
     #[must_use]
     pub fn crash(&self, choice: &Choice) -> State {
         let tier = |(place, tier): (usize, &TierWorld)| TierState {

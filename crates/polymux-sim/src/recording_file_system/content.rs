@@ -1,6 +1,6 @@
 //! The bytes of a file in memory.
 //!
-//! What is true here: bytes that are zero may take no memory, and copies share what they have in common. Two contents of
+//! Invariants: bytes that are zero may take no memory, and copies share common data. Two contents of
 //! the same bytes are equal.
 
 use std::collections::BTreeMap;

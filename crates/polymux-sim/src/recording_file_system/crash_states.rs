@@ -1,15 +1,16 @@
-//! What a power failure may leave of a recorded directory.
+//! The states that a power failure may leave of a recorded directory.
 //!
 //! The rules:
 //! * A sync of a file makes its length and every earlier write and resize of it durable. A durable write makes only its own
 //!   bytes durable, and the length as far as they reach. Neither makes a name durable.
-//! * A sync of a directory makes every earlier change of its names durable, and nothing else: neither what the names stand
-//!   for nor the name of the directory itself.
-//! * Of what is not durable, each operation is kept, lost or torn, whatever happens to others: of a torn write, any of its
+//! * A sync of a directory makes every earlier change of its names durable, and nothing else: neither the files behind
+//!   the names nor the name of the directory itself.
+//! * Each operation that is not durable is kept, lost or torn, whatever happens to others: of a torn write, any of its
 //!   sectors of 512 bytes are there, and the file may be as long as if all of them were (the rest is zero then).
-//! * Changes of names are never torn; a rename is one change in each of its directories, independent of one another. With [`NameOrder::Ordered`] those of one directory get lost
-//!   from any one of them on, so what is kept is a prefix; with [`NameOrder::Any`] each may be lost, which is more than the
-//!   usual file systems permit themselves. Directories are independent of one another in both.
+//! * Changes of names are never torn; a rename is one change in each of its directories, independent of one another.
+//!   With [`NameOrder::Ordered`] those of one directory get lost from any one of them on, so that a prefix is kept;
+//!   with [`NameOrder::Any`] each may be lost, which is more than usual file systems permit themselves.
+//!   Directories are independent of one another in both.
 //! * The operation in whose middle the crash happens is one of those that are not durable, also where it is a durable write.
 //! * A file without a name is gone. Owners, modes and times are not looked at.
 
@@ -22,7 +23,7 @@ use super::record::{Change, Durability, Image, Node, NodeId, NodeKind, Operation
 /// Bytes that a device writes whole or not at all.
 const SECTOR: usize = 512;
 
-/// What becomes of an operation that is not durable.
+/// The fate of an operation that is not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It is there.
@@ -62,7 +63,7 @@ struct Directory {
     pending: Vec<(usize, Change)>,
 }
 
-/// What is durable at one moment of a record, and what is not.
+/// The durable state at one moment of a record, and the changes that are not durable.
 #[derive(Clone)]
 pub struct CrashStates {
     root: NodeId,
@@ -152,7 +153,7 @@ impl CrashStates {
         positions
     }
 
-    /// What is left where the operations that are not durable have these fates, told by their positions in the record.
+    /// The image that is left if the operations that are not durable have these fates, by their positions in the record.
     #[must_use]
     pub fn image(&self, order: NameOrder, fate: impl Fn(usize) -> Fate) -> Image {
         Image { entries: self.entries(self.root, order, &fate) }

@@ -1,4 +1,4 @@
-//! What programs did to a directory, in order, and images of directories.
+//! The operations of programs on a directory, in order, and images of directories.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,15 +22,15 @@ pub enum Node {
     Directory(BTreeMap<OsString, Node>),
 }
 
-/// Content of a directory: what a recording begins with, or what a crash left.
+/// Content of a directory: the initial state of a recording, or the state after a crash.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Image {
-    /// What is in the directory, by name.
+    /// Entries of the directory, by name.
     pub entries: BTreeMap<OsString, Node>,
 }
 
 impl Image {
-    /// What is at a path below the directory.
+    /// The node at a path below the directory.
     #[must_use]
     pub fn at(&self, path: impl AsRef<Path>) -> Option<&Node> {
         let mut entries = &self.entries;
@@ -69,7 +69,7 @@ fn write_entries(entries: &BTreeMap<OsString, Node>, directory: &Path) -> io::Re
     Ok(())
 }
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// A file.
@@ -78,7 +78,7 @@ pub enum NodeKind {
     Directory,
 }
 
-/// What happens to a write when it is done.
+/// Durability of a write on completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// It is in a cache, until a sync.
@@ -96,7 +96,7 @@ pub enum Change {
         directory: NodeId,
         /// Its name.
         name: OsString,
-        /// What is made.
+        /// The new node.
         node: NodeId,
         /// Its kind.
         kind: NodeKind,
@@ -118,7 +118,7 @@ pub enum Change {
         target: NodeId,
         /// New name.
         to: OsString,
-        /// What is renamed.
+        /// The renamed node.
         node: NodeId,
     },
     /// Bytes were written.
@@ -141,7 +141,7 @@ pub enum Change {
     },
     /// `fsync` or `fdatasync` of a file or a directory.
     Sync {
-        /// What is synced.
+        /// The synced node.
         node: NodeId,
     },
 }
@@ -149,14 +149,14 @@ pub enum Change {
 /// One operation on a recorded directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// What it did.
+    /// The change it made.
     pub change: Change,
     /// Path of the node at that time, below the recorded directory; of a sync or a change of a file that has no name any
     /// more, its last path.
     pub path: PathBuf,
 }
 
-/// What was there, and everything that was done to it since.
+/// The initial state, and all operations on it since.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub(super) root: NodeId,
@@ -185,7 +185,7 @@ impl Operation {
 }
 
 impl Record {
-    /// The same where some syncs and durable writes do nothing: a planted bug.
+    /// This record with some syncs and durable writes that do nothing: a planted bug.
     #[must_use]
     pub fn without_syncs(&self, ignored: impl Fn(&Operation) -> bool) -> Self {
         let mut record = self.clone();

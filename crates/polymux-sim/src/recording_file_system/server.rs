@@ -1,9 +1,9 @@
 //! The protocol's side: requests of the kernel become operations on the tree.
 //!
-//! What is true here:
+//! Invariants:
 //! * Files are opened for direct I/O, so every read and write of a program arrives, as one request up to a megabyte and in
 //!   the order of the program. Names and attributes are cached by the kernel: they change only through it.
-//! * What a store does not use is refused (links, renames of directories): a crash state would have to have a rule for it.
+//! * Operations that a store does not use are refused (links, renames of directories): each would need a crash state rule.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -81,7 +81,7 @@ impl Server {
         self.attr_reply(id)
     }
 
-    /// Reserving room past the end makes a file longer; other forms are refused.
+    /// Reserving space past the end makes a file longer; other forms are refused.
     fn allocate(&self, id: NodeId, end: Option<u64>, mode: i32) -> Result<(), Errno> {
         let end = end.filter(|_| mode == 0).ok_or(Errno::EOPNOTSUPP)?;
         let mut tree = self.tree.lock();

@@ -1,6 +1,6 @@
-//! The live nodes of a recording file system: what programs see, and the record of what they did.
+//! The live nodes of a recording file system: the view of programs, and the record of their operations.
 //!
-//! What is true here:
+//! Invariants:
 //! * Every node belongs to one recorded directory, whose record gets each change in the order in which it was made visible.
 //! * Nodes without a name stay until their recorded directory goes: programs may have them open.
 //! * Where a recorded directory was stopped, every operation on it fails with `EIO` and changes nothing.
@@ -31,7 +31,7 @@ enum Body {
     Directory(BTreeMap<OsString, NodeId>),
 }
 
-/// Told of each operation at the moment when it is made visible.
+/// Called with each operation at the moment when it is made visible.
 pub(super) type Observer = dyn Fn(&Operation) + Send + Sync;
 
 struct Recording {
@@ -97,7 +97,7 @@ impl Tree {
         self.recording(root).stop = position;
     }
 
-    /// From now on operations are told to this observer.
+    /// Calls this observer with each operation from now on.
     pub(super) fn observe(&mut self, root: NodeId, observer: Arc<Observer>) {
         self.recording(root).observer = Some(observer);
     }
@@ -139,7 +139,7 @@ impl Tree {
     /// Names of a directory, with kinds.
     pub(super) fn list(&self, id: NodeId) -> Result<Vec<(OsString, NodeId, NodeKind)>, Errno> {
         if id == TOP {
-            // Each recorded directory is used by its own path; which others there are concerns nobody.
+            // Each recorded directory is used by its own path; no program has to list the others.
             return Ok(Vec::new());
         }
         let kind = |id: &NodeId| match self.nodes[id].body {

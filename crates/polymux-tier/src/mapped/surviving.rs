@@ -1,9 +1,9 @@
 //! Surviving memory in files on tmpfs (docs/design/0023).
 //!
-//! What is true here:
-//! * A file is made with `O_EXCL`, mode 0600, and full of zeros, so all of its pages are there before it is mapped: a store
-//!   never needs room. It is opened without following links, and taken only where it is a regular file of this user, with
-//!   one name, that others may not touch. So nobody else can plant one or read it.
+//! Invariants:
+//! * A file is made with `O_EXCL`, mode 0600, and full of zeros, so all of its pages exist before it is mapped: a store
+//!   never needs free space. It is opened without following links, and taken only where it is a regular file of this user,
+//!   with one name, that others may not touch. So another user can neither plant one nor read it.
 //! * It is locked while it is mapped: a copy of a volume that is mounted beside the original gets none.
 //! * The directories are asked in order; a file that is there is found in whichever of them has it.
 
@@ -27,7 +27,7 @@ enum Directory {
     Shared,
 }
 
-/// What there is in one directory under the name of a piece of memory.
+/// State of one directory under the name of a piece of memory.
 enum Found {
     Nothing,
     Memory(MappedRegion),
@@ -48,7 +48,7 @@ impl SharedMemory {
     #[must_use]
     pub fn of_machine(boot: [u8; 16]) -> Self {
         let uid = rustix::process::geteuid().as_raw();
-        // By number, not by `XDG_RUNTIME_DIR`: a mount out of a service has to find what one out of a session left.
+        // By number, not by `XDG_RUNTIME_DIR`: a mount out of a service has to find the memory left by one out of a session.
         let own = match uid {
             0 => PathBuf::from("/run/polymux"),
             _ => PathBuf::from(format!("/run/user/{uid}/polymux")),
@@ -71,7 +71,7 @@ impl SharedMemory {
     /// Opens a file that is there, where it may be trusted. `None`: there is none.
     fn open_trusted(&self, path: &Path) -> Result<Option<File>, String> {
         let refuse = |reason: &str| Err(format!("{}: {reason}", path.display()));
-        // Nobody's fifo or device keeps the opening waiting.
+        // A fifo or device of another user does not block the open.
         let flags = no_follow() | libc::O_NONBLOCK;
         let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
             Ok(file) => file,
@@ -94,7 +94,7 @@ impl SharedMemory {
             Ok(region) => Ok(Found::Memory(region)),
             Err(error @ RegionError::InUse(_)) => Ok(Found::InUse(error.to_string())),
             Err(RegionError::Length { .. }) => {
-                // Of another version of Polymux, or cut short by whoever was making it: nothing in it can be used.
+                // Of another version of Polymux, or cut short while it was being made: nothing in it can be used.
                 std::fs::remove_file(path).map_err(|error| format!("{}: {error}", path.display()))?;
                 Ok(Found::Nothing)
             }
@@ -142,7 +142,7 @@ impl SurvivingPlace for SharedMemory {
             match self.open_in(&path, bytes) {
                 Ok(Found::Memory(region)) => return Ok(Arc::new(SurvivingFile { region, path })),
                 // That process serves the store that this one is a copy of. A second file with this name, in another
-                // directory, would be taken for what that store left behind.
+                // directory, would be taken for a leftover of that store.
                 Ok(Found::InUse(reason)) => return Err(reason),
                 Ok(Found::Nothing) => {}
                 Err(reason) => reasons.push(reason),

@@ -1,8 +1,8 @@
 //! Writing lines of the processor's cache back to the memory behind it.
 //!
-//! What is true here: which instruction there is is found out once, when a region is opened. All of them are followed by
-//! a fence, so that what is stored afterwards cannot reach the medium before. `clwb` keeps the line in the cache,
-//! `clflushopt` and `clflush` drop it; other architectures ask the kernel, which knows theirs.
+//! Invariants: the instruction is chosen once, when a region is opened. A fence follows each of them, so that later
+//! stores cannot reach the medium before. `clwb` keeps the line in the cache, `clflushopt` and `clflush` drop it; other
+//! architectures ask the kernel, which knows theirs.
 
 use std::io;
 
@@ -125,7 +125,7 @@ mod tests {
         let bytes: Vec<u8> = (0..=255).cycle().take(8192).collect();
         let start = bytes.as_ptr().align_offset(4096);
         let mut ways = vec![WriteBack::Nothing];
-        // The kernel's way wants a mapping and is tried by whoever opens a region.
+        // The kernel's way needs a mapping; opening a region tries it.
         if cfg!(target_arch = "x86_64") {
             ways.push(WriteBack::detect());
         }

@@ -1,14 +1,14 @@
-//! What a measurement works on: a file on a tier, or a simulated device.
+//! The target of a measurement: a file on a tier, or a simulated device.
 
 use crate::error::TierError;
 
 /// How reads and writes were made to reach the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Past the page cache (`O_DIRECT`); the device was told to flush after each load of writes.
+    /// Past the page cache (`O_DIRECT`); the device flushes after each load of writes.
     Direct,
-    /// Through the page cache: each write is synced before it counts (`RWF_DSYNC`), and what is to be read is taken out of the
-    /// cache before.
+    /// Through the page cache: each write is synced before it counts (`RWF_DSYNC`), and a range is taken out of the cache
+    /// before it is read.
     Synced,
     /// The file system is in memory: there is no device.
     Memory,
@@ -28,7 +28,7 @@ pub trait Ground: Send + Sync {
     /// As [`crate::Tier::write`]; a part of it may be written then.
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), TierError>;
 
-    /// Fills the buffer with what was written there before.
+    /// Fills the buffer with the bytes written there before.
     ///
     /// # Errors
     /// As [`crate::Tier::read`], and where there is less.
@@ -40,18 +40,18 @@ pub trait Ground: Send + Sync {
     /// As [`crate::Tier::sync`].
     fn flush(&self) -> Result<(), TierError>;
 
-    /// Takes what was read and written out of the memory of this machine, as far as that can be asked for.
+    /// Drops the bytes that were read and written from the memory of this machine, as far as that can be asked for.
     ///
     /// # Errors
     /// As [`Ground::flush`].
     fn forget(&self) -> Result<(), TierError>;
 
-    /// Whether memory of this machine would answer a read there, as far as anybody can tell.
+    /// Whether memory of this machine would answer a read there, as far as that is known.
     fn is_in_memory(&self, _offset: u64) -> bool {
         false
     }
 
-    /// Room that the file takes; `None` where nobody can say.
+    /// Bytes allocated to the file; `None` where they are unknown.
     fn allocated_bytes(&self) -> Option<u64>;
 
     /// So many threads begin to make requests. A simulated device lets time pass only while all of them wait.

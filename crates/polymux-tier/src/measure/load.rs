@@ -1,6 +1,6 @@
 //! One load: threads that each keep one request under way until the time is over.
 //!
-//! What is true here: the caller's thread makes no requests, so that it can tell how far the load is, and end it. A thread
+//! Invariants: the caller's thread makes no requests, so that it can tell how far the load is, and end it. A thread
 //! that fails ends the load; all of them have ended when [`Load::run`] returns.
 
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use super::noise::{Noise, Shuffle};
 use super::plan::{Phase, Start};
 use crate::error::TierError;
 
-/// Time between two answers to whoever wants to know how far it is.
+/// Time between two calls of the progress callback.
 const TELL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Alignment that no device asks more than (`O_DIRECT`).
@@ -26,8 +26,8 @@ const ALIGNMENT: usize = 4096;
 /// How often a load may overwrite each place: devices wear, and a file of a few MiB is through in no time.
 const OVERWRITES_MAX: u64 = 4;
 
-/// What happens in the first third of a load is how it begins, not how it goes on: a device that is throttled gives what it has saved
-/// up.
+/// The first third of a load shows how it begins, not how it goes on: a throttled device gives its saved burst
+/// then.
 const SETTLING_DIVISOR: u32 = 3;
 
 /// Of a load no longer than this a quarter does: too little would be left.
@@ -75,31 +75,31 @@ impl AlignedBuffer {
     }
 }
 
-/// What a load came to.
+/// Result of a load.
 pub(super) struct Outcome {
     pub(super) point: Point,
-    /// Where what it wrote or read ended.
+    /// End of the range that it wrote or read.
     pub(super) extent: u64,
     /// Before it began, most of the file was still in memory.
     pub(super) was_in_memory: bool,
 }
 
-/// What the threads of a load share.
+/// State shared by the threads of a load.
 struct Shared<'a> {
     ground: &'a dyn Ground,
     clock: &'a dyn Clock,
     phase: &'a Phase,
     time: Duration,
-    /// Requests that the file has room for,
+    /// Number of requests that fit in the file.
     places: u64,
-    /// and how many were begun.
+    /// Number of requests begun.
     next: AtomicU64,
     shuffle: Shuffle,
     must_end: AtomicBool,
     began: Duration,
 }
 
-/// What one thread did.
+/// The work of one thread.
 #[derive(Default)]
 struct Lane {
     requests: Vec<Request>,
@@ -297,8 +297,8 @@ struct Took {
     flush: Duration,
 }
 
-/// Requests that ended between two of them, one near the beginning and one near the end, and the time between these ends: what
-/// a device does that goes on. At the beginning a device that is throttled gives what it has saved up, and at the end it is
+/// Requests that ended between two of them, one near the beginning and one near the end, and the time between these ends: the
+/// sustained work of the device. At the beginning a throttled device gives its saved burst, and at the end it is
 /// waited for. `None` where that tells less than the whole: there were few requests, or the flush was a part of the work.
 fn steady(ends: &[u32], took: &Took) -> Option<(usize, Duration)> {
     if took.flush * FLUSH_DIVISOR > took.all {
@@ -311,7 +311,7 @@ fn steady(ends: &[u32], took: &Took) -> Option<(usize, Duration)> {
     let last = after(took.planned).max(1) - 1;
     let count = last.checked_sub(first).filter(|count| *count >= STEADY_REQUESTS_MIN)?;
     let time = Duration::from_micros(u64::from(ends[last] - ends[first]));
-    // What ended within a moment was let through at once.
+    // Requests that ended within a moment were let through at once.
     (time * 2 >= length).then_some((count, time))
 }
 

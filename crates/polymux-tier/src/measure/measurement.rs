@@ -1,4 +1,4 @@
-//! What was measured, and what follows from it.
+//! The results of a measurement, and conclusions from them.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use super::ground::Way;
 
 const PICOSECONDS: u64 = 1_000_000_000_000;
 
-/// Bytes of the small requests whose number in a second is told.
+/// Bytes of the small requests whose number per second is reported.
 const SMALL_REQUEST_BYTES: u32 = 4096;
 
-/// As many requests at once are enough as give this share in percent of what more of them give.
+/// The smallest number of requests at once that reaches this share, in percent, of the best throughput is enough.
 const ENOUGH_PERCENT: u128 = 90;
 
 /// Which way bytes go.
@@ -30,7 +30,7 @@ pub enum Pattern {
     Random,
 }
 
-/// What one load came to.
+/// The result of one load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
     /// Which way bytes went.
@@ -59,15 +59,15 @@ impl Point {
     }
 }
 
-/// What may make the numbers better than the device is.
+/// Effects that may make the numbers better than the device is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caveats {
-    /// Memory of this machine may have answered reads: the file system keeps what it was asked to give up.
+    /// Memory of this machine may have answered reads: the file system keeps pages that it was asked to drop.
     pub may_be_memory: bool,
-    /// The file takes less room than was written: the file system compresses, or finds blocks that are alike, although no two
+    /// The file takes less space than was written: the file system compresses, or finds blocks that are alike, although no two
     /// were.
     pub takes_less_room: bool,
-    /// The file was small, because little room or time was left: memory of the device may hold all of it.
+    /// The file was small, because little space or time was left: memory of the device may hold all of it.
     pub is_small: bool,
 }
 
@@ -84,7 +84,7 @@ impl Caveats {
     }
 }
 
-/// What a tier can do.
+/// Performance of a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measurement {
     /// How requests reached the device.
@@ -93,7 +93,7 @@ pub struct Measurement {
     pub file_bytes: u64,
     /// How long it took in milliseconds.
     pub elapsed_ms: u32,
-    /// What to think of before the numbers are believed.
+    /// Caveats of the numbers.
     pub caveats: Caveats,
     /// The loads, in the order in which they were tried; fewer than planned where time ran out.
     pub points: Vec<Point>,
@@ -148,7 +148,7 @@ impl Measurement {
         let (large, (_, large_time)) = of_sizes.last_key_value()?;
         let beyond = u128::from(request_bytes.saturating_sub(u64::from(*small)));
         let per_bytes = match large.saturating_sub(*small) {
-            // Of one size nothing tells what is fixed.
+            // One size alone does not show the fixed part.
             0 => u128::from(*small_time) * beyond / u128::from((*small).max(1)),
             between => u128::from(large_time.saturating_sub(*small_time)) * beyond / u128::from(between),
         };

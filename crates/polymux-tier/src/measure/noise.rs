@@ -1,4 +1,4 @@
-//! Bytes that nobody can compress, blocks of which none is like another, and an order in which each comes once.
+//! Incompressible bytes, blocks of which none is like another, and an order in which each comes once.
 
 /// Bytes in which each block differs from every other one.
 const BLOCK_BYTES: usize = 4096;
@@ -36,7 +36,7 @@ impl Noise {
         }
     }
 
-    /// Makes each block of what was filled once one that was never there before. That costs nothing beside writing it.
+    /// Makes each block that was filled once one that never existed before. That costs nothing beside writing it.
     pub fn renew(&mut self, bytes: &mut [u8]) {
         for block in bytes.chunks_mut(BLOCK_BYTES) {
             // At both ends and in the middle, so that no half or quarter of a block is an old one either.

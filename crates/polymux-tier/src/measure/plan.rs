@@ -10,7 +10,7 @@ pub const TIME_MIN: Duration = Duration::from_secs(1);
 const KIB: u32 = 1 << 10;
 const MIB: u32 = 1 << 20;
 
-/// What a load finds.
+/// The state that a load finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
     /// An empty file, which it fills.
@@ -35,7 +35,7 @@ pub(super) struct Phase {
 
 /// Start, pattern, bytes of a request, requests at once, share of the time. A device that is throttled lets requests through
 /// in slices of a tenth of a second, so none has less than four times that of the usual time. The one of its kind with most at once
-/// has longest, and comes first: it tells what the device goes on to give, and a throttled one first gives what it has saved up. A slow
+/// has longest, and comes first: it shows the sustained rate of the device, and a throttled one first gives its saved burst. A slow
 /// device that is measured for a short time does not come to the others.
 const LOADS: [(Start, Pattern, u32, u16, u32); 15] = [
     (Start::Filling, Pattern::Sequential, MIB, 4, 6),
@@ -70,8 +70,8 @@ pub(super) fn plan() -> Vec<Phase> {
         .collect()
 }
 
-/// How long the first of these loads takes, where all of them have so long: what an earlier one took too long, or did not need,
-/// the later ones share.
+/// The time of the first of these loads, where all of them share the time left: later loads absorb the overrun, or use the surplus, of
+/// earlier ones.
 pub(super) fn time_of_first(loads: &[Phase], left: Duration) -> Duration {
     let shares: u32 = loads.iter().map(|load| load.share).sum();
     loads.first().map_or(Duration::ZERO, |first| left * first.share / shares.max(1))

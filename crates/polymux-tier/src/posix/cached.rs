@@ -1,7 +1,7 @@
-//! What the page cache of the kernel holds of an object.
+//! The bytes of an object in the page cache of the kernel.
 //!
-//! What is true here: asking brings nothing into memory and takes nothing out of it. `cachestat` came with Linux 6.5; an older
-//! kernel, or one that keeps the answer from this user, says nothing, and nothing is what is known then.
+//! Invariants: a query brings nothing into memory and takes nothing out of it. `cachestat` came with Linux 6.5; an older
+//! kernel, or one that refuses it to this user, gives no answer, and the result is unknown then.
 
 use rustix::fd::{AsRawFd, OwnedFd};
 

@@ -1,6 +1,6 @@
-//! The capacity limit: what objects take, counted as their file system counts it.
+//! The capacity limit: the space of objects, counted as their file system counts it.
 //!
-//! Each object carries what was last counted for it; a change adds the difference, so that the sum stays that of the
+//! Each object carries its last counted space; a change adds the difference, so that the sum stays that of the
 //! objects however their allocation jumps (delayed allocation, preallocation beyond the end).
 
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::tier::Tier;
 
 /// `st_blocks` counts units of this many bytes, whatever the file system.
 pub(super) const STAT_UNIT: u64 = 512;
-/// In the place of what an open object takes: it was removed, and nothing is counted for it any more.
+/// In the place of the space of an open object: it was removed, and no space is counted for it any more.
 pub(super) const REMOVED: u64 = u64::MAX;
 
 pub(super) fn allocated_of(stat: &rustix::fs::Stat) -> u64 {
@@ -61,7 +61,7 @@ impl PosixTier {
         Ok(sum)
     }
 
-    /// Counts what a change did to an open object.
+    /// Counts the effect of a change on the space of an open object.
     pub(super) fn account(&self, open: &OpenObject) {
         if self.options.capacity.is_none() {
             return;
@@ -72,7 +72,7 @@ impl PosixTier {
     }
 
     fn account_to(&self, open: &OpenObject, now: u64) {
-        // An operation may end after the object was removed; what it took is counted back already.
+        // An operation may end after the object was removed; its space is counted back already.
         let update = |before: u64| (before != REMOVED).then_some(now);
         if let Ok(before) = open.allocated.fetch_update(Ordering::AcqRel, Ordering::Acquire, update) {
             self.add_used(before, now);
@@ -93,7 +93,7 @@ impl PosixTier {
         if room >= (length as u64).saturating_add(2 * BLOCK_SIZE) || !has_hole(open, offset, end)? {
             return Ok(length);
         }
-        // The rest of a block that is there already needs no room; whole blocks follow as far as they fit.
+        // The rest of an allocated block needs no space; whole blocks follow as far as they fit.
         let boundary = offset.next_multiple_of(BLOCK_SIZE);
         let in_place = if boundary > offset && has_hole(open, offset, boundary)? { 0 } else { boundary - offset };
         let fits = if in_place == boundary - offset { in_place + room / BLOCK_SIZE * BLOCK_SIZE } else { 0 };
@@ -104,7 +104,7 @@ impl PosixTier {
     }
 }
 
-/// Whether a write to the range would need room.
+/// Whether a write to the range would need space.
 fn has_hole(open: &OpenObject, offset: u64, end: u64) -> Result<bool, TierError> {
     let stat = rustix::fs::fstat(&open.descriptor).map_err(io_error("looking at an object"))?;
     let size = u64::try_from(stat.st_size).unwrap_or(0);

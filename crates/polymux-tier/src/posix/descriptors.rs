@@ -12,7 +12,7 @@ use crate::object::ObjectRef;
 
 const SHARDS_MAX: usize = 16;
 
-/// An open object, shared by everybody who uses it.
+/// An open object, shared by all its users.
 pub(super) struct OpenObject {
     pub(super) descriptor: OwnedFd,
     /// Raised before and after every change of the object.
@@ -28,11 +28,11 @@ pub(super) struct OpenObject {
     pub(super) sync_turn: Mutex<Option<TierError>>,
     /// How many syncs through this descriptor failed.
     pub(super) sync_failures: AtomicU64,
-    /// Loans to somebody whose changes nobody hears of.
+    /// Passthrough opens for changes that this tier does not see.
     changers: AtomicU32,
-    /// Loans of any kind. Changes while the number of lent objects of the tier is locked.
+    /// Passthrough opens of any kind. Changes while the number of passthrough-open objects of the tier is locked.
     pub(super) loans: AtomicU32,
-    /// The kernel was told to read nothing ahead.
+    /// Read-ahead by the kernel is switched off.
     pub(super) reads_exactly: AtomicBool,
     /// Held while that changes.
     pub(super) advice_turn: Mutex<()>,
@@ -69,18 +69,18 @@ impl OpenObject {
             || self.change.load(Ordering::SeqCst) != self.synced.load(Ordering::SeqCst)
     }
 
-    /// Somebody changes the object from now on, unheard.
+    /// From now on the object may change without this tier seeing it.
     pub(super) fn begin_loan(&self) {
         self.changers.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// He does not any more; what he did last is unsynced.
+    /// Ends a passthrough open for changes; the last of these changes are unsynced.
     pub(super) fn end_loan(&self) {
         self.changing(|| ());
         self.changers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// What a sync that begins now will cover.
+    /// The changes that a sync beginning now will cover.
     pub(super) fn mark(&self) -> u64 {
         self.change.load(Ordering::SeqCst)
     }
@@ -96,13 +96,13 @@ struct Shard {
     open: HashMap<ObjectRef, Arc<OpenObject>>,
 }
 
-/// All open objects, and what is known of those that were closed.
+/// All open objects, and the state known of those that were closed.
 pub(super) struct DescriptorCache {
     /// No more than descriptors allowed, so that one for each shard is within the limit.
     shards: Box<[Mutex<Shard>]>,
     per_shard_max: usize,
     clock: AtomicU64,
-    /// Failed syncs that nobody was told of yet.
+    /// Failed syncs that were not reported yet.
     failures: Mutex<HashMap<ObjectRef, TierError>>,
     /// Objects whose directory entry may not be durable.
     created: Mutex<HashSet<ObjectRef>>,
@@ -136,7 +136,7 @@ impl DescriptorCache {
         Some(found)
     }
 
-    /// Adds an object that was just opened; where somebody else opened it meanwhile, theirs is returned.
+    /// Adds an object that was just opened; where another thread opened it meanwhile, its descriptor is returned.
     pub(super) fn insert(&self, object: ObjectRef, opened: OpenObject) -> Arc<OpenObject> {
         let mut shard = self.shard(object).lock();
         let entry = shard.open.entry(object).or_insert_with(|| Arc::new(opened)).clone();
@@ -158,7 +158,7 @@ impl DescriptorCache {
             .map(|(of, open)| (*of, open.clone()))
     }
 
-    /// Closes a victim, unless somebody took it up or changed it meanwhile. Returns it for the last accounting.
+    /// Closes a victim, unless another thread took it up or changed it meanwhile. Returns it for the last accounting.
     pub(super) fn close(&self, object: ObjectRef, victim: Arc<OpenObject>) -> Option<OpenObject> {
         let mut shard = self.shard(object).lock();
         // One reference is the table's and one the caller's.

@@ -45,7 +45,7 @@ pub(super) fn make(path: &Path) -> Result<(), TierError> {
     rustix::fs::syncfs(&objects).map_err(io_error("syncing the tier's directories"))
 }
 
-/// Removes what [`make`] made, as far as it is empty, and the file of the lock, which its holder keeps open.
+/// Removes the directories that [`make`] made, as far as they are empty, and the file of the lock, which its holder keeps open.
 pub(super) fn remove_empty(path: &Path) {
     let own = path.join(OWN_DIRECTORY);
     let objects = own.join("objects");
@@ -68,7 +68,7 @@ fn make_in(parent: &OwnedFd, name: &str) -> Result<OwnedFd, TierError> {
     rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(io_error("opening a directory on the tier"))
 }
 
-/// A quarter of what the process may open, at the most: other tiers and the metadata need some too.
+/// A quarter of the descriptors that the process may open, at the most: other tiers and the metadata need some too.
 pub(super) fn descriptors_allowed(wanted: usize) -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let quarter = limit.map_or(usize::MAX, |limit| usize::try_from(limit / 4).unwrap_or(usize::MAX));

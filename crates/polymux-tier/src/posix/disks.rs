@@ -1,6 +1,6 @@
-//! What sysfs says of the device below a file system: whether it seeks, and which disks it is on.
+//! Information of sysfs on the device below a file system: whether it seeks, and which disks it is on.
 //!
-//! What is true here: nothing is opened but files of sysfs, so a disk that sleeps stays asleep. A loop device counts as a disk of its own.
+//! Invariants: only files of sysfs are opened, so a disk that sleeps stays asleep. A loop device counts as a disk of its own.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,8 +18,8 @@ fn directory_of(devices: &Path, device: u64) -> PathBuf {
     devices.join(format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
 }
 
-/// Whether the device with a number seeks. A partition has what its disk has; a number that is no disk's (btrfs, a server, memory) has
-/// nothing.
+/// Whether the device with a number seeks. A partition has the setting of its disk; a number that is no disk's (btrfs, a server, memory) has
+/// none.
 pub(super) fn rotation_of(device: u64) -> Rotation {
     let directory = directory_of(Path::new(DEVICES), device);
     let places = [directory.join("queue/rotational"), directory.join("../queue/rotational")];

@@ -1,6 +1,6 @@
-//! Bytes on their way between memory and device before anybody waits for them.
+//! Bytes on their way between memory and device before any caller waits for them.
 //!
-//! What is true here: these are hints. None of them makes anything durable, reports an error, or takes an error away from
+//! Invariants: these are hints. None of them makes anything durable, reports an error, or takes an error away from
 //! the sync that is to report it.
 
 use std::num::NonZeroU64;
@@ -31,13 +31,13 @@ pub(super) enum ReadAhead {
 }
 
 impl OpenObject {
-    /// Tells the kernel, where it was told something else before. All who read through the descriptor share this.
+    /// Sets the read-ahead of the descriptor, if it differs from the setting before. All who read through the descriptor share this.
     pub(super) fn set_read_ahead(&self, by: ReadAhead) {
         let exactly = by == ReadAhead::ByCaller;
         if self.reads_exactly.load(Ordering::Relaxed) == exactly {
             return;
         }
-        // What the kernel was told last is what is noted.
+        // The recorded advice is the one that the kernel received last.
         let _turn = self.advice_turn.lock();
         if self.reads_exactly.swap(exactly, Ordering::Relaxed) != exactly {
             let advice = if exactly { Advice::Random } else { Advice::Normal };
@@ -66,7 +66,7 @@ impl PosixTier {
     /// Takes a range out of memory. The kernel takes whole folios only, so that it is to be as long as those can be (2 MiB).
     pub(super) fn give_up_pages(&self, object: ObjectRef, offset: u64, length: u64) {
         if let (Some(open), Some(length)) = (self.descriptors.get(object), NonZeroU64::new(length)) {
-            // What was not taken out is in memory twice, and that is all.
+            // Pages that were not dropped are in memory twice, which is harmless.
             let _ = rustix::fs::fadvise(&open.descriptor, offset, Some(length), Advice::DontNeed);
         }
     }
@@ -78,7 +78,7 @@ impl PosixTier {
         let mut next = offset;
         while let Some(left) = NonZeroU64::new(end - next) {
             let piece = left.min(self.read_ahead_piece);
-            // What cannot be read is told to whoever reads it.
+            // A later read of the range reports the error.
             let _ = rustix::fs::fadvise(&open.descriptor, next, Some(piece), Advice::WillNeed);
             next += piece.get();
         }

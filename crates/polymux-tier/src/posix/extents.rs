@@ -1,9 +1,9 @@
-//! Which blocks of an object have their room on the device, whether they were written or only reserved (`FS_IOC_FIEMAP`,
+//! Which blocks of an object have space on the device, whether they were written or only reserved (`FS_IOC_FIEMAP`,
 //! Documentation/filesystems/fiemap.rst of the kernel).
 //!
-//! What is true here: a block counts only where a write needs no other one. So blocks that the object shares with another file, which a
-//! write would replace, do not count; those whose room is set aside until they are written back do. A file system that does not tell,
-//! as tmpfs, is taken at its word for nothing.
+//! Invariants: a block counts only where a write needs no other one. So blocks that the object shares with another file, which a write
+//! would replace, do not count; blocks with delayed allocation do. On a file system that does not report extents, such as tmpfs, no
+//! block counts.
 
 use std::ops::Range;
 
@@ -55,7 +55,7 @@ struct FiemapExtent {
     reserved: [u32; 3],
 }
 
-/// `struct fiemap` of the kernel, with room for its extents.
+/// `struct fiemap` of the kernel, with its array of extents.
 #[repr(C)]
 struct Fiemap {
     start: u64,
@@ -72,14 +72,14 @@ fn extents_from(descriptor: &OwnedFd, start: u64, length: u64) -> Option<Vec<Fie
     let extent_count = u32::try_from(EXTENTS).ok()?;
     let extents = [FiemapExtent::default(); EXTENTS];
     let mut map = Fiemap { start, length, flags: 0, mapped_extents: 0, extent_count, reserved: 0, extents };
-    // SAFETY: the struct has the layout that the kernel reads and writes, with room for as many extents as it says, and outlives the
+    // SAFETY: the struct has the layout that the kernel reads and writes, with space for as many extents as it says, and outlives the
     // call; the descriptor is open for as long as the reference lives.
     let result = unsafe { libc::ioctl(descriptor.as_raw_fd(), FS_IOC_FIEMAP as _, std::ptr::from_mut(&mut map)) };
     let found = usize::try_from(map.mapped_extents).ok()?.min(EXTENTS);
     (result == 0).then(|| map.extents[..found].to_vec())
 }
 
-/// The first blocks of a range that follow each other and have their room.
+/// The first contiguous blocks of a range that have space on the device.
 fn allocated(descriptor: &OwnedFd, start: u64, end: u64) -> Option<Range<u64>> {
     let mut found: Option<Range<u64>> = None;
     let mut position = start;
@@ -106,8 +106,8 @@ fn allocated(descriptor: &OwnedFd, start: u64, end: u64) -> Option<Range<u64>> {
 }
 
 impl PosixTier {
-    /// See [`crate::Tier::give_back_room_ahead`]. XFS gives it back by itself minutes after the last write, and before it refuses a write; its
-    /// free room does not count it.
+    /// See [`crate::Tier::give_back_room_ahead`]. XFS frees these blocks by itself minutes after the last write, and before it refuses a write; its
+    /// free space does not count them.
     pub(super) fn free_blocks_behind_ends(&self, directory: &impl AsRawFd) {
         if !self.capabilities().allocates_ahead {
             return;

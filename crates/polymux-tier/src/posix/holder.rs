@@ -29,7 +29,7 @@ impl TierLock {
         };
         let opened = rustix::fs::openat(own_directory, "lock", flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
         let opened = match (opened, access) {
-            // A copy of a tier may lack the lock file; whoever only reads must not make one.
+            // A copy of a tier may lack the lock file; a read-only open must not create one.
             (Err(rustix::io::Errno::NOENT), OpenAccess::ReadOnly) => {
                 rustix::fs::openat(own_directory, "label", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             }
@@ -47,7 +47,7 @@ impl TierLock {
             Err(errno) => return Err(io_error("locking the tier")(errno)),
         }
         if access == OpenAccess::ReadWrite {
-            // A local file system shares its locks with everybody who could mount it; a remote one may not.
+            // A local file system shares its locks with every process that could mount the volume; a remote one may not.
             if !super::probe::is_local(own_directory) {
                 refuse_other_host(path, &holder)?;
             }

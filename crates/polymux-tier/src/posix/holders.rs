@@ -1,10 +1,10 @@
-//! Whether somebody else has an object open or mapped (docs/design/0017).
+//! Whether an object is open or mapped elsewhere (docs/design/0017).
 //!
-//! What is true here:
-//! * The kernel grants a write lease to the only open description of a file, and a mapping keeps one of its own. Nobody else has
-//!   the object then. The lease is asked for by the description that this tier keeps anyhow.
-//! * Whoever opens the object while the lease is held waits for the moment until it is given back. The kernel tells the owner
-//!   of the lease by a signal; `SIGURG` is one that does nothing.
+//! Invariants:
+//! * The kernel grants a write lease only to the sole open file description of a file, and a mapping keeps one of its own. A granted
+//!   lease means that the object is open nowhere else. The lease is requested through the description that this tier keeps anyhow.
+//! * An open of the object while the lease is held blocks until the lease is given back. The kernel notifies the owner of the
+//!   lease by a signal; `SIGURG` is one that does nothing.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -17,12 +17,12 @@ use crate::tier::Tier;
 /// `F_SETSIG` of include/uapi/asm-generic/fcntl.h, which the crate `libc` does not have.
 const SET_SIGNAL: libc::c_int = 10;
 
-/// What the kernel said to a lease.
+/// The kernel's answer to the request for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lease {
-    /// Nobody else has the file.
+    /// The file is open nowhere else.
     Granted,
-    /// Somebody has it.
+    /// The file is open elsewhere.
     Refused,
     /// This file system gives none, or not to this process.
     Impossible,
@@ -32,7 +32,7 @@ impl PosixTier {
     pub(super) fn object_may_be_open_elsewhere(&self, object: ObjectRef) -> Result<bool, TierError> {
         let Capabilities { guarantee, .. } = *self.capabilities();
         if guarantee == Guarantee::Remote {
-            // No object of it was ever lent.
+            // No object of it was ever passthrough-open.
             return Ok(false);
         }
         let open = match self.object(object) {
@@ -40,7 +40,7 @@ impl PosixTier {
             Err(TierError::NotFound(_)) => return Ok(false),
             Err(error) => return Err(error),
         };
-        // Where there are no leases, nothing is lent.
+        // Where leases do not work, no object is passthrough-open.
         Ok(ask_for_lease(open.descriptor.as_fd()) == Lease::Refused)
     }
 }

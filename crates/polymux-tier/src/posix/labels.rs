@@ -1,7 +1,7 @@
 //! The two copies of the label on the tier.
 //!
 //! Each copy is replaced by rename, the first durably before the second is touched, so that a crash leaves at least one
-//! valid copy. Where the file system has no room for a file beside them, a copy is written over in place while the other
+//! valid copy. Where the file system has no space for a file beside them, a copy is written over in place while the other
 //! one is valid: a full tier must not keep a volume from being mounted, or from ending cleanly.
 //!
 //! Reading takes the valid one of the higher epoch; of two with the same epoch the first, which is written first.
@@ -99,7 +99,7 @@ fn replace(own_directory: &OwnedFd, name: &str, bytes: &[u8]) -> std::io::Result
     let opened = rustix::fs::openat(own_directory, temporary.as_str(), flags, Mode::RUSR | Mode::WUSR)?;
     let mut file = std::fs::File::from(opened);
     if let Err(error) = file.write_all(bytes).and_then(|()| file.sync_all()) {
-        // On a full file system it would keep an entry that nobody needs; what is left is replaced the next time.
+        // On a full file system the file would keep an unused entry; a leftover is replaced the next time.
         let _ = rustix::fs::unlinkat(own_directory, temporary.as_str(), AtFlags::empty());
         return Err(error);
     }
@@ -107,7 +107,7 @@ fn replace(own_directory: &OwnedFd, name: &str, bytes: &[u8]) -> std::io::Result
     Ok(rustix::fs::fsync(own_directory)?)
 }
 
-/// Writes over a copy where it lies, which takes no room. A crash damages it at most, and the other one is valid.
+/// Writes over a copy in place, which takes no space. A crash damages it at most, and the other one is valid.
 fn overwrite(own_directory: &OwnedFd, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     let opened = rustix::fs::openat(own_directory, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     let file = std::fs::File::from(opened);

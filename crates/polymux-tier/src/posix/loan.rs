@@ -1,11 +1,11 @@
 //! Objects that the kernel uses directly.
 //!
-//! What is true here:
-//! * A lent object stays in the descriptor cache, so that a failed write-back is told to a descriptor that is older than the write;
-//!   and what is lent for changes is synced whenever anybody asks.
-//! * Half of the descriptors are never lent: others must be opened, too. An object that is lent already takes no further one, and
-//!   what somebody has since an earlier mount is lent in any case.
-//! * Only a file system with leases lends: without one nobody can say whether an object is still in use (`holders`).
+//! Invariants:
+//! * A passthrough-open object stays in the descriptor cache, so that a failed write-back is reported to a descriptor that is older than the
+//!   write; an object that is passthrough-open for changes is synced on every request.
+//! * At most half of the descriptors are passthrough-open: others must be opened, too. A second open of the same object takes no further one, and
+//!   an externally open object (of an earlier mount) is given to the kernel in any case.
+//! * This needs a file system with leases: without leases it is unknown whether an object is still in use (`holders`).
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::object::{Loan, LoanPurpose, ObjectRef};
 
 struct LentObject {
     open: Arc<OpenObject>,
-    /// Objects of the tier that are lent.
+    /// Number of passthrough-open objects of the tier.
     lent: Arc<Mutex<usize>>,
     purpose: LoanPurpose,
 }
@@ -67,7 +67,7 @@ impl PosixTier {
             return Err(TierError::Unsupported("lending an object without leases"));
         }
         if purpose == LoanPurpose::Change {
-            // The kernel will open it once more. Where that fails, the program would be told, and nobody here.
+            // The kernel will open it once more. A failure of that would reach the program, and not this process.
             let opened = self.open_path(&path_of(object), self.flags());
             opened.map_err(|errno| self.error("opening an object", object, errno))?;
         }

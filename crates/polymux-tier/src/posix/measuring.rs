@@ -1,10 +1,10 @@
 //! The file that a tier is measured with.
 //!
-//! What is true here:
-//! * It has no name where the file system can make such files (`O_TMPFILE`): then whatever ends this process, or the machine,
-//!   takes it along. Elsewhere its name is [`NAME`] in Polymux's own directory, and whoever opens the tier for changes next
-//!   removes it. It is never among the objects, so that nothing that looks for a file's data can find it.
-//! * A read past the page cache reads what was written past it; where a file system refuses that (`EINVAL`), writes are
+//! Invariants:
+//! * It has no name where the file system can make such files (`O_TMPFILE`): then the end of this process, or of the machine,
+//!   removes it. Elsewhere its name is [`NAME`] in Polymux's own directory, and the next open of the tier for changes removes
+//!   a leftover. It is never among the objects, so that nothing that looks for a file's data can find it.
+//! * A read past the page cache reads bytes that were written past it; where a file system refuses that (`EINVAL`), writes are
 //!   synced each (`RWF_DSYNC`), and pages are given up before they are read.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -22,10 +22,10 @@ use crate::measure::{AlignedBuffer, Ground, Way};
 use crate::tier::Tier;
 
 const NAME: &str = "measure";
-/// What a file system is asked to take past the page cache before it is believed that it does.
+/// Size of the trial write and read past the page cache, before it is believed that the file system supports them.
 const TRIAL_BYTES: usize = 4096;
 
-/// Removes what a crash left of a measurement.
+/// Removes the file that a crash left of a measurement.
 pub(super) fn remove_leftover(own_directory: &OwnedFd) -> Result<(), TierError> {
     match rustix::fs::unlinkat(own_directory, NAME, AtFlags::empty()) {
         Ok(()) => {

@@ -32,7 +32,7 @@ const STAMP_ATTRIBUTE: &str = "user.polymux";
 /// Directory entries that may be waiting to become durable.
 const CREATED_MAX: usize = 65_536;
 
-/// What a sync of an open object had to do.
+/// The work that a sync of an open object had to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Synced {
     /// The kernel was asked, and said that all is durable.
@@ -87,7 +87,7 @@ impl PosixTier {
     pub(super) fn open_path(&self, path: &str, flags: OFlags) -> Result<OwnedFd, rustix::io::Errno> {
         let mode = Mode::RUSR | Mode::WUSR;
         match rustix::fs::openat(&self.objects, path, flags, mode) {
-            // Whoever does not own the object may not ask for this.
+            // The kernel refuses `O_NOATIME` to a process that does not own the object.
             Err(rustix::io::Errno::PERM) => rustix::fs::openat(&self.objects, path, flags - OFlags::NOATIME, mode),
             other => other,
         }
@@ -130,7 +130,7 @@ impl PosixTier {
             if self.descriptors.close(object, victim).is_none() {
                 return;
             }
-            // Closing may give back what was allocated beyond the end.
+            // Closing may give back space allocated beyond the end.
             if self.options.capacity.is_some()
                 && before != REMOVED
                 && let Ok(stat) = rustix::fs::statat(&self.objects, path_of(object), AtFlags::SYMLINK_NOFOLLOW)
@@ -157,7 +157,7 @@ impl PosixTier {
     fn sync_open(&self, object: ObjectRef, open: &OpenObject) -> Result<Synced, TierError> {
         let failures_before = open.sync_failures.load(Ordering::SeqCst);
         let mut last_failure = open.sync_turn.lock();
-        // A sync that ended while this one waited may have been told of bytes that the caller counts on.
+        // A sync that ended while this one waited may have received the error for bytes that the caller counts on.
         if let (false, Some(failure)) =
             (open.sync_failures.load(Ordering::SeqCst) == failures_before, last_failure.as_ref())
         {
@@ -653,7 +653,7 @@ impl Tier for PosixTier {
     fn remove_label(&self) -> Result<(), TierError> {
         self.require_writable()?;
         labels::remove(&self.own_directory)?;
-        // What is not empty stays; a directory without a label is nobody's tier, so that failing here does no harm.
+        // Directories that are not empty stay; a directory without a label is no tier, so that failing here does no harm.
         super::directory::remove_empty(&self.path);
         Ok(())
     }

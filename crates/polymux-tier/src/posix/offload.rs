@@ -13,7 +13,7 @@ impl PosixTier {
         self.object(object).ok()?.descriptor.try_clone().ok()
     }
 
-    /// As far as the source reaches. What was copied before an error counts.
+    /// As far as the source reaches. Bytes copied before an error count.
     pub(super) fn copy_from(
         &self,
         object: ObjectRef,

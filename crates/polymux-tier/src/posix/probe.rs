@@ -1,7 +1,7 @@
-//! What the file system below can do: its name from `statfs`, everything else by trying it on a scratch file.
+//! Capabilities of the file system below: its name from `statfs`, everything else by trying it on a scratch file.
 //!
-//! A full file system takes no scratch file, and a volume must mount all the same. What is known of all file systems of the name
-//! is assumed then, until an object was made ([`PosixTier::probe_once_there_is_room`]); of others nothing is.
+//! A full file system takes no scratch file, and a volume must mount all the same. The facts that hold for all file systems of its
+//! name are assumed then, until an object was made ([`PosixTier::probe_once_there_is_room`]); for other names nothing is assumed.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -86,10 +86,10 @@ pub(super) fn probe(directory: &OwnedFd, access: OpenAccess) -> Result<Capabilit
     Ok(capabilities)
 }
 
-/// What is known of a file system by its name, where there is no room to try it.
+/// Sets the facts that hold for a file system by its name, where there is no space to try it.
 ///
 /// # Errors
-/// Why it could not be tried, where what is known of the name is not enough.
+/// Why it could not be tried, where the name does not tell enough.
 fn assume(capabilities: &mut Capabilities, why: TierError) -> Result<(), TierError> {
     let file_size_max = match capabilities.file_system.as_str() {
         // Block numbers within a file have 32 bits.
@@ -119,12 +119,12 @@ fn assume(capabilities: &mut Capabilities, why: TierError) -> Result<(), TierErr
 }
 
 impl PosixTier {
-    /// Tries a file system out of which only the name is known, when there was room for a file just now.
+    /// Tries a file system of which only the name is known, when a file could be created just now.
     pub(super) fn probe_once_there_is_room(&self) {
         if !self.capabilities().is_assumed {
             return;
         }
-        // One thread at a time; whoever comes second finds the answer, or the file of the other one.
+        // One thread at a time; a second one would find the answer, or the file of the first.
         let Some(_turn) = self.probe_turn.try_lock() else { return };
         match probe(&self.own_directory, self.options.access) {
             Ok(probed) if !probed.is_assumed => {

@@ -1,7 +1,7 @@
 //! How much the kernel reads at once when it is asked to read ahead.
 //!
-//! What is true here: `POSIX_FADV_WILLNEED` brings as much as the device reads ahead, or its largest request, and drops the rest without a
-//! word (`force_page_cache_ra` in mm/readahead.c of the kernel). So whoever wants more asks in pieces.
+//! Invariants: `POSIX_FADV_WILLNEED` reads as much as the device reads ahead, or its largest request, and silently drops the rest
+//! (`force_page_cache_ra` in mm/readahead.c of the kernel). So a caller that wants more asks in pieces.
 
 use std::fs;
 use std::num::NonZeroU64;
@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 use polymux_types::limits::RANGE_NODE_SIZE;
 use rustix::fd::OwnedFd;
 
-/// What devices read ahead where nobody said otherwise, and what is asked for at least.
+/// Default read-ahead of devices, and the smallest piece that is requested.
 const PIECE_BYTES_MIN: NonZeroU64 = NonZeroU64::new(128 << 10).expect("not zero");
 
 /// One node of a file.

@@ -1,8 +1,8 @@
 //! Format of the extended attribute `user.polymux` of an object, version 2. Little-endian, CRC-32C at its end.
 //!
-//! What is true here:
+//! Invariants:
 //! * Version 1, which had no [`StampRefresh`], is read for ever; a fixture of it lies in `tests/fixtures`.
-//! * What is not whole is no stamp: nothing of it is believed.
+//! * An incomplete attribute counts as none: no part of it is believed.
 
 use polymux_types::{Epoch, Ino, Sequence, Timestamp, VolumeId};
 
@@ -106,7 +106,7 @@ fn valid_nanoseconds(nanoseconds: u32) -> Result<u32, &'static str> {
     if nanoseconds < 1_000_000_000 { Ok(nanoseconds) } else { Err("a time has more than a second of nanoseconds") }
 }
 
-/// What was not read yet.
+/// The unread bytes.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {

@@ -1,6 +1,6 @@
 //! Whether a tier that failed works again: a file of its own is written, synced and removed.
 //!
-//! Invariant: nothing that anybody reads is touched, and nothing is left behind where the attempt succeeds.
+//! Invariant: no data of users is touched, and no file is left behind where the attempt succeeds.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
@@ -25,7 +25,7 @@ impl PosixTier {
     }
 
     /// The path of the tier may lead elsewhere by now: its file system was unmounted, or another one mounted over it.
-    /// What is open goes on working then, and says nothing about what the next mount will find.
+    /// Open descriptors go on working then, and do not show which directory the next mount will find.
     fn require_same_directory(&self) -> Result<(), TierError> {
         let open = rustix::fs::fstat(&self.own_directory).map_err(io_error("looking at the tier"))?;
         let by_path = rustix::fs::statat(CWD, self.path.join(OWN_DIRECTORY), AtFlags::empty());

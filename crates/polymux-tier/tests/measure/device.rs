@@ -1,7 +1,7 @@
 //! A device with known service times, in a time of its own.
 //!
-//! What is true here: time passes only while every thread that may make requests waits for one; then the earliest of these
-//! ends. So what is measured does not depend on the machine that the test runs on.
+//! Invariants: time passes only while every thread that may make requests waits for one; then the earliest of these ends.
+//! So the result does not depend on the machine that the test runs on.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use polymux_tier::TierError;
 use polymux_tier::measure::{Ground, Way};
 use polymux_types::{Clock, Timestamp};
 
-/// What a device does.
+/// Performance of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     /// Requests that it works on at once.
@@ -22,9 +22,9 @@ pub struct Model {
     pub write_us: u64,
     /// and of a request that goes on where another one ended.
     pub sequential_us: u64,
-    /// What one channel delivers,
+    /// Bandwidth of one channel.
     pub bytes_per_second: u64,
-    /// and all of them together.
+    /// Bandwidth of all channels together.
     pub all: u64,
 }
 
@@ -35,7 +35,7 @@ struct State {
     /// When each channel is free, and the way that all share.
     channels: Vec<Duration>,
     shared: Duration,
-    /// Ends of the requests that somebody waits for, and their numbers.
+    /// Ends of the requests that a thread waits for, and their numbers.
     waiting: Vec<(Duration, u64)>,
     number: u64,
     /// Where requests ended lately.

@@ -1,7 +1,7 @@
 //! Mounting by the set-id helper `fusermount3`, for users who may not mount.
 //!
-//! What is true here: the helper opens and mounts the device, and sends the descriptor over a socket whose number it is
-//! told in its environment. The socket is its standard input, so that no descriptor has to be kept open by number.
+//! Protocol: the helper opens and mounts the device, and sends the descriptor over a socket whose number it reads from its
+//! environment. The socket is its standard input, so that no descriptor has to be kept open by number.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,9 +17,9 @@ use super::table::MountTable;
 use super::{MountSettings, Unmount};
 use crate::device::Device;
 
-/// What the helper is called, today and formerly.
+/// Program names of the helper, the current one and the former one.
 const PROGRAMS: [&str; 2] = ["fusermount3", "fusermount"];
-/// Where it is told the number of its socket.
+/// Variable that passes the number of its socket to the helper.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
 /// The options in one list, as `-o` takes it.
@@ -111,7 +111,7 @@ pub(super) fn unmount(path: &Path, how: Unmount) -> io::Result<()> {
     for program in PROGRAMS {
         match Command::new(program).arg(how).arg("--").arg(path).stdin(Stdio::null()).output() {
             Ok(output) if output.status.success() => return Ok(()),
-            // It says in words what is wrong, and among that is that somebody else was faster.
+            // The helper reports its reason as text only; one reason is that another process has unmounted the path already.
             Ok(_) if MountTable::read()?.at(path).is_none() => return Ok(()),
             Ok(output) => {
                 let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();

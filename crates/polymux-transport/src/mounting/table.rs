@@ -1,4 +1,4 @@
-//! What is mounted where, as the kernel tells in `/proc/self/mountinfo`, and what is to be, as `/etc/fstab` says.
+//! Mounted file systems, as the kernel lists them in `/proc/self/mountinfo`, and configured ones, as `/etc/fstab` lists them.
 //!
 //! Invariant: entries stand in the order of mounting, so that of several on one directory the last one is seen.
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Where the kernel tells it.
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// Where is written what is to be mounted, and the variable that names another file, as for mount(8).
+/// Table of the file systems that are to be mounted, and the variable that names another file, as for mount(8).
 const INTENDED: &str = "/etc/fstab";
 const INTENDED_VARIABLE: &str = "LIBMOUNT_FSTAB";
 
@@ -22,7 +22,7 @@ pub struct Mount {
     pub mount_point: PathBuf,
     /// Type of its file system.
     pub file_system: String,
-    /// What is mounted: a device, or the name of a volume.
+    /// Source of the mount: a device, or the name of a volume.
     pub source: String,
 }
 
@@ -43,7 +43,7 @@ impl MountTable {
         Ok(Self::parse(&text))
     }
 
-    /// Reads what is to be mounted, whether it is or not; nothing where that is written nowhere.
+    /// Reads the file systems that are to be mounted, whether they are or not; an empty table if the file cannot be read.
     #[must_use]
     pub fn intended() -> Self {
         let path = std::env::var_os(INTENDED_VARIABLE).unwrap_or_else(|| INTENDED.into());
@@ -58,7 +58,7 @@ impl MountTable {
         Self { mounts: text.split(|byte| *byte == b'\n').filter_map(parse_line).collect() }
     }
 
-    /// What is mounted on exactly this directory.
+    /// The mount on exactly this directory.
     #[must_use]
     pub fn at(&self, path: &Path) -> Option<&Mount> {
         self.mounts.iter().rev().find(|mount| mount.mount_point == path)

@@ -1,7 +1,7 @@
-//! A directory of files whose number, names and lengths never change: what stands for devices in tests and measurements.
+//! A directory of files whose number, names and lengths never change: it stands for devices in tests and measurements.
 //!
-//! What is true here:
-//! * Files are opened for direct I/O, so that what a loop device writes arrives at once and its flushes arrive as fsync.
+//! Invariants:
+//! * Files are opened for direct I/O, so that writes of a loop device arrive at once and its flushes arrive as fsync.
 //! * Nothing is asked of a file beyond its end: reads end there, and so do ranges to be zeroed; writes beyond it are refused.
 
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub trait FlatFiles: Send + Sync + 'static {
     /// Turns a range into zeros.
     fn zero(&self, file: usize, offset: u64, length: u64, reply: Reply);
 
-    /// Makes what was written durable.
+    /// Makes the written data durable.
     fn sync(&self, file: usize, reply: Reply);
 }
 
@@ -83,7 +83,7 @@ impl<F: FlatFiles> FlatDirectory<F> {
                 Err(errno) => reply.error(errno),
             },
             Operation::Sync { .. } => self.0.sync(file, reply),
-            // Of a device, which has its length and its room, only discards and zeroing are asked.
+            // A device has a fixed length and fixed space, so only discards and zeroing are requested.
             Operation::Allocate { offset, length, .. } => self.0.zero(file, offset, until_end(offset, length), reply),
             // Flushing at close is among them: the kernel asks once and never again.
             _ => reply.error(Errno::ENOSYS),
@@ -117,7 +117,7 @@ impl<F: FlatFiles> Service for FlatDirectory<F> {
             Operation::Release { .. } | Operation::ReleaseDirectory { .. } => reply.ok(),
             ref operation => match self.file(ino) {
                 Ok(file) => self.serve_file(file, operation, reply),
-                // What a directory is asked for beyond this, the kernel does by itself.
+                // The kernel handles all other requests for a directory by itself.
                 Err(_) => reply.error(Errno::ENOSYS),
             },
         }

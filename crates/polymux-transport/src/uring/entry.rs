@@ -1,10 +1,10 @@
 //! The memory through which one request at a time travels.
 //!
-//! What is true here:
-//! * While an entry is in the kernel's hands nobody here looks at its memory. It comes back with a completion, and goes again
-//!   with a commit; in between it belongs to the request that lies in it.
-//! * Header and structure of a request are copied out as they are read. Names and data (the payload) are only lent, and an
-//!   answer is put there only once nobody has them any more.
+//! Invariants:
+//! * While the kernel has an entry, no thread of this process accesses its memory. The entry comes back with a completion, and
+//!   goes again with a commit; in between it belongs to the request that lies in it.
+//! * Header and structure of a request are copied out as they are read. Names and data (the payload) are only borrowed, and an
+//!   answer is put there only when no reference to them is left.
 
 use std::io;
 use std::ptr::NonNull;
@@ -18,7 +18,7 @@ use crate::wire::{RING_HEADERS_LENGTH, RingHeaders};
 /// Fewest bytes of payload that the kernel accepts.
 const PAYLOAD_MIN: usize = 8192;
 
-/// Bytes of payload that an entry must have room for.
+/// Bytes of payload that an entry must hold.
 pub(super) fn payload_length(agreement: &Agreement) -> usize {
     let write = usize::try_from(agreement.write_max).expect("a request is far smaller than memory");
     let pages = usize::from(agreement.pages_max) * page_size();
@@ -29,7 +29,7 @@ pub(super) fn payload_length(agreement: &Agreement) -> usize {
 pub(super) struct EntryMemory {
     memory: NonNull<u8>,
     payload_length: usize,
-    /// What the kernel is told of it.
+    /// The two buffers, headers and payload, as they are registered with the kernel.
     parts: Box<[libc::iovec; 2]>,
 }
 
@@ -53,18 +53,18 @@ impl EntryMemory {
         Ok(Self { memory, payload_length, parts: Box::new([headers, payload]) })
     }
 
-    /// The address of what the kernel is told.
+    /// The address of the descriptions of the buffers, for the registration.
     pub(super) fn parts(&self) -> u64 {
         self.parts.as_ptr().addr() as u64
     }
 
-    /// What the kernel wrote before the payload.
+    /// The headers that the kernel wrote before the payload.
     ///
     /// # Safety
     /// The entry is not in the kernel's hands, and no answer is being written.
     pub(super) unsafe fn headers(&self) -> RingHeaders {
-        // SAFETY: the mapping begins with a page, more than the headers take; it is initialized with zeros, and by what the
-        // caller promises nobody writes to it.
+        // SAFETY: the mapping begins with a page, more than the headers take; it is initialized with zeros, and the caller
+        // guarantees that nothing writes to it.
         RingHeaders::parse(unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), RING_HEADERS_LENGTH) })
     }
 
@@ -74,7 +74,7 @@ impl EntryMemory {
     /// The entry is not in the kernel's hands, and no answer is written while the slice is there.
     pub(super) unsafe fn payload(&self, length: usize) -> &[u8] {
         let length = length.min(self.payload_length);
-        // SAFETY: the payload begins a page into the mapping and has this length at least; by what the caller promises nobody
+        // SAFETY: the payload begins a page into the mapping and has this length at least; the caller guarantees that nothing
         // writes to it.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(page_size()), length) }
     }
@@ -82,14 +82,14 @@ impl EntryMemory {
     /// Puts the body of an answer where it belongs; `None` where it is too long.
     ///
     /// # Safety
-    /// The entry is not in the kernel's hands, and nobody has a slice of its payload.
+    /// The entry is not in the kernel's hands, and no slice of its payload exists.
     pub(super) unsafe fn put_body(&self, body: &[u8]) -> Option<usize> {
         if body.len() > self.payload_length {
             log::error!("an answer of {} bytes is longer than the kernel allows", body.len());
             return None;
         }
-        // SAFETY: the payload lies in the mapping with at least this length, `body` lies elsewhere, and by what the caller
-        // promises nobody else looks.
+        // SAFETY: the payload lies in the mapping with at least this length, `body` lies elsewhere, and the caller guarantees
+        // that no other thread accesses the payload.
         unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), self.memory.as_ptr().add(page_size()), body.len()) };
         Some(body.len())
     }
@@ -99,21 +99,21 @@ impl EntryMemory {
     /// # Safety
     /// The entry is not in the kernel's hands.
     pub(super) unsafe fn put_headers(&self, headers: &[u8; RING_HEADERS_LENGTH]) {
-        // SAFETY: the mapping begins with a page, more than the headers take, and by what the caller promises nobody else
-        // looks.
+        // SAFETY: the mapping begins with a page, more than the headers take, and the caller guarantees that no other thread
+        // accesses them.
         unsafe { std::ptr::copy_nonoverlapping(headers.as_ptr(), self.memory.as_ptr(), headers.len()) };
     }
 }
 
-// SAFETY: the memory belongs to whoever holds the request that lies in it, one at a time; the methods that touch it say what
-// their callers have to promise.
+// SAFETY: the memory belongs to the holder of the request that lies in it, one at a time; the methods that touch it state
+// the obligations of their callers.
 unsafe impl Send for EntryMemory {}
 // SAFETY: the same.
 unsafe impl Sync for EntryMemory {}
 
 impl Drop for EntryMemory {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that `new` made, and whoever owned the entry has let go of it.
+        // SAFETY: this is the mapping that `new` made, and the entry has no owner any more.
         let unmapped = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), page_size() + self.payload_length) };
         if let Err(error) = unmapped {
             log::error!("memory of a request stays: {error}");
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(unsafe { entry.put_body(&[7; 8193]) }, None);
         // SAFETY: there is no kernel, and no slice.
         assert_eq!(unsafe { entry.put_body(&[7; 8192]) }, Some(8192));
-        // SAFETY: nobody writes.
+        // SAFETY: nothing writes.
         assert!(unsafe { entry.payload(8192) }.iter().all(|byte| *byte == 7));
     }
 }

@@ -1,6 +1,6 @@
 //! Answers on their way to the worker of a queue.
 //!
-//! What is true here: only the worker gives entries back to the kernel. An answer of its own waits in the mailbox until the
+//! Invariant: only the worker gives entries back to the kernel. An answer of its own waits in the mailbox until the
 //! operation has returned; one of another thread also wakes it.
 
 use std::io;
@@ -62,9 +62,9 @@ impl Mailbox {
         }
     }
 
-    /// Makes the bell ring anew for what comes next.
+    /// Rearms the bell for the next message.
     pub(super) fn silence(&self) {
-        // It did not ring where somebody was faster.
+        // The read fails if the bell was silenced already.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 
@@ -73,12 +73,12 @@ impl Mailbox {
     }
 }
 
-/// What is owed to the kernel for the request that an entry holds.
+/// The answer that is owed to the kernel for the request in an entry.
 pub(crate) struct RingReply {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) entry: usize,
     pub(super) commit_id: u64,
-    /// The memory of the entry, where nothing of it was lent with the request.
+    /// The memory of the entry, if the request borrows none of it.
     pub(super) memory: Option<Arc<EntryMemory>>,
 }
 
@@ -93,7 +93,7 @@ impl RingReply {
         let Self { mailbox, entry, commit_id, memory } = self;
         let (outcome, body) = match memory {
             // SAFETY: the request is answered here and now, once, so that its entry is not in the kernel's hands; nothing of
-            // its payload was lent.
+            // its payload was borrowed.
             Some(memory) => match unsafe { memory.put_body(body) } {
                 Some(length) => (outcome, Body::InPlace(length)),
                 None => (Err(Errno::EIO), Body::InPlace(0)),

@@ -1,7 +1,7 @@
 //! The worker of one queue.
 //!
-//! What is true here:
-//! * The worker owns the ring and the entries, and nobody else does anything with them.
+//! Invariants:
+//! * The worker owns the ring and the entries, and no other thread uses them.
 //! * It sleeps in one place, where it waits for completions: of an entry that holds a request, or of its bell.
 //! * An entry that the kernel refuses at once makes the queue shorter; one that it loses later is dead. A worker ends when all
 //!   of its entries are, which is when the connection closes; at any other time that is a failure.
@@ -30,7 +30,7 @@ use crate::pool::Job;
 use crate::reply::Reply;
 use crate::wire::{Request, RingHeaders};
 
-/// What a queue is to be.
+/// Parameters of a queue.
 #[derive(Clone)]
 pub(super) struct Plan {
     pub(super) number: u16,
@@ -39,19 +39,19 @@ pub(super) struct Plan {
     pub(super) payload_length: usize,
     /// The processors that this process may run on.
     pub(super) allowed: CpuSet,
-    /// What all queues may grow by.
+    /// Memory by which all queues together may grow.
     pub(super) growth: Arc<Growth>,
     /// Whether there are to be queues.
     pub(super) decision: Arc<OnceLock<Decision>>,
 }
 
-/// A queue whose worker has been started, and registers once it is told to. It ends where it never is.
+/// A queue whose worker has been started. It registers when it gets its turn, and ends if its turn never comes.
 pub(super) struct Starting {
     pub(super) worker: Worker,
     go: Sender<Turn>,
 }
 
-/// What a queue that registers means for the start.
+/// Result of the registration of a queue for the start.
 enum Turn {
     /// Others follow.
     NotLast,
@@ -72,16 +72,16 @@ impl Starting {
     }
 }
 
-/// What the completion of the bell is known by; entries are known by their numbers.
+/// User data of the completion of the bell; entries are identified by their numbers.
 const BELL: u64 = u64::MAX;
 
-/// Time until what failed for the moment is tried again.
+/// Time until an operation that failed temporarily is tried again.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(1);
-/// Attempts to submit what the start waits for.
+/// Attempts to submit an operation that the start waits for.
 pub(super) const ATTEMPTS_MAX: usize = 1000;
 
-/// Starts the worker of a queue, which says over `ready` that its memory is there, and once it is told to register, whether
-/// the kernel took its first entry.
+/// Starts the worker of a queue. It reports over `ready` that its memory is allocated and, after its turn to register has
+/// come, whether the kernel took its first entry.
 pub(super) fn start(connection: &Arc<Connection>, plan: Plan, ready: Sender<io::Result<()>>) -> io::Result<Starting> {
     let name = format!("fuse-ring-{}", plan.number);
     let (go, turn) = channel();
@@ -96,7 +96,7 @@ pub(super) fn start(connection: &Arc<Connection>, plan: Plan, ready: Sender<io::
     Ok(Starting { worker, go })
 }
 
-/// The steps of a start; `None` where it was given up. Nobody listens any more where another queue failed first.
+/// The steps of a start; `None` where it was given up. The receiver of `ready` is gone where another queue failed first.
 fn prepare<'a>(
     connection: &'a Connection,
     plan: &Plan,
@@ -162,13 +162,13 @@ struct Queue<'a> {
     growth: Arc<Growth>,
     ring: IoUring<Entry128>,
     entries: Vec<Arc<EntryMemory>>,
-    /// What completed while something else was done.
+    /// Completions that arrived during another operation.
     early: Vec<(u64, i32)>,
 }
 
 impl Drop for Queue<'_> {
     fn drop(&mut self) {
-        // The kernel may still have some of them, and nobody knows for how long.
+        // The kernel may still have some of them, for an unknown time.
         if self.standing.is_alive() {
             std::mem::forget(std::mem::take(&mut self.entries));
         }
@@ -215,14 +215,14 @@ impl<'a> Queue<'a> {
         refusal.map_or(Ok(()), |error| Err(io::Error::from_raw_os_error(error)))
     }
 
-    /// Registers what the queue begins with. Where the kernel does not take all of it, the queue is shorter.
+    /// Registers the initial entries of the queue. Where the kernel does not take all of them, the queue is shorter.
     fn fill(&mut self) {
         if let Err(error) = self.register(self.standing.spare()) {
             log::warn!("queue {} has only {} entries: {error}", self.number, self.standing.living());
         }
     }
 
-    /// Registers further entries where the kernel is about to have none: what holds the others may take long.
+    /// Registers further entries where the kernel is about to have none: the requests in the others may take long.
     fn grow(&mut self) {
         let missing = self.standing.missing();
         if missing == 0 {
@@ -245,10 +245,10 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Puts a command where the next call submits it; where there is no room, it is submitted at once.
+    /// Puts a command where the next call submits it; if the submission queue is full, it is submitted at once.
     fn push(&mut self, command: &Entry128) {
         loop {
-            // SAFETY: what the command refers to lives as long as the kernel may use it: entries are let go only when they
+            // SAFETY: everything the command refers to lives while the kernel may use it: entries are let go only when they
             // are dead, and the descriptors belong to the connection and to the mailbox.
             if unsafe { self.ring.submission().push(command) }.is_ok() {
                 return;
@@ -344,7 +344,7 @@ impl<'a> Queue<'a> {
         let headers = unsafe { self.entries[entry].headers() };
         // SAFETY: the same; answers are written by `commit_answers` alone, after this slice is gone.
         let payload = unsafe { self.entries[entry].payload(headers.payload_length) };
-        // Where nothing of the memory is lent, an answer may be put there at once.
+        // Where no part of the memory is borrowed, an answer may be put there at once.
         let memory = (headers.payload_length == 0).then(|| self.entries[entry].clone());
         let ring = RingReply { mailbox: self.mailbox.clone(), entry, commit_id: headers.commit_id, memory };
         let parsed =
@@ -353,7 +353,7 @@ impl<'a> Queue<'a> {
             Ok(request) => request,
             Err(malformed) => {
                 log::error!("{malformed}");
-                // What the answer is recognized by is the number of the commit; the other is in the header.
+                // The answer is identified by the number of the commit; the other is in the header.
                 return ring.send(headers.commit_id, Err(Errno::EIO), &[]);
             }
         };
@@ -374,7 +374,7 @@ impl<'a> Queue<'a> {
             let length = match &body {
                 Body::InPlace(length) => Some(*length),
                 // SAFETY: the entry holds the request that this is the answer to, and there is one answer to each, so that it
-                // is not in the kernel's hands; what was lent of its memory is not there any more.
+                // is not in the kernel's hands; no borrow of its memory is left.
                 Body::Bytes(bytes) => unsafe { memory.put_body(bytes) },
             };
             let outcome = if length.is_some() { outcome } else { Err(Errno::EIO) };
@@ -393,7 +393,7 @@ mod tests {
     use super::*;
     use crate::pool::tests::connection;
 
-    /// What a queue says that is told to register as the last, and whether it goes on to serve; `None` without `io_uring`.
+    /// The reports of a queue that registers as the last one, and whether it goes on to serve; `None` without `io_uring`.
     fn started(decision: Option<Decision>) -> Option<(Vec<io::Result<()>>, bool)> {
         if let Err(error) = try_ring() {
             eprintln!("skipped: io_uring is not allowed here: {error}");

@@ -1,8 +1,8 @@
 //! Which entries of a queue are where.
 //!
-//! What is true here:
+//! Invariants:
 //! * An entry is spare (the kernel knows nothing of it), with the kernel, held (by a request that is not answered yet), or
-//!   dead. What is not spare nor dead is living.
+//!   dead. An entry that is neither spare nor dead is living.
 //! * Held entries may be held for long: behind each is a request that waits in the pool, for a tier that hangs perhaps. So that
 //!   whatever else the processor asks does not wait behind these, further entries are registered before the kernel has none.
 //! * The kernel gives a request that found no entry to the next one that is committed, not to one that is registered. That is
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const RESERVE: usize = 8;
 /// Most entries of a queue.
 const ENTRIES_MAX: usize = 256;
-/// Most memory of the entries by which all queues together grow, of which only what is used becomes real.
+/// Most memory of the entries by which all queues together grow; only the pages that are used are allocated.
 const GROWTH_BYTES_MAX: usize = 512 << 20;
 
-/// What all queues together may still grow by.
+/// Memory by which all queues together may still grow.
 pub(super) struct Growth(AtomicUsize);
 
 impl Default for Growth {
@@ -27,14 +27,14 @@ impl Default for Growth {
 }
 
 impl Growth {
-    /// Takes room for an entry; whether there was some.
+    /// Reserves bytes for an entry; returns whether enough were left.
     pub(super) fn take(&self, bytes: usize) -> bool {
         let take = |left: usize| left.checked_sub(bytes);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 }
 
-/// What is known of the entries of a queue, by their numbers.
+/// State of the entries of a queue, by their numbers.
 pub(super) struct Standing {
     living: usize,
     held: usize,
@@ -50,7 +50,7 @@ impl Standing {
         Self { living: 0, held: 0, spare: (0..entries).rev().collect(), entries, was_refused: false }
     }
 
-    /// Whether the kernel has any, or will once what they hold is answered.
+    /// Whether the kernel has any entries, or will have some once the requests in them are answered.
     pub(super) fn is_alive(&self) -> bool {
         self.living > 0
     }
@@ -90,8 +90,8 @@ impl Standing {
         Some(entry)
     }
 
-    /// Looks through what completed after these were sent: refusals complete at once, and what the kernel took completes with
-    /// its first request. Returns what else completed, and the error of the first refusal.
+    /// Processes completions that arrived after these were sent: refusals complete at once, and accepted entries complete with
+    /// their first request. Returns the other completions, and the error of the first refusal.
     pub(super) fn settle(&mut self, sent: &[usize], completed: Vec<(u64, i32)>) -> (Vec<(u64, i32)>, Option<i32>) {
         let is_refusal = |(user_data, result): &(u64, i32)| {
             *result < 0 && usize::try_from(*user_data).is_ok_and(|entry| sent.contains(&entry))

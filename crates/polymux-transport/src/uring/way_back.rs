@@ -1,8 +1,8 @@
-//! How the kernel is told to do without `io_uring`.
+//! Makes the kernel do without `io_uring`.
 //!
-//! What is true here: a kernel that agreed on it holds up all requests until the queues are there, or until a registration is
-//! refused. The ring for such a registration is built before the queues, because what they could not get would not be there
-//! for it either.
+//! A kernel that agreed on it holds up all requests until the queues are registered, or until a registration is refused.
+//! The ring for such a registration is built before the queues, because resources that they could not get would be missing
+//! for it, too.
 
 use std::io;
 use std::os::fd::AsFd;

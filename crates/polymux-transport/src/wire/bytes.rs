@@ -1,12 +1,12 @@
 //! Numbers and strings of the protocol.
 //!
-//! What is true here: this is the one place that knows the byte order, which is that of the machine.
+//! Invariant: this is the one place that knows the byte order, which is that of the machine.
 
 #![expect(clippy::host_endian_bytes, reason = "the interface of the kernel has the byte order of the machine")]
 
 use std::fmt;
 
-/// A request that breaks the protocol, with what is wrong about it.
+/// A request that breaks the protocol, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A structure of `N` bytes that is written from front to back; what is not written is zero.
+/// A structure of `N` bytes that is written from front to back; bytes that are skipped or left are zero.
 #[derive(Clone, Debug)]
 pub(crate) struct Writer<const N: usize> {
     bytes: [u8; N],

@@ -4,7 +4,7 @@ use std::ops::{BitAnd, BitOr};
 
 use super::bytes::{Malformed, Reader, Writer};
 
-/// What a kernel can do and a file system can ask for.
+/// Features that a kernel can offer and a file system can request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities(pub u64);
 
@@ -59,7 +59,7 @@ impl Capabilities {
         self.0 & other.0 == other.0
     }
 
-    /// What is in here and not in the other.
+    /// The capabilities in here that are not in the other.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -94,14 +94,14 @@ impl BitAnd for Capabilities {
     }
 }
 
-/// What the kernel offers.
+/// The kernel's offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitRequest {
     /// Version of the protocol, both parts.
     pub version: (u32, u32),
     /// Most bytes that it reads ahead.
     pub read_ahead_max: u32,
-    /// What it can do.
+    /// Features that the kernel supports.
     pub capabilities: Capabilities,
 }
 
@@ -115,16 +115,16 @@ impl InitRequest {
     }
 }
 
-/// What is agreed on.
+/// The agreed parameters of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitReply {
     /// Version of the protocol, both parts.
     pub version: (u32, u32),
     /// Most bytes that are read ahead.
     pub read_ahead_max: u32,
-    /// What is asked for of what was offered.
+    /// Requested capabilities, all of which were offered.
     pub capabilities: Capabilities,
-    /// Requests that may be sent before anybody waits for them.
+    /// Requests that may be sent before any thread waits for them.
     pub background_max: u16,
     /// From how many of these on the device counts as congested.
     pub congestion_threshold: u16,

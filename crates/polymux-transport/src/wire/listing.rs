@@ -3,7 +3,7 @@
 use super::bytes::Writer;
 use super::reply::EntryReply;
 
-/// Whether an answer has room left.
+/// Whether an answer has space left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// The entry is in the answer.

@@ -73,7 +73,7 @@ opcodes! {
     ListXattr = 23, "listxattr", 8;
     RemoveXattr = 24, "removexattr", 0;
     Flush = 25, "flush", 24;
-    // Longer since 7.36: what there is beyond this is read where it is there.
+    // Longer since 7.36: the fields beyond this are read where present.
     Init = 26, "init", 16;
     OpenDirectory = 27, "opendir", 8;
     ReadDirectory = 28, "readdir", 40;

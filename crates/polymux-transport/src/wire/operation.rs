@@ -1,4 +1,4 @@
-//! What a request asks for.
+//! The operation of a request.
 
 use polymux_types::Timestamp;
 
@@ -7,7 +7,7 @@ use super::init::InitRequest;
 use super::opcode::Opcode;
 use super::request::RequestForm;
 
-/// What a `SETATTR` changes; `None` leaves an attribute as it is.
+/// The changes of a `SETATTR`; `None` leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttrChange {
     /// Type and permission bits.
@@ -84,7 +84,7 @@ impl Iterator for Forgets<'_> {
     }
 }
 
-/// What a request asks for.
+/// The operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "fields are named as the arguments of the system calls")]
 pub enum Operation<'a> {
@@ -98,7 +98,7 @@ pub enum Operation<'a> {
         inodes: Forgets<'a>,
     },
     GetAttr {
-        /// The description that needs them: somebody is about to write through it, or to find the end of the file.
+        /// The open file description that needs them, for a write through it or to find the end of the file.
         handle: Option<u64>,
     },
     Statx {
@@ -231,7 +231,7 @@ pub enum Operation<'a> {
     /// A command on an open file or directory, or on one that the kernel opened for it alone.
     Ioctl {
         command: u32,
-        /// What comes with it.
+        /// Data of the request.
         data: &'a [u8],
         /// How long the answer has to be.
         answer_length: u32,

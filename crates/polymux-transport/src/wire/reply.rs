@@ -207,7 +207,7 @@ pub struct OpenFlags(pub u32);
 impl OpenFlags {
     /// Nothing is cached.
     pub const DIRECT_IO: Self = Self(1 << 0);
-    /// What is cached stays.
+    /// Cached pages stay.
     pub const KEEP_CACHE: Self = Self(1 << 1);
     /// No `FLUSH` comes when a descriptor is closed.
     pub const NO_FLUSH: Self = Self(1 << 5);
@@ -226,7 +226,7 @@ impl OpenFlags {
 /// An open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenReply {
-    /// What the kernel calls it by.
+    /// The handle by which the kernel refers to it.
     pub handle: u64,
     /// How it is treated.
     pub flags: OpenFlags,
@@ -291,7 +291,7 @@ pub fn xattr_size(size: u32) -> [u8; 8] {
     Writer::new().u32(size).finish()
 }
 
-/// Room on a file system.
+/// Space on a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     /// Blocks there are, are free, and can be written.

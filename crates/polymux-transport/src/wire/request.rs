@@ -1,4 +1,4 @@
-//! A request as it came: its header and what it asks for.
+//! A received request: its header and its operation.
 
 use super::bytes::{Malformed, Reader};
 use super::opcode::Opcode;
@@ -7,21 +7,21 @@ use super::operation::Operation;
 /// Length of the header of each request.
 pub const HEADER_LENGTH: usize = 40;
 
-/// What the negotiation decided about the form of requests.
+/// The negotiated form of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestForm {
     /// `SETXATTR` carries flags of its own (`SETXATTR_EXT`).
     pub long_set_xattr: bool,
 }
 
-/// What each request begins with.
+/// The header of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Length of the whole request.
     pub length: u32,
     /// Number of its kind.
     pub opcode: u32,
-    /// What its answer is recognized by.
+    /// Identifies its answer.
     pub unique: u64,
     /// The inode it is about.
     pub node: u64,
@@ -64,7 +64,7 @@ impl Header {
             gid: reader.u32()?,
             pid: reader.u32()?,
         };
-        // Extensions, which nobody asked for, and padding.
+        // Extensions, which were not negotiated, and padding.
         reader.skip(4)?;
         Ok(header)
     }
@@ -73,9 +73,9 @@ impl Header {
 /// A request of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Who asks about what.
+    /// The caller and the inode.
     pub header: Header,
-    /// What is asked for.
+    /// The requested operation.
     pub operation: Operation<'a>,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Request<'a> {
         Ok(Self { header, operation: Operation::parse(header.opcode, structure, rest, form)? })
     }
 
-    /// Reads a request whose parts lie in three places; `structure` may be longer than what is in it.
+    /// Reads a request whose parts lie in three places; `structure` may be longer than the structure of the request.
     ///
     /// # Errors
     /// It breaks the protocol.

@@ -1,4 +1,4 @@
-//! What travels beside a request that comes through `io_uring`.
+//! The data beside a request that comes through `io_uring`.
 
 use polymux_types::Errno;
 
@@ -11,20 +11,20 @@ const PART_LENGTH: usize = 128;
 /// Length of all three.
 pub(crate) const RING_HEADERS_LENGTH: usize = 2 * PART_LENGTH + 32;
 
-/// What stands before the payload of an entry.
+/// The headers before the payload of an entry.
 pub(crate) struct RingHeaders {
     /// The header of the request.
     pub(crate) header: [u8; HEADER_LENGTH],
     /// Its structure, with bytes that mean nothing behind it.
     pub(crate) structure: [u8; PART_LENGTH],
-    /// What the answer is recognized by.
+    /// Identifies the answer.
     pub(crate) commit_id: u64,
     /// Bytes of names and data.
     pub(crate) payload_length: usize,
 }
 
 impl RingHeaders {
-    /// Reads what the kernel wrote.
+    /// Parses the headers that the kernel wrote.
     pub(crate) fn parse(bytes: &[u8]) -> Self {
         let (parts, entry) = bytes.split_at(2 * PART_LENGTH);
         let (header, structure) = parts.split_at(PART_LENGTH);
@@ -39,7 +39,7 @@ impl RingHeaders {
         }
     }
 
-    /// What is written before the payload of an answer.
+    /// The headers of an answer, which precede its payload.
     pub(crate) fn answer(
         commit_id: u64,
         unique: u64,
@@ -57,7 +57,7 @@ pub(crate) fn ring_command(commit_id: u64, queue: u16) -> [u8; 80] {
     Writer::new().u64(0).u64(commit_id).u16(queue).finish()
 }
 
-/// What rings a bell (`eventfd`) once.
+/// The bytes that ring a bell (`eventfd`) once.
 pub(crate) fn one_ring() -> [u8; 8] {
     Writer::new().u64(1).finish()
 }

@@ -1,4 +1,4 @@
-//! What the tiers should come to together, and for a file that lies on them as it does.
+//! Expected throughput of all tiers together, and of a file with its present layout.
 //!
 //! Invariant: tiers on one file system are one device, and count once.
 
@@ -8,7 +8,7 @@ use crate::protocol::{MeasuredTierReport, TierReport};
 /// The policy that has all tiers of a file at work at once.
 const SPREADING_POLICY: &str = "spread";
 
-/// What each tier was measured to deliver.
+/// Measured speed of each tier.
 pub struct TierSpeeds {
     tiers: Vec<Speeds>,
 }
@@ -32,12 +32,12 @@ impl Speeds {
     }
 }
 
-/// What is to be expected of a load.
+/// The expected result of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expectation {
-    /// What all tiers come to together; `None` where one was not measured.
+    /// Sum over all tiers; `None` where one was not measured.
     pub sum: Option<u64>,
-    /// What the tiers come to that the file is on, as its policy uses them.
+    /// Sum over the tiers that hold the file, as its policy uses them.
     pub by_layout: Option<u64>,
     /// Those tiers.
     pub tiers: Vec<String>,
@@ -61,13 +61,13 @@ impl TierSpeeds {
         Self { tiers }
     }
 
-    /// What all tiers come to together.
+    /// Sum over all tiers.
     pub fn sum(&self, load: Load) -> Option<u64> {
         let own = || self.tiers.iter().filter(|tier| !tier.is_shared).map(|tier| tier.of(load));
         own().all(|speed| speed > 0).then(|| own().sum()).filter(|sum| *sum > 0)
     }
 
-    /// What is to be expected of a load on a file.
+    /// The expected result of a load on a file.
     pub fn expectation(&self, load: Load, layout: &FileLayout) -> Expectation {
         let parts: Vec<(&Speeds, u64)> = layout
             .bytes

@@ -32,7 +32,7 @@ const THREADS: u64 = 16;
 /// How long reads go on at most.
 const READ_TIME: Duration = Duration::from_secs(3);
 
-/// What a volume is tried with.
+/// The loads of a bench run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// The file is written from its beginning, and synced.
@@ -65,18 +65,18 @@ impl Load {
         }
     }
 
-    /// Whether requests per second are told, not bytes.
+    /// Whether the result is in requests per second, not in bytes.
     pub fn counts_requests(self) -> bool {
         self == Self::RandomRead
     }
 }
 
-/// What one load came to.
+/// Result of one load.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     /// Bytes, or requests, per second.
     pub per_second: u64,
-    /// Share in percent of the bytes read that came from devices; `None` for writes, and where nobody can say.
+    /// Share in percent of the bytes read that came from devices; `None` for writes, and where it is unknown.
     pub from_devices_percent: Option<u64>,
     /// Share of the time in percent in which all processors of the machine were busy.
     pub processors_busy_percent: Option<u64>,
@@ -110,7 +110,7 @@ impl BenchFile {
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             bail!("{} is in use: the volume is being measured there already", path.display());
         }
-        // Emptied, so that nothing of another run is on a tier where nobody would put it now.
+        // Emptied, so that no block of an earlier run is on a tier that placement would not choose now.
         file.set_len(0).with_context(failed)?;
         Ok(Self { path, file, is_there: true })
     }
@@ -132,7 +132,7 @@ impl Drop for BenchFile {
     }
 }
 
-/// What all loads share.
+/// State shared by all loads.
 pub struct Bench<'a> {
     /// Where sockets are.
     pub registry: &'a Registry,
@@ -142,7 +142,7 @@ pub struct Bench<'a> {
     pub pid: u32,
     /// How large the file gets.
     pub file_bytes: u64,
-    /// Somebody wants an end of it.
+    /// Set to end the run early.
     pub cancelled: &'a AtomicBool,
 }
 
@@ -195,7 +195,7 @@ impl Bench<'_> {
     /// Takes the file out of the memory of this machine, above the mount and below it. How far that went shows afterwards.
     fn forget(&self, file: &BenchFile) -> Result<()> {
         let length = NonZeroU64::new(file.file.metadata()?.len());
-        // A hint: what is in memory after all is told.
+        // A hint: the share that comes from memory after all is reported.
         let _ = rustix::fs::fadvise(&file.file, 0, length, Advice::DontNeed);
         match ask(self.registry, self.volume, &Request::ForgetPages { ino: file.file.metadata()?.ino() })? {
             Answer::Done => Ok(()),

@@ -1,4 +1,4 @@
-//! What `polymux bench` tells.
+//! Output of `polymux bench`.
 
 use polymux_types::ByteSize;
 use serde::Serialize;
@@ -9,10 +9,10 @@ use crate::output::Table;
 use crate::protocol::MeasuredTierReport;
 use crate::tier_measure;
 
-/// Processors that are busy for so much of the time in percent are what limits.
+/// Processors that are busy for this percentage of the time are the bottleneck.
 const BUSY_PERCENT: u64 = 90;
 
-/// Whoever reaches this share in percent of what was expected reaches it: two measurements differ by as much.
+/// Share in percent of the expectation at which it counts as reached: two measurements differ by as much.
 const REACHED_PERCENT: u64 = 90;
 
 /// Everything that was found. Its keys are a public interface: they are added to, never renamed.
@@ -32,32 +32,32 @@ pub struct BenchReport {
     pub loads: Vec<LoadReport>,
 }
 
-/// What one load came to, in bytes or requests per second.
+/// Result of one load, in bytes or requests per second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LoadReport {
     /// `sequential_write`, `sequential_read` or `random_read`.
     pub load: String,
     /// `bytes_per_second` or `requests_per_second`.
     pub unit: String,
-    /// What all tiers come to together.
+    /// Sum over all tiers.
     pub sum_of_tiers: Option<u64>,
-    /// What is to be expected of the tiers that the file is on, as its policy uses them.
+    /// The expected result of the tiers that the file is on, as its policy uses them.
     pub expected: Option<u64>,
     /// Those tiers.
     pub tiers: Vec<String>,
-    /// What was reached, the median of all repetitions,
+    /// The median of all repetitions.
     pub reached: u64,
-    /// the lowest of them,
+    /// The lowest of all repetitions.
     pub reached_lowest: u64,
-    /// and the highest.
+    /// The highest of all repetitions.
     pub reached_highest: u64,
     /// How many there were.
     pub repetitions: usize,
-    /// The median as a share of what was expected,
+    /// The median as a share of the expected value.
     pub percent_of_expected: Option<u64>,
-    /// and of the sum of all tiers.
+    /// The median as a share of the sum of all tiers.
     pub percent_of_sum: Option<u64>,
-    /// Share in percent of what was read that came from devices, the least of all repetitions: the rest was in memory.
+    /// Percentage of the bytes read that came from devices, the least of all repetitions: the rest was in memory.
     pub from_devices_percent: Option<u64>,
     /// Share of the time in percent in which the processors of the machine were busy, the median.
     pub processors_busy_percent: Option<u64>,

@@ -1,4 +1,4 @@
-//! What the kernel counts for processes and processors.
+//! Kernel counters of processes and processors.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The form of `[[rule]]`: conditions, and what holds for the files that meet all of them.
+//! The format of `[[rule]]`: conditions, and the settings of the files that meet all of them.
 
 use polymux_fs::PolicyKind;
 use serde::{Deserialize, Serialize};

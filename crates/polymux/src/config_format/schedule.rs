@@ -1,6 +1,6 @@
 //! Lengths of time and hours of the week, as a configuration writes them: `30 d`, `Mon-Fri 01:00-06:00`.
 //!
-//! Invariant: what is read is written back in the same words.
+//! Invariant: a value is written back in the words in which it was read.
 
 use polymux_fs::MoveWindow;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 #[serde(try_from = "String", into = "String")]
 pub struct TimeSpan {
     text: String,
-    /// The same in seconds.
+    /// Length in seconds.
     pub seconds: u64,
 }
 
@@ -57,7 +57,7 @@ fn seconds_of(text: &str) -> Option<u64> {
 #[serde(try_from = "String", into = "String")]
 pub struct WindowEntry {
     text: String,
-    /// The same for the file system.
+    /// Window in the form that the file system takes.
     pub window: MoveWindow,
 }
 
@@ -94,7 +94,7 @@ fn window_of(text: &str) -> Result<MoveWindow, String> {
     if from == to {
         return Err(format!("it opens and shuts at {}; a whole day is 00:00-24:00", &hours[..5]));
     }
-    // The end of the day is the beginning of the next one, and what shuts at or before its opening shuts on the next day.
+    // The end of the day is the beginning of the next one, and a window that ends at or before its start ends on the next day.
     Ok(MoveWindow { days, from_minute: from, to_minute: to % 1440 })
 }
 

@@ -15,7 +15,7 @@ use crate::output;
 use crate::protocol::{Answer, Request};
 use crate::registry::Registry;
 
-/// What `--json` prints for each file.
+/// The `--json` output for each file.
 #[derive(Debug, Serialize)]
 struct Accepted {
     path: String,

@@ -6,7 +6,7 @@ use polymux_meta::{CopyWorth, LogView, Sequence, StoreError, describe_copy, sequ
 use super::report::{FsckReport, finding_of};
 use crate::config::VolumeConfig;
 
-/// Adds what the copies on all tiers show.
+/// Adds the findings about the copies on all tiers.
 pub fn compare(config: &VolumeConfig, log: &LogView, report: &mut FsckReport) -> Result<()> {
     let mut committed = sequence_at(log.summary().checkpoint);
     // Where the log cannot be read to its end, as far as it can.

@@ -1,4 +1,4 @@
-//! What fsck tells: for people file by file, for programs as JSON.
+//! Output of fsck: for people file by file, for programs as JSON.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub struct FsckReport {
     pub counts: BTreeMap<String, u64>,
     /// The first thousand findings.
     pub findings: Vec<FsckFinding>,
-    /// What recovery did.
+    /// Recovery actions.
     pub recovery: Vec<String>,
 }
 
@@ -51,9 +51,9 @@ pub struct FsckReport {
 pub struct FsckPass {
     /// Persistent id.
     pub id: u32,
-    /// What it does.
+    /// Name of the check.
     pub name: String,
-    /// What it found.
+    /// Number of findings.
     pub found: u64,
 }
 
@@ -70,9 +70,9 @@ pub struct FsckFinding {
     pub inode: Option<u64>,
     /// This case.
     pub detail: String,
-    /// What the kind means.
+    /// Meaning of the kind.
     pub meaning: String,
-    /// What a repair does about it.
+    /// Effect of a repair on it.
     pub repair: String,
 }
 

@@ -1,6 +1,6 @@
 //! The regular files below a directory.
 //!
-//! What is true here: symbolic links are not followed, and directories of other file systems are not entered. Files are
+//! Invariants: symbolic links are not followed, and directories of other file systems are not entered. Files are
 //! not looked at one by one: the directory tells type and number of each.
 
 use std::collections::HashSet;
@@ -90,7 +90,7 @@ impl Iterator for Walk {
             let Some(open) = &mut self.open else {
                 match self.open_next()? {
                     Ok(()) => continue,
-                    // Somebody removed it meanwhile.
+                    // It was removed meanwhile.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     Err(error) => return Some(Err(self.not_seen(&error))),
                 }

@@ -1,9 +1,9 @@
 //! Waiting for jobs.
 //!
-//! What is true here:
+//! Invariants:
 //! * The daemon carries jobs out in the order of submission and remembers the last ones that ended, so only the oldest
 //!   that have not ended are asked about.
-//! * A job that the daemon forgot meanwhile is submitted again: what is on its tier already costs nothing.
+//! * A job that the daemon forgot meanwhile is submitted again: blocks that are on its tier already cost nothing.
 //! * Waiting ends when every job has ended, when those that are left all wait for an event for a while, or when moving is paused
 //!   for as long.
 
@@ -65,7 +65,7 @@ pub struct Ended {
     pub parked: Vec<(String, String)>,
 }
 
-/// Jobs by what is known of them.
+/// Jobs by their known state.
 struct Watch {
     /// Not known to have ended or to be parked, oldest first.
     pending: VecDeque<Watched>,
@@ -206,7 +206,7 @@ impl Watch {
         }
     }
 
-    /// Why nobody waits any longer while moving is paused.
+    /// Why waiting ends while moving is paused.
     fn paused(&self, volume: &str) -> anyhow::Error {
         let left = output::files((self.pending.len() + self.parked.len()) as u64);
         anyhow::anyhow!(

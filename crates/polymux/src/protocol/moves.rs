@@ -1,4 +1,4 @@
-//! What is said about blocks that move between tiers.
+//! Messages about blocks that move between tiers.
 //!
 //! Invariant: jobs have numbers of one mount of the volume; after the next mount they mean nothing.
 
@@ -14,7 +14,7 @@ pub struct ByteRange {
     pub end: Option<u64>,
 }
 
-/// What became of a request to move files.
+/// Result of a request to move files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigrateReport {
     /// Jobs that were taken in.
@@ -34,7 +34,7 @@ pub struct SubmittedJob {
     pub job: u64,
     /// Inode number of the file.
     pub ino: u64,
-    /// Bytes in the range that it concerns, holes and what is there already included.
+    /// Bytes in the range that it concerns, including holes and bytes that are on the tier already.
     pub bytes_total: u64,
 }
 
@@ -91,9 +91,9 @@ pub struct JobReport {
     pub away_from: Option<String>,
     /// How far it is.
     pub state: JobPhase,
-    /// What it waits for, or why it failed.
+    /// The condition it waits for, or why it failed.
     pub why: Option<String>,
-    /// Bytes in the ranges that it concerns, holes and what is there already included.
+    /// Bytes in the ranges that it concerns, including holes and bytes that are on the tier already.
     pub bytes_total: u64,
     /// Bytes of these that are done with.
     pub bytes_done: u64,
@@ -120,7 +120,7 @@ pub struct DrainReport {
     pub bytes_done: u64,
     /// Jobs that cannot go on.
     pub parked: u64,
-    /// What the first of them waits for.
+    /// The condition that the first of them waits for.
     pub why: Option<String>,
     /// Nothing is left there: the tier may be removed.
     pub is_empty: bool,
@@ -133,7 +133,7 @@ pub struct MovesReport {
     pub is_paused: bool,
     /// Threads that move blocks.
     pub movers: u16,
-    /// Minutes until movers may work on their own again, 4294967295 for never; `None` while they may. What people and drains want goes on.
+    /// Minutes until movers may work on their own again, 4294967295 for never; `None` while they may. Requests of users and drains go on.
     #[serde(default)]
     pub window_opens_in_minutes: Option<u32>,
     /// Jobs at work.
@@ -152,14 +152,14 @@ pub struct MovesReport {
     pub drains: Vec<DrainReport>,
 }
 
-/// What `status` tells of moves.
+/// The summary of moves in `status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MovesSummary {
     /// Whether movers rest until they are resumed.
     pub is_paused: bool,
     /// Threads that move blocks.
     pub movers: u16,
-    /// Minutes until movers may work on their own again; `None` while they may. What people and drains want goes on.
+    /// Minutes until movers may work on their own again; `None` while they may. Requests of users and drains go on.
     #[serde(default)]
     pub window_opens_in_minutes: Option<u32>,
     /// Number of jobs at work.
@@ -168,7 +168,7 @@ pub struct MovesSummary {
     pub queued: u64,
     /// Number of jobs that wait for an event.
     pub parked: u64,
-    /// What the first of these waits for.
+    /// The condition that the first of these waits for.
     pub parked_why: Option<String>,
     /// Tiers that are being emptied.
     pub drains: Vec<DrainReport>,

@@ -1,4 +1,4 @@
-//! What the devices of tiers can do, on the way between daemon and command line, and in `--json`.
+//! Profiles of the devices of tiers, on the way between daemon and command line, and in `--json`.
 
 use polymux_fs::TierProfile;
 use polymux_tier::measure::{Direction, MeasureProgress, Measurement, Pattern, Point, Way};
@@ -23,11 +23,11 @@ pub struct MeasureProgressReport {
 pub struct MeasuredTierReport {
     /// Its name.
     pub tier: String,
-    /// What was found.
+    /// The measured profile.
     pub profile: ProfileReport,
 }
 
-/// What is known of the device of a tier. Sizes are in bytes.
+/// Known performance of the device of a tier. Sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileReport {
     /// When it was measured, in UTC; `None` where it never was, and then there are only `live` bandwidths.
@@ -38,15 +38,15 @@ pub struct ProfileReport {
     pub file_bytes: u64,
     /// How long it took.
     pub elapsed_ms: u32,
-    /// What to think of before the numbers are believed.
+    /// Caveats about the numbers.
     pub caveats: Vec<String>,
     /// Bytes per second, one request after the other, with as much under way as was tried.
     pub sequential_read: Option<u64>,
-    /// The same for writes.
+    /// Bytes per second of sequential writes.
     pub sequential_write: Option<u64>,
     /// Requests of 4 KiB per second, anywhere, with as many under way as were tried.
     pub random_reads: Option<u64>,
-    /// The same for writes.
+    /// Writes of 4 KiB per second, anywhere.
     pub random_writes: Option<u64>,
     /// Microseconds that half of all reads of 4 KiB took at most, one at a time,
     pub read_latency_median_us: Option<u32>,
@@ -60,7 +60,7 @@ pub struct ProfileReport {
     pub live_write: Option<LiveReport>,
 }
 
-/// What a device was seen to deliver.
+/// The observed throughput of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveReport {
     /// Bytes per second while it was busy.

@@ -1,10 +1,10 @@
-//! What is said about policies, rules, pins, and why blocks move.
+//! Messages about policies, rules, pins, and why blocks move.
 
 use serde::{Deserialize, Serialize};
 
 use super::{JobReport, RefusedFile};
 
-/// What `policy set` asks for.
+/// The change that `policy set` requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyChange {
@@ -42,24 +42,24 @@ pub struct AdviceReport {
     pub volume: String,
     /// The fastest tier that is in service.
     pub tier: String,
-    /// Room for files on it in bytes, up to its high mark.
+    /// Space for files on it in bytes, up to its high mark.
     pub room_bytes: u64,
     /// Small reads that devices served in about the last ten minutes.
     pub reads: u64,
     /// Share of the device reads of the last ten minutes that this tier served, in percent; `None` where there were none.
     pub served_percent: Option<u64>,
-    /// Ranges of two MiB that were read often enough to be told apart.
+    /// Ranges of two MiB that were read often enough to be distinguished.
     pub ranges: u64,
     /// Bytes of these ranges.
     pub range_bytes: u64,
-    /// Half of the room, all of it, twice and four times as much.
+    /// Half of the space, all of it, twice and four times as much.
     pub steps: Vec<AdviceStepReport>,
 }
 
-/// What a fastest tier with some room would serve, if what is on it were chosen with hindsight.
+/// The reads that a fastest tier of some size would serve, if its content were chosen with hindsight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdviceStepReport {
-    /// Room for files in bytes.
+    /// Space for files in bytes.
     pub room_bytes: u64,
     /// Share of the reads in percent; `None` where there were none.
     pub served_percent: Option<u64>,
@@ -70,7 +70,7 @@ pub struct AdviceStepReport {
 pub struct PolicyReport {
     /// Its name.
     pub name: String,
-    /// What it does, a sentence.
+    /// Description of the policy, a sentence.
     pub description: String,
     /// Whether it is the volume's.
     pub is_current: bool,
@@ -117,14 +117,14 @@ pub struct PinReport {
     pub has_tier: bool,
 }
 
-/// What became of a request to pin or unpin.
+/// Result of a request to pin or unpin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinnedReport {
     /// Inodes that were pinned, or whose pin was taken away.
     pub done: Vec<u64>,
-    /// What had no pin of its own.
+    /// Files without a pin of their own.
     pub without_pin: Vec<u64>,
-    /// What was refused.
+    /// Files that were refused.
     pub refused: Vec<RefusedFile>,
 }
 
@@ -147,7 +147,7 @@ pub enum SteeredBy {
     },
     /// A pin.
     Pin {
-        /// Path of what is pinned, from the root of the volume.
+        /// Path of the pinned file or directory, from the root of the volume.
         path: Option<String>,
         /// Whether it is the file itself.
         is_own: bool,
@@ -208,7 +208,7 @@ pub struct ExplainReport {
     pub bytes_inline: u64,
     /// The policy that decides about it.
     pub policy: String,
-    /// What that policy does, a sentence.
+    /// Description of that policy, a sentence.
     pub policy_description: String,
     /// Why that one.
     pub steered_by: SteeredBy,
@@ -222,12 +222,12 @@ pub struct ExplainReport {
     /// Why its growth stays on one tier or goes to several, where the policy decides that by the load.
     #[serde(default)]
     pub growth_why: Option<String>,
-    /// What is going to be done about one of several tiers that its readers wait for, a sentence.
+    /// Where the file lies on several tiers and its readers wait for one of them: the planned action, a sentence.
     #[serde(default)]
     pub readers: Option<String>,
     /// Jobs that concern it and have not ended.
     pub jobs: Vec<JobReport>,
-    /// Why nothing that nobody asked for moves at the moment.
+    /// Why no automatic migration runs at the moment.
     pub why_not_now: Option<String>,
     /// Tiers that take no new data at the moment, with the reason.
     pub tiers_out: Vec<(String, String)>,
@@ -267,7 +267,7 @@ pub struct PlanReport {
     pub files: Vec<PlannedFile>,
     /// Jobs that wait or run already.
     pub jobs_open: u64,
-    /// Why nothing that nobody asked for moves at the moment.
+    /// Why no automatic migration runs at the moment.
     pub why_not_now: Option<String>,
     /// Rules that match nothing, for instance.
     pub warnings: Vec<String>,

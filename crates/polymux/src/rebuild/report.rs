@@ -1,4 +1,4 @@
-//! What a rebuild tells: for people file by file, for programs as JSON.
+//! Output of a rebuild: for people file by file, for programs as JSON.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::Mode;
 use crate::cli::OutputFormat;
 use crate::output;
 
-/// What no object holds, so that nothing brings it back.
+/// State that no object holds, so that nothing recovers it.
 pub const BY_DESIGN: [&str; 4] = [
     "Gone for good is what only the metadata store held: small files (`inline_size_max`), empty files that were never written, \
      symbolic links, devices, fifos and sockets, directories without a file that was on a tier.",
@@ -21,7 +21,7 @@ pub const BY_DESIGN: [&str; 4] = [
     "Names and attributes are as of the last description; a file that was deleted just before the loss may be back.",
 ];
 
-/// Findings that people are told.
+/// Most findings that the text output lists.
 const SHOWN_MAX: usize = 1000;
 
 /// Everything that a rebuild came to. Keys are a public interface: they are added to, never renamed.
@@ -43,13 +43,13 @@ pub struct RebuildOutput {
     pub files_lost_and_found: u64,
     /// Time that it took, in milliseconds.
     pub duration_ms: u64,
-    /// Where what was left of the old store is.
+    /// Location of the remains of the old store.
     pub moved_aside: Option<String>,
     /// Findings of each kind.
     pub counts: BTreeMap<String, u64>,
     /// Everything that is missing or uncertain.
     pub findings: Vec<RebuildOutputFinding>,
-    /// What cannot come back, in sentences.
+    /// State that cannot be recovered, in sentences.
     pub by_design: Vec<String>,
 }
 
@@ -68,14 +68,14 @@ pub struct RebuildOutputFinding {
     pub object: Option<String>,
     /// Bytes that are concerned.
     pub size: Option<u64>,
-    /// What the kind means.
+    /// Meaning of the kind.
     pub meaning: String,
     /// This case.
     pub detail: String,
 }
 
 impl RebuildOutput {
-    /// What is told of a rebuild.
+    /// The report of a rebuild.
     pub fn new(volume: &str, mode: Mode, report: &RebuildReport, aside: Option<String>, duration: Duration) -> Self {
         Self {
             volume: volume.to_owned(),

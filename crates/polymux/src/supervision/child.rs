@@ -20,7 +20,7 @@ use super::DaemonCommand;
 pub struct Addressee {
     /// The daemon that lives, by a descriptor: a later process with its number is not taken for it.
     daemon: Option<OwnedFd>,
-    /// What came. A request to end is for the mount: each later daemon gets it too, once it serves (before, it would only die of it).
+    /// The last signal. A request to end is for the mount: each later daemon gets it too, once it serves (before, it would only die of it).
     asked: Option<Signal>,
 }
 
@@ -68,7 +68,7 @@ impl Child {
         let process = Command::new(&command.program)
             .arg0("polymux")
             .args(&command.arguments)
-            // What it would tell a service manager, this process does.
+            // This process notifies the service manager in its place.
             .env_remove("NOTIFY_SOCKET")
             .envs(command.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::from(socket))

@@ -1,7 +1,7 @@
 //! The daemon's end of the connection to its supervisor.
 //!
-//! What is true here:
-//! * One thread reads what the supervisor says. Any number of threads wait for the outcome of a notification, one for something to be kept.
+//! Invariants:
+//! * One thread reads the messages of the supervisor. Any number of threads wait for the outcome of a notification, one for something to be kept.
 //! * A supervisor that is gone ends every wait with `BrokenPipe`, and the daemon goes on without it.
 //!
 //! Lock order: `keeping`, then `state`, which is a leaf.
@@ -26,7 +26,7 @@ pub struct Beginning {
     pub generation: u64,
     /// Memory in which open files are on record.
     pub open_files: File,
-    /// What the last daemon left; `None` for the first one.
+    /// State left by the last daemon; `None` for the first one.
     pub inheritance: Option<Inheritance>,
 }
 
@@ -37,7 +37,7 @@ pub struct Inheritance {
     pub devices: Vec<OwnedFd>,
     /// The locked file of the volume.
     pub lock: Option<OwnedFd>,
-    /// What was agreed on with the kernel.
+    /// State negotiated with the kernel.
     pub state: Vec<u8>,
 }
 
@@ -69,7 +69,7 @@ fn gone() -> io::Error {
 }
 
 impl Link {
-    /// Takes what the supervisor gives to this daemon, and goes on listening to it.
+    /// Receives the initial state from the supervisor, and goes on listening to it.
     ///
     /// # Errors
     /// The supervisor ends, or is of another version.
@@ -89,7 +89,7 @@ impl Link {
         self.have_kept(&ToSupervisor::KeepLock, Some(lock))
     }
 
-    /// Has it keep what was agreed on with the kernel. From here on another daemon is started when this one dies.
+    /// Has it keep the state negotiated with the kernel. From here on another daemon is started when this one dies.
     ///
     /// # Errors
     /// The supervisor is gone, or as `sendmsg(2)`.
@@ -181,7 +181,7 @@ impl Keeper for Link {
     }
 }
 
-/// Reads what a daemon begins with.
+/// Reads the initial state of a daemon.
 fn begin(socket: &OwnedFd) -> Result<Beginning> {
     let next = || receive::<ToDaemon>(socket)?.context("it ended");
     let (ToDaemon::Begin { generation, devices, state }, Some(memory)) = next()? else {

@@ -1,6 +1,6 @@
 //! The messages between a supervisor and its daemon.
 //!
-//! What is true here: each message is one packet with at most one descriptor, and arrives whole or not at all. Reading from a peer that is gone
+//! Invariants: each message is one packet with at most one descriptor, and arrives whole or not at all. Reading from a peer that is gone
 //! is no error.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -14,7 +14,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Longest message in bytes. What is kept of a connection and a notification are some tens of bytes.
+/// Longest message in bytes. The kept state of a connection and a notification are some tens of bytes.
 const LENGTH_MAX: usize = 16 << 10;
 
 /// Messages of a daemon.
@@ -24,7 +24,7 @@ pub enum ToSupervisor {
     KeepDevice,
     /// Comes with the locked file of the volume.
     KeepLock,
-    /// What was agreed on with the kernel. From here on a daemon that dies is replaced.
+    /// State negotiated with the kernel. From here on a daemon that dies is replaced.
     KeepState {
         /// For the next daemon.
         bytes: Vec<u8>,
@@ -49,7 +49,7 @@ pub enum ToDaemon {
         generation: u64,
         /// Descriptors of the connection that follow.
         devices: usize,
-        /// What the last daemon had kept; absent for the first one.
+        /// State kept by the last daemon; absent for the first one.
         state: Option<Vec<u8>>,
     },
     /// Comes with the locked file of the volume, before devices.
@@ -108,7 +108,7 @@ pub fn send(socket: impl AsFd, message: &impl Serialize, descriptor: Option<Borr
 /// Waits for a message; `None` where the peer is gone.
 ///
 /// # Errors
-/// As `recvmsg(2)`, and for what is no message.
+/// As `recvmsg(2)`, and for a packet that is no message.
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Option<OwnedFd>)>> {
     let mut bytes = vec![0; LENGTH_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -117,7 +117,7 @@ pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, 
         let mut parts = [IoSliceMut::new(&mut bytes)];
         match rustix::net::recvmsg(&socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
             Ok(received) => break received.bytes,
-            // A peer that died with something unread is told of once, before what it said, which comes next.
+            // A peer that died with something unread is reported once, before its messages, which come next.
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
             Err(error) => return Err(error.into()),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-/// A daemon that served longer did not die of what it found.
+/// A daemon that served longer did not die of the state it found.
 const SHORT_LIFE: Duration = Duration::from_secs(10);
 /// Pause before the next daemon after the first short life, which doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -14,7 +14,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// So many short lives in a row are enough.
 const SHORT_LIVES_MAX: u32 = 10;
 
-/// What follows the end of a daemon.
+/// The next step after the end of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Another one, after this time.
@@ -30,8 +30,8 @@ pub struct Restarts {
 }
 
 impl Restarts {
-    /// What follows a daemon that ended so, after it served so long, or never. One that served and was killed (by an administrator, or for want of
-    /// memory) did nothing wrong.
+    /// The next step after a daemon that ended so, after it served so long, or never. One that served and was killed (by an
+    /// administrator, or for want of memory) did nothing wrong.
     pub fn after(&mut self, ended: ExitStatus, served: Option<Duration>) -> Next {
         let was_killed = served.is_some() && ended.signal() == Some(Signal::KILL.as_raw());
         if was_killed || served.is_some_and(|served| served >= SHORT_LIFE) {

@@ -1,10 +1,10 @@
 //! Whether a tier answers at all, asked before anything waits for it (docs/design/0014).
 //!
-//! What is true here:
-//! * A process of its own asks. It may hang in the file system below, where nobody can kill it; whoever asked waits for a
+//! Invariants:
+//! * A process of its own asks. It may hang in the file system below, where no signal can kill it; the caller waits for a
 //!   bounded time and can still end, which a process with a thread that hangs cannot.
 //! * One question at a time: while one hangs, no other process is sent after it.
-//! * Answers are all that counts. What is wrong with the tier, whoever opens it is told.
+//! * Only whether it answers counts. An error of the tier is reported to the caller that opens it.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -26,7 +26,7 @@ const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(50);
 
 /// Whether one tier answers.
 pub struct Answering {
-    /// How long it may take; `None`: it is not asked, because somebody will wait for as long as it takes.
+    /// How long it may take; `None`: it is not asked, because the caller waits for as long as it takes.
     patience: Option<Duration>,
     /// The process that was not answered in time.
     hanging: Mutex<Option<Child>>,
@@ -38,7 +38,7 @@ impl Answering {
         Self { patience, hanging: Mutex::new(None) }
     }
 
-    /// Asks the tier in a directory for what somebody will do with it.
+    /// Checks that the tier in a directory answers, for the access that the caller wants.
     ///
     /// # Errors
     /// The reason, in words, where there is no answer in time.
@@ -74,7 +74,7 @@ fn no_answer(patience: Duration) -> String {
     format!("its file system does not answer (asked for {} s)", patience.as_secs())
 }
 
-/// What the process that asks does: reads, and where the tier is to be changed, makes a file and removes it, because a file
+/// The work of the probe process: reads, and where the tier is to be changed, makes a file and removes it, because a file
 /// system that is frozen still reads.
 pub fn touch(path: &Path, access: Access) {
     if read_label_at(path).is_ok() && access == Access::ReadWrite {

@@ -1,6 +1,6 @@
-//! From two looks at a volume to what happened between them.
+//! Computes the activity of a volume from two samples.
 //!
-//! Invariant: the reports are what `top --json` prints: keys are added to, never renamed. Sizes are in bytes.
+//! Invariant: the reports are the output of `top --json`: keys are added to, never renamed. Sizes are in bytes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const COUNTERS: [&str; 9] = [
     "bytes_moved",
 ];
 
-/// Minutes whose device reads are told together.
+/// Minutes whose device reads are reported together.
 const MINUTES_TOGETHER: usize = 5;
 
 /// One look at a volume.
@@ -31,13 +31,13 @@ const MINUTES_TOGETHER: usize = 5;
 pub struct Look {
     /// When.
     pub at: Instant,
-    /// What `status` tells.
+    /// The report of `status`.
     pub status: StatusReport,
-    /// What there is about moves.
+    /// The report on moves.
     pub moves: MovesReport,
 }
 
-/// What `top` shows.
+/// One report of `top`.
 #[derive(Clone, Debug, Serialize)]
 pub struct TopReport {
     /// Name of the volume.
@@ -48,7 +48,7 @@ pub struct TopReport {
     pub interval_ms: u64,
     /// Tiers in speed order.
     pub tiers: Vec<TierActivity>,
-    /// What the fastest tier served of the small reads of devices; `None` without any in the last hour.
+    /// Small device reads served by the fastest tier; `None` without any in the last hour.
     pub device_hits: Option<DeviceHits>,
     /// Whether movers rest until they are resumed.
     pub is_paused: bool,
@@ -62,7 +62,7 @@ pub struct TopReport {
     pub queued_count: u64,
     /// Jobs that wait for an event.
     pub parked_count: u64,
-    /// What these wait for, and how many of the first hundred.
+    /// The conditions that these wait for, and how many of the first hundred.
     pub parked_reasons: BTreeMap<String, u64>,
     /// Tiers that are being emptied.
     pub drains: Vec<DrainReport>,
@@ -79,7 +79,7 @@ pub struct DeviceHits {
     pub tier: String,
     /// Share in the last hour, in percent.
     pub hour_percent: u64,
-    /// The same in each twelfth of it, oldest first; `None` where no device served one.
+    /// Share in each five minutes of the last hour, oldest first; `None` where no device served one.
     pub by_five_minutes: Vec<Option<u64>>,
 }
 
@@ -92,9 +92,9 @@ pub struct TierActivity {
     pub state: String,
     /// Whether it is being emptied.
     pub draining: bool,
-    /// All room that the tier can give.
+    /// Capacity of the tier.
     pub total: Option<u64>,
-    /// Room in use.
+    /// Space in use.
     pub used: Option<u64>,
     /// Used bytes above which files leave it.
     pub high_mark: u64,
@@ -108,7 +108,7 @@ pub struct TierActivity {
     pub operations_per_second: u64,
     /// Share of all reads in this interval that this tier served, in hundredths; `None` where nothing was read.
     pub hit_percent: Option<u64>,
-    /// The same since the volume was mounted.
+    /// Share of all reads since the mount that this tier served, in hundredths.
     pub hit_percent_since_mount: Option<u64>,
     /// Objects made less objects removed since the volume was mounted.
     pub objects_grown: i64,
@@ -128,7 +128,7 @@ pub struct JobActivity {
     pub remaining_seconds: Option<u64>,
 }
 
-/// Remembers what is needed for the next report.
+/// Remembers the state that the next report needs.
 #[derive(Debug, Default)]
 pub struct Sampler {
     start: Option<Instant>,
@@ -137,7 +137,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// What happened since the last look. After the first one, rates are zero.
+    /// The activity since the last look. After the first one, rates are zero.
     pub fn take(&mut self, look: Look) -> TopReport {
         let start = *self.start.get_or_insert(look.at);
         let now = look.at.saturating_duration_since(start);

@@ -1,6 +1,6 @@
 //! `top` on a terminal.
 //!
-//! Invariant: everything fits 80 columns and 24 lines; what does not fit is cut, never wrapped.
+//! Invariant: everything fits 80 columns and 24 lines; longer text is cut, never wrapped.
 
 use polymux_types::ByteSize;
 use ratatui::Frame;
@@ -22,7 +22,7 @@ pub fn draw(frame: &mut Frame, report: &TopReport) {
     let lines = |count: usize| Constraint::Length(u16::try_from(count).unwrap_or(u16::MAX));
     let waiting = text::waiting(report);
     let hits: Vec<Line> = text::device_hits(report).map(Line::from).into_iter().collect();
-    // Reasons give way to moves where there is little room.
+    // Where there is little space, moves take precedence over reasons.
     let waiting_count = waiting.len().min(4);
     let areas = Layout::vertical([
         lines(1),

@@ -85,7 +85,7 @@ fn job_table(jobs: &[JobActivity]) -> String {
     format!("{}{more}", table.render("  "))
 }
 
-/// What the fastest tier serves of the small reads of devices, and how that changed within the hour.
+/// The share of small device reads that the fastest tier serves, and how that changed within the hour.
 pub fn device_hits(report: &TopReport) -> Option<String> {
     let hits = report.device_hits.as_ref()?;
     let height = |share: &Option<u64>| match share {
@@ -96,7 +96,7 @@ pub fn device_hits(report: &TopReport) -> Option<String> {
     Some(format!("{} served {} % of small device reads in the last hour [{course}]", hits.tier, hits.hour_percent))
 }
 
-/// What waits, and what for.
+/// Waiting jobs and the conditions they wait for.
 pub fn waiting(report: &TopReport) -> Vec<String> {
     let mut lines = vec![format!(
         "{} running, {} queued, {} parked",
@@ -108,7 +108,7 @@ pub fn waiting(report: &TopReport) -> Vec<String> {
     lines
 }
 
-/// What became of moves that met writers.
+/// Counters of the moves that met writers.
 pub fn counters(report: &TopReport) -> String {
     let counter = |name: &str| {
         let grown = report.counters_grown.get(name).copied().unwrap_or(0);
@@ -136,7 +136,7 @@ pub fn hits(tier: &TierActivity) -> String {
     percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent} %"))
 }
 
-/// A part of the room of a tier in hundredths.
+/// A part of the capacity of a tier in hundredths.
 pub fn fill_percent(bytes: Option<u64>, total: Option<u64>) -> Option<u64> {
     let total = total.filter(|total| *total > 0)?;
     u64::try_from(u128::from(bytes?) * 100 / u128::from(total)).ok()

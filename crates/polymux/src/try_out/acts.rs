@@ -1,4 +1,4 @@
-//! What a trial shows, in its order.
+//! The steps of a trial, in order.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -53,15 +53,15 @@ pub struct Play<'a> {
     pub interrupted: &'a AtomicBool,
 }
 
-/// What a trial found.
+/// Results of a trial.
 pub struct Outcome {
-    /// What was compared with the source at the end.
+    /// Result of the comparison with the source at the end.
     pub compared: Tally,
     /// Where the trial's own file was while it lay on two tiers.
     pub own_file: WhereReport,
 }
 
-/// Repeats what may not be possible yet, until it is, or patience or the user ends it.
+/// Retries `attempt` until it succeeds, the time limit passes, or the user interrupts it.
 pub fn until<T>(interrupted: &AtomicBool, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     loop {
@@ -202,7 +202,7 @@ impl Play<'_> {
     /// Kills the daemon and goes on.
     fn kill(&self, narrator: &mut Narrator, stage: &mut Stage, own_file: &mut OwnFile) -> Result<()> {
         narrator.step(|| {
-            // What is to survive is synced: pages of the kernel, and with one file the log of everything before.
+            // Data that has to survive is synced: pages of the kernel, and with one file the log of everything before.
             rustix::fs::syncfs(File::open(stage.mount_point())?)?;
             let open = File::open(&own_file.path)?;
             open.sync_all()?;

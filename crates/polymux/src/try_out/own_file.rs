@@ -1,6 +1,6 @@
 //! The file that a trial makes itself: larger than the fast tier, whatever the source has.
 //!
-//! Invariant: each block's bytes follow from its number, so that what is read can be compared without a second copy.
+//! Invariant: each block's bytes follow from its number, so that data that was read can be compared without a second copy.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

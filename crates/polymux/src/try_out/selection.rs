@@ -1,6 +1,6 @@
 //! Which files of the source `try` copies, and in which order.
 //!
-//! Invariants of a [`Selection`]: a directory stands before what lies in it; only directories, links and regular files
+//! Invariants of a [`Selection`]: a directory stands before its entries; only directories, links and regular files
 //! that can be read are chosen; their sizes together stay below the limit.
 
 use std::fs;
@@ -15,7 +15,7 @@ const FILES_MAX: usize = 3_000;
 /// Most entries that are looked at.
 const ENTRIES_MAX: usize = 20_000;
 
-/// What an entry is.
+/// Type of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A directory.
@@ -31,11 +31,11 @@ pub enum EntryKind {
 pub struct Entry {
     /// Path below the source.
     pub path: PathBuf,
-    /// What it is.
+    /// Its type.
     pub kind: EntryKind,
 }
 
-/// What is copied.
+/// The entries to copy.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// In the order of copying.

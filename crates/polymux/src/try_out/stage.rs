@@ -34,7 +34,7 @@ pub const TIERS: [&str; 3] = ["fast", "slow", "archive"];
 /// How long it may take until another daemon serves the volume.
 const NEXT_DAEMON_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the death of a daemon costs.
+/// Consequence of the death of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
     /// A pause: another daemon takes the mount over.
@@ -106,7 +106,7 @@ impl Stage {
         self.command(arguments).map(drop)
     }
 
-    /// Runs this program with arguments that a user could give it; returns what it prints.
+    /// Runs this program with arguments that a user could give it; returns its output.
     ///
     /// # Errors
     /// With the program's own words where it fails.
@@ -153,7 +153,7 @@ impl Stage {
         }
     }
 
-    /// Kills the daemon as the kernel does when memory runs out: it gets to do nothing more. Returns what that cost.
+    /// Kills the daemon as the kernel does when memory runs out: it gets to do nothing more. Returns the consequence.
     pub fn kill(&mut self) -> Result<Death> {
         let (daemon, outlives) = self.served_by()?;
         kill_process(daemon, Signal::KILL).context("cannot kill the daemon")?;
@@ -172,7 +172,7 @@ impl Stage {
         Ok(Death::OfMount)
     }
 
-    /// The process that serves the volume, and what its death costs.
+    /// The process that serves the volume, and the consequence of its death.
     fn served_by(&self) -> Result<(Pid, Death)> {
         let said = self.command(["status", VOLUME_NAME, "--json"])?;
         let report: StatusReport = serde_json::from_str(&said).context("`polymux status` said")?;
@@ -207,13 +207,13 @@ impl Stage {
         fs::remove_dir_all(&self.directory).with_context(|| format!("cannot remove {}", self.directory.display()))
     }
 
-    /// What the daemons of this trial logged as errors: the last of it, or nothing.
+    /// The last error that the daemons of this trial logged, if any.
     pub fn last_error(&self) -> Option<String> {
         let text = fs::read_to_string(self.registry.log_path(VOLUME_NAME)).ok()?;
         text.lines().rfind(|line| is_error(line)).map(str::to_owned)
     }
 
-    /// Whether the volume, or what a dead daemon left of it, is in the tree.
+    /// Whether the volume, or the mount of a dead daemon, is in the tree.
     pub fn is_mounted(&self) -> bool {
         MountTable::read().map_or(true, |table| table.at(&self.mount_point()).is_some())
     }
@@ -233,7 +233,7 @@ impl Drop for Stage {
             if let Some(words) = self.last_error() {
                 output::warn(&format!("the daemon's last words: {words}"));
             }
-            // The supervisor, where there is one, and then whom it started.
+            // The supervisor, if any, and then the daemon that it started.
             let served_by = self.served_by();
             let _ = daemon.kill();
             let _ = daemon.wait();

@@ -20,7 +20,7 @@ use super::selection::{Entry, EntryKind, Selection};
 /// Bytes per read or write.
 const CHUNK_SIZE: usize = 1024 * 1024;
 
-/// Files from this size on are synced when they are copied; what is smaller is complete once the log is.
+/// Files from this size on are synced when they are copied; smaller ones are complete once the log is.
 const SYNCED_SIZE_MIN: u64 = 1024 * 1024;
 
 /// Copies and compares one selection.
@@ -33,7 +33,7 @@ pub struct Transfer<'a> {
     pub selection: &'a Selection,
     /// Set when the user wants to stop.
     pub interrupted: &'a AtomicBool,
-    /// What was copied.
+    /// The copied entries.
     copied: Vec<Copied<'a>>,
 }
 
@@ -44,7 +44,7 @@ struct Copied<'a> {
     original: fs::Metadata,
 }
 
-/// What came of copying or comparing.
+/// Result of copying or comparing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Regular files.
@@ -61,7 +61,7 @@ enum Source<T> {
     Unreadable,
 }
 
-/// Takes what was read from the source, or ends the function: the entry is left out.
+/// Unwraps a result of reading the source, or ends the function: the entry is left out.
 macro_rules! read_or_leave_out {
     ($read:expr) => {
         match $read {
@@ -95,7 +95,7 @@ impl<'a> Transfer<'a> {
                 Source::Unreadable => tally.left_out += 1,
             }
         }
-        // Last, and the deepest first, because what is made in a directory changes its time.
+        // Last, and the deepest first, because an entry that is made in a directory changes its time.
         for Copied { entry, original } in self.copied.iter().rev() {
             if entry.kind == EntryKind::Directory {
                 let target = self.target.join(&entry.path);
@@ -110,7 +110,7 @@ impl<'a> Transfer<'a> {
         let (source, target) = (self.source.join(&entry.path), self.target.join(&entry.path));
         match &entry.kind {
             EntryKind::Directory => {
-                // Made in any case: what lies in it may be readable.
+                // Made in any case: its entries may be readable.
                 fs::create_dir(&target)?;
                 Ok(Source::Read(read_or_leave_out!(source.symlink_metadata())))
             }
@@ -201,7 +201,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// Permissions of a copy. A user owns the copies of what others own, and needs to get at them.
+/// Permissions of a copy. A user owns the copies of files of other owners, and needs access to them.
 fn permissions_of(original: &fs::Metadata) -> u32 {
     let own = if original.is_dir() { 0o700 } else { 0o400 };
     let added = if rustix::process::geteuid().is_root() { 0 } else { own };

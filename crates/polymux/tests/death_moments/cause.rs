@@ -1,4 +1,4 @@
-//! What the daemon dies of.
+//! Causes of the death of the daemon.
 
 use std::fs;
 use std::io::Write as _;
@@ -67,7 +67,7 @@ pub struct MemoryGroup {
 impl MemoryGroup {
     fn make() -> Result<Self, String> {
         let name = format!("polymux-test-{}", std::process::id());
-        // The second version, and the first where that is what there is.
+        // The second version, and the first where only that is available.
         for (root, limit, usage) in [
             ("/sys/fs/cgroup", "memory.max", "memory.current"),
             ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -104,7 +104,7 @@ impl MemoryGroup {
                 println!("nothing was short of memory; the daemon is killed instead");
                 return false;
             }
-            // The first version takes no limit below what is in use.
+            // The first version takes no limit below the present usage.
             let used = fs::read_to_string(self.path.join(self.usage)).unwrap_or_default();
             for limit in ["0", used.trim()] {
                 let _refused = fs::write(self.path.join(self.limit), limit);

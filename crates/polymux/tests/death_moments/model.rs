@@ -1,4 +1,4 @@
-//! What a directory holds as far as operations on it were answered.
+//! The expected content of a directory, from the operations that were answered.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,7 +31,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// What is left to be done of a write that was carried out in part.
+    /// The rest of a write that was carried out in part.
     pub fn rest_after(self, done: &Self) -> Option<Self> {
         let (Self::Write { file, offset, bytes }, Self::Write { bytes: done, .. }) = (self, done) else { return None };
         let rest = bytes[done.len()..].to_vec();
@@ -120,7 +120,7 @@ impl Model {
         self.files.get_mut(&file).expect("it is there")
     }
 
-    /// What a directory holds. Files are numbered as they are there.
+    /// Reads the content of a directory. Files are numbered as they are there.
     pub fn read(directory: &Path) -> std::io::Result<Self> {
         let mut model = Self::default();
         for entry in fs::read_dir(directory)? {
@@ -171,7 +171,7 @@ impl FileState {
         Some(format!("byte {first} of {} is another one", self.content.len()))
     }
 
-    /// Whether this is what a part of a write leaves of a file that was like `before`.
+    /// Whether this is the result of a partial write to a file that was like `before`.
     pub fn is_part_of_write(&self, before: &Self, offset: usize, bytes: &[u8]) -> bool {
         let (old, new) = (before.content.len(), before.content.len().max(offset + bytes.len()));
         let may_be = |(at, found): (usize, &u8)| {

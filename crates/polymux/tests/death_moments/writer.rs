@@ -1,4 +1,4 @@
-//! Changes files of one directory, remembers what was answered, and compares after the daemon died.
+//! Changes files of one directory, remembers the answers, and compares after the daemon died.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -113,7 +113,7 @@ impl Writer {
         1 + self.place_up_to(limit)
     }
 
-    /// Returns what was done: of a write what the daemon took.
+    /// Returns the operation as carried out: of a write, the part that the daemon accepted.
     fn carry_out(&mut self, directory: &Path, operation: Operation) -> std::io::Result<Operation> {
         let path = |name: &str| directory.join(name);
         match &operation {
@@ -171,7 +171,7 @@ impl Writer {
         Ok(&self.open[&file])
     }
 
-    /// Compares with what is there after a mount, which is the truth from then on. What differs, where something does.
+    /// Compares with the content found after a mount, which is the truth from then on. The error names the difference.
     pub fn judge(&mut self, root: &Path) -> Result<Judged, String> {
         self.open.clear();
         let directory = root.join(Self::directory_of(self.number));
@@ -194,7 +194,7 @@ impl Writer {
         Ok(judged)
     }
 
-    /// Whether an operation that was under way explains what is there.
+    /// Whether an operation that was under way explains the content found.
     fn may_have_become(&self, operation: &Operation, found: &Model) -> bool {
         let mut after = self.model.clone();
         after.apply(operation);

@@ -14,7 +14,7 @@ use crate::promises::history::{Ledger, Position, Promise};
 use crate::promises::judge::{Checked, judge};
 use crate::promises::workload::{Syncing, WRITERS, Writer, move_about};
 
-/// What is recorded, and how images are made of it.
+/// The run to record, and how images are made of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
     pub pair: Pair,
@@ -25,13 +25,13 @@ pub struct Variant {
 }
 
 impl Variant {
-    /// Everybody keeps his word.
+    /// Every part keeps its guarantees.
     pub fn honest(pair: Pair) -> Self {
         let work_time = Duration::from_secs(4);
         Self { pair, syncing: Syncing::Real, barriers: Barriers::On, flushes: Flushes::Kept, work_time }
     }
 
-    /// The same for a control, which needs less.
+    /// A run in which every part keeps its guarantees, as a control: shorter than [`Self::honest`].
     pub fn control(pair: Pair) -> Self {
         Self { work_time: Duration::from_secs(2), ..Self::honest(pair) }
     }
@@ -50,7 +50,7 @@ pub struct Recorded {
     pub moves: u64,
 }
 
-/// Limit of the fast tier: what the writers have goes beyond it, and so files spill and are moved down by policy.
+/// Limit of the fast tier: the data of the writers exceeds it, and so files spill and are moved down by policy.
 const FAST_CAPACITY: &str = "20MiB";
 
 /// Violations whose disks are kept: each takes some hundred megabytes.
@@ -120,7 +120,7 @@ impl Recorded {
         self.recording.image(position, self.variant.flushes, random.next())
     }
 
-    /// Recovers an image and judges what is there.
+    /// Recovers an image and judges its content.
     fn judge(&self, image: &Image, number: u64) -> Result<Checked, String> {
         let mut stand = Stand::on_disks(self.variant.pair, image.disks.clone(), &self.configuration);
         stand.mount_grounds(Barriers::On)?;
@@ -144,7 +144,7 @@ impl Recorded {
     }
 }
 
-/// What a campaign came to.
+/// Result of a campaign.
 #[derive(Default)]
 pub struct Summary {
     pub moves: u64,
@@ -178,7 +178,7 @@ impl Summary {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     Never,
-    /// For a control, which has shown what it had to.
+    /// For a control, which has then served its purpose.
     AtFirstViolation,
 }
 

@@ -11,7 +11,7 @@ const PAGE: usize = 4096;
 
 type Page = [u8; PAGE];
 
-/// Bytes by place; what was never written is zero.
+/// Bytes by place; bytes that were never written are zero.
 #[derive(Clone)]
 pub struct Disk {
     pages: HashMap<u64, Arc<Page>>,
@@ -27,7 +27,7 @@ impl Disk {
         self.length
     }
 
-    /// What lies there, up to the end of the disk.
+    /// Reads the bytes there, up to the end of the disk.
     pub fn read(&self, offset: u64, length: usize) -> Vec<u8> {
         let rest = usize::try_from(self.length.saturating_sub(offset)).unwrap_or(usize::MAX);
         let mut bytes = vec![0; length.min(rest)];

@@ -1,4 +1,4 @@
-//! What a power failure leaves of the recorded disks.
+//! The state of the recorded disks after a power failure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use super::disk::Disk;
 use crate::mounted::Random;
 use crate::promises::history::{Position, SECTOR};
 
-/// What was done to a disk.
+/// An operation on a disk.
 #[derive(Clone)]
 pub enum Record {
     Write { disk: usize, offset: u64, bytes: Arc<[u8]> },
@@ -27,7 +27,7 @@ impl Record {
     }
 }
 
-/// Disks as they were when the recording began, and what followed.
+/// Disks as they were when the recording began, and the operations since.
 pub struct Recording {
     pub base: Vec<Disk>,
     pub records: Vec<Record>,
@@ -36,7 +36,7 @@ pub struct Recording {
 /// Whether the disks keep their word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushes {
-    /// What a flush covered is durable.
+    /// Writes that a flush covered are durable.
     Kept,
     /// A flush does nothing, for a control: everything since the recording began may be lost.
     Ignored,
@@ -83,7 +83,7 @@ impl fmt::Display for Image {
 }
 
 impl Recording {
-    /// An image of a power failure at a position; the seed decides what each disk keeps.
+    /// An image of a power failure at a position; the seed decides which writes each disk keeps.
     pub fn image(&self, position: Position, flushes: Flushes, seed: u64) -> Image {
         let mut random = Random::new(seed);
         let mut image = Image { disks: Vec::new(), position, description: String::new(), lost_count: 0 };
@@ -133,7 +133,7 @@ fn apply(disk: &mut Disk, record: &Record) {
     }
 }
 
-/// Applies what is kept; returns how many writes are kept whole.
+/// Applies the writes that are kept; returns how many are kept whole.
 fn keep(disk: &mut Disk, open: &[&Record], fate: Fate, random: &mut Random) -> usize {
     let count = open.len();
     let chosen = if count == 0 { 0 } else { index(random, count) };

@@ -1,12 +1,12 @@
-//! Disks as files of a small FUSE file system, and the record of what is written to them.
+//! Disks as files of a small FUSE file system, and the record of the writes to them.
 //!
-//! What is true here:
+//! Invariants:
 //! * One thread serves all requests, in the order of the record: a write that came before a flush was answered before the
-//!   flush was asked for or beside it, so what the record puts before a flush is what the flush covers, or more than the
+//!   flush was requested or beside it, so the writes that the record puts before a flush are those the flush covers, or more than the
 //!   kernel counts on, never less.
-//! * Files are opened for direct I/O: what the loop driver writes arrives at once, and its flushes arrive as fsync.
+//! * Files are opened for direct I/O: writes of the loop driver arrive at once, and its flushes arrive as fsync.
 //! * Discarded ranges and ranges to be zeroed are writes of zeros.
-//! * The serving thread takes one lock, which nobody holds while waiting for anything.
+//! * The serving thread takes one lock, which no thread holds while it waits for anything.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::mounted::native::{is_mounted, text};
 use crate::mounted::run;
 use crate::promises::history::Position;
 
-/// The disks and what was done to them since the recording began.
+/// The disks and the operations on them since the recording began.
 struct State {
     disks: Vec<Disk>,
     recording: Option<Recording>,
@@ -72,13 +72,13 @@ impl RecordedDisks {
         self.path.join(self.names[disk])
     }
 
-    /// What is on the disks now is durable; what follows is recorded.
+    /// The present content of the disks is durable; later operations are recorded.
     pub fn start_recording(&self) {
         let mut state = self.state.lock().expect("the server does not panic");
         state.recording = Some(Recording { base: state.disks.clone(), records: Vec::new() });
     }
 
-    /// The place in the record of what comes next.
+    /// The place of the next operation in the record.
     pub fn position(&self) -> Position {
         let state = self.state.lock().expect("the server does not panic");
         Position(state.recording.as_ref().map_or(0, |recording| recording.records.len()))

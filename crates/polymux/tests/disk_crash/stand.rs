@@ -1,9 +1,10 @@
 //! ext4 and XFS on recorded disks, and a volume on both.
 //!
-//! What is true here:
+//! Invariants:
 //! * Taken down in order, also when a test panics: volume, native file systems with their loop devices (which free
 //!   themselves with the mount), recorder, directory.
-//! * Several stands may hold images of the same file systems at once: XFS is told to overlook its own identity.
+//! * Several stands may hold images of the same file systems at once: XFS is mounted with `nouuid`, which
+//!   overlooks its own identity.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -116,7 +117,7 @@ impl Drop for Ground {
 #[derive(Clone)]
 pub struct Configuration {
     text: String,
-    /// What paths in it begin with.
+    /// Prefix of the paths in it.
     base: PathBuf,
 }
 
@@ -185,7 +186,7 @@ impl Stand {
         self.grounds.iter().for_each(Ground::unmount);
     }
 
-    /// What the checkers of the unmounted native file systems find wrong.
+    /// Errors that the checkers of the unmounted native file systems find.
     pub fn check_grounds(&self) -> Result<(), String> {
         for (disk, ground) in self.grounds.iter().enumerate() {
             let finished = ground.kind.check(&self.disks.file(disk));
@@ -196,7 +197,7 @@ impl Stand {
         Ok(())
     }
 
-    /// What `polymux fsck -n` finds wrong with the unmounted volume.
+    /// Errors that `polymux fsck -n` finds in the unmounted volume.
     pub fn check_volume(&self) -> Result<(), String> {
         let finished = self.volume.polymux(["fsck", &self.volume.name, "-n"]);
         if finished.status.code() == Some(0) { Ok(()) } else { Err(format!("fsck: {}", finished.text())) }

@@ -1,7 +1,7 @@
-//! A fuzzer for on-disk formats: mutations of a corpus, and what must hold for whatever comes out.
+//! A fuzzer for on-disk formats: mutations of a corpus, and rules that hold for every result.
 //!
-//! What is true here:
-//! * For every input, a reader returns, and allocates no more than a constant times the length of the input. What it accepts
+//! Invariants:
+//! * For every input, a reader returns, and allocates no more than a constant times the length of the input. An accepted input
 //!   is written and read again as the same thing.
 //! * A round is decided by its seed, so a failure can be repeated; the input that failed is kept in a file.
 //! * Inputs that are accepted join the corpus for the rest of the run, so that valid ones get further and further away from
@@ -25,7 +25,7 @@ const ALLOCATED_BESIDE: u64 = 64 * 1024;
 /// Inputs that are kept to be mutated.
 const CORPUS_MAX: usize = 512;
 
-/// What is done to an input after it was mutated.
+/// Treatment of an input after it was mutated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Nothing: most inputs end at a checksum.
@@ -43,7 +43,7 @@ pub enum Effort {
     Time(Duration),
 }
 
-/// What a run found out.
+/// Results of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Inputs tried.
@@ -54,13 +54,13 @@ pub struct Outcome {
     pub failure: Option<(Vec<u8>, String)>,
 }
 
-/// Tries inputs made of the samples of a format and of what a folder of the corpus holds.
+/// Tries inputs made of the samples of a format and of the files in a folder of the corpus.
 pub fn run(format: &OnDiskFormat, target: Target, effort: Effort, seed: u64, corpus: &Path) -> Outcome {
     let mut random = Random(seed);
     let mut inputs = (format.samples)();
     inputs.extend(read_corpus(&corpus.join(format.name)));
     let mut outcome = Outcome::default();
-    // As they are first: what failed once must never fail again.
+    // Unmutated first: an input that failed once must never fail again.
     let originals = inputs.clone();
     for input in originals {
         if try_input(format, target, input, &mut outcome).is_none() {
@@ -89,7 +89,7 @@ pub fn run(format: &OnDiskFormat, target: Target, effort: Effort, seed: u64, cor
     outcome
 }
 
-/// Tries one input. Returns what became of it and the input as it was tried; `None` where it broke a rule.
+/// Tries one input. Returns its outcome and the input as it was tried; `None` where it broke a rule.
 fn try_input(
     format: &OnDiskFormat,
     target: Target,

@@ -1,6 +1,6 @@
 //! Mutations of well-formed bytes.
 //!
-//! What is true here: the same seed gives the same mutations.
+//! Invariant: the same seed gives the same mutations.
 
 /// Numbers that limits are made of.
 const INTERESTING: [u64; 14] =

@@ -1,4 +1,4 @@
-//! What this machine lets tests do.
+//! Capabilities of this machine for tests.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,7 +25,7 @@ pub fn is_heavy() -> bool {
 /// writes, and mounts outlive their daemon.
 const IO_VARIABLE: &str = "POLYMUX_TEST_IO";
 
-/// What a mount is asked for, so that the bytes of open files go the way that the environment names; nothing where it names none.
+/// Mount options that make the bytes of open files go the way that the environment names; none where it names none.
 pub fn wanted_io() -> &'static [&'static str] {
     match std::env::var(IO_VARIABLE).as_deref() {
         Err(_) => &[],
@@ -49,7 +49,7 @@ pub fn are_supervised() -> bool {
     std::env::var(IO_VARIABLE).as_deref() == Ok("supervised")
 }
 
-/// Whether the kernel collects writes of all files, which excludes what is tested.
+/// Whether the kernel collects writes of all files, which excludes the tested behaviour.
 pub fn skip_where_writes_are_collected(why: &str) -> bool {
     if collects_writes() {
         skip(why);
@@ -65,7 +65,7 @@ pub fn wanted_policy() -> Option<String> {
     std::env::var(POLICY_VARIABLE).ok()
 }
 
-/// Whether the environment names a way for the bytes of open files, so that what is chosen without that cannot be seen.
+/// Whether the environment names a way for the bytes of open files, so that the choice without it cannot be seen.
 pub fn skip_where_io_is_named() -> bool {
     let is_named = !wanted_io().is_empty();
     if is_named {
@@ -74,7 +74,7 @@ pub fn skip_where_io_is_named() -> bool {
     is_named
 }
 
-/// Whether the environment names a policy, so that what another one does cannot be seen.
+/// Whether the environment names a policy, so that the effects of another one cannot be seen.
 pub fn skip_where_policy_is_named() -> bool {
     let is_named = wanted_policy().is_some();
     if is_named {

@@ -1,6 +1,6 @@
-//! What the tests on a mounted volume share.
+//! Code shared by the tests on a mounted volume.
 //!
-//! What is true here:
+//! Invariants:
 //! * Everything that a test brings up (daemon, mounts, loop devices, files) is taken down when its guard is dropped,
 //!   also when the test panics, and nothing else is touched: processes are ended by their id, mounts by their path.
 //! * A test that cannot run says `skipped: <why>` on standard error and passes; where `CI` is set it fails instead.

@@ -33,7 +33,7 @@ impl NativeMount {
         let file = File::create(&image).expect("an image can be made");
         file.set_len(mebibytes << 20).expect("a sparse file can be made");
         match kind {
-            // No blocks set aside for root, so that what `df` shows is what can be written.
+            // No blocks set aside for root, so that all the space that `df` shows can be written.
             FileSystemKind::Ext4 => succeed("mkfs.ext4", ["-q", "-F", "-m", "0", text(&image)]),
             FileSystemKind::Ext4WithReserve => succeed("mkfs.ext4", ["-q", "-F", text(&image)]),
             FileSystemKind::Ext4FewInodes => succeed("mkfs.ext4", ["-q", "-F", "-m", "0", "-N", "4800", text(&image)]),

@@ -1,7 +1,7 @@
-//! Random operations on a small tree, and what a program sees of each: for running the same on two file systems.
+//! Random operations on a small tree, and their results as a program sees them: for running the same on two file systems.
 //!
-//! Names come from a tiny alphabet, so that operations meet. What is compared never depends on the file system below:
-//! sizes of directories, times that were not set, room taken and the order of names are left out.
+//! Names come from a tiny alphabet, so that operations meet. The compared results never depend on the file system below:
+//! sizes of directories, times that were not set, space used and the order of names are left out.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -174,7 +174,7 @@ pub struct Side {
     slots: [Option<File>; SLOTS],
 }
 
-/// What a program sees: a value in words, or an errno.
+/// Result of an operation as a program sees it: a value in words, or an errno.
 pub type Seen = Result<String, i32>;
 
 fn errno(error: &std::io::Error) -> i32 {

@@ -1,6 +1,6 @@
 //! Files that the kernel was given to change itself: how a test comes to one, and how it makes sure that it has one.
 //!
-//! What is true here: on the tier of the metadata a file is passed through for changes only where the plan keeps blocks for root
+//! Invariant: on the tier of the metadata a file is passed through for changes only where the plan keeps blocks for root
 //! (`Plan::with_reserve`), and only after a description that overwrote it and did not make it longer (docs/design/0026).
 
 use std::fs::OpenOptions;
@@ -12,7 +12,7 @@ use super::environment::wanted_io;
 use super::native::text;
 use super::volume::TestVolume;
 
-/// What `where` says of a file that a description may change without a message.
+/// The words of `where` for a file that an open file description may change without a message.
 pub const CHANGED_DIRECTLY: &str = "passed through to its object, also for changes";
 
 /// How long the daemon may take to hear that an earlier description was closed.

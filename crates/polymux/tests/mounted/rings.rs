@@ -10,7 +10,7 @@ const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 /// `io-uring` makes all tests on mounted volumes use that transport.
 const VARIABLE: &str = "POLYMUX_TEST_TRANSPORT";
 
-/// What is mounted while this is there is offered `io_uring`.
+/// Mounts that are made while this exists are offered `io_uring`.
 pub struct Offered {
     before: String,
     _turn: File,
@@ -42,7 +42,7 @@ impl Drop for Offered {
     }
 }
 
-/// What is mounted while this is there is offered no `io_uring`; `None` where the machine's owner switched it on.
+/// Mounts that are made while the returned file is open are offered no `io_uring`; `None` where the machine's owner switched it on.
 pub fn withheld() -> Option<File> {
     let turn = turn();
     let is_on = std::fs::read_to_string(SWITCH).is_ok_and(|text| text.starts_with('Y'));

@@ -1,4 +1,4 @@
-//! What a directory tree looks like to a program: names, types, modes, owners, sizes, links, contents, attributes.
+//! A directory tree as a program sees it: names, types, modes, owners, sizes, links, contents, attributes.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;

@@ -17,23 +17,23 @@ use super::environment::{
 use super::native::{FileSystemKind, NativeMount, is_mounted, kind_of_mount, text};
 use super::rings;
 
-/// What the tiers of a volume stand on.
+/// The file systems below the tiers of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
     /// Two directories of the file system that holds temporary files; works without root.
     Directories,
     /// ext4 (fast) and XFS (slow) on loop devices, with their sizes in MiB.
     LoopDevices { fast: u64, slow: u64 },
-    /// The same, and the ext4 keeps blocks for root, as `mkfs.ext4` has it: without them no file on the tier of the metadata is passed
+    /// As `LoopDevices`, and the ext4 keeps blocks for root, as `mkfs.ext4` has it: without them no file on the tier of the metadata is passed
     /// through for changes.
     LoopDevicesWithReserve { fast: u64, slow: u64 },
 }
 
-/// What a test wants of its volume.
+/// Parameters of a test volume.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub ground: Ground,
-    /// Limit of the fast tier as the configuration writes it; what follows goes to the slow tier.
+    /// Limit of the fast tier as the configuration writes it; further data goes to the slow tier.
     pub fast_capacity: Option<&'static str>,
 }
 
@@ -48,7 +48,7 @@ impl Plan {
         Self { ground, fast_capacity: None }
     }
 
-    /// The same with blocks that the fast tier keeps for root.
+    /// As this plan, with blocks that the fast tier keeps for root.
     pub fn with_reserve(self) -> Self {
         let ground = match self.ground {
             Ground::LoopDevices { fast, slow } => Ground::LoopDevicesWithReserve { fast, slow },
@@ -85,7 +85,7 @@ pub struct TestVolume {
     pub wants_rings: bool,
     /// Further variables of the environment of all programs, with paths.
     pub environment: Vec<(&'static str, PathBuf)>,
-    /// Whose daemon it is, where not that of whoever runs the test.
+    /// User of the daemon and owner of the volume, where it is not the user who runs the test.
     user: Option<u32>,
     daemon: Option<Child>,
     mountpoint: PathBuf,
@@ -150,12 +150,12 @@ impl TestVolume {
         }
     }
 
-    /// As of the next mount, what the daemon has in memory is lost with it.
+    /// As of the next mount, the state in the daemon's memory is lost with it.
     pub fn keep_no_memory(&mut self) {
         self.memory = None;
     }
 
-    /// What a daemon left in memory is gone, as after another boot.
+    /// Drops the memory that a daemon left, as after another boot.
     pub fn forget_memory(&self) {
         let Some(memory) = &self.memory else { return };
         for left in std::fs::read_dir(memory.path()).unwrap() {
@@ -193,7 +193,7 @@ impl TestVolume {
         self.user = Some(user);
     }
 
-    /// Runs a script within the volume as whoever owns it.
+    /// Runs a script within the volume as its owner.
     pub fn as_owner(&self, script: &str) -> Finished {
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!("cd {} && {{ {script}; }}", text(&self.mountpoint)));
@@ -226,19 +226,19 @@ impl TestVolume {
         std::fs::write(self.config_path(), config).expect("the configuration can be written");
     }
 
-    /// The same, and no block leaves the tier that it was written to.
+    /// As [`Self::start`], without movers: no block leaves the tier that it was written to.
     pub fn start_without_movers(plan: &Plan) -> Option<Self> {
         Self::start_with_options(plan, "movers = 0")
     }
 
-    /// The same with lines of the table `[options]`.
+    /// As [`Self::start`], with lines of the table `[options]`.
     pub fn start_with_options(plan: &Plan, options: &str) -> Option<Self> {
         let mut volume = Self::create_with_options(plan, options)?;
         volume.mount();
         Some(volume)
     }
 
-    /// The same without mounting it.
+    /// As [`Self::start_with_options`], without mounting the volume.
     pub fn create_with_options(plan: &Plan, options: &str) -> Option<Self> {
         let volume = Self::create(plan)?;
         let config = std::fs::read_to_string(volume.config_path()).expect("the configuration can be read");
@@ -301,7 +301,7 @@ impl TestVolume {
         }
     }
 
-    /// Mounts, or returns what the daemon said when it ended instead.
+    /// Mounts, or returns the output of the daemon when it ended instead.
     pub fn try_mount(&mut self, options: &[&str]) -> Result<(), String> {
         assert!(self.daemon.is_none(), "it is mounted already");
         let log_path = self.base.path().join("daemon.log");
@@ -346,7 +346,7 @@ impl TestVolume {
         self.log_from(0)
     }
 
-    /// Whether the volume is mounted and served: what a killed daemon left behind is mounted, but does not answer.
+    /// Whether the volume is mounted and served: the mount of a killed daemon is still there, but does not answer.
     fn answers(&self) -> bool {
         // The type comes from the same answer, because the remains of a killed daemon may be taken away at any moment.
         let mut ask = Command::new("stat");
@@ -374,7 +374,7 @@ impl TestVolume {
         assert!(status.success(), "the daemon ended with {status}: {}", self.log());
     }
 
-    /// Unmounts where the end is expected not to be a clean one; returns what the command said.
+    /// Unmounts where the end is expected not to be a clean one; returns the output of the command.
     pub fn unmount_uncleanly(&mut self) -> Finished {
         self.polymux(["umount", text(&self.mountpoint)])
     }
@@ -393,7 +393,7 @@ impl TestVolume {
         Some(children_of(started).first().copied().unwrap_or(started))
     }
 
-    /// Kills the daemon as `kill -9` does. What is mounted answers with errors from then on.
+    /// Kills the daemon as `kill -9` does. The mount answers with errors from then on.
     pub fn kill_daemon(&mut self) {
         let mut daemon = self.daemon.take().expect("it was mounted");
         let supervised = children_of(Pid::from_child(&daemon));
@@ -413,12 +413,12 @@ impl TestVolume {
         serde_json::from_value(self.status()["messages"].clone()).expect("messages are numbers by name")
     }
 
-    /// What `polymux status --json` tells of the volume.
+    /// The output of `polymux status --json` for the volume.
     pub fn status(&self) -> serde_json::Value {
         self.try_status().unwrap_or_else(|said| panic!("{said}"))
     }
 
-    /// What `polymux status --json` tells of the volume, or what it says where no daemon answers.
+    /// The output of `polymux status --json` for the volume, or its error where no daemon answers.
     pub fn try_status(&self) -> Result<serde_json::Value, String> {
         let finished = self.polymux(["status", "--json", &self.name]);
         let told = finished.is_success().then(|| serde_json::from_str::<serde_json::Value>(&finished.stdout).ok());
@@ -446,7 +446,7 @@ impl TestVolume {
         self.base.path().join("config").join(format!("{}.toml", self.name))
     }
 
-    /// Bytes of a file that take room on each tier, as `where` tells.
+    /// Bytes of a file that are allocated on each tier, as `where` reports.
     pub fn bytes_per_tier(&self, file: &Path) -> BTreeMap<String, u64> {
         let finished = self.polymux(["where", "--json", text(file)]);
         assert!(finished.is_success(), "where failed: {}", finished.text());

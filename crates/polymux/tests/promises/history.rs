@@ -1,16 +1,16 @@
-//! What a workload did and what was promised to it.
+//! Operations of a workload and the promises made to it.
 //!
-//! What is true here:
-//! * Each writer has a directory and files of its own, and notes what it does in a ledger of its own: so the order within
+//! Invariants:
+//! * Each writer has a directory and files of its own, and notes its operations in a ledger of its own: so the order within
 //!   a ledger is the order of its operations.
 //! * A change of a file is known by its number within the file, beginning with 1; a sector of the file that a change wrote
-//!   is filled with a stamp of the file and that number. Number 0 stands for zeros that nobody wrote.
+//!   is filled with a stamp of the file and that number. Number 0 stands for zeros that no change wrote.
 //! * A promise is about everything that the file or the directory had seen before the sync began.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a disk writes whole or not at all.
+/// Unit that a disk writes whole or not at all.
 pub const SECTOR: usize = 512;
 
 /// A place in the order that the crash has.
@@ -90,7 +90,7 @@ pub struct Names {
     pub names: BTreeMap<String, FileId>,
 }
 
-/// What one writer did in its directory.
+/// Operations of one writer in its directory.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     pub directory: String,
@@ -155,14 +155,14 @@ impl Ledger {
     }
 }
 
-/// How much is durable of what a list of promises is about.
+/// How much of the subject of a list of promises is durable.
 pub fn promised(promises: &[Promise], position: Position) -> usize {
     promises.iter().filter(|promise| promise.end <= position).map(|promise| promise.count).max().unwrap_or(0)
 }
 
 const STAMP: usize = 32;
 
-/// What fills the sectors of a write, 32 bytes again and again.
+/// Content of the sectors of a write, 32 bytes again and again.
 pub fn stamp(writer: u32, file: FileId, sector: u64, number: u32) -> [u8; STAMP] {
     let mut stamp = *b"polymux!........................";
     stamp[8..12].copy_from_slice(&writer.to_le_bytes());
@@ -183,7 +183,7 @@ pub fn number_of(sector: &[u8]) -> u32 {
     sector.get(24..28).map_or(0, |bytes| bytes.try_into().map_or(0, u32::from_le_bytes))
 }
 
-/// Who wrote a piece of a sector, told for a report.
+/// Describes the writer of a piece of a sector for a report.
 pub fn describe(piece: &[u8]) -> String {
     let word = |range: Range<usize>| piece.get(range).map(|bytes| bytes.try_into().map_or(0, u32::from_le_bytes));
     match piece {

@@ -1,4 +1,4 @@
-//! Compares what is on a recovered volume with what was promised before the power failure and attempted until then.
+//! Compares the content of a recovered volume with the promises made before the power failure and the operations attempted until then.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -16,7 +16,7 @@ pub struct Checked {
     /// Promises that were in force.
     pub promises: u64,
     pub files: u64,
-    /// Sectors that were compared with what they may hold.
+    /// Sectors that were compared with their possible contents.
     pub sectors: u64,
 }
 
@@ -28,7 +28,7 @@ impl Checked {
     }
 }
 
-/// Judges the directory of each writer; the error lists what is wrong.
+/// Judges the directory of each writer; the error lists all violations.
 pub fn judge(root: &Path, ledgers: &[Ledger], position: Position) -> Result<Checked, String> {
     let mut checked = Checked::default();
     let mut wrong = Vec::new();
@@ -75,7 +75,7 @@ fn judge_ledger(directory: &Path, ledger: &Ledger, position: Position, checked: 
     Ok(())
 }
 
-/// The names must be those of one state, and none before what was promised. Returns the first such state.
+/// The names must be those of one state, and none before the promised one. Returns the first such state.
 fn judge_names(directory: &Path, ledger: &Ledger, position: Position) -> Result<usize, String> {
     let found = names_in(directory).map_err(|error| format!("{}: {error}", ledger.directory))?;
     let durable = promised(&ledger.promises, position);
@@ -147,7 +147,7 @@ fn judge_bytes(bytes: &[u8], id: (u32, FileId), history: &FileHistory, changes: 
     }
 }
 
-/// What a change puts into a sector, if it touches it.
+/// The bytes that a change puts into a sector, if it touches it.
 fn value_of(event: &Event, number: u32, sector: u64) -> Option<u32> {
     match &event.change {
         Change::Write(sectors) => sectors.contains(&sector).then_some(number),
@@ -174,7 +174,7 @@ fn values_after(history: &FileHistory, count: usize) -> Vec<u32> {
     values
 }
 
-/// What lies behind the end of a file reads as zeros when it grows: no byte of before comes back.
+/// Bytes behind the end of a file read as zeros when it grows: no earlier byte comes back.
 fn grow(path: &Path, length: u64) -> Result<(), String> {
     const MORE: usize = 64 << 10;
     let mut bytes = vec![1; MORE];
@@ -191,13 +191,13 @@ fn grow(path: &Path, length: u64) -> Result<(), String> {
     }
 }
 
-/// After a crash, what is there is synced and becomes what must be there after the next one. The names must have been judged.
+/// After a crash, the content found is synced and becomes the content required after the next one. The names must have been judged.
 pub fn take_up(root: &Path, ledger: &mut Ledger) -> io::Result<()> {
     let directory = root.join(&ledger.directory);
     let mut names = BTreeMap::new();
     for (name, inode) in names_in(&directory)? {
         let of = |wanted: Option<u64>| ledger.files.iter().rposition(|file| file.inode == wanted);
-        // Only the last file of a round may have an inode that was never told.
+        // Only the last file of a round may have an inode that was never reported.
         let index = of(Some(inode)).or_else(|| of(None)).expect("the names were judged");
         ledger.files[index].inode = Some(inode);
         let found = found_and_synced(&directory.join(&name))?;
@@ -219,7 +219,7 @@ pub fn take_up(root: &Path, ledger: &mut Ledger) -> io::Result<()> {
     Ok(())
 }
 
-/// What a file shows, cut to whole sectors (an append may have been cut short) and synced.
+/// Content of a file, cut to whole sectors (an append may have been cut short) and synced.
 fn found_and_synced(path: &Path) -> io::Result<Event> {
     let mut file = OpenOptions::new().read(true).write(true).open(path)?;
     let mut bytes = Vec::new();

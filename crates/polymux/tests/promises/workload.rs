@@ -1,4 +1,4 @@
-//! Writers that change files and names on a mounted volume and note what they do, while blocks move between the tiers.
+//! Writers that change files and names on a mounted volume and note their operations, while blocks move between the tiers.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -25,7 +25,7 @@ const SMALL: u64 = 1_024;
 /// Sizes in sectors of the files that are there from the beginning.
 const PREPARED: [u64; 7] = [LARGE / 2, SMALL / 2, 8, 3, LARGE / 2, SMALL / 3, 11];
 
-/// Whether a writer really asks for what it notes as promised.
+/// Whether a writer really requests the syncs that it notes as promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syncing {
     Real,
@@ -41,7 +41,7 @@ pub struct Writer<'a> {
     random: Random,
     ledger: Ledger,
     open: BTreeMap<FileId, File>,
-    /// What the present step does, for whoever reads why it failed.
+    /// Description of the present step, for the message when it fails.
     doing: String,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Writer<'a> {
         Self { root, clock, syncing, random: Random::new(seed), ledger, open: BTreeMap::new(), doing: String::new() }
     }
 
-    /// Makes the directory and what is durable in it from the beginning.
+    /// Makes the directory and the files that are durable in it from the beginning.
     pub fn prepare(volume: &Path, writer: u32, seed: u64) -> io::Result<Ledger> {
         let mut new = Self::new(volume, &|| Position(0), Ledger::new(writer), Syncing::Real, seed);
         fs::create_dir(&new.root)?;
@@ -72,7 +72,7 @@ impl<'a> Writer<'a> {
         Ok(new.ledger)
     }
 
-    /// Works until it is told to stop or an operation fails.
+    /// Works until `stop` is set or an operation fails.
     pub fn run(mut self, stop: &AtomicBool) -> (Ledger, io::Result<()>) {
         while !stop.load(Ordering::Relaxed) {
             if let Err(error) = self.step() {
@@ -149,7 +149,7 @@ impl<'a> Writer<'a> {
         let file = FileId(self.ledger.files.len());
         let begin = self.now();
         self.ledger.note_names(begin, |names| _ = names.insert(name.to_owned(), file));
-        // Known before it is there: a crash may leave a file whose inode was never told.
+        // Recorded before it exists: a crash may leave a file whose inode was never reported.
         self.ledger.files.push(FileHistory::new(self.ledger.states.len() - 1));
         let handle = OpenOptions::new().read(true).write(true).create_new(true).open(self.root.join(name))?;
         self.ledger.files[file.0].inode = Some(handle.metadata()?.ino());
@@ -329,7 +329,7 @@ fn write_direct(path: &Path, bytes: &[u8], offset: u64) -> io::Result<()> {
     file.write_all_at(&memory[start..start + bytes.len()], offset)
 }
 
-/// Moves files and parts of them between the tiers until it is told to stop.
+/// Moves files and parts of them between the tiers until `stop` is set.
 pub fn move_about(volume: &TestVolume, stop: &AtomicBool, seed: u64) {
     let mut random = Random::new(seed);
     while !stop.load(Ordering::Relaxed) {

@@ -12,7 +12,7 @@ use rustix::fs::{CWD, RenameFlags, XattrFlags, renameat_with};
 
 use crate::mounted::Random;
 
-/// What each program does until it is to end.
+/// The loop of each program, until it is to end.
 type Program = fn(&Path, &AtomicBool);
 
 const PROGRAMS: [Program; 6] = [changes_names, appends, overwrites, saves, creates_and_reads, changes_attributes];
@@ -47,7 +47,7 @@ fn goes_on(has_ended: &AtomicBool) -> bool {
     !has_ended.load(Ordering::Acquire)
 }
 
-/// Makes, links, renames, exchanges and removes names. Each call must do what it says once, however often it is carried out.
+/// Makes, links, renames, exchanges and removes names. Each call must take effect once, however often it is carried out.
 fn changes_names(root: &Path, has_ended: &AtomicBool) {
     let path = |name: &str| root.join(name);
     let ino = |name: &str| fs::symlink_metadata(path(name)).unwrap().ino();
@@ -97,7 +97,7 @@ fn appends(root: &Path, has_ended: &AtomicBool) {
     assert_eq!(count, lines);
 }
 
-/// Overwrites parts of a file at random, and reads what it wrote.
+/// Overwrites parts of a file at random, and reads the written bytes.
 fn overwrites(root: &Path, has_ended: &AtomicBool) {
     const LENGTH: usize = 4 << 20;
     let mut random = Random::new(7);
@@ -188,7 +188,7 @@ fn changes_attributes(root: &Path, has_ended: &AtomicBool) {
     }
 }
 
-/// Two writers fill a volume, and `disturb` goes on meanwhile. A write may find no room; what was accepted is there, and can be synced.
+/// Two writers fill a volume, and `disturb` goes on meanwhile. A write may find no space; accepted data is there, and can be synced.
 pub fn fill_beside(root: &Path, round: u32, disturb: impl FnOnce()) {
     let has_ended = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -214,7 +214,7 @@ fn piece(number: usize) -> Vec<u8> {
     (0..PIECE).map(|index| (number * 31 + index / 512).to_le_bytes()[0]).collect()
 }
 
-/// Writes files until there is no room, removes some of them, and begins anew.
+/// Writes files until the volume is full, removes some of them, and begins anew.
 fn fills(root: &Path, has_ended: &AtomicBool) {
     let mut files: Vec<(File, usize)> = Vec::new();
     let mut number = 0_u32;
@@ -229,7 +229,7 @@ fn fills(root: &Path, has_ended: &AtomicBool) {
         while written < PIECES_MAX && goes_on(has_ended) {
             match room_or_none(file.write_at(&piece(written), (written * PIECE) as u64)) {
                 Some(count) if count == PIECE => written += 1,
-                // The rest of the piece found no room.
+                // The rest of the piece found no space.
                 Some(_) | None => break,
             }
         }
@@ -242,7 +242,7 @@ fn fills(root: &Path, has_ended: &AtomicBool) {
     files.iter().for_each(check_file);
 }
 
-/// `None` where there was no room. Anything else is a failure of the test.
+/// `None` where no space was left. Anything else is a failure of the test.
 fn room_or_none<T>(outcome: std::io::Result<T>) -> Option<T> {
     match outcome {
         Ok(value) => Some(value),

@@ -12,11 +12,11 @@ use crate::mounted::succeed;
 /// Names in a directory.
 pub type Names = &'static [&'static str];
 
-/// Prepares something in a directory, calls its second argument, makes a request at once, and checks that it did what it says, once. Returns the names that
-/// it was about.
+/// Prepares something in a directory, calls its second argument, makes a request at once, and checks that it took effect once.
+/// Returns the names that it was about.
 type Check = fn(&Path, &dyn Fn()) -> Names;
 
-/// Kinds of requests, by the name that the daemon has for them, and what is to be seen of one.
+/// Kinds of requests, by the name that the daemon has for them, each with a check of its visible effect.
 pub const CHECKS: &[(&str, Check)] = &[
     ("lookup", looks_up),
     ("mknod", makes_a_pipe),
@@ -49,8 +49,8 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("ioctl", reads_a_flag),
 ];
 
-/// What names in a directory stand for: inode, mode, links, bytes and an attribute. The kernel tells what it believes, and lists nothing, which would
-/// correct it.
+/// The state behind names in a directory: inode, mode, links, bytes and an attribute. The kernel reports its cached state, and lists
+/// nothing, which would correct it.
 pub fn state(root: &Path, names: Names) -> Vec<String> {
     let of_name = |name: &&str| {
         let path = root.join(name);

@@ -85,7 +85,7 @@ impl Stage {
         self.volume.polymux(["status", "tested"]).text()
     }
 
-    /// What the daemons and their supervisor logged.
+    /// Log of the daemons and their supervisor.
     fn log(&self) -> String {
         let said = std::fs::read_to_string(self.volume.outside().join("runtime/tested.log")).unwrap_or_default();
         let skipped = said.len().saturating_sub(20_000);
@@ -210,7 +210,7 @@ impl Drop for Stage {
         if std::thread::panicking() {
             eprintln!("the log:\n{}", self.log());
         }
-        // What is mounted still goes with its daemon; the volume takes down the rest.
+        // A mount that is left goes with its daemon; the volume takes down the rest.
         self.volume.polymux_within(["umount", "--lazy", self.volume.path().to_str().unwrap()], DEADLINE);
         let began = Instant::now();
         while self.find_daemon().is_some_and(is_alive) && began.elapsed() < Duration::from_secs(20) {

@@ -1,7 +1,7 @@
 //! A control group that gives this process and a daemon little memory, the page cache of their files included.
 //!
-//! What is true here: version 1 of the memory controller only. The group goes with its value, when this process and what it started
-//! have left it.
+//! Version 1 of the memory controller only. The group is removed when its value is dropped, after this process and its
+//! children have left it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 //! An R-MAT graph in CSR form: for each vertex in turn the vertices that its edges lead to.
 //!
-//! What is true here:
+//! Properties:
 //! * The same scale and seed make the same graph, whatever the number of threads.
-//! * Each edge is a word of 64 bits: below, the vertex it leads to; above, a mark that follows from both of its vertices. So whoever
-//!   reads an edge sees whether it is the one that he asked for.
+//! * Each edge is a word of 64 bits: below, the vertex it leads to; above, a mark that follows from both of its vertices. So a reader
+//!   sees whether an edge is the one that it asked for.
 //! * Probabilities are those of Graph 500 (0.57, 0.19, 0.19, 0.05); vertices are numbered anew by chance, as there, so that those with
 //!   many edges do not lie side by side.
 
@@ -21,7 +21,7 @@ pub const EDGE_BYTES: u64 = 8;
 /// Vertices are numbers of 32 bits.
 const VERTEX_MASK: u64 = 0xffff_ffff;
 
-/// Sixteenths of 65,536 below which an edge is in the first, second and third quarter of what is left.
+/// Sixteenths of 65,536 below which an edge is in the first, second and third quarter of the remaining part.
 const QUARTERS: [u64; 3] = [37_355, 49_807, 62_259];
 
 /// Where the edges of each vertex begin; one more than there are vertices.

@@ -1,6 +1,6 @@
 //! mergerfs, from the distribution's package.
 //!
-//! What is true here: settings are its defaults, or those that its documentation gives for speed. `minfreespace` is 0 in
+//! Settings are its defaults, or those that its documentation gives for speed. `minfreespace` is 0 in
 //! both, because its default is more than the devices have and every create would fail.
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ pub enum Settings {
     Default,
     /// As its documentation says for speed.
     Fast,
-    /// For speed, with each new file on the first branch that has room.
+    /// For speed, with each new file on the first branch that has space.
     FirstFound,
 }
 

@@ -1,7 +1,7 @@
-//! FUSE over `io_uring` is offered to what is being mounted only while a switch of the machine is on.
+//! FUSE over `io_uring` is offered to a new mount only while a switch of the machine is on.
 //!
-//! What is true here: the switch is on for the length of one mount at most, and then as it was before, also where the run is
-//! interrupted; whoever else changes it (the tests do) has to wait for the same lock.
+//! Invariant: the switch is on for the length of one mount at most, and then as it was before, also where the run is
+//! interrupted; any other code that changes it (the tests do) has to wait for the same lock.
 
 use std::fs::{self, File};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,9 +1,9 @@
 //! Polymux through a plain mount: the real program, with a volume of a tier on each device.
 //!
-//! What is true here:
+//! Invariants:
 //! * Everything is as `polymux create` makes it, but for the path that is to be measured, which is written into the
 //!   configuration, and rules that say which directory belongs to which tier where there are two.
-//! * What has the name of a path has gone that way: requests ([`check`]) and bytes ([`check_way`]).
+//! * A measurement named after a path has used that path: requests ([`check`]) and bytes ([`check_way`]).
 
 use std::fmt::Write as _;
 use std::fs;
@@ -174,7 +174,7 @@ pub fn unmount(program: &Path, home: &Path, mount_point: &Path) -> Command {
 /// Asks the mounted volume whether requests arrive in the way that was asked for.
 ///
 /// # Errors
-/// Where they do not: what is measured would have the wrong name.
+/// Where they do not: the figures would have the wrong name.
 pub fn check(devices: &Devices, program: &Path, home: &Path, route: Route) -> Result<()> {
     let told = programs::run(devices, command(program, home).args(["status", "--json", VOLUME]))?;
     let told: Value = serde_json::from_str(&told)?;
@@ -220,7 +220,7 @@ pub fn split(devices: &Devices, program: &Path, home: &Path, file: &Path, bytes:
 /// Asks which way the bytes of a closed file will go.
 ///
 /// # Errors
-/// Where that is not the way that was asked for: what is measured would have the wrong name.
+/// Where that is not the way that was asked for: the figures would have the wrong name.
 pub fn check_way(devices: &Devices, program: &Path, home: &Path, file: &Path, route: Route) -> Result<()> {
     let told = programs::run(devices, command(program, home).args(["where", "--json"]).arg(file))?;
     let told: Value = serde_json::from_str(&told)?;

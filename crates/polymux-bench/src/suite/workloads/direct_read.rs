@@ -1,4 +1,4 @@
-//! Direct reads of 4 KiB by one thread: what a message to the daemon and back costs.
+//! Direct reads of 4 KiB by one thread: the cost of a message to the daemon and back.
 
 use std::os::unix::fs::FileExt;
 use std::time::Instant;

@@ -72,7 +72,7 @@ impl Workload for ManyFiles {
             old.iter().try_for_each(|path| File::create_new(path)?.write_all(&CONTENT))?;
             place.end_durably()
         })?;
-        // The first pass is what makes the second one warm.
+        // The first pass warms the caches for the second one.
         stat_all(&old)?;
         timed(&mut || stat_all(&old))?;
         timed(&mut || {

@@ -1,4 +1,4 @@
-//! Two clients on two tiers: what a reader of the fast tier feels of somebody who hammers the slow one.
+//! Two clients on two tiers: how a client that hammers the slow tier affects a reader of the fast one.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

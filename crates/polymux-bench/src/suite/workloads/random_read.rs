@@ -30,7 +30,7 @@ impl RandomRead {
         tier: Tier::First,
     };
 
-    /// The same with half of the file on the second tier.
+    /// All of the file in the page cache, half of it on the second tier.
     pub const WARM_SPLIT: Self = Self {
         name: "read-warm-split",
         about: "the same of a file whose second half is on the second tier (native: all on the first device)",

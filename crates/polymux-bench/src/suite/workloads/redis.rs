@@ -93,7 +93,7 @@ pub fn serve(devices: &Devices, directory: &Path, socket: &Path) -> Result<Start
     Ok(server)
 }
 
-/// Asks a server with `redis-cli`; what that printed.
+/// Sends a command to a server with `redis-cli` and returns the output.
 ///
 /// # Errors
 /// Where the server is not reached.

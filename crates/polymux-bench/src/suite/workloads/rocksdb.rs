@@ -72,7 +72,7 @@ fn run(place: &Place, database: &Path, benchmarks: &str, operations: &str) -> Re
 /// A figure of a benchmark, by its unit: `fillrandom   :       4.379 micros/op 228353 ops/sec ...`.
 ///
 /// # Errors
-/// Where it is not in what `db_bench` printed.
+/// Where it is not in the output of `db_bench`.
 pub fn figure_of(benchmark: &str, unit: &str, printed: &str) -> Result<f64> {
     let is_of_benchmark = |line: &&str| line.split_whitespace().next() == Some(benchmark) && line.contains(unit);
     let line =

@@ -25,7 +25,7 @@ pub struct SequentialWrite {
     target: WriteTarget,
 }
 
-/// What is written to.
+/// The file to write to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WriteTarget {
     /// A file that is there and keeps its length.

@@ -14,7 +14,7 @@ use crate::suite::workloads::redis;
 use crate::tiering::hot_set::ROUND_SECONDS;
 use crate::tiering::sides::Side;
 
-/// Share of what the SSD alone gives.
+/// Required share of the SSD-only rate.
 const TARGET: f64 = 0.8;
 /// Rows of 1,000 bytes and their index: 1.2 GB.
 const ROWS: &str = "1100000";

@@ -1,6 +1,6 @@
 //! A queue of mail, and mailboxes: small files, each durable before its message is acknowledged.
 //!
-//! What is true here: threads share nothing but the counter of what was done; each works on files of its own names, in directories
+//! Invariant: threads share nothing but the counter of completed operations; each works on files of its own names, in directories
 //! that all of them share.
 
 use std::fs::{self, File, OpenOptions};
@@ -30,7 +30,7 @@ const APPENDED_BYTES: usize = 16 << 10;
 pub(super) struct Queue;
 
 /// The loop of filebench's `varmail`: a file is removed, another one made, written and synced, another one read, appended to and synced, and
-/// another one read. What is counted is loops, two syncs each.
+/// another one read. Loops are counted, two syncs each.
 pub(super) struct Mailboxes;
 
 impl Program for Queue {

@@ -1,4 +1,4 @@
-//! Heat in the store: what survives a stop, a crash, a deletion.
+//! Heat in the store: the state that survives a stop, a crash, a deletion.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! The size of a spread file on record.
 //!
-//! What is true here:
+//! Invariants:
 //! * Whatever makes the size exact (a sync, a settling, the upkeep every few seconds) notes the size and the objects together,
 //!   syncs the objects, and then logs the size as the floor. Until then the inode stays in memory.
-//! * Whoever owns a block before the floor was among the objects that were noted: one that joined meanwhile may not be durable at
-//!   all. Then all of it is done again, as it is where somebody made the file shorter. Nobody is kept from that.
-//! * A loss that a sync told of is on record before the floor that covers it. What others got is not given up for it.
+//! * The owners of all blocks before the logged size were among the objects that were noted: one that joined meanwhile may not be
+//!   durable at all. Otherwise all of it is done again, also if the file was made shorter meanwhile. Neither is prevented.
+//! * A loss that a sync reported is logged before the floor that covers it. The bytes on other tiers are not given up for it.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -32,7 +32,7 @@ const LOOKS_PER_INTERVAL: u64 = 5;
 /// Holes that get an owner when the size is put on record; those behind are placed one by one, more slowly.
 const HOLES_PLACED_MAX: usize = 4096;
 
-/// What a sync that begins now makes durable.
+/// The state that a sync which begins now makes durable.
 pub(in crate::io) struct Noted {
     size: u64,
     /// Times that the file was made shorter.
@@ -44,16 +44,16 @@ pub(in crate::io) struct Noted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::io) enum Recorded {
     Yes,
-    /// The sync did not cover what it would have to: it is to be made again.
+    /// The sync did not cover everything it had to and must be repeated.
     NotCovered,
 }
 
-/// Whether a sync told that bytes are lost, which is on record now, and nothing waits for another one.
+/// Whether a sync reported lost bytes. The loss is recorded by then, and nothing waits for another sync.
 fn is_told_loss(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Tier { source, .. } if *source != TierError::NotAnswering)
 }
 
-/// The outcome of two syncs: what was not made counts more than what is lost, of which nothing comes any more.
+/// Joins the outcomes of two syncs: a sync that was not made counts more than a loss on record, after which nothing waits for a sync.
 pub(in crate::io) fn join(first: Result<()>, second: Result<()>) -> Result<()> {
     match (&first, &second) {
         (Err(earlier), Err(later)) if is_told_loss(earlier) && !is_told_loss(later) => second,
@@ -63,11 +63,11 @@ pub(in crate::io) fn join(first: Result<()>, second: Result<()>) -> Result<()> {
 }
 
 impl Core {
-    /// Notes what a sync that begins now covers.
+    /// Notes the state that a sync which begins now covers.
     pub(in crate::io) fn note_before_sync(&self, file: &FileState) -> Noted {
         let cuts = file.cuts.load(Ordering::Acquire);
         let layout = file.layout.read();
-        // Read under the lock: whoever wrote a byte before this end had his object in the list.
+        // Read under the lock: the writer of a byte before this end had its object in the list.
         Noted { size: file.size(), cuts, objects: layout.objects.iter().map(|entry| entry.object).collect() }
     }
 
@@ -89,7 +89,7 @@ impl Core {
     }
 
     /// Logs the size that was noted before a sync, unless the sync failed for another reason than bytes that are lost. Called with
-    /// the barrier held, shared at least, and after whoever synced beside this one has put on record what he lost.
+    /// the barrier held, shared at least, and after concurrent syncs have put their losses on record.
     pub(in crate::io) fn record_after_sync(
         &self,
         inode: &Inode,
@@ -106,8 +106,8 @@ impl Core {
         synced.map(|()| recorded)
     }
 
-    /// Logs a size that was noted before the objects were synced. Holes before it get their owners, so that whoever fills one
-    /// later needs no copy.
+    /// Logs a size that was noted before the objects were synced. Holes before it get their owners, so that a later write into one
+    /// needs no copy.
     fn record_floor(&self, inode: &Inode, file: &FileState, noted: &Noted) -> Result<Recorded> {
         if inode.lifecycle.lock().gone || is_planted(PlantedFault::SpreadSizeNotRecorded) {
             return Ok(Recorded::Yes);
@@ -117,7 +117,7 @@ impl Core {
             layout.objects.first().copied().filter(|_| layout.objects.len() == 1 && layout.map.has_exceptions())
         };
         if let Some(entry) = alone {
-            // It gets all holes, and what is freed there later would be freed under them.
+            // It gets all holes, and later frees on it would free bytes in them.
             self.reclaim_object(inode, &entry)?;
         }
         let recorded = self.change_layout(inode, file, Company::Writers, |transaction, layout| {
@@ -189,8 +189,8 @@ impl Core {
         change
     }
 
-    /// Whether an object of a file may get holes. Nobody looks at what is disowned on it before he writes into a hole that has its
-    /// owner already. Until a move has ended, what it disowns is not known here; but it disowns no holes, and none is made
+    /// Whether an object of a file may get holes. A write into a hole that has its owner already does not look for pending frees of
+    /// that object. Until a migration has ended, its pending frees are not known here; but they include no holes, and none is made
     /// meanwhile.
     fn takes_holes(&self, file: &FileState, entry: &ObjectEntry) -> bool {
         let Ok(handle) = self.tiers.by_id(entry.tier) else { return false };
@@ -208,9 +208,9 @@ impl Core {
         self.unsynced_objects(file).iter().any(is_slow)
     }
 
-    /// Puts the size of each spread file on record when its end was in memory only for a few seconds, so that a crash takes no more of
-    /// an append that nobody synced than native file systems let it. Not sooner: what is left out gets its tiers then, and that how
-    /// fast these are is seldom known when a file begins to grow.
+    /// Logs the size of each spread file whose end was in memory only for a few seconds, so that a crash takes no more of an unsynced
+    /// append than native file systems let it. Not sooner: ranges that were left out get their tiers then, and the speed of the tiers
+    /// is seldom known when a file begins to grow.
     pub(crate) fn settle_spread_files(&self) -> Result<()> {
         if !self.has_spread.load(Ordering::Acquire) {
             return Ok(());
@@ -238,7 +238,7 @@ impl Core {
     }
 }
 
-/// Whether whoever owns a block between the floor and the size that was noted was noted, too.
+/// Whether the owners of all blocks between the logged size and the noted size were noted, too.
 fn is_covered(layout: &Layout, noted: &Noted) -> bool {
     let is_noted = |owner: Option<Owner>| match owner {
         Some(Owner::Slot(slot)) => noted.objects.contains(&layout.object(slot).object),

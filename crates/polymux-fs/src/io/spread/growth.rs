@@ -42,11 +42,11 @@ impl Core {
         let context = self.context_of(inode);
         let file_end = position + data.len() as u64;
         let request = Request { length: range_bytes, file_end, partial: true, except: None };
-        // What was spread before is left to the policy's placement.
+        // A file that was spread before is left to the policy's placement.
         let spreads = context.policy.spreads()
             && (file.grows_unsettled() || self.growth_in(&context, inode, &request) == Growth::IsSpread);
         file.spreads.store(spreads, Ordering::Release);
-        // What a mover claimed on a tier would be freed under what is written there. No move begins while we are inside.
+        // Claims of a mover on a tier would free bytes that are written there. No migration begins while this write holds the barrier.
         if file.is_moving() {
             return Ok(if unplaced == Unplaced::Hole { Placed::AfterMove } else { Placed::In(data) });
         }
@@ -78,7 +78,7 @@ impl Core {
                 Err(error) => return Err(error),
             }
         }
-        // Where none has room, the write finds out, and does what it does on any file.
+        // If none has free space, the write finds out and proceeds as on any other file.
         Ok(Placed::In(data))
     }
 
@@ -119,11 +119,11 @@ impl Core {
             let layout = file.layout.read();
             layout.tail_slot().map(|slot| (slot, layout.object(slot)))
         };
-        // Where the tier is the extender on record it has to leave the record first, although the file goes on there: its object
-        // would tell the size, and nothing orders the write-back of one range after that of the range before it.
+        // A tier that is the recorded size authority has to leave the record first, although the file goes on there: recovery would
+        // take the size from its object, and nothing orders the write-back of one range after that of the range before it.
         let has_left_record = file.grows_unsettled() || is_planted(PlantedFault::SpreadExtenderGoesOn);
         if let Some((_, tail)) = tail.filter(|(_, tail)| tail.tier == tier && left_out.is_empty() && has_left_record) {
-            // What was cut off there and could not be freed would be freed under what is written now.
+            // Bytes that were cut off there and could not be freed would be freed later, under the data that is written now.
             self.reclaim_object(inode, &tail)?;
             return Ok(Some(tail));
         }
@@ -147,9 +147,9 @@ impl Core {
         Ok(if is_given { Some(layout.object(layout.slot_on(tier)?)) } else { None })
     }
 
-    /// Gives blocks that the file has not reached, from one on, to objects on `tiers` as `assign` says, and takes the extender off the
-    /// record. `false` where a sync came between that relies on the extender: nothing is changed then. Called with the append lock (or
-    /// the barrier) held.
+    /// Gives blocks that the file has not reached, from one on, to objects on `tiers` as `assign` says, and removes the size authority
+    /// from the record. `false`, with nothing changed, if a concurrent sync relies on the size authority. Called with the append lock
+    /// (or the barrier) held.
     pub(in crate::io) fn give_end(
         &self,
         inode: &Inode,
@@ -159,7 +159,7 @@ impl Core {
         assign: impl FnOnce(&mut Layout) -> Result<MapChange>,
     ) -> Result<bool> {
         let former = file.possible_extenders();
-        // What a file that begins to spread late has behind it would all be cut off by a crash, synced or written back long ago.
+        // If a file begins to spread late, a crash would cut off all its earlier bytes, even those synced or written back long ago.
         let has_much_behind = file.size() > UNSETTLED_BEGINNING_RANGES_MAX * self.range_bytes();
         if !file.grows_unsettled() && (has_much_behind || !self.is_unpromised(file)) {
             self.settle(inode, file)?;
@@ -170,7 +170,7 @@ impl Core {
         let cut_off = self.tails_to_cut_off(file);
         let is_given = self.change_layout(inode, file, Company::Writers, |transaction, layout| {
             if layout.extenders != 0 && !self.is_unpromised(file) {
-                // A sync came between, and relies on the extender: another range will be the first.
+                // A concurrent sync relies on the size authority: another range will be the first.
                 return Ok(false);
             }
             let change = assign(layout)?;
@@ -190,7 +190,7 @@ impl Core {
         Ok(is_given)
     }
 
-    /// Gives a range of a hole behind the floor to a tier, unless somebody else just did.
+    /// Gives a range of a hole behind the logged size to a tier, unless another thread just did.
     fn give_hole(&self, inode: &Inode, file: &FileState, tier: TierId, range: u64) -> Result<Option<ObjectEntry>> {
         let blocks = range * self.range_blocks()..(range + 1) * self.range_blocks();
         let entry = self.ensure_object(inode, file, tier)?;
@@ -220,8 +220,8 @@ impl Core {
             || since != 0 && since == self.volume_syncs.load(Ordering::SeqCst) + 1
     }
 
-    /// Blocks that the file has reached, in whole ranges. The first range is never left out: it is where the file has its home.
-    /// What a tier that is away has of the last range is not to be had until it is back.
+    /// Blocks that the file has reached, in whole ranges. The first range always counts: it is on the file's home tier. The part of
+    /// the last range on an absent tier is not available until the tier is back.
     pub(super) fn reached_blocks(&self, file: &FileState) -> u64 {
         let size = file.size();
         let tail = file.layout.read().tail_tier();

@@ -1,15 +1,15 @@
-//! Room that a program reserves for a file of which the policy spreads the growth (`fallocate`, `posix_fallocate`).
+//! Space that a program reserves for a file whose growth the policy spreads (`fallocate`, `posix_fallocate`).
 //!
-//! What is true here:
-//! * The room is divided before anything is written: ranges that the file has not reached go to tiers as their bandwidths say, and each
-//!   is reserved where it will be written. So who writes there later finds his room, and has all devices.
+//! Invariants:
+//! * The space is divided before anything is written: ranges that the file has not reached go to tiers in proportion to their
+//!   bandwidths, and each is reserved where it will be written. So later writes find their space, and use all devices.
 //! * A file gets at most [`PIECES_MAX`] pieces from one call: in larger ones they are longer than a range.
-//! * The barrier of the file is held alone. What was reserved is given back where a tier refuses; then all is divided anew without it.
-//! * Blocks get their owners first; then objects become as long as what they own, so that a crash, which cuts them to the size on
-//!   record, frees the room with that; then the room is reserved. The size is in memory, and on record when the file is synced, as that
-//!   of any growth that is spread.
+//! * The barrier of the file is held alone. If a tier refuses, the reservations are released and all is divided anew without it.
+//! * Blocks get their owners first; then objects are extended to the end of their ranges, so that a crash, which cuts them to the size on
+//!   record, frees that space too; then the space is reserved. The size is in memory, and logged when the file is synced, as for any
+//!   spread growth.
 //!
-//! Room behind the end that leaves the size as it is (`FALLOC_FL_KEEP_SIZE`) stays on one tier, as does a reservation that leaves a gap
+//! Space behind the end that leaves the size as it is (`FALLOC_FL_KEEP_SIZE`) stays on one tier, as does a reservation that leaves a gap
 //! and one of a policy that maps threads to tiers, because another thread will write.
 
 use std::ops::Range;
@@ -35,7 +35,7 @@ use crate::volume::SaturationSource;
 /// Most pieces of one reservation, each of which is an extent on record.
 const PIECES_MAX: u64 = 4096;
 
-/// What became of a reservation.
+/// The result of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::io) enum SpreadReservation {
     Made,
@@ -46,15 +46,15 @@ pub(in crate::io) enum SpreadReservation {
 /// Blocks, and the tier that gets them.
 type Piece = (Range<u64>, TierId);
 
-/// Objects, and how long they were before room was reserved in them.
+/// Objects, and their lengths before space was reserved in them.
 type Lengths = SmallVec<[(ObjectEntry, u64); 4]>;
 
-/// Tiers that had no room after all.
+/// Tiers that had too little free space after all.
 type Refused = SmallVec<[TierId; 4]>;
 
 impl Core {
-    /// Lets a file grow to `end` by room that is reserved on several tiers, from `start` on. Called with the barrier held alone, and with
-    /// room for all of it somewhere. Where it cannot be divided, ranges may lie on other tiers than before, and nothing is reserved.
+    /// Extends a file to `end` with space that is reserved on several tiers, from `start` on. Called with the barrier held alone, and with
+    /// enough free space on all tiers together. If it cannot be divided, ranges may be on other tiers than before, and nothing is reserved.
     pub(in crate::io) fn reserve_spread(
         &self,
         (inode, file): (&Inode, &FileState),
@@ -87,17 +87,17 @@ impl Core {
             }
         }
         if !refused.is_empty() {
-            // One tier has all behind the end again, as whoever reserves block by block expects.
+            // One tier has all behind the end again, as a reservation block by block expects.
             self.give_tail_to(inode, file, tail, block_after(file.size()))?;
         }
         Ok(SpreadReservation::NotSpread)
     }
 
-    /// What holds for the file, where its policy spreads what is reserved now.
+    /// The placement context of a file, if its policy spreads this reservation.
     fn context_to_reserve_in(&self, (inode, file): (&Inode, &FileState), start: u64, end: u64) -> Option<Context> {
         let end_of_file = start_of(block_after(file.size()));
         let leaves_gap = start > end_of_file || file.reserved_end.load(Ordering::Acquire) > end_of_file;
-        // What ends in the range that a file has reached needs no other tier, but a file that is spread already needs no extender for it.
+        // A reservation that ends in the range reached needs no other tier, but a file that is spread already needs no size authority for it.
         let reaches_range = block_after(end) > self.reached_blocks(file) || file.grows_unsettled();
         if !self.may_spread() || leaves_gap || !reaches_range || file.is_passed_through() || file.is_moving() {
             return None;
@@ -110,13 +110,13 @@ impl Core {
         spreads.then_some(context)
     }
 
-    /// The range that the file has reached stays where it is, if there is room for all of it.
+    /// The range that the file has reached stays on its tier if all of it fits there.
     fn first_block_to_divide(&self, file: &FileState, tail: TierId) -> u64 {
         let has_room = self.tiers.by_id(tail).is_ok_and(|tier| tier.headroom() >= self.range_bytes());
         if has_room { self.reached_blocks(file) } else { block_after(file.size()) }
     }
 
-    /// Divides blocks among the tiers that may have them, but for those that refused. `None` where they have too little room.
+    /// Divides blocks among the tiers that may have them, except those that refused. `None` if they have too little free space.
     fn divide(&self, context: &Context, blocks: Range<u64>, file_end: u64, refused: &Refused) -> Option<Vec<Piece>> {
         let now = self.clock.elapsed();
         let tiers = self.tiers_to_spread_to(context);
@@ -125,7 +125,7 @@ impl Core {
             let (space, capabilities) = (tier.space()?, tier.present()?.capabilities());
             let takes_part = !refused.contains(&tier.id) && file_end <= capabilities.file_size_max;
             let used = space.total.saturating_sub(space.free);
-            // A guess would be for good: what was divided is not divided again when the first bytes tell how fast a device is.
+            // A guess would be permanent: blocks are not divided again when the first bytes show how fast a device is.
             let known = Some(tier.write_lane.state(now).bytes_per_second).filter(|rate| *rate > 0);
             let bandwidth = known.or(otherwise)?;
             takes_part.then(|| Share {
@@ -154,7 +154,7 @@ impl Core {
         Some(pieces)
     }
 
-    /// Puts the owners of pieces behind the end on record. `false` where the file has to stay on its extender.
+    /// Logs the owners of pieces behind the end. `false` if the file has to stay on its size authority.
     fn give_pieces(&self, inode: &Inode, file: &FileState, pieces: &[Piece]) -> Result<bool> {
         let mut tiers: SmallVec<[TierId; 4]> = SmallVec::new();
         for (_, tier) in pieces {
@@ -175,8 +175,8 @@ impl Core {
         })
     }
 
-    /// Reserves parts where they are owned, in objects that are made as long as what they own. Where a tier has no room after all, the
-    /// objects are cut to what they were, and the tier is returned.
+    /// Reserves parts on their owners, in objects that are extended to the end of their ranges. If a tier has too little free space after
+    /// all, the objects are cut to their old lengths, and the tier is returned.
     fn reserve_parts(&self, file: &FileState, parts: &[Part], end: u64) -> Result<Option<TierId>> {
         let mut lengths = Lengths::new();
         for part in parts {
@@ -191,7 +191,7 @@ impl Core {
         Ok(None)
     }
 
-    /// Makes the object of a part as long as what it owns: a shorter one would have lost its end (docs/design/0032).
+    /// Extends the object of a part to the end of the ranges it owns: a shorter one would have lost its end (docs/design/0032).
     fn lengthen(&self, file: &FileState, part: &Part, parts: &[Part], lengths: &mut Lengths) -> Result<()> {
         if lengths.iter().any(|(entry, _)| entry.object == part.entry.object) {
             return Ok(());
@@ -207,8 +207,8 @@ impl Core {
         Ok(())
     }
 
-    /// Cuts objects to what they were, which frees what was reserved behind. Durable, because one of them may tell the size of the file
-    /// from now on.
+    /// Cuts objects to their old lengths, which frees the space reserved behind. Durable, because one of them may be the size authority
+    /// of the file from now on.
     fn shorten(&self, lengths: &Lengths) -> Result<()> {
         for (entry, length) in lengths {
             let (handle, object) = (self.tiers.by_id(entry.tier)?, reference_of(entry));
@@ -216,7 +216,7 @@ impl Core {
                 tier.truncate(object, *length)?;
                 tier.sync(object)
             })?;
-            // What is known of its room is from before.
+            // The known free space of the tier is from before the cut.
             handle.space_now();
         }
         Ok(())

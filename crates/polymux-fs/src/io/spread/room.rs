@@ -1,15 +1,15 @@
-//! Room that growing parts of a file are given before they are written.
+//! Preallocates space for growing parts of a file before they are written.
 //!
-//! What is true here:
-//! * XFS takes room behind the end of what is appended, as much again as was written without a gap, and gives it back when the
-//!   file is closed. An object of a spread file goes on behind a gap, and what was taken before it then lies inside the object, for
-//!   ever: 40 % more than the bytes of a file were measured. Where room is there already, XFS takes none.
-//! * So on such file systems whoever appends asks for room first, in steps that grow from [`STEP_MIN`] to [`STEP_MAX`], none beyond
-//!   the range; who leaves a gap asks for his own blocks. Nothing is remembered: the steps follow from the write.
+//! Invariants:
+//! * XFS takes space behind the end of an append, as much again as was written without a gap, and gives it back when the file is
+//!   closed. An object of a spread file goes on behind a gap, and space that was taken before the gap then lies inside the object, for
+//!   ever: 40 % more than the bytes of a file were measured. Where space is allocated already, XFS takes none.
+//! * So on such file systems an append asks for space first, in steps that grow from [`STEP_MIN`] to [`STEP_MAX`], none beyond the
+//!   range; a write that leaves a gap asks for its own blocks. Nothing is remembered: the steps follow from the write.
 //! * It is advice: no write fails because of it. But it changes the object, so it comes after the note that the object has
 //!   something unsynced.
-//! * Room is only ever added in a file (`fallocate`, size kept). It is taken away only where nobody can write, behind the end: with
-//!   the append lock held, while the object at the end has all that is behind it ([`Core::trim_before_gap`]), and after an unclean
+//! * Space is only ever added in a file (`fallocate`, size kept). It is freed only where no write is possible, behind the end:
+//!   with the append lock held, while the object at the end owns everything behind it ([`Core::trim_before_gap`]), and after an unclean
 //!   stop, before the file is used ([`give_back_room`]).
 
 use std::ops::Range;
@@ -25,21 +25,21 @@ use crate::inode::{FileState, reference_of};
 use crate::space::TierHandle;
 use crate::store::ObjectEntry;
 
-/// Least bytes that are asked for at once; what XFS itself takes where it has nothing to go by.
+/// Minimum number of bytes requested at once; XFS itself preallocates as much by default.
 const STEP_MIN: u64 = 64 << 10;
 
 /// Bytes that may be asked for and not be written, at most.
 const STEP_MAX: u64 = 256 << 10;
 
-/// Room that a file system counts for its own notes about an object.
+/// Space that a file system charges to an object for its own metadata.
 const ROOM_OF_MAPS: u64 = 64 << 10;
 
-/// The room that a write from `position` to `end`, within one range of a file of `size`, is the first to need.
+/// The space that a write from `position` to `end`, within one range of a file of `size`, is the first to need.
 fn step_of(range_bytes: u64, size: u64, position: u64, end: u64) -> Option<Range<u64>> {
     let range_start = position / range_bytes * range_bytes;
     let range_end = range_start + range_bytes;
     if position > size {
-        // It leaves a gap, and nobody knows whether more follows.
+        // It leaves a gap, and whether more follows is not known.
         return Some(start_of(block_of(position))..start_of(block_after(end)).min(range_end));
     }
     let reached = |position: u64| match position - range_start {
@@ -52,8 +52,8 @@ fn step_of(range_bytes: u64, size: u64, position: u64, end: u64) -> Option<Range
 }
 
 impl Core {
-    /// Gives an object of a spread file the room that a write is the first to need, where its file system would take more. Called
-    /// after what is written was noted as unsynced.
+    /// Gives an object of a spread file the space that a write is the first to need, where its file system would take more. Called
+    /// after the write was noted as unsynced.
     pub(in crate::io) fn make_room_for_growth(
         &self,
         file: &FileState,
@@ -82,9 +82,8 @@ impl Core {
         Ok(())
     }
 
-    /// Gives back what the file system took behind the end of a file, before the file goes on elsewhere. Called with the append
-    /// lock held, while the object at the end, which is in this slot, has all that is behind it. A failure costs room and nothing
-    /// else.
+    /// Frees space that the file system preallocated behind the end of a file, before the file goes on elsewhere. Called with the
+    /// append lock held, while the object at the end, which is in this slot, owns everything behind it. A failure costs only space.
     pub(super) fn trim_before_gap(&self, file: &FileState, slot: u8, tail: &ObjectEntry) {
         let Ok(handle) = self.tiers.by_id(tail.tier) else { return };
         let Some(tier) = handle.present() else { return };
@@ -93,14 +92,14 @@ impl Core {
         }
         let end = file.size();
         let stat = match tier.stat(reference_of(tail)) {
-            // What somebody else made longer, and we do not know of, stays.
+            // An object that another program made longer, unknown to us, stays as it is.
             Ok(stat) if stat.size <= end && stat.allocated > 0 => stat,
             _ => return,
         };
-        // What a program reserved stays, too.
+        // Space that a program reserved stays, too.
         let start = start_of(block_after(end.max(file.reserved_end.load(Ordering::Acquire))));
         file.note_unsynced(slot, end, end);
-        // What was taken ahead follows the end without a gap, and is part of what is allocated.
+        // Space that was taken ahead follows the end without a gap, and is part of the allocated bytes.
         let length = stat.allocated.next_multiple_of(BLOCK_SIZE).min(FILE_SIZE_MAX.saturating_sub(start));
         if let Err(error) = tier.punch(reference_of(tail), start, length) {
             log::debug!("tier `{}`: what was allocated ahead stays: {error}", handle.name);
@@ -108,9 +107,9 @@ impl Core {
     }
 }
 
-/// Gives back room behind the end of an object for which growth had asked when the volume stopped uncleanly. Called before anybody
-/// uses the file, for an object that has these bytes of it. What is more than growth asks for was reserved by a program, and stays, as
-/// does room where the object ends before its last byte of the file. Without success the room stays, too. Returns whether it was tried.
+/// Gives back space behind the end of an object for which growth had asked when the volume stopped uncleanly. Called before the file is
+/// used, for an object that has these bytes of it. More than growth asks for was reserved by a program, and stays, as does space where
+/// the object ends before its last byte of the file. Without success the space stays, too. Returns whether it was tried.
 pub(in crate::io) fn give_back_room(tier: &dyn Tier, object: ObjectRef, stat: &ObjectStat, owned: &OwnedBytes) -> bool {
     let surplus = stat.allocated.saturating_sub(owned.bytes);
     let is_of_growth = surplus > 0 && surplus <= STEP_MAX + ROOM_OF_MAPS && stat.size >= owned.end;
@@ -125,7 +124,7 @@ pub(in crate::io) fn give_back_room(tier: &dyn Tier, object: ObjectRef, stat: &O
     true
 }
 
-/// What an object has of a file.
+/// The bytes of a file that an object owns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::io) struct OwnedBytes {
     /// How many bytes,

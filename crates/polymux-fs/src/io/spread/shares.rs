@@ -1,7 +1,7 @@
 //! Dividing ranges among tiers by bandwidth, before any of them is written.
 //!
-//! What is true here: each range goes to the tier that would be done soonest with all that it was given, this range included. Tiers
-//! below their high mark come first, as in placement; none gets more than it has room for.
+//! Invariant: each range goes to the tier that would be done soonest with all that it was given, this range included. Tiers below
+//! their high mark come first, as in placement; none gets more than it has free space for.
 
 use smallvec::SmallVec;
 
@@ -23,7 +23,7 @@ pub(super) struct Shares<K> {
 }
 
 impl<K: Copy> Shares<K> {
-    /// An unknown bandwidth counts as twice the best known one, as the policy takes it: what is taken for slow stays unknown.
+    /// An unknown bandwidth counts as twice the best known one, as in the policy: a device that is taken for slow stays unknown.
     pub(super) fn new(shares: impl Iterator<Item = Share<K>>) -> Self {
         let mut shares: SmallVec<[(Share<K>, u64); 4]> = shares.map(|share| (share, 0)).collect();
         let best = shares.iter().map(|(share, _)| share.bandwidth).max().unwrap_or(0);
@@ -38,7 +38,7 @@ impl<K: Copy> Shares<K> {
         self.shares.len() < 2
     }
 
-    /// Gives `bytes` to a tier; `None` where none has room for them.
+    /// Gives `bytes` to a tier; `None` if they fit on none.
     pub(super) fn give(&mut self, bytes: u64) -> Option<K> {
         self.give_within(bytes, |share| share.room_below_mark).or_else(|| self.give_within(bytes, |share| share.room))
     }

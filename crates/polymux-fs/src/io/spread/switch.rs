@@ -1,11 +1,11 @@
-//! What has to be true when the extender of a file leaves its record.
+//! Conditions for removing the size authority of a file from its record.
 //!
-//! What is true here:
-//! * Until the record without the extender is durable, a crash leaves one that asks the extender's object for the size. So that
-//!   object gets no byte behind the place where others took over before that: the file would seem to reach there, with zeros for
-//!   what others had.
-//! * An object on a tier that is away may be longer than its file. From when the file grows elsewhere nobody could tell its old
-//!   bytes from new ones, so they are given up first.
+//! Invariants:
+//! * Until the record without the size authority is durable, a crash leaves one that takes the size from that tier's object. So
+//!   that object gets no byte behind the switch before that: the file would seem to reach there, with zeros for the ranges on
+//!   other tiers.
+//! * An object on a tier that is away may be longer than its file. Once the file grows elsewhere, the old bytes of that object
+//!   look like new ones, so they are given up first.
 
 use std::sync::atomic::Ordering;
 
@@ -21,8 +21,8 @@ use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::{DisownedKind, DisownedRecord, ObjectEntry};
 
 impl FileState {
-    /// Notes that a tier is not on record as the extender of the file any more, as soon as a transaction is durable, and from which
-    /// byte on others may have the file.
+    /// Notes that a tier is no longer recorded as the size authority of the file once a transaction is durable, and the byte from
+    /// which other tiers may have the file.
     pub(in crate::io) fn await_switch(&self, switch: AwaitedSwitch) {
         let mut switches = self.switches.lock();
         match switches.iter_mut().find(|earlier| earlier.tier == switch.tier) {
@@ -35,8 +35,8 @@ impl FileState {
         self.awaits_switch.store(true, Ordering::Release);
     }
 
-    /// Tiers that a durable record may name as the extender: the present one, and before the file is spread for the first time since
-    /// it was loaded any that it has an object on. What was before nobody remembers.
+    /// Tiers that a durable record may name as the size authority: the present one, and before the file is spread for the first time
+    /// since it was loaded any that it has an object on, because earlier ones are not remembered.
     pub(super) fn possible_extenders(&self) -> SmallVec<[TierId; 4]> {
         let layout = self.layout.read();
         if self.may_grow_unsettled.load(Ordering::Acquire) {
@@ -47,10 +47,10 @@ impl FileState {
 }
 
 impl Core {
-    /// Waits until a tier may have bytes of a file up to `end`: where it was the extender, until its record does not say so any
-    /// more, wherever the volume can be started from.
+    /// Waits until a tier may have bytes of a file up to `end`: if it was the size authority, until no log that the volume can be
+    /// started from names it any more.
     pub(in crate::io) fn wait_for_switch(&self, file: &FileState, tier: TierId, end: u64, wait: Wait) -> Result<()> {
-        // On other files an extender that was settled goes on, or the next one takes its place for good.
+        // On other files a settled size authority goes on, or the next one takes its place for good.
         let is_concerned =
             file.awaits_switch.load(Ordering::Acquire) && file.may_grow_unsettled.load(Ordering::Acquire);
         if !is_concerned || is_planted(PlantedFault::SpreadSwitchNotAwaited) {
@@ -69,7 +69,7 @@ impl Core {
         Ok(())
     }
 
-    /// What objects on tiers that are away may have behind the end of a file, to be freed when they are back. Called with the
+    /// Ranges that objects on absent tiers may have behind the end of a file, to be freed when the tiers are back. Called with the
     /// append lock held.
     pub(super) fn tails_to_cut_off(&self, file: &FileState) -> Vec<DisownedRecord> {
         let size = file.size();

@@ -1,6 +1,6 @@
-//! How a file lies on its tiers, what reading it takes on each, and which of its nodes move.
+//! The layout of a file on its tiers, the read time on each, and which of its nodes move.
 //!
-//! What is true here: of a file of more than [`NODES_MAX`] nodes a sample is looked at, and only nodes of the sample move; then another sample
+//! Invariant: of a file of more than [`NODES_MAX`] nodes a sample is looked at, and only nodes of the sample move; then another sample
 //! is looked at, until each node was in one. So neither the look nor a job grows with the file.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const NODES_MAX: u64 = 4096;
 /// Part of the bytes of streams that their first requests have at most.
 const BEGINNINGS_DIVISOR: u64 = 20;
 
-/// What tiers have of a file.
+/// The parts of a file on its tiers.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     /// One node in so many was looked at.
@@ -32,7 +32,7 @@ pub(super) struct Shares {
     of_tiers: BTreeMap<u16, Share>,
 }
 
-/// What one tier has of a file.
+/// The part of a file on one tier.
 #[derive(Debug, Default)]
 struct Share {
     /// Bytes, as far as the sample tells,
@@ -90,8 +90,8 @@ pub(super) fn picoseconds_per_byte(profile: &TierProfile, reads: &ReadUse) -> Op
     }
     if let Some(mean) = reads.random_bytes.checked_div(reads.random_requests) {
         let random = u128::from(measured.random_read_picoseconds(mean)?) * u128::from(reads.random_requests);
-        // No device reads anywhere faster than in order. A short load may say so, because a throttle lets through at first what it
-        // has saved up.
+        // No device reads faster than in order. A short measurement may show that, because a throttle first lets through the tokens
+        // that it has saved up.
         time += random.max(measured.sequential_read_picoseconds(reads.random_bytes).unwrap_or(0));
     }
     let per_byte = time.checked_div(u128::from(reads.bytes()))?;
@@ -106,7 +106,7 @@ fn without_beginnings(reads: &ReadUse) -> ReadUse {
     ReadUse { stream_bytes: reads.bytes(), ..ReadUse::default() }
 }
 
-/// What all tiers have of a file, and how long each needs for a byte of it.
+/// The parts of a file on all tiers, and the time that each needs for a byte of it.
 pub(super) fn parts_of(core: &Core, shares: &Shares, reads: &ReadUse) -> Vec<ReadPart> {
     let part = |handle: &std::sync::Arc<crate::space::TierHandle>| {
         let (bytes, movable) = shares.of_tiers.get(&handle.id.0).map_or((0, 0), |share| (share.bytes, share.movable));
@@ -116,13 +116,13 @@ pub(super) fn parts_of(core: &Core, shares: &Shares, reads: &ReadUse) -> Vec<Rea
     core.tiers.all().iter().map(part).collect()
 }
 
-/// So many of them, at equal distances: whoever reads any part of the file has all tiers.
+/// Up to `count` of the nodes, at equal distances: a reader of any part of the file has all tiers.
 fn spaced(nodes: &[u64], count: usize) -> impl Iterator<Item = u64> {
     let count = count.min(nodes.len());
     (0..count).map(move |index| nodes[index * nodes.len() / count.max(1)])
 }
 
-/// What moves where, in whole nodes. Each node once.
+/// The migrations, in whole nodes. Each node occurs once.
 pub(super) fn moves_for(shares: Shares, shifts: &[Shift]) -> Vec<NodeMoves> {
     let Shares { one_in, mut of_tiers } = shares;
     let mut moves = Vec::new();

@@ -1,7 +1,7 @@
 //! Files that are to be laid out anew, and when each tier had something to do last.
 //!
-//! What is true here: it is in memory, and bounded. How a file was read counts more than that it was written, for the one file and for the
-//! room in the queue.
+//! Invariants: the queue is in memory, and bounded. How a file was read counts more than that it was written, for the one file and for the
+//! places in the queue.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use polymux_types::{Ino, TierId};
 
 use crate::heat::ReadUse;
 
-/// Files in the queue,
+/// Most files in the queue.
 const FILES_MAX: usize = 1024;
 
-/// and those among them that nobody has read.
+/// Most files in the queue that were written, and for which no reader has waited.
 const WRITTEN_MAX: usize = 512;
 
 /// Files looked at in a step.
@@ -30,7 +30,7 @@ pub(crate) struct LayoutQueue {
 pub(super) struct State {
     /// When the window of readers began.
     pub(super) window_began: Duration,
-    /// Bytes that each tier had read for anybody then.
+    /// Bytes read from each tier by all readers up to then.
     pub(super) bytes_read: BTreeMap<TierId, u64>,
     /// When each tier was seen to have something to do last, while a file is queued.
     pub(super) busy_seen: BTreeMap<TierId, Duration>,
@@ -41,7 +41,7 @@ pub(super) struct State {
     next: Ino,
 }
 
-/// For whom a file is laid out.
+/// The readers that a file is laid out for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct QueuedFile {
     /// How it is read, or is likely to be.
@@ -54,7 +54,7 @@ pub(in super::super) struct QueuedFile {
 /// Why a file is queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// It was written, and nobody has read it so that he waited.
+    /// It was written, and no reader has waited for it.
     Written,
     /// Its readers waited.
     ReadersWaited,
@@ -75,7 +75,7 @@ impl QueuedFile {
 }
 
 impl State {
-    /// Adds a file, or what is known now of one that is queued.
+    /// Adds a file, or updates one that is queued.
     pub(super) fn add(&mut self, ino: Ino, file: QueuedFile) -> Added {
         let is_welcome = match (file.cause, self.files.get(&ino)) {
             (Cause::Written, Some(known)) => known.cause == Cause::Written,
@@ -105,13 +105,13 @@ impl State {
         Some(file)
     }
 
-    /// Makes room for one whose readers waited.
+    /// Drops a written file to free a place for one whose readers waited.
     fn drop_written(&mut self) -> bool {
         let written = self.files.iter().find(|(_, file)| file.cause == Cause::Written).map(|(ino, _)| *ino);
         written.and_then(|ino| self.take(ino)).is_some()
     }
 
-    /// Whether no file is queued. Then nobody need look at the tiers, and what was seen of them is of the past.
+    /// Whether no file is queued. Then the tiers are not inspected, and their recorded state is dropped.
     pub(super) fn has_nobody(&mut self) -> bool {
         let has_nobody = self.files.is_empty();
         if has_nobody {

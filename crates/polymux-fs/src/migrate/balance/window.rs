@@ -1,8 +1,8 @@
 //! Which devices readers kept busy, and which tiers have nothing to do.
 //!
-//! What is true here:
-//! * A device was busy with what its tier has read in a window, at the speed at which it was measured to serve such reads. What would
-//!   have taken it much longer than the window came from memory, at least in part, and tells nothing.
+//! Invariants:
+//! * A device is considered busy for the bytes its tier read in a window, at the measured speed of such reads. Reads that would
+//!   have taken much longer than the window came from memory, at least in part, and are not evaluated.
 //! * No map is looked at: the cost does not depend on the size of files.
 
 use std::collections::BTreeMap;
@@ -22,29 +22,29 @@ use crate::volume::ReaderLayout;
 /// Least length of a window.
 const WINDOW_MIN: Duration = Duration::from_secs(1);
 
-/// Part of a window in percent for which reads must have kept a device busy. Not all of it: what was measured is not exact, and the
+/// Part of a window in percent for which reads must have kept a device busy. Less than 100: measurements are not exact, and the
 /// window begins and ends at any time.
 const BUSY_PERCENT_MIN: u128 = 70;
 
-/// What would have kept one busy for more of the window came from memory.
+/// Reads that would have kept a device busy for more of the window came from memory.
 const BUSY_PERCENT_MAX: u128 = 150;
 
 /// How long a tier must have had nothing to do.
 pub(super) const REST_MIN: Duration = Duration::from_secs(2);
 
-/// What a tier did for readers.
+/// The work of a tier for readers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     /// Its device had something to do nearly all of the time.
     KeptBusy,
     /// Its memory answered.
     FromMemory,
-    /// It had time to spare, or nobody knows.
+    /// It had time to spare, or its state is unknown.
     Else,
 }
 
 impl Core {
-    /// Looks at what was read, where a window is over.
+    /// Evaluates the reads of a window that is over.
     pub(super) fn end_window_of_readers(&self) {
         let Some((length, read)) = self.next_window() else { return };
         let uses = self.read_uses.take();
@@ -70,7 +70,7 @@ impl Core {
         }
     }
 
-    /// Begins the next window, where it is time. Returns how long the last one was, and what each tier has read in it.
+    /// Begins the next window when it is due. Returns the length of the last one and the bytes that each tier read in it.
     fn next_window(&self) -> Option<(Duration, BTreeMap<TierId, u64>)> {
         let now = self.clock.elapsed();
         let mut state = self.layout_queue.state.lock();
@@ -92,7 +92,7 @@ impl Core {
         let mut state = self.layout_queue.state.lock();
         let mut at_rest = Vec::new();
         for handle in self.tiers.all().iter() {
-            // Asking for the load ends an interval that nobody else ends.
+            // Asking for the load ends an interval that nothing else ends.
             let load = handle.schedule.load(now);
             let is_busy = load.queue_depth > load.mover_queue_depth
                 || handle.schedule.foreground_is_active(now)
@@ -109,7 +109,7 @@ impl Core {
     }
 }
 
-/// What a tier did in a window in which files were read so, if it has read that many bytes.
+/// The work of a tier in a window in which files were read so, if it has read that many bytes.
 fn reading_of(
     handle: &TierHandle,
     uses: &BTreeMap<Ino, ReadUse>,

@@ -1,10 +1,10 @@
 //! Which tiers are the limit of their readers, beside which others (P11).
 //!
-//! What is true here:
-//! * A tier stays the limit until for [`CALM`] it would have had time to spare with the reads of the other one as well: what that took over
-//!   lets it breathe, and what came back would make it the limit again. If it is the limit again soon after that, it stays it twice as long.
+//! Invariants:
+//! * A tier stays the limit until for [`CALM`] it would have had time to spare with the reads of the other one as well: the reads handed over
+//!   relieve it, and reads that come back would make it the limit again. If it is the limit again soon after that, it stays it twice as long.
 //! * It is the limit no more where the other one is, while the tier itself is hardly used, or where the other one turns out to be much slower.
-//! * Between two tiers one handover follows the other after [`SETTLES`]: rates follow what programs do within some windows.
+//! * Between two tiers one handover follows the other after [`SETTLES`]: rates follow the work of programs within some windows.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,13 +18,13 @@ const CALM: Duration = Duration::from_secs(60);
 /// The longest such time, and how long it is remembered how long it was.
 const CALM_MAX: Duration = Duration::from_secs(3600);
 
-/// Time after moves between two tiers in which what comes of them is seen.
+/// Time after moves between two tiers in which their effect is observed.
 const SETTLES: Duration = Duration::from_secs(5);
 
-/// Time after an attempt that found nothing which could move: what is read has to show for some windows that it goes on.
+/// Time after an attempt that found nothing which could move: reads have to show for some windows that they go on.
 const RESTS: Duration = Duration::from_secs(2);
 
-/// The same after many of them in a row.
+/// Longest time after many such attempts in a row.
 const RESTS_MAX: Duration = Duration::from_secs(60);
 
 /// How long reads that were handed over may come back in the same way.
@@ -33,7 +33,7 @@ const COMES_BACK_WITHIN: Duration = Duration::from_secs(1800);
 /// A tier, and another one that may take reads over from it.
 pub(in crate::migrate) type Pair = (TierId, TierId);
 
-/// What became of a handover.
+/// The outcome of a handover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::migrate) enum HandoverOutcome {
     Begun,
@@ -50,7 +50,7 @@ struct Busy {
     calm: Duration,
 }
 
-/// What is known of all tiers.
+/// The state known of all tiers.
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     loads: Vec<(TierId, ReadLoad)>,
@@ -64,13 +64,13 @@ pub(super) struct Limits {
     in_vain: BTreeMap<Pair, Duration>,
 }
 
-/// The same whichever is first.
+/// The pair in one order, whichever tier is named first.
 const fn unordered(pair: Pair) -> Pair {
     if pair.0.0 <= pair.1.0 { pair } else { (pair.1, pair.0) }
 }
 
 impl Limits {
-    /// Takes over what the tiers did in the window that ended now. Beside moves everything waits, so that no tier becomes the limit in it.
+    /// Records the work of the tiers in the window that ended now. Beside moves every request waits, so that no tier becomes the limit in it.
     pub(super) fn note(&mut self, loads: Vec<(TierId, ReadLoad)>, disturbed: &[TierId], pairs: &[Pair], now: Duration) {
         self.loads = loads;
         self.pairs = pairs.to_vec();
@@ -132,7 +132,7 @@ impl Limits {
             }
             HandoverOutcome::NothingCouldMove | HandoverOutcome::NoRoom => {
                 if outcome == HandoverOutcome::NoRoom {
-                    // What stands on the one that is the limit now has another way to leave it, if that is up: room is made for its benefit.
+                    // Data on the tier that is the limit now can also leave it upwards: space is freed for its benefit.
                     self.end((pair.1, pair.0), now);
                 }
                 let rest = self.in_vain.entry(unordered(pair)).or_insert(RESTS);
@@ -265,7 +265,7 @@ mod tests {
     fn where_what_was_handed_over_finds_no_room_it_may_come_back_by_its_benefit() {
         let mut limits = Limits::default();
         noted(&mut limits, load(10_000, 1600, 100), load(0, 100, 0), at(1));
-        // Half of what the faster one can serve, and all of what the slower one can.
+        // Half of the capacity of the faster one, and the full capacity of the slower one.
         noted(&mut limits, load(5_000, 150, 50), load(10_000, 1600, 100), at(2));
         assert!(limits.is_limit(FAST, Some(SLOW)) && limits.is_limit(SLOW, Some(FAST)));
         limits.note_handover((SLOW, FAST), HandoverOutcome::NothingCouldMove, at(2));

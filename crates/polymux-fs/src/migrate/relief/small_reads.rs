@@ -1,6 +1,6 @@
 //! Cost of a small random read on each tier, learnt from the tier's read lane.
 //!
-//! What is true here:
+//! Invariants:
 //! * Device time is the time in which any request was in flight, divided among the requests by their latencies. It is a constant of the
 //!   device, so it is averaged over thousands of reads. Where moves or streams shared the device, small reads waited for them: such a window
 //!   can only show that the device is faster than it was known for.
@@ -23,7 +23,7 @@ const WINDOWS_ANSWERED: u8 = 10;
 /// Percentage of earlier reads that is kept with each window that has new ones.
 const KEPT_READS_PERCENT: u64 = 95;
 
-/// Percentage that is kept of what a device was seen to serve, with each window in which it never rests and serves less.
+/// Percentage of the observed maximum of a device that is kept for each window in which it never rests and serves less.
 const KEPT_OF_MOST_PERCENT: u64 = 95;
 
 /// Part by which the time of a read that waits for no other grows with each window, so that a device that became slow is known for it: by half
@@ -34,7 +34,7 @@ const UNQUEUED_GROWS_DIVISOR: u64 = 8000;
 /// many, the shortest of the few counts.
 const ALONE_ENOUGH: u64 = 8;
 
-/// What else the device did in a window.
+/// Other work of the device in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
     /// Nothing but foreground I/O.
@@ -142,7 +142,7 @@ impl SmallReads {
         (self.unqueued_ns > 0).then_some(self.unqueued_ns)
     }
 
-    /// What the device did for readers lately.
+    /// The recent work of the device for readers.
     pub(super) fn load(&self) -> ReadLoad {
         ReadLoad {
             reads_per_kilosecond: self.reads_per_kilosecond,
@@ -228,16 +228,16 @@ mod tests {
     fn what_a_device_can_serve_is_seen_only_where_reads_wait_for_one_another() {
         let mut lane = Lane::default();
         lane.reads.note_alone(10, 1000, 7);
-        // Four readers whom it serves at the same time.
+        // Four readers that are served at the same time.
         (0..20).for_each(|_| lane.window(40_000, 0, 1_000_000, 4_000_000, Window::Undisturbed));
         assert_eq!((lane.reads.load().most_per_kilosecond, lane.reads.load().busy_percent), (None, 99));
         let unqueued_ns = lane.reads.load().unqueued_ns.expect("known");
         assert!((100_000..101_000).contains(&unqueued_ns), "{unqueued_ns}");
-        // Sixty-four, of whom each waits three times as long.
+        // Sixty-four readers, each waiting three times as long.
         (0..20).for_each(|_| lane.window(160_000, 0, 1_000_000, 64_000_000, Window::Undisturbed));
         assert_eq!(lane.reads.load().most_per_kilosecond, Some(160_000_000));
         assert!(lane.reads.load().depth_hundredths > 6000, "{:?}", lane.reads.load());
-        // It became slower: after a minute that is what it can serve.
+        // It became slower: after a minute the maximum has followed.
         (0..60).for_each(|_| lane.window(40_000, 0, 1_000_000, 64_000_000, Window::Undisturbed));
         assert_eq!(lane.reads.load().most_per_kilosecond, Some(40_000_000));
         // An hour in which each read takes ten times as long: the shortest time grows by half.

@@ -12,13 +12,13 @@ const MS: Duration = Duration::from_millis(1);
 const STEP: Duration = Duration::from_micros(100);
 const CLASSES: [Deferrable; 2] = [Deferrable::Move, Deferrable::WriteBehind];
 
-/// What the device has to do.
+/// The work of the device.
 enum Job {
     Read(Began, Duration),
     Deferrable(usize),
 }
 
-/// Somebody who always has a request that could go, and sends the next one when the last one is served.
+/// Always has a request that could go, and sends the next one when the last one is served.
 struct Requester {
     class: Deferrable,
     ready: Ready,

@@ -1,7 +1,7 @@
-//! What spread files write, until a mebibyte of it is complete; and what was given to a tier and did not come yet.
+//! Gathers the writes of spread files until a mebibyte is complete, and tracks ranges assigned to a tier whose bytes have not arrived.
 //!
-//! What is true here: each byte in here counts in `TierHandle::claim_bytes`, until it is on its way to the device or is not
-//! expected any more. What is handed over goes on counting there.
+//! Invariants: each byte in here counts in `TierHandle::claim_bytes`, until it is on its way to the device or is not
+//! expected any more. Bytes that were handed over go on counting there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) const CLAIM_AGE_MAX: Duration = Duration::from_secs(1);
 /// A range of an object, by its number.
 type Place = (ObjectRef, u64);
 
-/// What is known of a range that is being written.
+/// State of a range that is being written.
 struct Gathered {
     /// Bytes that were written and are not handed over: from where to where, and how many (again written ones twice).
     start: u64,
@@ -70,12 +70,12 @@ impl Gathering {
         gathered.touched = now;
     }
 
-    /// A part of one range was written. Returns what is complete by it.
+    /// A part of one range was written. Returns the piece that it completes.
     pub(super) fn note(&mut self, object: ObjectRef, (start, end): (u64, u64), now: Duration) -> Option<Piece> {
         let place = (object, start / RANGE_NODE_SIZE);
         let gathered = self.ranges.entry(place).or_insert(Gathered { start, end, bytes: 0, claimed: 0, touched: now });
         let bytes = end - start;
-        // What was expected of it is there now, and counts as before.
+        // The expected bytes are here now, and count as before.
         let expected = bytes.min(gathered.claimed);
         gathered.claimed -= expected;
         self.handle.claim_bytes(bytes - expected);
@@ -88,7 +88,7 @@ impl Gathering {
         if is_complete { self.hand_over(place, now) } else { None }
     }
 
-    /// Hands over what was gathered of a range; forgets the range where nothing more of it is expected.
+    /// Hands over the gathered bytes of a range; forgets the range where no more bytes are expected.
     fn hand_over(&mut self, place: Place, now: Duration) -> Option<Piece> {
         let gathered = self.ranges.get_mut(&place)?;
         let Gathered { start, end, bytes, .. } = *gathered;
@@ -99,7 +99,7 @@ impl Gathering {
         (bytes > 0).then(|| Piece::new(Arc::clone(&self.handle), place.0, (start, end), (bytes, now)))
     }
 
-    /// Hands over what waited long enough for more, and does not expect any more what did not come.
+    /// Hands over bytes that waited long enough for more, and drops expectations that were not met.
     pub(super) fn age(&mut self, now: Duration) -> Vec<Piece> {
         let age = |gathered: &Gathered| now.saturating_sub(gathered.touched);
         let due = |gathered: &Gathered| gathered.bytes > 0 && age(gathered) >= GATHER;

@@ -1,14 +1,14 @@
-//! What one tier has to write out: gathered, waiting, and on its way to the device.
+//! The write-behind queue of one tier: bytes gathered, waiting, and on their way to the device.
 //!
-//! What is true here:
-//! * What waits counts in `TierHandle::claim_bytes`, and from when it goes in the lane of the tier instead: the lane knows
-//!   what the device does, and nothing of queues.
-//! * No more goes to the device than it takes in [`HORIZON`], as its lane measures: what became slower gets less, and what is
-//!   faster more.
-//! * What a sync or the kernel may have written out while it waited here, and what is then there at once, tells nothing of
-//!   the speed of the device, and does not count as delivered.
-//! * Beside something urgent (`sched/deferral.rs`) only as much is on the device at once as one request of a mover is: what it does in
-//!   [`TURN`]. The next turn may go as soon as that one is on the device, and asks then.
+//! Invariants:
+//! * Waiting bytes count in `TierHandle::claim_bytes`, and once started, in the lane of the tier instead: the lane knows
+//!   the work of the device, and nothing of queues.
+//! * No more goes to the device than it absorbs in [`HORIZON`], as measured by its lane: a device that became slower gets less, and
+//!   a faster one more.
+//! * Bytes that a sync or the kernel may have written out while they waited here, and that therefore complete at once, say nothing
+//!   about the speed of the device, and do not count as delivered.
+//! * During urgent requests (`sched/deferral.rs`), the device has at most as much at once as one request of a mover: its work of
+//!   [`TURN`]. The next turn asks again, and may go once the previous one is on the device.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use super::turns::{Turns, Waiting};
 use crate::sched::{Began, Deferrable, Ready, UNKNOWN_BYTES_PER_SECOND, Urgency};
 use crate::space::TierHandle;
 
-/// How long a device may need for what is on its way to it: more than the slices of 100 ms in which devices deliver, and
+/// How long a device may need for the bytes on their way to it: more than the slices of 100 ms in which devices deliver, and
 /// little, because that is how long a sync, or a read behind it, waits.
 const HORIZON: Duration = Duration::from_millis(300);
 
-/// The same beside something urgent, as of a mover (DESIGN section 8).
+/// How long a device may need for it while something urgent is in flight, as for a mover (DESIGN section 8).
 const TURN: Duration = Duration::from_millis(10);
 
 /// So much may be on its way to any tier: four ranges.
@@ -38,13 +38,13 @@ const STREAM_PIECES_MAX: usize = 1024;
 /// Ranges of which parts are gathered or expected, from which on no part of another one is gathered: all are looked at in each step.
 const GATHERED_MAX: usize = 256;
 
-/// What waited for as long may have been written out meanwhile by the kernel, which looks now and then.
+/// Pieces that waited this long may already have been written out by the kernel's periodic writeback.
 const WRITTEN_OUT_AFTER: Duration = Duration::from_millis(100);
 
-/// Bytes per microsecond, of what was on its way and of itself, from which on what may have been written out was.
+/// Rate over all outstanding bytes, in bytes per microsecond, above which a piece that may have been written out counts as written out.
 const AT_ONCE_BYTES_PER_US: u64 = 4000;
 
-/// What goes to the device as one.
+/// A contiguous write to the device.
 pub(super) struct Piece {
     handle: Arc<TierHandle>,
     object: ObjectRef,
@@ -60,11 +60,11 @@ pub(super) struct Begun {
     pub(super) piece: Piece,
     began: Began,
     at: Duration,
-    /// Somebody else may have written it out before: then bytes that were on their way with it, else none.
+    /// A sync or the kernel may have written it out before: then bytes that were on their way with it, else none.
     may_be_clean_with: u64,
 }
 
-/// What is to be done next for a tier.
+/// The next action for a tier.
 pub(super) enum Next {
     /// These go to the device, and count as on their way.
     Begin(Vec<Begun>),
@@ -198,12 +198,12 @@ impl Queue {
         taken
     }
 
-    /// What was begun is on its way.
+    /// Tracks begun pieces as in flight.
     pub(super) fn follow(&mut self, begun: Vec<Begun>) {
         self.begun.extend(begun);
     }
 
-    /// Decides what is done next. Beside something urgent the device has one turn at a time, which asks before it goes.
+    /// Decides the next action. Beside something urgent the device has one turn at a time, which asks before it goes.
     pub(super) fn next(&mut self, now: Duration) -> Next {
         for piece in self.gathering.age(now) {
             self.waiting.push(piece);
@@ -229,7 +229,7 @@ impl Queue {
             }
             return Next::Begin(begun);
         }
-        // What it waits for is room, and not its turn.
+        // It waits for capacity, not for its turn.
         self.ready = Ready::default();
         self.begun.pop_front().map_or(Next::Nothing, Next::WaitFor)
     }

@@ -1,4 +1,4 @@
-//! What is begun when, with nobody else on the tier and beside something urgent.
+//! Which pieces are begun when, on a tier without other requests and beside something urgent.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -208,7 +208,7 @@ fn beside_a_sync_one_turn_goes_in_each_bound_and_everything_after_it() {
         assert!(!stand.behind.step(TierId(0)), "until the bound");
         stand.clock.advance(Duration::from_millis(1));
         assert!(stand.behind.step(TierId(0)));
-        // Of a device of which nothing is known a piece is what it does in 10 ms.
+        // For a device with no known speed, a piece is its work of 10 ms.
         assert_eq!(stand.bytes(), (MIB, (20 - turn) * MIB));
         assert!(stand.behind.step(TierId(0)), "it is waited for at once");
         assert_eq!(stand.bytes().0, 0);

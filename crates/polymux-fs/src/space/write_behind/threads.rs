@@ -1,8 +1,8 @@
-//! Who does it: one thread for each tier, or whoever asks for a step.
+//! Where write-behind runs: one thread for each tier, or the caller of a step.
 //!
-//! What is true here:
+//! Invariants:
 //! * Background work is [`Shared::step`]; the thread is a loop around it. The lock is held for no call of a tier.
-//! * A thread that hangs in its tier keeps nobody else.
+//! * A thread that hangs in its tier holds up no other.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(super) struct Shared {
     pub(super) done: Condvar,
 }
 
-/// What a step found.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Worked,
@@ -45,7 +45,7 @@ pub(super) enum Step {
 }
 
 impl Shared {
-    /// Does the next thing for a tier: begins what waits, or waits for the oldest that was begun.
+    /// Performs the next step for a tier: begins waiting pieces, or waits for the oldest one begun.
     pub(super) fn step(&self, tier: TierId, clock: &dyn Clock) -> Step {
         let mut state = self.state.lock();
         if state.closed {
@@ -86,7 +86,7 @@ impl Shared {
             if state.closed {
                 return;
             }
-            // What came since the step is seen here: it is added under the same lock.
+            // Pieces added since the step are seen here: they are added under the same lock.
             let queue = state.queues.get(&tier);
             let has_work = queue.is_some_and(|queue| queue.waiting() > 0);
             let is_gathering = queue.is_some_and(|queue| !queue.gathering.is_empty());

@@ -1,7 +1,7 @@
-//! Fair shares between streams: what waits on a tier, object by object in turns.
+//! Fair shares between streams: the waiting pieces of a tier, object by object in turns.
 //!
-//! What is true here: an object whose turn it is goes on for [`TURN_BYTES`], so that a device that seeks does not seek at each
-//! piece; then the next one is, however much of the first is left. The pieces of one object go in the order in which they came.
+//! Invariants: the object whose turn it is continues for [`TURN_BYTES`], so that a device that seeks does not seek at each
+//! piece; then the next object follows, however much of the first is left. The pieces of one object go in order of arrival.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,7 +10,7 @@ use polymux_tier::ObjectRef;
 /// Bytes of one turn: more than a piece, and a few ten milliseconds of a disk.
 const TURN_BYTES: u64 = 4 << 20;
 
-/// What waits to go to a device.
+/// A piece waiting to go to a device.
 pub(super) trait Waiting {
     /// The stream that it belongs to.
     fn object(&self) -> ObjectRef;

@@ -1,4 +1,4 @@
-//! What files hold: objects, extents, inline data, extended attributes.
+//! The content of files: objects, extents, inline data, extended attributes.
 
 use polymux_types::Ino;
 
@@ -77,7 +77,7 @@ impl Check<'_> {
         }
     }
 
-    /// What the record of an inode says of its content.
+    /// Checks the content in the record of an inode.
     pub(super) fn content_of_inode(&mut self, ino: Ino, record: &InodeRecord) -> Result<()> {
         let InodeBody::Regular(file) = &record.body else { return Ok(()) };
         for entry in &file.objects {

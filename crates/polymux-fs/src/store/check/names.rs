@@ -11,7 +11,7 @@ use crate::store::directory_format::{Dirent, EntryCount, PositionEntry};
 use crate::store::inode_format::{InodeBody, InodeRecord};
 use crate::store::keys;
 
-/// Names of one inode counted at once; what has more is counted in steps.
+/// Names of one inode counted at once; an inode with more is counted in steps.
 const NAMES_STEP: usize = 4096;
 
 fn shown(name: &[u8]) -> String {
@@ -99,7 +99,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What the record of an inode says of its names.
+    /// Checks the names in the record of an inode.
     pub(super) fn names_of_inode(&mut self, ino: Ino, record: &InodeRecord) -> Result<()> {
         let names = self.count_names(ino)?;
         if let InodeBody::Directory { parent, entries, .. } = record.body {

@@ -11,7 +11,7 @@ use crate::{MIB, migrate, settle};
 
 const LENGTH: usize = crate::mebibytes(5) - 1000;
 
-/// What a user does. Each is also carried out on a plain vector.
+/// An action of a user. Each is also carried out on a plain vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     WriteFront,
@@ -155,7 +155,7 @@ impl Action {
         !matches!(self, Self::Unlink | Self::RenameOver)
     }
 
-    /// Reserved room and zeros that were written are more than the content tells.
+    /// Reserved space and written zeros are not visible in the content alone.
     fn has_room_of_its_own(self) -> bool {
         matches!(self, Self::ZeroRange | Self::Allocate)
     }
@@ -232,7 +232,7 @@ fn run(action: Action, beginning: Beginning, moment: Moment, index: usize) -> bo
     if !action.has_room_of_its_own() {
         assert_eq!(used, bytes_with_data(&content), "{what}: bytes on all tiers");
     }
-    // No ghost bytes: what the file grows over reads as zeros.
+    // No ghost bytes: a range that the file grows over reads as zeros.
     let ino = find(volume.fs(), "f").ino;
     let cut = content.len() / 2;
     set_size(&volume, ino, &mut content, cut);

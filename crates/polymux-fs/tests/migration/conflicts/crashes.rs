@@ -1,8 +1,8 @@
 //! The power goes at every operation of a move.
 //!
-//! What is true here: the operations of a move, on tiers and store, are counted by a run that is not disturbed; then the
-//! volume stops without warning before each of them in turn, mounts again, and must hold what was synced, and not a byte
-//! more than that once the disowned ranges are freed.
+//! Invariants: the operations of a move, on tiers and store, are counted by a run that is not disturbed; then the volume
+//! stops without warning before each of them in turn, mounts again, and must hold the synced data, and not a byte more
+//! than that once the pending frees are done.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -101,7 +101,7 @@ fn scene(way: Way) -> Scene {
 }
 
 impl Scene {
-    /// The move with what follows it: freeing what was left behind.
+    /// The move and its cleanup: freeing the source ranges.
     fn go(&self) {
         self.volume.fs().migrate(self.ino, self.target, None).expect("accepted");
         for _ in 0..3 {
@@ -125,7 +125,7 @@ fn crash_everywhere(way: Way) {
             scene.power.fails_at.store(now + place, Ordering::SeqCst);
             scene.go();
             scene.power.fails_at.store(u64::MAX, Ordering::SeqCst);
-            // Nothing was told to anybody since, so nothing comes of the power being back.
+            // No waiter was notified since, so the return of the power has no effect.
             scene.volume.crash_keeping_transactions(kept);
             let content = read_whole(scene.volume.fs(), scene.ino).expect("read");
             assert!(content == scene.data, "{what}: what was synced is lost");

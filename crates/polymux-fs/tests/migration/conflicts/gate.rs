@@ -16,7 +16,7 @@ use crate::common::{Hook, HookedTier, Verdict, Volume};
 pub enum Moment {
     Read,
     Write,
-    /// Of an object, whoever asks for it.
+    /// Of an object, by any thread.
     Sync,
 }
 
@@ -65,7 +65,7 @@ impl Gate {
         self.at_with_patience((moment, index), PATIENCE, mover, user)
     }
 
-    /// The same where what happens at the gate takes its time.
+    /// As [`Self::at`], where `user` takes its time.
     pub fn at_with_patience(
         &self,
         (moment, index): (Moment, usize),

@@ -1,6 +1,6 @@
 //! Telling a damaged log from one that ends (docs/design/0022).
 //!
-//! What is true here: replay stopped at the first place without a whole entry. A power failure leaves such a place only
+//! Replay stopped at the first place without a whole entry. A power failure leaves such a place only
 //! behind everything durable, so durable entries are lost if and only if one of these proves it:
 //! * A later entry that is whole says that the log was durable beyond that place when it was made. Writes of one unfinished
 //!   flush, in whatever order a device carried them out, say so of nothing in that flush.
@@ -75,7 +75,7 @@ impl fmt::Display for LogDamage {
 }
 
 impl Replay<'_> {
-    /// What proves that durable entries are lost, once [`Replay::next`] has given `None`. Reads the rest of the ring.
+    /// Returns the proof that durable entries are lost, once [`Replay::next`] has given `None`. Reads the rest of the ring.
     pub(crate) fn damage(&mut self) -> Result<Option<LogDamage>, StoreError> {
         let end = self.position;
         let limit = self.header.checkpoint + self.header.ring_length;
@@ -102,7 +102,7 @@ impl Replay<'_> {
         u64::from_le_bytes(self.bytes(at, at + WORD).try_into().expect("eight bytes"))
     }
 
-    /// What the line at `at` proves. Checksums are computed only where an entry would prove something.
+    /// The damage that the line at `at` proves. Checksums are computed only where an entry would prove damage.
     fn proof_at(&mut self, at: u64, end: u64, limit: u64) -> Result<Option<LogDamage>, StoreError> {
         let Some(shape) = EntryShape::of(self.word(at)) else { return Ok(None) };
         let position = self.word(at + WORD);
@@ -183,7 +183,7 @@ fn altered_byte(bytes: &mut [u8], position: u64, salt: u64) -> Option<usize> {
     }
     let shape = EntryShape::of(word(bytes, 0))?;
     let end = usize::try_from(shape.payload_start() + shape.payload_length).ok()?;
-    // What the checksum covers, from its end: payload, word 3 where there is one, generation.
+    // The bytes that the checksum covers, from the end: payload, word 3 if present, generation.
     let covered = (24..end).rev().chain((16..20).rev());
     let mut turned: [u32; 8] = std::array::from_fn(|bit| checksum_of_byte(1 << bit));
     for byte in covered {
@@ -202,7 +202,7 @@ fn byte_of(bit: u64) -> usize {
     usize::try_from(bit.trailing_zeros() / 8).expect("a word has eight bytes")
 }
 
-/// What a byte adds to a CRC-32C when it is the last one: the polynomial, reflected, divides bit by bit.
+/// The contribution of a byte to a CRC-32C when it is the last one: the polynomial, reflected, divides bit by bit.
 fn checksum_of_byte(byte: u8) -> u32 {
     (0..8).fold(u32::from(byte), |rest, _| rest >> 1 ^ if rest & 1 == 1 { 0x82f6_3b78 } else { 0 })
 }

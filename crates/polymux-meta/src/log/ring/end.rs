@@ -1,14 +1,14 @@
 //! Why the log ends where it does, for people.
 //!
-//! What is true here: replay needs only to know that there is no further entry. What stands in its place instead is asked
-//! afterwards, by whoever inspects a store, and decides nothing; what proves a loss does (`damage`).
+//! Replay needs only to know that there is no further entry. The content found in its place is examined afterwards, when a
+//! store is inspected, and decides nothing; a proof of a loss does (`damage`).
 
 use super::Replay;
 use super::damage::LogDamage;
 use crate::error::StoreError;
 use crate::log::entry_format::{ALIGNMENT, EntryShape, HEADER_WORDS, WORD, decode};
 
-/// What stands where the next entry of a log would begin.
+/// The content of the place where the next entry of a log would begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogEnd {
     /// Zeros: nothing was written there yet.
@@ -42,7 +42,7 @@ pub enum LogEnd {
 }
 
 impl Replay<'_> {
-    /// What stands at [`Replay::position`], once [`Replay::next`] has given `None`.
+    /// Examines [`Replay::position`], once [`Replay::next`] has given `None`.
     pub(crate) fn end(&mut self) -> Result<LogEnd, StoreError> {
         let position = self.position;
         let limit = self.header.checkpoint + self.header.ring_length;

@@ -1,8 +1,8 @@
 //! The trees of tables over a private directory.
 //!
-//! What is true here: opening a tree removes files that its current version does not name. It does so through the names
+//! Opening a tree removes files that its current version does not name. It does so through the names
 //! that it finds, and those are symbolic links of ours; the tables behind them are only ever read. A table does not change
-//! once it is named, and the lock that the owner of this holds keeps anybody from removing one.
+//! once it is named, and the lock that the owner of this holds prevents its removal.
 
 use std::fs;
 use std::os::unix::fs::symlink;
