@@ -135,8 +135,9 @@ fn tabulate(courses: &[Course]) -> Section {
     let columns = [
         "program",
         "side",
-        "answered/s in each round of 8 s",
-        "MiB on SSD/disk",
+        "done/s in each round of 8 s",
+        "SSD written MB",
+        "MiB of large files on SSD/disk",
         "second half",
         "of SSD",
         "target",
@@ -161,4 +162,24 @@ fn tabulate(courses: &[Course]) -> Section {
         ]);
     }
     section
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn course(side: SideKind, rates: &[f64]) -> Course {
+        let (written, places) = (Some(12.0), "1/2".to_owned());
+        Course { side, program: "mail", target: 0.9, rates: rates.to_vec(), written, places }
+    }
+
+    #[test]
+    fn the_second_half_of_each_course_is_compared_with_the_ssd_and_fills_every_column() {
+        let courses =
+            [course(SideKind::Ssd, &[1.0, 1.0, 100.0, 100.0]), course(SideKind::Polymux, &[1.0, 1.0, 80.0, 100.0])];
+        let text = tabulate(&courses).text();
+        let line = text.lines().find(|line| line.contains("1 1 80 100")).expect("a row of it");
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        assert_eq!(cells, ["mail", "polymux", "1 1 80 100", "12", "1/2", "90", "0.900", "0.9", "yes"]);
+    }
 }
