@@ -16,7 +16,7 @@ use polymux_policy::{Growth, HEAT_ONE, NO_TIER, PlacementFacts, PolicyKind, Sync
 use polymux_types::TierId;
 
 use crate::core::Core;
-use crate::inode::{FileState, Inode};
+use crate::inode::Inode;
 
 /// The write or range to be placed.
 #[derive(Clone, Copy, Debug)]
@@ -95,12 +95,9 @@ impl Core {
         facts.file_heat = heat.heat.max(if request.partial { 0 } else { HEAT_ONE });
         facts.sync_share = heat.sync_percent;
         facts.sequential = heat.sequential_percent;
-        let synchronous = |file: &FileState| match file.expected.get() {
-            _ if file.is_waited_for(self.clock.elapsed()) => Synced::Log as u8,
-            expected => expected.map_or(0, |expected| expected as u8),
-        };
-        if self.promotes_promptly(context.policy) {
-            facts.synchronous = inode.file().map_or(0, synchronous);
+        if let Some(file) = inode.file().filter(|_| self.promotes_promptly(context.policy)) {
+            let known = file.is_waited_for(self.clock.elapsed()).then_some(Synced::Log);
+            facts.synchronous = known.or_else(|| file.expected.get()).map_or(0, |synced| synced as u8);
         }
         for tier in self.tiers.all().iter() {
             let Some(present) = tier.present() else { continue };

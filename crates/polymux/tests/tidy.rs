@@ -1,8 +1,10 @@
 //! House rules that a machine can check, over the whole workspace.
 
-use std::collections::BTreeMap;
+mod tidy_sources;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+
+use tidy_sources::{sources, workspace};
 
 const FILE_LINES_MAX: usize = 1000;
 const FUNCTION_LINES_MAX: usize = 70;
@@ -27,28 +29,6 @@ const CRATE_EDGES: [(&str, &[&str]); 10] = [
         &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs", "polymux-sim", "polymux-transport"],
     ),
 ];
-
-fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn collect(directory: &Path, files: &mut BTreeMap<PathBuf, String>) {
-    for entry in fs::read_dir(directory).expect("a folder of the workspace can be read") {
-        let path = entry.expect("an entry can be read").path();
-        if path.is_dir() {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).expect("a source file can be read");
-            files.insert(path, text);
-        }
-    }
-}
-
-fn sources() -> BTreeMap<PathBuf, String> {
-    let mut files = BTreeMap::new();
-    collect(&workspace().join("crates"), &mut files);
-    files
-}
 
 /// Name and length of each function of a formatted source text.
 fn functions(text: &str) -> Vec<(String, usize)> {

@@ -1,27 +1,22 @@
 //! Every sentence of docs/PROMISES.md names tests, and each of them exists.
 
+mod tidy_sources;
+
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 
-fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+use tidy_sources::{sources, workspace};
 
-/// Names of the functions that follow `#[test]`, below a directory.
-fn collect_tests(directory: &Path, names: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(directory).expect("a folder of the workspace can be read") {
-        let path = entry.expect("an entry can be read").path();
-        if path.is_dir() {
-            collect_tests(&path, names);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).expect("a source file can be read");
-            for after in text.split("#[test]").skip(1) {
-                let name = after.split("fn ").nth(1).and_then(|rest| rest.split('(').next());
-                names.extend(name.map(str::to_owned));
-            }
+/// Names of the functions that follow `#[test]` in all sources.
+fn names_of_tests() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for text in sources().into_values() {
+        for after in text.split("#[test]").skip(1) {
+            let name = after.split("fn ").nth(1).and_then(|rest| rest.split('(').next());
+            names.extend(name.map(str::to_owned));
         }
     }
+    names
 }
 
 /// Words in backticks that look like the name of a test.
@@ -64,11 +59,9 @@ fn mistakes(document: &str, tests: &BTreeSet<String>) -> Vec<String> {
 
 #[test]
 fn every_promise_names_tests_that_exist() {
-    let mut tests = BTreeSet::new();
-    collect_tests(&workspace().join("crates"), &mut tests);
     let document = fs::read_to_string(workspace().join("docs/PROMISES.md")).expect("the document can be read");
     assert!(items(&document).len() > 40, "the promises are found");
-    let found = mistakes(&document, &tests);
+    let found = mistakes(&document, &names_of_tests());
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 

@@ -2,8 +2,9 @@
 //!
 //! [`DIALECT`] is a ratchet. Its numbers are lowered with every pass over the comments, and never raised.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+mod tidy_sources;
+
+use tidy_sources::sources;
 
 /// Openings of a doc comment that say nothing where an editor shows it alone.
 const BANNED_OPENINGS: [&str; 4] = ["The same", "Likewise", "Ditto", "See above"];
@@ -26,25 +27,6 @@ const DIALECT: [(&str, usize); 15] = [
     ("anew", 46),
     ("as long as", 26),
 ];
-
-fn sources(directory: &Path, files: &mut Vec<(PathBuf, String)>) {
-    for entry in fs::read_dir(directory).expect("a folder of the workspace can be read") {
-        let path = entry.expect("an entry can be read").path();
-        if path.is_dir() {
-            sources(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).expect("a source file can be read");
-            files.push((path, text));
-        }
-    }
-}
-
-fn all_sources() -> Vec<(PathBuf, String)> {
-    let mut files = Vec::new();
-    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates"), &mut files);
-    assert!(files.len() > 100, "the sources are not where they are looked for");
-    files
-}
 
 /// What a line that is a comment says.
 fn comment_of(line: &str) -> Option<&str> {
@@ -84,7 +66,7 @@ fn count(words: &[String], phrase: &str) -> usize {
 #[test]
 fn no_doc_comment_needs_the_one_before_it() {
     let mut found = Vec::new();
-    for (path, text) in all_sources() {
+    for (path, text) in sources() {
         found.extend(banned_openings(&text).into_iter().map(|line| format!("{}: {line}", path.display())));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
@@ -93,7 +75,7 @@ fn no_doc_comment_needs_the_one_before_it() {
 #[test]
 fn words_of_the_dialect_become_fewer() {
     let mut words = Vec::new();
-    for (_, text) in all_sources() {
+    for text in sources().into_values() {
         words.extend(words_of_comments(&text));
     }
     let rates = DIALECT.map(|(phrase, most)| (phrase, count(&words, phrase) * 100_000 / words.len(), most));

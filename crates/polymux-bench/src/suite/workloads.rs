@@ -14,7 +14,7 @@ mod random_write;
 pub mod redis;
 pub mod rocksdb;
 mod sequential;
-mod sqlite;
+pub mod sqlite;
 mod untar;
 
 use std::path::{Path, PathBuf};

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 
 use self::databases::{Redis, Sqlite};
 use self::mail::{Mailboxes, Queue};
-use super::hot_set::{write_files, write_files_in};
+use super::hot_set::{ROUND_SECONDS, write_files, write_files_in};
 use super::sides::{Side, SideKind};
 use super::{TieringArguments, in_words};
 use crate::machine::drop_caches;
@@ -129,6 +129,19 @@ fn wait_for_rest(side: &Side) -> Result<()> {
         }
         ensure!(begun.elapsed() < REST_DEADLINE, "the devices are not at rest after {REST_DEADLINE:?}");
     }
+}
+
+/// Operations per second in each round; `done` returns the number of operations completed so far.
+fn rates_of_rounds(rounds: u16, mut done: impl FnMut() -> Result<f64>) -> Result<Vec<f64>> {
+    let mut rates = Vec::new();
+    let (mut before, mut since) = (done()?, Instant::now());
+    for _ in 0..rounds {
+        thread::sleep(Duration::from_secs(ROUND_SECONDS as u64).saturating_sub(since.elapsed()));
+        let now = done()?;
+        rates.push((now - before) / since.elapsed().as_secs_f64());
+        (before, since) = (now, Instant::now());
+    }
+    Ok(rates)
 }
 
 fn tabulate(courses: &[Course]) -> Section {

@@ -441,9 +441,9 @@ impl Core {
         for handle in self.tiers.all().iter() {
             let Some(bytes) = handle.refused_messages.take().filter(|_| may_move) else { continue };
             let Some(space) = handle.space() else { continue };
-            let above_mark = space.total.saturating_sub(space.free).saturating_sub(handle.high_mark_bytes(&space));
+            let fill = self.fill_of(handle, &space);
             let wanted = bytes.saturating_mul(ROOM_OF_MESSAGES).clamp(ROOM_OF_MESSAGES_MIN, ROOM_MAX);
-            let hurried = self.moves.hurry_off(handle.id, wanted.min(above_mark));
+            let hurried = self.moves.hurry_off(handle.id, wanted.min(fill.used.saturating_sub(fill.high_mark)));
             Counters::add(&self.counters.bytes_hurried_for_messages, usize::try_from(hurried).unwrap_or(usize::MAX));
         }
     }

@@ -51,6 +51,14 @@ fn parse(printed: &str) -> Result<Vec<f64>> {
     Ok(figures)
 }
 
+/// Why SQLite cannot be measured on this machine.
+#[must_use]
+pub fn obstacle() -> Option<String> {
+    let imported = Command::new("python3").args(["-c", "import sqlite3"]).output();
+    (!imported.is_ok_and(|output| output.status.success()))
+        .then(|| "python3 with its module sqlite3 is not installed".to_owned())
+}
+
 impl Workload for Sqlite {
     fn name(&self) -> &'static str {
         "sqlite"
@@ -83,9 +91,7 @@ impl Workload for Sqlite {
     }
 
     fn obstacle(&self) -> Option<String> {
-        let imported = Command::new("python3").args(["-c", "import sqlite3"]).output();
-        (!imported.is_ok_and(|output| output.status.success()))
-            .then(|| "python3 with its module sqlite3 is not installed".to_owned())
+        obstacle()
     }
 
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {

@@ -3,14 +3,12 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::Program;
+use super::{Program, rates_of_rounds};
 use crate::suite::programs::{self, Started};
-use crate::suite::workloads::redis;
+use crate::suite::workloads::{redis, sqlite};
 use crate::tiering::hot_set::ROUND_SECONDS;
 use crate::tiering::sides::Side;
 
@@ -67,9 +65,7 @@ impl Program for Sqlite {
     }
 
     fn obstacle(&self) -> Option<String> {
-        let imported = Command::new("python3").args(["-c", "import sqlite3"]).output();
-        (!imported.is_ok_and(|output| output.status.success()))
-            .then(|| "python3 with its module sqlite3 is not installed".to_owned())
+        sqlite::obstacle()
     }
 
     fn prepare(&self, side: &Side, directory: &Path) -> Result<()> {
@@ -120,14 +116,7 @@ impl Program for Redis {
             let line = told.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
             Ok(line.with_context(|| told.clone())?.trim().parse()?)
         };
-        let mut rates = Vec::new();
-        let (mut before, mut since) = (answered()?, Instant::now());
-        for _ in 0..rounds {
-            thread::sleep(Duration::from_secs(ROUND_SECONDS as u64).saturating_sub(since.elapsed()));
-            let now = answered()?;
-            rates.push((now - before) / since.elapsed().as_secs_f64());
-            (before, since) = (now, Instant::now());
-        }
+        let rates = rates_of_rounds(rounds, answered)?;
         drop(clients);
         redis::ask(devices, &socket, &["shutdown", "nosave"])?;
         server.wait()?;

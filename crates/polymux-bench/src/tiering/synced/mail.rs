@@ -9,15 +9,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 
-use super::Program;
+use super::{Program, rates_of_rounds};
 use crate::noise::Noise;
-use crate::tiering::hot_set::{ROUND_SECONDS, index_below};
+use crate::tiering::hot_set::index_below;
 use crate::tiering::sides::Side;
 
+/// Required share of the SSD-only rate.
+const TARGET: f64 = 0.9;
 /// Threads that deliver.
 const THREADS: u64 = 16;
 /// Size of a message: up to so many bytes, a half of it on average.
@@ -39,7 +40,7 @@ impl Program for Queue {
     }
 
     fn target(&self) -> f64 {
-        0.9
+        TARGET
     }
 
     fn prepare(&self, _side: &Side, directory: &Path) -> Result<()> {
@@ -69,7 +70,7 @@ impl Program for Mailboxes {
     }
 
     fn target(&self) -> f64 {
-        0.9
+        TARGET
     }
 
     fn prepare(&self, _side: &Side, directory: &Path) -> Result<()> {
@@ -127,18 +128,15 @@ fn count_rounds(rounds: u16, once: impl Fn(u64, u64, &mut Noise) -> Result<()> +
             anyhow::Ok(())
         };
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || repeat(thread))).collect();
-        let mut rates = Vec::new();
-        let (mut before, mut since) = (0, Instant::now());
-        while rates.len() < usize::from(rounds) && !threads.iter().any(|thread| thread.is_finished()) {
-            thread::sleep(Duration::from_secs(ROUND_SECONDS as u64).saturating_sub(since.elapsed()));
-            let now = all.load(Ordering::Relaxed);
-            rates.push((now - before) as f64 / since.elapsed().as_secs_f64());
-            (before, since) = (now, Instant::now());
-        }
+        let rates = rates_of_rounds(rounds, || {
+            ensure!(!threads.iter().any(|thread| thread.is_finished()), "a thread ended early");
+            Ok(all.load(Ordering::Relaxed) as f64)
+        });
         is_over.store(true, Ordering::Relaxed);
+        // The error of a thread says more than that it ended.
         for thread in threads {
             thread.join().map_err(|_| anyhow!("a thread panicked"))??;
         }
-        Ok(rates)
+        rates
     })
 }
