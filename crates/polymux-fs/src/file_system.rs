@@ -385,6 +385,13 @@ impl FileSystem {
         self.core.tiers.give_back_room_ahead();
     }
 
+    /// Whether more space is about to be available: removed bytes are still to be freed, a move holds space on two tiers, or a file system is
+    /// still giving back preallocated space.
+    #[must_use]
+    pub fn is_freeing_space(&self) -> bool {
+        self.core.is_freeing_space()
+    }
+
     /// Attributes of a regular file as far as they are known without asking a tier; its blocks are not, and its size may be a guess.
     pub fn known_attributes(&self, ino: Ino) -> Result<Attributes> {
         self.core.known_attributes(ino)

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use polymux_fs::HandleId;
 use polymux_transport::Reply;
-use polymux_transport::wire::Header;
+use polymux_transport::wire::{Attr, Header};
 use polymux_types::{Errno, Ino};
 
 use crate::adapter::{Adapter, ino};
@@ -30,6 +30,12 @@ use crate::write_back::WriteBack;
 
 /// Time in which a program that was answered has put its data into the page cache.
 const COPIED_WITHIN: Duration = Duration::from_millis(100);
+/// Time in which the kernel has forgotten a file that was removed, so that its space is being freed.
+const FORGOTTEN_WITHIN: Duration = Duration::from_millis(100);
+/// Longest wait of a write for space that is being freed.
+const FREED_WITHIN: Duration = Duration::from_secs(2);
+/// Time between two looks whether it is free.
+const FREED_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Time between two checks of the free space of the volume, beside those that writers ask for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two checks of the free space of an idle volume.
@@ -136,8 +142,8 @@ struct Shortage {
     admissions: Admissions,
     /// Files in which a write was admitted that may not have been sent yet.
     outstanding: BTreeMap<u64, Admitted>,
-    /// When file systems were last asked to give back preallocated space without success. One that gives some is asked at each refusal: XFS
-    /// preallocates space anew with every file that grows.
+    /// When space was last looked for without success: preallocated space of file systems, and space that is being freed. Where some was
+    /// found, it is looked for at each refusal: XFS preallocates space anew with every file that grows.
     asked_in_vain: Option<Instant>,
 }
 
@@ -245,7 +251,7 @@ impl Adapter {
                     let mut is_admitted = shortage.admissions.admit(self.fs.space().ok().as_ref(), &attr);
                     if !is_admitted && shortage.asked_in_vain.is_none_or(|at| at.elapsed() >= LOOK_INTERVAL) {
                         self.fs.give_back_room_ahead();
-                        is_admitted = shortage.admissions.admit(self.fs.space().ok().as_ref(), &attr);
+                        is_admitted = self.admit_when_freed(&attr, &mut shortage.admissions);
                         shortage.asked_in_vain = (!is_admitted).then(Instant::now);
                     }
                     if is_admitted { Ok(attr) } else { Err(Errno::ENOSPC) }
@@ -270,6 +276,28 @@ impl Adapter {
             }
         }
         None
+    }
+
+    /// Whether a write is admitted at once, or as soon as space is free that removed files and moves still hold.
+    fn admit_when_freed(&self, attr: &Attr, admissions: &mut Admissions) -> bool {
+        let began = Instant::now();
+        loop {
+            if admissions.admit(self.fs.space().ok().as_ref(), attr) {
+                return true;
+            }
+            let (waited, is_freeing) = (began.elapsed(), self.fs.is_freeing_space());
+            if waited >= FREED_WITHIN || waited >= FORGOTTEN_WITHIN && !is_freeing {
+                let available = self.fs.space().map_or(0, |space| space.available);
+                log::info!(
+                    "a write to inode {} is refused: {available} bytes are available after {} ms{}",
+                    attr.ino,
+                    waited.as_millis(),
+                    if is_freeing { ", and more are being freed" } else { "" }
+                );
+                return false;
+            }
+            thread::sleep(FREED_LOOK_INTERVAL);
+        }
     }
 
     /// Has the writes sent that were admitted before, where the free space might not do for all of them and one more of this thread.

@@ -31,6 +31,8 @@ pub enum OperationKind {
     Punch,
     /// Looking for data or a hole.
     Seek,
+    /// Freeing space that was preallocated.
+    FreePreallocated,
     /// Describing an object for `rebuild`.
     Stamp,
     /// Making an object durable.
@@ -47,7 +49,7 @@ pub enum OperationKind {
 
 impl OperationKind {
     /// Every kind.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Space,
         Self::Create,
         Self::Remove,
@@ -58,6 +60,7 @@ impl OperationKind {
         Self::Allocate,
         Self::Punch,
         Self::Seek,
+        Self::FreePreallocated,
         Self::Stamp,
         Self::Sync,
         Self::SyncAll,

@@ -256,6 +256,11 @@ impl Tier for FaultyTier {
         self.inner.stamp(object, stamp)
     }
 
+    fn give_back_room_ahead(&self) -> Result<(), TierError> {
+        self.check(OperationKind::FreePreallocated)?;
+        self.inner.give_back_room_ahead()
+    }
+
     fn read_stamp(&self, object: ObjectRef) -> Result<Option<ObjectStamp>, TierError> {
         self.check(OperationKind::Stamp)?;
         self.inner.read_stamp(object)

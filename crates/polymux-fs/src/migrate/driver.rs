@@ -264,6 +264,12 @@ impl Core {
         self.moves.running_count() > 0 || open > parked
     }
 
+    /// Whether more space is about to be available: removed bytes are still to be freed, a move holds space on two tiers, or a file system is
+    /// still giving back preallocated space.
+    pub(crate) fn is_freeing_space(&self) -> bool {
+        self.disowned.is_freeing_anything() || self.moves.running_count() > 0 || self.tiers.are_giving_back_room_ahead()
+    }
+
     /// Whether the planner continues unfinished work in its next step: a walk over all files, or a drain.
     pub(crate) fn is_planning(&self) -> bool {
         self.why_nothing_moves().is_none() && (self.planner.is_walking() || self.is_emptying_a_tier())

@@ -695,6 +695,15 @@ impl TierSet {
         }
     }
 
+    /// Whether the file system of a tier that answers is still busy with [`Self::give_back_room_ahead`].
+    pub(crate) fn are_giving_back_room_ahead(&self) -> bool {
+        let is_busy = |tier: &TierHandle| {
+            let takes_ahead = tier.present().is_some_and(|present| present.capabilities().allocates_ahead);
+            takes_ahead && !tier.is_silent() && tier.tier.as_ref().is_some_and(|watched| watched.is_asked())
+        };
+        self.all().iter().any(|tier| is_busy(tier))
+    }
+
     /// Whether a program that writes to a tier unheard leaves the reserve of the metadata alone: no metadata is on the file system of that
     /// tier, or the file system keeps as much for root, and such a program is not root to it.
     pub(crate) fn keep_metadata_reserve(&self, tier: &TierHandle) -> bool {

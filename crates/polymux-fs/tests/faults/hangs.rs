@@ -72,6 +72,31 @@ fn a_write_without_room_does_not_wait_for_a_tier_that_hangs_while_it_frees() {
     write(world.fs(), handle, 0, PIECE).expect("there is room again");
 }
 
+/// XFS frees preallocated blocks after it has written dirty ones: seconds on a busy disk, in which a full volume only looks full.
+#[test]
+fn space_is_being_freed_while_a_file_system_gives_back_what_it_preallocated() {
+    let mut world = World::allocating_ahead();
+    // Slow, and not silent.
+    world.remount_with(|options| options.hang_after_ms = 60_000);
+    assert!(!world.fs().is_freeing_space());
+    world.tiers[2].hang(&[OperationKind::FreePreallocated]);
+    promptly("the request to give back", || world.fs().give_back_room_ahead());
+    assert!(world.tiers[2].hanging_calls() > 0 && world.fs().is_freeing_space());
+    world.tiers[2].release();
+    wait_until("it gave back", || !world.fs().is_freeing_space());
+}
+
+#[test]
+fn a_file_system_that_does_not_answer_frees_no_space() {
+    let world = World::allocating_ahead();
+    world.tiers[2].hang(&[OperationKind::FreePreallocated]);
+    promptly("the request to give back", || world.fs().give_back_room_ahead());
+    world.wait_until_silent(2);
+    assert!(!world.fs().is_freeing_space());
+    world.tiers[2].release();
+    world.wait_until_online(2);
+}
+
 #[test]
 fn a_tier_that_hangs_in_writes_is_still_read() {
     let world = World::new();

@@ -59,8 +59,17 @@ impl World {
         (Self::with_clock(Arc::clone(&clock) as _), clock)
     }
 
+    /// The file systems of the tiers preallocate blocks behind the ends of objects.
+    pub fn allocating_ahead() -> Self {
+        Self::made(Arc::new(SystemClock::new()), |tier| tier.with_capabilities(|can| can.allocates_ahead = true))
+    }
+
     fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        let memory: Vec<_> = NAMES.iter().map(|name| Arc::new(MemoryTier::new(*name, 64 << 20))).collect();
+        Self::made(clock, |tier| tier)
+    }
+
+    fn made(clock: Arc<dyn Clock>, kind: impl Fn(MemoryTier) -> MemoryTier) -> Self {
+        let memory: Vec<_> = NAMES.iter().map(|name| Arc::new(kind(MemoryTier::new(*name, 64 << 20)))).collect();
         let tiers: Vec<_> =
             memory.iter().map(|tier| Arc::new(FaultyTier::new(Arc::clone(tier) as Arc<dyn Tier>))).collect();
         let place = |(tier, name): (&Arc<FaultyTier>, &&'static str)| {
@@ -97,6 +106,13 @@ impl World {
 
     pub fn mount(&mut self) {
         self.try_mount().expect("the volume mounts");
+    }
+
+    /// Mounts anew, with other options.
+    pub fn remount_with(&mut self, change: impl FnOnce(&mut MountOptions)) {
+        self.unmount().expect("unmounted");
+        change(&mut self.options);
+        self.mount();
     }
 
     pub fn try_mount(&mut self) -> Result<(), VolumeError> {
