@@ -12,11 +12,13 @@ mod node;
 mod node_moves;
 #[cfg(all(test, shuttle))]
 pub(crate) mod planted;
+mod undo;
 
 pub(crate) use dirty::DirtyBlocks;
 pub(crate) use map::{BlockMap, Extent, MapChange, Run};
 pub(crate) use node::NodeTable;
 pub(crate) use node_moves::{ClosedNodes, whole_nodes};
+pub(crate) use undo::UndoLog;
 
 use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
 

@@ -9,6 +9,8 @@ mod load_balance;
 mod messages;
 #[path = "prompt_promotion/ping_pong.rs"]
 mod ping_pong;
+#[path = "prompt_promotion/steady_load.rs"]
+mod steady_load;
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};

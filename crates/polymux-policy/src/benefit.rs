@@ -32,6 +32,12 @@ pub struct Demand {
 }
 
 impl Demand {
+    /// The recent small reads as a rate: in a thousand seconds.
+    #[must_use]
+    pub fn lately_per_kilosecond(&self) -> u64 {
+        self.lately_reads.saturating_mul(1000) / 60
+    }
+
     /// The lesser of both, each by itself.
     #[must_use]
     pub fn min_of(&self, other: &Self) -> Self {

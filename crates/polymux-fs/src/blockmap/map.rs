@@ -1,8 +1,11 @@
 //! The map itself: home and exceptions.
+//!
+//! Invariant: while changes are recorded, each change of the home or of an exception is noted before the next one, so that all can be
+//! taken back.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::undo::{Exceptions, UndoLog};
 use super::{END, Owner};
 
 /// An exception: blocks `start..end` belong to `owner`.
@@ -48,16 +51,27 @@ impl MapChange {
 }
 
 /// Home slot and exceptions, keyed by their end so that one seek finds the covering one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct BlockMap {
     home: Option<u8>,
-    exceptions: BTreeMap<u64, (u64, Owner)>,
+    exceptions: Exceptions,
+    /// The changes made since [`BlockMap::record`].
+    recorded: Option<UndoLog>,
 }
+
+/// Equal maps have equal owners; whether changes are recorded does not count.
+impl PartialEq for BlockMap {
+    fn eq(&self, other: &Self) -> bool {
+        (self.home, &self.exceptions) == (other.home, &other.exceptions)
+    }
+}
+
+impl Eq for BlockMap {}
 
 impl BlockMap {
     /// A map from its records. Fails with the reason where they break an invariant.
     pub(crate) fn from_extents(home: Option<u8>, extents: &[Extent]) -> Result<Self, &'static str> {
-        let mut map = Self { home, exceptions: BTreeMap::new() };
+        let mut map = Self { home, ..Self::default() };
         let mut reached = 0;
         for extent in extents {
             if extent.start >= extent.end {
@@ -82,13 +96,47 @@ impl BlockMap {
     /// Gives a file without objects its home.
     pub(crate) fn set_home(&mut self, slot: u8) {
         assert!(self.home.is_none() && self.exceptions.is_empty(), "a home is given once");
-        self.home = Some(slot);
+        self.change_home(Some(slot));
+    }
+
+    /// Records changes from now on.
+    pub(crate) fn record(&mut self) {
+        self.recorded = Some(UndoLog::default());
+    }
+
+    /// Ends the recording, and returns the changes.
+    pub(crate) fn end_recording(&mut self) -> UndoLog {
+        self.recorded.take().unwrap_or_default()
+    }
+
+    /// Takes recorded changes back. There were none since the recording ended.
+    pub(crate) fn take_back(&mut self, changes: UndoLog) {
+        changes.take_back(&mut self.home, &mut self.exceptions);
+    }
+
+    fn change_home(&mut self, home: Option<u8>) {
+        let before = std::mem::replace(&mut self.home, home);
+        if let Some(recorded) = &mut self.recorded {
+            recorded.note_home(before);
+        }
+    }
+
+    fn remove(&mut self, end: u64) {
+        let before = self.exceptions.remove(&end);
+        if let Some(recorded) = &mut self.recorded {
+            recorded.note_exception(end, before);
+        }
     }
 
     /// Back to a file without objects.
     pub(crate) fn clear(&mut self) -> MapChange {
-        self.home = None;
-        MapChange { removed: std::mem::take(&mut self.exceptions).into_keys().collect(), added: Vec::new() }
+        self.change_home(None);
+        let exceptions = std::mem::take(&mut self.exceptions);
+        let removed = exceptions.keys().copied().collect();
+        if let Some(recorded) = &mut self.recorded {
+            recorded.note_cleared(exceptions);
+        }
+        MapChange { removed, added: Vec::new() }
     }
 
     pub(crate) fn has_exceptions(&self) -> bool {
@@ -147,7 +195,7 @@ impl BlockMap {
     pub(crate) fn renumber(&mut self, home: u8, numbers: impl Fn(u8) -> u8) -> MapChange {
         let runs = self.runs(0, END);
         let mut change = self.clear();
-        self.home = Some(numbers(home));
+        self.change_home(Some(numbers(home)));
         for run in runs {
             let owner = match run.owner.expect("a file with a home has an owner for each block") {
                 Owner::Slot(slot) => Owner::Slot(numbers(slot)),
@@ -201,7 +249,7 @@ impl BlockMap {
             } else if !overlaps {
                 continue;
             }
-            self.exceptions.remove(&extent.end);
+            self.remove(extent.end);
             change.removed.push(extent.end);
             if extent.owner != owner {
                 if extent.start < start {
@@ -220,7 +268,10 @@ impl BlockMap {
     }
 
     fn insert(&mut self, extent: Extent, change: &mut MapChange) {
-        self.exceptions.insert(extent.end, (extent.start, extent.owner));
+        let before = self.exceptions.insert(extent.end, (extent.start, extent.owner));
+        if let Some(recorded) = &mut self.recorded {
+            recorded.note_exception(extent.end, before);
+        }
         change.added.push(extent);
     }
 
@@ -238,6 +289,8 @@ impl BlockMap {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -312,6 +365,54 @@ mod tests {
                 prop_assert_eq!(rebuilt.as_ref(), Ok(&map));
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn recorded_changes_can_be_taken_back(
+            before in prop::collection::vec(step(), 0..20),
+            steps in prop::collection::vec(step(), 0..10),
+            renumbers in any::<bool>(),
+            clears in any::<bool>(),
+        ) {
+            let mut map = BlockMap::default();
+            map.set_home(0);
+            let apply = |map: &mut BlockMap, step: &Step| match *step {
+                Step::Assign(start, end, owner) => map.assign(start, end, owner),
+                Step::Cut(blocks) => map.cut(blocks),
+            };
+            for step in &before {
+                apply(&mut map, step);
+            }
+            let original = map.clone();
+            map.record();
+            for step in &steps {
+                apply(&mut map, step);
+            }
+            if renumbers {
+                map.renumber(1, |slot| slot + 1);
+            }
+            if clears {
+                map.clear();
+                map.set_home(3);
+            }
+            let changes = map.end_recording();
+            map.take_back(changes);
+            prop_assert_eq!(&map, &original);
+        }
+    }
+
+    #[test]
+    fn what_is_recorded_of_a_change_does_not_grow_with_the_map() {
+        let mut map = BlockMap::default();
+        map.set_home(0);
+        (0..100_000).for_each(|range| {
+            map.assign(range * 512, END, Owner::Slot(u8::try_from(range % 3).expect("a slot")));
+        });
+        map.record();
+        map.assign(100_000 * 512, END, Owner::Slot(1));
+        map.assign(512 * 7, 512 * 8, Owner::Slot(2));
+        assert!(map.end_recording().len() < 10);
     }
 
     #[test]

@@ -47,8 +47,10 @@ const SERVED_COUNTED_MIN: u64 = 4000;
 /// while there are fewer nodes than this.
 const NODES_WITHOUT_RATE_MAX: usize = RATES_MAX / 4 * 3;
 
-/// Time in which of the reads that were served so far all but a share of 1/e are forgotten.
-const SERVED_KEPT: Duration = Duration::from_secs(600);
+/// Minutes in which of the reads that were served so far all but a share of 1/e are forgotten: a node that is read steadily has the reads of so
+/// many minutes.
+pub(crate) const MINUTES_REMEMBERED: u64 = 10;
+const SERVED_KEPT: Duration = Duration::from_secs(60 * MINUTES_REMEMBERED);
 
 /// Time in which all but a share of 1/e of the recent reads are forgotten.
 const LATELY: Duration = Duration::from_secs(60);
@@ -193,14 +195,31 @@ pub(crate) fn follow(before: u64, seen: u64) -> u64 {
     (before.saturating_mul(KEPT_PERCENT).saturating_add(seen.saturating_mul(100 - KEPT_PERCENT))) / 100
 }
 
-/// A lower bound of a demand, as far as chance allows: two standard deviations below the observed value. Of `n` reads in each second the
-/// smoothed number has a variance of `n * w / (2 - w)`, where `w` is the share of the last window.
-pub(crate) fn at_least(demand: &Demand) -> Demand {
+/// Standard deviations that chance explains: of a thousand ranges that are read alike, looked at each second, it shows some four deviations above
+/// their mean in every minute.
+const CHANCE_DEVIATIONS: u64 = 5;
+
+/// Standard deviations between an estimate that is no choice among many and its lower bound.
+const SURE_DEVIATIONS: u64 = 2;
+
+/// Standard deviation of a smoothed rate: of `n` reads in each second it has a variance of `n * w / (2 - w)`, where `w` is the share of the last
+/// window. In reads in a thousand seconds.
+fn deviation(random_reads_per_kilosecond: u64) -> u64 {
     let share = 100 - KEPT_PERCENT;
-    let variance = demand.random_reads_per_kilosecond.saturating_mul(1000).saturating_mul(share) / (200 - share);
-    let random = demand.random_reads_per_kilosecond.saturating_sub(2 * variance.isqrt());
-    let served = demand.served_reads.saturating_sub(2 * demand.served_reads.isqrt());
-    Demand { random_reads_per_kilosecond: random, served_reads: served, ..*demand }
+    (random_reads_per_kilosecond.saturating_mul(1000).saturating_mul(share) / (200 - share)).isqrt()
+}
+
+/// A lower bound of a demand, as far as chance allows. A rate beyond chance above that of about the last minute is a new one. Another one may be that
+/// of a range which only looks busier at this moment than those that are read alike.
+pub(crate) fn at_least(demand: &Demand) -> Demand {
+    let (now, of_minute) = (demand.random_reads_per_kilosecond, demand.lately_per_kilosecond());
+    let is_new = now > of_minute.saturating_add(CHANCE_DEVIATIONS * deviation(of_minute));
+    let deviations = if is_new { SURE_DEVIATIONS } else { CHANCE_DEVIATIONS };
+    Demand {
+        random_reads_per_kilosecond: now.saturating_sub(deviations * deviation(now)),
+        served_reads: demand.served_reads.saturating_sub(SURE_DEVIATIONS * demand.served_reads.isqrt()),
+        ..*demand
+    }
 }
 
 impl DeviceDemand {
@@ -454,6 +473,17 @@ mod tests {
             at_least(&demand).random_reads_per_kilosecond
         };
         assert_eq!((surely(0), surely(500), surely(5_000), surely(12_000)), (0, 0, 3_122, 9_090));
+    }
+
+    #[test]
+    fn of_ranges_that_are_read_alike_chance_makes_none_look_busier_and_a_change_counts_at_once() {
+        let demand = |now, lately_reads| Demand { random_reads_per_kilosecond: now, lately_reads, ..Demand::default() };
+        let surely = |now, lately_reads| at_least(&demand(now, lately_reads)).random_reads_per_kilosecond;
+        // Three in each second for a minute.
+        assert_eq!((surely(3_000, 180), surely(4_400, 180)), (0, 0));
+        assert!(surely(6_000, 180) < 1_000);
+        // Eleven for three seconds, and for a minute.
+        assert_eq!((surely(7_200, 33), surely(11_000, 660)), (4_946, 4_035));
     }
 
     #[test]

@@ -313,6 +313,14 @@ impl FileState {
 }
 
 impl Layout {
+    /// A copy with an empty map.
+    pub(crate) fn clone_without_map(&mut self) -> Self {
+        let map = std::mem::take(&mut self.map);
+        let copy = self.clone();
+        self.map = map;
+        copy
+    }
+
     /// The object in a slot. Panics for a slot that no verified map names.
     pub(crate) fn object(&self, slot: u8) -> ObjectEntry {
         self.objects[usize::from(slot)]

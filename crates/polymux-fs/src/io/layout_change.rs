@@ -1,12 +1,13 @@
 //! Changes of who owns which block, as one transaction that the store may refuse.
 //!
 //! Invariant: memory agrees with the store. Extents are put when they change and never again, so a change that the store
-//! refused is taken back in memory before another thread may change the layout.
+//! refused is taken back in memory before another thread may change the layout. The cost of a change does not grow with the file: of the map
+//! only what changed is kept to be taken back.
 
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
-use crate::blockmap::END;
+use crate::blockmap::{END, UndoLog};
 use crate::core::{Core, Transaction};
 use crate::error::Result;
 use crate::inode::{FileState, Inode, Layout};
@@ -22,7 +23,9 @@ pub(crate) enum Company {
 
 /// The state that a failed change is rolled back to.
 struct Before {
+    /// With an empty map.
     layout: Layout,
+    map: UndoLog,
     /// State that no other thread changes meanwhile.
     others: Option<Others>,
 }
@@ -47,11 +50,14 @@ impl Core {
             let mut layout = file.layout.write();
             let others = (company == Company::Nobody)
                 .then(|| Others { size: file.size(), unsynced: file.unsynced.lock().clone() });
-            let noted = Before { layout: layout.clone(), others };
-            let result = change(transaction, &mut layout)?;
+            let without_map = layout.clone_without_map();
+            layout.map.record();
+            let result = change(transaction, &mut layout);
+            let map = layout.map.end_recording();
+            let result = result?;
             layout.cut_lengths(u64::MAX);
             drop(layout);
-            *before.borrow_mut() = Some(noted);
+            *before.borrow_mut() = Some(Before { layout: without_map, map, others });
             transaction.put_inode(inode);
             Ok(result)
         };
@@ -68,7 +74,9 @@ impl FileState {
     fn take_back(&self, before: Before) {
         let mut layout = self.layout.write();
         self.nodes.mark_map_changed(0..END);
-        *layout = before.layout;
+        let mut map = std::mem::take(&mut layout.map);
+        map.take_back(before.map);
+        *layout = Layout { map, ..before.layout };
         self.allocation.note_change();
         if let Some(Others { size, unsynced }) = before.others {
             self.size.store(size, Ordering::Release);

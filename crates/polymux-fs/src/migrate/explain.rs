@@ -1,9 +1,10 @@
 //! Explains why a file is where it is, and which migrations come next.
 
-use polymux_policy::{Action, Growth, PolicyKind, WAITED_FOR_FILE_MAX, Why, evict};
+use polymux_policy::{Action, Demand, Growth, PolicyKind, WAITED_FOR_FILE_MAX, Why, evict};
 use polymux_types::{Ino, TierId};
 
 use super::facts::{Piece, pieces_of_node};
+use super::relief::Worth;
 use crate::blockmap::BLOCKS_PER_NODE;
 use crate::core::Core;
 use crate::error::Result;
@@ -168,10 +169,9 @@ impl Core {
         };
         let demand = self.heat.demand.of_node(inode.ino, node);
         let worth = match self.promotes_promptly(context.policy) {
-            true => self.worth_of_moving(file, piece, &demand, context, table),
-            false => Vec::new(),
+            true => self.worth_shown(file, piece, &demand, context, table),
+            false => None,
         };
-        let worth = worth.into_iter().min_by_key(|worth| worth.benefit.rank());
         let may_leave = eviction.score > 0 && drained.is_none();
         RangeExplanation {
             offset: start_of(node * BLOCKS_PER_NODE),
@@ -191,6 +191,26 @@ impl Core {
             would_leave_to: may_leave
                 .then(|| (self.name_of_tier(TierId(eviction.target)), eviction.why.sentence().to_owned())),
         }
+    }
+
+    /// The benefit as people see it. Where chance may account for all of the present rate, that of the last minute tells when the move would pay
+    /// back.
+    fn worth_shown(
+        &self,
+        file: &FileState,
+        piece: Piece,
+        demand: &Demand,
+        context: &Context,
+        table: &polymux_policy::TierTable,
+    ) -> Option<Worth> {
+        let best = |worth: Vec<Worth>| worth.into_iter().min_by_key(|worth| worth.benefit.rank());
+        let sure = best(self.worth_of_moving(file, piece, demand, context, table));
+        if sure.is_some_and(|sure| sure.benefit.pays_back_seconds.is_some()) {
+            return sure;
+        }
+        let mut likely = best(self.likely_worth_of_moving(file, piece, demand, context, table))?;
+        likely.benefit.is_overdue = sure.is_some_and(|sure| sure.benefit.is_overdue);
+        Some(likely)
     }
 
     /// Where a part of a file goes whose tier is being emptied, and why.

@@ -10,7 +10,7 @@ use super::facts::{bytes_mapped_on, pieces_of_node};
 use super::load_balance::{Handover, PairPlan};
 use super::planner::{Demand, note_coming};
 use super::relief::Planned;
-use super::victims::Search;
+use super::victims::{Needed, Search};
 use crate::core::Core;
 use crate::error::Result;
 use crate::heat::HeatCursor;
@@ -241,13 +241,16 @@ impl Core {
             let room_wanted = relief.room_wanted.get(&tier).copied();
             let for_others =
                 room_wanted.map_or(0, |wanted| fill.used.saturating_add(wanted.bytes).saturating_sub(fill.high_mark));
-            let needed = above_mark.max(for_others);
+            let needed = Needed {
+                bytes: above_mark.max(for_others),
+                pressing: for_others.max(fill.used.saturating_sub(fill.high_mark)),
+            };
             let now = self.clock.elapsed();
-            if needed == 0 || !self.planner.relief.may_seek(tier, now) {
+            if needed.bytes == 0 || !self.planner.relief.may_seek(tier, now) {
                 continue;
             }
             let mut search = Search::new(Some(policy), room_wanted.or_else(|| self.planner.relief.spared(tier, now)));
-            while !self.search_piece(&mut search, tier, needed, table)? {}
+            while !self.search_piece(&mut search, tier, needed.bytes, table)? {}
             for ((ino, target), bundle) in self.choose_victims(tier, needed, &mut search, table) {
                 add(sums, (MoveReason::Demote, tier, target, ino), bundle.bytes);
             }

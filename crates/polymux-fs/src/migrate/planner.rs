@@ -22,7 +22,7 @@ use polymux_types::{Ino, TierId};
 
 use super::facts::{blocks_of_node, pieces_of_node};
 use super::relief::Relief;
-use super::victims::Search;
+use super::victims::{Needed, Search};
 use crate::blockmap::BLOCKS_PER_NODE;
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -292,10 +292,16 @@ impl Core {
         let mut has_more = false;
         for fill in table.offered() {
             let tier = TierId(fill.tier);
-            let needed = self.bytes_to_evict(fill).max(self.room_to_make(fill));
+            let pressing = self.bytes_pressing(fill);
+            let needed = Needed { bytes: self.bytes_to_evict(fill).max(pressing), pressing };
             let is_wanted = self.planner.state.lock().wants_victims.contains(&tier);
             let now = self.clock.elapsed();
-            if (needed > 0 || is_wanted) && self.planner.relief.may_seek(tier, now) {
+            let relief = &self.planner.relief;
+            let may_seek = match needed.pressing > 0 || is_wanted {
+                true => relief.may_seek(tier, now),
+                false => needed.bytes > 0 && relief.may_seek_unpressed(tier, now),
+            };
+            if may_seek {
                 let makes_room = self.planner.relief.spared(tier, now);
                 has_more |= self.search_step(tier, needed, makes_room, &table)?;
             }
@@ -303,11 +309,11 @@ impl Core {
         Ok(has_more)
     }
 
-    /// Bytes to evict from a tier for data that would pay back there, not counting those already on their way off it.
-    fn room_to_make(&self, fill: &TierFill) -> u64 {
+    /// Bytes above the high mark of a tier, with those of data that would pay back there, not counting those already on their way off it.
+    fn bytes_pressing(&self, fill: &TierFill) -> u64 {
         let tier = TierId(fill.tier);
         let wanted = self.planner.relief.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
-        if wanted == 0 || fill.flags & TierFill::DRAINING != 0 {
+        if fill.flags & TierFill::DRAINING != 0 {
             return 0;
         }
         // Bytes on their way there count as used.

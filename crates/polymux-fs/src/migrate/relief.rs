@@ -45,7 +45,7 @@ use super::planner::{Bundle, note_coming};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::Result;
-use crate::heat::{at_least, follow};
+use crate::heat::{MINUTES_REMEMBERED, at_least, follow};
 use crate::inode::FileState;
 use crate::placement::Context;
 use crate::report::{Benefit, JobReport, JobState, MoveReason, PAYS_BACK_SOON_SECONDS};
@@ -132,6 +132,8 @@ struct State {
     room_wanted: BTreeMap<TierId, (Duration, RoomWanted)>,
     /// Until when a tier from which nothing could leave is not searched again.
     rests_until: BTreeMap<TierId, Duration>,
+    /// Until when a tier between its marks of which everything would come back is not searched again.
+    unpressed_rests_until: BTreeMap<TierId, Duration>,
     /// When space was last wanted on a tier and nothing could leave for it.
     wanted_in_vain: BTreeMap<TierId, Duration>,
 }
@@ -233,6 +235,11 @@ impl Relief {
     /// All of a tier was searched, and nothing could leave. Free space that was wanted there for ranges that are read more is given up.
     pub(super) fn note_sought_in_vain(&self, tier: TierId, sought: SoughtInVain, now: Duration) {
         let mut state = self.state.lock();
+        if !sought.is_pressing {
+            // Between its marks a tier stays full of data that would come back. Space for other data may be wanted any time.
+            state.unpressed_rests_until.insert(tier, now.saturating_add(SOUGHT_IN_VAIN));
+            return;
+        }
         let is_wanted = state.room_wanted.remove(&tier).is_some();
         if is_wanted {
             state.wanted_in_vain.insert(tier, now);
@@ -250,6 +257,11 @@ impl Relief {
     /// Whether a tier may be searched for eviction candidates.
     pub(super) fn may_seek(&self, tier: TierId, now: Duration) -> bool {
         self.state.lock().rests_until.get(&tier).is_none_or(|until| *until <= now)
+    }
+
+    /// As [`Self::may_seek`], where the tier is below its high mark and nothing is to come.
+    pub(super) fn may_seek_unpressed(&self, tier: TierId, now: Duration) -> bool {
+        self.may_seek(tier, now) && self.state.lock().unpressed_rests_until.get(&tier).is_none_or(|until| *until <= now)
     }
 
     /// A batch to a tier that took its share of the devices came to its end.
@@ -288,6 +300,8 @@ impl Relief {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SoughtInVain {
     pub(super) took: Duration,
+    /// The tier is above its high mark, or data that is read more is to come.
+    pub(super) is_pressing: bool,
     /// Some data of the tier may leave soon: it only came lately, or is open and passed through.
     pub(super) may_find_soon: bool,
 }
@@ -547,8 +561,33 @@ impl Core {
         }
     }
 
-    /// The benefit of moving a piece up, by tier, the fastest first that is not the limit of its readers; empty if there is none.
+    /// The benefit of moving a piece up that chance does not account for, by tier, the fastest first that is not the limit of its readers; empty
+    /// if there is none.
     pub(super) fn worth_of_moving(
+        &self,
+        file: &FileState,
+        piece: Piece,
+        demand: &Demand,
+        context: &Context,
+        table: &TierTable,
+    ) -> Vec<Worth> {
+        self.worth_at_demand(file, piece, &at_least(demand), context, table)
+    }
+
+    /// The benefit if programs go on reading the piece as in about the last minute.
+    pub(super) fn likely_worth_of_moving(
+        &self,
+        file: &FileState,
+        piece: Piece,
+        demand: &Demand,
+        context: &Context,
+        table: &TierTable,
+    ) -> Vec<Worth> {
+        let of_minute = Demand { random_reads_per_kilosecond: demand.lately_per_kilosecond(), ..*demand };
+        self.worth_at_demand(file, piece, &of_minute, context, table)
+    }
+
+    fn worth_at_demand(
         &self,
         file: &FileState,
         piece: Piece,
@@ -561,7 +600,7 @@ impl Core {
         let Some((own, slower)) = table.position(piece.tier.0).zip(self.read_speed(piece.tier, None)) else {
             return Vec::new();
         };
-        let surely = Demand { stream_bytes_per_second: 0, ..at_least(demand) };
+        let random = Demand { stream_bytes_per_second: 0, ..*demand };
         let takes = |fill: &&TierFill| {
             context.allows(TierId(fill.tier))
                 && fill.takes_piece(piece.bytes, file.size())
@@ -578,8 +617,8 @@ impl Core {
             let of_file = REQUESTS_OF_MOVE.saturating_mul(slower.request_ns.saturating_add(faster.request_ns));
             let cost = move_ns(piece.bytes, self.planner.relief.speed_of_moves(target), back).saturating_add(of_file);
             let benefit = Benefit {
-                pays_back_seconds: pay_back_seconds(cost, saved_ns_per_second(&surely, &slower, &faster)),
-                is_overdue: lost_ns(&surely, &slower, &faster) >= cost,
+                pays_back_seconds: pay_back_seconds(cost, saved_ns_per_second(&random, &slower, &faster)),
+                is_overdue: lost_ns(&random, &slower, &faster) >= cost,
             };
             (benefit != Benefit::default()).then_some(Worth { target, has_room, benefit })
         };
@@ -605,6 +644,22 @@ impl Core {
             && self.worth_of_moving(file, piece, demand, context, table).iter().any(is_here)
     }
 
+    /// Whether a piece that lay on another tier would have cost that, in the minutes for which reads are remembered, as much as the move back, if
+    /// programs go on reading it as in about the last minute: then it would come back as soon as there is space.
+    pub(super) fn would_return(
+        &self,
+        tier: TierId,
+        (file, piece): (&FileState, Piece),
+        demand: &Demand,
+        context: &Context,
+        table: &TierTable,
+    ) -> bool {
+        let served_reads = demand.lately_reads.saturating_mul(MINUTES_REMEMBERED);
+        let to_come = Demand { random_reads_per_kilosecond: 0, served_reads, ..*demand };
+        let is_here = |worth: &Worth| worth.target == tier && worth.benefit.is_overdue;
+        served_reads > 0 && self.worth_of_moving(file, piece, &to_come, context, table).iter().any(is_here)
+    }
+
     /// The read speed of a tier, as far as it is known; `slower` is the tier that it is compared with.
     fn read_speed(&self, tier: TierId, slower: Option<&ReadSpeed>) -> Option<ReadSpeed> {
         let handle = self.tiers.by_id(tier).ok()?;
@@ -628,7 +683,7 @@ mod tests {
         let (relief, tier) = (Relief::default(), TierId(1));
         let at = Duration::from_secs;
         assert!(relief.may_seek(tier, at(0)));
-        let sought = |seconds, may_find_soon| SoughtInVain { took: at(seconds), may_find_soon };
+        let sought = |seconds, may_find_soon| SoughtInVain { took: at(seconds), is_pressing: true, may_find_soon };
         relief.note_sought_in_vain(tier, sought(3, false), at(100));
         assert!(!relief.may_seek(tier, at(159)) && relief.may_seek(tier, at(160)));
         assert!(!relief.wanted_room_lately(tier, at(100)), "it was for nothing that is read more");
@@ -646,6 +701,9 @@ mod tests {
         relief.state.lock().room_wanted.insert(tier, (at(800), RoomWanted::default()));
         relief.note_sought_in_vain(tier, sought(0, true), at(800));
         assert!(!relief.may_seek(tier, at(801)) && relief.may_seek(tier, at(802)), "files are closed any time");
+        relief.note_sought_in_vain(tier, SoughtInVain { is_pressing: false, ..sought(0, false) }, at(900));
+        assert!(!relief.may_seek_unpressed(tier, at(909)) && relief.may_seek_unpressed(tier, at(910)));
+        assert!(relief.may_seek(tier, at(900)), "what is to come does not wait for that");
     }
 
     #[test]

@@ -48,8 +48,19 @@ struct Candidate {
     node: u64,
     bytes: u64,
     is_whole: bool,
+    /// It would come back within minutes.
+    returns: bool,
     heat: u32,
     idle_seconds: u32,
+}
+
+/// Bytes to evict from a tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Needed {
+    /// Down to the low mark, or for ranges that are to come.
+    pub(super) bytes: u64,
+    /// As many of them leave also if they would come back ([`Core::would_return`]): those above the high mark, and for ranges that are to come.
+    pub(super) pressing: u64,
 }
 
 /// The walk over the files of one tier.
@@ -134,14 +145,14 @@ impl Core {
     pub(super) fn search_step(
         &self,
         tier: TierId,
-        needed: u64,
+        needed: Needed,
         makes_room: Option<RoomWanted>,
         table: &TierTable,
     ) -> Result<bool> {
         let mut search = self.planner.state.lock().searches.remove(&tier).unwrap_or_default();
         search.makes_room = makes_room;
         let began = self.clock.elapsed();
-        let is_complete = self.search_piece(&mut search, tier, needed, table)?;
+        let is_complete = self.search_piece(&mut search, tier, needed.bytes, table)?;
         search.took = search.took.saturating_add(self.clock.elapsed().saturating_sub(began));
         if is_complete {
             // The movers hear of new jobs at once.
@@ -185,7 +196,7 @@ impl Core {
     }
 
     /// Chooses from the candidates seen. Returns whether anything is to be moved.
-    fn end_window(&self, tier: TierId, needed: u64, mut search: Search, table: &TierTable) -> bool {
+    fn end_window(&self, tier: TierId, needed: Needed, mut search: Search, table: &TierTable) -> bool {
         {
             let mut state = self.planner.state.lock();
             state.wants_victims.remove(&tier);
@@ -200,8 +211,9 @@ impl Core {
         let mut wanted = self.planner.relief.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
         let mut has_submitted = false;
         let victims = self.choose_victims(tier, needed, &mut search, table);
-        if needed > 0 && search.has_seen_all() && victims.is_empty() {
-            let sought = SoughtInVain { took: search.took, may_find_soon: search.may_find_soon };
+        if needed.bytes > 0 && search.has_seen_all() && victims.is_empty() {
+            let Search { took, may_find_soon, .. } = search;
+            let sought = SoughtInVain { took, may_find_soon, is_pressing: needed.pressing > 0 };
             self.planner.relief.note_sought_in_vain(tier, sought, self.clock.elapsed());
         }
         for ((ino, target), bundle) in victims {
@@ -258,7 +270,7 @@ impl Core {
             if eviction.score == 0 {
                 continue;
             }
-            // Data that came lately has not paid back yet, and data that would pay back comes again: either would go to and fro.
+            // Data that came lately has not paid back yet, and data that would pay back soon comes again: either would go to and fro.
             let came_lately = || u64::from(facts.moved_seconds_ago) < PAYS_BACK_SOON_SECONDS;
             let from_there = Piece { tier: TierId(eviction.target), bytes };
             let comes_back =
@@ -267,9 +279,11 @@ impl Core {
                 search.may_find_soon |= came_lately();
                 continue;
             }
+            let returns = self.promotes_promptly(context.policy)
+                && self.would_return(tier, (file, from_there), &demand, &context, table);
             let heat = if is_whole { facts.file_heat } else { facts.heat };
             let (score, idle_seconds) = (eviction.score, facts.idle_seconds);
-            search.candidates.push(Candidate { score, ino, node, bytes, is_whole, heat, idle_seconds });
+            search.candidates.push(Candidate { score, ino, node, bytes, is_whole, returns, heat, idle_seconds });
             search.bytes += bytes;
             if is_whole {
                 break;
@@ -286,7 +300,7 @@ impl Core {
     pub(super) fn choose_victims(
         &self,
         tier: TierId,
-        needed: u64,
+        needed: Needed,
         search: &mut Search,
         table: &TierTable,
     ) -> BTreeMap<(Ino, TierId), Bundle> {
@@ -295,8 +309,11 @@ impl Core {
         let mut bundles: BTreeMap<(Ino, TierId), Bundle> = BTreeMap::new();
         let mut planned = 0;
         for candidate in &search.candidates {
-            if planned >= needed {
+            if planned >= needed.bytes {
                 break;
+            }
+            if candidate.returns && planned >= needed.pressing {
+                continue;
             }
             // The demand that space is freed for may have changed since it was looked up.
             let demand = || self.heat.demand.of_node(candidate.ino, candidate.node);

@@ -109,10 +109,15 @@ impl DisownedQueue {
         self.pending.lock().len()
     }
 
-    fn take(&self, wanted: impl Fn(&DisownedRecord) -> bool) -> Vec<(DisownedRecord, Sequence)> {
+    /// Takes records for a round, [`ROUND_MAX`] at the most.
+    fn take(&self, tier: TierId, scope: Scope) -> Vec<(DisownedRecord, Sequence)> {
+        let (first, last) = match scope {
+            Scope::Tier => (ObjectId(0), ObjectId(u64::MAX)),
+            Scope::Object(object) => (object, object),
+        };
         let mut pending = self.pending.lock();
-        let keys: Vec<_> =
-            pending.iter().filter(|(_, (record, _))| wanted(record)).map(|(key, _)| *key).take(ROUND_MAX).collect();
+        let within = (tier, first, 0)..=(tier, last, u64::MAX);
+        let keys: Vec<_> = pending.range(within).map(|(key, _)| *key).take(ROUND_MAX).collect();
         self.carried.lock().extend(keys.iter().map(|(tier, object, _)| (*tier, *object)));
         keys.iter().filter_map(|key| pending.remove(key)).collect()
     }
@@ -126,6 +131,13 @@ impl DisownedQueue {
         self.rounds.lock().remove(&tier);
         self.round_ended.notify_all();
     }
+}
+
+/// Pending frees of a tier that a round carries out.
+#[derive(Clone, Copy, Debug)]
+enum Scope {
+    Tier,
+    Object(ObjectId),
 }
 
 /// Outcome of carrying out some records.
@@ -193,7 +205,7 @@ impl Core {
             }
             let Some(round) = self.disowned.begin_round(tier.id, || tier.is_silent()) else { continue };
             if !has_freed() && may_begin() {
-                self.carry_out_round(tier, round, |_| true)?;
+                self.carry_out_round(tier, round, Scope::Tier)?;
             }
         }
         Ok(has_freed())
@@ -201,36 +213,31 @@ impl Core {
 
     /// Carries out the pending frees of one tier; returns the number done.
     pub(crate) fn free_disowned_on(&self, tier: TierId) -> Result<usize> {
-        Ok(self.free_disowned_where(&*self.tiers.by_id(tier)?, |_| true)?.freed)
+        Ok(self.free_disowned_where(&*self.tiers.by_id(tier)?, Scope::Tier)?.freed)
     }
 
     /// Carries out the pending frees of a tier through a handle that is not in the tier set yet.
     pub(crate) fn free_disowned_through(&self, handle: &TierHandle) -> Result<()> {
-        while self.free_disowned_where(handle, |_| true)?.freed > 0 {}
+        while self.free_disowned_where(handle, Scope::Tier)?.freed > 0 {}
         Ok(())
     }
 
     /// Carries out the pending frees of one object now, so that its ranges may be used again.
     pub(crate) fn free_disowned_of(&self, tier: TierId, object: ObjectId) -> Result<Round> {
-        self.free_disowned_where(&*self.tiers.by_id(tier)?, |record| record.object == object)
+        self.free_disowned_where(&*self.tiers.by_id(tier)?, Scope::Object(object))
     }
 
-    fn free_disowned_where(&self, handle: &TierHandle, wanted: impl Fn(&DisownedRecord) -> bool) -> Result<Round> {
+    fn free_disowned_where(&self, handle: &TierHandle, scope: Scope) -> Result<Round> {
         // A round that is under way may hold records wanted here.
         let round = self.disowned.begin_round(handle.id, || false).expect("it does not give up");
-        self.carry_out_round(handle, round, wanted)
+        self.carry_out_round(handle, round, scope)
     }
 
-    fn carry_out_round(
-        &self,
-        handle: &TierHandle,
-        of_tier: TierRound<'_>,
-        wanted: impl Fn(&DisownedRecord) -> bool,
-    ) -> Result<Round> {
+    fn carry_out_round(&self, handle: &TierHandle, of_tier: TierRound<'_>, scope: Scope) -> Result<Round> {
         if self.is_read_only() {
             return Ok(Round::default());
         }
-        let records = self.disowned.take(|record| record.tier == handle.id && wanted(record));
+        let records = self.disowned.take(handle.id, scope);
         let Some(last) = records.iter().map(|(_, sequence)| *sequence).max() else { return Ok(Round::default()) };
         let durable = if is_planted(PlantedFault::PunchBeforeCommit) {
             Ok(())

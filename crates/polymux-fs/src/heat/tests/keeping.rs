@@ -135,6 +135,26 @@ fn steps_save_what_changed_a_bounded_number_at_a_time() {
     assert_eq!((saved, records(&metadata)), (998, 998));
 }
 
+/// It was a transaction for nearly every read that a device served.
+#[test]
+fn nodes_that_are_read_on_and_on_are_saved_every_five_minutes() {
+    let (_, metadata) = store();
+    put_inodes(&metadata, 2..100);
+    let table = table(1 << 20, 3600);
+    steps_until_restored(&table, &metadata, &at(1000), 50);
+    let saved = |from: u64, to: u64| -> usize {
+        let of_second = |second| {
+            (2..100).for_each(|ino| read(&table, ino, 0, second));
+            (0..5).map(|_| table.step(&metadata, &at(second), 50).expect("a step works").saved).sum::<usize>()
+        };
+        (from..to).map(of_second).sum()
+    };
+    assert!(saved(1000, 1290) <= 98, "each node once at the most");
+    assert_eq!(saved(1290, 1299), 0);
+    assert_eq!(saved(1299, 1590), 98, "a sweep of several steps comes to its end");
+    assert_eq!(table.save_all(&metadata, 1590).expect("heat is saved"), 98, "at the end of the mount all are saved");
+}
+
 #[test]
 fn records_of_cold_nodes_and_of_files_that_are_gone_go() {
     let (_, metadata) = store();
