@@ -385,6 +385,12 @@ impl FileSystem {
         self.core.tiers.give_back_room_ahead();
     }
 
+    /// Whether a file system that answers is still giving back preallocated space; a question for its free space waits for that.
+    #[must_use]
+    pub fn is_giving_back_room_ahead(&self) -> bool {
+        self.core.tiers.are_giving_back_room_ahead()
+    }
+
     /// Whether more space is about to be available: removed bytes are still to be freed, a move holds space on two tiers, or a file system is
     /// still giving back preallocated space.
     #[must_use]

@@ -34,7 +34,7 @@ mod table;
 mod window;
 
 pub(crate) use clock::LogicalClock;
-pub(crate) use demand::{MINUTES_REMEMBERED, at_least, follow};
+pub(crate) use demand::{MINUTES_REMEMBERED, at_least, at_least_alone, follow};
 pub(crate) use device_reads::{MINUTES, Minutes};
 pub(crate) use grown::GrownFiles;
 pub(crate) use read_use::{ReadUse, ReadUses};

@@ -27,6 +27,7 @@ mod convert;
 mod directories;
 mod dispatch;
 mod files;
+mod held_writes;
 mod listings;
 mod names;
 mod open_files;

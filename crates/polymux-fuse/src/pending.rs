@@ -5,6 +5,7 @@
 //!   that waited. The kernel sends the writes meanwhile, and others serve them; one that hangs in a tier is answered by the watcher, and with it
 //!   the write-back ends. A rename, whose sync may wait for a tier, is done by a thread of its own, watched as all requests are; the other
 //!   work asks a tier only for its free space, and does not wait long for that.
+//! * A write that finds no free space is held while some is being freed (`held_writes`); the thread serves others meanwhile.
 //! * A request waits here with no lock of this process held. The kernel may hold locks of the directories and of the inode for it; writing
 //!   back needs none of them.
 //! * A panic costs the request that it comes with, which is answered with EIO.
@@ -20,22 +21,17 @@ use std::time::{Duration, Instant};
 use polymux_fs::HandleId;
 use polymux_transport::Reply;
 use polymux_transport::wire::{Attr, Header};
-use polymux_types::{Errno, Ino};
+use polymux_types::Ino;
 
 use crate::adapter::{Adapter, ino};
 use crate::admission::{Admissions, margin};
 use crate::convert;
+use crate::held_writes::{HeldWrites, Refusal};
 use crate::threads::is_reading;
 use crate::write_back::WriteBack;
 
 /// Time in which a program that was answered has put its data into the page cache.
 const COPIED_WITHIN: Duration = Duration::from_millis(100);
-/// Time in which the kernel has forgotten a file that was removed, so that its space is being freed.
-const FORGOTTEN_WITHIN: Duration = Duration::from_millis(100);
-/// Longest wait of a write for space that is being freed.
-const FREED_WITHIN: Duration = Duration::from_secs(2);
-/// Time between two looks whether it is free.
-const FREED_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Time between two checks of the free space of the volume, beside those that writers ask for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two checks of the free space of an idle volume.
@@ -77,6 +73,8 @@ struct Queue {
 enum Next {
     Serve(Pending),
     Look,
+    /// Held writes are tried again.
+    Retry,
     /// No request comes any more.
     End,
 }
@@ -103,19 +101,23 @@ impl PendingRequests {
         self.changed.notify_all();
     }
 
-    fn next(&self, look_at: Instant) -> Next {
+    fn next(&self, look_at: Instant, retry_at: Option<Instant>) -> Next {
         let mut queue = self.lock();
         loop {
             if std::mem::take(&mut queue.is_look_due) || Instant::now() >= look_at {
                 return Next::Look;
             }
+            if retry_at.is_some_and(|at| Instant::now() >= at) {
+                return Next::Retry;
+            }
             if let Some(pending) = queue.waiting.pop_front() {
                 return Next::Serve(pending);
             }
-            if queue.has_ended {
+            if queue.has_ended && retry_at.is_none() {
                 return Next::End;
             }
-            let left = look_at.saturating_duration_since(Instant::now());
+            let next = retry_at.map_or(look_at, |at| at.min(look_at));
+            let left = next.saturating_duration_since(Instant::now());
             queue = self.changed.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -138,13 +140,12 @@ impl Admitted {
 
 /// State that is kept while free space is short.
 #[derive(Default)]
-struct Shortage {
+pub(crate) struct Shortage {
     admissions: Admissions,
     /// Files in which a write was admitted that may not have been sent yet.
     outstanding: BTreeMap<u64, Admitted>,
-    /// When space was last looked for without success: preallocated space of file systems, and space that is being freed. Where some was
-    /// found, it is looked for at each refusal: XFS preallocates space anew with every file that grows.
-    asked_in_vain: Option<Instant>,
+    /// Writes that wait for space that is being freed.
+    pub(crate) held: HeldWrites,
 }
 
 impl Adapter {
@@ -195,7 +196,7 @@ impl Adapter {
         let mut renames: Vec<JoinHandle<()>> = Vec::new();
         let mut look_at = Instant::now();
         loop {
-            let work = || match self.pending.next(look_at) {
+            let work = || match self.pending.next(look_at, shortage.held.retry_at()) {
                 Next::Serve(pending) => {
                     self.send(pending.node, pending.header.pid, &mut shortage);
                     renames.retain(|rename| !rename.is_finished());
@@ -206,8 +207,12 @@ impl Adapter {
                     look_at = Instant::now() + if self.fs.is_resting() { RESTING_LOOK_INTERVAL } else { LOOK_INTERVAL };
                     self.look_for_room();
                     if !self.room.is_short() {
-                        shortage = Shortage::default();
+                        shortage = Shortage { held: std::mem::take(&mut shortage.held), ..Shortage::default() };
                     }
+                    true
+                }
+                Next::Retry => {
+                    self.retry_held_writes(&mut shortage);
                     true
                 }
                 Next::End => false,
@@ -244,26 +249,11 @@ impl Adapter {
     /// Carries out the request that waited. A rename goes on in a thread of its own.
     fn finish(&self, Pending { header, work, reply, .. }: Pending, shortage: &mut Shortage) -> Option<JoinHandle<()>> {
         match work {
-            Work::AdmitWrite => {
-                let known = self.run("getattr", ino(&header), |fs| fs.known_attributes(ino(&header)));
-                let admitted = known.map(|known| convert::attr(&known)).and_then(|attr| {
-                    self.send_outstanding(header.pid, shortage);
-                    let mut is_admitted = shortage.admissions.admit(self.fs.space().ok().as_ref(), &attr);
-                    if !is_admitted && shortage.asked_in_vain.is_none_or(|at| at.elapsed() >= LOOK_INTERVAL) {
-                        self.fs.give_back_room_ahead();
-                        is_admitted = self.admit_when_freed(&attr, &mut shortage.admissions);
-                        shortage.asked_in_vain = (!is_admitted).then(Instant::now);
-                    }
-                    if is_admitted { Ok(attr) } else { Err(Errno::ENOSPC) }
-                });
-                if admitted.is_ok() {
-                    shortage.outstanding.insert(header.node, Admitted { at: Instant::now(), thread: header.pid });
-                }
-                match admitted {
-                    Ok(attr) => self.attr(reply, attr),
-                    Err(errno) => reply.error(errno),
-                }
-            }
+            Work::AdmitWrite => match self.admit_write(&header, shortage) {
+                Ok(attr) => self.attr(reply, attr),
+                Err(Refusal::NoSpace { .. }) if shortage.held.may_hold() => self.hold_write(header, reply, shortage),
+                Err(refusal) => reply.error(refusal.errno()),
+            },
             Work::Replace { name, new_parent, new_name, flags } => {
                 let adapter = self.clone();
                 let rename = move || {
@@ -278,26 +268,17 @@ impl Adapter {
         None
     }
 
-    /// Whether a write is admitted at once, or as soon as space is free that removed files and moves still hold.
-    fn admit_when_freed(&self, attr: &Attr, admissions: &mut Admissions) -> bool {
-        let began = Instant::now();
-        loop {
-            if admissions.admit(self.fs.space().ok().as_ref(), attr) {
-                return true;
-            }
-            let (waited, is_freeing) = (began.elapsed(), self.fs.is_freeing_space());
-            if waited >= FREED_WITHIN || waited >= FORGOTTEN_WITHIN && !is_freeing {
-                let available = self.fs.space().map_or(0, |space| space.available);
-                log::info!(
-                    "a write to inode {} is refused: {available} bytes are available after {} ms{}",
-                    attr.ino,
-                    waited.as_millis(),
-                    if is_freeing { ", and more are being freed" } else { "" }
-                );
-                return false;
-            }
-            thread::sleep(FREED_LOOK_INTERVAL);
+    /// Admits a write of the file that a request is about, if enough space is free. Returns the attributes of the file.
+    pub(crate) fn admit_write(&self, header: &Header, shortage: &mut Shortage) -> Result<Attr, Refusal> {
+        let known = self.run("getattr", ino(header), |fs| fs.known_attributes(ino(header))).map_err(Refusal::Failed)?;
+        let attr = convert::attr(&known);
+        self.send_outstanding(header.pid, shortage);
+        let space = self.fs.space().ok();
+        if !shortage.admissions.admit(space.as_ref(), &attr) {
+            return Err(Refusal::NoSpace { available: space.map_or(0, |space| space.available) });
         }
+        shortage.outstanding.insert(header.node, Admitted { at: Instant::now(), thread: header.pid });
+        Ok(attr)
     }
 
     /// Has the writes sent that were admitted before, where the free space might not do for all of them and one more of this thread.
@@ -333,9 +314,13 @@ mod tests {
         let pending = PendingRequests::default();
         let later = Instant::now() + Duration::from_secs(3600);
         pending.wake();
-        assert!(matches!(pending.next(later), Next::Look));
-        assert!(matches!(pending.next(Instant::now()), Next::Look));
+        assert!(matches!(pending.next(later, None), Next::Look));
+        assert!(matches!(pending.next(Instant::now(), None), Next::Look));
         pending.end();
-        assert!(matches!(pending.next(later), Next::End));
+        assert!(
+            matches!(pending.next(later, Some(Instant::now())), Next::Retry),
+            "held writes are answered before the end"
+        );
+        assert!(matches!(pending.next(later, None), Next::End));
     }
 }

@@ -279,9 +279,11 @@ fn fill_a_volume(size: u64) {
         if left < MARGIN + 2 * MIB {
             break;
         }
-        // A write waits only some seconds for what a slow file system preallocated and is giving back.
+        // A write waits only two seconds for what a slow file system preallocated and is giving back, and for a second after a refusal none
+        // waits.
         eprintln!("after {refusals} refusals, {left} bytes are left");
         assert!(refusals < REFUSALS_MAX, "{left} bytes are left, and are refused");
+        std::thread::sleep(Duration::from_millis(1500));
     }
     for sync in 0..2 {
         file.sync_all().unwrap_or_else(|error| panic!("sync {sync} after {written} bytes: {error}"));
@@ -297,11 +299,22 @@ fn fill_a_volume(size: u64) {
     assert_eq!(content.len() as u64, written.max(size));
     let content = &content[..usize::try_from(written).unwrap()];
     assert!(content.chunks(piece.len()).all(|chunk| *chunk == piece[..chunk.len()]));
-    // The next writes wait until the space of a removed file is free.
+    // Space is available again as soon as a file is removed.
     fs::remove_file(&path).unwrap();
     let mut again = File::create(volume.path().join("again")).unwrap();
-    (0..100).for_each(|_| again.write_all(&piece).unwrap());
-    again.sync_all().unwrap();
+    wait_for_room(&mut again, &piece);
+}
+
+/// Space of a removed file becomes free within seconds.
+fn wait_for_room(file: &mut File, piece: &[u8]) {
+    for _ in 0..100 {
+        match file.write_all(piece) {
+            Ok(()) => return file.sync_all().expect("it has room"),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOSPC)),
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("there is no room ten seconds after a file was removed");
 }
 
 #[test]

@@ -209,12 +209,21 @@ fn deviation(random_reads_per_kilosecond: u64) -> u64 {
     (random_reads_per_kilosecond.saturating_mul(1000).saturating_mul(share) / (200 - share)).isqrt()
 }
 
-/// A lower bound of a demand, as far as chance allows. A rate beyond chance above that of about the last minute is a new one. Another one may be that
-/// of a range which only looks busier at this moment than those that are read alike.
+/// A lower bound of the demand of one of many ranges, as far as chance allows. A rate beyond chance above that of about the last minute is a new one.
+/// Another one may be that of a range which only looks busier at this moment than those that are read alike.
 pub(crate) fn at_least(demand: &Demand) -> Demand {
     let (now, of_minute) = (demand.random_reads_per_kilosecond, demand.lately_per_kilosecond());
     let is_new = now > of_minute.saturating_add(CHANCE_DEVIATIONS * deviation(of_minute));
-    let deviations = if is_new { SURE_DEVIATIONS } else { CHANCE_DEVIATIONS };
+    bound_by(demand, if is_new { SURE_DEVIATIONS } else { CHANCE_DEVIATIONS })
+}
+
+/// A lower bound of the demand of a range that is compared with no other one.
+pub(crate) fn at_least_alone(demand: &Demand) -> Demand {
+    bound_by(demand, SURE_DEVIATIONS)
+}
+
+fn bound_by(demand: &Demand, deviations: u64) -> Demand {
+    let now = demand.random_reads_per_kilosecond;
     Demand {
         random_reads_per_kilosecond: now.saturating_sub(deviations * deviation(now)),
         served_reads: demand.served_reads.saturating_sub(SURE_DEVIATIONS * demand.served_reads.isqrt()),

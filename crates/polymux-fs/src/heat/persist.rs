@@ -4,8 +4,8 @@
 //! * After mounting, a first pass over all records brings them back, a bounded number with each step. Until it is over
 //!   nothing is saved, so that no record is overwritten by one that knows less.
 //! * Then a sweep over the table, every [`SWEEP_INTERVAL_SECONDS`], saves the chunks with nodes that changed and are warm; a file that was used
-//!   once, as nearly every new one is, gets no record. A crash loses the use since then: each read of a warm node would be a write to the log
-//!   otherwise.
+//!   once, as nearly every new one is, gets no record. A crash loses the use since the last sweep came by: each read of a warm node would be a
+//!   write to the log otherwise.
 //! * Later passes over the records remove those that cooled and those of files that are gone. That, and not the
 //!   deletion of a file, is where its heat records go.
 
@@ -23,7 +23,7 @@ use crate::store::{HeatRecord, Metadata, NODES_PER_CHUNK, keys};
 /// Shortest time between two passes that remove records, in logical seconds.
 const PURGE_INTERVAL_SECONDS: u64 = 600;
 
-/// Time between the ends of two sweeps that save heat, in logical seconds.
+/// Time between the beginnings of two sweeps that save heat, in logical seconds; a longer sweep is followed by the next one at once.
 const SWEEP_INTERVAL_SECONDS: u64 = 300;
 
 /// How far the background step is.
@@ -75,11 +75,11 @@ impl HeatTable {
         if keeping.sweep == HeatCursor::default() && now < keeping.sweep_due {
             return Ok(step);
         }
-        let (next, saved) = self.sweep(keeping.sweep, metadata, now, limit)?;
-        keeping.sweep = next.unwrap_or_default();
-        if next.is_none() {
+        if keeping.sweep == HeatCursor::default() {
             keeping.sweep_due = now.saturating_add(SWEEP_INTERVAL_SECONDS);
         }
+        let (next, saved) = self.sweep(keeping.sweep, metadata, now, limit)?;
+        keeping.sweep = next.unwrap_or_default();
         step.saved = saved;
         Ok(step)
     }

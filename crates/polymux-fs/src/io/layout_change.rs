@@ -1,8 +1,8 @@
 //! Changes of who owns which block, as one transaction that the store may refuse.
 //!
 //! Invariant: memory agrees with the store. Extents are put when they change and never again, so a change that the store
-//! refused is taken back in memory before another thread may change the layout. The cost of a change does not grow with the file: of the map
-//! only what changed is kept to be taken back.
+//! refused is taken back in memory before another thread may change the layout. Of the map, which may have half a
+//! million extents, only what changed is kept for that.
 
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;

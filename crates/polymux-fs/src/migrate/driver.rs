@@ -267,7 +267,12 @@ impl Core {
     /// Whether more space is about to be available: removed bytes are still to be freed, a move holds space on two tiers, or a file system is
     /// still giving back preallocated space.
     pub(crate) fn is_freeing_space(&self) -> bool {
-        self.disowned.is_freeing_anything() || self.moves.running_count() > 0 || self.tiers.are_giving_back_room_ahead()
+        let tiers = self.tiers.all();
+        // A move that is stuck in a silent tier frees nothing.
+        let moves_go_on = || tiers.iter().all(|tier| !tier.is_silent());
+        tiers.iter().any(|tier| self.may_free_on(tier))
+            || self.moves.running_count() > 0 && moves_go_on()
+            || self.tiers.are_giving_back_room_ahead()
     }
 
     /// Whether the planner continues unfinished work in its next step: a walk over all files, or a drain.

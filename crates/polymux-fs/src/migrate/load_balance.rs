@@ -29,7 +29,7 @@ use super::relief::{HandoverOutcome, Pair, Planned, REQUESTS_OF_MOVE};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::Result;
-use crate::heat::at_least;
+use crate::heat::at_least_alone;
 use crate::report::{MoveReason, PAYS_BACK_SOON_SECONDS};
 use crate::sched::MoverPace;
 use crate::space::TierHandle;
@@ -225,7 +225,7 @@ impl Core {
         // Reads of the other tier cost nothing: it would have had time for them.
         let (here, there) =
             (ReadSpeed { request_ns, bytes_per_second: 1 }, ReadSpeed { request_ns: 0, bytes_per_second: 1 });
-        let surely = Demand { stream_bytes_per_second: 0, ..at_least(demand) };
+        let surely = Demand { stream_bytes_per_second: 0, ..at_least_alone(demand) };
         let soon = pay_back_seconds(cost, saved_ns_per_second(&surely, &here, &there));
         soon.is_some_and(|seconds| seconds <= PAYS_BACK_SOON_SECONDS) || lost_ns(&surely, &here, &there) >= cost
     }

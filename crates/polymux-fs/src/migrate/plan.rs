@@ -249,7 +249,8 @@ impl Core {
             if needed.bytes == 0 || !self.planner.relief.may_seek(tier, now) {
                 continue;
             }
-            let mut search = Search::new(Some(policy), room_wanted.or_else(|| self.planner.relief.spared(tier, now)));
+            let mut search =
+                Search::new(Some(policy), needed, room_wanted.or_else(|| self.planner.relief.spared(tier, now)));
             while !self.search_piece(&mut search, tier, needed.bytes, table)? {}
             for ((ino, target), bundle) in self.choose_victims(tier, needed, &mut search, table) {
                 add(sums, (MoveReason::Demote, tier, target, ino), bundle.bytes);

@@ -4,7 +4,8 @@
 //! Invariants:
 //! * Each step looks at a bounded number of nodes and files, whatever the size of the volume.
 //! * Bytes that jobs on their way will bring to a tier, or take off it, count as moved already: nothing is planned twice.
-//! * A tier that rose above its high mark is evicted from until it is at its low mark, not around the high one.
+//! * A tier that rose above its high mark is evicted from until it is at its low mark, not around the high one; but down to the low one only of
+//!   data that would not come back within minutes.
 //! * A file that cannot be asked for its size (its tier is missing) is passed over, and all others are planned.
 //! * Moves that rules and pins demand and that are not possible yet are looked for again, at intervals, by a walk over all files;
 //!   without rules about tiers or pins, the walk is skipped.
@@ -297,9 +298,9 @@ impl Core {
             let is_wanted = self.planner.state.lock().wants_victims.contains(&tier);
             let now = self.clock.elapsed();
             let relief = &self.planner.relief;
-            let may_seek = match needed.pressing > 0 || is_wanted {
-                true => relief.may_seek(tier, now),
-                false => needed.bytes > 0 && relief.may_seek_unpressed(tier, now),
+            let may_seek = match needed.keeps_returning() {
+                true => relief.may_seek_unpressed(tier, now),
+                false => (needed.bytes > 0 || is_wanted) && relief.may_seek(tier, now),
             };
             if may_seek {
                 let makes_room = self.planner.relief.spared(tier, now);

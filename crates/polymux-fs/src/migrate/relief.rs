@@ -237,7 +237,8 @@ impl Relief {
         let mut state = self.state.lock();
         if !sought.is_pressing {
             // Between its marks a tier stays full of data that would come back. Space for other data may be wanted any time.
-            state.unpressed_rests_until.insert(tier, now.saturating_add(SOUGHT_IN_VAIN));
+            let rest = SOUGHT_IN_VAIN.max(sought.took.saturating_mul(REST_FACTOR)).min(REST_MAX);
+            state.unpressed_rests_until.insert(tier, now.saturating_add(rest));
             return;
         }
         let is_wanted = state.room_wanted.remove(&tier).is_some();

@@ -63,6 +63,13 @@ pub(super) struct Needed {
     pub(super) pressing: u64,
 }
 
+impl Needed {
+    /// Whether only data leaves that would not come back.
+    pub(super) const fn keeps_returning(self) -> bool {
+        self.bytes > 0 && self.pressing == 0
+    }
+}
+
 /// The walk over the files of one tier.
 #[derive(Debug, Default)]
 pub(super) struct Search {
@@ -77,6 +84,8 @@ pub(super) struct Search {
     ends: u32,
     /// Free space wanted for ranges that are to come, or came lately.
     makes_room: Option<RoomWanted>,
+    /// What would come back is no candidate: bytes are to leave, and none of them must.
+    keeps_returning: bool,
     /// Takes the place of the volume's policy, where the search is only for a report.
     policy: Option<PolicyKind>,
     /// Time that this window took.
@@ -87,8 +96,8 @@ pub(super) struct Search {
 
 impl Search {
     /// A walk from the beginning, for a report.
-    pub(super) fn new(policy: Option<PolicyKind>, makes_room: Option<RoomWanted>) -> Self {
-        Self { policy, makes_room, ..Self::default() }
+    pub(super) fn new(policy: Option<PolicyKind>, needed: Needed, makes_room: Option<RoomWanted>) -> Self {
+        Self { policy, makes_room, keeps_returning: needed.keeps_returning(), ..Self::default() }
     }
 
     /// Whether this window has seen everything: it is behind its beginning again.
@@ -151,6 +160,7 @@ impl Core {
     ) -> Result<bool> {
         let mut search = self.planner.state.lock().searches.remove(&tier).unwrap_or_default();
         search.makes_room = makes_room;
+        search.keeps_returning = needed.keeps_returning();
         let began = self.clock.elapsed();
         let is_complete = self.search_piece(&mut search, tier, needed.bytes, table)?;
         search.took = search.took.saturating_add(self.clock.elapsed().saturating_sub(began));
@@ -281,6 +291,9 @@ impl Core {
             }
             let returns = self.promotes_promptly(context.policy)
                 && self.would_return(tier, (file, from_there), &demand, &context, table);
+            if returns && search.keeps_returning {
+                continue;
+            }
             let heat = if is_whole { facts.file_heat } else { facts.heat };
             let (score, idle_seconds) = (eviction.score, facts.idle_seconds);
             search.candidates.push(Candidate { score, ino, node, bytes, is_whole, returns, heat, idle_seconds });
@@ -304,7 +317,8 @@ impl Core {
         search: &mut Search,
         table: &TierTable,
     ) -> BTreeMap<(Ino, TierId), Bundle> {
-        search.candidates.sort_unstable_by_key(|candidate| std::cmp::Reverse(candidate.score));
+        // What would come back is the last to leave: device reads of a minute say that sooner than heat does.
+        search.candidates.sort_unstable_by_key(|candidate| (candidate.returns, std::cmp::Reverse(candidate.score)));
         let mut table = *table;
         let mut bundles: BTreeMap<(Ino, TierId), Bundle> = BTreeMap::new();
         let mut planned = 0;
@@ -313,7 +327,7 @@ impl Core {
                 break;
             }
             if candidate.returns && planned >= needed.pressing {
-                continue;
+                break;
             }
             // The demand that space is freed for may have changed since it was looked up.
             let demand = || self.heat.demand.of_node(candidate.ino, candidate.node);

@@ -194,21 +194,28 @@ impl Core {
         let mut tiers = self.tiers.all().to_vec();
         tiers.sort_by_key(|tier| tier.is_draining() || tier.is_slow());
         let has_freed = || self.tiers.room_generation() != before;
-        for tier in tiers.iter().filter(|tier| tier.present().is_some()) {
+        for tier in &tiers {
             if has_freed() {
                 break;
             }
-            let may_begin = || !tier.is_slow() && !tier.is_failing();
-            let is_of_use = self.disowned.is_carrying(tier.id) || self.disowned.names(tier.id) && may_begin();
-            if !is_of_use {
+            if !self.may_free_on(tier) {
                 continue;
             }
+            let may_begin = || !tier.is_slow() && !tier.is_failing();
             let Some(round) = self.disowned.begin_round(tier.id, || tier.is_silent()) else { continue };
             if !has_freed() && may_begin() {
                 self.carry_out_round(tier, round, Scope::Tier)?;
             }
         }
         Ok(has_freed())
+    }
+
+    /// Whether pending frees of a tier are being carried out, or may begin.
+    pub(crate) fn may_free_on(&self, tier: &TierHandle) -> bool {
+        let may_begin = || !tier.is_slow() && !tier.is_failing();
+        tier.present().is_some()
+            && !tier.is_silent()
+            && (self.disowned.is_carrying(tier.id) || self.disowned.names(tier.id) && may_begin())
     }
 
     /// Carries out the pending frees of one tier; returns the number done.
