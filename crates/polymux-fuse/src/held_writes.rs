@@ -2,11 +2,15 @@
 //! preallocated (docs/design/0036).
 //!
 //! Invariants:
-//! * A held write is tried again every [`RETRY_INTERVAL`] by the thread of `pending`, which serves other requests meanwhile. It is refused after
-//!   [`FREED_WITHIN`], or as soon as nothing is being freed any more.
+//! * A held write is tried again by the thread of `pending`, at intervals of at least [`RETRY_INTERVAL`] between which that serves one other
+//!   request. It is refused after [`FREED_WITHIN`], or as soon as nothing is being freed any more.
+//! * While a file system gives back space, it is asked for its free space by none of these: the answer would wait for that.
 //! * After a refusal other writes are refused at once for [`REFUSED_FOR`]: a program that tries again and again waits no longer each time.
 //! * Whether anything is being freed is asked before the free space is, so that space which is freed in between counts.
 
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use polymux_transport::Reply;
@@ -28,7 +32,10 @@ const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// Why a write is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    NoSpace { available: u64 },
+    /// `None`: that was not asked.
+    NoSpace {
+        available: Option<u64>,
+    },
     Failed(Errno),
 }
 
@@ -51,7 +58,8 @@ struct HeldWrite {
 /// The writes that wait.
 #[derive(Default)]
 pub(crate) struct HeldWrites {
-    writes: Vec<HeldWrite>,
+    writes: VecDeque<HeldWrite>,
+    /// When they were last tried, or the first of them came.
     tried: Option<Instant>,
     refused: Option<Instant>,
 }
@@ -75,51 +83,73 @@ fn goes_on(waited: Duration, is_freeing: bool) -> bool {
 }
 
 impl Adapter {
-    /// Holds a write that found no free space, and lets file systems give back preallocated space.
+    /// Whether a write is held without a look at the free space.
+    pub(crate) fn must_hold(&self, shortage: &Shortage) -> bool {
+        shortage.held.may_hold() && self.fs.is_giving_back_room_ahead()
+    }
+
+    /// Holds a write that found no free space. The first one makes file systems give back preallocated space.
     pub(crate) fn hold_write(&self, header: Header, reply: Reply, shortage: &mut Shortage) {
         let since = Instant::now();
         if shortage.held.writes.is_empty() {
-            self.fs.give_back_room_ahead();
+            let fs = Arc::clone(&self.fs);
+            // It waits for each file system for up to a second.
+            let started =
+                thread::Builder::new().name("fuse-give-back".to_owned()).spawn(move || fs.give_back_room_ahead());
+            if let Err(error) = started {
+                log::debug!("preallocated space is not asked back: {error}");
+            }
+            shortage.held.tried = Some(since);
         }
-        shortage.held.writes.push(HeldWrite { header, reply, since });
-        // At once for the first time.
-        shortage.held.tried = since.checked_sub(RETRY_INTERVAL);
+        shortage.held.writes.push_back(HeldWrite { header, reply, since });
     }
 
     /// Tries the held writes again, and refuses those that waited long enough.
     pub(crate) fn retry_held_writes(&self, shortage: &mut Shortage) {
-        shortage.held.tried = Some(Instant::now());
-        // A question for the free space of a file system that is busy giving some back would wait for that.
-        let is_giving_back = self.fs.is_giving_back_room_ahead();
-        for write in std::mem::take(&mut shortage.held.writes) {
-            let waited = write.since.elapsed();
-            if is_giving_back && waited < FREED_WITHIN {
-                shortage.held.writes.push(write);
+        let mut admitted = BTreeSet::new();
+        for _ in 0..shortage.held.writes.len() {
+            let Some(write) = shortage.held.writes.pop_front() else { break };
+            // One write of a file at a time: the margin is for one.
+            if admitted.contains(&write.header.node) {
+                shortage.held.writes.push_back(write);
                 continue;
             }
+            let waited = write.since.elapsed();
             let is_freeing = self.fs.is_freeing_space();
-            match self.admit_write(&write.header, shortage) {
-                Ok(attr) => self.attr(write.reply, attr),
-                Err(Refusal::NoSpace { .. }) if goes_on(waited, is_freeing) => shortage.held.writes.push(write),
+            let outcome = match self.fs.is_giving_back_room_ahead() {
+                true => Err(Refusal::NoSpace { available: None }),
+                false => {
+                    self.send(write.header.node, write.header.pid, shortage);
+                    self.admit_write(&write.header, shortage)
+                }
+            };
+            match outcome {
+                Ok(attr) => {
+                    admitted.insert(write.header.node);
+                    self.attr(write.reply, attr);
+                }
+                Err(Refusal::NoSpace { .. }) if goes_on(waited, is_freeing) => shortage.held.writes.push_back(write),
                 Err(refusal) => {
-                    shortage.held.refused = Some(Instant::now());
-                    note_refusal(&write, refusal, is_freeing);
+                    if let Refusal::NoSpace { available } = refusal {
+                        shortage.held.refused = Some(Instant::now());
+                        note_refusal(&write, available, is_freeing);
+                    }
                     write.reply.error(refusal.errno());
                 }
             }
         }
+        shortage.held.tried = Some(Instant::now());
     }
 }
 
-fn note_refusal(write: &HeldWrite, refusal: Refusal, is_freeing: bool) {
-    if let Refusal::NoSpace { available } = refusal {
-        log::info!(
-            "a write to inode {} is refused: {available} bytes are available after {} ms{}",
-            write.header.node,
-            write.since.elapsed().as_millis(),
-            if is_freeing { ", and more are being freed" } else { "" }
-        );
-    }
+fn note_refusal(write: &HeldWrite, available: Option<u64>, is_freeing: bool) {
+    let available = available.map_or_else(|| "not known how many".to_owned(), |bytes| bytes.to_string());
+    log::info!(
+        "a write to inode {} is refused: {available} bytes are available after {} ms{}",
+        write.header.node,
+        write.since.elapsed().as_millis(),
+        if is_freeing { ", and more are being freed" } else { "" }
+    );
 }
 
 #[cfg(test)]

@@ -113,7 +113,7 @@ impl PendingRequests {
             if let Some(pending) = queue.waiting.pop_front() {
                 return Next::Serve(pending);
             }
-            if queue.has_ended && retry_at.is_none() {
+            if queue.has_ended {
                 return Next::End;
             }
             let next = retry_at.map_or(look_at, |at| at.min(look_at));
@@ -204,8 +204,9 @@ impl Adapter {
                     true
                 }
                 Next::Look => {
-                    look_at = Instant::now() + if self.fs.is_resting() { RESTING_LOOK_INTERVAL } else { LOOK_INTERVAL };
                     self.look_for_room();
+                    // Afterwards: a look may wait for a tier, and others are served between two of them.
+                    look_at = Instant::now() + if self.fs.is_resting() { RESTING_LOOK_INTERVAL } else { LOOK_INTERVAL };
                     if !self.room.is_short() {
                         shortage = Shortage { held: std::mem::take(&mut shortage.held), ..Shortage::default() };
                     }
@@ -237,7 +238,7 @@ impl Adapter {
     }
 
     /// Has the kernel send the data it collected of a file on which a thread sent a request.
-    fn send(&self, node: u64, asking: u32, shortage: &mut Shortage) {
+    pub(crate) fn send(&self, node: u64, asking: u32, shortage: &mut Shortage) {
         let began = Instant::now();
         self.device.write_back(node);
         // Data of a write that another thread was admitted to just now may be collected after this.
@@ -249,6 +250,7 @@ impl Adapter {
     /// Carries out the request that waited. A rename goes on in a thread of its own.
     fn finish(&self, Pending { header, work, reply, .. }: Pending, shortage: &mut Shortage) -> Option<JoinHandle<()>> {
         match work {
+            Work::AdmitWrite if self.must_hold(shortage) => self.hold_write(header, reply, shortage),
             Work::AdmitWrite => match self.admit_write(&header, shortage) {
                 Ok(attr) => self.attr(reply, attr),
                 Err(Refusal::NoSpace { .. }) if shortage.held.may_hold() => self.hold_write(header, reply, shortage),
@@ -275,7 +277,7 @@ impl Adapter {
         self.send_outstanding(header.pid, shortage);
         let space = self.fs.space().ok();
         if !shortage.admissions.admit(space.as_ref(), &attr) {
-            return Err(Refusal::NoSpace { available: space.map_or(0, |space| space.available) });
+            return Err(Refusal::NoSpace { available: space.map(|space| space.available) });
         }
         shortage.outstanding.insert(header.node, Admitted { at: Instant::now(), thread: header.pid });
         Ok(attr)
@@ -321,6 +323,9 @@ mod tests {
             matches!(pending.next(later, Some(Instant::now())), Next::Retry),
             "held writes are answered before the end"
         );
-        assert!(matches!(pending.next(later, None), Next::End));
+        assert!(
+            matches!(pending.next(later, Some(later)), Next::End),
+            "the answers to held writes would reach no program"
+        );
     }
 }

@@ -75,11 +75,12 @@ impl HeatTable {
         if keeping.sweep == HeatCursor::default() && now < keeping.sweep_due {
             return Ok(step);
         }
-        if keeping.sweep == HeatCursor::default() {
-            keeping.sweep_due = now.saturating_add(SWEEP_INTERVAL_SECONDS);
-        }
+        let is_first = keeping.sweep == HeatCursor::default();
         let (next, saved) = self.sweep(keeping.sweep, metadata, now, limit)?;
         keeping.sweep = next.unwrap_or_default();
+        if is_first {
+            keeping.sweep_due = now.saturating_add(SWEEP_INTERVAL_SECONDS);
+        }
         step.saved = saved;
         Ok(step)
     }

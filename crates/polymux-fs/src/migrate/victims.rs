@@ -159,6 +159,10 @@ impl Core {
         table: &TierTable,
     ) -> Result<bool> {
         let mut search = self.planner.state.lock().searches.remove(&tier).unwrap_or_default();
+        if search.keeps_returning && !needed.keeps_returning() {
+            // It passed over what may leave now.
+            search = Search { after: search.after, node: search.node, ..Search::default() };
+        }
         search.makes_room = makes_room;
         search.keeps_returning = needed.keeps_returning();
         let began = self.clock.elapsed();
@@ -317,8 +321,7 @@ impl Core {
         search: &mut Search,
         table: &TierTable,
     ) -> BTreeMap<(Ino, TierId), Bundle> {
-        // What would come back is the last to leave: device reads of a minute say that sooner than heat does.
-        search.candidates.sort_unstable_by_key(|candidate| (candidate.returns, std::cmp::Reverse(candidate.score)));
+        search.candidates.sort_unstable_by_key(|candidate| std::cmp::Reverse(candidate.score));
         let mut table = *table;
         let mut bundles: BTreeMap<(Ino, TierId), Bundle> = BTreeMap::new();
         let mut planned = 0;
@@ -327,7 +330,7 @@ impl Core {
                 break;
             }
             if candidate.returns && planned >= needed.pressing {
-                break;
+                continue;
             }
             // The demand that space is freed for may have changed since it was looked up.
             let demand = || self.heat.demand.of_node(candidate.ino, candidate.node);

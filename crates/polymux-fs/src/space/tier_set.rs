@@ -95,6 +95,8 @@ pub(crate) struct TierHandle {
     draining: AtomicBool,
     /// Grows whenever there may be more free space here than before.
     room_generation: AtomicU64,
+    /// The file system is busy with [`TierSet::give_back_room_ahead`].
+    is_giving_back: Arc<AtomicBool>,
     /// Messages that went to a slower tier for lack of space here.
     pub(crate) refused_messages: RefusedMessages,
 }
@@ -144,6 +146,7 @@ impl TierHandle {
             taking_bytes: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             room_generation: AtomicU64::new(0),
+            is_giving_back: Arc::default(),
             refused_messages: RefusedMessages::default(),
         }
     }
@@ -689,19 +692,21 @@ impl TierSet {
         for tier in self.all().iter() {
             let takes_ahead = tier.present().is_some_and(|present| present.capabilities().allocates_ahead);
             if let Some(watched) = tier.tier.as_ref().filter(|_| takes_ahead) {
+                let is_giving_back = Arc::clone(&tier.is_giving_back);
                 // A failure only leaves preallocated space in place for some minutes.
-                let _ = watched.ask(|tier| tier.give_back_room_ahead());
+                let _ = watched.ask(move |tier| {
+                    is_giving_back.store(true, Ordering::Release);
+                    let outcome = tier.give_back_room_ahead();
+                    is_giving_back.store(false, Ordering::Release);
+                    outcome
+                });
             }
         }
     }
 
     /// Whether the file system of a tier that answers is still busy with [`Self::give_back_room_ahead`].
     pub(crate) fn are_giving_back_room_ahead(&self) -> bool {
-        let is_busy = |tier: &TierHandle| {
-            let takes_ahead = tier.present().is_some_and(|present| present.capabilities().allocates_ahead);
-            takes_ahead && !tier.is_silent() && tier.tier.as_ref().is_some_and(|watched| watched.is_asked())
-        };
-        self.all().iter().any(|tier| is_busy(tier))
+        self.all().iter().any(|tier| tier.is_giving_back.load(Ordering::Acquire) && !tier.is_silent())
     }
 
     /// Whether a program that writes to a tier unheard leaves the reserve of the metadata alone: no metadata is on the file system of that
