@@ -29,6 +29,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// Time after a refusal in which no write is held.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
+/// Time after a refusal in which others are no news.
+const NEWS_AFTER: Duration = Duration::from_secs(60);
+
 /// Why a write is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -131,8 +134,10 @@ impl Adapter {
                 Err(Refusal::NoSpace { .. }) if goes_on(waited, is_freeing) => shortage.held.writes.push_back(write),
                 Err(refusal) => {
                     if let Refusal::NoSpace { available } = refusal {
-                        shortage.held.refused = Some(Instant::now());
-                        note_refusal(&write, available, is_freeing);
+                        let before = shortage.held.refused.replace(Instant::now());
+                        let is_news = before.is_none_or(|at| at.elapsed() >= NEWS_AFTER);
+                        let level = if is_news { log::Level::Info } else { log::Level::Debug };
+                        log_refusal(level, &write, available, is_freeing);
                     }
                     write.reply.error(refusal.errno());
                 }
@@ -142,9 +147,10 @@ impl Adapter {
     }
 }
 
-fn note_refusal(write: &HeldWrite, available: Option<u64>, is_freeing: bool) {
+fn log_refusal(level: log::Level, write: &HeldWrite, available: Option<u64>, is_freeing: bool) {
     let available = available.map_or_else(|| "not known how many".to_owned(), |bytes| bytes.to_string());
-    log::info!(
+    log::log!(
+        level,
         "a write to inode {} is refused: {available} bytes are available after {} ms{}",
         write.header.node,
         write.since.elapsed().as_millis(),
