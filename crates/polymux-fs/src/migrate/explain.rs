@@ -8,6 +8,7 @@ use super::relief::Worth;
 use crate::blockmap::BLOCKS_PER_NODE;
 use crate::core::Core;
 use crate::error::Result;
+use crate::heat::at_least;
 use crate::inode::{FileState, Inode};
 use crate::io::{block_after, start_of};
 use crate::placement::{Context, ContextSource, Request};
@@ -204,11 +205,12 @@ impl Core {
         table: &polymux_policy::TierTable,
     ) -> Option<Worth> {
         let best = |worth: Vec<Worth>| worth.into_iter().min_by_key(|worth| worth.benefit.rank());
-        let sure = best(self.worth_of_moving(file, piece, demand, context, table));
+        let sure = best(self.worth_of_moving(file, piece, &at_least(demand), context, table));
         if sure.is_some_and(|sure| sure.benefit.pays_back_seconds.is_some()) {
             return sure;
         }
-        let mut likely = best(self.likely_worth_of_moving(file, piece, demand, context, table))?;
+        let of_minute = Demand { random_reads_per_kilosecond: demand.lately_per_kilosecond(), ..*demand };
+        let mut likely = best(self.worth_of_moving(file, piece, &of_minute, context, table))?;
         likely.benefit.is_overdue = sure.is_some_and(|sure| sure.benefit.is_overdue);
         Some(likely)
     }

@@ -237,14 +237,9 @@ impl Core {
     ) -> Result<()> {
         for fill in table.offered() {
             let tier = TierId(fill.tier);
-            let above_mark = if fill.used > fill.high_mark { fill.used - fill.low_mark } else { 0 };
             let room_wanted = relief.room_wanted.get(&tier).copied();
-            let for_others =
-                room_wanted.map_or(0, |wanted| fill.used.saturating_add(wanted.bytes).saturating_sub(fill.high_mark));
-            let needed = Needed {
-                bytes: above_mark.max(for_others),
-                pressing: for_others.max(fill.used.saturating_sub(fill.high_mark)),
-            };
+            let wanted = room_wanted.map_or(0, |wanted| wanted.bytes);
+            let needed = Needed::on(fill, fill.used > fill.high_mark, wanted, 0);
             let now = self.clock.elapsed();
             if needed.bytes == 0 || !self.planner.relief.may_seek(tier, now) {
                 continue;

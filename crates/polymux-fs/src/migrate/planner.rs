@@ -293,8 +293,7 @@ impl Core {
         let mut has_more = false;
         for fill in table.offered() {
             let tier = TierId(fill.tier);
-            let pressing = self.bytes_pressing(fill);
-            let needed = Needed { bytes: self.bytes_to_evict(fill).max(pressing), pressing };
+            let needed = self.bytes_needed(fill);
             let is_wanted = self.planner.state.lock().wants_victims.contains(&tier);
             let now = self.clock.elapsed();
             let relief = &self.planner.relief;
@@ -310,35 +309,23 @@ impl Core {
         Ok(has_more)
     }
 
-    /// Bytes above the high mark of a tier, with those of data that would pay back there, not counting those already on their way off it.
-    fn bytes_pressing(&self, fill: &TierFill) -> u64 {
+    /// Bytes that still must leave a tier, those on their way off it not counted. Bytes on their way there count as used.
+    fn bytes_needed(&self, fill: &TierFill) -> Needed {
         let tier = TierId(fill.tier);
+        if fill.flags & TierFill::DRAINING != 0 {
+            return Needed::default();
+        }
+        let is_evicting = {
+            let mut state = self.planner.state.lock();
+            if fill.used > fill.high_mark {
+                state.evicting.insert(tier);
+            } else if fill.used <= fill.low_mark {
+                state.evicting.remove(&tier);
+            }
+            state.evicting.contains(&tier)
+        };
         let wanted = self.planner.relief.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
-        if fill.flags & TierFill::DRAINING != 0 {
-            return 0;
-        }
-        // Bytes on their way there count as used.
-        let missing = fill.used.saturating_add(wanted).saturating_sub(fill.high_mark);
-        missing.saturating_sub(self.moves.bytes_leaving_now(tier))
-    }
-
-    /// Bytes that still must leave a tier, those on their way off it not counted.
-    fn bytes_to_evict(&self, fill: &TierFill) -> u64 {
-        let tier = TierId(fill.tier);
-        if fill.flags & TierFill::DRAINING != 0 {
-            return 0;
-        }
-        let mut state = self.planner.state.lock();
-        if fill.used > fill.high_mark {
-            state.evicting.insert(tier);
-        } else if fill.used <= fill.low_mark {
-            state.evicting.remove(&tier);
-        }
-        if !state.evicting.contains(&tier) {
-            return 0;
-        }
-        drop(state);
-        fill.used.saturating_sub(fill.low_mark).saturating_sub(self.moves.bytes_leaving_now(tier))
+        Needed::on(fill, is_evicting, wanted, self.moves.bytes_leaving_now(tier))
     }
 
     /// All files are to be examined for moves that rules and pins demand.

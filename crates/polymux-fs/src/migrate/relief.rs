@@ -514,7 +514,7 @@ impl Core {
         let now = self.clock.elapsed();
         let mut may_move = false;
         for piece in pieces_of_node(file, node) {
-            let worth = self.worth_of_moving(file, piece, demand, &context, table);
+            let worth = self.worth_of_moving(file, piece, &at_least(demand), &context, table);
             let own = in_order_of(&context, table).position(piece.tier.0);
             may_move |= own.is_some_and(|own| own > 0);
             let hurries = || worth.iter().filter(|worth| worth.is_worth_hurrying());
@@ -555,40 +555,16 @@ impl Core {
             let all = Piece { bytes: bytes + piece.bytes, ..piece };
             // The first ones are in the table already, so that some space is left for others.
             let pays = |worth: &&Worth| worth.target == first.to && worth.has_room && worth.benefit.is_soon();
-            let worth = self.worth_of_moving(file, all, rest.demand, rest.context, table);
+            let worth = self.worth_of_moving(file, all, &at_least(rest.demand), rest.context, table);
             let Some(Worth { benefit, .. }) = worth.iter().find(pays).copied() else { break };
             bytes = all.bytes;
             planned.add(PieceUp { node, bytes: piece.bytes, benefit, ..first }, table);
         }
     }
 
-    /// The benefit of moving a piece up that chance does not account for, by tier, the fastest first that is not the limit of its readers; empty
-    /// if there is none.
+    /// The benefit of moving a piece up at a demand, by tier, the fastest first that is not the limit of its readers; empty if there is none. Of a
+    /// demand that was seen, callers that move anything pass what chance does not account for ([`at_least`]).
     pub(super) fn worth_of_moving(
-        &self,
-        file: &FileState,
-        piece: Piece,
-        demand: &Demand,
-        context: &Context,
-        table: &TierTable,
-    ) -> Vec<Worth> {
-        self.worth_at_demand(file, piece, &at_least(demand), context, table)
-    }
-
-    /// The benefit if programs go on reading the piece as in about the last minute.
-    pub(super) fn likely_worth_of_moving(
-        &self,
-        file: &FileState,
-        piece: Piece,
-        demand: &Demand,
-        context: &Context,
-        table: &TierTable,
-    ) -> Vec<Worth> {
-        let of_minute = Demand { random_reads_per_kilosecond: demand.lately_per_kilosecond(), ..*demand };
-        self.worth_at_demand(file, piece, &of_minute, context, table)
-    }
-
-    fn worth_at_demand(
         &self,
         file: &FileState,
         piece: Piece,
@@ -642,7 +618,7 @@ impl Core {
     ) -> bool {
         let is_here = |worth: &Worth| worth.target == tier && worth.benefit.is_soon();
         demand.random_reads_per_kilosecond > 0
-            && self.worth_of_moving(file, piece, demand, context, table).iter().any(is_here)
+            && self.worth_of_moving(file, piece, &at_least(demand), context, table).iter().any(is_here)
     }
 
     /// Whether a piece that lay on another tier would have cost that, in the minutes for which reads are remembered, as much as the move back, if
@@ -658,7 +634,7 @@ impl Core {
         let served_reads = demand.lately_reads.saturating_mul(MINUTES_REMEMBERED);
         let to_come = Demand { random_reads_per_kilosecond: 0, served_reads, ..*demand };
         let is_here = |worth: &Worth| worth.target == tier && worth.benefit.is_overdue;
-        served_reads > 0 && self.worth_of_moving(file, piece, &to_come, context, table).iter().any(is_here)
+        served_reads > 0 && self.worth_of_moving(file, piece, &at_least(&to_come), context, table).iter().any(is_here)
     }
 
     /// The read speed of a tier, as far as it is known; `slower` is the tier that it is compared with.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use polymux_policy::{PolicyKind, TierTable, evict};
+use polymux_policy::{PolicyKind, TierFill, TierTable, evict};
 use polymux_types::{Ino, TierId};
 
 use super::facts::{Piece, pieces_of_node};
@@ -64,6 +64,14 @@ pub(super) struct Needed {
 }
 
 impl Needed {
+    /// Above the marks of a tier, with `wanted` bytes that are to come and without those that are leaving.
+    pub(super) fn on(fill: &TierFill, is_evicting: bool, wanted: u64, leaving: u64) -> Self {
+        let above = |mark: u64, coming| fill.used.saturating_add(coming).saturating_sub(mark).saturating_sub(leaving);
+        let pressing = above(fill.high_mark, wanted);
+        let down_to_low = if is_evicting { above(fill.low_mark, 0) } else { 0 };
+        Self { bytes: down_to_low.max(pressing), pressing }
+    }
+
     /// Whether only data leaves that would not come back.
     pub(super) const fn keeps_returning(self) -> bool {
         self.bytes > 0 && self.pressing == 0

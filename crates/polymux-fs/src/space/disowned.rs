@@ -201,9 +201,8 @@ impl Core {
             if !self.may_free_on(tier) {
                 continue;
             }
-            let may_begin = || !tier.is_slow() && !tier.is_failing();
             let Some(round) = self.disowned.begin_round(tier.id, || tier.is_silent()) else { continue };
-            if !has_freed() && may_begin() {
+            if !has_freed() && may_begin_round(tier) {
                 self.carry_out_round(tier, round, Scope::Tier)?;
             }
         }
@@ -212,10 +211,9 @@ impl Core {
 
     /// Whether pending frees of a tier are being carried out, or may begin.
     pub(crate) fn may_free_on(&self, tier: &TierHandle) -> bool {
-        let may_begin = || !tier.is_slow() && !tier.is_failing();
         tier.present().is_some()
             && !tier.is_silent()
-            && (self.disowned.is_carrying(tier.id) || self.disowned.names(tier.id) && may_begin())
+            && (self.disowned.is_carrying(tier.id) || self.disowned.names(tier.id) && may_begin_round(tier))
     }
 
     /// Carries out the pending frees of one tier; returns the number done.
@@ -311,6 +309,11 @@ impl Core {
         self.metadata.commit(transaction.batch)?;
         Ok(Round { freed: done.len(), refused })
     }
+}
+
+/// Whether a writer may begin a round on a tier.
+fn may_begin_round(tier: &TierHandle) -> bool {
+    !tier.is_slow() && !tier.is_failing()
 }
 
 fn free_bytes(tier: &dyn polymux_tier::Tier, record: &DisownedRecord) -> std::result::Result<(), TierError> {
