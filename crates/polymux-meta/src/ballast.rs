@@ -19,8 +19,9 @@ use rustix::fs::FallocateFlags;
 
 use crate::error::StoreError;
 use crate::store::Room;
-use polymux_types::root_reserve::ext4_root_reserve;
+use polymux_types::file_system_space::count_left;
 use polymux_types::sync::{AtomicBool, Mutex, Ordering};
+use polymux_types::{BlockCounts, FileSystemSpace};
 
 /// Bytes that have to be free beside the ballast before metadata may grow, on a large file system.
 const FREE_MIN: u64 = 4 * 1024 * 1024;
@@ -110,7 +111,7 @@ impl Ballast {
         let held = file.metadata().map_err(failed)?.len();
         let directory = path.parent().expect("the ballast lies in the directory of its store").to_owned();
         let space = rustix::fs::statvfs(&directory).map_err(|error| failed(error.into()))?;
-        let free_min = FREE_MIN.min(space.f_blocks * space.f_frsize / FREE_MIN_DIVISOR);
+        let free_min = FREE_MIN.min(space_of(&space).total / FREE_MIN_DIVISOR);
         let wanted = if bytes > 0 && space.f_files > 0 { SPARES } else { 0 };
         let held_spares = (0..wanted).filter(|number| spare_path(&directory, *number).exists()).collect();
         let ballast = Self {
@@ -192,7 +193,7 @@ impl Ballast {
 
     fn available(&self) -> Result<Available, StoreError> {
         let space = rustix::fs::statvfs(&self.directory).map_err(|error| self.failed(&error.into()))?;
-        Ok(Available { bytes: self.free()?, inodes: space.f_ffree + u64::from(self.spare_inodes().0) })
+        Ok(Available { bytes: self.free()?, inodes: inodes_free(&space) + u64::from(self.spare_inodes().0) })
     }
 
     /// Inodes held, and how many should be.
@@ -274,7 +275,7 @@ impl Ballast {
             return Ok(0);
         }
         let space = rustix::fs::statvfs(&self.directory).map_err(|error| self.failed(&error.into()))?;
-        let missing = INODES_PER_WRITE.saturating_sub(space.f_ffree);
+        let missing = INODES_PER_WRITE.saturating_sub(inodes_free(&space));
         let given = self.give_up_inodes(missing.min(u64::from(held.saturating_sub(kept))))?;
         Ok(u32::try_from(given).unwrap_or(u32::MAX))
     }
@@ -323,21 +324,30 @@ impl Ballast {
     /// that are passed through (docs/design/0026).
     pub(crate) fn free(&self) -> Result<u64, StoreError> {
         let space = rustix::fs::statvfs(&self.directory).map_err(|error| self.failed(&error.into()))?;
-        let available = space.f_bavail * space.f_frsize;
+        let space = space_of(&space);
         if !rustix::process::geteuid().is_root() {
-            return Ok(available);
+            return Ok(space.available);
         }
         let kind = rustix::fs::statfs(&self.directory).map_err(|error| self.failed(&error.into()))?.f_type;
         if kind != EXT4_MAGIC {
-            return Ok(available);
+            return Ok(space.available);
         }
-        let (total, free) = (space.f_blocks * space.f_frsize, space.f_bfree * space.f_frsize);
-        Ok(available + ext4_root_reserve(total, free, available))
+        Ok(space.available + space.ext4_root_reserve())
     }
 
     fn failed(&self, error: &std::io::Error) -> StoreError {
         StoreError::of_write(&format!("{}: the ballast", self.directory.display()), error)
     }
+}
+
+fn space_of(stat: &rustix::fs::StatVfs) -> FileSystemSpace {
+    let (free, available) = (stat.f_bfree, stat.f_bavail);
+    FileSystemSpace::from(BlockCounts { size: stat.f_frsize, total: stat.f_blocks, free, available })
+}
+
+/// Inodes that can still be made; meaningful where the file system counts them.
+fn inodes_free(stat: &rustix::fs::StatVfs) -> u64 {
+    count_left(stat.f_ffree, stat.f_files)
 }
 
 fn spare_path(directory: &Path, number: u32) -> PathBuf {

@@ -10,15 +10,16 @@
 
 pub mod clock;
 pub mod errno;
+pub mod file_system_space;
 pub mod ids;
 pub mod limits;
 pub mod on_disk_format;
-pub mod root_reserve;
 pub mod surviving;
 pub mod sync;
 pub mod units;
 
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use errno::Errno;
+pub use file_system_space::{BlockCounts, FileSystemSpace};
 pub use ids::{Bucket, Epoch, Ino, ObjectId, Sequence, StreamId, TierId, VolumeId};
 pub use units::{ByteSize, Percent};

@@ -77,7 +77,7 @@ pub fn options(config: &VolumeConfig, mode: OpenMode) -> Result<LogStoreOptions>
     }
     let tier = &config.tiers[config.metadata].path;
     let space = statvfs(tier).with_context(|| format!("{}", tier.display()))?;
-    let (log_bytes, ballast_bytes) = shares_of(space.f_blocks * space.f_frsize);
+    let (log_bytes, ballast_bytes) = shares_of(space.f_blocks.saturating_mul(space.f_frsize));
     options.log_bytes = log_bytes;
     options.ballast_bytes = config.options.metadata_ballast.map_or(ballast_bytes, |ballast| ballast.0.0);
     if mode == OpenMode::CreateNew {

@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use polymux_types::file_system_space::count_left;
 use polymux_types::limits::BLOCK_SIZE;
-use polymux_types::root_reserve::ext4_root_reserve;
-use polymux_types::{Bucket, Errno, ObjectId, Timestamp};
+use polymux_types::{BlockCounts, Bucket, Errno, FileSystemSpace, ObjectId, Timestamp};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
@@ -304,14 +304,18 @@ impl Tier for PosixTier {
 
     fn space(&self) -> Result<Space, TierError> {
         let stat = rustix::fs::fstatvfs(&self.objects).map_err(io_error("asking for free room"))?;
-        let (total, free) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
+        let file_system = FileSystemSpace::from(BlockCounts {
+            size: stat.f_frsize,
+            total: stat.f_blocks,
+            free: stat.f_bfree,
+            available: stat.f_bavail,
+        });
+        let (total, free) = (file_system.total, file_system.available);
         let root_reserve = match self.capabilities().file_system.as_str() {
-            "ext4" if rustix::process::geteuid().is_root() => {
-                ext4_root_reserve(total, stat.f_bfree * stat.f_frsize, free)
-            }
+            "ext4" if rustix::process::geteuid().is_root() => file_system.ext4_root_reserve(),
             _ => 0,
         };
-        let objects_free = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
+        let objects_free = if stat.f_files == 0 { u64::MAX } else { count_left(stat.f_favail, stat.f_files) };
         Ok(match (self.options.capacity, self.bytes_used()) {
             (Some(capacity), Some(used)) => Space {
                 total: capacity.0.min(total),
@@ -325,7 +329,7 @@ impl Tier for PosixTier {
             _ => Space {
                 total,
                 free,
-                used: total.saturating_sub(stat.f_bfree * stat.f_frsize),
+                used: total.saturating_sub(file_system.free),
                 objects_free,
                 file_system_total: total,
                 file_system_free: free,

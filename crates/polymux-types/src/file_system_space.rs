@@ -1,0 +1,99 @@
+//! Space of a mounted file system, computed from what `statvfs(3)` answers.
+//!
+//! Invariants:
+//! * A count above its total is a negative number that the kernel has stored in an unsigned field, and means that nothing is left.
+//!   XFS on Linux 6.18 answers so for moments while it is full: its own metadata have then taken blocks out of the reserve that
+//!   it subtracts from the free ones. Prometheus' node_exporter found the same with ext4, CephFS and AFS (its pull request 3763).
+//! * Nothing here overflows, whatever a file system answers.
+
+/// Blocks that ext4 keeps for its own metadata beside those for root (`ext4_calculate_resv_clusters`): no more bytes than this.
+const INTERNAL_MAX: u64 = 16 * 1024 * 1024;
+/// And no more than this part of the file system.
+const INTERNAL_DIVISOR: u64 = 50;
+
+/// Blocks of a file system, in the fields of `struct statvfs`.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockCounts {
+    /// Bytes in a block (`f_frsize`).
+    pub size: u64,
+    /// All blocks (`f_blocks`).
+    pub total: u64,
+    /// Blocks without data (`f_bfree`).
+    pub free: u64,
+    /// Blocks that an ordinary user could fill (`f_bavail`).
+    pub available: u64,
+}
+
+/// Space of a file system in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSystemSpace {
+    /// Size of the file system.
+    pub total: u64,
+    /// Space without data, some of which may be reserved for root; at most `total`.
+    pub free: u64,
+    /// Space that an ordinary user could fill; at most `total`.
+    pub available: u64,
+}
+
+impl From<BlockCounts> for FileSystemSpace {
+    fn from(blocks: BlockCounts) -> Self {
+        let bytes = |count: u64| count.saturating_mul(blocks.size);
+        Self {
+            total: bytes(blocks.total),
+            free: bytes(count_left(blocks.free, blocks.total)),
+            available: bytes(count_left(blocks.available, blocks.total)),
+        }
+    }
+}
+
+impl FileSystemSpace {
+    /// Bytes that only a process with `CAP_SYS_RESOURCE` can still fill, where this is ext4: blocks set aside for root
+    /// (`mkfs.ext4 -m`, five percent by default).
+    #[must_use]
+    pub fn ext4_root_reserve(&self) -> u64 {
+        let internal = INTERNAL_MAX.min(self.total / INTERNAL_DIVISOR);
+        self.free.saturating_sub(self.available).saturating_sub(internal)
+    }
+}
+
+/// What is left of `total` things, of which a file system says that `left` are: 0 where it says more than all of them.
+#[must_use]
+pub const fn count_left(left: u64, total: u64) -> u64 {
+    if left > total { 0 } else { left }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn space_in_mib(total: u64, free: u64, available: u64) -> FileSystemSpace {
+        FileSystemSpace { total: total * MIB, free: free * MIB, available: available * MIB }
+    }
+
+    #[test]
+    fn what_ext4_keeps_for_itself_is_not_roots() {
+        assert_eq!(space_in_mib(2048, 1000, 884).ext4_root_reserve(), 100 * MIB);
+        assert_eq!(space_in_mib(500, 300, 290).ext4_root_reserve(), 0, "nothing was set aside");
+        assert_eq!(space_in_mib(2048, 50, 0).ext4_root_reserve(), 34 * MIB, "everybody else is out of room");
+    }
+
+    #[test]
+    fn fewer_blocks_than_none_are_none() {
+        let below_zero = 3_u64.wrapping_neg();
+        let full = BlockCounts { size: 4096, total: 81_920, free: 5, available: below_zero };
+        assert_eq!(FileSystemSpace::from(full), FileSystemSpace { total: 320 * MIB, free: 20_480, available: 0 });
+        let fuller = FileSystemSpace::from(BlockCounts { free: below_zero, ..full });
+        assert_eq!((fuller.free, fuller.available), (0, 0));
+    }
+
+    #[test]
+    fn counts_of_a_strange_file_system_do_not_overflow() {
+        let endless = BlockCounts { size: 4096, total: u64::MAX, free: u64::MAX, available: u64::MAX };
+        assert_eq!(
+            FileSystemSpace::from(endless),
+            FileSystemSpace { total: u64::MAX, free: u64::MAX, available: u64::MAX }
+        );
+    }
+}
