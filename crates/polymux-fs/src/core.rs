@@ -14,8 +14,8 @@ use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::heat::{GrownFiles, HeatOptions, HeatTable, LogicalClock, ReadUses, StreamTable};
 use crate::inode::{
-    ActiveStreams, DirectoryState, HandleTable, InlineChange, Inode, InodeTable, LateStamps, Layout, SizeTrust,
-    StampWalks,
+    ActiveStreams, DirectoryState, HandleTable, InlineChange, Inode, InodeTable, LateStamps, Layout, ReplacedContents,
+    SizeTrust, StampWalks,
 };
 use crate::migrate::{CacheLooks, Drains, LayoutQueue, MoveQueue, Planner};
 use crate::placement::{Steering, ThreadMaps};
@@ -59,6 +59,8 @@ pub(crate) struct Core {
     pub(crate) inodes: InodeTable,
     pub(crate) handles: HandleTable,
     pub(crate) disowned: DisownedQueue,
+    /// Files that were emptied, written anew and closed, and are not durable yet.
+    pub(crate) replaced_contents: ReplacedContents,
     pub(crate) counters: Counters,
     pub(crate) moves: MoveQueue,
     pub(crate) drains: Drains,
@@ -282,6 +284,7 @@ impl Core {
             inodes: InodeTable::new(IDLE_INODES_MAX),
             handles: HandleTable::new(),
             disowned: DisownedQueue::default(),
+            replaced_contents: ReplacedContents::default(),
             counters: Counters::default(),
             moves: MoveQueue::default(),
             drains: Drains::default(),

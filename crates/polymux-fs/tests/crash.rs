@@ -6,7 +6,7 @@ mod common;
 use common::{
     Volume, close, create, errno, find, make_directory, pattern, read_at, read_only, read_whole, read_write, write_all,
 };
-use polymux_fs::{Caller, OpenOptions, RenameMode, SetAttributes, SetTime, SyncKind};
+use polymux_fs::{Caller, OpenOptions, Progress, RenameMode, SetAttributes, SetTime, SyncKind};
 use polymux_tier::{ObjectRef, Tier, Wait};
 use polymux_types::limits::BUCKETS;
 use polymux_types::{Bucket, Errno, Ino, Timestamp};
@@ -158,6 +158,28 @@ fn emptying_and_writing_anew_does_not_leave_an_empty_file_once_it_is_closed() {
     volume.flush_log();
     volume.crash();
     assert_eq!(read_whole(volume.fs(), ino).expect("read"), pattern(3, 10_000));
+}
+
+/// A kernel that collects writes does not say when a program closes a file.
+#[test]
+fn an_emptied_file_is_synced_in_the_background_where_no_close_is_heard_of() {
+    let mut volume = volume();
+    let (ino, handle) = create(volume.fs(), "f");
+    write_all(volume.fs(), handle, 0, &pattern(1, 20_000)).expect("written");
+    sync(&volume, handle);
+    close(volume.fs(), handle).expect("closed");
+    for round in 2..6 {
+        let options = OpenOptions { truncate: true, ..read_write() };
+        let handle = volume.fs().open(&Caller::root(), ino, options).expect("opened");
+        // Of the next release it is not the last one.
+        volume.fs().open(&Caller::root(), ino, read_write()).expect("opened");
+        write_all(volume.fs(), handle, 0, &pattern(round, 10_000)).expect("written");
+        volume.fs().release(handle).expect("released");
+        while volume.fs().upkeep_step() == Progress::Worked {}
+        volume.flush_log();
+        volume.crash();
+        assert_eq!(read_whole(volume.fs(), ino).expect("read"), pattern(round, 10_000));
+    }
 }
 
 /// Any set of tiers, and the log or not, may have become durable on their own before the crash: the part of the

@@ -25,6 +25,7 @@ use crate::names::{ModeAndMask, NewName};
 use crate::options::ExtendedAttributes;
 use crate::set_id;
 use crate::unversioned::gives_rights;
+use crate::write_back::WriteBack;
 use crate::xattrs::Value;
 
 impl Service for Adapter {
@@ -63,7 +64,7 @@ impl Service for Adapter {
             }
             Op::Flush { handle } => {
                 let work = || self.flush_file(header, handle, wait);
-                return self.answer_unless_it_waits(header, reply, wait, work, |reply, ()| reply.ok());
+                return self.answer_unless_it_waits(header, reply, wait, work, |reply, ()| self.flushed(reply));
             }
             Op::Release { handle } => return self.release(header, handle, reply, wait),
             Op::Unlink { name } => self.answer(header, reply, || self.remove_name(header, name)),
@@ -104,6 +105,15 @@ impl Adapter {
             Op::Open { .. } => true,
             Op::Write { handle, .. } => !self.fs.is_inline(HandleId(*handle)).unwrap_or(false),
             _ => !self.fs.may_keep_attributes(),
+        }
+    }
+
+    /// Answers a FLUSH. A kernel that collects writes sends the bytes and the times of a file at each close in any case, and what is left
+    /// to do then is done with these and at the release, so it need not send a message of its own; it never does again after `ENOSYS`.
+    fn flushed(&self, reply: Reply) {
+        match self.write_back {
+            WriteBack::On => reply.error(Errno::ENOSYS),
+            WriteBack::Off => reply.ok(),
         }
     }
 

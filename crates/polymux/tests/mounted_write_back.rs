@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mounted::command::{run, shell};
 use mounted::environment::have_loop_devices;
@@ -74,6 +74,39 @@ fn small_writes_are_sent_together_and_are_there_after_the_next_mount() {
     assert!(fs::read(volume.path().join("log")).unwrap() == expected);
     mount_again(&mut volume);
     assert!(fs::read(volume.path().join("log")).unwrap() == expected);
+}
+
+#[test]
+fn a_close_is_no_message_and_what_replaced_the_content_of_a_file_is_synced_soon_after_it() {
+    let Some(volume) = start() else { return };
+    let syncs = |volume: &TestVolume| volume.status()["counters"]["file_syncs"].as_u64().expect("a number");
+    let closes = |volume: &TestVolume| volume.messages().get("flush").copied().unwrap_or_default();
+    let path = volume.path().join("file");
+    fs::write(&path, [1; 100_000]).expect("written");
+    let first = closes(&volume);
+    assert!(first <= 1, "{first} of them");
+    let before = syncs(&volume);
+    for number in 0..20 {
+        fs::write(volume.path().join(format!("new-{number}")), [3; 100_000]).expect("written");
+    }
+    assert_eq!(syncs(&volume), before, "a new file is synced when a program asks");
+    for round in 0..5 {
+        let before = syncs(&volume);
+        match round % 2 {
+            0 => fs::write(&path, [2; 100_000]).expect("written"),
+            _ => {
+                let file = File::options().write(true).open(&path).expect("opened");
+                file.set_len(0).expect("emptied");
+                file.write_all_at(&[4; 100_000], 0).expect("written");
+            }
+        }
+        let limit = Instant::now() + Duration::from_secs(20);
+        while syncs(&volume) == before {
+            assert!(Instant::now() < limit, "round {round}: it is not synced");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    assert_eq!(closes(&volume), first);
 }
 
 #[test]

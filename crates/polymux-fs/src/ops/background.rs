@@ -20,6 +20,9 @@ const HEAT_RECORDS_PER_STEP: usize = 256;
 /// Files whose size is asked in a step.
 const FILES_PER_STEP: usize = 256;
 
+/// Files that were emptied and written anew, synced in a step.
+const REPLACED_PER_STEP: usize = 16;
+
 /// How often an unmount looks whether a tier answers.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -64,6 +67,9 @@ impl Core {
             return Progress::Idle;
         }
         let mut progress = Progress::Idle;
+        if self.sync_replaced_contents(REPLACED_PER_STEP) {
+            progress = Progress::Worked;
+        }
         match self.refresh_stamps() {
             Ok(false) => {}
             Ok(true) => progress = Progress::Worked,
@@ -129,6 +135,7 @@ impl Core {
     /// Whether the background has nothing to watch or to free: no file is used past this process, no call to a tier is under way, and all tiers work.
     pub(crate) fn may_rest(&self) -> bool {
         self.tiers.all().iter().all(|tier| self.may_be_left_alone(tier))
+            && self.replaced_contents.is_empty()
             && self.handles.passed_through() == 0
             && !self.holders.are_possible()
             && self.holders.inos().is_empty()

@@ -16,7 +16,6 @@ use crate::file_system::HandleId;
 use crate::inode::{FileState, Handle, Inode, IoMode, check_allocation, check_not_immutable, check_open};
 use crate::io::{Keeper, WriteRequest, lost_bytes, patience};
 use crate::passthrough::IoDecision;
-use crate::planted_faults::{PlantedFault, is_planted};
 
 /// Bytes copied at once by `copy_range`.
 const COPY_STEP: usize = 1024 * 1024;
@@ -293,10 +292,7 @@ impl Core {
     pub(crate) fn flush(&self, caller: &Caller, handle: HandleId) -> Result<()> {
         let handle = self.handles.get(handle)?;
         let file = file_of(&handle)?;
-        // A file that was emptied and written anew is durable before its close returns, so that a crash never leaves
-        // it empty (DESIGN section 6).
-        let waits = self.options.sync_on_replace && !is_planted(PlantedFault::CloseAfterEmptyingWithoutSync);
-        if waits && handle.options.write && file.emptied.load(Ordering::Acquire) {
+        if handle.options.write && self.is_synced_at_close(file) {
             self.check_may_wait(caller)?;
             return self.sync_and_report(&handle.inode, file, &handle.error_seen);
         }
@@ -353,6 +349,9 @@ impl Core {
         let inode = &handle.inode;
         if let Err(error) = self.end_io_mode(&handle) {
             log::warn!("inode {}: what the kernel did to its object is not known yet: {error}", inode.ino);
+        }
+        if handle.options.write {
+            self.note_released_by_writer(inode);
         }
         let is_last = {
             let mut lifecycle = inode.lifecycle.lock();
