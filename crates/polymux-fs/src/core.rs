@@ -59,7 +59,7 @@ pub(crate) struct Core {
     pub(crate) inodes: InodeTable,
     pub(crate) handles: HandleTable,
     pub(crate) disowned: DisownedQueue,
-    /// Files that were emptied, written anew and closed, and are not durable yet.
+    /// Files that were emptied, rewritten and closed, and are not durable yet.
     pub(crate) replaced_contents: ReplacedContents,
     pub(crate) counters: Counters,
     pub(crate) moves: MoveQueue,
@@ -131,10 +131,7 @@ pub(crate) struct Core {
     pub(crate) due: DueTimes,
     /// Held while a tier is measured.
     pub(crate) measuring: Mutex<()>,
-    /// The inline file after which moving idle ones to objects goes on.
-    pub(crate) inline_cursor: AtomicU64,
-    /// When that begins anew.
-    pub(crate) inline_pass_due_ms: AtomicU64,
+    pub(crate) inline_pass: InlinePass,
     /// Objects whose description does not follow yet.
     pub(crate) late_stamps: LateStamps,
     /// Held to write back-references; taken before every other lock.
@@ -145,6 +142,15 @@ pub(crate) struct Core {
     pub(crate) damaged_files: Mutex<KnownDamage>,
     /// The actions of recovery, for `status`.
     pub(crate) recovery_notes: Mutex<VecDeque<String>>,
+}
+
+/// How far the pass over inline files is that moves idle ones to objects.
+#[derive(Debug, Default)]
+pub(crate) struct InlinePass {
+    /// The file after which it goes on.
+    pub(crate) cursor: AtomicU64,
+    /// When it begins again, in milliseconds since mounting.
+    pub(crate) due_ms: AtomicU64,
 }
 
 /// State known of files with damaged ranges.
@@ -325,8 +331,7 @@ impl Core {
             flush_due_ms: AtomicU64::new(0),
             due: DueTimes::default(),
             measuring: Mutex::new(()),
-            inline_cursor: AtomicU64::new(0),
-            inline_pass_due_ms: AtomicU64::new(0),
+            inline_pass: InlinePass::default(),
             late_stamps: LateStamps::default(),
             stamp_walks: Mutex::default(),
             stamps_were_complete: AtomicBool::new(false),

@@ -1,4 +1,4 @@
-//! Files that were emptied, written anew and closed, and whose new content is not durable yet.
+//! Files that were emptied, rewritten and closed, and whose new content is not durable yet.
 //!
 //! Lock order: the queue is a leaf.
 

@@ -157,17 +157,17 @@ impl Core {
     /// Elsewhere leaving them is right: they cost no object, and reading them no tier. Returns how many moved.
     pub(crate) fn move_idle_inline_files(&self) -> Result<usize> {
         let Some(tier) = self.tiers.metadata_tier() else { return Ok(0) };
-        if self.elapsed_ms() < self.inline_pass_due_ms.load(Ordering::Relaxed) || tier.headroom() > 0 {
+        if self.elapsed_ms() < self.inline_pass.due_ms.load(Ordering::Relaxed) || tier.headroom() > 0 {
             return Ok(0);
         }
-        let after = Ino(self.inline_cursor.load(Ordering::Relaxed));
+        let after = Ino(self.inline_pass.cursor.load(Ordering::Relaxed));
         let files = self.metadata.inline_inodes(after, IDLE_FILES_PER_STEP)?;
         if files.is_empty() {
             // Not from the beginning at once: those that are left were used a moment ago.
             let pause_ms = u64::from(self.options.inline_idle_seconds) * 1000 / PASSES_PER_IDLE_TIME;
-            self.inline_pass_due_ms.store(self.elapsed_ms() + pause_ms, Ordering::Relaxed);
+            self.inline_pass.due_ms.store(self.elapsed_ms() + pause_ms, Ordering::Relaxed);
         }
-        self.inline_cursor.store(files.last().map_or(0, |ino| ino.0), Ordering::Relaxed);
+        self.inline_pass.cursor.store(files.last().map_or(0, |ino| ino.0), Ordering::Relaxed);
         let mut moved = 0;
         for ino in files {
             let inode = match self.inode(ino) {

@@ -1,4 +1,4 @@
-//! Files that were emptied and written anew: they are synced when they are closed (option `sync_on_replace`), so that a crash leaves the
+//! Files that were emptied and rewritten: they are synced when they are closed (option `sync_on_replace`), so that a crash leaves the
 //! old or the new content and no empty file (DESIGN section 6).
 //!
 //! Invariants:

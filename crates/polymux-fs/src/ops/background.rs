@@ -20,7 +20,7 @@ const HEAT_RECORDS_PER_STEP: usize = 256;
 /// Files whose size is asked in a step.
 const FILES_PER_STEP: usize = 256;
 
-/// Files that were emptied and written anew, synced in a step.
+/// Files that were emptied and rewritten, synced in a step.
 const REPLACED_PER_STEP: usize = 16;
 
 /// How often an unmount looks whether a tier answers.
