@@ -94,6 +94,13 @@ pub(crate) struct NodeHeat {
     pub(crate) moved_seconds_ago: Option<u32>,
 }
 
+impl NodeHeat {
+    /// Whether it is reported to the planner: visited twice, with 1.5 accesses left of all.
+    pub(crate) const fn is_hot(&self) -> bool {
+        self.visits >= entry::VISITS_HOT && self.heat >= entry::HEAT_HOT
+    }
+}
+
 /// Known use of a file as a whole: its node 0, and one entry for all others together.
 pub(crate) type FileHeat = NodeHeat;
 

@@ -11,6 +11,7 @@
 mod advise;
 mod balance;
 mod batch;
+mod bundle;
 mod cache_look;
 mod commit;
 mod compact;
@@ -24,6 +25,7 @@ mod pace;
 mod part;
 mod plan;
 mod planner;
+mod promotion;
 mod queue;
 mod relief;
 mod requests;

@@ -12,7 +12,7 @@ mod threads;
 pub(crate) use context::{Context, ContextSource, PIN_ATTRIBUTE, Steering, seconds_between};
 pub(crate) use threads::{Device, ThreadMaps};
 
-use polymux_policy::{Growth, HEAT_ONE, NO_TIER, PlacementFacts, PolicyKind, Synced, growth};
+use polymux_policy::{Growth, HEAT_ONE, NO_TIER, PlacementFacts, Synced, growth};
 use polymux_types::TierId;
 
 use crate::core::Core;
@@ -73,7 +73,7 @@ impl Core {
     pub(crate) fn growth_in(&self, context: &Context, inode: &Inode, request: &Request) -> Growth {
         match context.policy {
             // Where the answer needs no facts.
-            PolicyKind::Adaptive => growth(context.policy, &self.placement_facts(context, inode, request, None)),
+            policy if policy.spreads_by_load() => growth(policy, &self.placement_facts(context, inode, request, None)),
             policy if policy.spreads() => Growth::IsSpread,
             _ => Growth::PolicyKeeps,
         }

@@ -8,6 +8,18 @@ use crate::policies::{
 };
 use crate::{Decision, Eviction, Growth, PlacementDecision, PlacementFacts, RangeFacts, ThreadRule};
 
+/// Bytes of a file that a policy which balances tiers promotes in one step.
+const BALANCE_STEP_BYTES: u64 = 16 << 20;
+
+/// The unit in which a policy moves data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granularity {
+    /// Ranges of a file, each by its own use.
+    Range,
+    /// All of a file, by the use of all of it.
+    File,
+}
+
 /// A built-in policy.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -115,6 +127,24 @@ impl PolicyKind {
     #[must_use]
     pub fn spreads(self) -> bool {
         matches!(self, Self::Spread | Self::Adaptive) || self.thread_rule().is_some()
+    }
+
+    /// Whether it spreads the growth of a file only while one tier does not keep up ([`crate::growth`]).
+    #[must_use]
+    pub fn spreads_by_load(self) -> bool {
+        self == Self::Adaptive
+    }
+
+    /// What it moves at once.
+    #[must_use]
+    pub fn granularity(self) -> Granularity {
+        if self == Self::WholeFile { Granularity::File } else { Granularity::Range }
+    }
+
+    /// Bytes of a file that are promoted in one step. Where there is a limit, the policy observes their effect before it goes on.
+    #[must_use]
+    pub fn promotion_step_bytes_max(self) -> u64 {
+        if self == Self::Spread { BALANCE_STEP_BYTES } else { u64::MAX }
     }
 
     /// Whether a file on several tiers is laid out anew for its readers ([`crate::balance_reads`]).

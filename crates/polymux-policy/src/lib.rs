@@ -44,7 +44,7 @@ pub use benefit::{Demand, ReadSpeed, lost_ns, move_ns, pay_back_seconds, saved_n
 pub use coverage::{Coverage, RangeReads};
 pub use decision::{Action, Decision, Eviction};
 pub use facts::{HEAT_ONE, NEVER, RangeFacts};
-pub use kind::{PolicyKind, UnknownPolicy, decide, evict, growth, place};
+pub use kind::{Granularity, PolicyKind, UnknownPolicy, decide, evict, growth, place};
 pub use load_balance::{ReadLoad, is_limit, is_of_help, reads_to_hand_over, would_rest};
 pub use placement::{
     FACTS_VERSION, MESSAGE_FILE_MAX, NO_TIER, PlacementDecision, PlacementFacts, Synced, TierFacts,

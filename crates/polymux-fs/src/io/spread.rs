@@ -26,7 +26,7 @@ pub(super) use room::{OwnedBytes, give_back_room};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use polymux_policy::{Growth, LARGE_FILE_RANGES, PolicyKind};
+use polymux_policy::{Growth, LARGE_FILE_RANGES};
 use polymux_tier::measure::Direction;
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::{StreamId, TierId};
@@ -116,7 +116,7 @@ impl Core {
             return;
         }
         let context = self.context_of(inode);
-        let mut tiers = if context.policy == PolicyKind::Adaptive {
+        let mut tiers = if context.policy.spreads_by_load() {
             self.next_tier_of_growth((inode, file), &context, offset).into_iter().collect()
         } else if file.spreads.load(Ordering::Relaxed) {
             self.tiers_to_spread_to(&context)
@@ -174,7 +174,7 @@ impl Core {
             context.allowed >> tier.id.0 & 1 != 0
                 && !tier.is_draining()
                 && !tier.is_failing()
-                && (context.policy != PolicyKind::Adaptive || tier.takes_spread_growth())
+                && (!context.policy.spreads_by_load() || tier.takes_spread_growth())
                 && tier.present().is_some_and(|present| present.capabilities().holds_partial_files())
                 && tier.headroom() >= self.range_bytes()
         };

@@ -1,6 +1,6 @@
 //! Explains why a file is where it is, and which migrations come next.
 
-use polymux_policy::{Action, Demand, Growth, PolicyKind, WAITED_FOR_FILE_MAX, Why, evict};
+use polymux_policy::{Action, Demand, Growth, WAITED_FOR_FILE_MAX, Why, evict};
 use polymux_types::{Ino, TierId};
 
 use super::facts::{Piece, pieces_of_node};
@@ -108,7 +108,7 @@ impl Core {
                 "Programs wait for its writes: where they keep a slower tier busy, all of it moves up.".to_owned(),
             );
         }
-        if context.policy != PolicyKind::Adaptive {
+        if !context.policy.spreads_by_load() {
             return None;
         }
         let growth = if file.grows_unsettled() { Growth::IsSpread } else { self.growth_of(inode, file, context) };

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use polymux_policy::{NEVER, PolicyKind, RangeFacts, TierTable};
+use polymux_policy::{Granularity, NEVER, PolicyKind, RangeFacts, TierTable};
 use polymux_types::TierId;
 
 use crate::blockmap::{BLOCKS_PER_NODE, Owner};
 use crate::core::Core;
 use crate::inode::{FileState, Inode};
 use crate::io::{block_after, start_of};
-use crate::placement::{Context, seconds_between};
+use crate::placement::{Context, ContextSource, seconds_between};
 
 /// The part of a range node that lies on one tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,15 @@ pub(super) fn bytes_mapped_on(file: &FileState, tier: TierId) -> u64 {
 }
 
 impl Core {
+    /// The context of a file if this policy, where one is named, replaces that of the volume.
+    pub(super) fn context_for(&self, inode: &Inode, policy: Option<PolicyKind>) -> Context {
+        let context = self.context_of(inode);
+        match policy.filter(|_| context.source == ContextSource::Volume) {
+            Some(policy) => Context { policy, ..context },
+            None => context,
+        }
+    }
+
     /// Facts about the part of a node that lies on one tier.
     pub(super) fn range_facts(
         &self,
@@ -76,7 +85,11 @@ impl Core {
         facts.idle_seconds = heat.idle_seconds;
         facts.modified_seconds_ago = u32::try_from(seconds_between(modified, self.now())).unwrap_or(NEVER - 1);
         facts.moved_seconds_ago = heat.moved_seconds_ago.unwrap_or(NEVER);
-        let warm = if context.policy == PolicyKind::WholeFile { of_file.warm_half_lives } else { heat.warm_half_lives };
+        let warm = if context.policy.granularity() == Granularity::File {
+            of_file.warm_half_lives
+        } else {
+            heat.warm_half_lives
+        };
         facts.warm_seconds = u32::from(warm).saturating_mul(self.options.heat_half_life_seconds.max(1));
         facts.half_life_seconds = self.options.heat_half_life_seconds.max(1);
         facts.sequential = heat.sequential_percent;

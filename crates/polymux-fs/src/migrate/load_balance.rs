@@ -23,8 +23,9 @@ use polymux_policy::{
 use polymux_tier::Rotation;
 use polymux_types::{Ino, TierId};
 
+use super::bundle::Bundle;
 use super::facts::{Piece, pieces_of_node};
-use super::planner::{Bundle, note_coming};
+use super::planner::note_coming;
 use super::relief::{HandoverOutcome, Pair, Planned, REQUESTS_OF_MOVE};
 use crate::core::Core;
 use crate::counters::Counters;

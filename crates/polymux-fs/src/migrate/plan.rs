@@ -1,29 +1,27 @@
-//! Lists the migrations planned if nothing changed: the planner's decisions without submitting jobs.
+//! Lists the moves that would be submitted next if nothing changed: the decisions of the planner, asked for without submitting them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use polymux_policy::{Action, PolicyKind, TierTable};
+use polymux_policy::{PolicyKind, TierTable};
 use polymux_types::{Ino, TierId};
 
-use super::facts::{bytes_mapped_on, pieces_of_node};
+use super::facts::bytes_mapped_on;
 use super::load_balance::{Handover, PairPlan};
 use super::planner::{Demand, note_coming};
+use super::promotion::{Promotions, Verdict};
 use super::relief::Planned;
-use super::victims::{Needed, Search};
+use super::victims::Search;
 use crate::core::Core;
 use crate::error::Result;
 use crate::heat::HeatCursor;
 use crate::inode::Inode;
-use crate::placement::{Context, ContextSource, Request};
+use crate::placement::Request;
 use crate::report::{Benefit, HeldBack, MoveReason, PlanReport, PlannedFile, PlannedMoves};
 use crate::store::InodeBody;
 
 /// Hot nodes looked at in one piece.
 const HOT_PAGE: usize = 4096;
-
-/// Least decayed accesses, in 1/256, of a node that is reported to the planner.
-const HOT_MIN: u32 = 384;
 
 /// Files listed.
 const FILES_MAX: usize = 50;
@@ -77,7 +75,7 @@ impl Core {
             }
         }
         note_relief(&relief, &mut sums);
-        self.plan_all_promotions(policy, (&laid_out, &relief), &mut table, &mut sums)?;
+        self.plan_all_promotions(policy, (&laid_out, &relief), &mut table, &mut sums);
         note_hurried(&relief, &mut sums);
         self.plan_all_evictions(policy, &relief, &table, &mut sums)?;
         let (open, ..) = self.moves.open_jobs(|_| true);
@@ -98,12 +96,6 @@ impl Core {
         Ok(PlanReport { policy: policy.name().to_owned(), moves, files, held_back, jobs_open: open as u64 })
     }
 
-    /// The context of a file if the volume had this policy.
-    pub(super) fn context_under(&self, inode: &Inode, policy: PolicyKind) -> Context {
-        let context = self.context_of(inode);
-        if context.source == ContextSource::Volume { Context { policy, ..context } } else { context }
-    }
-
     /// Promotions of hot ranges, except for files that are laid out for their readers, whose ranges are looked at when they are used
     /// again, and for moves that pay back at once.
     fn plan_all_promotions(
@@ -112,20 +104,20 @@ impl Core {
         (laid_out, relief): (&BTreeSet<Ino>, &Planned),
         table: &mut TierTable,
         sums: &mut Sums,
-    ) -> Result<()> {
+    ) {
         let mut cursor = Some(HeatCursor::default());
+        let mut promotions = Promotions::new();
         while let Some(from) = cursor {
             let mut hot = Vec::new();
             cursor = self.heat.for_each_after(from, HOT_PAGE, self.logical_clock.now(), |ino, node, heat| {
-                if heat.heat >= HOT_MIN && !laid_out.contains(&ino) && !relief.has_node(ino, node) {
+                if heat.is_hot() && !laid_out.contains(&ino) && !relief.has_node(ino, node) {
                     hot.push((ino, node));
                 }
             });
             for (ino, node) in hot {
-                self.plan_one_promotion(policy, (ino, node), table, sums)?;
+                self.plan_one_promotion(policy, (ino, node), (table, &mut promotions), sums);
             }
         }
-        Ok(())
     }
 
     /// Moves up for readers, done as soon as the tiers are idle. Returns the affected files.
@@ -138,7 +130,7 @@ impl Core {
                 self.pass_over(ino, &error);
                 continue;
             }
-            let context = self.context_under(&inode, policy);
+            let context = self.context_for(&inode, Some(policy));
             let Some(plan) = self.plan_for_readers((inode.ino, file), &context, &queued, table) else { continue };
             for moves in &plan.moves {
                 let bytes = plan.bytes_of(moves);
@@ -154,32 +146,20 @@ impl Core {
         &self,
         policy: PolicyKind,
         (ino, node): (Ino, u64),
-        table: &mut TierTable,
+        (table, promotions): (&mut TierTable, &mut Promotions),
         sums: &mut Sums,
-    ) -> Result<()> {
-        let Ok(inode) = self.inode(ino) else { return Ok(()) };
-        let Some(file) = inode.file() else { return Ok(()) };
-        if let Err(error) = self.ensure_size(&inode, file) {
-            self.pass_over(ino, &error);
-            return Ok(());
-        }
-        let context = self.context_under(&inode, policy);
-        for piece in pieces_of_node(file, node) {
-            let facts = self.range_facts(&inode, file, node, piece, &context, table);
-            let decision = self.decide_after_look(file, node, piece, &context, &facts);
-            if decision.action == Action::Stay {
-                continue;
+    ) {
+        let Ok(inode) = self.inode(ino) else { return };
+        match self.decide_promotion(&inode, node, Some(policy), (table, promotions)) {
+            Ok(verdicts) => {
+                for verdict in verdicts {
+                    if let Verdict::Promoted { from, to, bytes } = verdict {
+                        add(sums, (MoveReason::Promote, from, to, ino), bytes);
+                    }
+                }
             }
-            let is_whole = context.policy == PolicyKind::WholeFile;
-            let bytes = if is_whole { file.size() } else { piece.bytes };
-            let key = (MoveReason::Promote, piece.tier, TierId(decision.target), ino);
-            if is_whole && sums.contains_key(&key) {
-                continue;
-            }
-            note_coming(table, decision.target, bytes);
-            add(sums, key, bytes);
+            Err(error) => self.pass_over(ino, &error),
         }
-        Ok(())
     }
 
     /// Moves that rules and pins demand. Returns the data that no tier has space for.
@@ -194,7 +174,7 @@ impl Core {
         })?;
         for ino in files {
             let Ok(inode) = self.inode(ino) else { continue };
-            let context = self.context_under(&inode, policy);
+            let context = self.context_for(&inode, Some(policy));
             self.plan_drains_of(&inode, table, sums);
             match self.wanted_by_rule(&inode, &context, table) {
                 Ok(Demand::Move { from, to, bytes }) => {
@@ -239,9 +219,9 @@ impl Core {
             let tier = TierId(fill.tier);
             let room_wanted = relief.room_wanted.get(&tier).copied();
             let wanted = room_wanted.map_or(0, |wanted| wanted.bytes);
-            let needed = Needed::on(fill, fill.used > fill.high_mark, wanted, 0);
+            let needed = self.bytes_needed(fill, wanted);
             let now = self.clock.elapsed();
-            if needed.bytes == 0 || !self.planner.relief.may_seek(tier, now) {
+            if !self.planner.seeks_victims(tier, needed, now) {
                 continue;
             }
             let mut search =

@@ -1,5 +1,5 @@
-//! From facts to jobs: promotion of newly hot ranges, eviction from tiers above their high mark, and the moves that rules and pins
-//! demand.
+//! From facts to jobs: eviction from tiers above their high mark, and the moves that rules and pins demand. `promotion` does the same for
+//! newly hot ranges. What is decided here `plan` asks for, too, and changes nothing by it.
 //!
 //! Invariants:
 //! * Each step looks at a bounded number of nodes and files, whatever the size of the volume.
@@ -13,30 +13,21 @@
 //!   clock: of every window of candidates the best are taken, so no walk over everything precedes the first move.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use polymux_policy::{Action, TierFill, TierTable, decide};
-use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::sync::Mutex;
 use polymux_types::{Ino, TierId};
 
-use super::facts::{blocks_of_node, pieces_of_node};
 use super::relief::Relief;
 use super::victims::{Needed, Search};
-use crate::blockmap::BLOCKS_PER_NODE;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::placement::{Context, PIN_ATTRIBUTE};
 use crate::report::{Destination, MoveReason};
 use crate::sched::MoverPace;
-
-/// Hot nodes looked at in a step.
-const HOT_PER_STEP: usize = 128;
-
-/// Bytes of a file that a policy which balances tiers moves up at once; their effect is observed before the next ones.
-const BALANCE_STEP_BYTES: u64 = 16 << 20;
 
 /// Files examined in a step for moves that rules and pins demand.
 const RULED_PER_STEP: usize = 512;
@@ -96,6 +87,30 @@ impl Planner {
         self.state.lock().walk.is_some()
     }
 
+    /// Whether a tier is evicted from: from when it rises above its high mark until it is at its low one.
+    fn is_evicted_from(&self, fill: &TierFill) -> bool {
+        let was = || self.state.lock().evicting.contains(&TierId(fill.tier));
+        fill.used > fill.high_mark || fill.used > fill.low_mark && was()
+    }
+
+    /// Remembers whether a tier is evicted from.
+    fn note_fill(&self, fill: &TierFill) {
+        let (is_evicted_from, tier) = (self.is_evicted_from(fill), TierId(fill.tier));
+        let mut state = self.state.lock();
+        match is_evicted_from {
+            true => state.evicting.insert(tier),
+            false => state.evicting.remove(&tier),
+        };
+    }
+
+    /// Whether candidates for eviction are looked for now, because something is needed.
+    pub(super) fn seeks_victims(&self, tier: TierId, needed: Needed, now: Duration) -> bool {
+        match needed.keeps_returning() {
+            true => self.relief.may_seek_unpressed(tier, now),
+            false => needed.bytes > 0 && self.relief.may_seek(tier, now),
+        }
+    }
+
     /// Something was pinned.
     pub(crate) fn note_pin(&self) {
         let mut state = self.state.lock();
@@ -111,42 +126,6 @@ impl Planner {
     /// A pin was taken away: perhaps it was the last one.
     pub(crate) fn look_for_pins(&self) {
         self.state.lock().pins = Pins::default();
-    }
-}
-
-/// Moves of one file that go together.
-#[derive(Debug, Default)]
-pub(super) struct Bundle {
-    pub(super) ranges: Vec<Range<u64>>,
-    pub(super) bytes: u64,
-    pub(super) is_whole: bool,
-}
-
-impl Bundle {
-    pub(super) fn add(&mut self, node: u64, bytes: u64) {
-        self.ranges.push(blocks_of_node(node));
-        self.bytes += bytes;
-    }
-
-    /// The nodes that it is about.
-    fn nodes(&self) -> Vec<u64> {
-        self.ranges.iter().map(|range| range.start / BLOCKS_PER_NODE).collect()
-    }
-
-    /// Its ranges in order, neighbours joined; `None` for the whole file.
-    pub(super) fn into_ranges(mut self) -> Option<Vec<Range<u64>>> {
-        if self.is_whole {
-            return None;
-        }
-        self.ranges.sort_unstable_by_key(|range| range.start);
-        let mut joined: Vec<Range<u64>> = Vec::new();
-        for range in self.ranges {
-            match joined.last_mut() {
-                Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
-                _ => joined.push(range),
-            }
-        }
-        Some(joined)
     }
 }
 
@@ -191,98 +170,6 @@ impl Core {
         table
     }
 
-    /// Plans promotions of recently hot ranges. Returns whether there may be more.
-    pub(super) fn promote_step(&self) -> Result<bool> {
-        let hot = self.heat.take_hot(HOT_PER_STEP);
-        if hot.is_empty() {
-            return Ok(false);
-        }
-        let mut table = self.planning_table();
-        let mut bundles: BTreeMap<(Ino, TierId), Bundle> = BTreeMap::new();
-        for (ino, node) in &hot {
-            let planned =
-                self.inode(*ino).and_then(|inode| self.plan_promotion(&inode, *node, &mut table, &mut bundles));
-            if let Err(error) = planned {
-                // The others are planned all the same; this one is looked at again when it is used again.
-                self.pass_over(*ino, &error);
-                self.heat.tell_again(*ino, *node);
-            }
-        }
-        let mut has_submitted = false;
-        for ((ino, tier), bundle) in bundles {
-            let nodes = bundle.nodes();
-            if self.submit_promotion((ino, tier), bundle, MoverPace::Polite) {
-                has_submitted = true;
-            } else {
-                // Other ranges of the file are on their way there, and one job of a kind is enough at a time.
-                nodes.iter().for_each(|node| self.heat.tell_again(ino, *node));
-            }
-        }
-        // The movers hear of new jobs at once.
-        Ok(has_submitted || hot.len() == HOT_PER_STEP)
-    }
-
-    /// Submits a promotion, and charges it to the write budget of its tier. Returns whether it was accepted.
-    pub(super) fn submit_promotion(&self, (ino, tier): (Ino, TierId), bundle: Bundle, pace: MoverPace) -> bool {
-        let bytes = bundle.bytes;
-        let reason = (MoveReason::Promote, pace);
-        let is_taken = self.submit_move(ino, bundle.into_ranges(), Destination::To(tier), reason, bytes).is_some();
-        if is_taken {
-            self.write_budget.charge(tier, bytes, self.logical_clock.now());
-        }
-        is_taken
-    }
-
-    fn plan_promotion(
-        &self,
-        inode: &Inode,
-        node: u64,
-        table: &mut TierTable,
-        bundles: &mut BTreeMap<(Ino, TierId), Bundle>,
-    ) -> Result<()> {
-        let Some(file) = inode.file() else { return Ok(()) };
-        self.ensure_size(inode, file)?;
-        if file.is_passed_through() {
-            // It stays until it is closed, which counts as a use of it.
-            return Ok(());
-        }
-        let context = self.context_of(inode);
-        for piece in pieces_of_node(file, node) {
-            let facts = self.range_facts(inode, file, node, piece, &context, table);
-            let decision = self.decide_after_look(file, node, piece, &context, &facts);
-            if decision.action == Action::Stay {
-                self.wish_for_room(piece.tier, table);
-                // A range that does not fit today is considered again on its next use.
-                self.heat.tell_again(inode.ino, node);
-                continue;
-            }
-            let is_whole = context.policy == polymux_policy::PolicyKind::WholeFile;
-            let bytes = if is_whole { file.size() } else { piece.bytes };
-            let bundle = bundles.entry((inode.ino, TierId(decision.target))).or_default();
-            if bundle.is_whole {
-                continue;
-            }
-            if context.policy == polymux_policy::PolicyKind::Spread && bundle.bytes >= BALANCE_STEP_BYTES {
-                self.heat.tell_again(inode.ino, node);
-                continue;
-            }
-            note_coming(table, decision.target, bytes);
-            bundle.is_whole = is_whole;
-            bundle.add(node, bytes);
-        }
-        Ok(())
-    }
-
-    /// A hot range stays on a slow tier: perhaps because the candidates on the faster ones are unknown.
-    fn wish_for_room(&self, tier: TierId, table: &TierTable) {
-        let faster = table.offered().iter().take_while(|fill| fill.tier != tier.0);
-        let full = faster.filter(|fill| fill.used.saturating_add(RANGE_NODE_SIZE) > fill.low_mark);
-        let mut state = self.planner.state.lock();
-        for fill in full {
-            state.wants_victims.insert(TierId(fill.tier));
-        }
-    }
-
     /// Plans evictions and searches for candidates. Returns whether there may be more.
     pub(super) fn evict_step(&self) -> Result<bool> {
         // The saved use of files is restored in steps; until then everything would look cold.
@@ -293,15 +180,12 @@ impl Core {
         let mut has_more = false;
         for fill in table.offered() {
             let tier = TierId(fill.tier);
-            let needed = self.bytes_needed(fill);
+            self.planner.note_fill(fill);
+            let wanted = self.planner.relief.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
+            let needed = self.bytes_needed(fill, wanted);
             let is_wanted = self.planner.state.lock().wants_victims.contains(&tier);
             let now = self.clock.elapsed();
-            let relief = &self.planner.relief;
-            let may_seek = match needed.keeps_returning() {
-                true => relief.may_seek_unpressed(tier, now),
-                false => (needed.bytes > 0 || is_wanted) && relief.may_seek(tier, now),
-            };
-            if may_seek {
+            if self.planner.seeks_victims(tier, needed, now) || is_wanted && self.planner.relief.may_seek(tier, now) {
                 let makes_room = self.planner.relief.spared(tier, now);
                 has_more |= self.search_step(tier, needed, makes_room, &table)?;
             }
@@ -309,23 +193,13 @@ impl Core {
         Ok(has_more)
     }
 
-    /// Bytes that still must leave a tier, those on their way off it not counted. Bytes on their way there count as used.
-    fn bytes_needed(&self, fill: &TierFill) -> Needed {
-        let tier = TierId(fill.tier);
+    /// Bytes that still must leave a tier, `wanted` of them for ranges that are to come. Bytes on their way there count as used, and those on
+    /// their way off it as gone.
+    pub(super) fn bytes_needed(&self, fill: &TierFill, wanted: u64) -> Needed {
         if fill.flags & TierFill::DRAINING != 0 {
             return Needed::default();
         }
-        let is_evicting = {
-            let mut state = self.planner.state.lock();
-            if fill.used > fill.high_mark {
-                state.evicting.insert(tier);
-            } else if fill.used <= fill.low_mark {
-                state.evicting.remove(&tier);
-            }
-            state.evicting.contains(&tier)
-        };
-        let wanted = self.planner.relief.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
-        Needed::on(fill, is_evicting, wanted, self.moves.bytes_leaving_now(tier))
+        Needed::on(fill, self.planner.is_evicted_from(fill), wanted, self.moves.bytes_leaving_now(TierId(fill.tier)))
     }
 
     /// All files are to be examined for moves that rules and pins demand.

@@ -6,18 +6,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use polymux_policy::{PolicyKind, TierFill, TierTable, evict};
+use polymux_policy::{Granularity, PolicyKind, TierFill, TierTable, evict};
 use polymux_types::{Ino, TierId};
 
+use super::bundle::Bundle;
 use super::facts::{Piece, pieces_of_node};
-use super::planner::{Bundle, note_coming};
+use super::planner::note_coming;
 use super::relief::{RoomWanted, SoughtInVain};
 use crate::blockmap::{BLOCKS_PER_NODE, Owner};
 use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{FileState, Inode};
 use crate::io::block_after;
-use crate::placement::Context;
 use crate::report::{Destination, JobId, MoveReason, PAYS_BACK_SOON_SECONDS};
 use crate::sched::MoverPace;
 use crate::store::InodeBody;
@@ -270,7 +270,7 @@ impl Core {
             return true;
         }
         let context = self.context_for(&inode, search.policy);
-        let is_whole = context.policy == polymux_policy::PolicyKind::WholeFile;
+        let is_whole = context.policy.granularity() == Granularity::File;
         let wanted = search.makes_room;
         for node in nodes_on(file, tier, search.node) {
             if *budget == 0 {
@@ -369,14 +369,6 @@ impl Core {
         let facts = self.range_facts(&inode, inode.file()?, candidate.node, piece, &context, table);
         let eviction = evict(context.policy, &facts);
         (eviction.score > 0).then_some(TierId(eviction.target))
-    }
-
-    /// The context of a file if this policy, where one is named, replaces that of the volume.
-    pub(super) fn context_for(&self, inode: &Inode, policy: Option<PolicyKind>) -> Context {
-        match policy {
-            Some(policy) => self.context_under(inode, policy),
-            None => self.context_of(inode),
-        }
     }
 
     /// As [`Core::submit_move`], and the bytes count as leaving a tier until the job ends.

@@ -1,12 +1,15 @@
 //! The selections of the planner, the files that it skips, and its targets: each test is a case that was not planned once.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use polymux_fs::{
-    Caller, JobState, MoveReason, MoveWindow, MoversState, NamedRule, PolicyKind, RuleMatch, SyncKind, WaitsFor,
+    Caller, Destination, JobState, MoveReason, MoveWindow, MoversState, NamedRule, PolicyKind, RuleMatch, SyncKind,
+    WaitsFor,
 };
+use polymux_sim::crash_states::Random;
 use polymux_sim::{FaultyTier, OperationKind};
 use polymux_tier::{ObjectRef, Tier, TierError};
 use polymux_types::sync::Mutex;
@@ -257,4 +260,90 @@ fn a_range_that_ends_behind_the_file_is_refused_and_one_without_an_end_is_not() 
     assert!(refusal.contains("ends at byte 5242881") && refusal.contains("has 5242880 bytes"), "{refusal}");
     assert!(volume.fs().migrate(Ino(ino.0), "slow", Some(0..5 * MIB)).is_ok());
     assert!(volume.fs().migrate(ino, "slow", Some(4 * MIB..u64::MAX)).is_ok());
+}
+
+/// Files on both tiers, some of which were used lately. `fast_files` of them lie on the faster one.
+fn volume_with_use(random: &mut Random, policy: PolicyKind, fast_files: u64) -> Volume {
+    let volume = Volume::new(&[64 * MIB, 512 * MIB]);
+    volume.fs().set_steering(policy, &[]).expect("accepted");
+    for index in 0..4 + fast_files {
+        let (ino, handle) = create(volume.fs(), &format!("f{index}"));
+        let length = mebibytes(1 + random.below(7));
+        write_all(volume.fs(), handle, 0, &pattern(1, length)).expect("written");
+        if index < 4 {
+            crate::migrate(&volume, ino, "slow");
+        }
+        // What its writing counts for as use is over long before the plan is made.
+        volume.clock.advance(Duration::from_secs(100_000));
+    }
+    volume
+}
+
+/// Reads in places of files (in MiB) until these are hot, and does not let them be planned for before the last read.
+fn use_ranges(volume: &Volume, policy: PolicyKind, places: &[(usize, u64)]) {
+    let read = |part: u64| {
+        for (file, mebibyte) in places {
+            let ino = find(volume.fs(), &format!("f{file}")).ino;
+            let handle = volume.fs().open(&Caller::root(), ino, read_only()).expect("opened");
+            read_at(volume.fs(), handle, mebibyte * MIB + part * 100_000, 4096).expect("read");
+            close(volume.fs(), handle).expect("closed");
+        }
+    };
+    volume.fs().set_steering(PolicyKind::Static, &[]).expect("accepted");
+    for part in [3, 1, 4] {
+        read(part);
+        volume.clock.advance(Duration::from_secs(2));
+        volume.step();
+    }
+    volume.fs().set_steering(policy, &[]).expect("accepted");
+    read(2);
+}
+
+/// The moves that a plan lists, and those that the planner submits when nothing changed in between. None of them is carried out.
+fn planned_and_submitted(volume: &Volume) -> [BTreeSet<(MoveReason, Ino, String, u64)>; 2] {
+    let plan = volume.fs().plan(None).expect("planned");
+    assert_eq!(plan.jobs_open, 0);
+    let planned = plan.files.iter().map(|file| (file.reason, file.ino, file.to.clone(), file.bytes)).collect();
+    for _ in 0..200 {
+        volume.step();
+    }
+    let moves = volume.fs().moves();
+    assert_eq!(moves.queued_count, moves.queued.len() as u64, "all of them are listed");
+    let submitted = moves.queued.iter().map(|job| {
+        let Destination::To(tier) = job.destination else { panic!("{job:?}") };
+        (job.reason, job.ino, ["fast", "slow"][usize::from(tier.0)].to_owned(), job.bytes_total)
+    });
+    [planned, submitted.collect()]
+}
+
+#[test]
+fn the_moves_of_a_plan_are_those_that_the_planner_submits() {
+    let mut random = Random::new(77);
+    let mut seen = BTreeMap::new();
+    for round in 0..24 {
+        let policies = [
+            PolicyKind::HotCold,
+            PolicyKind::Lru,
+            PolicyKind::Poly,
+            PolicyKind::WholeFile,
+            PolicyKind::Spread,
+            PolicyKind::Tpfs,
+        ];
+        let policy = policies[round % policies.len()];
+        let is_full = round % 12 < 6;
+        let volume = volume_with_use(&mut random, policy, if is_full { 16 } else { 2 });
+        if !is_full {
+            settle(&volume);
+            let places: Vec<_> = (0..4 + random.below(6)).map(|_| (random.below(4), random.below(3) as u64)).collect();
+            use_ranges(&volume, policy, &places);
+        }
+        let [planned, submitted] = planned_and_submitted(&volume);
+        for (reason, ..) in &planned {
+            *seen.entry((policy.name(), *reason)).or_insert(0) += 1;
+        }
+        assert_eq!(planned, submitted, "round {round}, {policy}");
+    }
+    for reason in [MoveReason::Promote, MoveReason::Demote] {
+        assert!(seen.iter().filter(|((_, of), _)| *of == reason).count() >= 4, "{seen:?}");
+    }
 }

@@ -9,8 +9,8 @@ use polymux_policy::{ReadPart, Shift};
 use polymux_types::TierId;
 use polymux_types::limits::RANGE_NODE_SIZE;
 
+use super::super::bundle::Bundle;
 use super::super::facts::blocks_of_node;
-use super::super::planner::Bundle;
 use crate::blockmap::BLOCKS_PER_NODE;
 use crate::core::Core;
 use crate::heat::ReadUse;
@@ -208,7 +208,7 @@ mod tests {
         let moves = moves_for(shares, &[shift(0, 500), shift(1, 200), shift(1, 10)]);
         let counts: Vec<u64> = moves.iter().map(|moves| moves.bundle.bytes / RANGE_NODE_SIZE).collect();
         assert_eq!(counts, [50, 20, 1]);
-        let (first, second) = (&moves[0].bundle.ranges, &moves[1].bundle.ranges);
-        assert!(first.iter().all(|range| !second.contains(range)), "no node goes twice");
+        let (first, second) = (moves[0].bundle.nodes(), moves[1].bundle.nodes());
+        assert!(first.iter().all(|node| !second.contains(node)), "no node goes twice");
     }
 }
