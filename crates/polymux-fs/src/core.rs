@@ -14,7 +14,7 @@ use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::heat::{GrownFiles, HeatOptions, HeatTable, LogicalClock, ReadUses, StreamTable};
 use crate::inode::{
-    ActiveStreams, DirectoryState, HandleTable, InlineChange, Inode, InodeTable, LateStamps, Layout, ReplacedContents,
+    ActiveStreams, DirectoryState, HandleTable, InlineChange, Inode, InodeTable, LateStamps, Layout, RewrittenFiles,
     SizeTrust, StampWalks,
 };
 use crate::migrate::{CacheLooks, Drains, LayoutQueue, MoveQueue, Planner};
@@ -60,7 +60,7 @@ pub(crate) struct Core {
     pub(crate) handles: HandleTable,
     pub(crate) disowned: DisownedQueue,
     /// Files that were emptied, rewritten and closed, and are not durable yet.
-    pub(crate) replaced_contents: ReplacedContents,
+    pub(crate) rewritten: RewrittenFiles,
     pub(crate) counters: Counters,
     pub(crate) moves: MoveQueue,
     pub(crate) drains: Drains,
@@ -290,7 +290,7 @@ impl Core {
             inodes: InodeTable::new(IDLE_INODES_MAX),
             handles: HandleTable::new(),
             disowned: DisownedQueue::default(),
-            replaced_contents: ReplacedContents::default(),
+            rewritten: RewrittenFiles::default(),
             counters: Counters::default(),
             moves: MoveQueue::default(),
             drains: Drains::default(),

@@ -200,7 +200,9 @@ impl FileSystem {
         self.core.watch_step();
         let tiers = self.core.tiers.all();
         let steps = [self.core.volume_step(), self.core.upkeep_step()];
-        let of_tiers = tiers.iter().flat_map(|tier| [self.tier_step(tier.id), self.write_behind_step(tier.id)]);
+        let of_tier =
+            |tier: TierId| [self.tier_step(tier), self.write_behind_step(tier), self.sync_rewritten_step(tier)];
+        let of_tiers = tiers.iter().flat_map(|tier| of_tier(tier.id));
         let worked = steps.into_iter().chain(of_tiers.collect::<Vec<_>>()).chain([self.core.plan_step()]);
         if worked.filter(|progress| *progress == Progress::Worked).count() > 0 {
             Progress::Worked
@@ -216,6 +218,11 @@ impl FileSystem {
             (Progress::Idle, Progress::Idle) => Progress::Idle,
             _ => Progress::Worked,
         }
+    }
+
+    /// Part of [`FileSystem::step`]: syncs files of a tier that were emptied, rewritten and closed, where no close was heard of.
+    pub fn sync_rewritten_step(&self, tier: TierId) -> Progress {
+        self.core.sync_rewritten_step(tier)
     }
 
     /// Part of [`FileSystem::step`]: starts the writeback of a tier's pending data, or waits for the oldest one started there.
@@ -375,9 +382,9 @@ impl FileSystem {
     }
 
     /// Takes over the modification and change time that a kernel which collects writes has kept of a file so far; they are durable as
-    /// those of plain writes are.
-    pub fn take_over_times(&self, ino: Ino, modified: Timestamp, changed: Timestamp) -> Result<Attributes> {
-        self.logged("setattr", self.core.take_over_times(ino, modified, changed))
+    /// those of plain writes are. The bytes of a small file are logged with them, because this may be all that is heard of a close.
+    pub fn take_over_times(&self, caller: &Caller, ino: Ino, times: (Timestamp, Timestamp)) -> Result<Attributes> {
+        self.logged("setattr", self.core.take_over_times(caller, ino, times))
     }
 
     /// Makes the file systems of the tiers give back space that they preallocated for writes (XFS), which does not count as available.

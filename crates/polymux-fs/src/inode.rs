@@ -28,7 +28,7 @@ mod pin_counts;
 mod protection;
 mod read_streams;
 mod record;
-mod replaced_contents;
+mod rewritten;
 mod small_syncs;
 mod streams;
 mod table;
@@ -51,7 +51,7 @@ pub(crate) use protection::{
 };
 pub(crate) use read_streams::Asked;
 pub(crate) use record::SizeTrust;
-pub(crate) use replaced_contents::ReplacedContents;
+pub(crate) use rewritten::RewrittenFiles;
 pub(crate) use table::{InodeTable, Lifecycle};
 pub(crate) use write_streams::WriteStreams;
 

@@ -20,7 +20,7 @@ mod objects;
 mod passthrough;
 mod read;
 mod read_ahead;
-mod replaced;
+mod rewritten;
 mod seek;
 mod short;
 mod size;

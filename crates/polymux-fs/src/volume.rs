@@ -149,7 +149,7 @@ pub struct MountOptions {
     /// When access times change.
     pub access_times: AccessTimes,
     /// Whether rename over a file, and close after emptying one, wait for the new data to be durable, so that a crash
-    /// never leaves an empty file where an editor saved.
+    /// never leaves an empty file where an editor saved. Of a close that is not heard of, the sync follows it.
     pub sync_on_replace: bool,
     /// Milliseconds between flushes of the log.
     pub flush_interval_ms: u32,

@@ -6,10 +6,10 @@ mod common;
 use common::{
     Volume, close, create, errno, find, make_directory, pattern, read_at, read_only, read_whole, read_write, write_all,
 };
-use polymux_fs::{Caller, OpenOptions, Progress, RenameMode, SetAttributes, SetTime, SyncKind};
+use polymux_fs::{Caller, HandleId, OpenOptions, Progress, RenameMode, SetAttributes, SetTime, SyncKind};
 use polymux_tier::{ObjectRef, Tier, Wait};
 use polymux_types::limits::BUCKETS;
-use polymux_types::{Bucket, Errno, Ino, Timestamp};
+use polymux_types::{Bucket, Errno, Ino, TierId, Timestamp};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -160,25 +160,89 @@ fn emptying_and_writing_anew_does_not_leave_an_empty_file_once_it_is_closed() {
     assert_eq!(read_whole(volume.fs(), ino).expect("read"), pattern(3, 10_000));
 }
 
+/// Syncs the rewritten files that are due, as the background does.
+fn sync_rewritten(volume: &Volume) {
+    while (0..3).any(|tier| volume.fs().sync_rewritten_step(TierId(tier)) == Progress::Worked) {}
+}
+
+/// A file of 20,000 bytes that are durable.
+fn durable_file(volume: &Volume) -> Ino {
+    let (ino, handle) = create(volume.fs(), "f");
+    write_all(volume.fs(), handle, 0, &pattern(1, 20_000)).expect("written");
+    sync(volume, handle);
+    close(volume.fs(), handle).expect("closed");
+    ino
+}
+
+fn open_emptied(volume: &Volume, ino: Ino) -> HandleId {
+    let options = OpenOptions { truncate: true, ..read_write() };
+    volume.fs().open(&Caller::root(), ino, options).expect("opened")
+}
+
 /// A kernel that collects writes does not say when a program closes a file.
 #[test]
 fn an_emptied_file_is_synced_in_the_background_where_no_close_is_heard_of() {
     let mut volume = volume();
-    let (ino, handle) = create(volume.fs(), "f");
-    write_all(volume.fs(), handle, 0, &pattern(1, 20_000)).expect("written");
-    sync(&volume, handle);
-    close(volume.fs(), handle).expect("closed");
+    let ino = durable_file(&volume);
     for round in 2..6 {
-        let options = OpenOptions { truncate: true, ..read_write() };
-        let handle = volume.fs().open(&Caller::root(), ino, options).expect("opened");
-        // Of the next release it is not the last one.
-        volume.fs().open(&Caller::root(), ino, read_write()).expect("opened");
+        let handle = open_emptied(&volume, ino);
+        // The release is not that of the last description.
+        volume.fs().open(&Caller::root(), ino, read_only()).expect("opened");
         write_all(volume.fs(), handle, 0, &pattern(round, 10_000)).expect("written");
         volume.fs().release(handle).expect("released");
-        while volume.fs().upkeep_step() == Progress::Worked {}
+        sync_rewritten(&volume);
         volume.flush_log();
         volume.crash();
         assert_eq!(read_whole(volume.fs(), ino).expect("read"), pattern(round, 10_000));
+    }
+}
+
+#[test]
+fn a_file_that_is_emptied_again_before_its_first_new_content_is_synced_is_synced_after_the_second() {
+    for synced_between in [false, true] {
+        let mut volume = volume();
+        let ino = durable_file(&volume);
+        let first = open_emptied(&volume, ino);
+        write_all(volume.fs(), first, 0, &pattern(2, 10_000)).expect("written");
+        volume.fs().release(first).expect("released");
+        let second = open_emptied(&volume, ino);
+        if synced_between {
+            sync_rewritten(&volume);
+        }
+        write_all(volume.fs(), second, 0, &pattern(3, 12_000)).expect("written");
+        if !synced_between {
+            sync_rewritten(&volume);
+        }
+        volume.fs().release(second).expect("released");
+        sync_rewritten(&volume);
+        volume.flush_log();
+        volume.crash();
+        assert_eq!(read_whole(volume.fs(), ino).expect("read"), pattern(3, 12_000), "{synced_between}");
+    }
+}
+
+#[test]
+fn of_many_rewritten_files_all_are_durable_at_the_end() {
+    let mut volume = volume();
+    let files: Vec<_> = (0..600)
+        .map(|number| {
+            let (ino, handle) = create(volume.fs(), &format!("f{number}"));
+            write_all(volume.fs(), handle, 0, &pattern(1, 5_000)).expect("written");
+            close(volume.fs(), handle).expect("closed");
+            ino
+        })
+        .collect();
+    volume.fs().sync_volume().expect("synced");
+    for ino in &files {
+        let handle = open_emptied(&volume, *ino);
+        write_all(volume.fs(), handle, 0, &pattern(2, 4_500)).expect("written");
+        volume.fs().release(handle).expect("released");
+    }
+    sync_rewritten(&volume);
+    volume.flush_log();
+    volume.crash();
+    for ino in files {
+        assert_eq!(read_whole(volume.fs(), ino).expect("read"), pattern(2, 4_500));
     }
 }
 

@@ -60,8 +60,9 @@ impl Adapter {
 
     pub(crate) fn set_attributes(&self, header: &Header, change: &AttrChange, wait: Wait) -> Outcome<Attr> {
         self.run("setattr", ino(header), |fs| {
-            if let Some((modified, changed)) = write_back::times_of_kernel(change) {
-                return fs.take_over_times(ino(header), modified, changed).map(|attributes| convert::attr(&attributes));
+            if let Some(times) = write_back::times_of_kernel(change) {
+                let caller = Caller { wait, ..caller(header) };
+                return fs.take_over_times(&caller, ino(header), times).map(|attributes| convert::attr(&attributes));
             }
             let sets_group_id = change.mode.is_some_and(|mode| mode & libc::S_ISGID != 0);
             let caller = if sets_group_id { caller_with_groups(header) } else { caller(header) };

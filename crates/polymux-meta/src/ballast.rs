@@ -19,7 +19,7 @@ use rustix::fs::FallocateFlags;
 
 use crate::error::StoreError;
 use crate::store::Room;
-use polymux_types::file_system_space::count_left;
+use polymux_types::file_system_space::inodes_left;
 use polymux_types::sync::{AtomicBool, Mutex, Ordering};
 use polymux_types::{BlockCounts, FileSystemSpace};
 
@@ -193,7 +193,10 @@ impl Ballast {
 
     fn available(&self) -> Result<Available, StoreError> {
         let space = rustix::fs::statvfs(&self.directory).map_err(|error| self.failed(&error.into()))?;
-        Ok(Available { bytes: self.free()?, inodes: inodes_free(&space) + u64::from(self.spare_inodes().0) })
+        Ok(Available {
+            bytes: self.free()?,
+            inodes: inodes_free(&space).saturating_add(u64::from(self.spare_inodes().0)),
+        })
     }
 
     /// Inodes held, and how many should be.
@@ -345,9 +348,9 @@ fn space_of(stat: &rustix::fs::StatVfs) -> FileSystemSpace {
     FileSystemSpace::from(BlockCounts { size: stat.f_frsize, total: stat.f_blocks, free, available })
 }
 
-/// Inodes that can still be made; meaningful where the file system counts them.
+/// Inodes that can still be made; `u64::MAX` where the file system does not count them.
 fn inodes_free(stat: &rustix::fs::StatVfs) -> u64 {
-    count_left(stat.f_ffree, stat.f_files)
+    inodes_left(stat.f_ffree, stat.f_files)
 }
 
 fn spare_path(directory: &Path, number: u32) -> PathBuf {

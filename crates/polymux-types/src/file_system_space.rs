@@ -1,9 +1,8 @@
 //! Space of a mounted file system, computed from what `statvfs(3)` answers.
 //!
 //! Invariants:
-//! * A count above its total is a negative number that the kernel has stored in an unsigned field, and means that nothing is left.
-//!   XFS on Linux 6.18 answers so for moments while it is full: its own metadata have then taken blocks out of the reserve that
-//!   it subtracts from the free ones. Prometheus' node_exporter found the same with ext4, CephFS and AFS (its pull request 3763).
+//! * More free blocks than all blocks is a negative number that the kernel has stored in an unsigned field, and means that no block is left.
+//!   XFS on Linux 6.18 answered so for moments while it was full. A known class of faults (node_exporter, pull request 3763).
 //! * Nothing here overflows, whatever a file system answers.
 
 /// Blocks that ext4 keeps for its own metadata beside those for root (`ext4_calculate_resv_clusters`): no more bytes than this.
@@ -40,8 +39,8 @@ impl From<BlockCounts> for FileSystemSpace {
         let bytes = |count: u64| count.saturating_mul(blocks.size);
         Self {
             total: bytes(blocks.total),
-            free: bytes(count_left(blocks.free, blocks.total)),
-            available: bytes(count_left(blocks.available, blocks.total)),
+            free: bytes(blocks_left(blocks.free, blocks.total)),
+            available: bytes(blocks_left(blocks.available, blocks.total)),
         }
     }
 }
@@ -56,10 +55,16 @@ impl FileSystemSpace {
     }
 }
 
-/// What is left of `total` things, of which a file system says that `left` are: 0 where it says more than all of them.
-#[must_use]
-pub const fn count_left(left: u64, total: u64) -> u64 {
+/// Blocks left of `total`, where a file system says that `left` are.
+const fn blocks_left(left: u64, total: u64) -> u64 {
     if left > total { 0 } else { left }
+}
+
+/// Inodes that can still be made, of which a file system says that it has `total` and that `left` are free; `u64::MAX` where it does not
+/// count them. Some say so with a total of 0 (btrfs), others with more free ones than all (CephFS: -1).
+#[must_use]
+pub const fn inodes_left(left: u64, total: u64) -> u64 {
+    if total == 0 || left > total { u64::MAX } else { left }
 }
 
 #[cfg(test)]
@@ -86,6 +91,15 @@ mod tests {
         assert_eq!(FileSystemSpace::from(full), FileSystemSpace { total: 320 * MIB, free: 20_480, available: 0 });
         let fuller = FileSystemSpace::from(BlockCounts { free: below_zero, ..full });
         assert_eq!((fuller.free, fuller.available), (0, 0));
+    }
+
+    #[test]
+    fn more_inodes_than_all_of_them_are_not_counted_ones() {
+        assert_eq!(
+            [(7, 10), (0, 10), (0, 0), (5, 0)].map(|(left, total)| inodes_left(left, total)),
+            [7, 0, u64::MAX, u64::MAX]
+        );
+        assert_eq!(inodes_left(u64::MAX, 1000), u64::MAX);
     }
 
     #[test]

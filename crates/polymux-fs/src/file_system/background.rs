@@ -1,8 +1,8 @@
 //! The threads that do a file system's background work.
 //!
 //! Invariants:
-//! * [`FileSystem::volume_step`], [`FileSystem::upkeep_step`] and, for each tier, [`FileSystem::tier_step`] have a thread
-//!   each, so that a tier that does not answer keeps nothing from being done for the others. [`FileSystem::watch_step`] has
+//! * [`FileSystem::volume_step`], [`FileSystem::upkeep_step`] and, for each tier, [`FileSystem::tier_step`] and
+//!   [`FileSystem::sync_rewritten_step`] have a thread each, so that a tier that does not answer keeps nothing from being done for the others. [`FileSystem::watch_step`] has
 //!   one that never waits for anything. The movers call [`FileSystem::move_step`].
 //! * A mover that is stuck in a tier which does not answer is replaced by another one, as long as it is stuck.
 //! * A thread that found nothing to do sleeps until it is woken, at most [`IDLE_PAUSE`], or for long where the volume rests ([`super::rest`]); work
@@ -56,6 +56,8 @@ struct Worker {
 enum Kind {
     Mover,
     OfTier(TierId),
+    /// Syncs rewritten files of a tier.
+    SyncsOf(TierId),
     OfVolume,
 }
 
@@ -206,7 +208,7 @@ impl Shared {
             .for_each(Thread::unpark);
     }
 
-    /// Gives each tier a thread that has none yet.
+    /// Gives each tier its threads where it has none yet.
     fn attend_tiers(self: &Arc<Self>, file_system: &Arc<FileSystem>) -> io::Result<()> {
         for (tier, _) in file_system.tier_names() {
             let is_attended = self.workers.lock().iter().any(|worker| worker.kind == Kind::OfTier(tier));
@@ -214,6 +216,12 @@ impl Shared {
                 let file_system = Arc::clone(file_system);
                 let round = move || file_system.note_progress(file_system.tier_step(tier));
                 self.spawn(format!("tier-{tier}"), Kind::OfTier(tier), round)?;
+            }
+            let is_synced = self.workers.lock().iter().any(|worker| worker.kind == Kind::SyncsOf(tier));
+            if !is_synced {
+                let file_system = Arc::clone(file_system);
+                let round = move || file_system.note_progress(file_system.sync_rewritten_step(tier));
+                self.spawn(format!("sync-{tier}"), Kind::SyncsOf(tier), round)?;
             }
         }
         Ok(())

@@ -18,6 +18,7 @@ use super::inline::InlineData;
 use super::io_mode::IoModes;
 use super::moving::MoveTicketPlace;
 use super::read_streams::ReadStreams;
+use super::rewritten::Emptyings;
 use super::small_syncs::SmallSyncs;
 use super::write_streams::WriteStreams;
 use crate::blockmap::{BlockMap, NodeTable, Owner, Run};
@@ -164,8 +165,8 @@ pub(crate) struct FileState {
     pub(crate) unsynced: Mutex<Vec<(u8, u64, u64)>>,
     /// Shared by syncs until their losses are recorded; a caller that reports errors takes it exclusively first.
     pub(crate) sync_gate: RwLock<()>,
-    /// The file was emptied and not synced since: its close syncs it.
-    pub(crate) emptied: AtomicBool,
+    /// Whether the file was emptied and not synced since.
+    pub(crate) emptyings: Emptyings,
     /// Small syncs that programs asked for in a row.
     pub(crate) small_syncs: SmallSyncs,
     /// Its directory was notified that programs wait for its writes.
@@ -222,7 +223,7 @@ impl FileState {
             allocation: Allocation::of_record(&layout.objects, trust),
             unsynced: Mutex::new(Vec::new()),
             sync_gate: RwLock::new(()),
-            emptied: AtomicBool::new(false),
+            emptyings: Emptyings::default(),
             small_syncs: SmallSyncs::default(),
             is_told_waited_for: AtomicBool::new(false),
             is_told_message: AtomicBool::new(false),

@@ -28,6 +28,8 @@ pub(crate) struct Lifecycle {
     pub(crate) pins: u64,
     /// Open descriptions.
     pub(crate) handles: u64,
+    /// Those of them that may write.
+    pub(crate) writers: u64,
     /// Deleted for good: its record is gone or going in the present transaction.
     pub(crate) gone: bool,
 }

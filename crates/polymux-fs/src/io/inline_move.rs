@@ -125,7 +125,9 @@ impl Core {
             if replaces_record {
                 transaction.batch.delete(keys::inline(inode.ino));
                 // Emptied while it was inline: with the record its old bytes go, and the close waits for the new ones.
-                file.emptied.fetch_or(size == 0, Ordering::AcqRel);
+                if size == 0 {
+                    file.emptyings.note();
+                }
             }
             if durable == Durable::NotYet && size > 0 {
                 file.note_unsynced(0, 0, size);

@@ -153,7 +153,7 @@ impl Core {
 
     fn sync_data_and_log(&self, inode: &Inode, file: &FileState) -> Result<()> {
         Counters::count(&self.counters.file_syncs);
-        file.emptied.store(false, Ordering::Release);
+        file.emptyings.note_sync();
         self.log_inline(inode, file, Wait::Allowed)?;
         let mut dirty = self.unsynced_objects(file);
         // Once more: the file may just have got its home.

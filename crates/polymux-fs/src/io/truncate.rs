@@ -50,7 +50,7 @@ impl Core {
         if size == 0 && file.is_passed_through() {
             // A program that has it open goes on using the object that it has.
             self.cut_single(inode, file, 0)?;
-            file.emptied.store(true, Ordering::Release);
+            file.emptyings.note();
             Ok(())
         } else if size == 0 {
             self.empty(inode, file)
@@ -95,7 +95,7 @@ impl Core {
             }
             Ok(())
         })?;
-        file.emptied.store(true, Ordering::Release);
+        file.emptyings.note();
         self.disowned.add(&disowned, inode.last_sequence());
         Ok(())
     }

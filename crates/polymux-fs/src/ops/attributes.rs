@@ -211,7 +211,12 @@ impl Core {
 
     /// Takes over the times of a file that a kernel which collects writes has kept so far. They are logged as those of plain writes are:
     /// with the next flush (docs/design/0002). A later time of a write past its page cache, of which it knows nothing, stays.
-    pub(crate) fn take_over_times(&self, ino: Ino, modified: Timestamp, changed: Timestamp) -> Result<Attributes> {
+    pub(crate) fn take_over_times(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        (modified, changed): (Timestamp, Timestamp),
+    ) -> Result<Attributes> {
         self.check_writable()?;
         let inode = self.inode(ino)?;
         let file = inode.file().ok_or(Errno::EINVAL)?;
@@ -224,6 +229,10 @@ impl Core {
         (common.modified, common.changed) = (newest(common.modified, modified), newest(common.changed, changed));
         drop(common);
         inode.times_dirty.store(true, Ordering::Release);
+        if file.is_inline() {
+            // This may be a close, and its last chance to report that there is no space for the bytes.
+            self.log_inline(&inode, file, caller.wait)?;
+        }
         // The kernel uses none of them, so no tier is asked how much space the file takes.
         Ok(known_attributes_of(&inode, file))
     }

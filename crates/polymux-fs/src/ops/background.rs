@@ -20,9 +20,6 @@ const HEAT_RECORDS_PER_STEP: usize = 256;
 /// Files whose size is asked in a step.
 const FILES_PER_STEP: usize = 256;
 
-/// Files that were emptied and rewritten, synced in a step.
-const REPLACED_PER_STEP: usize = 16;
-
 /// How often an unmount looks whether a tier answers.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -67,9 +64,6 @@ impl Core {
             return Progress::Idle;
         }
         let mut progress = Progress::Idle;
-        if self.sync_replaced_contents(REPLACED_PER_STEP) {
-            progress = Progress::Worked;
-        }
         match self.refresh_stamps() {
             Ok(false) => {}
             Ok(true) => progress = Progress::Worked,
@@ -119,6 +113,13 @@ impl Core {
         progress
     }
 
+    /// Background work on the rewritten files of one tier, for a thread that does nothing else: a sync may take long.
+    pub(crate) fn sync_rewritten_step(&self, tier: TierId) -> Progress {
+        let Ok(handle) = self.tiers.by_id(tier) else { return Progress::Idle };
+        let may_work = !self.unmounted.load(Ordering::Acquire) && handle.present().is_some() && !handle.is_silent();
+        if may_work && self.sync_rewritten_on(tier) { Progress::Worked } else { Progress::Idle }
+    }
+
     /// Looks at the calls that are under way on the tiers, and never waits for one.
     pub(crate) fn watch_step(&self) {
         let now = self.clock.elapsed();
@@ -135,7 +136,7 @@ impl Core {
     /// Whether the background has nothing to watch or to free: no file is used past this process, no call to a tier is under way, and all tiers work.
     pub(crate) fn may_rest(&self) -> bool {
         self.tiers.all().iter().all(|tier| self.may_be_left_alone(tier))
-            && self.replaced_contents.is_empty()
+            && self.rewritten.is_empty()
             && self.handles.passed_through() == 0
             && !self.holders.are_possible()
             && self.holders.inos().is_empty()

@@ -36,6 +36,7 @@ fn describe(inode: &Arc<Inode>, options: OpenOptions) -> Result<Handle> {
         return Err(Errno::ENOENT.into());
     }
     lifecycle.handles += 1;
+    lifecycle.writers += u64::from(options.write);
     drop(lifecycle);
     let seen = inode.file().map_or(0, |file| file.error_sequence.load(Ordering::Acquire));
     Ok(Handle {
@@ -112,7 +113,7 @@ impl Core {
         self.handles.insert_as(id, describe(&inode, options)?);
         if options.write {
             // An earlier daemon may have emptied it, and then its close makes the newly written bytes durable.
-            file.emptied.store(true, Ordering::Release);
+            file.emptyings.note();
         }
         let handle = self.handles.get(id)?;
         if let Err(error) = self.decide_io_mode(&handle) {
@@ -292,7 +293,7 @@ impl Core {
     pub(crate) fn flush(&self, caller: &Caller, handle: HandleId) -> Result<()> {
         let handle = self.handles.get(handle)?;
         let file = file_of(&handle)?;
-        if handle.options.write && self.is_synced_at_close(file) {
+        if handle.options.write && self.awaits_sync_of_new_content(file) {
             self.check_may_wait(caller)?;
             return self.sync_and_report(&handle.inode, file, &handle.error_seen);
         }
@@ -350,14 +351,15 @@ impl Core {
         if let Err(error) = self.end_io_mode(&handle) {
             log::warn!("inode {}: what the kernel did to its object is not known yet: {error}", inode.ino);
         }
-        if handle.options.write {
-            self.note_released_by_writer(inode);
-        }
         let is_last = {
             let mut lifecycle = inode.lifecycle.lock();
             lifecycle.handles = lifecycle.handles.checked_sub(1).expect("each handle is counted once");
+            lifecycle.writers -= u64::from(handle.options.write);
             lifecycle.handles == 0
         };
+        if handle.options.write {
+            self.queue_if_rewritten(inode);
+        }
         if !is_last {
             return Ok(());
         }

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use polymux_types::file_system_space::count_left;
+use polymux_types::file_system_space::inodes_left;
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::{BlockCounts, Bucket, Errno, FileSystemSpace, ObjectId, Timestamp};
 use rustix::fd::OwnedFd;
@@ -315,7 +315,7 @@ impl Tier for PosixTier {
             "ext4" if rustix::process::geteuid().is_root() => file_system.ext4_root_reserve(),
             _ => 0,
         };
-        let objects_free = if stat.f_files == 0 { u64::MAX } else { count_left(stat.f_favail, stat.f_files) };
+        let objects_free = inodes_left(stat.f_favail, stat.f_files);
         Ok(match (self.options.capacity, self.bytes_used()) {
             (Some(capacity), Some(used)) => Space {
                 total: capacity.0.min(total),
