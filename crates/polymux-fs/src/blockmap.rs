@@ -7,6 +7,7 @@
 //! * The map knows no size. An extent that ends at [`END`] owns all blocks that the file may still grow to: the *tail*.
 
 mod dirty;
+mod exceptions;
 mod map;
 mod node;
 mod node_moves;

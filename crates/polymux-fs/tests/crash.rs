@@ -238,6 +238,14 @@ fn of_many_rewritten_files_all_are_durable_at_the_end() {
         write_all(volume.fs(), handle, 0, &pattern(2, 4_500)).expect("written");
         volume.fs().release(handle).expect("released");
     }
+    let before = volume.counter("file_syncs");
+    let step = volume.fs().sync_rewritten_step(TierId(1));
+    assert_eq!(
+        (step, volume.fs().sync_rewritten_step(TierId(1))),
+        (Progress::Worked, Progress::Idle),
+        "all of them at once"
+    );
+    assert!(volume.counter("file_syncs") - before >= 590, "each of them is looked at");
     sync_rewritten(&volume);
     volume.flush_log();
     volume.crash();

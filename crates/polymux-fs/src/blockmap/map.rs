@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use super::undo::{Exceptions, UndoLog};
+use super::exceptions::Exceptions;
+use super::undo::UndoLog;
 use super::{END, Owner};
 
 /// An exception: blocks `start..end` belong to `owner`.
@@ -50,7 +51,7 @@ impl MapChange {
     }
 }
 
-/// Home slot and exceptions, keyed by their end so that one seek finds the covering one.
+/// Home slot and exceptions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BlockMap {
     home: Option<u8>,
@@ -122,7 +123,7 @@ impl BlockMap {
     }
 
     fn remove(&mut self, end: u64) {
-        let before = self.exceptions.remove(&end);
+        let before = self.exceptions.remove(end);
         if let Some(recorded) = &mut self.recorded {
             recorded.note_exception(end, before);
         }
@@ -132,7 +133,7 @@ impl BlockMap {
     pub(crate) fn clear(&mut self) -> MapChange {
         self.change_home(None);
         let exceptions = std::mem::take(&mut self.exceptions);
-        let removed = exceptions.keys().copied().collect();
+        let removed = exceptions.iter().map(|(end, _)| end).collect();
         if let Some(recorded) = &mut self.recorded {
             recorded.note_cleared(exceptions);
         }
@@ -144,15 +145,15 @@ impl BlockMap {
     }
 
     pub(crate) fn exceptions(&self) -> impl Iterator<Item = Extent> + '_ {
-        self.exceptions.iter().map(|(end, (start, owner))| Extent { start: *start, end: *end, owner: *owner })
+        self.exceptions.iter().map(|(end, (start, owner))| Extent { start, end, owner })
     }
 
     /// The owner of a block and how far its run reaches.
     pub(crate) fn run_at(&self, block: u64) -> Run {
         let home = self.home.map(Owner::Slot);
         match self.exceptions.range(block + 1..).next() {
-            Some((end, (start, owner))) if *start <= block => Run { start: block, end: *end, owner: Some(*owner) },
-            Some((_, (start, _))) => Run { start: block, end: *start, owner: home },
+            Some((end, (start, owner))) if start <= block => Run { start: block, end, owner: Some(owner) },
+            Some((_, (start, _))) => Run { start: block, end: start, owner: home },
             None => Run { start: block, end: END, owner: home },
         }
     }
@@ -164,10 +165,10 @@ impl BlockMap {
         while at > 0 {
             let covering = self.exceptions.range(at..).next().filter(|(_, (start, _))| *start < at);
             at = match covering {
-                Some((_, (_, owner))) if *owner == Owner::Slot(slot) => return at,
-                Some((_, (start, _))) => *start,
+                Some((_, (_, owner))) if owner == Owner::Slot(slot) => return at,
+                Some((_, (start, _))) => start,
                 None if is_home => return at,
-                None => self.exceptions.range(..at).next_back().map_or(0, |(end, _)| *end),
+                None => self.exceptions.range(..at).next_back().map_or(0, |(end, _)| end),
             };
         }
         0
@@ -180,11 +181,8 @@ impl BlockMap {
 
     /// Slots that own a block, blocks that the file has not reached included.
     pub(crate) fn owners(&self) -> Vec<u8> {
-        let slots = self.runs(0, END).into_iter().filter_map(|run| match run.owner {
-            Some(Owner::Slot(slot)) => Some(slot),
-            Some(Owner::Hole) | None => None,
-        });
-        let mut slots: Vec<u8> = slots.collect();
+        let home = self.home.filter(|_| self.exceptions.blocks() < END);
+        let mut slots: Vec<u8> = self.exceptions.slots().chain(home).collect();
         slots.sort_unstable();
         slots.dedup();
         slots
@@ -238,7 +236,7 @@ impl BlockMap {
         let touched: Vec<Extent> = self
             .exceptions
             .range(start..)
-            .map(|(end, (start, owner))| Extent { start: *start, end: *end, owner: *owner })
+            .map(|(end, (start, owner))| Extent { start, end, owner })
             .take_while(|extent| extent.start <= end)
             .collect();
         for extent in touched {
@@ -303,6 +301,8 @@ mod tests {
     fn check_invariants(map: &BlockMap) {
         let extents: Vec<Extent> = map.exceptions().collect();
         assert_eq!(BlockMap::from_extents(map.home(), &extents).as_ref(), Ok(map));
+        let owned_by = |slot| map.runs(0, END).iter().any(|run| run.owner == Some(Owner::Slot(slot)));
+        assert_eq!(map.owners(), (0..=u8::MAX).filter(|slot| owned_by(*slot)).collect::<Vec<_>>());
         for pair in extents.windows(2) {
             assert!(
                 pair[0].end < pair[1].start || pair[0].owner != pair[1].owner,

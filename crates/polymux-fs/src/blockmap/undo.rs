@@ -3,19 +3,14 @@
 //!
 //! Invariant: steps are taken back in the order opposite to that in which they were made, on the map as the last of them left it.
 
-use std::collections::BTreeMap;
-
-use super::Owner;
-
-/// Exceptions of a map, by their end blocks: where they start, and who owns them.
-pub(super) type Exceptions = BTreeMap<u64, (u64, Owner)>;
+use super::exceptions::{Exception, Exceptions};
 
 /// The state before a step.
 #[derive(Clone, Debug)]
 enum Step {
     Home(Option<u8>),
     /// The exception with this end block; `None`: there was none.
-    Exception(u64, Option<(u64, Owner)>),
+    Exception(u64, Option<Exception>),
     /// All exceptions went at once.
     Exceptions(Exceptions),
 }
@@ -29,7 +24,7 @@ impl UndoLog {
         self.0.push(Step::Home(before));
     }
 
-    pub(super) fn note_exception(&mut self, end: u64, before: Option<(u64, Owner)>) {
+    pub(super) fn note_exception(&mut self, end: u64, before: Option<Exception>) {
         self.0.push(Step::Exception(end, before));
     }
 
@@ -51,7 +46,7 @@ impl UndoLog {
                     exceptions.insert(end, before);
                 }
                 Step::Exception(end, None) => {
-                    exceptions.remove(&end);
+                    exceptions.remove(end);
                 }
                 Step::Exceptions(before) => *exceptions = before,
             }

@@ -1,26 +1,27 @@
 //! Files that were emptied and rewritten: the state of each, and the queue of those that are closed and not durable yet.
 //!
 //! Invariants:
-//! * A file is in the queue at most once, on the list of one tier.
+//! * A file waits on the list of one tier, or of none. Where it was moved to another list, the old one passes over it.
 //! * An emptying is counted when it was carried out, after the description that did it was counted as a writer.
 //!
-//! Lock order: the queue is a leaf.
+//! Lock order: the lists are a leaf.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use polymux_types::TierId;
-use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use polymux_types::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 
 use super::Inode;
 
-/// How often a file was emptied, and how many of these a sync came after.
+/// How often a file was emptied, how many of these a sync came after, and where it waits for one.
 #[derive(Debug, Default)]
 pub(crate) struct Emptyings {
     count: AtomicU64,
     synced: AtomicU64,
-    is_queued: AtomicBool,
+    /// One more than the number of the tier; 0: it waits on no list.
+    waits_on: AtomicU32,
 }
 
 impl Emptyings {
@@ -33,12 +34,12 @@ impl Emptyings {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Whether the file was emptied and not synced since.
+    /// Whether the file was emptied, and no sync for a program or for its new content began since.
     pub(crate) fn are_unsynced(&self) -> bool {
         self.count() != self.synced.load(Ordering::SeqCst)
     }
 
-    /// A sync of the file begins.
+    /// Such a sync begins.
     pub(crate) fn note_sync(&self) {
         self.synced.store(self.count(), Ordering::SeqCst);
     }
@@ -48,8 +49,8 @@ impl Emptyings {
 #[derive(Debug, Default)]
 pub(crate) struct RewrittenFiles {
     lists: Mutex<BTreeMap<TierId, Waiting>>,
-    /// A daemon that died may have had files in its queue.
-    may_have_lost_some: AtomicBool,
+    /// Tiers of which an earlier daemon may have had files in its queue when it died.
+    of_the_dead: Mutex<BTreeSet<TierId>>,
 }
 
 #[derive(Debug, Default)]
@@ -59,42 +60,56 @@ struct Waiting {
     rests_until: Duration,
 }
 
+fn number(tier: TierId) -> u32 {
+    u32::from(tier.0) + 1
+}
+
 impl RewrittenFiles {
-    /// An earlier daemon died, and its queue with it.
-    pub(crate) fn note_death(&self) {
-        self.may_have_lost_some.store(true, Ordering::Release);
+    /// An earlier daemon died, and its lists with it.
+    pub(crate) fn note_death(&self, tier: TierId) {
+        self.of_the_dead.lock().insert(tier);
     }
 
-    /// Whether an earlier daemon may have had files in its queue; asked once.
-    pub(crate) fn take_death(&self) -> bool {
-        self.may_have_lost_some.swap(false, Ordering::AcqRel)
+    /// Whether an earlier daemon may have had files on the list of a tier. The caller syncs everything there.
+    pub(crate) fn take_death(&self, tier: TierId) -> bool {
+        self.of_the_dead.lock().remove(&tier)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.lists.lock().values().all(|waiting| waiting.files.is_empty())
     }
 
-    /// Files that wait on the list of a tier, unless it rests.
-    pub(crate) fn waiting_on(&self, tier: TierId, now: Duration) -> usize {
-        let lists = self.lists.lock();
-        lists.get(&tier).filter(|waiting| waiting.rests_until <= now).map_or(0, |waiting| waiting.files.len())
+    /// Whether a sync on a tier failed just now.
+    pub(crate) fn rests(&self, tier: TierId, now: Duration) -> bool {
+        self.lists.lock().get(&tier).is_some_and(|waiting| waiting.rests_until > now)
     }
 
-    /// Puts a file on the list of a tier, where it is on none.
+    /// Files that wait on the list of a tier.
+    pub(crate) fn waiting_on(&self, tier: TierId) -> usize {
+        self.lists.lock().get(&tier).map_or(0, |waiting| waiting.files.len())
+    }
+
+    /// Puts a file at the end of the list of a tier, unless it is there.
     pub(crate) fn add(&self, tier: TierId, inode: &Arc<Inode>) {
         let Some(file) = inode.file() else { return };
-        if !file.emptyings.is_queued.swap(true, Ordering::SeqCst) {
+        if file.emptyings.waits_on.swap(number(tier), Ordering::SeqCst) != number(tier) {
             self.lists.lock().entry(tier).or_default().files.push_back(Arc::clone(inode));
         }
     }
 
     /// Takes the file that has waited longest. A release from now on puts it back.
     pub(crate) fn take(&self, tier: TierId) -> Option<Arc<Inode>> {
-        let inode = self.lists.lock().get_mut(&tier)?.files.pop_front()?;
-        if let Some(file) = inode.file() {
-            file.emptyings.is_queued.store(false, Ordering::SeqCst);
+        let mut lists = self.lists.lock();
+        let files = &mut lists.get_mut(&tier)?.files;
+        while let Some(inode) = files.pop_front() {
+            let waits_on = inode.file().map(|file| &file.emptyings.waits_on);
+            let exchange =
+                |waits_on: &AtomicU32| waits_on.compare_exchange(number(tier), 0, Ordering::SeqCst, Ordering::SeqCst);
+            if waits_on.is_some_and(|waits_on| exchange(waits_on).is_ok()) {
+                return Some(inode);
+            }
         }
-        Some(inode)
+        None
     }
 
     /// A sync failed: the list of a tier rests until then.
@@ -102,8 +117,8 @@ impl RewrittenFiles {
         self.lists.lock().entry(tier).or_default().rests_until = until;
     }
 
-    /// Forgets all files.
-    pub(crate) fn clear(&self) {
-        self.lists.lock().clear();
+    /// Forgets the files on the list of a tier.
+    pub(crate) fn forget(&self, tier: TierId) {
+        while self.take(tier).is_some() {}
     }
 }

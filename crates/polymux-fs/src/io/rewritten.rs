@@ -7,25 +7,23 @@
 //! * A file that a writer has open leaves the queue unsynced, and is put back by the release of that writer. A file that is emptied while it is
 //!   being synced counts as emptied afterwards.
 //! * A file whose sync failed, and lost nothing, is tried again.
-//! * An unmount and a sync of the volume need not look here: they sync everything. The queue is lost with its daemon; the next one then
-//!   syncs everything once.
+//! * An unmount need not look here: it syncs everything. The queue is lost with its daemon; the next one then syncs each tier once.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use polymux_types::TierId;
-
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode};
 use crate::planted_faults::{PlantedFault, is_planted};
+use crate::space::TierHandle;
 
 /// Files of a tier synced in a step,
 const FILES_PER_STEP: usize = 16;
 /// and how long the step goes on with further ones.
 const STEP_MAX: Duration = Duration::from_millis(10);
 
-/// With more files than this waiting for a tier, one sync of everything comes before their own, which then find nothing to do.
+/// With more files than this waiting for a tier, a sync of the whole tier comes before their own, which then find nothing to do there.
 const BACKLOG_MAX: usize = 256;
 
 /// Time before a tier on which a sync failed is tried again.
@@ -46,41 +44,75 @@ impl Core {
             return;
         }
         let of_object = file.layout.read().objects.first().map(|entry| entry.tier);
-        let first = || self.tiers.all().iter().map(|tier| tier.id).next();
-        if let Some(tier) = of_object.or_else(first) {
+        // Of one without objects the record alone has to be durable, and the thread of any tier that works does that.
+        let works = |tier: &&Arc<TierHandle>| tier.present().is_some() && !tier.is_silent();
+        let any = || self.tiers.all().iter().find(works).map(|tier| tier.id);
+        if let Some(tier) = of_object.or_else(any) {
             self.rewritten.add(tier, inode);
         }
     }
 
-    /// Syncs files that wait on the list of a tier. Returns whether there were any.
-    pub(crate) fn sync_rewritten_on(&self, tier: TierId) -> bool {
+    /// Syncs files that wait on the list of a tier that works. Returns whether there were any.
+    pub(crate) fn sync_rewritten_on(&self, tier: &TierHandle) -> bool {
         if self.check_writable().is_err() {
-            self.rewritten.clear();
+            self.rewritten.forget(tier.id);
             return false;
         }
-        let began = self.clock.elapsed();
-        let waiting = self.rewritten.waiting_on(tier, began);
-        if (self.rewritten.take_death() || waiting > BACKLOG_MAX)
-            && let Err(error) = self.sync_volume()
-        {
-            log::warn!("volume {}: not everything that was rewritten is durable yet: {error}", self.name);
+        if self.rewritten.rests(tier.id, self.clock.elapsed()) {
+            return false;
         }
-        for _ in 0..waiting.min(FILES_PER_STEP) {
-            let Some(inode) = self.rewritten.take(tier) else { break };
-            if let Err(error) = self.sync_rewritten(&inode) {
+        let waiting = self.rewritten.waiting_on(tier.id);
+        let is_after_death = self.rewritten.take_death(tier.id);
+        let is_backlog = waiting > BACKLOG_MAX;
+        if is_after_death || is_backlog {
+            let synced = self.sync_whole_tier(tier);
+            if let Err(error) = synced.and_then(|()| if is_after_death { self.flush_all_records() } else { Ok(()) }) {
                 log::warn!(
-                    "inode {}: its new content is not durable yet and is synced again later: {error}",
-                    inode.ino
+                    "tier `{}`: rewritten files are not durable yet and are synced again later: {error}",
+                    tier.name
                 );
-                self.rewritten.add(tier, &inode);
-                self.rewritten.rest(tier, self.clock.elapsed() + REST_AFTER_FAILURE);
-                break;
+                if is_after_death {
+                    self.rewritten.note_death(tier.id);
+                }
+                self.rewritten.rest(tier.id, self.clock.elapsed() + REST_AFTER_FAILURE);
+                return false;
             }
-            if self.clock.elapsed().saturating_sub(began) >= STEP_MAX {
-                break;
+        }
+        let began = self.clock.elapsed();
+        let may_go_on = |synced: usize| {
+            let now = self.clock.elapsed();
+            let is_in_time = synced < FILES_PER_STEP && now.saturating_sub(began) < STEP_MAX;
+            // After the sync of the tier each costs next to nothing.
+            !self.rewritten.rests(tier.id, now) && if is_backlog { synced < waiting } else { is_in_time }
+        };
+        let mut synced = 0;
+        while may_go_on(synced)
+            && let Some(inode) = self.rewritten.take(tier.id)
+        {
+            synced += 1;
+            if let Err(error) = self.sync_rewritten(&inode) {
+                self.try_rewritten_later(&inode, tier, &error);
             }
         }
         waiting > 0
+    }
+
+    fn sync_whole_tier(&self, tier: &TierHandle) -> Result<()> {
+        let Some(present) = tier.present() else { return Err(ErrorKind::TierMissing(tier.id).into()) };
+        present.sync_all().map_err(|error| tier.note_error(error))
+    }
+
+    /// A file waits on the list of the tier that its sync failed on.
+    fn try_rewritten_later(&self, inode: &Arc<Inode>, tier: &TierHandle, error: &Error) {
+        let failed_on = match error.kind() {
+            ErrorKind::TierMissing(other) | ErrorKind::Tier { tier: other, .. } => *other,
+            _ => tier.id,
+        };
+        self.rewritten.add(failed_on, inode);
+        if failed_on == tier.id {
+            log::warn!("inode {}: its new content is not durable yet and is synced again later: {error}", inode.ino);
+            self.rewritten.rest(tier.id, self.clock.elapsed() + REST_AFTER_FAILURE);
+        }
     }
 
     fn sync_rewritten(&self, inode: &Arc<Inode>) -> Result<()> {
@@ -94,6 +126,7 @@ impl Core {
         if is_gone || writers > 0 || !self.awaits_sync_of_new_content(file) {
             return Ok(());
         }
+        file.emptyings.note_sync();
         let synced = self.sync_file(inode, file);
         if synced.is_err() || file.emptyings.count() != emptyings {
             file.emptyings.note();

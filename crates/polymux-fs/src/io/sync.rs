@@ -153,7 +153,6 @@ impl Core {
 
     fn sync_data_and_log(&self, inode: &Inode, file: &FileState) -> Result<()> {
         Counters::count(&self.counters.file_syncs);
-        file.emptyings.note_sync();
         self.log_inline(inode, file, Wait::Allowed)?;
         let mut dirty = self.unsynced_objects(file);
         // Once more: the file may just have got its home.
@@ -241,6 +240,7 @@ impl Core {
         file: &FileState,
         error_seen: &std::sync::atomic::AtomicU32,
     ) -> Result<()> {
+        file.emptyings.note_sync();
         let outcome = self.sync_file(inode, file);
         self.heat.note_synced(inode.ino);
         // A concurrent sync may have received a loss that concerns this one and not have recorded it yet.

@@ -185,7 +185,8 @@ impl Core {
             let needed = self.bytes_needed(fill, wanted);
             let is_wanted = self.planner.state.lock().wants_victims.contains(&tier);
             let now = self.clock.elapsed();
-            if self.planner.seeks_victims(tier, needed, now) || is_wanted && self.planner.relief.may_seek(tier, now) {
+            let is_wished_for = || is_wanted && !needed.keeps_returning() && self.planner.relief.may_seek(tier, now);
+            if self.planner.seeks_victims(tier, needed, now) || is_wished_for() {
                 let makes_room = self.planner.relief.spared(tier, now);
                 has_more |= self.search_step(tier, needed, makes_room, &table)?;
             }

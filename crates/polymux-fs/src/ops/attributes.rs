@@ -229,7 +229,7 @@ impl Core {
         (common.modified, common.changed) = (newest(common.modified, modified), newest(common.changed, changed));
         drop(common);
         inode.times_dirty.store(true, Ordering::Release);
-        if file.is_inline() {
+        if file.is_inline() && inode.common.read().links > 0 {
             // This may be a close, and its last chance to report that there is no space for the bytes.
             self.log_inline(&inode, file, caller.wait)?;
         }

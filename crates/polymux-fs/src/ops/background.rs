@@ -115,9 +115,12 @@ impl Core {
 
     /// Background work on the rewritten files of one tier, for a thread that does nothing else: a sync may take long.
     pub(crate) fn sync_rewritten_step(&self, tier: TierId) -> Progress {
-        let Ok(handle) = self.tiers.by_id(tier) else { return Progress::Idle };
+        let Ok(handle) = self.tiers.by_id(tier) else {
+            self.rewritten.forget(tier);
+            return Progress::Idle;
+        };
         let may_work = !self.unmounted.load(Ordering::Acquire) && handle.present().is_some() && !handle.is_silent();
-        if may_work && self.sync_rewritten_on(tier) { Progress::Worked } else { Progress::Idle }
+        if may_work && self.sync_rewritten_on(&handle) { Progress::Worked } else { Progress::Idle }
     }
 
     /// Looks at the calls that are under way on the tiers, and never waits for one.

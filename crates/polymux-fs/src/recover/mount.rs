@@ -47,7 +47,7 @@ pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<
         core.metadata.number_range_end(NumberKind::ObjectMark)?..core.metadata.number_range_end(NumberKind::Object)?;
     core.after_unclean_stop.store(!was_clean, Ordering::Release);
     if !was_clean && core.metadata.only_the_daemon_died() {
-        core.rewritten.note_death();
+        core.tiers.all().iter().for_each(|tier| core.rewritten.note_death(tier.id));
     }
     *core.sizes_asked.lock() = (!was_clean).then_some(Ino(0));
     core.epoch.store(epoch.epoch.0, Ordering::Release);
