@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use polymux_fs::TierState;
+use polymux_fs::{Caller, OpenOptions, Progress, TierState};
 use polymux_sim::OperationKind;
 use polymux_tier::TierError;
+use polymux_types::TierId;
 
-use crate::world::{EIO, World, assert_eio, create, read, write};
+use crate::world::{EIO, READ_WRITE, World, assert_eio, create, read, write};
 
 const BEFORE: &[u8] = &[1; 10_000];
 
@@ -110,4 +111,26 @@ fn a_tier_without_inodes_takes_no_new_objects_and_says_so() {
     let (new, other) = create(world.fs(), "four");
     write(world.fs(), other, 0, BEFORE).expect("there is room");
     assert_eq!(world.home(new).as_deref(), Some("fast"));
+}
+
+/// A kernel that collects writes does not say when a program closes a file, so no program waits for this sync.
+#[test]
+fn the_sync_of_a_rewritten_file_is_tried_again_where_the_tier_did_not_answer() {
+    let (mut world, clock) = World::with_manual_clock();
+    let (ino, handle) = world.file_on(0, "f", BEFORE);
+    world.fs().release(handle).expect("released");
+    let handle = world.fs().open(&Caller::root(), ino, OpenOptions { truncate: true, ..READ_WRITE }).expect("opened");
+    write(world.fs(), handle, 0, &[2; 9_000]).expect("written");
+    assert_eq!(world.home(ino).as_deref(), Some("fast"));
+    world.tiers[0].fail_always(OperationKind::Sync, TierError::NotAnswering);
+    world.fs().release(handle).expect("released");
+    let step = || world.fs().sync_rewritten_step(TierId(0));
+    assert_eq!((step(), step()), (Progress::Worked, Progress::Idle), "it rests after a failure");
+    world.tiers[0].heal();
+    assert_eq!(step(), Progress::Idle);
+    clock.advance(Duration::from_secs(11));
+    assert_eq!((step(), step()), (Progress::Worked, Progress::Idle));
+    world.crash();
+    world.mount();
+    assert_eq!(world.content("f").expect("read"), [2; 9_000]);
 }

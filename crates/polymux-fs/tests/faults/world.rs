@@ -218,7 +218,7 @@ pub fn promptly<T>(what: &str, action: impl FnOnce() -> T) -> T {
     outcome
 }
 
-const READ_WRITE: OpenOptions = OpenOptions {
+pub const READ_WRITE: OpenOptions = OpenOptions {
     read: true,
     write: true,
     append: false,
