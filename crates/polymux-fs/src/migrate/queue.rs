@@ -3,6 +3,7 @@
 //! Invariants:
 //! * A job is in exactly one place: `ready`, with a mover, or `parked`.
 //! * A file is with one mover at a time, and a tier is the destination of one batch at a time.
+//! * Nothing is asked of a tier or an inode while the queue is locked.
 //! * A parked job comes back when the event that it waits for was counted after it was parked, never by itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
@@ -138,10 +139,13 @@ struct ParkedJob {
     rests_until: Duration,
 }
 
+/// Place of a job that waits for its turn.
+type Key = (MoveReason, JobId);
+
 #[derive(Debug, Default)]
 struct State {
     /// Most urgent first, then in the order of submission.
-    ready: BTreeMap<(MoveReason, JobId), Job>,
+    ready: BTreeMap<Key, Job>,
     running: BTreeMap<JobId, Job>,
     parked: BTreeMap<JobId, ParkedJob>,
     finished: VecDeque<JobReport>,
@@ -262,7 +266,8 @@ impl MoveQueue {
     }
 
     /// Takes the most urgent job that can go on, and others to the same tier, while `fits` says so. `target` names the
-    /// tier of a job, or the event that it has to wait for.
+    /// tier of a job, or the event that it has to wait for; it asks tiers and loads inodes, so the queue is not locked meanwhile.
+    /// Returns the batch, and the number of jobs that were parked.
     pub(super) fn take_batch(
         &self,
         may_begin: impl Fn(&Job) -> bool,
@@ -270,66 +275,88 @@ impl MoveQueue {
         event: impl Fn(&WaitsFor) -> u64,
         fits: impl Fn(&[Job], &Job) -> bool,
     ) -> (Option<Batch>, usize) {
-        let mut state = self.state.lock();
         let mut batch: Option<Batch> = None;
         let mut parked = 0;
-        if self.must_stop.load(Ordering::Acquire) {
-            return (None, 0);
-        }
-        let mut keys: Vec<(MoveReason, JobId)> = state.ready.keys().take(LOOKED_AT_MAX).copied().collect();
-        keys.sort_by_key(|key| (key.0, state.ready[key].pace.get() == MoverPace::Polite));
         let mut asked = 0;
-        for key in keys {
-            let job = &state.ready[&key];
-            // The cheap checks come first, so that many jobs to a busy tier hide no others.
-            let is_elsewhere = |tier: TierId| match &batch {
-                None => state.busy_tiers.contains(&tier),
-                Some(batch) => batch.target != tier,
-            };
-            let goes_elsewhere = matches!(job.destination, Destination::To(tier) if is_elsewhere(tier));
-            if goes_elsewhere || state.busy_files.contains(&job.ino) || !may_begin(job) {
-                continue;
-            }
+        for key in self.keys_by_urgency() {
+            let Some(job) = self.candidate(key, batch.as_ref(), &may_begin) else { continue };
             asked += 1;
             if asked > ASKED_MAX {
                 break;
             }
-            let tier = match target(job) {
+            let tier = match target(&job) {
                 Ok(tier) => tier,
                 Err(waits_for) => {
                     // Counted first, then asked again: an event in between is not missed.
                     let count = event(&waits_for);
-                    if let Ok(tier) = target(job) {
+                    if let Ok(tier) = target(&job) {
                         tier
                     } else {
-                        let job = state.ready.remove(&key).expect("it was there");
-                        let rests_until = Duration::ZERO;
-                        state.parked.insert(job.id, ParkedJob { job, waits_for, event: count, rests_until });
-                        parked += 1;
+                        parked += usize::from(self.park_ready(key, waits_for, count));
                         continue;
                     }
                 }
             };
-            let joins = match &batch {
-                None => !state.busy_tiers.contains(&tier),
-                Some(batch) => batch.target == tier && fits(&batch.jobs, job),
-            };
-            if !joins {
+            if batch.as_ref().is_some_and(|batch| batch.target != tier || !fits(&batch.jobs, &job)) {
                 continue;
             }
-            let job = state.ready.remove(&key).expect("it was there");
-            state.busy_files.insert(job.ino);
-            state.running.insert(job.id, job.clone());
+            let Some(job) = self.take_ready(key, tier, batch.as_ref()) else { continue };
             let batch = batch.get_or_insert_with(|| Batch { target: tier, jobs: Vec::new() });
             batch.jobs.push(job);
             if !fits(&batch.jobs[..batch.jobs.len() - 1], &batch.jobs[batch.jobs.len() - 1]) {
                 break;
             }
         }
-        if let Some(batch) = &batch {
-            state.busy_tiers.insert(batch.target);
-        }
         (batch, parked)
+    }
+
+    /// Jobs that are looked at for a batch, most urgent first, of each reason those that take their share before the others.
+    fn keys_by_urgency(&self) -> Vec<Key> {
+        let state = self.state.lock();
+        if self.must_stop.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut keys: Vec<Key> = state.ready.keys().take(LOOKED_AT_MAX).copied().collect();
+        keys.sort_by_key(|key| (key.0, state.ready[key].pace.get() == MoverPace::Polite));
+        keys
+    }
+
+    /// A job that may join a batch, or begin one, as far as this is known without asking anything: so many jobs to a busy tier hide
+    /// no others.
+    fn candidate(&self, key: Key, batch: Option<&Batch>, may_begin: impl Fn(&Job) -> bool) -> Option<Job> {
+        let state = self.state.lock();
+        let job = state.ready.get(&key)?;
+        let goes_elsewhere = match (job.destination, batch) {
+            (Destination::To(tier), Some(batch)) => batch.target != tier,
+            (Destination::To(tier), None) => state.busy_tiers.contains(&tier),
+            (Destination::AwayFrom(_), _) => false,
+        };
+        (!goes_elsewhere && !state.busy_files.contains(&job.ino) && may_begin(job)).then(|| job.clone())
+    }
+
+    /// Gives a job to a mover, and with the first of a batch the tier; `None` where another mover was faster, the job was taken back, or
+    /// movers must come to an end.
+    fn take_ready(&self, key: Key, tier: TierId, batch: Option<&Batch>) -> Option<Job> {
+        let mut state = self.state.lock();
+        let job = state.ready.get(&key)?;
+        let is_taken = batch.is_none() && state.busy_tiers.contains(&tier) || state.busy_files.contains(&job.ino);
+        if is_taken || self.must_stop.load(Ordering::Acquire) {
+            return None;
+        }
+        let job = state.ready.remove(&key).expect("it was there");
+        state.busy_files.insert(job.ino);
+        state.busy_tiers.insert(tier);
+        state.running.insert(job.id, job.clone());
+        Some(job)
+    }
+
+    /// Parks a job until an event is counted beyond `count`. Returns whether it still waited for its turn.
+    fn park_ready(&self, key: Key, waits_for: WaitsFor, count: u64) -> bool {
+        let mut state = self.state.lock();
+        let Some(job) = state.ready.remove(&key) else { return false };
+        let rests_until = Duration::ZERO;
+        state.parked.insert(job.id, ParkedJob { job, waits_for, event: count, rests_until });
+        true
     }
 
     /// Records the progress of a mover, for reports.
@@ -399,18 +426,22 @@ impl MoveQueue {
 
     /// Brings back parked jobs whose event was counted since. Returns how many.
     pub(super) fn wake(&self, event: impl Fn(&WaitsFor) -> u64, now: Duration) -> usize {
+        // Events are counted by asking tiers, and without the lock.
+        let waiting: Vec<(JobId, WaitsFor, u64)> = {
+            let state = self.state.lock();
+            let due = state.parked.iter().filter(|(_, parked)| parked.rests_until <= now);
+            due.map(|(id, parked)| (*id, parked.waits_for.clone(), parked.event)).collect()
+        };
+        let due = waiting.into_iter().filter(|(_, waits_for, before)| event(waits_for) != *before);
+        due.filter(|(id, ..)| self.unpark(*id)).count()
+    }
+
+    /// Returns whether the job was parked.
+    fn unpark(&self, id: JobId) -> bool {
         let mut state = self.state.lock();
-        let due: Vec<JobId> = state
-            .parked
-            .iter()
-            .filter(|(_, parked)| parked.rests_until <= now && event(&parked.waits_for) != parked.event)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in &due {
-            let job = state.parked.remove(id).expect("it was there").job;
-            state.ready.insert((job.reason, job.id), job);
-        }
-        due.len()
+        let Some(ParkedJob { job, .. }) = state.parked.remove(&id) else { return false };
+        state.ready.insert((job.reason, job.id), job);
+        true
     }
 
     /// Takes a job back, or all that `which` names. Those that a mover has end after the present part. Returns how many.
