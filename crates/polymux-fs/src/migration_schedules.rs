@@ -32,8 +32,8 @@ const SCHEDULES: usize = 1500;
 /// Changes of priority in one schedule, at the most.
 const PRIORITY_CHANGES: usize = 4;
 
-/// Deep enough for a transaction on top of a file system operation, with debugging symbols or without.
-const STACK_BYTES: usize = 512 * 1024;
+/// Deep enough for a mount within a scene, with debugging symbols or without.
+const STACK_BYTES: usize = 1024 * 1024;
 
 const NODE: u64 = 2 << 20;
 const BLOCK: usize = 4096;
