@@ -6,12 +6,12 @@
 //!
 //! Lock order: the lists are a leaf.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use polymux_types::TierId;
-use polymux_types::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use polymux_types::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+use polymux_types::{Ino, TierId};
 
 use super::Inode;
 
@@ -34,7 +34,7 @@ impl Emptyings {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Whether the file was emptied, and no sync for a program or for its new content began since.
+    /// Whether the file was emptied, and no close or background sync of its new content began since.
     pub(crate) fn are_unsynced(&self) -> bool {
         self.count() != self.synced.load(Ordering::SeqCst)
     }
@@ -51,11 +51,17 @@ pub(crate) struct RewrittenFiles {
     lists: Mutex<BTreeMap<TierId, Waiting>>,
     /// Tiers of which an earlier daemon may have had files in its queue when it died.
     of_the_dead: Mutex<BTreeSet<TierId>>,
+    /// A file without objects was rewritten: the log has to be flushed.
+    wants_flush: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     files: VecDeque<Arc<Inode>>,
+    /// Those of `files`, some of which wait elsewhere now.
+    members: HashSet<Ino>,
+    /// The first so many were covered by a sync of the whole tier.
+    covered: usize,
     /// After a failure.
     rests_until: Duration,
 }
@@ -76,7 +82,7 @@ impl RewrittenFiles {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lists.lock().values().all(|waiting| waiting.files.is_empty())
+        !self.wants_flush.load(Ordering::Acquire) && self.lists.lock().values().all(|waiting| waiting.files.is_empty())
     }
 
     /// Whether a sync on a tier failed just now.
@@ -84,24 +90,44 @@ impl RewrittenFiles {
         self.lists.lock().get(&tier).is_some_and(|waiting| waiting.rests_until > now)
     }
 
-    /// Files that wait on the list of a tier.
-    pub(crate) fn waiting_on(&self, tier: TierId) -> usize {
-        self.lists.lock().get(&tier).map_or(0, |waiting| waiting.files.len())
+    /// Files that wait on the list of a tier, and how many of them a sync of the whole tier covered.
+    pub(crate) fn waiting_on(&self, tier: TierId) -> (usize, usize) {
+        self.lists.lock().get(&tier).map_or((0, 0), |waiting| (waiting.files.len(), waiting.covered))
+    }
+
+    /// The whole tier was synced after so many files had come to its list.
+    pub(crate) fn note_covered(&self, tier: TierId, files: usize) {
+        self.lists.lock().entry(tier).or_default().covered = files;
+    }
+
+    /// The log is to be flushed soon, for a file that has no object.
+    pub(crate) fn want_flush(&self) {
+        self.wants_flush.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn take_flush(&self) -> bool {
+        self.wants_flush.swap(false, Ordering::AcqRel)
     }
 
     /// Puts a file at the end of the list of a tier, unless it is there.
     pub(crate) fn add(&self, tier: TierId, inode: &Arc<Inode>) {
         let Some(file) = inode.file() else { return };
         if file.emptyings.waits_on.swap(number(tier), Ordering::SeqCst) != number(tier) {
-            self.lists.lock().entry(tier).or_default().files.push_back(Arc::clone(inode));
+            let mut lists = self.lists.lock();
+            let waiting = lists.entry(tier).or_default();
+            if waiting.members.insert(inode.ino) {
+                waiting.files.push_back(Arc::clone(inode));
+            }
         }
     }
 
     /// Takes the file that has waited longest. A release from now on puts it back.
     pub(crate) fn take(&self, tier: TierId) -> Option<Arc<Inode>> {
         let mut lists = self.lists.lock();
-        let files = &mut lists.get_mut(&tier)?.files;
-        while let Some(inode) = files.pop_front() {
+        let waiting = lists.get_mut(&tier)?;
+        while let Some(inode) = waiting.files.pop_front() {
+            waiting.members.remove(&inode.ino);
+            waiting.covered = waiting.covered.saturating_sub(1);
             let waits_on = inode.file().map(|file| &file.emptyings.waits_on);
             let exchange =
                 |waits_on: &AtomicU32| waits_on.compare_exchange(number(tier), 0, Ordering::SeqCst, Ordering::SeqCst);

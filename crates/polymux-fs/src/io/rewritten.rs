@@ -1,5 +1,5 @@
-//! Files that were emptied and rewritten: they are synced when they are closed (option `sync_on_replace`), so that a crash leaves the
-//! old or the new content and no empty file (DESIGN section 6).
+//! Files that were emptied and rewritten: they are synced when they are closed (option `sync_on_replace`), so that a crash after that leaves
+//! the new content and no empty file (DESIGN section 6).
 //!
 //! Invariants:
 //! * Where a close is heard of ([`Core::flush`]), it waits for the sync. A kernel that collects writes sends no message for a close, so there
@@ -44,15 +44,29 @@ impl Core {
             return;
         }
         let of_object = file.layout.read().objects.first().map(|entry| entry.tier);
-        // Of one without objects the record alone has to be durable, and the thread of any tier that works does that.
-        let works = |tier: &&Arc<TierHandle>| tier.present().is_some() && !tier.is_silent();
-        let any = || self.tiers.all().iter().find(works).map(|tier| tier.id);
-        if let Some(tier) = of_object.or_else(any) {
+        if let Some(tier) = of_object {
             self.rewritten.add(tier, inode);
         }
     }
 
-    /// Syncs files that wait on the list of a tier that works. Returns whether there were any.
+    /// As [`Core::queue_if_rewritten`], at the last close of a file without objects: its bytes are in the log, which is flushed soon.
+    pub(crate) fn flush_soon_if_rewritten(&self, inode: &Inode) {
+        let Some(file) = inode.file().filter(|file| self.awaits_sync_of_new_content(file)) else { return };
+        if file.layout.read().objects.is_empty() && inode.common.read().links > 0 {
+            file.emptyings.note_sync();
+            self.rewritten.want_flush();
+        }
+    }
+
+    /// Flushes the log for files without objects that were rewritten and closed.
+    pub(crate) fn flush_for_rewritten(&self) -> Result<()> {
+        if !self.rewritten.take_flush() {
+            return Ok(());
+        }
+        self.flush_through(self.metadata.committed()).inspect_err(|_| self.rewritten.want_flush())
+    }
+
+    /// Syncs files that wait on the list of a tier that works, for some milliseconds. Returns whether there were any.
     pub(crate) fn sync_rewritten_on(&self, tier: &TierHandle) -> bool {
         if self.check_writable().is_err() {
             self.rewritten.forget(tier.id);
@@ -61,40 +75,40 @@ impl Core {
         if self.rewritten.rests(tier.id, self.clock.elapsed()) {
             return false;
         }
-        let waiting = self.rewritten.waiting_on(tier.id);
-        let is_after_death = self.rewritten.take_death(tier.id);
-        let is_backlog = waiting > BACKLOG_MAX;
-        if is_after_death || is_backlog {
-            let synced = self.sync_whole_tier(tier);
-            if let Err(error) = synced.and_then(|()| if is_after_death { self.flush_all_records() } else { Ok(()) }) {
-                log::warn!(
-                    "tier `{}`: rewritten files are not durable yet and are synced again later: {error}",
-                    tier.name
-                );
-                if is_after_death {
-                    self.rewritten.note_death(tier.id);
-                }
-                self.rewritten.rest(tier.id, self.clock.elapsed() + REST_AFTER_FAILURE);
-                return false;
-            }
+        if let Err(error) = self.sync_tier_for_many(tier) {
+            log::warn!("tier `{}`: rewritten files are not durable yet and are synced again later: {error}", tier.name);
+            self.rewritten.rest(tier.id, self.clock.elapsed() + REST_AFTER_FAILURE);
+            return false;
         }
+        let (waiting, covered) = self.rewritten.waiting_on(tier.id);
         let began = self.clock.elapsed();
-        let may_go_on = |synced: usize| {
-            let now = self.clock.elapsed();
-            let is_in_time = synced < FILES_PER_STEP && now.saturating_sub(began) < STEP_MAX;
-            // After the sync of the tier each costs next to nothing.
-            !self.rewritten.rests(tier.id, now) && if is_backlog { synced < waiting } else { is_in_time }
-        };
-        let mut synced = 0;
-        while may_go_on(synced)
-            && let Some(inode) = self.rewritten.take(tier.id)
-        {
-            synced += 1;
+        // Of those that the sync of the tier covered, each costs next to nothing.
+        for _ in 0..waiting.min(FILES_PER_STEP.max(covered)) {
+            let Some(inode) = self.rewritten.take(tier.id) else { break };
             if let Err(error) = self.sync_rewritten(&inode) {
                 self.try_rewritten_later(&inode, tier, &error);
             }
+            let now = self.clock.elapsed();
+            if now.saturating_sub(began) >= STEP_MAX || self.rewritten.rests(tier.id, now) {
+                break;
+            }
         }
         waiting > 0
+    }
+
+    /// Syncs a whole tier where many files wait on its list, or where a daemon died that may have had some there.
+    fn sync_tier_for_many(&self, tier: &TierHandle) -> Result<()> {
+        let (waiting, covered) = self.rewritten.waiting_on(tier.id);
+        if self.rewritten.take_death(tier.id) {
+            let synced = self.sync_whole_tier(tier).and_then(|()| self.flush_all_records());
+            synced.inspect_err(|_| self.rewritten.note_death(tier.id))?;
+        } else if waiting - covered > BACKLOG_MAX {
+            self.sync_whole_tier(tier)?;
+        } else {
+            return Ok(());
+        }
+        self.rewritten.note_covered(tier.id, waiting);
+        Ok(())
     }
 
     fn sync_whole_tier(&self, tier: &TierHandle) -> Result<()> {
@@ -128,6 +142,11 @@ impl Core {
         }
         file.emptyings.note_sync();
         let synced = self.sync_file(inode, file);
+        if synced.is_ok() && !file.unsynced.lock().is_empty() {
+            // The sync of the tier was theirs. A writer notes its bytes before it writes them, and holds the barrier for both.
+            let _alone = file.lock_alone();
+            self.forget_synced(file);
+        }
         if synced.is_err() || file.emptyings.count() != emptyings {
             file.emptyings.note();
             if synced.is_ok() && inode.lifecycle.lock().writers == 0 {

@@ -240,7 +240,6 @@ impl Core {
         file: &FileState,
         error_seen: &std::sync::atomic::AtomicU32,
     ) -> Result<()> {
-        file.emptyings.note_sync();
         let outcome = self.sync_file(inode, file);
         self.heat.note_synced(inode.ino);
         // A concurrent sync may have received a loss that concerns this one and not have recorded it yet.

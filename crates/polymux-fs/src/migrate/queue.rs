@@ -34,6 +34,9 @@ const LOOKED_AT_MAX: usize = 16_384;
 /// and those of them of which it asks where they go now.
 const ASKED_MAX: usize = 512;
 
+/// How often a job whose target changes while it is asked for is asked again.
+const SETTLE_ATTEMPTS: u32 = 4;
+
 /// Jobs of each kind that a report lists.
 const LISTED_MAX: usize = 100;
 
@@ -186,6 +189,28 @@ fn bytes_off<'a>(tier: TierId, jobs: impl Iterator<Item = &'a Job>) -> u64 {
     jobs.filter(leaving).map(|job| job.bytes_total - job.bytes_done.min(job.bytes_total)).sum()
 }
 
+/// The tier that a job goes to now, or the event that it waits for, with its count from before the job was seen to wait: so an event
+/// in between is not missed. `None`: it changes too often to be told.
+fn settled_target(
+    job: &Job,
+    target: impl Fn(&Job) -> Result<TierId, WaitsFor>,
+    event: impl Fn(&WaitsFor) -> u64,
+) -> Result<TierId, Option<(WaitsFor, u64)>> {
+    let mut waits_for = match target(job) {
+        Ok(tier) => return Ok(tier),
+        Err(waits_for) => waits_for,
+    };
+    for _ in 0..SETTLE_ATTEMPTS {
+        let count = event(&waits_for);
+        match target(job) {
+            Ok(tier) => return Ok(tier),
+            Err(same) if same == waits_for => return Err(Some((waits_for, count))),
+            Err(other) => waits_for = other,
+        }
+    }
+    Err(None)
+}
+
 impl MoveQueue {
     /// Takes a job in; `None` where the same is wanted already.
     pub(crate) fn submit(&self, order: Order, now: Duration) -> Option<JobId> {
@@ -284,28 +309,30 @@ impl MoveQueue {
             if asked > ASKED_MAX {
                 break;
             }
-            let tier = match target(&job) {
+            if batch.as_ref().is_some_and(|batch| !fits(&batch.jobs, &job)) {
+                continue;
+            }
+            let tier = match settled_target(&job, &target, &event) {
                 Ok(tier) => tier,
-                Err(waits_for) => {
-                    // Counted first, then asked again: an event in between is not missed.
-                    let count = event(&waits_for);
-                    if let Ok(tier) = target(&job) {
-                        tier
-                    } else {
-                        parked += usize::from(self.park_ready(key, waits_for, count));
-                        continue;
-                    }
+                Err(Some((waits_for, count))) => {
+                    parked += usize::from(self.park_ready(key, waits_for, count));
+                    continue;
                 }
+                Err(None) => continue,
             };
-            if batch.as_ref().is_some_and(|batch| batch.target != tier || !fits(&batch.jobs, &job)) {
+            if batch.as_ref().is_some_and(|batch| batch.target != tier) {
                 continue;
             }
             let Some(job) = self.take_ready(key, tier, batch.as_ref()) else { continue };
-            let batch = batch.get_or_insert_with(|| Batch { target: tier, jobs: Vec::new() });
-            batch.jobs.push(job);
-            if !fits(&batch.jobs[..batch.jobs.len() - 1], &batch.jobs[batch.jobs.len() - 1]) {
-                break;
+            // Asked again now that the tier counts as busy: it may have been removed meanwhile.
+            if target(&job) != Ok(tier) {
+                self.put_back(job, Duration::ZERO);
+                if batch.is_none() {
+                    self.free_tier(tier);
+                }
+                continue;
             }
+            batch.get_or_insert_with(|| Batch { target: tier, jobs: Vec::new() }).jobs.push(job);
         }
         (batch, parked)
     }
@@ -317,7 +344,7 @@ impl MoveQueue {
             return Vec::new();
         }
         let mut keys: Vec<Key> = state.ready.keys().take(LOOKED_AT_MAX).copied().collect();
-        keys.sort_by_key(|key| (key.0, state.ready[key].pace.get() == MoverPace::Polite));
+        keys.sort_by_cached_key(|key| (key.0, state.ready[key].pace.get() == MoverPace::Polite));
         keys
     }
 

@@ -44,6 +44,9 @@ impl Core {
             Ok(true) => progress = Progress::Worked,
             Err(error) => log::error!("volume {}: what is known of the use of files is not saved: {error}", self.name),
         }
+        if let Err(error) = self.flush_for_rewritten() {
+            log::error!("volume {}: the log is not flushed for files that were rewritten: {error}", self.name);
+        }
         let now_ms = self.elapsed_ms();
         if let Err(error) = self.keep_profiles() {
             log::error!("volume {}: what is known of the speed of tiers is not saved: {error}", self.name);

@@ -295,7 +295,9 @@ impl Core {
         let file = file_of(&handle)?;
         if handle.options.write && self.awaits_sync_of_new_content(file) {
             self.check_may_wait(caller)?;
-            return self.sync_and_report(&handle.inode, file, &handle.error_seen);
+            file.emptyings.note_sync();
+            let synced = self.sync_and_report(&handle.inode, file, &handle.error_seen);
+            return synced.inspect_err(|_| file.emptyings.note());
         }
         if handle.options.write && !self.is_read_only() {
             self.log_inline(&handle.inode, file, caller.wait)?;
@@ -379,6 +381,7 @@ impl Core {
             }
         }
         self.flush_times(inode)?;
+        self.flush_soon_if_rewritten(inode);
         if inode.lifecycle.lock().handles == 0 {
             inode.forget_inline_bytes();
         }

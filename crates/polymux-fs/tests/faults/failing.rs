@@ -134,3 +134,23 @@ fn the_sync_of_a_rewritten_file_is_tried_again_where_the_tier_did_not_answer() {
     world.mount();
     assert_eq!(world.content("f").expect("read"), [2; 9_000]);
 }
+
+/// Behind many files one sync covers the whole tier: what it made durable is not taken for lost when a later sync fails.
+#[test]
+fn a_failed_sync_damages_nothing_that_the_sync_of_its_tier_covered() {
+    let (world, _) = World::with_manual_clock();
+    let emptied = OpenOptions { truncate: true, ..READ_WRITE };
+    let files: Vec<_> = (0..300).map(|number| world.file_on(0, &format!("f{number}"), BEFORE)).collect();
+    for (ino, handle) in &files {
+        world.fs().release(*handle).expect("released");
+        let handle = world.fs().open(&Caller::root(), *ino, emptied).expect("opened");
+        write(world.fs(), handle, 0, &[2; 10_000]).expect("written");
+        world.fs().release(handle).expect("released");
+    }
+    while world.fs().sync_rewritten_step(TierId(0)) == Progress::Worked {}
+    let handle = world.open("f7").expect("opened");
+    write(world.fs(), handle, 12_288, b"more").expect("written");
+    world.tiers[0].fail_next(OperationKind::Sync, 1, EIO);
+    assert_eio(world.sync(handle));
+    assert_eq!(read(world.fs(), handle, 0, 10_000).expect("it was durable"), [2; 10_000]);
+}
