@@ -19,9 +19,9 @@ use rustix::fs::FallocateFlags;
 
 use crate::error::StoreError;
 use crate::store::Room;
+use polymux_types::FileSystemSpace;
 use polymux_types::file_system_space::inodes_left;
 use polymux_types::sync::{AtomicBool, Mutex, Ordering};
-use polymux_types::{BlockCounts, FileSystemSpace};
 
 /// Bytes that have to be free beside the ballast before metadata may grow, on a large file system.
 const FREE_MIN: u64 = 4 * 1024 * 1024;
@@ -111,7 +111,7 @@ impl Ballast {
         let held = file.metadata().map_err(failed)?.len();
         let directory = path.parent().expect("the ballast lies in the directory of its store").to_owned();
         let space = rustix::fs::statvfs(&directory).map_err(|error| failed(error.into()))?;
-        let free_min = FREE_MIN.min(space_of(&space).total / FREE_MIN_DIVISOR);
+        let free_min = FREE_MIN.min(FileSystemSpace::from(&space).total / FREE_MIN_DIVISOR);
         let wanted = if bytes > 0 && space.f_files > 0 { SPARES } else { 0 };
         let held_spares = (0..wanted).filter(|number| spare_path(&directory, *number).exists()).collect();
         let ballast = Self {
@@ -327,7 +327,7 @@ impl Ballast {
     /// that are passed through (docs/design/0026).
     pub(crate) fn free(&self) -> Result<u64, StoreError> {
         let space = rustix::fs::statvfs(&self.directory).map_err(|error| self.failed(&error.into()))?;
-        let space = space_of(&space);
+        let space = FileSystemSpace::from(&space);
         if !rustix::process::geteuid().is_root() {
             return Ok(space.available);
         }
@@ -341,11 +341,6 @@ impl Ballast {
     fn failed(&self, error: &std::io::Error) -> StoreError {
         StoreError::of_write(&format!("{}: the ballast", self.directory.display()), error)
     }
-}
-
-fn space_of(stat: &rustix::fs::StatVfs) -> FileSystemSpace {
-    let (free, available) = (stat.f_bfree, stat.f_bavail);
-    FileSystemSpace::from(BlockCounts { size: stat.f_frsize, total: stat.f_blocks, free, available })
 }
 
 /// Inodes that can still be made; `u64::MAX` where the file system does not count them.

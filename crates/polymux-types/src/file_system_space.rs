@@ -5,23 +5,12 @@
 //!   XFS on Linux 6.18 answered so for moments while it was full. A known class of faults (node_exporter, pull request 3763).
 //! * Nothing here overflows, whatever a file system answers.
 
+use rustix::fs::StatVfs;
+
 /// Blocks that ext4 keeps for its own metadata beside those for root (`ext4_calculate_resv_clusters`): no more bytes than this.
 const INTERNAL_MAX: u64 = 16 * 1024 * 1024;
 /// And no more than this part of the file system.
 const INTERNAL_DIVISOR: u64 = 50;
-
-/// Blocks of a file system, in the fields of `struct statvfs`.
-#[derive(Clone, Copy, Debug)]
-pub struct BlockCounts {
-    /// Bytes in a block (`f_frsize`).
-    pub size: u64,
-    /// All blocks (`f_blocks`).
-    pub total: u64,
-    /// Blocks without data (`f_bfree`).
-    pub free: u64,
-    /// Blocks that an ordinary user could fill (`f_bavail`).
-    pub available: u64,
-}
 
 /// Space of a file system in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +23,13 @@ pub struct FileSystemSpace {
     pub available: u64,
 }
 
-impl From<BlockCounts> for FileSystemSpace {
-    fn from(blocks: BlockCounts) -> Self {
-        let bytes = |count: u64| count.saturating_mul(blocks.size);
+impl From<&StatVfs> for FileSystemSpace {
+    fn from(stat: &StatVfs) -> Self {
+        let bytes = |count: u64| count.saturating_mul(stat.f_frsize);
         Self {
-            total: bytes(blocks.total),
-            free: bytes(blocks_left(blocks.free, blocks.total)),
-            available: bytes(blocks_left(blocks.available, blocks.total)),
+            total: bytes(stat.f_blocks),
+            free: bytes(blocks_left(stat.f_bfree, stat.f_blocks)),
+            available: bytes(blocks_left(stat.f_bavail, stat.f_blocks)),
         }
     }
 }
@@ -69,6 +58,8 @@ pub const fn inodes_left(left: u64, total: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::StatVfsMountFlags;
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -84,12 +75,30 @@ mod tests {
         assert_eq!(space_in_mib(2048, 50, 0).ext4_root_reserve(), 34 * MIB, "everybody else is out of room");
     }
 
+    fn space_of_blocks(total: u64, free: u64, available: u64) -> FileSystemSpace {
+        FileSystemSpace::from(&StatVfs {
+            f_bsize: 65_536,
+            f_frsize: 4096,
+            f_blocks: total,
+            f_bfree: free,
+            f_bavail: available,
+            f_files: 0,
+            f_ffree: 0,
+            f_favail: 0,
+            f_fsid: 0,
+            f_flag: StatVfsMountFlags::empty(),
+            f_namemax: 255,
+        })
+    }
+
     #[test]
     fn fewer_blocks_than_none_are_none() {
         let below_zero = 3_u64.wrapping_neg();
-        let full = BlockCounts { size: 4096, total: 81_920, free: 5, available: below_zero };
-        assert_eq!(FileSystemSpace::from(full), FileSystemSpace { total: 320 * MIB, free: 20_480, available: 0 });
-        let fuller = FileSystemSpace::from(BlockCounts { free: below_zero, ..full });
+        assert_eq!(
+            space_of_blocks(81_920, 5, below_zero),
+            FileSystemSpace { total: 320 * MIB, free: 20_480, available: 0 }
+        );
+        let fuller = space_of_blocks(81_920, below_zero, below_zero);
         assert_eq!((fuller.free, fuller.available), (0, 0));
     }
 
@@ -104,9 +113,8 @@ mod tests {
 
     #[test]
     fn counts_of_a_strange_file_system_do_not_overflow() {
-        let endless = BlockCounts { size: 4096, total: u64::MAX, free: u64::MAX, available: u64::MAX };
         assert_eq!(
-            FileSystemSpace::from(endless),
+            space_of_blocks(u64::MAX, u64::MAX, u64::MAX),
             FileSystemSpace { total: u64::MAX, free: u64::MAX, available: u64::MAX }
         );
     }

@@ -20,6 +20,6 @@ pub mod units;
 
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use errno::Errno;
-pub use file_system_space::{BlockCounts, FileSystemSpace};
+pub use file_system_space::FileSystemSpace;
 pub use ids::{Bucket, Epoch, Ino, ObjectId, Sequence, StreamId, TierId, VolumeId};
 pub use units::{ByteSize, Percent};

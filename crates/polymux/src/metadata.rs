@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use polymux_fs::BootId;
 use polymux_meta::{CopyOptions, LogPlacement, LogStore, LogStoreOptions, OpenMode};
 use polymux_tier::mapped::{self, Addressing, RegionKind, SharedMemory};
+use polymux_types::FileSystemSpace;
 use polymux_types::surviving::SurvivingPlace;
 use rustix::fs::statvfs;
 
@@ -77,7 +78,7 @@ pub fn options(config: &VolumeConfig, mode: OpenMode) -> Result<LogStoreOptions>
     }
     let tier = &config.tiers[config.metadata].path;
     let space = statvfs(tier).with_context(|| format!("{}", tier.display()))?;
-    let (log_bytes, ballast_bytes) = shares_of(space.f_blocks.saturating_mul(space.f_frsize));
+    let (log_bytes, ballast_bytes) = shares_of(FileSystemSpace::from(&space).total);
     options.log_bytes = log_bytes;
     options.ballast_bytes = config.options.metadata_ballast.map_or(ballast_bytes, |ballast| ballast.0.0);
     if mode == OpenMode::CreateNew {

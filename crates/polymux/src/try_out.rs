@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use polymux_types::{BlockCounts, ByteSize, FileSystemSpace};
+use polymux_types::{ByteSize, FileSystemSpace};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -139,8 +139,5 @@ fn finish(narrator: &mut Narrator, mut stage: Stage) -> Result<()> {
 }
 
 fn free_bytes(path: &Path) -> Result<u64> {
-    let space = rustix::fs::statvfs(path)?;
-    let (free, available) = (space.f_bfree, space.f_bavail);
-    let space = FileSystemSpace::from(BlockCounts { size: space.f_frsize, total: space.f_blocks, free, available });
-    Ok(space.available)
+    Ok(FileSystemSpace::from(&rustix::fs::statvfs(path)?).available)
 }

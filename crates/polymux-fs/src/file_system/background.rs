@@ -211,20 +211,24 @@ impl Shared {
     /// Gives each tier its threads where it has none yet.
     fn attend_tiers(self: &Arc<Self>, file_system: &Arc<FileSystem>) -> io::Result<()> {
         for (tier, _) in file_system.tier_names() {
-            let is_attended = self.workers.lock().iter().any(|worker| worker.kind == Kind::OfTier(tier));
-            if !is_attended {
-                let file_system = Arc::clone(file_system);
-                let round = move || file_system.note_progress(file_system.tier_step(tier));
-                self.spawn(format!("tier-{tier}"), Kind::OfTier(tier), round)?;
-            }
-            let is_synced = self.workers.lock().iter().any(|worker| worker.kind == Kind::SyncsOf(tier));
-            if !is_synced {
-                let file_system = Arc::clone(file_system);
-                let round = move || file_system.note_progress(file_system.sync_rewritten_step(tier));
-                self.spawn(format!("sync-{tier}"), Kind::SyncsOf(tier), round)?;
-            }
+            self.attend(file_system, tier, (Kind::OfTier(tier), "tier"), FileSystem::tier_step)?;
+            self.attend(file_system, tier, (Kind::SyncsOf(tier), "sync"), FileSystem::sync_rewritten_step)?;
         }
         Ok(())
+    }
+
+    fn attend(
+        self: &Arc<Self>,
+        file_system: &Arc<FileSystem>,
+        tier: TierId,
+        (kind, name): (Kind, &str),
+        step: fn(&FileSystem, TierId) -> Progress,
+    ) -> io::Result<()> {
+        if self.workers.lock().iter().any(|worker| worker.kind == kind) {
+            return Ok(());
+        }
+        let file_system = Arc::clone(file_system);
+        self.spawn(format!("{name}-{tier}"), kind, move || file_system.note_progress(step(&file_system, tier)))
     }
 
     /// Starts a mover for each one that is stuck and was not replaced yet.

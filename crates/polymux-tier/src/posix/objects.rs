@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use polymux_types::file_system_space::inodes_left;
 use polymux_types::limits::BLOCK_SIZE;
-use polymux_types::{BlockCounts, Bucket, Errno, FileSystemSpace, ObjectId, Timestamp};
+use polymux_types::{Bucket, Errno, FileSystemSpace, ObjectId, Timestamp};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
@@ -304,12 +304,7 @@ impl Tier for PosixTier {
 
     fn space(&self) -> Result<Space, TierError> {
         let stat = rustix::fs::fstatvfs(&self.objects).map_err(io_error("asking for free room"))?;
-        let file_system = FileSystemSpace::from(BlockCounts {
-            size: stat.f_frsize,
-            total: stat.f_blocks,
-            free: stat.f_bfree,
-            available: stat.f_bavail,
-        });
+        let file_system = FileSystemSpace::from(&stat);
         let (total, free) = (file_system.total, file_system.available);
         let root_reserve = match self.capabilities().file_system.as_str() {
             "ext4" if rustix::process::geteuid().is_root() => file_system.ext4_root_reserve(),

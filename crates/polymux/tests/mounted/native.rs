@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use polymux_transport::MountTable;
-use polymux_types::{BlockCounts, FileSystemSpace};
+use polymux_types::FileSystemSpace;
 
 use super::command::{run, succeed};
 
@@ -78,9 +78,7 @@ impl Drop for NativeMount {
 
 /// Bytes that a file system can still take.
 pub fn available(path: &Path) -> u64 {
-    let space = rustix::fs::statvfs(path).unwrap();
-    let (free, available) = (space.f_bfree, space.f_bavail);
-    FileSystemSpace::from(BlockCounts { size: space.f_frsize, total: space.f_blocks, free, available }).available
+    FileSystemSpace::from(&rustix::fs::statvfs(path).unwrap()).available
 }
 
 /// Whether something is mounted exactly there.
