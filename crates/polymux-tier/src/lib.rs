@@ -15,6 +15,7 @@ pub mod counters;
 pub mod error;
 pub mod label;
 pub mod label_format;
+pub mod lockable_file;
 pub mod mapped;
 pub mod measure;
 pub mod object;
@@ -25,6 +26,7 @@ pub use capabilities::{Capabilities, Guarantee, OverwriteStyle, Rotation};
 pub use counters::{CounterSnapshot, Counters};
 pub use error::TierError;
 pub use label::{CleanStamp, Label};
+pub use lockable_file::{LockOutcome, LockableFile};
 pub use object::{
     AllocateMode, Loan, LoanPurpose, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, StampDirectory, StampOrder,
     StampRefresh, Wait,

@@ -31,11 +31,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, OFlags, flock, fstatfs};
+use rustix::fs::{OFlags, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use self::write_back::{LINE, WriteBack};
+use crate::lockable_file::{LockOutcome, LockableFile};
 
 /// Regions are whole pages of this many bytes.
 pub const REGION_PAGE: u64 = 4096;
@@ -110,7 +111,7 @@ pub struct MappedRegion {
     write_back: WriteBack,
     delay_per_line: Duration,
     /// Keeps the lock.
-    _file: File,
+    _file: LockableFile,
 }
 
 // SAFETY: the mapping belongs to the region and not to a thread, and is only handed out as atomic words.
@@ -153,14 +154,14 @@ impl MappedRegion {
 
     /// As [`Self::open`], for a file that is open for reading and writing.
     fn take(file: File, path: &Path, length: u64, kind: RegionKind) -> Result<Self, RegionError> {
+        let file = LockableFile::new(file);
         let metadata = file.metadata().map_err(|error| failed(path, error))?;
         if !metadata.is_file() {
             return Err(refused(path, "not a regular file"));
         }
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(RegionError::InUse(path.display().to_string())),
-            Err(error) => return Err(failed(path, error.into())),
+        match file.lock_exclusive().map_err(|errno| failed(path, errno.into()))? {
+            LockOutcome::Locked => {}
+            LockOutcome::InUse => return Err(RegionError::InUse(path.display().to_string())),
         }
         if metadata.len() != length {
             let path = path.display().to_string();

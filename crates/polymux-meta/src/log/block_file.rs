@@ -14,6 +14,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+use polymux_tier::{LockOutcome, LockableFile};
 use rustix::fs::{FallocateFlags, IFlags, OFlags, ioctl_getflags, ioctl_setflags};
 
 use super::medium::{BLOCK, BlockBuffer, LogMedium};
@@ -30,7 +31,7 @@ enum Caching {
 
 /// A [`LogMedium`] over a file.
 pub(crate) struct BlockFile {
-    plain: File,
+    plain: LockableFile,
     durable: File,
     length: u64,
     caching: Caching,
@@ -71,7 +72,7 @@ impl BlockFile {
             let flags = i32::try_from(flags.bits()).expect("open flags fit");
             OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
         };
-        let plain = open(direct)?;
+        let plain = LockableFile::new(open(direct)?);
         let durable = open(direct | OFlags::DSYNC)?;
         let length = plain.metadata()?.len();
         Ok(Self { plain, durable, length, caching })
@@ -79,21 +80,16 @@ impl BlockFile {
 
     /// Locks the file for this process; fails with `WouldBlock` where another one has it.
     pub(crate) fn lock(&self) -> io::Result<()> {
-        Ok(rustix::fs::flock(&self.plain, rustix::fs::FlockOperation::NonBlockingLockExclusive)?)
+        match self.plain.lock_exclusive()? {
+            LockOutcome::Locked => Ok(()),
+            LockOutcome::InUse => Err(io::ErrorKind::WouldBlock.into()),
+        }
     }
 
     /// Whether direct I/O with our blocks works here; some file systems accept the flag and refuse the I/O.
     fn takes_writes_of_blocks(&self) -> bool {
         let mut block = BlockBuffer::new(4096);
         self.plain.read_exact_at(block.as_mut_slice(), 0).is_ok()
-    }
-}
-
-impl Drop for BlockFile {
-    fn drop(&mut self) {
-        // Closing alone would not do where another thread is just starting a program: until that has begun, it shares the
-        // descriptor and with it the lock.
-        let _ = rustix::fs::flock(&self.plain, rustix::fs::FlockOperation::Unlock);
     }
 }
 

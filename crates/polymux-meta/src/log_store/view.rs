@@ -16,6 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use polymux_tier::{LockOutcome, LockableFile};
 use polymux_types::Sequence;
 use polymux_types::surviving::SurvivingPlace;
 
@@ -291,23 +292,23 @@ pub(crate) fn verify_tables(path: &Path, boundaries: &[Vec<u8>]) -> Result<(), S
 
 /// The file of a log, open for reading.
 struct LogFile {
-    file: File,
+    file: LockableFile,
     length: u64,
 }
 
 impl LogFile {
     fn open(path: &Path) -> Result<Self, StoreError> {
-        let opened = File::open(path).and_then(|file| Ok(Self { length: file.metadata()?.len(), file }));
+        let opened = File::open(path).and_then(|file| {
+            let length = file.metadata()?.len();
+            Ok(Self { length, file: LockableFile::new(file) })
+        });
         opened.map_err(|error| super::open::failed(path, &error))
     }
 
     /// Returns whether the lock was granted; otherwise another process has the store open for writing.
     fn lock_shared(&self) -> Result<bool, StoreError> {
-        match rustix::fs::flock(&self.file, rustix::fs::FlockOperation::NonBlockingLockShared) {
-            Ok(()) => Ok(true),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
-            Err(error) => Err(StoreError::Io(format!("locking the log: {error}"))),
-        }
+        let outcome = self.file.lock_shared().map_err(|error| StoreError::Io(format!("locking the log: {error}")))?;
+        Ok(outcome == LockOutcome::Locked)
     }
 }
 

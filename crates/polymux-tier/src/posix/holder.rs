@@ -8,16 +8,17 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use super::{OpenAccess, io_error};
 use crate::error::TierError;
+use crate::lockable_file::{LockOutcome, LockableFile};
 
 const RELEASED: &str = "released";
 
 /// The lock, held for as long as this lives.
 pub(super) struct TierLock {
-    file: std::fs::File,
+    file: LockableFile,
     access: OpenAccess,
 }
 
@@ -35,23 +36,20 @@ impl TierLock {
             }
             (opened, _) => opened,
         };
-        let mut file = std::fs::File::from(opened.map_err(io_error("opening the tier's lock"))?);
+        let file = LockableFile::new(opened.map_err(io_error("opening the tier's lock"))?.into());
         let mut holder = String::new();
-        let readable = file.read_to_string(&mut holder).is_ok();
+        let readable = (&*file).read_to_string(&mut holder).is_ok();
         let holder = if readable { holder.trim().to_owned() } else { String::new() };
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(TierError::InUse(format!("{}: in use by {holder}", path.display())));
-            }
-            Err(errno) => return Err(io_error("locking the tier")(errno)),
+        match file.lock_exclusive().map_err(io_error("locking the tier"))? {
+            LockOutcome::Locked => {}
+            LockOutcome::InUse => return Err(TierError::InUse(format!("{}: in use by {holder}", path.display()))),
         }
         if access == OpenAccess::ReadWrite {
             // A local file system shares its locks with every process that could mount the volume; a remote one may not.
             if !super::probe::is_local(own_directory) {
                 refuse_other_host(path, &holder)?;
             }
-            write_holder(&mut file, &own_identity())?;
+            write_holder(&file, &own_identity())?;
         }
         Ok(Self { file, access })
     }
@@ -78,7 +76,7 @@ fn own_identity() -> String {
     format!("host {}, boot {}, pid {}", host_name(), boot.trim(), std::process::id())
 }
 
-fn write_holder(file: &mut std::fs::File, holder: &str) -> Result<(), TierError> {
+fn write_holder(mut file: &std::fs::File, holder: &str) -> Result<(), TierError> {
     let line = format!("{holder}\n");
     // Written over before it is cut: on a full file system a block that was given back may be gone.
     let written = file
@@ -91,7 +89,7 @@ fn write_holder(file: &mut std::fs::File, holder: &str) -> Result<(), TierError>
 impl Drop for TierLock {
     fn drop(&mut self) {
         if self.access == OpenAccess::ReadWrite
-            && let Err(error) = write_holder(&mut self.file, RELEASED)
+            && let Err(error) = write_holder(&self.file, RELEASED)
         {
             log::debug!("the lock of a tier keeps its holder's name: {error}");
         }
