@@ -33,6 +33,7 @@ pub mod scratch;
 pub mod served;
 pub mod shared_flush;
 pub mod side;
+pub mod simulation;
 pub mod spread;
 pub mod statistics;
 pub mod store;

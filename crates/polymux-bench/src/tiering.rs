@@ -9,9 +9,11 @@ mod chart;
 mod disturbed;
 mod hot_set;
 mod large_set;
+mod one_reader;
 mod pgbench;
 mod rocksdb;
 mod sides;
+mod subject;
 mod synced;
 mod two_ssds;
 
@@ -33,6 +35,8 @@ pub enum Measure {
     Disturbed,
     /// Random reads of a set that is larger than the SSD.
     LargeSet,
+    /// One reader of a hundred reads a second, beside moves and without them; of Polymux alone.
+    OneReader,
     /// Random reads of a set that fits on the faster of two SSDs, which has more to read than it can serve; of Polymux alone.
     TwoSsds,
     /// Reads and writes of RocksDB in key ranges of different heat, twice as much data as the SSD holds, for 16 seconds in each round.
@@ -101,6 +105,7 @@ pub fn run(arguments: &TieringArguments) -> Result<()> {
             Measure::HotSet => hot_set::run(arguments, &mut report).context("hot-set")?,
             Measure::Disturbed => disturbed::run(arguments, &mut report).context("disturbed")?,
             Measure::LargeSet => large_set::run(arguments, &mut report).context("large-set")?,
+            Measure::OneReader => one_reader::run(arguments, &mut report).context("one-reader")?,
             Measure::TwoSsds => two_ssds::run(arguments, &mut report).context("two-ssds")?,
             Measure::Rocksdb => rocksdb::run(arguments, &mut report).context("rocksdb")?,
             Measure::Synced => synced::run(arguments, &mut report).context("synced")?,

@@ -17,8 +17,12 @@ mod memory_store;
 mod memory_tier;
 pub mod recording;
 pub mod recording_file_system;
+mod simulated_device;
+mod virtual_time;
 
 pub use faults::OperationKind;
 pub use faulty_tier::FaultyTier;
 pub use memory_store::MemoryStore;
 pub use memory_tier::MemoryTier;
+pub use simulated_device::{DeviceSpeed, Served, SimulatedDevice};
+pub use virtual_time::{Actor, VirtualTime};

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use polymux_tier::SeekTarget;
 use polymux_types::Timestamp;
@@ -15,6 +15,14 @@ use polymux_types::limits::BLOCK_SIZE;
 
 const PAGE_LENGTH: usize = 4096;
 const _: () = assert!(PAGE_LENGTH as u64 == BLOCK_SIZE);
+
+const ZEROS: [u8; PAGE_LENGTH] = [0; PAGE_LENGTH];
+
+/// A page of zeros that all objects share: simulations of gigabytes write them.
+fn zero_page() -> Arc<[u8; PAGE_LENGTH]> {
+    static PAGE: OnceLock<Arc<[u8; PAGE_LENGTH]>> = OnceLock::new();
+    Arc::clone(PAGE.get_or_init(|| Arc::new(ZEROS)))
+}
 
 #[derive(Clone, Hash)]
 enum Page {
@@ -166,6 +174,11 @@ impl MemoryObject {
             }
             let source = &data[done..done + piece.within.len()];
             done += source.len();
+            if source == ZEROS {
+                self.dirty.insert(piece.page);
+                self.current.pages.insert(piece.page, Page::Written(zero_page()));
+                continue;
+            }
             self.bytes_mut(piece.page)[piece.within].copy_from_slice(source);
         }
         if done > 0 {

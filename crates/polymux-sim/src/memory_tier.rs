@@ -4,7 +4,7 @@
 //! * The pages of all current objects never take more than the capacity, except right after a crash that brought
 //!   removed objects back.
 //! * An object survives a crash as of its last sync; a removal survives only after a sync of the whole tier.
-//! * Labels are durable at once, as the trait promises. Nothing here ever waits.
+//! * Labels are durable at once, as the trait promises. Only requests for bytes wait, and only on a simulated device.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,6 +22,7 @@ use polymux_types::{Bucket, Clock, Errno, ObjectId, SystemClock, Timestamp};
 
 use crate::memory_ground::MemoryGround;
 use crate::memory_object::{Image, MemoryObject};
+use crate::simulated_device::SimulatedDevice;
 
 /// Objects by directory, so that one bucket is one range.
 type Key = (Bucket, ObjectId);
@@ -50,6 +51,8 @@ pub struct MemoryTier {
     state: RwLock<State>,
     /// Share of any range that the tier says is in its page cache, in percent; [`CACHED_UNKNOWN`]: it does not say.
     cached_percent: AtomicU64,
+    /// Takes the time of requests.
+    device: Option<Arc<SimulatedDevice>>,
 }
 
 /// The tier does not report the content of its page cache.
@@ -96,6 +99,7 @@ impl MemoryTier {
             counters: Counters::default(),
             state,
             cached_percent: AtomicU64::new(CACHED_UNKNOWN),
+            device: None,
         }
     }
 
@@ -130,6 +134,13 @@ impl MemoryTier {
     #[must_use]
     pub fn with_capabilities(mut self, change: impl FnOnce(&mut Capabilities)) -> Self {
         change(&mut self.capabilities);
+        self
+    }
+
+    /// Lets the requests for bytes take the time of a device.
+    #[must_use]
+    pub fn on_device(mut self, device: Arc<SimulatedDevice>) -> Self {
+        self.device = Some(device);
         self
     }
 
@@ -294,7 +305,13 @@ impl Tier for MemoryTier {
         })
     }
 
-    fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], _wait: Wait) -> Result<usize, TierError> {
+    fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
+        if let Some(device) = &self.device {
+            if wait == Wait::Never {
+                return Err(TierError::WouldBlock);
+            }
+            device.read(buffer.len() as u64);
+        }
         let done = self.look(object, |object| object.read(offset, buffer))?;
         Counters::count(&self.counters.reads);
         Counters::add(&self.counters.bytes_read, done);
@@ -312,9 +329,18 @@ impl Tier for MemoryTier {
             object.modified = now;
             Ok(done)
         })?;
+        if let Some(device) = &self.device {
+            device.write(done as u64);
+        }
         Counters::count(&self.counters.writes);
         Counters::add(&self.counters.bytes_written, done);
         Ok(done)
+    }
+
+    fn wait_for_write_back(&self, _: ObjectRef, _: u64, _: u64) {
+        if let Some(device) = &self.device {
+            device.sync();
+        }
     }
 
     fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError> {
@@ -388,6 +414,9 @@ impl Tier for MemoryTier {
     }
 
     fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
+        if let Some(device) = &self.device {
+            device.sync();
+        }
         self.change(object, |object, _| {
             object.sync();
             Ok(())
@@ -397,6 +426,9 @@ impl Tier for MemoryTier {
     }
 
     fn sync_all(&self) -> Result<(), TierError> {
+        if let Some(device) = &self.device {
+            device.sync();
+        }
         let mut state = self.state.write();
         state.objects.values_mut().for_each(MemoryObject::sync);
         state.removed.clear();

@@ -9,21 +9,20 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::Instant;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 
-use super::hot_set::{FILES, HOT, ROUND_SECONDS, read, write_files};
-use super::sides::{SSD_BYTES, Side, SideKind};
+use super::hot_set::{FILES, HOT, ROUND_SECONDS};
+use super::sides::{SSD_BYTES, SideKind};
+use super::subject::Subject;
 use super::{TieringArguments, in_words};
 use crate::noise::Noise;
 use crate::report::{Cell, Report, Section};
 use crate::statistics::{count, mean};
 
 /// Bytes of the stream: larger than the SSD, and removed before the next piece, so that the disk has space for it.
-const STREAM_PIECES: usize = 2;
-const STREAM_PIECE_BYTES: u64 = 2 << 30;
+pub(super) const STREAM_PIECES: usize = 2;
+pub(super) const STREAM_PIECE_BYTES: u64 = 2 << 30;
 const REQUEST_BYTES: usize = 1 << 20;
 
 /// Rounds after a disturbance.
@@ -39,7 +38,7 @@ const MOVED_BY_SCAN_SHARE: f64 = 0.02;
 
 /// A disturbance of the readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Disturbance {
+pub(super) enum Disturbance {
     Scan,
     Stream,
 }
@@ -70,50 +69,46 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
 }
 
 fn measure(kind: SideKind, arguments: &TieringArguments, courses: &mut Vec<Course>) -> Result<()> {
-    let side = Side::make(kind, arguments)?;
-    let files = write_files(&side, FILES)?;
-    side.throttle()?;
+    let subject = Subject::make(kind, arguments)?;
     let mut round = 0;
     let mut next = || {
         round += 1;
-        let rate = read(&files, &HOT[0], arguments.readers, round)?;
-        eprintln!("{}: round {round}: {rate:.0} reads/s", kind.name());
+        let before = subject.traffic()?;
+        let rate = subject.read(&HOT[0], arguments.readers, round)?;
+        let now = subject.traffic()?;
+        let reads = now.iter().zip(&before).map(|(now, before)| now.since(before).reads.to_string());
+        let reads = reads.collect::<Vec<_>>().join("+");
+        eprintln!("{}: round {round}: {rate:.0} reads/s, {reads} requests of the devices", kind.name());
         Ok(rate)
     };
     for _ in ROUNDS_BEFORE..usize::from(arguments.rounds) {
         next()?;
     }
-    let (traffic, began) = (side.traffic()?, Instant::now());
+    let (traffic, began) = (subject.traffic()?, subject.elapsed());
     let undisturbed: Vec<f64> = (0..ROUNDS_BEFORE).map(|_| next()).collect::<Result<_>>()?;
     let before = mean(&undisturbed);
-    let mb_per_second = side.written_to_ssd_mb(&traffic)?.map(|written| written / began.elapsed().as_secs_f64());
+    let mb_per_second =
+        subject.written_to_ssd_mb(&traffic)?.map(|written| written / (subject.elapsed() - began).as_secs_f64());
     for disturbance in [Disturbance::Scan, Disturbance::Stream] {
         eprintln!("{}: {disturbance:?} begins", kind.name());
-        let (traffic, began) = (side.traffic()?, Instant::now());
-        let beside = thread::scope(|scope| {
-            let disturber = scope.spawn(|| match disturbance {
-                Disturbance::Scan => scan(&files),
-                Disturbance::Stream => stream(side.path()),
-            });
-            let mut rates = Vec::new();
-            while !disturber.is_finished() {
-                rates.push(next()?);
-            }
-            disturber.join().map_err(|_| anyhow!("what disturbs panicked"))??;
-            Ok::<_, anyhow::Error>(rates)
+        let (traffic, began) = (subject.traffic()?, subject.elapsed());
+        let mut beside = Vec::new();
+        subject.disturb(disturbance, || {
+            beside.push(next()?);
+            Ok(())
         })?;
         let first = next()?;
-        let written_mb = side.written_to_ssd_mb(&traffic)?;
-        let anyway_mb = mb_per_second.map(|rate| rate * began.elapsed().as_secs_f64());
+        let written_mb = subject.written_to_ssd_mb(&traffic)?;
+        let anyway_mb = mb_per_second.map(|rate| rate * (subject.elapsed() - began).as_secs_f64());
         let others = (1..ROUNDS_AFTER).map(|_| next());
         let after = std::iter::once(Ok(first)).chain(others).collect::<Result<_>>()?;
         courses.push(Course { side: kind, disturbance, before, beside, after, written_mb, anyway_mb });
     }
-    side.end()
+    subject.end()
 }
 
 /// Reads all files from one end to the other.
-fn scan(files: &[PathBuf]) -> Result<()> {
+pub(super) fn scan(files: &[PathBuf]) -> Result<()> {
     let mut buffer = vec![0; REQUEST_BYTES];
     for path in files {
         let mut file = File::open(path)?;
@@ -123,7 +118,7 @@ fn scan(files: &[PathBuf]) -> Result<()> {
 }
 
 /// Writes pieces, each durable at its end and removed then.
-fn stream(directory: &Path) -> Result<()> {
+pub(super) fn stream(directory: &Path) -> Result<()> {
     let block = Noise::new(0x6c62_272e_07bb_0142).bytes(REQUEST_BYTES);
     for piece in 0..STREAM_PIECES {
         let path = directory.join(format!("stream-{piece}"));

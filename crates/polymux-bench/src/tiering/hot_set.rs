@@ -16,6 +16,7 @@ use anyhow::{Result, anyhow};
 
 use super::chart::{self, Line};
 use super::sides::{Side, SideKind};
+use super::subject::Subject;
 use super::{TieringArguments, in_words};
 use crate::machine::drop_caches;
 use crate::noise::Noise;
@@ -28,11 +29,11 @@ pub(super) const FILE_BYTES: usize = 32 << 20;
 const READ_BYTES: usize = 4096;
 /// Length of a round.
 pub(super) const ROUND_SECONDS: usize = 8;
-const ROUND: Duration = Duration::from_secs(ROUND_SECONDS as u64);
+pub(super) const ROUND: Duration = Duration::from_secs(ROUND_SECONDS as u64);
 /// The hot files of each phase: the last sixth, and one in the middle.
 pub(super) const HOT: [std::ops::Range<usize>; 2] = [80..96, 56..72];
 /// Reads in a hundred that go there.
-const HOT_PERCENT: u64 = 95;
+pub(super) const HOT_PERCENT: u64 = 95;
 
 /// Targets: seconds after the set became hot, and the part of the rate that the SSD alone gives.
 const TARGETS: [(usize, f64); 2] = [(20, 0.4), (60, 0.7)];
@@ -67,29 +68,27 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
 }
 
 fn measure(kind: SideKind, arguments: &TieringArguments) -> Result<Course> {
-    let side = Side::make(kind, arguments)?;
-    let files = write_files(&side, FILES)?;
-    side.throttle()?;
+    let subject = Subject::make(kind, arguments)?;
     let mut course = Course { side: kind, rates: Vec::new(), written: Vec::new(), places: String::new() };
     for (phase, hot) in HOT.into_iter().enumerate() {
-        let before = side.traffic()?;
+        let before = subject.traffic()?;
         let mut before_second_half = before.clone();
         for round in 0..arguments.rounds {
             if round == arguments.rounds / 2 {
-                before_second_half = side.traffic()?;
+                before_second_half = subject.traffic()?;
             }
             let seed = u64::from(round) << 8 | phase as u64;
-            let rate = read(&files, &hot, arguments.readers, seed)?;
+            let rate = subject.read(&hot, arguments.readers, seed)?;
             eprintln!("{}: phase {phase}, round {round}: {rate:.0} reads/s", kind.name());
             course.rates.push(rate);
         }
-        course.written.push([side.written_to_ssd_mb(&before)?, side.written_to_ssd_mb(&before_second_half)?]);
-        course.places = files[hot.clone()].iter().map(|file| side.place_of(file)).collect::<Vec<_>>().join(" ");
+        course.written.push([subject.written_to_ssd_mb(&before)?, subject.written_to_ssd_mb(&before_second_half)?]);
+        course.places = subject.places(hot.clone());
         if !course.places.trim().is_empty() {
             eprintln!("hot files, MiB on the SSD/disk: {}", course.places);
         }
     }
-    side.end()?;
+    subject.end()?;
     Ok(course)
 }
 

@@ -6,8 +6,9 @@
 
 use anyhow::Result;
 
-use super::hot_set::{FILE_BYTES, FILES, read, write_files};
-use super::sides::{DISK, SSD, SSD_BYTES, Side};
+use super::hot_set::{FILE_BYTES, FILES};
+use super::sides::{DISK, SSD, SSD_BYTES};
+use super::subject::Subject;
 use super::{TieringArguments, in_words};
 use crate::report::{Cell, Report, Section};
 use crate::statistics::mean;
@@ -39,18 +40,16 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
     ];
     let mut section = Section::new("random reads of 2 GiB, SSD of 1.2 GB, disk of 5 GB", &columns);
     for kind in &arguments.sides {
-        let side = Side::make(*kind, arguments)?;
-        let files = write_files(&side, FILES)?;
-        side.throttle()?;
-        let before = side.traffic()?;
+        let subject = Subject::make(*kind, arguments)?;
+        let before = subject.traffic()?;
         let mut rates = Vec::new();
         for round in 0..arguments.rounds {
-            let rate = read(&files, &SET, arguments.readers, u64::from(round))?;
+            let rate = subject.read(&SET, arguments.readers, u64::from(round))?;
             eprintln!("{}: round {round}: {rate:.0} reads/s", kind.name());
             rates.push(rate);
         }
-        let written = side.written_to_ssd_mb(&before)?;
-        side.end()?;
+        let written = subject.written_to_ssd_mb(&before)?;
+        subject.end()?;
         let settled = mean(&rates[rates.len() / 2..]);
         section.row(vec![
             kind.name().into(),

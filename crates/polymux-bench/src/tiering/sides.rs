@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
 use super::TieringArguments;
@@ -64,6 +64,8 @@ pub enum SideKind {
     PolymuxPassthrough,
     /// As `polymux`, with every request through the daemon as it is made (`passthrough = "off"`).
     PolymuxHeard,
+    /// As `polymux` with every request heard, in virtual time over simulated devices ([`crate::simulation`]).
+    Simulated,
 }
 
 impl SideKind {
@@ -78,6 +80,23 @@ impl SideKind {
             Self::Polymux => "polymux",
             Self::PolymuxPassthrough => "polymux, passthrough",
             Self::PolymuxHeard => "polymux, passthrough off",
+            Self::Simulated => "polymux, simulated",
+        }
+    }
+}
+
+impl SideKind {
+    /// The devices of this side and their sizes, the fastest first.
+    pub const fn devices(self) -> &'static [(Profile, u64)] {
+        match self {
+            Self::Disk => &[(DISK, DISK_BYTES)],
+            Self::Ssd | Self::PolymuxOnSsd => &[(SSD, DISK_BYTES)],
+            // PostgreSQL ends where a file system that has its log alone is full, and the log outgrows the SSD of the others while a
+            // checkpoint takes long.
+            Self::LogOnSsd => &[(SSD, DISK_BYTES), (DISK, DISK_BYTES)],
+            Self::Mergerfs | Self::Polymux | Self::PolymuxPassthrough | Self::PolymuxHeard | Self::Simulated => {
+                &[(SSD, SSD_BYTES), (DISK, DISK_BYTES)]
+            }
         }
     }
 }
@@ -103,17 +122,7 @@ impl Side {
     /// # Errors
     /// Where the devices or the file systems on them cannot be made.
     pub fn make(kind: SideKind, arguments: &TieringArguments) -> Result<Self> {
-        let devices: &[(Profile, u64)] = match kind {
-            SideKind::Disk => &[(DISK, DISK_BYTES)],
-            SideKind::Ssd | SideKind::PolymuxOnSsd => &[(SSD, DISK_BYTES)],
-            // PostgreSQL ends where a file system that has its log alone is full, and the log outgrows the SSD of the others while a
-            // checkpoint takes long.
-            SideKind::LogOnSsd => &[(SSD, DISK_BYTES), (DISK, DISK_BYTES)],
-            SideKind::Mergerfs | SideKind::Polymux | SideKind::PolymuxPassthrough | SideKind::PolymuxHeard => {
-                &[(SSD, SSD_BYTES), (DISK, DISK_BYTES)]
-            }
-        };
-        Self::over(devices, kind, arguments)
+        Self::over(kind.devices(), kind, arguments)
     }
 
     /// Makes it on devices of these kinds and sizes, the fastest first.
@@ -121,10 +130,11 @@ impl Side {
     /// # Errors
     /// As [`Side::make`].
     pub fn over(devices: &[(Profile, u64)], kind: SideKind, arguments: &TieringArguments) -> Result<Self> {
+        ensure!(kind != SideKind::Simulated, "this measurement has no simulation");
         let devices = Devices::make_sized(devices)?;
         let (top, mount_point) = match kind {
             SideKind::Disk | SideKind::LogOnSsd => (Top::Native, devices.mount_point(DISK.name)?),
-            SideKind::Ssd => (Top::Native, devices.mount_point(SSD.name)?),
+            SideKind::Ssd | SideKind::Simulated => (Top::Native, devices.mount_point(SSD.name)?),
             SideKind::Mergerfs => {
                 let mount_point = devices.directory().join("union");
                 fs::create_dir(&mount_point)?;

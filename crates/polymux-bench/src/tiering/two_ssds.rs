@@ -5,13 +5,12 @@
 //! * One reader comes first and is not counted; then enough readers run to keep both devices busy. Files are opened anew, and caches
 //!   dropped, every eight seconds.
 
-use std::time::Instant;
-
 use anyhow::{Result, ensure};
 
 use super::TieringArguments;
-use super::hot_set::{FILE_BYTES, read, write_files};
-use super::sides::{SSD, Side, SideKind};
+use super::hot_set::FILE_BYTES;
+use super::sides::{SSD, SideKind};
+use super::subject::Subject;
 use crate::report::{Cell, Report, Section};
 use crate::statistics::mean;
 use crate::throttled::{Limits, Profile};
@@ -45,22 +44,22 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
     let title = format!("random reads of 1 GiB by {READERS} readers, two SSDs of 8,000 and 6,000 requests/s");
     let mut section = Section::new(title, &columns);
     let sum = [FASTER, SLOWER].iter().filter_map(|profile| profile.limits.reads).sum::<u64>() as f64;
-    let is_ours =
-        |side: &&SideKind| matches!(side, SideKind::Polymux | SideKind::PolymuxPassthrough | SideKind::PolymuxHeard);
+    let is_ours = |side: &&SideKind| {
+        matches!(side, SideKind::Polymux | SideKind::PolymuxPassthrough | SideKind::PolymuxHeard | SideKind::Simulated)
+    };
     ensure!(usize::from(arguments.rounds) > SETTLED_ROUNDS, "it needs more than {SETTLED_ROUNDS} rounds");
     for kind in arguments.sides.iter().filter(is_ours) {
-        let side = Side::over(&[(FASTER, DEVICE_BYTES), (SLOWER, DEVICE_BYTES)], *kind, arguments)?;
-        let files = write_files(&side, FILES)?;
-        side.throttle()?;
+        let devices = [(FASTER, DEVICE_BYTES), (SLOWER, DEVICE_BYTES)];
+        let subject = Subject::over(&devices, FILES, *kind, arguments)?;
         // One reader at first, who waits for no other, as on any volume in use.
-        read(&files, &(0..FILES), 1, u64::from(arguments.rounds))?;
-        let first = side.traffic()?;
+        subject.read(&(0..FILES), 1, u64::from(arguments.rounds))?;
+        let first = subject.traffic()?;
         let (mut rates, mut words) = (Vec::new(), Vec::new());
         for round in 0..arguments.rounds {
-            let (before, begun) = (side.traffic()?, Instant::now());
-            let programs = read(&files, &(0..FILES), READERS, u64::from(round))?;
-            let seconds = begun.elapsed().as_secs_f64();
-            let served: Vec<f64> = side
+            let (before, begun) = (subject.traffic()?, subject.elapsed());
+            let programs = subject.read(&(0..FILES), READERS, u64::from(round))?;
+            let seconds = (subject.elapsed() - begun).as_secs_f64();
+            let served: Vec<f64> = subject
                 .traffic()?
                 .iter()
                 .zip(&before)
@@ -72,8 +71,8 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
             words.push(word);
         }
         let written: u64 =
-            side.traffic()?.iter().zip(&first).map(|(now, before)| now.since(before).bytes_written).sum();
-        side.end()?;
+            subject.traffic()?.iter().zip(&first).map(|(now, before)| now.since(before).bytes_written).sum();
+        subject.end()?;
         let settled = mean(&rates[SETTLED_ROUNDS..]);
         section.row(vec![
             kind.name().into(),
