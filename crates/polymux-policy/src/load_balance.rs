@@ -25,7 +25,7 @@ const FIRST_STEP_PERCENT: u128 = 70;
 /// Share in percent handed over at once to other devices: the imbalance is small then, and too large a step would make the other device the limit.
 const STEP_PERCENT: u128 = 60;
 
-/// Percentage of all reads below which nothing is handed over.
+/// Percentage of all reads that the other device has to miss, so that any are handed over.
 const WORTH_PERCENT_MIN: u128 = 2;
 
 /// How much less than the limit a device may serve that takes reads over, and how much less one is taken for of which nothing is known.
@@ -116,7 +116,7 @@ pub fn reads_to_hand_over(limit: &ReadLoad, other: &ReadLoad) -> u64 {
     let share_of_other = all.saturating_mul(of_other) / (u128::from(capacity) + of_other).max(1);
     let missing = share_of_other.saturating_sub(u128::from(other.reads_per_kilosecond));
     let step = missing * if other.is_hardly_used() { FIRST_STEP_PERCENT } else { STEP_PERCENT } / 100;
-    if step * 100 < all * WORTH_PERCENT_MIN {
+    if missing * 100 < all * WORTH_PERCENT_MIN {
         return 0;
     }
     u64::try_from(step).unwrap_or(u64::MAX)
@@ -200,6 +200,8 @@ mod tests {
         let limit = ReadLoad { reads_per_kilosecond: 5_600_000, ..saturated(100, 16) };
         assert_eq!(reads_to_hand_over(&limit, &other), 240_000);
         let limit = ReadLoad { reads_per_kilosecond: 5_400_000, ..limit };
+        assert_eq!(reads_to_hand_over(&limit, &other), 180_000);
+        let limit = ReadLoad { reads_per_kilosecond: 5_100_000, ..limit };
         assert!(is_limit(&limit, &other));
         assert_eq!(reads_to_hand_over(&limit, &other), 0);
     }

@@ -445,13 +445,14 @@ impl Core {
             let handle = self.tiers.by_id(tier).ok()?;
             handle.look_at_profile(|profile| profile.bytes_per_second(Direction::Read))
         };
-        let small_read_ns = |tier| self.planner.relief.small_read_ns(tier);
+        let relief = &self.planner.relief;
         let rotates = |tier| {
             let handle = self.tiers.by_id(tier).ok();
             let rotation = handle.and_then(|handle| Some(handle.present()?.capabilities().rotation));
             rotation == Some(Rotation::Rotational)
         };
-        match (small_read_ns(faster).zip(small_read_ns(other)), rate(faster).zip(rate(other))) {
+        match (relief.small_read_ns_of_one_more(faster).zip(relief.small_read_ns(other)), rate(faster).zip(rate(other)))
+        {
             (Some((faster_ns, other_ns)), _) => other_ns.saturating_mul(2) < faster_ns.saturating_mul(3),
             (None, Some((faster_rate, other_rate))) if rotates(faster) == rotates(other) => {
                 faster_rate.saturating_mul(2) < other_rate.saturating_mul(3)

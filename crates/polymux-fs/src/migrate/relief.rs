@@ -296,6 +296,11 @@ impl Relief {
     pub(crate) fn small_read_ns(&self, tier: TierId) -> Option<u64> {
         self.state.lock().small_reads.get(&tier).and_then(SmallReads::device_ns)
     }
+
+    /// Device time in nanoseconds of one more small read of a tier; `None` while too few were seen.
+    pub(crate) fn small_read_ns_of_one_more(&self, tier: TierId) -> Option<u64> {
+        self.state.lock().small_reads.get(&tier).and_then(SmallReads::device_ns_of_one_more)
+    }
 }
 
 /// A search of all of a tier that found nothing.
@@ -638,10 +643,12 @@ impl Core {
         served_reads > 0 && self.worth_of_moving(file, piece, &at_least(&to_come), context, table).iter().any(is_here)
     }
 
-    /// The read speed of a tier, as far as it is known; `slower` is the tier that it is compared with.
+    /// The read speed of a tier, as far as it is known; `slower` is the tier that reads would leave for it.
     fn read_speed(&self, tier: TierId, slower: Option<&ReadSpeed>) -> Option<ReadSpeed> {
         let handle = self.tiers.by_id(tier).ok()?;
-        let measured = self.planner.relief.small_read_ns(tier);
+        let relief = &self.planner.relief;
+        let measured =
+            if slower.is_some() { relief.small_read_ns_of_one_more(tier) } else { relief.small_read_ns(tier) };
         let unknown = slower.map_or(REQUEST_NS_UNKNOWN, |slower| slower.request_ns / FASTER_BY_UNKNOWN);
         let streamed = handle.look_at_profile(|profile| profile.bytes_per_second(MeasuredDirection::Read));
         Some(ReadSpeed {

@@ -123,6 +123,14 @@ impl SmallReads {
         (self.reads >= READS_ENOUGH).then(|| self.busy_us.saturating_mul(1000) / self.reads)
     }
 
+    /// Device time in nanoseconds of one more small read: while the device has time to spare, that of a read which waited for nothing in the best
+    /// window. At a few reads a second no two overlap, and the mean is their latency, which contains the time until a busy processor served them.
+    pub(super) fn device_ns_of_one_more(&self) -> Option<u64> {
+        let mean_ns = self.device_ns()?;
+        let best_ns = self.unqueued_ns().filter(|_| self.has_been_alone && !self.load().is_saturated());
+        Some(best_ns.map_or(mean_ns, |best_ns| best_ns.min(mean_ns)))
+    }
+
     /// Reads of a window that waited for no other, and the time of all of them in microseconds; and how many others were so short that memory
     /// may have served them. Those count for a device of which nothing else is known: it may be as fast.
     fn note_alone(&mut self, reads: u64, took_us: u64, short: u64) {
@@ -207,6 +215,23 @@ mod tests {
         assert_eq!(lane.reads.latency_ns(), None, "it is unknown again");
         assert!(lane.reads.device_ns().is_some());
         assert!(lane.reads.load().busy_percent < 5, "it rests");
+    }
+
+    #[test]
+    fn a_busy_processor_does_not_make_a_device_with_time_to_spare_look_slow() {
+        let mut lane = Lane::default();
+        lane.reads.note_alone(20, 20 * 60, 0);
+        // Fifty reads a second, none beside another, each a quarter of a millisecond until it was noticed.
+        for _ in 0..30 {
+            lane.reads.note_alone(50, 50 * 250, 0);
+            lane.window(50, 0, 50 * 250, 50 * 250, Window::Undisturbed);
+        }
+        assert!((249..=250).contains(&lane.device_us()), "{:?}", lane.reads);
+        let of_one_more = |lane: &Lane| lane.reads.device_ns_of_one_more().expect("known") / 1000;
+        assert!((60..61).contains(&of_one_more(&lane)), "{:?}", lane.reads);
+        // A device that never rests serves no read in that time.
+        (0..100).for_each(|_| lane.window(4000, 0, 1_000_000, 8_000_000, Window::Undisturbed));
+        assert!((245..=255).contains(&of_one_more(&lane)), "{:?}", lane.reads);
     }
 
     #[test]
