@@ -205,6 +205,12 @@ test-schedules:
 	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --release -p polymux-fs --lib --target-dir target/schedules \
 		migration_schedules
 
+# The loads of `bench-tiering` in virtual time, over simulated devices (docs/design/0039).
+.PHONY: bench-simulated
+bench-simulated:
+	$(BENCH) tiering --measure hot-set,two-ssds,large-set --sides simulated --rounds 20 $(BENCH_OPTIONS)
+	$(BENCH) tiering --measure disturbed --sides simulated --rounds 16 $(BENCH_OPTIONS)
+
 # PING_PONG random workloads in virtual time: no range comes to the faster tier again before its move has paid back.
 .PHONY: test-ping-pong
 test-ping-pong: PING_PONG ?= 10000

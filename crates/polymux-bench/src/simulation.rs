@@ -4,7 +4,7 @@
 //! Invariants:
 //! * A program reads blocks. A block in the page cache costs it a moment; another one is read from the file system, where a simulated device
 //!   takes its time, and is in the page cache from then on.
-//! * Time stands still while anything is computed, so that the speed and load of the machine change nothing.
+//! * Time stands still while a thread computes that has to do with it, so that the speed and load of the machine change next to nothing.
 //! * Programs are threads. The order in which two of them come to the same device at the same moment is left to the machine, so that two runs
 //!   differ as two runs on devices do, only less.
 //!

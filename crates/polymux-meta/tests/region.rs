@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use polymux_meta::{
     Batch, LogPlacement, LogStore, LogStoreOptions, MetadataStore, OpenMode, RegionKind, StepProgress, StoreError,
@@ -143,19 +142,17 @@ fn a_small_region_under_load_spills_and_nothing_is_lost_at_any_reopening() {
 fn a_store_opens_again_while_other_threads_start_programs() {
     let Some(place) = Place::new() else { return };
     place.create().close().unwrap();
-    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                Command::new("true").status().unwrap();
-            }
+        let opener = scope.spawn(|| {
+            (0..200).try_for_each(|_| {
+                let options = place.options(OpenMode::Existing, Workers::Manual);
+                LogStore::open(&place.path(), &options).map(drop)
+            })
         });
-        let outcome = (0..200).try_for_each(|_| {
-            let options = place.options(OpenMode::Existing, Workers::Manual);
-            LogStore::open(&place.path(), &options).map(drop)
-        });
-        is_over.store(true, Ordering::Relaxed);
-        outcome.expect("no earlier open holds the store still");
+        while !opener.is_finished() {
+            Command::new("true").status().unwrap();
+        }
+        opener.join().unwrap().expect("no earlier open holds the store still");
     });
 }
 

@@ -337,12 +337,6 @@ impl Tier for MemoryTier {
         Ok(done)
     }
 
-    fn wait_for_write_back(&self, _: ObjectRef, _: u64, _: u64) {
-        if let Some(device) = &self.device {
-            device.sync();
-        }
-    }
-
     fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError> {
         let now = self.clock.now();
         self.change(object, |object, _| {

@@ -1,29 +1,28 @@
 //! Time that threads share and that passes only while all of them wait: programs, movers and devices of a simulation.
 //!
 //! Invariants:
-//! * A thread that is an [`Actor`] runs or sleeps on this clock. Time stands still while any actor runs, and goes on to the earliest end of a
-//!   sleep when none does. So a computation takes no time, however slow the machine is.
-//! * An actor may also wait for a lock that another, sleeping one holds, or for a thread. Where nothing has happened for [`LOOK_INTERVAL`] and
-//!   the kernel says that every running actor is asleep, time goes on as well, and waits for these actors no more until their next sleep.
-//!   An actor that wants to wait for a thread exactly uses [`VirtualTime::join`].
-//! * Other threads may sleep on this clock, but time does not wait for them.
+//! * A thread that has slept on this clock, or is an [`Actor`], counts as running until it sleeps again. Time stands still while any thread
+//!   runs, and goes on to the earliest end of a sleep when none does. So a computation takes no time, however slow the machine is.
+//! * A thread may also wait for something else: for a lock that a sleeping thread holds, or for another thread. Where nothing has happened in two
+//!   looks in a row, [`LOOK_INTERVAL`] apart, and the kernel says that every running thread sleeps, those count as waiting, and time goes on.
+//!   They count as running again when they sleep on this clock, or when a look finds them at work: until then time may pass while they compute.
 //!
 //! ```text
-//! actor ──► sleep_until ──► sleepers, by the moment of their end ──► the earliest one runs, when no actor does
+//! thread ──► sleep_until_ns ──► sleepers, by the moment of their end ──► the earliest one runs, when none does
 //! ```
 
 use std::cell::{Cell, OnceCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use polymux_types::{Clock, Timestamp};
 
-/// How often it is looked whether all running actors wait for locks, in time of the machine.
+/// How often it is looked whether all running threads wait for something else, in time of the machine.
 const LOOK_INTERVAL: Duration = Duration::from_micros(200);
 
 /// How often the end of a thread is looked for, in this time.
@@ -33,24 +32,34 @@ const JOIN_INTERVAL: Duration = Duration::from_micros(20);
 const BEGINNING_SECONDS: u64 = 1_000_000_000;
 
 thread_local! {
-    /// Number of the actor, and that which the kernel gives its thread.
-    static CURRENT: Cell<Option<(u64, i32)>> = const { Cell::new(None) };
     static WOKEN: OnceCell<Arc<Condvar>> = const { OnceCell::new() };
+    static IS_ACTOR: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Number that the kernel gives a thread.
+type ThreadNumber = i32;
+
+fn own_number() -> ThreadNumber {
+    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 /// A thread that sleeps until a moment.
 struct Sleeper {
-    actor: Option<(u64, i32)>,
+    thread: ThreadNumber,
     woken: Arc<Condvar>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Actors that do not sleep, with the number that the kernel gives their thread; none before it begins.
-    running: BTreeMap<u64, Option<i32>>,
+    /// Threads that compute.
+    running: BTreeSet<ThreadNumber>,
+    /// Threads that wait for something else than this clock.
+    elsewhere: BTreeSet<ThreadNumber>,
+    /// Actors whose thread has not begun.
+    expected: usize,
     /// By the end of the sleep in nanoseconds, and in the order in which they began.
     sleepers: BTreeMap<(u64, u64), Sleeper>,
-    /// Number of the next actor or sleeper.
+    /// Number of the next sleeper.
     next: u64,
     /// Changes whenever a thread begins or ends to sleep.
     events: u64,
@@ -68,34 +77,40 @@ impl std::fmt::Debug for VirtualTime {
     }
 }
 
-/// A place for one thread among those for which time waits. It counts as running from its beginning on, so that time stands still until the
-/// thread has begun. Dropped by its thread.
+/// A place for one thread, for which time waits from now on, before the thread has begun. It is dropped by its thread, at the end of its work.
 #[derive(Debug)]
 pub struct Actor {
     time: Arc<VirtualTime>,
-    number: u64,
+    thread: OnceLock<ThreadNumber>,
 }
 
 impl Actor {
     /// The calling thread is this actor from now on.
     ///
     /// # Panics
-    /// If the thread is an actor already.
+    /// If the thread is an actor already, or the actor has begun.
     pub fn begin(&self) {
-        let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        let before = CURRENT.replace(Some((self.number, thread)));
-        assert!(before.is_none(), "a thread is one actor");
-        self.time.state.lock().running.insert(self.number, Some(thread));
+        assert!(!IS_ACTOR.get() && self.thread.set(own_number()).is_ok(), "an actor is one thread");
+        IS_ACTOR.set(true);
+        let mut state = self.time.state.lock();
+        state.expected -= 1;
+        state.running.insert(own_number());
     }
 }
 
 impl Drop for Actor {
     fn drop(&mut self) {
-        if CURRENT.get().is_some_and(|(number, _)| number == self.number) {
-            CURRENT.set(None);
-        }
         let mut state = self.time.state.lock();
-        state.running.remove(&self.number);
+        match self.thread.get() {
+            Some(thread) => {
+                state.running.remove(thread);
+                state.elsewhere.remove(thread);
+                if *thread == own_number() {
+                    IS_ACTOR.set(false);
+                }
+            }
+            None => state.expected -= 1,
+        }
         self.time.go_on(&mut state);
     }
 }
@@ -119,11 +134,8 @@ impl VirtualTime {
     /// Makes a place for a thread.
     #[must_use]
     pub fn actor(self: &Arc<Self>) -> Actor {
-        let mut state = self.state.lock();
-        let number = state.next;
-        state.next += 1;
-        state.running.insert(number, None);
-        Actor { time: Arc::clone(self), number }
+        self.state.lock().expected += 1;
+        Actor { time: Arc::clone(self), thread: OnceLock::new() }
     }
 
     /// Nanoseconds since the beginning.
@@ -134,26 +146,26 @@ impl VirtualTime {
 
     /// Returns at this moment, at once if it is past.
     pub fn sleep_until_ns(&self, end_ns: u64) {
+        let thread = own_number();
         let mut state = self.state.lock();
+        state.elsewhere.remove(&thread);
         if end_ns <= self.now_ns() {
+            state.running.insert(thread);
             return;
         }
-        let actor = CURRENT.get();
-        if let Some((number, _)) = actor {
-            state.running.remove(&number);
-        }
+        state.running.remove(&thread);
         let key = (end_ns, state.next);
         state.next += 1;
         state.events += 1;
         let woken = WOKEN.with(|woken| Arc::clone(woken.get_or_init(Arc::default)));
-        state.sleepers.insert(key, Sleeper { actor, woken: Arc::clone(&woken) });
+        state.sleepers.insert(key, Sleeper { thread, woken: Arc::clone(&woken) });
         self.go_on(&mut state);
         while state.sleepers.contains_key(&key) {
             woken.wait(&mut state);
         }
     }
 
-    /// Waits for the end of a thread, looking for it in steps of [`JOIN_INTERVAL`].
+    /// Waits for the end of a thread, in steps of [`JOIN_INTERVAL`] of this time.
     ///
     /// # Errors
     /// The panic of the thread.
@@ -164,48 +176,63 @@ impl VirtualTime {
         thread.join()
     }
 
-    /// Ends the earliest sleeps for as long as no actor runs.
+    /// Ends the earliest sleep if no thread runs.
     fn go_on(&self, state: &mut State) {
-        while state.running.is_empty() && self.wake_earliest(state) {}
-    }
-
-    /// Time goes on to the earliest end of a sleep. Returns whether there was one.
-    fn wake_earliest(&self, state: &mut State) -> bool {
-        let Some(((end_ns, _), sleeper)) = state.sleepers.pop_first() else { return false };
+        if state.expected > 0 || !state.running.is_empty() {
+            return;
+        }
+        let Some(((end_ns, _), sleeper)) = state.sleepers.pop_first() else { return };
         self.now_ns.fetch_max(end_ns, Ordering::AcqRel);
         state.events += 1;
-        if let Some((number, thread)) = sleeper.actor {
-            state.running.insert(number, Some(thread));
-        }
+        state.running.insert(sleeper.thread);
         sleeper.woken.notify_all();
-        true
     }
 }
 
-/// Lets time go on where all actors that run wait for locks.
+/// Lets time go on where all threads that run wait for something else.
 fn watch(time: &Weak<VirtualTime>) {
     let (lock, pause) = (Mutex::new(()), Condvar::new());
-    let mut events_before = 0;
+    let mut before = None;
     loop {
         pause.wait_for(&mut lock.lock(), LOOK_INTERVAL);
         let Some(time) = time.upgrade() else { return };
+        // The kernel is asked without the lock: a thread that waits for that one is at work.
+        let (events, running, elsewhere) = {
+            let state = time.state.lock();
+            (state.events, state.running.clone(), state.elsewhere.clone())
+        };
+        let back: Vec<ThreadNumber> = elsewhere.into_iter().filter(|thread| !is_asleep(*thread)).collect();
+        let all_wait = back.is_empty() && running.iter().all(|thread| is_asleep(*thread));
         let mut state = time.state.lock();
-        let is_stuck = state.events == events_before
-            && !state.running.is_empty()
-            && state.running.values().all(|thread| thread.is_some_and(is_asleep));
-        if is_stuck {
-            state.running.clear();
+        for thread in back {
+            if state.elsewhere.remove(&thread) {
+                state.running.insert(thread);
+            }
+        }
+        let seen = all_wait.then_some((events, running));
+        let is_same =
+            seen.as_ref().is_some_and(|(events, running)| *events == state.events && *running == state.running);
+        if is_same && seen == before && state.expected == 0 {
+            let waiting = std::mem::take(&mut state.running);
+            state.elsewhere.extend(waiting.into_iter().filter(|thread| exists(*thread)));
             time.go_on(&mut state);
         }
-        events_before = state.events;
+        before = seen;
     }
 }
 
-/// Whether a thread of this process waits for something, as the kernel says.
-fn is_asleep(thread: i32) -> bool {
-    let line = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-    let state = line.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    matches!(state, Some('S' | 'D'))
+fn line_of(thread: ThreadNumber) -> Option<String> {
+    fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()
+}
+
+fn exists(thread: ThreadNumber) -> bool {
+    line_of(thread).is_some()
+}
+
+/// Whether a thread of this process waits for a lock or another thread, as the kernel says, or has ended. One that waits for a page does not.
+fn is_asleep(thread: ThreadNumber) -> bool {
+    let state = |line: String| line.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    line_of(thread).is_none_or(|line| state(line) == Some('S'))
 }
 
 impl Clock for VirtualTime {

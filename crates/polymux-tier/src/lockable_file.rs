@@ -37,7 +37,7 @@ impl LockableFile {
     ///
     /// # Errors
     ///
-    /// The errno of `flock`, where the file system has no locks.
+    /// The errno of `flock`: where the file system has no locks, or, on NFS, where the file is not open for writing.
     pub fn lock_exclusive(&self) -> Result<LockOutcome, Errno> {
         self.lock(FlockOperation::NonBlockingLockExclusive)
     }
@@ -70,7 +70,7 @@ impl Deref for LockableFile {
 
 impl Drop for LockableFile {
     fn drop(&mut self) {
-        // Fails only where the file system has no locks; then there is none to release.
+        // Where that fails, closing the file releases the lock, only later.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }

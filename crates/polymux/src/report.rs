@@ -219,6 +219,7 @@ fn capability_map(capabilities: &Capabilities) -> BTreeMap<String, String> {
         ("block_size", capabilities.block_size.to_string()),
         ("timestamp_granularity_ns", capabilities.timestamp_granularity_ns.to_string()),
         ("overwrite", format!("{:?}", capabilities.overwrite)),
+        ("rotation", format!("{:?}", capabilities.rotation)),
     ];
     entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

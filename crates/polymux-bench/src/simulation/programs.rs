@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use polymux_fs::{Caller, FileSystem, HandleId, MountOptions, OpenOptions, PolicyKind, SyncKind, WriteOrigin};
-use polymux_sim::Actor;
+use polymux_sim::{Actor, VirtualTime};
 use polymux_types::{Clock, Ino};
 
 use super::page_cache::PageCache;
@@ -22,9 +22,10 @@ const BLOCK_BYTES: usize = 4096;
 const CACHED_NS: u64 = 6_000;
 const MESSAGE_NS: u64 = 25_000;
 
-/// Requests of programs that write or read a file from one end to the other, and the time of a program between two of them.
+/// Requests of programs that write a file from one end to the other, bytes that the kernel has on their way for one that reads so, and the time of
+/// a program between two of them.
 const STREAM_REQUEST_BYTES: usize = 1 << 20;
-const READ_AHEAD_BYTES: usize = 128 << 10;
+const READ_AHEAD_BYTES: usize = 4 << 20;
 const STREAM_NS: u64 = 100_000;
 
 /// Length of the time that a volume has before anything is measured: in which it was written.
@@ -52,7 +53,7 @@ pub struct Readers {
     pub think: Duration,
     /// Length of the round.
     pub length: Duration,
-    /// What is in memory when the round begins.
+    /// Pages in memory when the round begins.
     pub caches: Caches,
     /// Seed of the random numbers.
     pub seed: u64,
@@ -97,9 +98,10 @@ impl Simulation {
     /// Where the file system refuses something.
     pub fn make(devices: &[DeviceOf], policy: PolicyKind, files: usize, file_bytes: u64) -> Result<Self> {
         let options = MountOptions { hang_after_ms: 0, ..MountOptions::default() };
-        let volume = SimulatedVolume::make(devices, policy, options)?;
-        let own = volume.time.actor();
+        let time = VirtualTime::new();
+        let own = time.actor();
         own.begin();
+        let volume = SimulatedVolume::make(&time, devices, policy, options)?;
         let written: Result<Vec<Ino>> =
             (0..files).map(|number| write_file(&volume, &format!("file-{number:02}"), file_bytes)).collect();
         volume.time.sleep(SETTLE);
@@ -165,20 +167,23 @@ impl Simulation {
         Ok(())
     }
 
-    /// Reads all files from one end to the other, on a thread of its own: `beside` is called again and again until that is over.
+    /// Reads all files from one end to the other, which brings them into memory, on a thread of its own: `beside` is called again and again until that is over.
     ///
     /// # Errors
     /// Where a read fails, and those of `beside`.
     pub fn scan_beside(&self, beside: impl FnMut() -> Result<()>) -> Result<()> {
-        self.beside(beside, || self.files.iter().try_for_each(|ino| self.read_through(*ino)))
+        self.beside(beside, || (0..self.files.len()).try_for_each(|file| self.read_through(file)))
     }
 
-    fn read_through(&self, ino: Ino) -> Result<()> {
+    fn read_through(&self, file: usize) -> Result<()> {
         let (fs, root) = (&*self.volume.file_system, Caller::root());
-        let handle = fs.open(&root, ino, reads())?;
+        let handle = fs.open(&root, self.files[file], reads())?;
         let mut buffer = vec![0; READ_AHEAD_BYTES];
         for offset in (0..self.file_bytes).step_by(READ_AHEAD_BYTES) {
             fs.read(&root, handle, offset, &mut buffer)?;
+            let blocks = offset / BLOCK_BYTES as u64
+                ..(offset + READ_AHEAD_BYTES as u64).min(self.file_bytes) / BLOCK_BYTES as u64;
+            blocks.for_each(|block| self.cache.add(file, block));
             self.volume.time.sleep(Duration::from_nanos(STREAM_NS));
         }
         Ok(fs.release(handle)?)

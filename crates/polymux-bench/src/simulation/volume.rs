@@ -15,6 +15,8 @@ use polymux_types::{ByteSize, Clock, VolumeId};
 /// Longest pause of a background thread, and the one after work that only waits for a moment: as in a daemon.
 const IDLE_PAUSE: Duration = Duration::from_millis(200);
 const WAITING_PAUSE: Duration = Duration::from_millis(5);
+/// A round that took less than this only waited for a moment.
+const WAITING_ROUND_NS: u64 = 1_000_000;
 /// Longest pause of a mover, which a daemon wakes when there is something to move.
 const MOVER_PAUSE: Duration = Duration::from_millis(10);
 
@@ -43,8 +45,13 @@ pub struct SimulatedVolume {
 
 impl SimulatedVolume {
     /// A new volume, the fastest device first, mounted with the options of a mount that names none.
-    pub fn make(devices: &[DeviceOf], policy: PolicyKind, options: MountOptions) -> Result<Self> {
-        let time = VirtualTime::new();
+    pub fn make(
+        time: &Arc<VirtualTime>,
+        devices: &[DeviceOf],
+        policy: PolicyKind,
+        options: MountOptions,
+    ) -> Result<Self> {
+        let time = Arc::clone(time);
         let made: Vec<_> = devices.iter().map(|_| Arc::new(SimulatedDevice::new(Arc::clone(&time)))).collect();
         let member = |(device, made): (&DeviceOf, &Arc<SimulatedDevice>)| {
             let capacity = device.bytes / 100 * (100 - FILE_SYSTEM_OVERHEAD_PERCENT);
@@ -80,6 +87,8 @@ impl SimulatedVolume {
         let tiers: Vec<_> = self.file_system.tier_names().into_iter().map(|(tier, _)| tier).collect();
         for tier in tiers {
             self.spawn("tier", IDLE_PAUSE, move |file_system| file_system.tier_step(tier))?;
+            self.spawn("sync", IDLE_PAUSE, move |file_system| file_system.sync_rewritten_step(tier))?;
+            self.spawn("behind", MOVER_PAUSE, move |file_system| file_system.write_behind_step(tier))?;
         }
         Ok(())
     }
@@ -98,8 +107,7 @@ impl SimulatedVolume {
                 let began = time.now_ns();
                 match step(&file_system) {
                     Progress::Idle => time.sleep(pause),
-                    // It took no time, so it only waits for a moment.
-                    Progress::Worked if time.now_ns() == began => time.sleep(WAITING_PAUSE),
+                    Progress::Worked if time.now_ns() - began < WAITING_ROUND_NS => time.sleep(WAITING_PAUSE),
                     Progress::Worked => {}
                 }
             }

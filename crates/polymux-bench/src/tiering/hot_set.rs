@@ -70,7 +70,7 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
 fn measure(kind: SideKind, arguments: &TieringArguments) -> Result<Course> {
     let subject = Subject::make(kind, arguments)?;
     let mut course = Course { side: kind, rates: Vec::new(), written: Vec::new(), places: String::new() };
-    for (phase, hot) in HOT.into_iter().enumerate() {
+    for (phase, hot) in HOT.into_iter().enumerate().take(arguments.phases.into()) {
         let before = subject.traffic()?;
         let mut before_second_half = before.clone();
         for round in 0..arguments.rounds {

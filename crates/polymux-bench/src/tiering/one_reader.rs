@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::TieringArguments;
 use super::hot_set::{FILE_BYTES, FILES, HOT, ROUND, index_below, write_files};
@@ -22,7 +22,7 @@ use crate::report::{Cell, Report, Section};
 use crate::statistics::percentile;
 
 const READ_BYTES: usize = 4096;
-/// Time from the beginning of one read to that of the next.
+/// Time from the moment when one read is due to that of the next.
 const PERIOD: Duration = Duration::from_millis(10);
 /// How much longer the slowest hundredth of the reads may take beside moves.
 const TIMES_AS_LONG_MAX: f64 = 2.0;
@@ -42,6 +42,7 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
     let mut section = Section::new("one reader, 100 random reads a second of a hot set on the disk", &columns);
     let is_ours =
         |side: &&SideKind| matches!(side, SideKind::Polymux | SideKind::PolymuxPassthrough | SideKind::PolymuxHeard);
+    ensure!(arguments.sides.iter().any(|side| is_ours(&side)), "it is about Polymux on devices");
     for kind in arguments.sides.iter().filter(is_ours) {
         let mut without = arguments.clone();
         without.options.push("movers = 0".to_owned());

@@ -130,11 +130,12 @@ impl Side {
     /// # Errors
     /// As [`Side::make`].
     pub fn over(devices: &[(Profile, u64)], kind: SideKind, arguments: &TieringArguments) -> Result<Self> {
-        ensure!(kind != SideKind::Simulated, "this measurement has no simulation");
+        ensure!(kind != SideKind::Simulated, "this measurement is made on devices alone");
         let devices = Devices::make_sized(devices)?;
         let (top, mount_point) = match kind {
             SideKind::Disk | SideKind::LogOnSsd => (Top::Native, devices.mount_point(DISK.name)?),
-            SideKind::Ssd | SideKind::Simulated => (Top::Native, devices.mount_point(SSD.name)?),
+            SideKind::Ssd => (Top::Native, devices.mount_point(SSD.name)?),
+            SideKind::Simulated => unreachable!("it was refused above"),
             SideKind::Mergerfs => {
                 let mount_point = devices.directory().join("union");
                 fs::create_dir(&mount_point)?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, ensure};
 use polymux_fs::PolicyKind;
 use polymux_sim::DeviceSpeed;
 
@@ -64,11 +64,17 @@ impl Subject {
         arguments: &TieringArguments,
     ) -> Result<Self> {
         if kind == SideKind::Simulated {
-            if !arguments.options.is_empty() || !arguments.policy.is_empty() {
-                bail!("a simulated volume has the options and the policy of a new one");
-            }
+            ensure!(arguments.options.is_empty(), "a simulated volume has the options of a new one");
+            let named = |policy: &PolicyKind| policy.name() == arguments.policy;
+            let policy = match arguments.policy.as_str() {
+                "" => PolicyKind::Adaptive,
+                name => *PolicyKind::ALL
+                    .iter()
+                    .find(|policy| named(policy))
+                    .with_context(|| format!("no policy `{name}`"))?,
+            };
             let devices: Vec<DeviceOf> = devices.iter().map(simulated).collect();
-            let simulation = Simulation::make(&devices, PolicyKind::HotCold, files, FILE_BYTES as u64)?;
+            let simulation = Simulation::make(&devices, policy, files, FILE_BYTES as u64)?;
             return Ok(Self::Simulated(Box::new(simulation)));
         }
         let side = Side::over(devices, kind, arguments)?;

@@ -32,6 +32,7 @@ use polymux_policy::{
     Demand, PolicyKind, ReadSpeed, TierFill, TierTable, WAITED_FOR_FILE_MAX, lost_ns, move_ns, pay_back_seconds,
     saved_ns_per_second,
 };
+use polymux_tier::Rotation;
 use polymux_tier::measure::Direction as MeasuredDirection;
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::sync::{AtomicBool, Mutex, Ordering};
@@ -297,8 +298,8 @@ impl Relief {
         self.state.lock().small_reads.get(&tier).and_then(SmallReads::device_ns)
     }
 
-    /// Device time in nanoseconds of one more small read of a tier; `None` while too few were seen.
-    pub(crate) fn small_read_ns_of_one_more(&self, tier: TierId) -> Option<u64> {
+    /// Device time in nanoseconds of one more small read of a tier that does not seek; `None` while too few were seen.
+    fn small_read_ns_of_one_more(&self, tier: TierId) -> Option<u64> {
         self.state.lock().small_reads.get(&tier).and_then(SmallReads::device_ns_of_one_more)
     }
 }
@@ -643,12 +644,22 @@ impl Core {
         served_reads > 0 && self.worth_of_moving(file, piece, &at_least(&to_come), context, table).iter().any(is_here)
     }
 
+    /// Device time in nanoseconds of one more small read of a tier; `None` while too few were seen. Where a device may seek, a read in the
+    /// best moment says nothing of others.
+    pub(crate) fn small_read_ns_of_one_more(&self, tier: TierId) -> Option<u64> {
+        let relief = &self.planner.relief;
+        let handle = self.tiers.by_id(tier).ok()?;
+        let rotation = handle.present().map(|present| present.capabilities().rotation);
+        match rotation {
+            Some(Rotation::Rotational) => relief.small_read_ns(tier),
+            _ => relief.small_read_ns_of_one_more(tier),
+        }
+    }
+
     /// The read speed of a tier, as far as it is known; `slower` is the tier that reads would leave for it.
     fn read_speed(&self, tier: TierId, slower: Option<&ReadSpeed>) -> Option<ReadSpeed> {
         let handle = self.tiers.by_id(tier).ok()?;
-        let relief = &self.planner.relief;
-        let measured =
-            if slower.is_some() { relief.small_read_ns_of_one_more(tier) } else { relief.small_read_ns(tier) };
+        let measured = self.small_read_ns_of_one_more(tier);
         let unknown = slower.map_or(REQUEST_NS_UNKNOWN, |slower| slower.request_ns / FASTER_BY_UNKNOWN);
         let streamed = handle.look_at_profile(|profile| profile.bytes_per_second(MeasuredDirection::Read));
         Some(ReadSpeed {

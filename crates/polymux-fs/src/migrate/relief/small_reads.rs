@@ -34,6 +34,12 @@ const UNQUEUED_GROWS_DIVISOR: u64 = 8000;
 /// many, the shortest of the few counts.
 const ALONE_ENOUGH: u64 = 8;
 
+/// Thousandths of the time below which a device that has something to read has time to spare.
+const SPARE_BELOW_BUSY_THOUSANDTHS: u64 = 700;
+
+/// A read that waits for nothing is taken to need this part of the mean time at least.
+const BEST_PART_OF_MEAN_MIN: u64 = 8;
+
 /// Other work of the device in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
@@ -127,8 +133,10 @@ impl SmallReads {
     /// window. At a few reads a second no two overlap, and the mean is their latency, which contains the time until a busy processor served them.
     pub(super) fn device_ns_of_one_more(&self) -> Option<u64> {
         let mean_ns = self.device_ns()?;
-        let best_ns = self.unqueued_ns().filter(|_| self.has_been_alone && !self.load().is_saturated());
-        Some(best_ns.map_or(mean_ns, |best_ns| best_ns.min(mean_ns)))
+        let has_time = self.busy_thousandths < SPARE_BELOW_BUSY_THOUSANDTHS;
+        let best_ns = self.unqueued_ns().filter(|_| self.has_been_alone && has_time);
+        // A window of reads that memory served late is no measure of a device.
+        Some(best_ns.map_or(mean_ns, |best_ns| best_ns.clamp(mean_ns / BEST_PART_OF_MEAN_MIN, mean_ns)))
     }
 
     /// Reads of a window that waited for no other, and the time of all of them in microseconds; and how many others were so short that memory
@@ -226,9 +234,11 @@ mod tests {
             lane.reads.note_alone(50, 50 * 250, 0);
             lane.window(50, 0, 50 * 250, 50 * 250, Window::Undisturbed);
         }
-        assert!((249..=250).contains(&lane.device_us()), "{:?}", lane.reads);
+        assert!((245..=255).contains(&lane.device_us()), "{:?}", lane.reads);
         let of_one_more = |lane: &Lane| lane.reads.device_ns_of_one_more().expect("known") / 1000;
         assert!((60..61).contains(&of_one_more(&lane)), "{:?}", lane.reads);
+        lane.reads.unqueued_ns = 1_000;
+        assert_eq!(of_one_more(&lane), 250 / BEST_PART_OF_MEAN_MIN, "no device is as much faster");
         // A device that never rests serves no read in that time.
         (0..100).for_each(|_| lane.window(4000, 0, 1_000_000, 8_000_000, Window::Undisturbed));
         assert!((245..=255).contains(&of_one_more(&lane)), "{:?}", lane.reads);
