@@ -57,6 +57,8 @@ struct State {
     elsewhere: BTreeSet<ThreadNumber>,
     /// Actors whose thread has not begun.
     expected: usize,
+    /// Threads whose sleep has ended, and that the kernel has not begun yet.
+    waking: usize,
     /// By the end of the sleep in nanoseconds, and in the order in which they began.
     sleepers: BTreeMap<(u64, u64), Sleeper>,
     /// Number of the next sleeper.
@@ -163,6 +165,7 @@ impl VirtualTime {
         while state.sleepers.contains_key(&key) {
             woken.wait(&mut state);
         }
+        state.waking -= 1;
     }
 
     /// Waits for the end of a thread, in steps of [`JOIN_INTERVAL`] of this time.
@@ -185,6 +188,7 @@ impl VirtualTime {
         self.now_ns.fetch_max(end_ns, Ordering::AcqRel);
         state.events += 1;
         state.running.insert(sleeper.thread);
+        state.waking += 1;
         sleeper.woken.notify_all();
     }
 }
@@ -212,7 +216,7 @@ fn watch(time: &Weak<VirtualTime>) {
         let seen = all_wait.then_some((events, running));
         let is_same =
             seen.as_ref().is_some_and(|(events, running)| *events == state.events && *running == state.running);
-        if is_same && seen == before && state.expected == 0 {
+        if is_same && seen == before && state.expected == 0 && state.waking == 0 {
             let waiting = std::mem::take(&mut state.running);
             state.elsewhere.extend(waiting.into_iter().filter(|thread| exists(*thread)));
             time.go_on(&mut state);

@@ -28,6 +28,9 @@ const STREAM_REQUEST_BYTES: usize = 1 << 20;
 const READ_AHEAD_BYTES: usize = 4 << 20;
 const STREAM_NS: u64 = 100_000;
 
+/// How often the end of a program is looked for.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
 /// Length of the time that a volume has before anything is measured: in which it was written.
 const SETTLE: Duration = Duration::from_secs(5);
 
@@ -212,7 +215,7 @@ impl Simulation {
             });
             while !worker.is_finished() {
                 beside()?;
-                self.volume.time.sleep(Duration::from_nanos(STREAM_NS));
+                self.volume.time.sleep(LOOK_INTERVAL);
             }
             self.volume.time.join(worker).map_err(|_| anyhow!("a program beside the readers panicked"))?
         })

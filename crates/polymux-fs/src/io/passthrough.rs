@@ -438,20 +438,19 @@ impl Core {
             && self.tiers.all().iter().any(may_go)
     }
 
-    /// Whether the faster of two tiers is known to be read less than half as fast again as the other: by the device time of one more small read,
-    /// as those tell that were seen, else by their measured bandwidth, which says nothing of small reads where one of them seeks.
+    /// Whether the faster of two tiers is known to be read less than half as fast again as the other: by the device time of small reads, as those
+    /// tell that were seen, else by their measured bandwidth, which says nothing of small reads where one of them seeks.
     pub(crate) fn reads_alike(&self, faster: TierId, other: TierId) -> bool {
         let rate = |tier| {
             let handle = self.tiers.by_id(tier).ok()?;
             handle.look_at_profile(|profile| profile.bytes_per_second(Direction::Read))
         };
-        let small_read_ns = |tier| self.small_read_ns_of_one_more(tier);
         let rotates = |tier| {
             let handle = self.tiers.by_id(tier).ok();
             let rotation = handle.and_then(|handle| Some(handle.present()?.capabilities().rotation));
             rotation == Some(Rotation::Rotational)
         };
-        match (small_read_ns(faster).zip(small_read_ns(other)), rate(faster).zip(rate(other))) {
+        match (self.compared_reads_ns(faster, other), rate(faster).zip(rate(other))) {
             (Some((faster_ns, other_ns)), _) => other_ns.saturating_mul(2) < faster_ns.saturating_mul(3),
             (None, Some((faster_rate, other_rate))) if rotates(faster) == rotates(other) => {
                 faster_rate.saturating_mul(2) < other_rate.saturating_mul(3)

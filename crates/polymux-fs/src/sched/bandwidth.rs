@@ -255,7 +255,7 @@ impl Lane {
         let bytes = self.bytes.swap(0, Ordering::AcqRel);
         let (requests, service_us) =
             (self.requests.swap(0, Ordering::AcqRel), self.service_us.swap(0, Ordering::AcqRel));
-        self.busy_us_total.fetch_add(busy_us, Ordering::Relaxed);
+        self.busy_us_total.fetch_add(busy_us, Ordering::Release);
         let length_us = now_us.saturating_sub(interval_began_us).max(1);
         let busy_percent = (busy_us * 100 / length_us).min(100);
         self.last_busy_percent.store(busy_percent, Ordering::Relaxed);
@@ -328,7 +328,9 @@ impl Lane {
         LaneWork {
             small: self.small_reads_total.load(Ordering::Relaxed),
             small_service_us: self.small_service_us_total.load(Ordering::Relaxed),
-            busy_us: self.busy_us_total.load(Ordering::Relaxed),
+            // That of the interval that has not ended, too: a device that is used little ends one in many seconds. Read in this order, time that
+            // moves from one to the other meanwhile is missed until the next call, and not counted twice.
+            busy_us: self.busy_us_total.load(Ordering::Acquire) + self.busy_us.load(Ordering::Acquire),
             service_us: self.service_us_total.load(Ordering::Relaxed),
             alone: self.alone_total.load(Ordering::Relaxed),
             alone_us: self.alone_us_total.load(Ordering::Relaxed),
