@@ -450,7 +450,8 @@ impl Core {
             let rotation = handle.and_then(|handle| Some(handle.present()?.capabilities().rotation));
             rotation == Some(Rotation::Rotational)
         };
-        match (self.compared_reads_ns(faster, other), rate(faster).zip(rate(other))) {
+        let of_reads = self.small_read_ns_of_one_more(faster).zip(self.planner.relief.small_read_ns(other));
+        match (of_reads, rate(faster).zip(rate(other))) {
             (Some((faster_ns, other_ns)), _) => other_ns.saturating_mul(2) < faster_ns.saturating_mul(3),
             (None, Some((faster_rate, other_rate))) if rotates(faster) == rotates(other) => {
                 faster_rate.saturating_mul(2) < other_rate.saturating_mul(3)

@@ -40,7 +40,7 @@ use polymux_types::{Ino, TierId};
 
 use self::limits::Limits;
 pub(super) use self::limits::{HandoverOutcome, Pair};
-use self::small_reads::{Side, SmallReads, Window};
+use self::small_reads::{SmallReads, Window};
 use super::bundle::Bundle;
 use super::facts::{Piece, pieces_of_node};
 use super::planner::note_coming;
@@ -298,9 +298,9 @@ impl Relief {
         self.state.lock().small_reads.get(&tier).and_then(SmallReads::device_ns)
     }
 
-    /// Device time in nanoseconds of a small read of a tier that does not seek, for a comparison; `None` while too few were seen.
-    fn compared_ns(&self, tier: TierId, side: Side) -> Option<u64> {
-        self.state.lock().small_reads.get(&tier).and_then(|reads| reads.compared_ns(side))
+    /// Device time in nanoseconds of one more small read of a tier that does not seek; `None` while too few were seen.
+    fn small_read_ns_of_one_more(&self, tier: TierId) -> Option<u64> {
+        self.state.lock().small_reads.get(&tier).and_then(SmallReads::device_ns_of_one_more)
     }
 }
 
@@ -652,26 +652,24 @@ impl Core {
         served_reads > 0 && self.worth_of_moving(file, piece, &at_least(&to_come), context, table).iter().any(is_here)
     }
 
-    /// Device time in nanoseconds of a small read of a tier, for a comparison with another tier; `None` while too few were seen. Where a device
-    /// may seek, a read in the best moment says nothing of others.
-    fn compared_read_ns(&self, tier: TierId, side: Side) -> Option<u64> {
+    /// Device time in nanoseconds of one more small read of a tier; `None` while too few were seen. Where a device may seek, a read in the best
+    /// moment says nothing of others.
+    pub(crate) fn small_read_ns_of_one_more(&self, tier: TierId) -> Option<u64> {
         let relief = &self.planner.relief;
         let handle = self.tiers.by_id(tier).ok()?;
         match handle.present().map(|present| present.capabilities().rotation) {
-            Some(Rotation::NonRotational) => relief.compared_ns(tier, side),
+            Some(Rotation::NonRotational) => relief.small_read_ns_of_one_more(tier),
             _ => relief.small_read_ns(tier),
         }
-    }
-
-    /// Device times in nanoseconds of a small read of the faster and the other one of two tiers, for a comparison of them.
-    pub(crate) fn compared_reads_ns(&self, faster: TierId, other: TierId) -> Option<(u64, u64)> {
-        self.compared_read_ns(faster, Side::Goes).zip(self.compared_read_ns(other, Side::Leaves))
     }
 
     /// The read speed of a tier, as far as it is known; `slower` is the tier that reads would leave for it.
     fn read_speed(&self, tier: TierId, slower: Option<&ReadSpeed>) -> Option<ReadSpeed> {
         let handle = self.tiers.by_id(tier).ok()?;
-        let measured = self.compared_read_ns(tier, if slower.is_some() { Side::Goes } else { Side::Leaves });
+        let measured = match slower {
+            Some(_) => self.small_read_ns_of_one_more(tier),
+            None => self.planner.relief.small_read_ns(tier),
+        };
         let unknown = slower.map_or(REQUEST_NS_UNKNOWN, |slower| slower.request_ns / FASTER_BY_UNKNOWN);
         let streamed = handle.look_at_profile(|profile| profile.bytes_per_second(MeasuredDirection::Read));
         Some(ReadSpeed {

@@ -41,16 +41,8 @@ const MEAN_FROM_THOUSANDTHS: u64 = 900;
 /// Hundredths of requests under way at a time, below which hardly any waits for another.
 const ONE_READER_DEPTH_HUNDREDTHS: u64 = 200;
 
-/// A read that waits for nothing is taken to need this part of the mean time at least, on the tier to which reads would go, and on the other one.
-const BEST_PART_OF_GOING_MEAN_MIN: u64 = 8;
-const BEST_PART_OF_LEAVING_MEAN_MIN: u64 = 4;
-
-/// A tier in a comparison: would reads leave it, or go there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Leaves,
-    Goes,
-}
+/// A read that waits for nothing is taken to need this part of the mean time at least.
+const BEST_PART_OF_MEAN_MIN: u64 = 8;
 
 /// Other work of the device in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,20 +133,16 @@ impl SmallReads {
         (self.reads >= READS_ENOUGH).then(|| self.busy_us.saturating_mul(1000) / self.reads)
     }
 
-    /// Device time in nanoseconds of a small read, for a comparison of tiers: the less a device is used, the more it is that of a read which
-    /// waited for nothing in the best window. At a few reads a second no two overlap, and the mean is their latency, which contains the time
-    /// until a busy processor served them.
-    pub(super) fn compared_ns(&self, side: Side) -> Option<u64> {
+    /// Device time in nanoseconds of one more small read: the less a device is used, the more it is that of a read which waited for nothing in the
+    /// best window. At a few reads a second no two overlap, and the mean is their latency, which contains the time until a busy processor served
+    /// them.
+    pub(super) fn device_ns_of_one_more(&self) -> Option<u64> {
         let mean_ns = self.device_ns()?;
         let Some(best_ns) = self.unqueued_ns().filter(|_| self.has_been_alone) else { return Some(mean_ns) };
         // A window of reads that memory served late is no measure of a device.
-        let part = match side {
-            Side::Goes => BEST_PART_OF_GOING_MEAN_MIN,
-            Side::Leaves => BEST_PART_OF_LEAVING_MEAN_MIN,
-        };
-        let best_ns = best_ns.clamp(mean_ns / part, mean_ns);
+        let best_ns = best_ns.clamp(mean_ns / BEST_PART_OF_MEAN_MIN, mean_ns);
         // One program that reads all the time keeps a device busy that could serve another one beside it.
-        let has_one_reader = side == Side::Goes && self.depth_hundredths < ONE_READER_DEPTH_HUNDREDTHS;
+        let has_one_reader = self.depth_hundredths < ONE_READER_DEPTH_HUNDREDTHS;
         let busy = if has_one_reader { 0 } else { self.busy_thousandths };
         let used = busy.clamp(BEST_BELOW_THOUSANDTHS, MEAN_FROM_THOUSANDTHS) - BEST_BELOW_THOUSANDTHS;
         Some(best_ns + (mean_ns - best_ns) * used / (MEAN_FROM_THOUSANDTHS - BEST_BELOW_THOUSANDTHS))
@@ -256,21 +244,17 @@ mod tests {
             lane.window(50, 0, 50 * 250, 50 * 250, Window::Undisturbed);
         }
         assert!((245..=255).contains(&lane.device_us()), "{:?}", lane.reads);
-        let compared = |lane: &Lane, side| lane.reads.compared_ns(side).expect("known") / 1000;
-        assert!((60..61).contains(&compared(&lane, Side::Goes)), "{:?}", lane.reads);
-        assert!((60..65).contains(&compared(&lane, Side::Leaves)), "two such tiers are alike: {:?}", lane.reads);
+        let of_one_more = |lane: &Lane| lane.reads.device_ns_of_one_more().expect("known") / 1000;
+        assert!((60..61).contains(&of_one_more(&lane)), "{:?}", lane.reads);
         lane.reads.unqueued_ns = 1_000;
-        let parts = [BEST_PART_OF_GOING_MEAN_MIN, BEST_PART_OF_LEAVING_MEAN_MIN];
-        let compared_now = [compared(&lane, Side::Goes), compared(&lane, Side::Leaves)];
-        assert_eq!(compared_now, parts.map(|part| lane.reads.device_ns().unwrap() / part / 1000));
+        assert_eq!(of_one_more(&lane), lane.reads.device_ns().unwrap() / BEST_PART_OF_MEAN_MIN / 1000);
         // One program that reads all the time, beside a compiler: the device could serve another one.
         lane.reads.unqueued_ns = 60_000;
         (0..100).for_each(|_| lane.window(4000, 0, 950_000, 950_000, Window::Undisturbed));
-        assert!((60..61).contains(&compared(&lane, Side::Goes)), "{:?}", lane.reads);
-        assert!(compared(&lane, Side::Leaves) > 200, "{:?}", lane.reads);
+        assert!((60..61).contains(&of_one_more(&lane)), "{:?}", lane.reads);
         // A device that never rests serves no read in that time.
         (0..100).for_each(|_| lane.window(4000, 0, 1_000_000, 8_000_000, Window::Undisturbed));
-        assert!((245..=255).contains(&compared(&lane, Side::Goes)), "{:?}", lane.reads);
+        assert!((245..=255).contains(&of_one_more(&lane)), "{:?}", lane.reads);
     }
 
     #[test]
