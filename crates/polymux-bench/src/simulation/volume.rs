@@ -60,7 +60,7 @@ impl SimulatedVolume {
             // As `polymux create` sets them.
             TierMember { reserve: ByteSize(capacity / 100), ..TierMember::new(device.name.to_owned(), presence) }
         };
-        let parts = || Parts {
+        let parts = Parts {
             name: "simulated".to_owned(),
             tiers: devices.iter().zip(&made).map(member).collect(),
             store: Arc::new(MemoryStore::new()),
@@ -68,7 +68,6 @@ impl SimulatedVolume {
             clock: Arc::clone(&time) as _,
             seed: 1,
         };
-        let parts = parts();
         let new = NewVolume { id: VolumeId::from_random([7; 16]), root_uid: 0, root_gid: 0, root_permissions: 0o755 };
         FileSystem::format(&parts, &new)?;
         let file_system = Arc::new(FileSystem::mount(parts, options)?);

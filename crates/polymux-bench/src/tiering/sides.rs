@@ -101,6 +101,11 @@ impl SideKind {
     }
 }
 
+/// Megabytes that were written to the first of several devices between two moments; nothing where there is only one.
+pub(super) fn written_to_first_mb(before: &[Traffic], now: &[Traffic]) -> Option<f64> {
+    (now.len() > 1).then(|| now[0].since(&before[0]).bytes_written as f64 / 1e6)
+}
+
 enum Top {
     Native,
     Mergerfs(Arc<Mutex<Server>>),
@@ -211,8 +216,7 @@ impl Side {
     /// # Errors
     /// Where the kernel does not say.
     pub fn written_to_ssd_mb(&self, before: &[Traffic]) -> Result<Option<f64>> {
-        let now = self.traffic()?;
-        Ok((now.len() > 1).then(|| now[0].since(&before[0]).bytes_written as f64 / 1e6))
+        Ok(written_to_first_mb(before, &self.traffic()?))
     }
 
     /// Where the bytes of a file are, for people; empty where it is on one device.

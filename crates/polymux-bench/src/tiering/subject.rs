@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 use polymux_fs::PolicyKind;
 use polymux_sim::DeviceSpeed;
 
 use super::TieringArguments;
 use super::disturbed::{Disturbance, STREAM_PIECE_BYTES, STREAM_PIECES, scan, stream};
 use super::hot_set::{FILE_BYTES, FILES, HOT_PERCENT, ROUND, read, write_files};
-use super::sides::{Side, SideKind};
+use super::sides::{Side, SideKind, written_to_first_mb};
 use crate::simulation::{Caches, DeviceOf, Readers, Simulation};
 use crate::throttled::Profile;
 use crate::throttled::traffic::Traffic;
@@ -65,13 +65,9 @@ impl Subject {
     ) -> Result<Self> {
         if kind == SideKind::Simulated {
             ensure!(arguments.options.is_empty(), "a simulated volume has the options of a new one");
-            let named = |policy: &PolicyKind| policy.name() == arguments.policy;
             let policy = match arguments.policy.as_str() {
                 "" => PolicyKind::Adaptive,
-                name => *PolicyKind::ALL
-                    .iter()
-                    .find(|policy| named(policy))
-                    .with_context(|| format!("no policy `{name}`"))?,
+                name => name.parse()?,
             };
             let devices: Vec<DeviceOf> = devices.iter().map(simulated).collect();
             let simulation = Simulation::make(&devices, policy, files, FILE_BYTES as u64)?;
@@ -141,8 +137,7 @@ impl Subject {
     /// # Errors
     /// Where the kernel does not say.
     pub(super) fn written_to_ssd_mb(&self, before: &[Traffic]) -> Result<Option<f64>> {
-        let now = self.traffic()?;
-        Ok((now.len() > 1).then(|| now[0].since(&before[0]).bytes_written as f64 / 1e6))
+        Ok(written_to_first_mb(before, &self.traffic()?))
     }
 
     /// Time since the devices were limited, or before.

@@ -598,19 +598,16 @@ impl Core {
             let faster = self.read_speed(target, is_faster.then_some(&slower))?;
             // For what would only have cost as much as its move the means count, and only where they differ: what is read alike would change
             // places for it again and again.
-            let mean = |speed: ReadSpeed, tier| {
-                let request_ns = self.planner.relief.small_read_ns(tier).unwrap_or(speed.request_ns);
-                ReadSpeed { request_ns, ..speed }
-            };
-            let (slower_mean, faster_mean) = (mean(slower, piece.tier), mean(faster, target));
-            let is_alike = slower_mean.request_ns.saturating_mul(2) < faster_mean.request_ns.saturating_mul(3);
+            let mean_ns = self.planner.relief.small_read_ns(target).unwrap_or(faster.request_ns);
+            let faster_mean = ReadSpeed { request_ns: mean_ns, ..faster };
+            let is_alike = slower.request_ns.saturating_mul(2) < mean_ns.saturating_mul(3);
             let has_room = fill.fits_below(piece.bytes, fill.high_mark);
             let back = (!has_room).then(|| self.planner.relief.speed_of_moves(piece.tier));
             let of_file = REQUESTS_OF_MOVE.saturating_mul(slower.request_ns.saturating_add(faster.request_ns));
             let cost = move_ns(piece.bytes, self.planner.relief.speed_of_moves(target), back).saturating_add(of_file);
             let benefit = Benefit {
                 pays_back_seconds: pay_back_seconds(cost, saved_ns_per_second(&random, &slower, &faster)),
-                is_overdue: !is_alike && lost_ns(&random, &slower_mean, &faster_mean) >= cost,
+                is_overdue: !is_alike && lost_ns(&random, &slower, &faster_mean) >= cost,
             };
             (benefit != Benefit::default()).then_some(Worth { target, has_room, benefit })
         };
