@@ -222,10 +222,11 @@ fn two_tiers_of_the_same_speed_share_the_reads_and_nothing_goes_to_and_fro() {
     let mut devices = devices(SSD_BYTES);
     devices[0].speed = DISK;
     let mut stand = Stand::over(&devices, FILES, FILE_BYTES);
-    stand.read(&HOT, 16);
+    let before = stand.read(&HOT, 7);
     let mut rates = Vec::new();
     let written = stand.written_during(|stand| rates = stand.read(&HOT, 8));
-    assert!(mean(&rates) >= 675.0, "{rates:?}");
+    // What memory serves comes in addition to the 750 of the devices.
+    assert!(mean(&rates) >= 750.0, "{before:?} {rates:?}");
     assert!(written <= 2 * NODE_BYTES, "{written} bytes in a minute");
 }
 

@@ -39,6 +39,7 @@ reasons! {
     PartialNotHeld = 11, "The tier cannot hold a part of a file.";
     NotAllowedFaster = 12, "Rules, pins or the state of the faster tiers keep it from going there.";
     AnswersNoSooner = 15, "The faster tier has so much to read that it answers hardly sooner than the one it is on.";
+    ReadsAlike = 18, "It is mostly read, and the faster tier reads less than half as fast again as the one it is on.";
     OthersAnswerSooner = 17, "Its tier has more to read than it can serve, and another one answers sooner: some of what is read most goes there.";
     MovesNothing = 13, "The static policy moves only what rules and pins demand.";
     NoSlowerTier = 14, "There is no slower tier that it may go to.";

@@ -83,6 +83,9 @@ impl Core {
         {
             return Decision::stay(piece.tier.0, Why::AnswersNoSooner);
         }
+        if self.gains_nothing_by_heat(piece, context, facts, &decision) {
+            return Decision::stay(piece.tier.0, Why::ReadsAlike);
+        }
         let mut cached = *facts;
         cached.is_cached = 1;
         if decision.action == Action::Stay || decide(context.policy, &cached) == decision {
@@ -98,6 +101,19 @@ impl Core {
             }
             _ => decision,
         }
+    }
+
+    /// Whether a range that is mostly read would go to a faster tier that is read alike. Between such tiers reads are divided by load
+    /// (`load_balance`), and each move for heat alone would be undone by it.
+    fn gains_nothing_by_heat(&self, piece: Piece, context: &Context, facts: &RangeFacts, decision: &Decision) -> bool {
+        let place = |tier| facts.tiers.position(tier);
+        decision.action == Action::Move
+            && self.promotes_promptly(context.policy)
+            && context.allows(piece.tier)
+            && context.preferred.is_empty()
+            && facts.reads >= facts.writes
+            && place(decision.target) < place(piece.tier.0)
+            && self.reads_alike(TierId(decision.target), piece.tier)
     }
 
     /// Bytes of a node's data on a tier that the page cache holds, and the total number; `None` if the tier cannot tell.

@@ -2,7 +2,7 @@
 //! docs/design/0033).
 //!
 //! Invariants:
-//! * It goes down where the faster tier has more to read than it can serve, and up again only where too much of that went there.
+//! * It goes down where the faster tier has more to read than it can serve, and up only where too much of that went there or both are read alike.
 //! * A range moves only if it pays back: the device time of its reads on the tier which is the limit, against that of the move.
 //! * Files with an order of tiers of their own, pinned and passed through ones, logs, and files of policies that move nothing at once stay.
 //! * Nothing goes down above the low mark of a tier or up above the high mark, nor from a tier that does not rotate to one that may.
@@ -26,7 +26,7 @@ use polymux_types::{Ino, TierId};
 use super::bundle::Bundle;
 use super::facts::{Piece, pieces_of_node};
 use super::planner::note_coming;
-use super::relief::{HandoverOutcome, Pair, Planned, REQUESTS_OF_MOVE};
+use super::relief::{HandoverOutcome, Pair, Planned, REQUESTS_OF_MOVE, RoomWanted};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::Result;
@@ -61,13 +61,15 @@ struct Wanted {
     bytes: u64,
     /// A range would have moved, had there been space below the mark.
     lacked_room: bool,
+    /// Space for such ranges, where data that is read less may leave for them.
+    room: RoomWanted,
 }
 
 /// The ranges that move from one tier of a pair to the other.
 pub(super) struct PairPlan {
     pub(super) pair: Pair,
     pub(super) handovers: Vec<Handover>,
-    lacked_room: bool,
+    outcome: HandoverOutcome,
 }
 
 /// How two tiers of a pair lie to each other.
@@ -99,13 +101,14 @@ impl Core {
     }
 
     /// Hands reads over between tiers if that is due, in addition to the moves up in `planned`. Returns whether anything was submitted.
-    pub(super) fn hand_reads_over(&self, planned: &Planned, table: &mut TierTable) -> bool {
+    pub(super) fn hand_reads_over(&self, planned: &mut Planned, table: &mut TierTable) -> bool {
         let now = self.clock.elapsed();
-        self.planner.relief.note_handovers_under_way(&self.moves.takers_of_handovers(), now);
+        let takers = self.moves.takers_of_handovers();
+        self.planner.relief.note_handovers_under_way(&takers, now);
+        takers.iter().for_each(|tier| self.moves.hurry_running_to(*tier));
         let mut bundles: BTreeMap<(Ino, Pair), Bundle> = BTreeMap::new();
-        for PairPlan { pair, handovers, lacked_room } in self.plan_handovers(None, planned, table) {
+        for PairPlan { pair, handovers, outcome } in self.plan_handovers(None, planned, table) {
             if handovers.is_empty() {
-                let outcome = if lacked_room { HandoverOutcome::NoRoom } else { HandoverOutcome::NothingCouldMove };
                 self.planner.relief.note_handover(pair, outcome, now);
             }
             for Handover { ino, node, bytes } in handovers {
@@ -126,12 +129,12 @@ impl Core {
         has_submitted
     }
 
-    /// Plans the handovers for the present, beside the promotions of `planned`. `policy` takes the place of the volume's. A tier takes part in one
-    /// handover at a time.
+    /// Plans the handovers for the present, beside the promotions of `planned`, to which it adds the space that ranges going up to a tier which is
+    /// read alike want there. `policy` takes the place of the volume's. A tier takes part in one handover at a time.
     pub(super) fn plan_handovers(
         &self,
         policy: Option<PolicyKind>,
-        planned: &Planned,
+        planned: &mut Planned,
         table: &mut TierTable,
     ) -> Vec<PairPlan> {
         let now = self.clock.elapsed();
@@ -140,15 +143,17 @@ impl Core {
         let mut busiest = None;
         for ((from, to), reads) in due {
             let goes = if table.position(to.0) < table.position(from.0) { Direction::Up } else { Direction::Down };
-            // An excess of reads on a slower tier moves up by its benefit (`relief`), unless that is held back because of a handover.
+            // An excess of reads on a slower tier moves up by its benefit (`relief`), unless that is held back because of a handover, or there
+            // is none, because both are read alike.
             let is_held_back =
                 || self.planner.relief.is_limit(to, Some(from)) || self.planner.relief.has_handed_over((to, from), now);
-            let is_ours = goes == Direction::Down || is_held_back();
+            let is_ours = goes == Direction::Down || is_held_back() || self.reads_alike(to, from);
             if !is_ours || taken.contains(&from) || taken.contains(&to) {
                 continue;
             }
             taken.extend([from, to]);
-            let mut wanted = Wanted { from, to, goes, reads, bytes: BYTES_MAX, lacked_room: false };
+            let mut wanted =
+                Wanted { from, to, goes, reads, bytes: BYTES_MAX, lacked_room: false, room: RoomWanted::default() };
             let mut handovers = Vec::new();
             for (key, demand) in busiest.get_or_insert_with(|| self.heat.demand.busiest_anywhere(NODES_MAX)).iter() {
                 if wanted.reads == 0 || wanted.bytes == 0 {
@@ -162,7 +167,14 @@ impl Core {
                     Err(error) => self.pass_over(key.0, &error),
                 }
             }
-            all.push(PairPlan { pair: (from, to), handovers, lacked_room: wanted.lacked_room });
+            let outcome = match wanted {
+                _ if !handovers.is_empty() => HandoverOutcome::Begun,
+                Wanted { room, .. } if room.bytes > 0 => HandoverOutcome::WaitsForRoom,
+                Wanted { lacked_room: true, .. } => HandoverOutcome::NoRoom,
+                _ => HandoverOutcome::NothingCouldMove,
+            };
+            planned.want_room_for_handover(to, wanted.room);
+            all.push(PairPlan { pair: (from, to), handovers, outcome });
         }
         all
     }
@@ -208,6 +220,11 @@ impl Core {
         }
         if !fill.fits_below(piece.bytes, if goes == Direction::Up { fill.high_mark } else { fill.low_mark }) {
             wanted.lacked_room = true;
+            // Between tiers that are read alike no benefit frees space for it.
+            if goes == Direction::Up && self.reads_alike(to, from) && fill.write_budget_left >= piece.bytes {
+                wanted.room.add(piece.bytes, demand);
+                wanted.reads = wanted.reads.saturating_sub(reads);
+            }
             return Ok(None);
         }
         note_coming(table, to.0, piece.bytes);

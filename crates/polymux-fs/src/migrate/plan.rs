@@ -68,8 +68,8 @@ impl Core {
         let mut sums = Sums::new();
         let held_back = self.plan_all_rules(policy, &mut table, &mut sums)?;
         let laid_out = self.plan_all_readers(policy, &mut table, &mut sums)?;
-        let relief = self.plan_reliefs(Some(policy), &mut table);
-        for PairPlan { pair: (from, to), handovers, .. } in self.plan_handovers(Some(policy), &relief, &mut table) {
+        let mut relief = self.plan_reliefs(Some(policy), &mut table);
+        for PairPlan { pair: (from, to), handovers, .. } in self.plan_handovers(Some(policy), &mut relief, &mut table) {
             for Handover { ino, bytes, .. } in handovers {
                 add(&mut sums, (MoveReason::Handover, from, to, ino), bytes);
             }

@@ -259,6 +259,13 @@ impl MoveQueue {
         state.ready.values().filter(is_meant).for_each(|job| job.pace.hurry());
     }
 
+    /// Moves by policy to a tier that are under way take their share: others wait for the end of their batch.
+    pub(super) fn hurry_running_to(&self, tier: TierId) {
+        let is_by_policy = |job: &Job| matches!(job.reason, MoveReason::Promote | MoveReason::Demote);
+        let comes = |job: &&Job| job.destination == Destination::To(tier) && is_by_policy(job);
+        self.state.lock().running.values().filter(comes).for_each(|job| job.pace.hurry());
+    }
+
     /// Evictions off a tier take their share, running ones first, until those that do have `bytes` left to move. Returns how many of these they have.
     pub(super) fn hurry_off(&self, tier: TierId, bytes: u64) -> u64 {
         let state = self.state.lock();

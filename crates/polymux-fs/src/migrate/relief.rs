@@ -149,7 +149,7 @@ impl RoomWanted {
     }
 
     /// Once it is as much as is made at once, later ones, which are read less, count in the next window.
-    fn add(&mut self, bytes: u64, demand: &Demand) {
+    pub(super) fn add(&mut self, bytes: u64, demand: &Demand) {
         if self.bytes >= ROOM_MAX {
             return;
         }
@@ -373,6 +373,16 @@ impl Planned {
         }
     }
 
+    /// On a tier where no range that pays back soon wants free space, those do that go there because theirs is the limit.
+    pub(super) fn want_room_for_handover(&mut self, tier: TierId, wanted: RoomWanted) {
+        if wanted.bytes > 0 {
+            let known = self.room_wanted.entry(tier).or_insert(wanted);
+            if known.is_overdue {
+                *known = wanted;
+            }
+        }
+    }
+
     /// Whether a node moves up.
     pub(super) fn has_node(&self, ino: Ino, node: u64) -> bool {
         self.nodes.contains(&(ino, node))
@@ -418,8 +428,9 @@ impl Core {
         if self.options.promotion != Promotion::Prompt {
             return Ok(false);
         }
-        let window = |handle: &TierHandle| match handle.schedule.mover_is_active() {
+        let window = |handle: &TierHandle| match handle.schedule.take_was_shared() {
             true => Window::BesideMoves,
+            false if handle.schedule.mover_is_active() => Window::BesidePoliteMoves,
             false => Window::Undisturbed,
         };
         let work: Vec<_> =
@@ -444,7 +455,7 @@ impl Core {
         {
             let mut table = self.planning_table();
             planned = self.plan_reliefs(None, &mut table);
-            has_handed_over = self.hand_reads_over(&planned, &mut table);
+            has_handed_over = self.hand_reads_over(&mut planned, &mut table);
         }
         planned.passed_over.iter().for_each(|(ino, node)| self.heat.demand.pass_over(*ino, *node));
         for (tier, wanted) in &planned.room_wanted {

@@ -78,6 +78,8 @@ pub(crate) struct TierSchedule {
     share_pauses_until_us: AtomicU64,
     /// A mover that takes its share was admitted in the present interval.
     is_shared: AtomicBool,
+    /// One was admitted since [`TierSchedule::take_was_shared`] asked last.
+    was_shared: AtomicBool,
     deferral: Deferral,
     control: Mutex<Control>,
 }
@@ -117,6 +119,7 @@ impl TierSchedule {
             interval_end_us: AtomicU64::new(0),
             share_pauses_until_us: AtomicU64::new(0),
             is_shared: AtomicBool::new(false),
+            was_shared: AtomicBool::new(false),
             deferral: Deferral::default(),
             control: Mutex::new(control),
         }
@@ -170,6 +173,11 @@ impl TierSchedule {
         self.mover_is_active.load(Ordering::Relaxed)
     }
 
+    /// Whether a mover that takes its share used the tier since the last call. Movers that yield to readers make these wait little.
+    pub(crate) fn take_was_shared(&self) -> bool {
+        self.was_shared.swap(false, Ordering::Relaxed)
+    }
+
     /// Whether foreground I/O used the tier in the last second. Then a mover has no more on its way to it than it asked
     /// for.
     pub(crate) fn foreground_is_active(&self, now: Duration) -> bool {
@@ -215,6 +223,7 @@ impl TierSchedule {
             self.meter.mover_in_flight.fetch_add(1, Ordering::Relaxed);
             if pace == MoverPace::TakesShare {
                 self.is_shared.store(true, Ordering::Relaxed);
+                self.was_shared.store(true, Ordering::Relaxed);
             }
         }
         wait

@@ -40,6 +40,8 @@ pub(in crate::migrate) enum HandoverOutcome {
     NothingCouldMove,
     /// Some could, but for the marks of the tier that was to take them.
     NoRoom,
+    /// Some will, when data that is read less has left that tier.
+    WaitsForRoom,
 }
 
 /// A tier that is the limit beside another one.
@@ -70,7 +72,8 @@ const fn unordered(pair: Pair) -> Pair {
 }
 
 impl Limits {
-    /// Records the work of the tiers in the window that ended now. Beside moves every request waits, so that no tier becomes the limit in it.
+    /// Records the work of the tiers in the window that ended now. Beside moves that take their share every
+    /// request waits, so that no tier becomes the limit in it.
     pub(super) fn note(&mut self, loads: Vec<(TierId, ReadLoad)>, disturbed: &[TierId], pairs: &[Pair], now: Duration) {
         self.loads = loads;
         self.pairs = pairs.to_vec();
@@ -130,6 +133,7 @@ impl Limits {
                 self.in_vain.remove(&unordered(pair));
                 SETTLES
             }
+            HandoverOutcome::WaitsForRoom => return,
             HandoverOutcome::NothingCouldMove | HandoverOutcome::NoRoom => {
                 if outcome == HandoverOutcome::NoRoom {
                     // Data on the tier that is the limit now can also leave it upwards: space is freed for its benefit.
@@ -273,6 +277,9 @@ mod tests {
         limits.note_handover((SLOW, FAST), HandoverOutcome::NoRoom, at(6));
         assert!(!limits.is_limit(FAST, Some(SLOW)), "room has to be made there");
         let rests = |limits: &Limits, seconds| limits.to_be_handed_over(at(seconds)).is_empty();
+        let before = limits.rests_until.clone();
+        limits.note_handover((SLOW, FAST), HandoverOutcome::WaitsForRoom, at(6));
+        assert_eq!(limits.rests_until, before, "it goes on as soon as there is room");
         assert!(rests(&limits, 9) && !rests(&limits, 10), "twice as long as before");
     }
 

@@ -49,7 +49,9 @@ const BEST_PART_OF_MEAN_MIN: u64 = 8;
 pub(super) enum Window {
     /// Nothing but foreground I/O.
     Undisturbed,
-    /// Movers shared the device, so requests took longer than the device needs for them.
+    /// Movers used the device and yielded to readers, so that requests took a little longer than the device needs for them.
+    BesidePoliteMoves,
+    /// Movers took their share of the device, so that requests took much longer.
     BesideMoves,
 }
 
@@ -103,7 +105,7 @@ impl SmallReads {
         self.latency_ns = if self.latency_ns == 0 { latency_ns } else { follow(self.latency_ns, latency_ns) };
         let service_us = since(|work| work.service_us).max(1);
         let busy_us = u128::from(any_busy_us) * u128::from(took_us) / u128::from(service_us);
-        let is_shared = window == Window::BesideMoves || took_us.saturating_mul(2) < service_us;
+        let is_shared = window != Window::Undisturbed || took_us.saturating_mul(2) < service_us;
         let depth_hundredths = service_us.saturating_mul(100) / any_busy_us.max(1);
         self.depth_hundredths = follow(self.depth_hundredths, depth_hundredths);
         // Reads that wait for no other say nothing of how many it could serve at a time.
