@@ -13,6 +13,7 @@ mod ping_pong;
 mod steady_load;
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -32,14 +33,14 @@ const NODE: u64 = 2 * MIB;
 
 /// Lets reads of a tier take time, as soon as it has the clock.
 struct Service {
-    takes: Duration,
+    takes_us: AtomicU64,
     clock: OnceLock<Arc<ManualClock>>,
 }
 
 impl Hook for Service {
     fn before_read(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
         if let Some(clock) = self.clock.get() {
-            clock.advance(self.takes);
+            clock.advance(Duration::from_micros(self.takes_us.load(Ordering::Relaxed)));
         }
         Verdict::Pass
     }
@@ -58,7 +59,7 @@ type Services = [Arc<Service>; 2];
 /// A volume of two tiers with these capacities, and microseconds that a read takes from [`begin_service`] on.
 fn two_tiers(capacities: [u64; 2], reads_take_us: [u64; 2], promotion: Promotion) -> (Volume, Services) {
     let services = reads_take_us
-        .map(|microseconds| Arc::new(Service { takes: Duration::from_micros(microseconds), clock: OnceLock::new() }));
+        .map(|microseconds| Arc::new(Service { takes_us: AtomicU64::new(microseconds), clock: OnceLock::new() }));
     let mut volume =
         Volume::wrapping(&capacities, |index, tier| Arc::new(HookedTier::new(tier, Arc::clone(&services[index]) as _)));
     volume.options = MountOptions { promotion, ..volume.options };

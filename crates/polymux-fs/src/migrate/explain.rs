@@ -4,7 +4,7 @@ use polymux_policy::{Action, Demand, Growth, WAITED_FOR_FILE_MAX, Why, evict};
 use polymux_types::{Ino, TierId};
 
 use super::facts::{Piece, pieces_of_node};
-use super::relief::Worth;
+use super::relief::{PieceIs, Worth};
 use crate::blockmap::BLOCKS_PER_NODE;
 use crate::core::Core;
 use crate::error::Result;
@@ -205,12 +205,12 @@ impl Core {
         table: &polymux_policy::TierTable,
     ) -> Option<Worth> {
         let best = |worth: Vec<Worth>| worth.into_iter().min_by_key(|worth| worth.benefit.rank());
-        let sure = best(self.worth_of_moving(file, piece, &at_least(demand), context, table));
+        let sure = best(self.worth_of_moving(file, (piece, PieceIs::Here), &at_least(demand), context, table));
         if sure.is_some_and(|sure| sure.benefit.pays_back_seconds.is_some()) {
             return sure;
         }
         let of_minute = Demand { random_reads_per_kilosecond: demand.lately_per_kilosecond(), ..*demand };
-        let mut likely = best(self.worth_of_moving(file, piece, &of_minute, context, table))?;
+        let mut likely = best(self.worth_of_moving(file, (piece, PieceIs::Here), &of_minute, context, table))?;
         likely.benefit.is_overdue = sure.is_some_and(|sure| sure.benefit.is_overdue);
         Some(likely)
     }

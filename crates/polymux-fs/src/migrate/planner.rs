@@ -141,6 +141,16 @@ pub(super) fn note_coming(table: &mut TierTable, tier: u16, bytes: u64) {
     }
 }
 
+/// A table in which a tier has room for as many bytes as would leave it: what leaves does not have to make room to come back.
+pub(super) fn after_leaving(table: &TierTable, tier: u16, bytes: u64) -> TierTable {
+    let mut table = *table;
+    if let Some(fill) = table.offered_mut().iter_mut().find(|fill| fill.tier == tier) {
+        fill.used = fill.used.min(fill.high_mark).saturating_sub(bytes);
+        fill.headroom = fill.headroom.saturating_add(bytes);
+    }
+    table
+}
+
 /// The demand of a rule or pin on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
@@ -302,5 +312,22 @@ impl Core {
             Action::Move => Demand::Move { from, to: TierId(decision.target), bytes },
             Action::Stay => Demand::NoRoom { bytes },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_leaves_a_full_tier_finds_room_there_when_it_comes_back() {
+        let mark = 1000;
+        for (used, headroom) in [(mark, 0), (mark + 500, 0), (mark - 1, 1)] {
+            let mut table = TierTable::default();
+            table.offer(TierFill { tier: 7, used, headroom, high_mark: mark, low_mark: 900, ..TierFill::default() });
+            let fits = |table: &TierTable| table.fill_of(7).expect("it is there").fits_below(100, mark);
+            assert!(!fits(&table) && fits(&after_leaving(&table, 7, 100)), "{used} bytes used");
+            assert_eq!(after_leaving(&table, 8, 100), table, "another tier");
+        }
     }
 }

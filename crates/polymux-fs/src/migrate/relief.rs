@@ -43,7 +43,7 @@ pub(super) use self::limits::{HandoverOutcome, Pair};
 use self::small_reads::{SmallReads, Window};
 use super::bundle::Bundle;
 use super::facts::{Piece, pieces_of_node};
-use super::planner::note_coming;
+use super::planner::{after_leaving, note_coming};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::Result;
@@ -283,11 +283,15 @@ impl Relief {
     }
 
     /// Whether readers of the faster tier wait less than those of the slower one, as far as is known. One that handed reads over to the slower
-    /// tier counts as no sooner.
-    fn answers_sooner(&self, faster: TierId, slower: TierId) -> bool {
+    /// tier counts as no sooner. Latency alone lets nothing leave that lies there already:
+    /// for some windows a busy tier answers later than a resting one that is slower.
+    fn answers_sooner(&self, faster: TierId, slower: TierId, piece: PieceIs) -> bool {
         let state = self.state.lock();
         if state.limits.is_limit(faster, Some(slower)) {
             return false;
+        }
+        if piece == PieceIs::There {
+            return true;
         }
         let latency = |tier| state.small_reads.get(&tier).and_then(SmallReads::latency_ns);
         latency(faster).zip(latency(slower)).is_none_or(|(faster, slower)| faster < slower)
@@ -312,6 +316,15 @@ pub(super) struct SoughtInVain {
     pub(super) is_pressing: bool,
     /// Some data of the tier may leave soon: it only came lately, or is open and passed through.
     pub(super) may_find_soon: bool,
+}
+
+/// Where a piece is whose benefit on a faster tier is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PieceIs {
+    /// On the slower tier.
+    Here,
+    /// On the faster one, and would leave it.
+    There,
 }
 
 /// The benefit of moving a piece up.
@@ -532,7 +545,7 @@ impl Core {
         let now = self.clock.elapsed();
         let mut may_move = false;
         for piece in pieces_of_node(file, node) {
-            let worth = self.worth_of_moving(file, piece, &at_least(demand), &context, table);
+            let worth = self.worth_of_moving(file, (piece, PieceIs::Here), &at_least(demand), &context, table);
             let own = in_order_of(&context, table).position(piece.tier.0);
             may_move |= own.is_some_and(|own| own > 0);
             let hurries = || worth.iter().filter(|worth| worth.is_worth_hurrying());
@@ -573,7 +586,7 @@ impl Core {
             let all = Piece { bytes: bytes + piece.bytes, ..piece };
             // The first ones are in the table already, so that some space is left for others.
             let pays = |worth: &&Worth| worth.target == first.to && worth.has_room && worth.benefit.is_soon();
-            let worth = self.worth_of_moving(file, all, &at_least(rest.demand), rest.context, table);
+            let worth = self.worth_of_moving(file, (all, PieceIs::Here), &at_least(rest.demand), rest.context, table);
             let Some(Worth { benefit, .. }) = worth.iter().find(pays).copied() else { break };
             bytes = all.bytes;
             planned.add(PieceUp { node, bytes: piece.bytes, benefit, ..first }, table);
@@ -585,7 +598,7 @@ impl Core {
     pub(super) fn worth_of_moving(
         &self,
         file: &FileState,
-        piece: Piece,
+        (piece, piece_is): (Piece, PieceIs),
         demand: &Demand,
         context: &Context,
         table: &TierTable,
@@ -599,7 +612,7 @@ impl Core {
         let takes = |fill: &&TierFill| {
             context.allows(TierId(fill.tier))
                 && fill.takes_piece(piece.bytes, file.size())
-                && self.planner.relief.answers_sooner(TierId(fill.tier), piece.tier)
+                && self.planner.relief.answers_sooner(TierId(fill.tier), piece.tier, piece_is)
                 && !self.reads_alike(TierId(fill.tier), piece.tier)
         };
         let worth = |fill: &TierFill| {
@@ -640,8 +653,9 @@ impl Core {
         table: &TierTable,
     ) -> bool {
         let is_here = |worth: &Worth| worth.target == tier && worth.benefit.is_soon();
-        demand.random_reads_per_kilosecond > 0
-            && self.worth_of_moving(file, piece, &at_least(demand), context, table).iter().any(is_here)
+        let table = after_leaving(table, tier.0, piece.bytes);
+        let worth = || self.worth_of_moving(file, (piece, PieceIs::There), &at_least(demand), context, &table);
+        demand.random_reads_per_kilosecond > 0 && worth().iter().any(is_here)
     }
 
     /// Whether a piece that lay on another tier would have cost that, in the minutes for which reads are remembered, as much as the move back, if
@@ -657,7 +671,9 @@ impl Core {
         let served_reads = demand.lately_reads.saturating_mul(MINUTES_REMEMBERED);
         let to_come = Demand { random_reads_per_kilosecond: 0, served_reads, ..*demand };
         let is_here = |worth: &Worth| worth.target == tier && worth.benefit.is_overdue;
-        served_reads > 0 && self.worth_of_moving(file, piece, &at_least(&to_come), context, table).iter().any(is_here)
+        let table = after_leaving(table, tier.0, piece.bytes);
+        let worth = || self.worth_of_moving(file, (piece, PieceIs::There), &at_least(&to_come), context, &table);
+        served_reads > 0 && worth().iter().any(is_here)
     }
 
     /// Device time in nanoseconds of one more small read of a tier; `None` while too few were seen. Where a device may seek, a read in the best

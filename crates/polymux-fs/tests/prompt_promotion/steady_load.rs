@@ -18,6 +18,7 @@ struct Steady {
     handle: HandleId,
     /// A small file that is pinned to the faster tier.
     on_fast: HandleId,
+    services: Services,
     ticks: u64,
 }
 
@@ -34,7 +35,7 @@ impl Steady {
         move_to_slow(&volume, ino, None);
         begin_service(&volume, &services);
         let handle = volume.fs().open(&Caller::root(), ino, read_only()).expect("opened");
-        Self { volume, ino, handle, on_fast, ticks: 0 }
+        Self { volume, ino, handle, on_fast, services, ticks: 0 }
     }
 
     /// All nodes are read at random for so many seconds, and `hot` ones 25 times a second each beside that.
@@ -99,4 +100,20 @@ fn ranges_that_are_read_alike_stay_where_they_are_and_a_hot_set_comes_at_once() 
     steady.read_for(15, hot.clone());
     let left = steady.nodes_on_slow();
     assert!(hot.clone().all(|node| !left.contains(&node)), "{hot:?} of {left:?}");
+}
+
+/// A tier that was above its high mark gave up a tenth of itself in the seconds in which it answered later than the resting one, and took all of
+/// that back at once.
+#[test]
+fn a_busy_tier_that_answers_later_for_some_seconds_keeps_what_would_come_back() {
+    let mut steady = Steady::new();
+    steady.read_for(240, 0..0);
+    write_all(steady.volume.fs(), steady.on_fast, 64 << 10, &pattern(3, 3 << 20)).expect("written");
+    steady.read_for(60, 0..0);
+    let before = steady.moved();
+    steady.services[0].takes_us.store(1100, Ordering::Relaxed);
+    steady.read_for(12, 0..0);
+    steady.services[0].takes_us.store(100, Ordering::Relaxed);
+    steady.read_for(30, 0..0);
+    assert_eq!(steady.moved(), before);
 }
