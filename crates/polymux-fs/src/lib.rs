@@ -83,7 +83,7 @@ pub use file_system::{
 pub use inode::IoMode;
 pub use passthrough::{BackingId, ClosingHeard, IoDecision, Obstacle, PagesKept, PassthroughPort};
 #[cfg(feature = "planted-faults")]
-pub use planted_faults::PlantedFault;
+pub use planted_faults::{FoundBy, PlantedFault};
 pub use polymux_policy::{PassthroughUse, PolicyKind, RuleError, RuleField, RuleMatch, RuleProblem, UnknownPolicy};
 pub use polymux_tier::SeekTarget;
 pub use rebuild::{

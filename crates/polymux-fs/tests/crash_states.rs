@@ -25,7 +25,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use campaign::Share;
 use explore::{Effort, Tally};
-use polymux_fs::PlantedFault;
+use polymux_fs::{FoundBy, PlantedFault};
 use polymux_sim::crash_states::{Choice, EntryDurability, Ignored, STORE_DIRECTORY, World};
 use polymux_sim::recording_file_system::{Change, Durability, Operation, RecordingFileSystem};
 use store_device::Backing;
@@ -274,7 +274,8 @@ fn shares_for_faults() -> Vec<Share> {
 #[test]
 fn every_planted_fault_is_found() {
     let mut missed = Vec::new();
-    for fault in PlantedFault::ALL {
+    let is_found_here = |fault: &PlantedFault| fault.found_by() == FoundBy::CrashStates;
+    for fault in PlantedFault::ALL.into_iter().filter(is_found_here) {
         let plant = || PlantedFault::plant(Some(fault));
         let report = campaign::run(&shares_for_faults(), seed(), EFFORT_FOR_FAULTS, plant, 1);
         report.print(&format!("{fault:?}"));

@@ -344,13 +344,16 @@ fn a_clean_stop_leaves_nothing_to_be_taken_up() {
 #[cfg(feature = "planted-faults")]
 #[test]
 fn faults_that_only_the_death_of_the_daemon_shows_are_seen() {
-    use polymux_fs::PlantedFault;
+    use polymux_fs::{FoundBy, PlantedFault};
     let seen_by: [(PlantedFault, fn()); 4] = [
         (PlantedFault::InlineNoteForgotten, what_was_written_to_a_small_file_that_is_open_outlives_the_daemon),
         (PlantedFault::InlineNoteStays, a_note_goes_when_the_file_is_logged_deleted_or_outgrows_the_limit),
         (PlantedFault::SpreadSizeNotAsked, the_end_of_a_file_that_grows_over_several_tiers_outlives_the_daemon),
         (PlantedFault::SetIdNotLogged, set_id_bits_that_a_write_took_away_do_not_come_back_when_the_daemon_dies),
     ];
+    let is_meant = |fault: &PlantedFault| fault.found_by() == FoundBy::DeathOfTheDaemon;
+    let meant = PlantedFault::ALL.into_iter().filter(is_meant);
+    assert!(meant.eq(seen_by.iter().map(|(fault, _)| *fault)), "each of them has its test here");
     for (fault, test) in seen_by {
         PlantedFault::plant(Some(fault));
         let outcome = std::panic::catch_unwind(test);

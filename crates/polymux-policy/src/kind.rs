@@ -20,55 +20,41 @@ pub enum Granularity {
     File,
 }
 
-/// A built-in policy.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum PolicyKind {
-    /// The Mux prototype: promote on access, evict the data unused for longest.
-    Lru = 0,
-    /// The default: promote on the second touch, evict the coldest.
-    #[default]
-    HotCold = 1,
-    /// By size, synchronicity and access history, as TPFS does it (M5).
-    Tpfs = 2,
-    /// By bandwidth and capacity: BW_Move and CAP_Move of PolyStore (P13, P14).
-    Poly = 3,
-    /// Files move as a whole.
-    WholeFile = 4,
-    /// Nothing moves except as rules and pins demand.
-    Static = 5,
-    /// New ranges of large files go to the tier where they will be done soonest; otherwise as `poly`.
-    Spread = 6,
-    /// New ranges of large files go to the tier of the thread that writes them; threads are mapped anew only where one comes or ends (P7).
-    /// Otherwise as `poly`.
-    PolyStatic = 7,
-    /// As `poly-static`, with threads that are moved by Algorithm 1 as it is printed (P11).
-    PolyDynamic = 8,
-    /// As `poly-static`, with threads that are moved to where all tiers together do more.
-    PolyClimb = 9,
-    /// Promotes every used range, whatever it displaces: the baseline for the other policies.
-    PromoteAlways = 10,
-    /// As `hot-cold`, and the growth of large files goes to several tiers while one does not carry it.
-    Adaptive = 11,
+polymux_types::enum_with_all! {
+    /// A built-in policy.
+    #[repr(u32)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum PolicyKind {
+        /// The Mux prototype: promote on access, evict the data unused for longest.
+        Lru = 0,
+        /// The default: promote on the second touch, evict the coldest.
+        #[default]
+        HotCold = 1,
+        /// By size, synchronicity and access history, as TPFS does it (M5).
+        Tpfs = 2,
+        /// By bandwidth and capacity: BW_Move and CAP_Move of PolyStore (P13, P14).
+        Poly = 3,
+        /// Files move as a whole.
+        WholeFile = 4,
+        /// Nothing moves except as rules and pins demand.
+        Static = 5,
+        /// New ranges of large files go to the tier where they will be done soonest; otherwise as `poly`.
+        Spread = 6,
+        /// New ranges of large files go to the tier of the thread that writes them; threads are mapped anew only where one comes or ends (P7).
+        /// Otherwise as `poly`.
+        PolyStatic = 7,
+        /// As `poly-static`, with threads that are moved by Algorithm 1 as it is printed (P11).
+        PolyDynamic = 8,
+        /// As `poly-static`, with threads that are moved to where all tiers together do more.
+        PolyClimb = 9,
+        /// Promotes every used range, whatever it displaces: the baseline for the other policies.
+        PromoteAlways = 10,
+        /// As `hot-cold`, and the growth of large files goes to several tiers while one does not carry it.
+        Adaptive = 11,
+    }
 }
 
 impl PolicyKind {
-    /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 12] = [
-        Self::Lru,
-        Self::HotCold,
-        Self::Tpfs,
-        Self::Poly,
-        Self::WholeFile,
-        Self::Static,
-        Self::Spread,
-        Self::PolyStatic,
-        Self::PolyDynamic,
-        Self::PolyClimb,
-        Self::PromoteAlways,
-        Self::Adaptive,
-    ];
-
     /// The name in configs and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {

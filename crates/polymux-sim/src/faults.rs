@@ -8,66 +8,45 @@ use std::collections::{HashMap, HashSet};
 use polymux_tier::TierError;
 use polymux_types::Errno;
 
-/// Operations of a tier that can be made to fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OperationKind {
-    /// Querying free space.
-    Space,
-    /// Making an object.
-    Create,
-    /// Removing an object.
-    Remove,
-    /// Looking at an object.
-    Stat,
-    /// Reading.
-    Read,
-    /// Writing.
-    Write,
-    /// Setting the size.
-    Truncate,
-    /// Reserving space.
-    Allocate,
-    /// Making a hole.
-    Punch,
-    /// Looking for data or a hole.
-    Seek,
-    /// Freeing space that was preallocated.
-    FreePreallocated,
-    /// Describing an object for `rebuild`.
-    Stamp,
-    /// Making an object durable.
-    Sync,
-    /// Making the tier durable.
-    SyncAll,
-    /// Listing a bucket.
-    List,
-    /// Reading the label.
-    ReadLabel,
-    /// Writing the label.
-    WriteLabel,
-}
-
-impl OperationKind {
-    /// Every kind.
-    pub const ALL: [Self; 17] = [
-        Self::Space,
-        Self::Create,
-        Self::Remove,
-        Self::Stat,
-        Self::Read,
-        Self::Write,
-        Self::Truncate,
-        Self::Allocate,
-        Self::Punch,
-        Self::Seek,
-        Self::FreePreallocated,
-        Self::Stamp,
-        Self::Sync,
-        Self::SyncAll,
-        Self::List,
-        Self::ReadLabel,
-        Self::WriteLabel,
-    ];
+polymux_types::enum_with_all! {
+    /// Operations of a tier that can be made to fail.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum OperationKind {
+        /// Querying free space.
+        Space,
+        /// Making an object.
+        Create,
+        /// Removing an object.
+        Remove,
+        /// Looking at an object.
+        Stat,
+        /// Reading.
+        Read,
+        /// Writing.
+        Write,
+        /// Setting the size.
+        Truncate,
+        /// Reserving space.
+        Allocate,
+        /// Making a hole.
+        Punch,
+        /// Looking for data or a hole.
+        Seek,
+        /// Freeing space that was preallocated.
+        FreePreallocated,
+        /// Describing an object for `rebuild`.
+        Stamp,
+        /// Making an object durable.
+        Sync,
+        /// Making the tier durable.
+        SyncAll,
+        /// Listing a bucket.
+        List,
+        /// Reading the label.
+        ReadLabel,
+        /// Writing the label.
+        WriteLabel,
+    }
 }
 
 #[derive(Default)]

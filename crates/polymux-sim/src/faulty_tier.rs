@@ -6,10 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use polymux_tier::{
-    AllocateMode, Capabilities, CounterSnapshot, Label, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Tier,
-    TierError, Wait,
-};
+use polymux_tier::{AllocateMode, Label, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Tier, TierError, Wait};
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::sync::{Condvar, Mutex, RwLock};
 use polymux_types::{Bucket, ObjectId};
@@ -165,10 +162,6 @@ impl FaultyTier {
 }
 
 impl Tier for FaultyTier {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
     fn space(&self) -> Result<Space, TierError> {
         self.check(OperationKind::Space)?;
         let mut space = self.inner.space()?;
@@ -281,10 +274,6 @@ impl Tier for FaultyTier {
         self.inner.sync_all()
     }
 
-    fn is_unsynced(&self, object: ObjectRef) -> bool {
-        self.inner.is_unsynced(object)
-    }
-
     fn list(&self, bucket: Bucket) -> Result<Vec<ObjectId>, TierError> {
         self.check(OperationKind::List)?;
         self.inner.list(bucket)
@@ -311,7 +300,7 @@ impl Tier for FaultyTier {
         self.inner.probe()
     }
 
-    fn counters(&self) -> CounterSnapshot {
-        self.inner.counters()
-    }
+    polymux_tier::forward_to_tier!(inner:
+        capabilities, reads_as_read, begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind, lend, may_be_open_elsewhere,
+        share_for_copy, copy_within_file_system, is_unsynced, measuring_ground, counters);
 }

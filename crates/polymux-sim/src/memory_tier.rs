@@ -8,13 +8,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use polymux_tier::measure::Ground;
 use polymux_tier::{
-    AllocateMode, Capabilities, CounterSnapshot, Counters, Guarantee, Label, ObjectRef, ObjectStamp, ObjectStat,
-    OverwriteStyle, Rotation, SeekTarget, Space, Tier, TierError, Wait,
+    AllocateMode, Capabilities, CounterSnapshot, Counters, Guarantee, Label, Loan, LoanPurpose, ObjectRef, ObjectStamp,
+    ObjectStat, OverwriteStyle, Rotation, SeekTarget, Space, Tier, TierError, Wait,
 };
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use polymux_types::sync::RwLock;
@@ -457,6 +458,54 @@ impl Tier for MemoryTier {
 
     fn measuring_ground(&self) -> Result<Box<dyn Ground>, TierError> {
         Ok(Box::new(MemoryGround::default()))
+    }
+
+    fn probe(&self) -> Result<(), TierError> {
+        self.space().map(drop)
+    }
+
+    fn read_for_keeper(
+        &self,
+        object: ObjectRef,
+        offset: u64,
+        buffer: &mut [u8],
+        wait: Wait,
+    ) -> Result<usize, TierError> {
+        self.read(object, offset, buffer, wait)
+    }
+
+    fn read_exactly(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
+        self.read(object, offset, buffer, wait)
+    }
+
+    // There is no device behind these bytes that a hint could save work, and no kernel that could use them.
+
+    fn begin_write_back(&self, _: ObjectRef, _: u64, _: u64) {}
+
+    fn wait_for_write_back(&self, _: ObjectRef, _: u64, _: u64) {}
+
+    fn read_ahead(&self, _: ObjectRef, _: u64, _: u64) {}
+
+    fn drop_behind(&self, _: ObjectRef, _: u64, _: u64) {}
+
+    fn give_back_room_ahead(&self) -> Result<(), TierError> {
+        Ok(())
+    }
+
+    fn lend(&self, _: ObjectRef, _: LoanPurpose) -> Result<Box<dyn Loan>, TierError> {
+        Err(TierError::Unsupported("lending an object"))
+    }
+
+    fn may_be_open_elsewhere(&self, _: ObjectRef) -> Result<bool, TierError> {
+        Ok(false)
+    }
+
+    fn share_for_copy(&self, _: ObjectRef) -> Option<OwnedFd> {
+        None
+    }
+
+    fn copy_within_file_system(&self, _: ObjectRef, _: u64, _: u64, _: &OwnedFd) -> Result<u64, TierError> {
+        Err(TierError::Unsupported("copying within the file system"))
     }
 
     fn counters(&self) -> CounterSnapshot {

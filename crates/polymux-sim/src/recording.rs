@@ -17,17 +17,13 @@
 //!              ──► RecordingStore ─► MemoryStore      each change ──► Journal ──► crash states
 //! ```
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use polymux_meta::{Batch, CopySync, Entry, MetadataStore, Notes, Room, Sequence, StoreError};
-use polymux_tier::{
-    AllocateMode, Capabilities, CounterSnapshot, Label, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Tier,
-    TierError, Wait,
-};
+use polymux_tier::{AllocateMode, Label, ObjectRef, ObjectStamp, Tier, TierError, Wait};
+use polymux_types::Errno;
 use polymux_types::sync::Mutex;
-use polymux_types::{Bucket, Errno, ObjectId};
 
 use crate::recording_file_system::{Change, Durability, Operation, RecordedDirectory};
 use crate::{MemoryStore, MemoryTier};
@@ -291,14 +287,6 @@ impl RecordingTier {
 }
 
 impl Tier for RecordingTier {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn space(&self) -> Result<Space, TierError> {
-        self.inner.space()
-    }
-
     fn create(&self, object: ObjectRef) -> Result<(), TierError> {
         self.inner.create(object)?;
         self.note(TierChange::Create(object));
@@ -309,10 +297,6 @@ impl Tier for RecordingTier {
         self.inner.remove(object)?;
         self.note(TierChange::Remove(object));
         Ok(())
-    }
-
-    fn stat(&self, object: ObjectRef) -> Result<ObjectStat, TierError> {
-        self.inner.stat(object)
     }
 
     fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
@@ -351,22 +335,10 @@ impl Tier for RecordingTier {
         Ok(())
     }
 
-    fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>, TierError> {
-        self.inner.seek(object, offset, target)
-    }
-
-    fn allocated(&self, object: ObjectRef, start: u64, end: u64) -> Result<Option<Range<u64>>, TierError> {
-        self.inner.allocated(object, start, end)
-    }
-
     fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {
         self.inner.stamp(object, stamp)?;
         self.note(TierChange::Stamp(object));
         Ok(())
-    }
-
-    fn read_stamp(&self, object: ObjectRef) -> Result<Option<ObjectStamp>, TierError> {
-        self.inner.read_stamp(object)
     }
 
     fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
@@ -385,18 +357,6 @@ impl Tier for RecordingTier {
         Ok(())
     }
 
-    fn is_unsynced(&self, object: ObjectRef) -> bool {
-        self.inner.is_unsynced(object)
-    }
-
-    fn list(&self, bucket: Bucket) -> Result<Vec<ObjectId>, TierError> {
-        self.inner.list(bucket)
-    }
-
-    fn read_label(&self) -> Result<Label, TierError> {
-        self.inner.read_label()
-    }
-
     fn write_label(&self, label: &Label) -> Result<(), TierError> {
         self.inner.write_label(label)?;
         self.note(TierChange::Label(Some(Box::new(label.clone()))));
@@ -409,9 +369,10 @@ impl Tier for RecordingTier {
         Ok(())
     }
 
-    fn counters(&self) -> CounterSnapshot {
-        self.inner.counters()
-    }
+    polymux_tier::forward_to_tier!(inner:
+        capabilities, space, stat, reads_as_read, begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind, lend,
+        may_be_open_elsewhere, share_for_copy, copy_within_file_system, seek, allocated, give_back_room_ahead, read_stamp, is_unsynced, list,
+        read_label, probe, measuring_ground, counters);
 }
 
 /// A metadata store that records its transactions. Those of a store whose files are recorded too are marks in the journal:

@@ -13,6 +13,7 @@ pub mod capabilities;
 pub mod conformance;
 pub mod counters;
 pub mod error;
+mod forward;
 pub mod label;
 pub mod label_format;
 pub mod lockable_file;
@@ -35,6 +36,9 @@ pub use posix::{
     BytesUsed, OWN_DIRECTORY, OpenAccess, PosixTier, PosixTierOptions, disks_of, probe_directory, read_label_at,
 };
 pub use tier::Tier;
+// As `forward_to_tier!` names them.
+#[doc(hidden)]
+pub use polymux_types::{Bucket, ObjectId};
 
 /// The on-disk formats of this crate, for their fuzz targets.
 #[doc(hidden)]

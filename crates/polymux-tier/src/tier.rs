@@ -16,7 +16,8 @@ use crate::object::{AllocateMode, Loan, LoanPurpose, ObjectRef, ObjectStamp, Obj
 /// One tier of a volume (M1: the same operations on every participating file system).
 ///
 /// All methods may be called from any thread. Offsets and lengths are in bytes and below
-/// [`polymux_types::limits::FILE_SIZE_MAX`]. No method waits for another object's I/O except [`Tier::sync_all`].
+/// [`polymux_types::limits::FILE_SIZE_MAX`]. No method waits for another object's I/O except [`Tier::sync_all`]. None has a default body: a
+/// wrapper that forgets one does not compile ([`forward_to_tier!`](crate::forward_to_tier)).
 pub trait Tier: Send + Sync {
     /// Capabilities of the file system below, as probed when the tier was opened (DESIGN section 4).
     fn capabilities(&self) -> &Capabilities;
@@ -47,15 +48,11 @@ pub trait Tier: Send + Sync {
         offset: u64,
         buffer: &mut [u8],
         wait: Wait,
-    ) -> Result<usize, TierError> {
-        self.read(object, offset, buffer, wait)
-    }
+    ) -> Result<usize, TierError>;
 
     /// As [`Tier::read`], for a caller that does its own read-ahead, where that is worth it ([`Tier::read_ahead`]): no more is read from the
     /// device than was asked for. A tier that sees only a part of the reads of a file would guess wrongly.
-    fn read_exactly(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
-        self.read(object, offset, buffer, wait)
-    }
+    fn read_exactly(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError>;
 
     /// Writes at an offset, extending the object as needed; returns how much was written, which is less than asked for
     /// only when space ran out in the middle (then at least one byte was written). With no byte written, running out of
@@ -65,60 +62,50 @@ pub trait Tier: Send + Sync {
 
     /// Begins to write the dirty data of a range out to the device, and does not wait for it. A hint: nothing is durable
     /// before [`Tier::sync`].
-    fn begin_write_back(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
+    fn begin_write_back(&self, object: ObjectRef, offset: u64, length: u64);
 
     /// Waits for the write-back that [`Tier::begin_write_back`] began in a range, so that no more than a caller wants is on its way to the
     /// device. This is a hint: it promises nothing, and [`Tier::sync`] reports failures.
-    fn wait_for_write_back(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
+    fn wait_for_write_back(&self, object: ObjectRef, offset: u64, length: u64);
 
     /// Begins to bring a range into memory, and does not wait for it. A hint.
-    fn read_ahead(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
+    fn read_ahead(&self, object: ObjectRef, offset: u64, length: u64);
 
     /// Bytes of a range that the page cache of the file system below holds, in whole pages; `None` where that is not known. Asks no
     /// device, and brings nothing into memory.
-    fn cached_bytes(&self, _object: ObjectRef, _offset: u64, _length: u64) -> Option<u64> {
-        None
-    }
+    fn cached_bytes(&self, object: ObjectRef, offset: u64, length: u64) -> Option<u64>;
 
     /// A range was read by a caller that caches it itself, and need not stay in memory here. A hint.
-    fn drop_behind(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
+    fn drop_behind(&self, object: ObjectRef, offset: u64, length: u64);
 
     /// Gives an object to the kernel for use past this tier, where a file is passed through to it (DESIGN section 10).
     /// It stays open while the [`Loan`] lives, and counts as unsynced while it is passthrough-open for changes.
     ///
     /// # Errors
     /// [`TierError::Unsupported`] where objects are no files of this kernel.
-    fn lend(&self, _object: ObjectRef, _purpose: LoanPurpose) -> Result<Box<dyn Loan>, TierError> {
-        Err(TierError::Unsupported("lending an object"))
-    }
+    fn lend(&self, object: ObjectRef, purpose: LoanPurpose) -> Result<Box<dyn Loan>, TierError>;
 
     /// Whether an object may be externally open: the kernel let a program use it before a daemon died (docs/design/0017).
     /// Where this cannot be determined, the answer is yes; for an object that does not exist it is no.
     ///
     /// # Errors
     /// As any other call.
-    fn may_be_open_elsewhere(&self, _object: ObjectRef) -> Result<bool, TierError> {
-        Ok(false)
-    }
+    fn may_be_open_elsewhere(&self, object: ObjectRef) -> Result<bool, TierError>;
 
     /// A description of an object's own through which another tier on the same file system may copy from it; `None` where
     /// there is none to give.
-    fn share_for_copy(&self, _object: ObjectRef) -> Option<OwnedFd> {
-        None
-    }
+    fn share_for_copy(&self, object: ObjectRef) -> Option<OwnedFd>;
 
     /// Copies bytes from another object of the same file system, at the same offset, without bringing them into this
     /// process; where the file system can, by sharing them. Returns how many, which is less than asked for only at the end
     /// of the source. [`TierError::Unsupported`] where it cannot be done; then nothing was changed.
     fn copy_within_file_system(
         &self,
-        _object: ObjectRef,
-        _offset: u64,
-        _length: u64,
-        _source: &OwnedFd,
-    ) -> Result<u64, TierError> {
-        Err(TierError::Unsupported("copying within the file system"))
-    }
+        object: ObjectRef,
+        offset: u64,
+        length: u64,
+        source: &OwnedFd,
+    ) -> Result<u64, TierError>;
 
     /// Sets the size, cutting or extending with zeros.
     fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError>;
@@ -136,15 +123,11 @@ pub trait Tier: Send + Sync {
 
     /// The first contiguous blocks from `start` on and before `end` that have space on the device, written or only
     /// reserved, so that a write there needs none. `None` where no block has, or where that is not known.
-    fn allocated(&self, _object: ObjectRef, _start: u64, _end: u64) -> Result<Option<Range<u64>>, TierError> {
-        Ok(None)
-    }
+    fn allocated(&self, object: ObjectRef, start: u64, end: u64) -> Result<Option<Range<u64>>, TierError>;
 
     /// Makes the file system free, soon and as far as it can, the space it preallocated behind the ends of objects because they were appended to
     /// ([`Capabilities::allocates_ahead`]). Best effort.
-    fn give_back_room_ahead(&self) -> Result<(), TierError> {
-        Ok(())
-    }
+    fn give_back_room_ahead(&self) -> Result<(), TierError>;
 
     /// Refreshes the description that `rebuild` would use if all metadata were lost (DESIGN section 4). Best effort:
     /// without extended attributes on the tier this does nothing.
@@ -177,23 +160,19 @@ pub trait Tier: Send + Sync {
     /// as it is empty. The tier must not be used any more but to be given a new label at once.
     fn remove_label(&self) -> Result<(), TierError>;
 
-    /// Tries whether the tier takes writes and makes them durable, without changing any data of users. By default
-    /// only whether it can be asked at all.
+    /// Tries whether the tier takes writes and makes them durable, without changing any data of users; in the least whether it can be asked at
+    /// all.
     ///
     /// # Errors
     /// The error of the attempt; [`TierError::Label`] where the tier's path leads to something else by now.
-    fn probe(&self) -> Result<(), TierError> {
-        self.space().map(drop)
-    }
+    fn probe(&self) -> Result<(), TierError>;
 
     /// A place on the tier's device to measure it with, beside all objects: a file of its own, which goes when this is dropped.
     /// A leftover of a crash is removed when the tier is opened for changes the next time.
     ///
     /// # Errors
     /// [`TierError::Unsupported`] where there is no device to measure.
-    fn measuring_ground(&self) -> Result<Box<dyn Ground>, TierError> {
-        Err(TierError::Unsupported("measuring it"))
-    }
+    fn measuring_ground(&self) -> Result<Box<dyn Ground>, TierError>;
 
     /// Operations, bytes and errors so far.
     fn counters(&self) -> CounterSnapshot;

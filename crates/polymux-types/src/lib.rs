@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clock;
+mod enum_with_all;
 pub mod errno;
 pub mod file_system_space;
 pub mod ids;

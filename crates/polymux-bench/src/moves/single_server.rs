@@ -8,11 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polymux_tier::{
-    AllocateMode, Capabilities, CounterSnapshot, Label, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Tier,
-    TierError, Wait,
-};
-use polymux_types::{Bucket, ObjectId};
+use polymux_tier::{ObjectRef, Tier, TierError, Wait};
 
 /// Service times of a device.
 #[derive(Clone, Copy, Debug)]
@@ -76,79 +72,8 @@ impl Tier for SingleServerTier {
         self.inner.write(object, offset, data, wait)
     }
 
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn space(&self) -> Result<Space, TierError> {
-        self.inner.space()
-    }
-
-    fn create(&self, object: ObjectRef) -> Result<(), TierError> {
-        self.inner.create(object)
-    }
-
-    fn remove(&self, object: ObjectRef) -> Result<(), TierError> {
-        self.inner.remove(object)
-    }
-
-    fn stat(&self, object: ObjectRef) -> Result<ObjectStat, TierError> {
-        self.inner.stat(object)
-    }
-
-    fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError> {
-        self.inner.truncate(object, size)
-    }
-
-    fn allocate(&self, object: ObjectRef, offset: u64, length: u64, mode: AllocateMode) -> Result<(), TierError> {
-        self.inner.allocate(object, offset, length, mode)
-    }
-
-    fn punch(&self, object: ObjectRef, offset: u64, length: u64) -> Result<(), TierError> {
-        self.inner.punch(object, offset, length)
-    }
-
-    fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>, TierError> {
-        self.inner.seek(object, offset, target)
-    }
-
-    fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {
-        self.inner.stamp(object, stamp)
-    }
-
-    fn read_stamp(&self, object: ObjectRef) -> Result<Option<ObjectStamp>, TierError> {
-        self.inner.read_stamp(object)
-    }
-
-    fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
-        self.inner.sync(object)
-    }
-
-    fn sync_all(&self) -> Result<(), TierError> {
-        self.inner.sync_all()
-    }
-
-    fn is_unsynced(&self, object: ObjectRef) -> bool {
-        self.inner.is_unsynced(object)
-    }
-
-    fn list(&self, bucket: Bucket) -> Result<Vec<ObjectId>, TierError> {
-        self.inner.list(bucket)
-    }
-
-    fn read_label(&self) -> Result<Label, TierError> {
-        self.inner.read_label()
-    }
-
-    fn write_label(&self, label: &Label) -> Result<(), TierError> {
-        self.inner.write_label(label)
-    }
-
-    fn remove_label(&self) -> Result<(), TierError> {
-        self.inner.remove_label()
-    }
-
-    fn counters(&self) -> CounterSnapshot {
-        self.inner.counters()
-    }
+    polymux_tier::forward_to_tier!(inner:
+        capabilities, space, create, remove, stat, reads_as_read, begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind,
+        lend, may_be_open_elsewhere, share_for_copy, copy_within_file_system, truncate, allocate, punch, seek, allocated, give_back_room_ahead,
+        stamp, read_stamp, sync, sync_all, is_unsynced, list, read_label, write_label, remove_label, probe, measuring_ground, counters);
 }

@@ -6,40 +6,30 @@ use polymux_types::{Ino, TierId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 
-/// Why blocks move, in order of urgency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum MoveReason {
-    /// A user asked for it.
-    User,
-    /// Their tier is being emptied.
-    Drain,
-    /// A pin or a rule says so.
-    Pin,
-    /// Their copy elsewhere is damaged.
-    Repair,
-    /// They are used much.
-    Promote,
-    /// Their tier has more to read than it can serve.
-    Handover,
-    /// Their tier is too full.
-    Demote,
-    /// Another tier has bandwidth to spare.
-    Rebalance,
+polymux_types::enum_with_all! {
+    /// Why blocks move, in order of urgency.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum MoveReason {
+        /// A user asked for it.
+        User,
+        /// Their tier is being emptied.
+        Drain,
+        /// A pin or a rule says so.
+        Pin,
+        /// Their copy elsewhere is damaged.
+        Repair,
+        /// They are used much.
+        Promote,
+        /// Their tier has more to read than it can serve.
+        Handover,
+        /// Their tier is too full.
+        Demote,
+        /// Another tier has bandwidth to spare.
+        Rebalance,
+    }
 }
 
 impl MoveReason {
-    /// All reasons, most urgent first.
-    pub const ALL: [Self; 8] = [
-        Self::User,
-        Self::Drain,
-        Self::Pin,
-        Self::Repair,
-        Self::Promote,
-        Self::Handover,
-        Self::Demote,
-        Self::Rebalance,
-    ];
-
     /// One word for reports.
     #[must_use]
     pub fn word(self) -> &'static str {

@@ -2,15 +2,10 @@
 //!
 //! Invariants: a hook that lets everything pass makes the wrapper invisible.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use polymux_tier::measure::Ground;
-use polymux_tier::{
-    AllocateMode, Capabilities, CounterSnapshot, Label, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Tier,
-    TierError, Wait,
-};
-use polymux_types::{Bucket, ObjectId};
+use polymux_tier::{Capabilities, Label, ObjectRef, ObjectStat, Tier, TierError, Wait};
 
 /// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,14 +90,6 @@ impl Tier for HookedTier {
         &self.capabilities
     }
 
-    fn space(&self) -> Result<Space, TierError> {
-        self.inner.space()
-    }
-
-    fn create(&self, object: ObjectRef) -> Result<(), TierError> {
-        self.inner.create(object)
-    }
-
     fn remove(&self, object: ObjectRef) -> Result<(), TierError> {
         self.hook.before_remove(object);
         self.inner.remove(object)
@@ -121,10 +108,6 @@ impl Tier for HookedTier {
             Verdict::Fail(error) => Err(error),
             Verdict::Pretend => Ok(buffer.len()),
         }
-    }
-
-    fn cached_bytes(&self, object: ObjectRef, offset: u64, length: u64) -> Option<u64> {
-        self.inner.cached_bytes(object, offset, length)
     }
 
     fn read_ahead(&self, object: ObjectRef, offset: u64, length: u64) {
@@ -150,34 +133,6 @@ impl Tier for HookedTier {
         self.inner.wait_for_write_back(object, offset, length);
     }
 
-    fn truncate(&self, object: ObjectRef, size: u64) -> Result<(), TierError> {
-        self.inner.truncate(object, size)
-    }
-
-    fn allocate(&self, object: ObjectRef, offset: u64, length: u64, mode: AllocateMode) -> Result<(), TierError> {
-        self.inner.allocate(object, offset, length, mode)
-    }
-
-    fn punch(&self, object: ObjectRef, offset: u64, length: u64) -> Result<(), TierError> {
-        self.inner.punch(object, offset, length)
-    }
-
-    fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>, TierError> {
-        self.inner.seek(object, offset, target)
-    }
-
-    fn allocated(&self, object: ObjectRef, start: u64, end: u64) -> Result<Option<Range<u64>>, TierError> {
-        self.inner.allocated(object, start, end)
-    }
-
-    fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<(), TierError> {
-        self.inner.stamp(object, stamp)
-    }
-
-    fn read_stamp(&self, object: ObjectRef) -> Result<Option<ObjectStamp>, TierError> {
-        self.inner.read_stamp(object)
-    }
-
     fn sync(&self, object: ObjectRef) -> Result<(), TierError> {
         match self.hook.before_sync() {
             Verdict::Pass => self.inner.sync(object),
@@ -192,18 +147,6 @@ impl Tier for HookedTier {
             Verdict::Fail(error) => Err(error),
             Verdict::Pretend => Ok(()),
         }
-    }
-
-    fn is_unsynced(&self, object: ObjectRef) -> bool {
-        self.inner.is_unsynced(object)
-    }
-
-    fn list(&self, bucket: Bucket) -> Result<Vec<ObjectId>, TierError> {
-        self.inner.list(bucket)
-    }
-
-    fn read_label(&self) -> Result<Label, TierError> {
-        self.inner.read_label()
     }
 
     fn write_label(&self, label: &Label) -> Result<(), TierError> {
@@ -226,7 +169,7 @@ impl Tier for HookedTier {
         self.hook.measuring_ground().map_or_else(|| self.inner.measuring_ground(), Ok)
     }
 
-    fn counters(&self) -> CounterSnapshot {
-        self.inner.counters()
-    }
+    polymux_tier::forward_to_tier!(inner:
+        space, create, reads_as_read, cached_bytes, drop_behind, lend, may_be_open_elsewhere, share_for_copy, copy_within_file_system, truncate,
+        allocate, punch, seek, allocated, give_back_room_ahead, stamp, read_stamp, is_unsynced, list, read_label, probe, counters);
 }
