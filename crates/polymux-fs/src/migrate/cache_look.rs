@@ -103,17 +103,23 @@ impl Core {
         }
     }
 
-    /// Whether a range that is mostly read would go to a faster tier that is read alike. Between such tiers reads are divided by load
-    /// (`load_balance`), and each move for heat alone would be undone by it.
+    /// Whether a range that is mostly read would go to a faster tier that is known to be read alike. Between such tiers reads are divided by load
+    /// (`load_balance`), and each move for heat alone would be undone by it. What would else leave its full tier for a slower one may go up.
     fn gains_nothing_by_heat(&self, piece: Piece, context: &Context, facts: &RangeFacts, decision: &Decision) -> bool {
         let place = |tier| facts.tiers.position(tier);
+        let is_known = |tier| self.planner.relief.small_read_ns(tier).is_some();
+        let is_slowest = || place(piece.tier.0).is_some_and(|place| place + 1 == facts.tiers.offered().len());
+        let is_full = || facts.tiers.fill_of(piece.tier.0).is_some_and(|fill| fill.used > fill.low_mark);
         decision.action == Action::Move
             && self.promotes_promptly(context.policy)
             && context.allows(piece.tier)
             && context.preferred.is_empty()
             && facts.reads >= facts.writes
             && place(decision.target) < place(piece.tier.0)
+            && is_known(piece.tier)
+            && is_known(TierId(decision.target))
             && self.reads_alike(TierId(decision.target), piece.tier)
+            && (is_slowest() || !is_full())
     }
 
     /// Bytes of a node's data on a tier that the page cache holds, and the total number; `None` if the tier cannot tell.

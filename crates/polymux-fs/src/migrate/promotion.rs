@@ -67,6 +67,10 @@ impl Core {
             let to = TierId(decision.target);
             let is_whole = context.policy.granularity() == Granularity::File;
             let bytes = if is_whole { file.size() } else { piece.bytes };
+            if self.moves.is_handing_over(inode.ino, (piece.tier, to)) {
+                verdicts.push(Verdict::Later);
+                continue;
+            }
             let bundle = promotions.entry((inode.ino, to)).or_default();
             if bundle.is_whole {
                 continue;

@@ -628,3 +628,45 @@ impl MoveQueue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAST: TierId = TierId(1);
+    const SLOW: TierId = TierId(2);
+
+    fn order(ino: u64, to: TierId, reason: MoveReason) -> Order {
+        let (destination, pace) = (Destination::To(to), MoverPace::Polite);
+        Order { ino: Ino(ino), scope: Scope::Whole, destination, leaves: None, reason, pace, bytes: 1 }
+    }
+
+    #[test]
+    fn the_batch_that_a_handover_waits_for_takes_its_share_until_it_ends() {
+        let (queue, now) = (MoveQueue::default(), Duration::ZERO);
+        let orders = [(10, FAST, MoveReason::Promote), (11, SLOW, MoveReason::Demote), (12, FAST, MoveReason::User)];
+        for (ino, to, reason) in orders {
+            queue.submit(order(ino, to, reason), now).expect("taken");
+        }
+        let target = |job: &Job| match job.destination {
+            Destination::To(tier) | Destination::AwayFrom(tier) => Ok(tier),
+        };
+        let take = || queue.take_batch(|_| true, target, |_| 0, |_, _| true).0.expect("a batch");
+        let (to_fast, to_slow) = (take(), take());
+        assert_eq!((to_fast.target, to_slow.target), (FAST, SLOW));
+        queue.submit(order(13, FAST, MoveReason::Promote), now).expect("taken");
+        queue.hurry_running_to(FAST);
+        let shares = |batch: &Batch| {
+            let mut paces: Vec<_> = batch.jobs.iter().map(|job| (job.ino, job.pace.get())).collect();
+            paces.sort_unstable_by_key(|(ino, _)| *ino);
+            paces
+        };
+        assert_eq!(shares(&to_fast), [(Ino(10), MoverPace::TakesShare), (Ino(12), MoverPace::Polite)]);
+        assert_eq!(shares(&to_slow), [(Ino(11), MoverPace::Polite)]);
+        queue.free_tier(FAST);
+        to_fast.jobs.into_iter().for_each(|job| queue.put_back(job, now));
+        let again = take();
+        assert!(again.jobs.iter().all(|job| job.pace.get() == MoverPace::Polite), "{:?}", shares(&again));
+        assert_eq!(again.jobs.len(), 3);
+    }
+}

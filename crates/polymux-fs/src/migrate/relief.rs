@@ -95,6 +95,9 @@ const READS_FOR_ROOM_MIN: u64 = 10;
 /// Bytes of a batch that tells how fast moves are.
 const BATCH_TELLS_BYTES: u64 = 8 << 20;
 
+/// Polite moves delay reads by less than this part of the time of one, so that a window beside them shows the device as it is.
+const POLITE_DELAY_DIVISOR: u64 = 4;
+
 /// Assumed request time of a device whose speed is unknown.
 const REQUEST_NS_UNKNOWN: u64 = 1_000_000;
 const BYTES_PER_SECOND_UNKNOWN: u64 = 100_000_000;
@@ -111,8 +114,19 @@ pub(super) struct RoomWanted {
     pub(super) bytes: u64,
     /// Demand of the least read range that is to come.
     least: Demand,
-    /// It comes because it has cost the slower device as much as its move, and would not pay back soon.
-    is_overdue: bool,
+    purpose: RoomFor,
+}
+
+/// Why ranges want free space on a tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum RoomFor {
+    /// Their moves pay back soon.
+    #[default]
+    PaysBackSoon,
+    /// They have cost the slower device as much as their moves, and would not pay back soon.
+    Overdue,
+    /// Their tier, which is read alike, is the limit of its readers.
+    Handover,
 }
 
 /// The state known of the devices, and the free space that is wanted.
@@ -145,7 +159,13 @@ impl RoomWanted {
     pub(super) fn may_take(&self, demand: &Demand) -> bool {
         demand.random_reads_per_kilosecond <= self.least.random_reads_per_kilosecond / 2
             && demand.stream_bytes_per_second <= (self.least.stream_bytes_per_second / 2).max(STREAM_IGNORED)
-            && (!self.is_overdue || demand.lately_reads <= self.least.lately_reads / 2)
+            && (self.purpose != RoomFor::Overdue || demand.lately_reads <= self.least.lately_reads / 2)
+    }
+
+    /// Whether what leaves for it may be read so much that its own move back would pay back soon: where the newcomers come from the tier that it
+    /// goes to and are read more than twice as much. Those of a handover come from another one.
+    pub(super) fn takes_what_pays_back(&self) -> bool {
+        self.purpose != RoomFor::Handover
     }
 
     /// Once it is as much as is made at once, later ones, which are read less, count in the next window.
@@ -302,6 +322,11 @@ impl Relief {
         self.state.lock().small_reads.get(&tier).and_then(SmallReads::device_ns)
     }
 
+    /// Time in nanoseconds of a small read of a tier that waited for no other; `None` while none was seen.
+    fn unqueued_ns(&self, tier: TierId) -> Option<u64> {
+        self.state.lock().small_reads.get(&tier).and_then(|reads| reads.load().unqueued_ns)
+    }
+
     /// Device time in nanoseconds of one more small read of a tier that does not seek; `None` while too few were seen.
     fn small_read_ns_of_one_more(&self, tier: TierId) -> Option<u64> {
         self.state.lock().small_reads.get(&tier).and_then(SmallReads::device_ns_of_one_more)
@@ -382,15 +407,16 @@ impl Planned {
     /// On tiers where no range that pays back soon wants free space, overdue ranges do.
     fn want_room_for_overdue(&mut self) {
         for (tier, wanted) in std::mem::take(&mut self.room_overdue) {
-            self.room_wanted.entry(tier).or_insert(RoomWanted { is_overdue: true, ..wanted });
+            self.room_wanted.entry(tier).or_insert(RoomWanted { purpose: RoomFor::Overdue, ..wanted });
         }
     }
 
     /// On a tier where no range that pays back soon wants free space, those do that go there because theirs is the limit.
     pub(super) fn want_room_for_handover(&mut self, tier: TierId, wanted: RoomWanted) {
         if wanted.bytes > 0 {
+            let wanted = RoomWanted { purpose: RoomFor::Handover, ..wanted };
             let known = self.room_wanted.entry(tier).or_insert(wanted);
-            if known.is_overdue {
+            if known.purpose == RoomFor::Overdue {
                 *known = wanted;
             }
         }
@@ -441,13 +467,12 @@ impl Core {
         if self.options.promotion != Promotion::Prompt {
             return Ok(false);
         }
-        let window = |handle: &TierHandle| match handle.schedule.take_was_shared() {
-            true => Window::BesideMoves,
-            false if handle.schedule.mover_is_active() => Window::BesidePoliteMoves,
-            false => Window::Undisturbed,
-        };
-        let work: Vec<_> =
-            self.tiers.all().iter().map(|handle| (handle.id, handle.read_lane.work(), window(handle))).collect();
+        let work: Vec<_> = self
+            .tiers
+            .all()
+            .iter()
+            .map(|handle| (handle.id, handle.read_lane.work(), self.window_of(handle)))
+            .collect();
         self.planner.relief.note_reads(&work, length, &self.pairs_for_handovers());
         self.planner.relief.is_pointless.store(work.len() < 2 || !self.may_promote_promptly(), Ordering::Relaxed);
         let has_demand = self.heat.demand.end_window(length);
@@ -479,6 +504,19 @@ impl Core {
         self.planner.relief.state.lock().room_wanted.extend(wanted);
         planned.hurried.iter().for_each(|(tier, files)| self.moves.hurry_to(*tier, files));
         Ok(self.submit_relief(&planned.pieces) || has_handed_over)
+    }
+
+    /// The moves on a tier in the window that ends now.
+    fn window_of(&self, handle: &TierHandle) -> Window {
+        let (is_shared, is_active) = (handle.schedule.take_was_shared(), handle.schedule.mover_is_active());
+        // A device that needs much longer for a read than polite moves may delay it shows whether it is the limit.
+        let delay_ns = || handle.schedule.polite_delay_us_max().saturating_mul(1000);
+        let unqueued_ns = || self.planner.relief.unqueued_ns(handle.id).unwrap_or(0);
+        match is_shared {
+            false if !is_active => Window::Undisturbed,
+            false if delay_ns() <= unqueued_ns() / POLITE_DELAY_DIVISOR => Window::BesidePoliteMoves,
+            _ => Window::BesideMoves,
+        }
     }
 
     /// Where messages found no free space in the last window, some evictions off the tier take their share: otherwise they would yield to the very
@@ -653,8 +691,10 @@ impl Core {
         table: &TierTable,
     ) -> bool {
         let is_here = |worth: &Worth| worth.target == tier && worth.benefit.is_soon();
-        let table = after_leaving(table, tier.0, piece.bytes);
-        let worth = || self.worth_of_moving(file, (piece, PieceIs::There), &at_least(demand), context, &table);
+        let worth = || {
+            let table = after_leaving(table, tier.0, piece.bytes);
+            self.worth_of_moving(file, (piece, PieceIs::There), &at_least(demand), context, &table)
+        };
         demand.random_reads_per_kilosecond > 0 && worth().iter().any(is_here)
     }
 
@@ -671,8 +711,12 @@ impl Core {
         let served_reads = demand.lately_reads.saturating_mul(MINUTES_REMEMBERED);
         let to_come = Demand { random_reads_per_kilosecond: 0, served_reads, ..*demand };
         let is_here = |worth: &Worth| worth.target == tier && worth.benefit.is_overdue;
-        let table = after_leaving(table, tier.0, piece.bytes);
-        let worth = || self.worth_of_moving(file, (piece, PieceIs::There), &at_least(&to_come), context, &table);
+        let worth = || {
+            // What is above the mark leaves in any case.
+            let above = table.fill_of(tier.0).map_or(0, |fill| fill.used.saturating_sub(fill.high_mark));
+            let table = after_leaving(table, tier.0, piece.bytes.saturating_add(above));
+            self.worth_of_moving(file, (piece, PieceIs::There), &at_least(&to_come), context, &table)
+        };
         served_reads > 0 && worth().iter().any(is_here)
     }
 
@@ -748,8 +792,12 @@ mod tests {
         planned.room_wanted.insert(both, room_for(100_000));
         planned.room_overdue.extend([(both, room_for(800)), (overdue, room_for(800))]);
         planned.want_room_for_overdue();
-        let for_overdue = RoomWanted { is_overdue: true, ..room_for(800) };
+        let for_overdue = RoomWanted { purpose: RoomFor::Overdue, ..room_for(800) };
         assert_eq!(planned.room_wanted, BTreeMap::from([(both, room_for(100_000)), (overdue, for_overdue)]));
+        planned.want_room_for_handover(TierId(3), RoomWanted::default());
+        [both, overdue].iter().for_each(|tier| planned.want_room_for_handover(*tier, room_for(3_000)));
+        let for_handover = RoomWanted { purpose: RoomFor::Handover, ..room_for(3_000) };
+        assert_eq!(planned.room_wanted, BTreeMap::from([(both, room_for(100_000)), (overdue, for_handover)]));
     }
 
     #[test]
@@ -757,7 +805,7 @@ mod tests {
         let demand = |now, lately_reads| Demand { random_reads_per_kilosecond: now, lately_reads, ..Demand::default() };
         let mut soon = RoomWanted::default();
         soon.add(2 << 20, &demand(4_000, 1_200));
-        let overdue = RoomWanted { is_overdue: true, ..soon };
+        let overdue = RoomWanted { purpose: RoomFor::Overdue, ..soon };
         let (equal, cold) = (demand(0, 1_150), demand(0, 600));
         assert!(soon.may_take(&equal) && soon.may_take(&cold), "a set that is hot now takes the place of one that was");
         assert!(!overdue.may_take(&equal) && overdue.may_take(&cold));

@@ -114,6 +114,11 @@ impl Search {
     }
 }
 
+/// Whether what would pay back soon on its tier stays there beside the ranges that want its space.
+fn keeps_what_pays(wanted: Option<RoomWanted>) -> bool {
+    wanted.is_none_or(|wanted| !wanted.takes_what_pays_back())
+}
+
 /// The nodes of a file that lie on a tier, from one of them on.
 fn nodes_on(file: &FileState, tier: TierId, from: u64) -> Vec<u64> {
     let end = block_after(file.size());
@@ -296,7 +301,7 @@ impl Core {
             let came_lately = || u64::from(facts.moved_seconds_ago) < PAYS_BACK_SOON_SECONDS;
             let from_there = Piece { tier: TierId(eviction.target), bytes };
             let comes_back =
-                || wanted.is_none() && self.pays_back_on(tier, (file, from_there), &demand, &context, table);
+                || keeps_what_pays(wanted) && self.pays_back_on(tier, (file, from_there), &demand, &context, table);
             if self.promotes_promptly(context.policy) && (came_lately() || comes_back()) {
                 search.may_find_soon |= came_lately();
                 continue;

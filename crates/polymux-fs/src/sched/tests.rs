@@ -233,13 +233,17 @@ fn operations_are_timed_one_in_sixteen_and_each_while_a_mover_is_active() {
             .admit((MIB, MoverPace::Polite), &Lane::default(), &mut Ready::default(), Duration::from_secs(1))
             .is_zero()
     );
-    assert!(schedule.mover_is_active());
+    assert!(schedule.mover_is_active() && !schedule.take_was_shared(), "it yields");
     assert_eq!(timed(160), 160);
     (0..160).for_each(|_| schedule.foreground_ended(Direction::Read, 1, None));
     schedule.mover_ended(Direction::Read, MIB, MS, Duration::from_secs(1));
     schedule.load(Duration::from_secs(2));
     schedule.load(Duration::from_secs(3));
     assert!(!schedule.mover_is_active());
+    let shared = (MIB, MoverPace::TakesShare);
+    assert!(schedule.admit(shared, &Lane::default(), &mut Ready::default(), Duration::from_secs(4)).is_zero());
+    schedule.mover_ended(Direction::Read, MIB, MS, Duration::from_secs(4));
+    assert!(schedule.take_was_shared() && !schedule.take_was_shared(), "once for each call");
 }
 
 #[test]

@@ -173,6 +173,11 @@ impl TierSchedule {
         self.mover_is_active.load(Ordering::Relaxed)
     }
 
+    /// The longest mean delay of a foreground request, in microseconds, that movers which yield may cause.
+    pub(crate) fn polite_delay_us_max(&self) -> u64 {
+        whole(self.control.lock().politeness.slack_us())
+    }
+
     /// Whether a mover that takes its share used the tier since the last call. Movers that yield to readers make these wait little.
     pub(crate) fn take_was_shared(&self) -> bool {
         self.was_shared.swap(false, Ordering::Relaxed)
