@@ -141,7 +141,7 @@ pub(super) fn note_coming(table: &mut TierTable, tier: u16, bytes: u64) {
     }
 }
 
-/// A table in which a tier has room for as many bytes as would leave it: what leaves does not have to make room to come back.
+/// A table in which as many bytes have left a tier: what leaves one that is below its mark finds its own place free if it comes back.
 pub(super) fn after_leaving(table: &TierTable, tier: u16, bytes: u64) -> TierTable {
     let mut table = *table;
     if let Some(fill) = table.offered_mut().iter_mut().find(|fill| fill.tier == tier) {

@@ -173,7 +173,8 @@ impl TierSchedule {
         self.mover_is_active.load(Ordering::Relaxed)
     }
 
-    /// The longest mean delay of a foreground request, in microseconds, that movers which yield may cause.
+    /// Mean delay of a foreground request, in microseconds, that movers which yield may always cause. Where requests wait for one another they may
+    /// cause more, in proportion to that wait.
     pub(crate) fn polite_delay_us_max(&self) -> u64 {
         whole(self.control.lock().politeness.slack_us())
     }
