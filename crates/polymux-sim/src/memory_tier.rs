@@ -464,19 +464,7 @@ impl Tier for MemoryTier {
         self.space().map(drop)
     }
 
-    fn read_for_keeper(
-        &self,
-        object: ObjectRef,
-        offset: u64,
-        buffer: &mut [u8],
-        wait: Wait,
-    ) -> Result<usize, TierError> {
-        self.read(object, offset, buffer, wait)
-    }
-
-    fn read_exactly(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError> {
-        self.read(object, offset, buffer, wait)
-    }
+    polymux_tier::forward_to_tier!(reads_as_read);
 
     // There is no device behind these bytes that a hint could save work, and no kernel that could use them.
 

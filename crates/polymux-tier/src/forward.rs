@@ -4,7 +4,7 @@
 //! default body was forgotten in three wrappers before, and their users saw a tier without it.
 
 /// Defines the named methods of [`Tier`](crate::Tier) as calls of those of a field, within an `impl Tier` block. `reads_as_read` stands for
-/// `read_for_keeper` and `read_exactly` as the wrapper's own `read`, for wrappers that act on reads.
+/// `read_for_keeper` and `read_exactly` as the tier's own `read`: for wrappers that act on reads and, without a field, for tiers that have one way to read.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -39,6 +39,9 @@ macro_rules! forward_to_tier {
         }
     };
     (@reads_as_read $field:ident) => {
+        $crate::forward_to_tier!(reads_as_read);
+    };
+    (reads_as_read) => {
         $crate::forward_to_tier!(@@read_as read_for_keeper);
         $crate::forward_to_tier!(@@read_as read_exactly);
     };
@@ -54,28 +57,13 @@ macro_rules! forward_to_tier {
         }
     };
     (@read $field:ident) => {
-        $crate::forward_to_tier!(@@call $field read(
-            object: $crate::ObjectRef,
-            offset: u64,
-            buffer: &mut [u8],
-            wait: $crate::Wait,
-        ) -> Result<usize, $crate::TierError>);
+        $crate::forward_to_tier!(@@reading $field read);
     };
     (@read_for_keeper $field:ident) => {
-        $crate::forward_to_tier!(@@call $field read_for_keeper(
-            object: $crate::ObjectRef,
-            offset: u64,
-            buffer: &mut [u8],
-            wait: $crate::Wait,
-        ) -> Result<usize, $crate::TierError>);
+        $crate::forward_to_tier!(@@reading $field read_for_keeper);
     };
     (@read_exactly $field:ident) => {
-        $crate::forward_to_tier!(@@call $field read_exactly(
-            object: $crate::ObjectRef,
-            offset: u64,
-            buffer: &mut [u8],
-            wait: $crate::Wait,
-        ) -> Result<usize, $crate::TierError>);
+        $crate::forward_to_tier!(@@reading $field read_exactly);
     };
     (@write $field:ident) => {
         $crate::forward_to_tier!(@@call $field write(
@@ -198,6 +186,14 @@ macro_rules! forward_to_tier {
     };
     (@counters $field:ident) => {
         $crate::forward_to_tier!(@@call $field counters() -> $crate::CounterSnapshot);
+    };
+    (@@reading $field:ident $method:ident) => {
+        $crate::forward_to_tier!(@@call $field $method(
+            object: $crate::ObjectRef,
+            offset: u64,
+            buffer: &mut [u8],
+            wait: $crate::Wait,
+        ) -> Result<usize, $crate::TierError>);
     };
     (@@call $field:ident $method:ident($($name:ident: $type:ty),* $(,)?) -> $result:ty) => {
         fn $method(&self, $($name: $type),*) -> $result {

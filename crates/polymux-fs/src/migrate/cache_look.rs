@@ -76,14 +76,13 @@ impl Core {
         facts: &RangeFacts,
     ) -> Decision {
         let decision = decide(context.policy, facts);
-        if decision.action == Action::Move
-            && context.allows(piece.tier)
-            && context.preferred.is_empty()
-            && self.planner.relief.is_limit(TierId(decision.target), Some(piece.tier))
-        {
+        let target = TierId(decision.target);
+        // For its use, and not because a rule or pin says so.
+        let is_for_use = decision.action == Action::Move && context.allows(piece.tier) && context.preferred.is_empty();
+        if is_for_use && self.planner.relief.is_limit(target, Some(piece.tier)) {
             return Decision::stay(piece.tier.0, Why::AnswersNoSooner);
         }
-        if self.gains_nothing_by_heat(piece, context, facts, &decision) {
+        if is_for_use && self.gains_nothing_by_heat(piece, target, context, facts) {
             return Decision::stay(piece.tier.0, Why::ReadsAlike);
         }
         let mut cached = *facts;
@@ -105,20 +104,17 @@ impl Core {
 
     /// Whether a range that is mostly read would go to a faster tier that is known to be read alike. Between such tiers reads are divided by load
     /// (`load_balance`), and each move for heat alone would be undone by it. What would else leave its full tier for a slower one may go up.
-    fn gains_nothing_by_heat(&self, piece: Piece, context: &Context, facts: &RangeFacts, decision: &Decision) -> bool {
-        let place = |tier| facts.tiers.position(tier);
+    fn gains_nothing_by_heat(&self, piece: Piece, target: TierId, context: &Context, facts: &RangeFacts) -> bool {
+        let place = |tier: TierId| facts.tiers.position(tier.0);
         let is_known = |tier| self.planner.relief.small_read_ns(tier).is_some();
-        let is_slowest = || place(piece.tier.0).is_some_and(|place| place + 1 == facts.tiers.offered().len());
+        let is_slowest = || place(piece.tier).is_some_and(|place| place + 1 == facts.tiers.offered().len());
         let is_full = || facts.tiers.fill_of(piece.tier.0).is_some_and(|fill| fill.used > fill.low_mark);
-        decision.action == Action::Move
-            && self.promotes_promptly(context.policy)
-            && context.allows(piece.tier)
-            && context.preferred.is_empty()
+        self.promotes_promptly(context.policy)
             && facts.reads >= facts.writes
-            && place(decision.target) < place(piece.tier.0)
+            && place(target) < place(piece.tier)
             && is_known(piece.tier)
-            && is_known(TierId(decision.target))
-            && self.reads_alike(TierId(decision.target), piece.tier)
+            && is_known(target)
+            && self.reads_alike(target, piece.tier)
             && (is_slowest() || !is_full())
     }
 

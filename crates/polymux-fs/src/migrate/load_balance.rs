@@ -61,8 +61,8 @@ struct Wanted {
     bytes: u64,
     /// A range would have moved, had there been space below the mark.
     lacked_room: bool,
-    /// Space for such ranges, where data that is read less may leave for them.
-    room: RoomWanted,
+    /// Space for such ranges, where data that is read less may leave for them: between tiers that are read alike no benefit frees it.
+    room: Option<RoomWanted>,
 }
 
 /// The ranges that move from one tier of a pair to the other.
@@ -147,12 +147,13 @@ impl Core {
             // is none, because both are read alike.
             let is_held_back =
                 || self.planner.relief.is_limit(to, Some(from)) || self.planner.relief.has_handed_over((to, from), now);
-            let is_ours = goes == Direction::Down || is_held_back() || self.reads_alike(to, from);
+            let is_alike = goes == Direction::Up && self.reads_alike(to, from);
+            let is_ours = goes == Direction::Down || is_alike || is_held_back();
             if !is_ours || taken.contains(&from) || taken.contains(&to) {
                 continue;
             }
-            let mut wanted =
-                Wanted { from, to, goes, reads, bytes: BYTES_MAX, lacked_room: false, room: RoomWanted::default() };
+            let room = (is_alike && self.planner.relief.may_seek(to, now)).then(RoomWanted::default);
+            let mut wanted = Wanted { from, to, goes, reads, bytes: BYTES_MAX, lacked_room: false, room };
             let mut handovers = Vec::new();
             for (key, demand) in busiest.get_or_insert_with(|| self.heat.demand.busiest_anywhere(NODES_MAX)).iter() {
                 if wanted.reads == 0 || wanted.bytes == 0 {
@@ -166,16 +167,17 @@ impl Core {
                     Err(error) => self.pass_over(key.0, &error),
                 }
             }
-            let outcome = match wanted {
+            let room = wanted.room.unwrap_or_default();
+            let outcome = match wanted.lacked_room {
                 _ if !handovers.is_empty() => HandoverOutcome::Begun,
-                Wanted { room, .. } if room.bytes > 0 => HandoverOutcome::WaitsForRoom,
-                Wanted { lacked_room: true, .. } => HandoverOutcome::NoRoom,
-                _ => HandoverOutcome::NothingCouldMove,
+                _ if room.bytes > 0 => HandoverOutcome::WaitsForRoom,
+                true => HandoverOutcome::NoRoom,
+                false => HandoverOutcome::NothingCouldMove,
             };
             if matches!(outcome, HandoverOutcome::Begun | HandoverOutcome::WaitsForRoom) {
                 taken.extend([from, to]);
             }
-            planned.want_room_for_handover(to, wanted.room);
+            planned.want_room_for_handover(to, room);
             all.push(PairPlan { pair: (from, to), handovers, outcome });
         }
         all
@@ -226,15 +228,10 @@ impl Core {
         }
         if !has_room {
             wanted.lacked_room = true;
-            let is_in_budget = wanted.room.bytes.saturating_add(piece.bytes) <= fill.write_budget_left;
-            // Between tiers that are read alike no benefit frees space for it.
-            if goes == Direction::Up
-                && is_in_budget
-                && !came_lately
-                && self.planner.relief.may_seek(to, self.clock.elapsed())
-                && self.reads_alike(to, from)
+            if let Some(room) = wanted.room.as_mut().filter(|_| !came_lately)
+                && room.bytes.saturating_add(piece.bytes) <= fill.write_budget_left
             {
-                wanted.room.add(piece.bytes, demand);
+                room.add(piece.bytes, demand);
                 wanted.reads = wanted.reads.saturating_sub(reads);
             }
             return Ok(None);

@@ -162,10 +162,10 @@ impl RoomWanted {
             && (self.purpose != RoomFor::Overdue || demand.lately_reads <= self.least.lately_reads / 2)
     }
 
-    /// Whether what leaves for it may be read so much that its own move back would pay back soon: where the newcomers come from the tier that it
-    /// goes to and are read more than twice as much. Those of a handover come from another one.
-    pub(super) fn takes_what_pays_back(&self) -> bool {
-        self.purpose != RoomFor::Handover
+    /// Whether data stays whose own move back would pay back soon. It may leave where the newcomers come from the tier that it goes to and are read
+    /// more than twice as much; those of a handover come from another one.
+    pub(super) fn keeps_what_pays(&self) -> bool {
+        self.purpose == RoomFor::Handover
     }
 
     /// Once it is as much as is made at once, later ones, which are read less, count in the next window.
@@ -324,7 +324,7 @@ impl Relief {
 
     /// Time in nanoseconds of a small read of a tier that waited for no other; `None` while none was seen.
     fn unqueued_ns(&self, tier: TierId) -> Option<u64> {
-        self.state.lock().small_reads.get(&tier).and_then(|reads| reads.load().unqueued_ns)
+        self.state.lock().small_reads.get(&tier).and_then(SmallReads::unqueued_ns)
     }
 
     /// Device time in nanoseconds of one more small read of a tier that does not seek; `None` while too few were seen.
@@ -690,12 +690,9 @@ impl Core {
         context: &Context,
         table: &TierTable,
     ) -> bool {
-        let is_here = |worth: &Worth| worth.target == tier && worth.benefit.is_soon();
-        let worth = || {
-            let table = after_leaving(table, tier.0, piece.bytes);
-            self.worth_of_moving(file, (piece, PieceIs::There), &at_least(demand), context, &table)
-        };
-        demand.random_reads_per_kilosecond > 0 && worth().iter().any(is_here)
+        let table = || after_leaving(table, tier.0, piece.bytes);
+        demand.random_reads_per_kilosecond > 0
+            && self.benefit_there(tier, (file, piece), demand, context, &table()).is_some_and(Benefit::is_soon)
     }
 
     /// Whether a piece that lay on another tier would have cost that, in the minutes for which reads are remembered, as much as the move back, if
@@ -710,14 +707,28 @@ impl Core {
     ) -> bool {
         let served_reads = demand.lately_reads.saturating_mul(MINUTES_REMEMBERED);
         let to_come = Demand { random_reads_per_kilosecond: 0, served_reads, ..*demand };
-        let is_here = |worth: &Worth| worth.target == tier && worth.benefit.is_overdue;
-        let worth = || {
+        let table = || {
             // What is above the mark leaves in any case.
             let above = table.fill_of(tier.0).map_or(0, |fill| fill.used.saturating_sub(fill.high_mark));
-            let table = after_leaving(table, tier.0, piece.bytes.saturating_add(above));
-            self.worth_of_moving(file, (piece, PieceIs::There), &at_least(&to_come), context, &table)
+            after_leaving(table, tier.0, piece.bytes.saturating_add(above))
         };
-        served_reads > 0 && worth().iter().any(is_here)
+        served_reads > 0
+            && self
+                .benefit_there(tier, (file, piece), &to_come, context, &table())
+                .is_some_and(|benefit| benefit.is_overdue)
+    }
+
+    /// The benefit that a piece which leaves a tier would have there, with the table as it is after that.
+    fn benefit_there(
+        &self,
+        tier: TierId,
+        (file, piece): (&FileState, Piece),
+        demand: &Demand,
+        context: &Context,
+        table: &TierTable,
+    ) -> Option<Benefit> {
+        let worth = self.worth_of_moving(file, (piece, PieceIs::There), &at_least(demand), context, table);
+        worth.into_iter().find(|worth| worth.target == tier).map(|worth| worth.benefit)
     }
 
     /// Device time in nanoseconds of one more small read of a tier; `None` while too few were seen. Where a device may seek, a read in the best

@@ -116,7 +116,7 @@ impl Search {
 
 /// Whether what would pay back soon on its tier stays there beside the ranges that want its space.
 fn keeps_what_pays(wanted: Option<RoomWanted>) -> bool {
-    wanted.is_none_or(|wanted| !wanted.takes_what_pays_back())
+    wanted.is_none_or(|wanted| wanted.keeps_what_pays())
 }
 
 /// The nodes of a file that lie on a tier, from one of them on.

@@ -165,7 +165,8 @@ impl SmallReads {
         }
     }
 
-    fn unqueued_ns(&self) -> Option<u64> {
+    /// Time in nanoseconds of one that waited for no other; `None` while there was none.
+    pub(super) fn unqueued_ns(&self) -> Option<u64> {
         (self.unqueued_ns > 0).then_some(self.unqueued_ns)
     }
 
