@@ -54,8 +54,8 @@ pub(crate) use {
 };
 
 use crate::error::Result;
+use crate::parts::{TierMember, TierPresence};
 use crate::store::{InodeRecord, TierRecord, keys};
-use crate::volume::{TierMember, TierPresence};
 
 /// Changes that are committed together at the most, so that memory stays bounded whatever is broken.
 const BATCH_CHANGES_MAX: usize = 4096;

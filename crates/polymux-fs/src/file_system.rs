@@ -22,17 +22,14 @@ use crate::attributes::{
 };
 use crate::caller::Caller;
 use crate::check::{CheckMode, OnProgress, VolumeCheck};
-use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::inode::HandleId;
+use crate::mounted::Mounted;
+use crate::parts::{MountOptions, NewVolume, Parts, Progress, TierMember, VolumeError};
 use crate::passthrough::{IoDecision, PassthroughPort};
 use crate::rebuild::{OnRebuildProgress, RebuildReport, RebuildSource};
 use crate::report::{FileLocation, TierFiles, VolumeStatus};
-use crate::volume::{MountOptions, NewVolume, Parts, TierMember, VolumeError};
 use polymux_tier::SeekTarget;
-
-/// An open description. Never reused within one mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HandleId(pub u64);
 
 /// Names the calling thread among those that live now, for [`FileSystem::stuck_threads`].
 #[must_use]
@@ -40,21 +37,12 @@ pub fn thread_token() -> usize {
     crate::space::thread_token()
 }
 
-/// The work of [`FileSystem::step`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// Nothing was waiting, or nothing could be done about it now.
-    Idle,
-    /// Work was done; there may be more.
-    Worked,
-}
-
 /// One mounted volume. Every method takes `&self` and may be called from any thread.
 ///
 /// Errors carry an errno ([`Error::errno`]); where a method says nothing else, they are those of the system call of the
 /// same purpose on Linux.
 pub struct FileSystem {
-    core: Core,
+    mounted: Mounted,
     rest: Arc<Rest>,
 }
 
@@ -103,7 +91,7 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::check`].
     pub fn check_mounted(&self, on_progress: OnProgress<'_>) -> Result<VolumeCheck> {
-        self.logged("check", crate::recover::check_mounted(&self.core, on_progress))
+        self.logged("check", crate::recover::check_mounted(&self.mounted, on_progress))
     }
 
     /// Checks labels and epochs, raises the epoch, and recovers where the last stop was unclean.
@@ -112,14 +100,14 @@ impl FileSystem {
     /// Where a check fails nothing was changed.
     pub fn mount(parts: Parts, options: MountOptions) -> std::result::Result<Self, VolumeError> {
         let rest = Arc::new(Rest::new(rest::rest_after(&options)));
-        crate::recover::mount(parts, options).map(|core| Self { core, rest })
+        crate::recover::mount(parts, options).map(|mounted| Self { mounted, rest })
     }
 
     /// Drains everything, syncs the tiers, settles sizes and stamps the tiers clean. Open descriptions are closed.
     /// A second call does nothing.
     pub fn unmount(&self) -> Result<()> {
-        self.core.stop_movers();
-        self.logged("unmount", self.core.unmount())
+        self.mounted.mover.stop_movers();
+        self.logged("unmount", self.mounted.unmount())
     }
 
     /// Takes a tier into the volume while it is in use; returns its number, which no other tier ever had.
@@ -136,7 +124,7 @@ impl FileSystem {
         position: usize,
         list: impl FnOnce() -> std::result::Result<(), String>,
     ) -> std::result::Result<TierId, VolumeError> {
-        self.core.add_tier(member, position, list)
+        self.mounted.add_tier(member, position, list)
     }
 
     /// Begins to empty a tier: that is put on record, durably, it gets no new data from now on, also after the next mount,
@@ -146,7 +134,7 @@ impl FileSystem {
     /// The tier is unknown, drains already, holds the metadata store, or is the last one that takes files; or the others
     /// do not have enough space. Then nothing was changed.
     pub fn start_drain(&self, name: &str) -> std::result::Result<TierId, VolumeError> {
-        self.core.drain(name)
+        self.mounted.drain(name)
     }
 
     /// Puts on record, durably, that a tier is used again as any other. Returns its number.
@@ -154,7 +142,7 @@ impl FileSystem {
     /// # Errors
     /// The tier is unknown or does not drain.
     pub fn cancel_drain(&self, name: &str) -> std::result::Result<TierId, VolumeError> {
-        self.core.cancel_drain(name)
+        self.mounted.cancel_drain(name)
     }
 
     /// Takes a tier that holds nothing out of the volume, and its label away, so that the directory can be used again.
@@ -169,7 +157,7 @@ impl FileSystem {
         name: &str,
         unlist: impl FnOnce() -> std::result::Result<(), String>,
     ) -> std::result::Result<(), VolumeError> {
-        self.core.remove_tier(name, unlist)
+        self.mounted.remove_tier(name, unlist)
     }
 
     /// Measures the capabilities of a tier's device, for about so long, and records them durably. Other users of the tier are
@@ -185,25 +173,25 @@ impl FileSystem {
         time: std::time::Duration,
         on_progress: polymux_tier::measure::OnMeasureProgress<'_>,
     ) -> std::result::Result<crate::report::TierProfile, VolumeError> {
-        self.core.measure_tier(name, time, on_progress)
+        self.mounted.measure_tier(name, time, on_progress)
     }
 
     /// Drops the pages of a file from memory, as far as the file systems of its tiers do that on request: the next reads come
     /// from the devices. Unsynced data stays. For measuring.
     pub fn forget_pages(&self, ino: Ino) -> Result<()> {
-        self.logged("forget_pages", self.core.forget_pages(ino))
+        self.logged("forget_pages", self.mounted.forget_pages(ino))
     }
 
     /// One round of all background work but the moving of blocks: the work of [`BackgroundThreads`] on several threads, one
     /// after the other.
     pub fn step(&self) -> Progress {
-        self.core.watch_step();
-        let tiers = self.core.tiers.all();
-        let steps = [self.core.volume_step(), self.core.upkeep_step()];
+        self.mounted.watch_step();
+        let tiers = self.mounted.volume.tiers.all();
+        let steps = [self.mounted.volume_step(), self.mounted.upkeep_step()];
         let of_tier =
             |tier: TierId| [self.tier_step(tier), self.write_behind_step(tier), self.sync_rewritten_step(tier)];
         let of_tiers = tiers.iter().flat_map(|tier| of_tier(tier.id));
-        let worked = steps.into_iter().chain(of_tiers.collect::<Vec<_>>()).chain([self.core.plan_step()]);
+        let worked = steps.into_iter().chain(of_tiers.collect::<Vec<_>>()).chain([self.mounted.mover.plan_step()]);
         if worked.filter(|progress| *progress == Progress::Worked).count() > 0 {
             Progress::Worked
         } else {
@@ -214,7 +202,7 @@ impl FileSystem {
     /// Part of [`FileSystem::step`]: the periodic flush, and planning of the next moves. Nothing that one tier does keeps it
     /// from coming to its end.
     pub fn volume_step(&self) -> Progress {
-        match (self.core.volume_step(), self.core.plan_step()) {
+        match (self.mounted.volume_step(), self.mounted.mover.plan_step()) {
             (Progress::Idle, Progress::Idle) => Progress::Idle,
             _ => Progress::Worked,
         }
@@ -222,24 +210,24 @@ impl FileSystem {
 
     /// Part of [`FileSystem::step`]: syncs files of a tier that were emptied, rewritten and closed, where no close was heard of.
     pub fn sync_rewritten_step(&self, tier: TierId) -> Progress {
-        self.core.sync_rewritten_step(tier)
+        self.mounted.sync_rewritten_step(tier)
     }
 
     /// Part of [`FileSystem::step`]: starts the writeback of a tier's pending data, or waits for the oldest one started there.
     pub fn write_behind_step(&self, tier: TierId) -> Progress {
-        if self.core.write_behind.step(tier) { Progress::Worked } else { Progress::Idle }
+        if self.mounted.data.write_behind.step(tier) { Progress::Worked } else { Progress::Idle }
     }
 
     /// Part of [`FileSystem::step`]: work that proceeds file by file, such as finding sizes after an unclean stop.
     pub fn upkeep_step(&self) -> Progress {
-        self.core.upkeep_step()
+        self.mounted.upkeep_step()
     }
 
     /// Part of [`FileSystem::step`] that concerns one tier: carrying out pending frees; a tier that failed is tried, and one
     /// that is missing is looked for. It may wait for that tier and for no other.
     pub fn tier_step(&self, tier: TierId) -> Progress {
-        match self.core.look_for_tier(tier) {
-            Progress::Idle => self.core.tier_step(tier),
+        match self.mounted.look_for_tier(tier) {
+            Progress::Idle => self.mounted.tier_step(tier),
             Progress::Worked => Progress::Worked,
         }
     }
@@ -247,31 +235,31 @@ impl FileSystem {
     /// Part of [`FileSystem::step`]: looks at the calls that are under way on the tiers, and decides which tiers do not
     /// answer (docs/design/0014). Never waits for one. Unless it is called again and again, no tier counts as silent.
     pub fn watch_step(&self) {
-        self.core.watch_step();
+        self.mounted.watch_step();
     }
 
     /// Whether attributes that were answered stay right until they are changed here: not while a size may be a guess, because
     /// the tier that knows it is missing or does not answer. Asked after the attributes.
     #[must_use]
     pub fn may_keep_attributes(&self) -> bool {
-        !self.core.sizes_guessed.load(std::sync::atomic::Ordering::Acquire)
+        !self.mounted.volume.size_recovery.has_guessed.load(std::sync::atomic::Ordering::Acquire)
     }
 
     /// Names of the tiers that do not answer. No tier is asked.
     #[must_use]
     pub fn tiers_not_answering(&self) -> Vec<String> {
-        self.core.tiers_not_answering()
+        self.mounted.tiers_not_answering()
     }
 
     /// Threads whose call to a tier that does not answer has not come back, as [`thread_token`] names them.
     #[must_use]
     pub fn stuck_threads(&self) -> Vec<usize> {
-        self.core.stuck_threads()
+        self.mounted.stuck_threads()
     }
 
     /// Carries out one batch of moves. Several threads may call it; each takes a batch of its own.
     pub fn move_step(&self) -> Progress {
-        self.core.move_step()
+        self.mounted.mover.move_step()
     }
 
     /// The front end reports each request from now on ([`FileSystem::note_use`]), so that the volume may rest while there is none
@@ -304,8 +292,8 @@ impl FileSystem {
 
     /// Looks whether the volume is in use, for a thread that watches a volume with so many movers.
     fn look_for_use(&self, movers: u16) {
-        let has_moves = || movers > 0 && (self.core.has_moves_to_make() || self.core.is_planning());
-        self.rest.look(self.core.clock.elapsed(), || self.core.may_rest() && !has_moves());
+        let has_moves = || movers > 0 && (self.mounted.mover.has_moves_to_make() || self.mounted.mover.is_planning());
+        self.rest.look(self.mounted.volume.clock.elapsed(), || self.mounted.may_rest() && !has_moves());
     }
 
     /// Work in the background counts as use of the volume.
@@ -319,14 +307,14 @@ impl FileSystem {
     fn logged<T>(&self, operation: &str, result: Result<T>) -> Result<T> {
         result.inspect_err(|error: &Error| {
             if let Some(level) = error.log_level() {
-                log::log!(level, "volume {}: {operation}: {error}", self.core.name);
+                log::log!(level, "volume {}: {operation}: {error}", self.mounted.volume.name);
             }
         })
     }
 
     /// Finds a name in a directory; `.` and `..` are understood.
     pub fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attributes> {
-        self.logged("lookup", self.core.lookup(caller, parent, name))
+        self.logged("lookup", self.mounted.lookup(caller, parent, name))
     }
 
     /// The directory that a directory lies in; the root for itself.
@@ -337,12 +325,12 @@ impl FileSystem {
     /// Keeps an inode in service while it is referenced by number, although it may have no name (FUSE lookup
     /// counts). One that does not exist is ignored.
     pub fn pin(&self, ino: Ino) {
-        self.core.pin(ino);
+        self.mounted.volume.pin(ino);
     }
 
     /// Takes `count` pins back; with the last one an inode without a name goes.
     pub fn unpin(&self, ino: Ino, count: u64) {
-        if let Err(error) = self.logged("forget", self.core.unpin(ino, count)) {
+        if let Err(error) = self.logged("forget", self.mounted.namespace.data.unpin(ino, count)) {
             log::debug!("inode {ino} is deleted at the next mount: {error}");
         }
     }
@@ -350,12 +338,12 @@ impl FileSystem {
     /// Keeps all inodes without a name in service, once each, as [`FileSystem::pin`] does; returns them. For a mount that takes a connection
     /// over ([`crate::KernelConnection::TakenOver`]): inodes that the kernel does not hold are unpinned then.
     pub fn pin_orphans(&self) -> Result<Vec<Ino>> {
-        self.logged("recovery of files without a name", self.core.pin_orphans())
+        self.logged("recovery of files without a name", self.mounted.volume.pin_orphans())
     }
 
     /// Numbers of descriptions begin here, above those that an earlier daemon gave to the kernel. Called before anything is opened.
     pub fn begin_handles_at(&self, first: HandleId) {
-        self.core.handles.begin_at(first.0);
+        self.mounted.data.handles.begin_at(first.0);
     }
 
     /// Opens a file for a description that the kernel has since before this mount, under the number that it has of it.
@@ -363,61 +351,61 @@ impl FileSystem {
     /// # Errors
     /// There is no such file, or it cannot be used as it was opened.
     pub fn restore_handle(&self, handle: HandleId, ino: Ino, options: OpenOptions) -> Result<()> {
-        self.logged("recovery of an open file", self.core.restore_handle(handle, ino, options))
+        self.logged("recovery of an open file", self.mounted.restore_handle(handle, ino, options))
     }
 
     /// Whether acknowledged changes survive a kill of the process of this file system: its memory outlives it.
     pub fn outlives_its_process(&self) -> bool {
-        self.core.metadata.notes().is_some()
+        self.mounted.volume.metadata.notes().is_some()
     }
 
     /// The attributes of an inode.
     pub fn attributes(&self, caller: &Caller, ino: Ino) -> Result<Attributes> {
-        self.logged("getattr", self.core.attributes(caller, ino))
+        self.logged("getattr", self.mounted.attributes(caller, ino))
     }
 
     /// Changes attributes, the size among them; returns them all.
     pub fn set_attributes(&self, caller: &Caller, ino: Ino, change: &SetAttributes) -> Result<Attributes> {
-        self.logged("setattr", self.core.set_attributes(caller, ino, change))
+        self.logged("setattr", self.mounted.set_attributes(caller, ino, change))
     }
 
     /// Takes over the modification and change time that a kernel which collects writes has kept of a file so far; they are durable as
     /// those of plain writes are. The bytes of a small file are logged with them, because this may be all that is heard of a close.
     pub fn take_over_times(&self, caller: &Caller, ino: Ino, times: (Timestamp, Timestamp)) -> Result<Attributes> {
-        self.logged("setattr", self.core.take_over_times(caller, ino, times))
+        self.logged("setattr", self.mounted.take_over_times(caller, ino, times))
     }
 
     /// Makes the file systems of the tiers give back space that they preallocated for writes (XFS), which does not count as available.
     pub fn give_back_room_ahead(&self) {
-        self.core.tiers.give_back_room_ahead();
+        self.mounted.volume.tiers.give_back_room_ahead();
     }
 
     /// Whether a file system that answers is still giving back preallocated space; a question for its free space waits for that.
     #[must_use]
     pub fn is_giving_back_room_ahead(&self) -> bool {
-        self.core.tiers.are_giving_back_room_ahead()
+        self.mounted.volume.tiers.are_giving_back_room_ahead()
     }
 
     /// Whether more space is about to be available: removed bytes are still to be freed, a move holds space on two tiers, or a file system is
     /// still giving back preallocated space.
     #[must_use]
     pub fn is_freeing_space(&self) -> bool {
-        self.core.is_freeing_space()
+        self.mounted.mover.is_freeing_space()
     }
 
     /// Attributes of a regular file as far as they are known without asking a tier; its blocks are not, and its size may be a guess.
     pub fn known_attributes(&self, ino: Ino) -> Result<Attributes> {
-        self.core.known_attributes(ino)
+        self.mounted.known_attributes(ino)
     }
 
     /// The file that a rename would put in the place of another one, if it is open for changes. Asks no tier.
     pub fn open_replacement(&self, from: (Ino, &[u8]), to: (Ino, &[u8])) -> Option<Ino> {
-        self.core.open_replacement(from, to)
+        self.mounted.open_replacement(from, to)
     }
 
     /// Whether the caller may do all of `mask`: 4 read, 2 write, 1 execute or search; 0 asks for existence.
     pub fn access(&self, caller: &Caller, ino: Ino, mask: u32) -> Result<()> {
-        self.logged("access", self.core.check_mask(caller, ino, mask))
+        self.logged("access", self.mounted.check_mask(caller, ino, mask))
     }
 
     /// Makes an empty regular file, a fifo, a socket or a device node.
@@ -429,38 +417,38 @@ impl FileSystem {
         kind: NodeKind,
         permissions: u32,
     ) -> Result<Attributes> {
-        self.logged("mknod", self.core.make_node(caller, parent, name, kind, permissions))
+        self.logged("mknod", self.mounted.make_node(caller, parent, name, kind, permissions))
     }
 
     /// Makes a directory.
     pub fn make_directory(&self, caller: &Caller, parent: Ino, name: &[u8], permissions: u32) -> Result<Attributes> {
-        self.logged("mkdir", self.core.make_directory(caller, parent, name, permissions))
+        self.logged("mkdir", self.mounted.make_directory(caller, parent, name, permissions))
     }
 
     /// Makes a symbolic link.
     pub fn make_symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attributes> {
-        self.logged("symlink", self.core.make_symlink(caller, parent, name, target))
+        self.logged("symlink", self.mounted.make_symlink(caller, parent, name, target))
     }
 
     /// The target of a symbolic link.
     pub fn read_symlink(&self, caller: &Caller, ino: Ino) -> Result<Vec<u8>> {
         let _ = caller;
-        self.logged("readlink", self.core.read_symlink(ino))
+        self.logged("readlink", self.mounted.read_symlink(ino))
     }
 
     /// Gives a file another name.
     pub fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attributes> {
-        self.logged("link", self.core.link(caller, ino, parent, name))
+        self.logged("link", self.mounted.link(caller, ino, parent, name))
     }
 
     /// Takes the name of a file away.
     pub fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
-        self.logged("unlink", self.core.unlink(caller, parent, name))
+        self.logged("unlink", self.mounted.unlink(caller, parent, name))
     }
 
     /// Removes an empty directory.
     pub fn remove_directory(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
-        self.logged("rmdir", self.core.remove_directory(caller, parent, name))
+        self.logged("rmdir", self.mounted.remove_directory(caller, parent, name))
     }
 
     /// Renames a name, replacing or exchanging an existing one according to the flags.
@@ -473,7 +461,7 @@ impl FileSystem {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        self.logged("rename", self.core.rename(caller, (parent, name), (new_parent, new_name), mode))
+        self.logged("rename", self.mounted.rename(caller, (parent, name), (new_parent, new_name), mode))
     }
 
     /// Entries of a directory after a cookie (0: from the start), at most `limit`; `.` and `..` are not among them, and
@@ -486,23 +474,23 @@ impl FileSystem {
         limit: usize,
     ) -> Result<Vec<DirectoryEntry>> {
         let _ = caller;
-        self.logged("readdir", self.core.read_directory(directory, after, limit))
+        self.logged("readdir", self.mounted.read_directory(directory, after, limit))
     }
 
     /// Checks that a directory may be listed.
     pub fn open_directory(&self, caller: &Caller, directory: Ino) -> Result<()> {
-        self.logged("opendir", self.core.open_directory(caller, directory))
+        self.logged("opendir", self.mounted.open_directory(caller, directory))
     }
 
     /// The position behind every name that is in a directory now: cookies of names made later are not smaller. A name that is
     /// renamed within its directory, or replaced, keeps its position.
     pub fn directory_end(&self, directory: Ino) -> Result<u64> {
-        self.logged("opendir", self.core.directory_end(directory))
+        self.logged("opendir", self.mounted.directory_end(directory))
     }
 
     /// Makes the names in a directory durable.
     pub fn sync_directory(&self, caller: &Caller, directory: Ino) -> Result<()> {
-        self.logged("fsyncdir", self.core.sync_directory(caller, directory))
+        self.logged("fsyncdir", self.mounted.sync_directory(caller, directory))
     }
 
     /// Makes a regular file, or opens the one that is there unless `exclusive` is set, and opens it.
@@ -514,7 +502,7 @@ impl FileSystem {
         permissions: u32,
         options: OpenOptions,
     ) -> Result<(Attributes, HandleId)> {
-        self.logged("create", self.core.create(caller, parent, name, permissions, options))
+        self.logged("create", self.mounted.create(caller, parent, name, permissions, options))
     }
 
     /// A regular file without a name (`O_TMPFILE`); [`FileSystem::link`] can give it one.
@@ -525,12 +513,12 @@ impl FileSystem {
         permissions: u32,
         options: OpenOptions,
     ) -> Result<(Attributes, HandleId)> {
-        self.logged("tmpfile", self.core.create_unnamed(caller, parent, permissions, options))
+        self.logged("tmpfile", self.mounted.create_unnamed(caller, parent, permissions, options))
     }
 
     /// Opens a regular file.
     pub fn open(&self, caller: &Caller, ino: Ino, options: OpenOptions) -> Result<HandleId> {
-        self.logged("open", self.core.open(caller, ino, options))
+        self.logged("open", self.mounted.open(caller, ino, options))
     }
 
     /// Sets the port that registers objects which the kernel uses itself. Once for each mount, before anything is opened. That
@@ -539,60 +527,63 @@ impl FileSystem {
     /// # Errors
     /// It cannot be recorded: nothing is passed through.
     pub fn set_passthrough_port(&self, port: Arc<dyn PassthroughPort>) -> Result<()> {
-        if self.core.is_read_only() {
+        if self.mounted.volume.is_read_only() {
             return Ok(());
         }
-        self.core.record_boot()?;
-        assert!(self.core.kernel.passthrough_port.set(port).is_ok(), "a mount has one connection to the kernel");
+        self.mounted.data.record_boot()?;
+        assert!(
+            self.mounted.data.kernel.passthrough_port.set(port).is_ok(),
+            "a mount has one connection to the kernel"
+        );
         Ok(())
     }
 
     /// Whether programs may have objects since before this mount that the kernel gave them: then sizes change that no message tells of.
     pub fn may_be_held(&self) -> bool {
-        self.core.holders.are_possible()
+        self.mounted.data.holders.are_possible()
     }
 
     /// The kernel of this mount collects writes before it sends them (docs/design/0036). Once for each mount, before anything is opened.
     pub fn set_kernel_collects_writes(&self) {
-        self.core.kernel.collects_writes.store(true, std::sync::atomic::Ordering::Release);
+        self.mounted.data.kernel.collects_writes.store(true, std::sync::atomic::Ordering::Release);
     }
 
     /// The files of all descriptions that may change theirs.
     pub fn files_open_for_changes(&self) -> Vec<Ino> {
-        self.core.handles.files_open_for_changes()
+        self.mounted.data.handles.files_open_for_changes()
     }
 
     /// Whether a description may change its file.
     pub fn may_change(&self, handle: HandleId) -> Result<bool> {
-        Ok(self.core.handles.get(handle)?.options.write)
+        Ok(self.mounted.data.handles.get(handle)?.options.write)
     }
 
     /// Decides how an open file description does its I/O (DESIGN section 10). Called once for each that the kernel has, before
     /// the kernel is notified. Users of the file system without the kernel do not call it.
     pub fn decide_io_mode(&self, handle: HandleId) -> Result<IoDecision> {
-        self.logged("open", self.core.decide_io_mode_of(handle))
+        self.logged("open", self.mounted.decide_io_mode_of(handle))
     }
 
     /// Whether the attributes of a file change without notice: the kernel must not cache them.
     #[must_use]
     pub fn is_changed_directly(&self, ino: Ino) -> bool {
-        self.core.is_changed_directly(ino)
+        self.mounted.data.is_changed_directly(ino)
     }
 
     /// Whether a description is open whose I/O was decided ([`FileSystem::decide_io_mode`]) and that may change the file.
     #[must_use]
     pub fn is_open_for_changes(&self, ino: Ino) -> bool {
-        self.core.is_open_for_changes(ino)
+        self.mounted.data.is_open_for_changes(ino)
     }
 
     /// Whether no tier holds bytes of an open file: they are in the metadata store, or there are none yet.
     pub fn is_inline(&self, handle: HandleId) -> Result<bool> {
-        self.core.is_inline(handle)
+        self.mounted.is_inline(handle)
     }
 
     /// Reads at an offset; returns the number of bytes, which is less than asked for only at the end of the file.
     pub fn read(&self, caller: &Caller, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        self.logged("read", self.core.read(caller, handle, offset, buffer))
+        self.logged("read", self.mounted.read(caller, handle, offset, buffer))
     }
 
     /// Writes at an offset, or at the end of a file opened with [`OpenOptions::append`]; returns the number of bytes,
@@ -607,7 +598,7 @@ impl FileSystem {
         data: &[u8],
         origin: WriteOrigin,
     ) -> Result<usize> {
-        self.logged("write", self.core.write(caller, handle, offset, data, origin))
+        self.logged("write", self.mounted.write(caller, handle, offset, data, origin))
     }
 
     /// As [`FileSystem::write`], of all of the data or none: where only a part fits, it fails with `ENOSPC` and does not make the file
@@ -620,22 +611,22 @@ impl FileSystem {
         data: &[u8],
         origin: WriteOrigin,
     ) -> Result<usize> {
-        self.logged("write", self.core.write_whole(caller, handle, offset, data, origin))
+        self.logged("write", self.mounted.write_whole(caller, handle, offset, data, origin))
     }
 
     /// One descriptor of the description was closed (`close(2)`); reports errors that this description has not received yet.
     pub fn flush(&self, caller: &Caller, handle: HandleId) -> Result<()> {
-        self.logged("flush", self.core.flush(caller, handle))
+        self.logged("flush", self.mounted.flush(caller, handle))
     }
 
     /// The description is gone.
     pub fn release(&self, handle: HandleId) -> Result<()> {
-        self.logged("release", self.core.release(handle))
+        self.logged("release", self.mounted.release(handle))
     }
 
     /// Releases a description whose number never reached the program that opened it.
     pub fn take_back(&self, handle: HandleId) -> Result<()> {
-        self.logged("release", self.core.take_back(handle))
+        self.logged("release", self.mounted.take_back(handle))
     }
 
     /// As [`Self::release`], for a caller that must not wait for a tier.
@@ -643,17 +634,17 @@ impl FileSystem {
     /// # Errors
     /// [`crate::ErrorKind::WouldBlock`]: nothing was done, and a caller that may wait has to release it.
     pub fn release_at_once(&self, handle: HandleId) -> Result<()> {
-        self.logged("release", self.core.release_at_once(handle))
+        self.logged("release", self.mounted.release_at_once(handle))
     }
 
     /// Makes a file durable on all its tiers (`fsync`, `fdatasync`).
     pub fn sync(&self, caller: &Caller, handle: HandleId, kind: SyncKind) -> Result<()> {
-        self.logged("fsync", self.core.sync(caller, handle, kind))
+        self.logged("fsync", self.mounted.sync(caller, handle, kind))
     }
 
     /// Makes everything durable (`syncfs`).
     pub fn sync_volume(&self) -> Result<()> {
-        self.logged("syncfs", self.core.sync_volume())
+        self.logged("syncfs", self.mounted.sync_volume())
     }
 
     /// Reserves space, punches holes or zeroes ranges (`fallocate`).
@@ -665,13 +656,13 @@ impl FileSystem {
         length: u64,
         kind: AllocateKind,
     ) -> Result<()> {
-        self.logged("fallocate", self.core.allocate(caller, handle, offset, length, kind))
+        self.logged("fallocate", self.mounted.allocate(caller, handle, offset, length, kind))
     }
 
     /// `SEEK_DATA` and `SEEK_HOLE`: the end of the file is a hole; ENXIO at or beyond it.
     pub fn seek(&self, caller: &Caller, handle: HandleId, offset: u64, target: SeekTarget) -> Result<u64> {
         let _ = caller;
-        self.logged("lseek", self.core.seek(handle, offset, target))
+        self.logged("lseek", self.mounted.seek(handle, offset, target))
     }
 
     /// Copies bytes from one open file to another; may copy less than asked for.
@@ -684,49 +675,49 @@ impl FileSystem {
         target_offset: u64,
         length: u64,
     ) -> Result<u64> {
-        let copied = self.core.copy_range(caller, (source, source_offset), (target, target_offset), length);
+        let copied = self.mounted.copy_range(caller, (source, source_offset), (target, target_offset), length);
         self.logged("copy_file_range", copied)
     }
 
     /// The value of an extended attribute; ENODATA where there is none.
     pub fn xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.logged("getxattr", self.core.xattr(caller, ino, name))
+        self.logged("getxattr", self.mounted.xattr(caller, ino, name))
     }
 
     /// Sets an extended attribute; the two ACL attributes act on the permission bits too.
     pub fn set_xattr(&self, caller: &Caller, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.logged("setxattr", self.core.set_xattr(caller, ino, name, value, mode))
+        self.logged("setxattr", self.mounted.set_xattr(caller, ino, name, value, mode))
     }
 
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        self.logged("removexattr", self.core.remove_xattr(caller, ino, name))
+        self.logged("removexattr", self.mounted.remove_xattr(caller, ino, name))
     }
 
     /// The flags of a file or directory; ENOTTY for anything else.
     pub fn attribute_flags(&self, ino: Ino) -> Result<AttributeFlags> {
-        self.logged("getflags", self.core.attribute_flags(ino))
+        self.logged("getflags", self.mounted.attribute_flags(ino))
     }
 
     /// Sets the flags of a file or directory. EBUSY: the file is to be immutable or append-only, and the kernel changes it without a
     /// word.
     pub fn set_attribute_flags(&self, caller: &Caller, ino: Ino, flags: AttributeFlags) -> Result<()> {
-        self.logged("setflags", self.core.set_attribute_flags(caller, ino, flags))
+        self.logged("setflags", self.mounted.set_attribute_flags(caller, ino, flags))
     }
 
     /// Names of extended attributes, in no particular order.
     pub fn list_xattrs(&self, caller: &Caller, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.logged("listxattr", self.core.list_xattrs(caller, ino))
+        self.logged("listxattr", self.mounted.list_xattrs(caller, ino))
     }
 
     /// Space on the volume (`statfs`).
     pub fn space(&self) -> Result<VolumeSpace> {
-        Ok(self.core.volume_space())
+        Ok(self.mounted.volume_space())
     }
 
     /// State of the volume and its tiers.
     pub fn status(&self) -> Result<VolumeStatus> {
-        Ok(self.core.status())
+        Ok(self.mounted.status())
     }
 
     /// The files that depend on a tier: their number, and the first `listed_max` of them. No tier is asked.
@@ -734,11 +725,11 @@ impl FileSystem {
     /// # Errors
     /// ENOENT: there is no such tier.
     pub fn files_of_tier(&self, tier: &str, listed_max: usize) -> Result<TierFiles> {
-        self.core.files_of_tier(tier, listed_max)
+        self.mounted.files_of_tier(tier, listed_max)
     }
 
     /// Where the bytes of a file are.
     pub fn locate(&self, ino: Ino) -> Result<FileLocation> {
-        self.logged("where", self.core.locate(ino))
+        self.logged("where", self.mounted.locate(ino))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * In memory the collective inode is the truth for all attributes.
-//! * The contents of an inode record change only inside `Core::transact`, which holds the record lock of every inode of the
+//! * The contents of an inode record change only inside `Volume::transact`, which holds the record lock of every inode of the
 //!   transaction, so that records reach the log in the order of the changes. Exceptions that may run ahead of the record: times,
 //!   the numbers of allocated blocks (docs/design/0029), and, for a directory whose record is open, the state of its names
 //!   (docs/design/0009).
@@ -13,6 +13,7 @@
 mod active_streams;
 mod allocation;
 mod attributes;
+mod compact;
 mod expected_use;
 mod file;
 mod growth_history;
@@ -31,6 +32,7 @@ mod record;
 mod rewritten;
 mod small_syncs;
 mod streams;
+mod switches;
 mod table;
 mod write_streams;
 
@@ -38,6 +40,7 @@ pub(crate) use active_streams::ActiveStreams;
 pub(crate) use allocation::{Answer, Quality};
 pub(crate) use attributes::Common;
 pub(crate) use file::{AwaitedSwitch, FileState, Layout, PagesSeen, PassedThrough, reference_of};
+pub use handle::HandleId;
 pub(crate) use handle::{Handle, HandleTable};
 pub(crate) use holders::Holders;
 pub(crate) use inline::InlineChange;

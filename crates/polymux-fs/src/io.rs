@@ -10,6 +10,7 @@
 mod accept;
 mod allocate;
 mod allocation;
+mod flush;
 mod forget_tier;
 mod heat;
 mod holders;
@@ -20,6 +21,7 @@ mod objects;
 mod passthrough;
 mod read;
 mod read_ahead;
+mod reclaim;
 mod rewritten;
 mod seek;
 mod short;
@@ -35,6 +37,7 @@ mod write_streams;
 
 pub(crate) use layout_change::Company;
 pub(crate) use read::Keeper;
+pub(crate) use reclaim::{Loss, delete_records};
 pub(crate) use sync::lost_bytes;
 pub(crate) use write::{WriteRequest, patience};
 

@@ -2,7 +2,7 @@
 //!
 //! # Direction of calls
 //!
-//! `file_system` → `ops`, `recover`, `rebuild`, `migrate` → `check`, `namespace`, `access`, `io` → `placement` → `space`, `heat`, `sched` →
+//! `file_system` → `ops`, `recover` → `mounted` → `migrate`, `namespace` → `io` → `placement`, `stamps` → `volume` → `space`, `heat`, `sched` →
 //! `inode` → `blockmap`, `store`.
 //! A test reads the imports and keeps it so.
 //!
@@ -11,8 +11,8 @@
 //! A lock is taken only while holding locks above it in this tree; two of a kind as noted.
 //!
 //! ```text
-//! Core::stamp_walks
-//! Core::rename_lock
+//! Stamps::walks
+//! Namespace::rename_lock
 //!   Inode::body, state of a directory        an ancestor before its descendant, siblings by inode number
 //!     FileState::barrier                      shared by writers, alone for truncate and fallocate
 //!       FileState::append
@@ -20,7 +20,7 @@
 //!                                             all nodes for one that the mover closed
 //!           FileState::adding_object
 //!           a round of DisownedQueue
-//!             Core::raising                   beside the files; below `Core::tier_event`, which is below nothing of a file
+//!             Epochs::raising                 beside the files; below `Epochs::tier_event`, which is below nothing of a file
 //!             Inode::record_lock              ascending inode numbers
 //!               Inode::lifecycle
 //!                 FileState::layout
@@ -30,7 +30,7 @@
 //! ```
 //!
 //! Beside the tree: a mover's queue is taken above `Inode::lifecycle` and everything below it, and below nothing of a file;
-//! `FileState::moving` is a leaf, and a thread that waits for the end of a move holds no lock of the file. `Planner::state`, the
+//! `FileState::moving` is a leaf, and a thread that waits for the end of a move holds no lock of the file. `Planner::state`, `TierReads::state`, the
 //! shards of heat and the state of a tier's schedule are leaves; `HeatTable::keeping` is held while the store is read.
 //!
 //! No lock of this tree is held while a caller's code runs. `FileState::finding_size` is taken before everything below
@@ -43,8 +43,8 @@ mod attributes;
 mod blockmap;
 mod caller;
 mod check;
-mod core;
 mod counters;
+mod data_path;
 mod error;
 mod file_system;
 mod heat;
@@ -53,8 +53,10 @@ mod io;
 mod migrate;
 #[cfg(all(test, shuttle))]
 mod migration_schedules;
+mod mounted;
 mod namespace;
 mod ops;
+mod parts;
 mod passthrough;
 mod placement;
 mod planted_faults;
@@ -63,7 +65,10 @@ mod recover;
 mod report;
 mod sched;
 mod space;
+mod stamps;
 mod store;
+mod tier_reads;
+mod transaction;
 mod volume;
 
 pub use attributes::{
@@ -77,10 +82,13 @@ pub use check::{
 };
 pub use error::{Error, ErrorKind, Result};
 pub use file_system::{
-    BackgroundThreads, FileSystem, HandleId, MOVERS_DEFAULT, NamedRule, Progress, SteeringError, check_rules,
-    thread_token,
+    BackgroundThreads, FileSystem, MOVERS_DEFAULT, NamedRule, SteeringError, check_rules, thread_token,
 };
-pub use inode::IoMode;
+pub use inode::{HandleId, IoMode};
+pub use parts::{
+    Access, AccessTimes, BootId, KernelConnection, MissingTiers, MountOptions, NewVolume, PageCache, Parts, Progress,
+    Promotion, ReaderLayout, SaturationSource, TierMember, TierName, TierPresence, TierSource, VolumeError,
+};
 pub use passthrough::{BackingId, ClosingHeard, IoDecision, Obstacle, PagesKept, PassthroughPort};
 #[cfg(feature = "planted-faults")]
 pub use planted_faults::{FoundBy, PlantedFault};
@@ -101,8 +109,4 @@ pub use report::{
 pub use store::{
     CheckReport, Description, Field, FieldValue, INVARIANTS, RECORD_KINDS, Violation, check_records, describe_all_anew,
     describe_key, describe_record, for_each_record, on_disk_formats, store_boundaries,
-};
-pub use volume::{
-    Access, AccessTimes, BootId, KernelConnection, MissingTiers, MountOptions, NewVolume, PageCache, Parts, Promotion,
-    ReaderLayout, SaturationSource, TierMember, TierName, TierPresence, TierSource, VolumeError,
 };

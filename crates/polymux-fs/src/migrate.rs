@@ -21,6 +21,7 @@ mod driver;
 mod explain;
 mod facts;
 mod load_balance;
+mod mover;
 mod pace;
 mod part;
 mod plan;
@@ -31,11 +32,7 @@ mod relief;
 mod requests;
 mod victims;
 
-pub(crate) use balance::LayoutQueue;
-pub(crate) use cache_look::CacheLooks;
-pub(crate) use drain::Drains;
-pub(crate) use planner::Planner;
-pub(crate) use queue::MoveQueue;
+pub(crate) use mover::Mover;
 
 use polymux_types::TierId;
 

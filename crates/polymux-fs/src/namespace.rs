@@ -3,7 +3,7 @@
 //! Invariants:
 //! * A name is a pair of records (`d`, `c`) and an entry in the list of the inode's names (`p`), changed together.
 //! * Lookups take no lock: a single record answers. Changes hold the lock of every directory whose names change.
-//! * Order of directory locks: `Core::rename_lock` (between directories only), then a directory before any directory in
+//! * Order of directory locks: `Namespace::rename_lock` (between directories only), then a directory before any directory in
 //!   it, unrelated ones by ascending inode number. Unrelated directories are locked together only under the rename lock.
 //! * A directory that was removed has no links, and nothing is ever made in it.
 
@@ -16,9 +16,37 @@ mod rename;
 
 pub(crate) use create::{COOKIE_FIRST, NewInode};
 
+use std::sync::Arc;
+
+use polymux_types::sync::Mutex;
 use polymux_types::{Errno, limits};
 
+use crate::data_path::DataPath;
 use crate::error::Result;
+use crate::placement::Placement;
+use crate::stamps::Stamps;
+use crate::volume::Volume;
+
+/// The tree of names.
+pub(crate) struct Namespace {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) stamps: Arc<Stamps>,
+    pub(crate) placement: Arc<Placement>,
+    pub(crate) data: Arc<DataPath>,
+    /// Held for the length of a rename between two directories, so that the tree stands still meanwhile.
+    rename_lock: Mutex<()>,
+}
+
+impl Namespace {
+    pub(crate) fn new(
+        volume: Arc<Volume>,
+        stamps: Arc<Stamps>,
+        placement: Arc<Placement>,
+        data: Arc<DataPath>,
+    ) -> Self {
+        Self { volume, stamps, placement, data, rename_lock: Mutex::new(()) }
+    }
+}
 
 /// Fails where a byte string cannot be a name that is made or removed.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {

@@ -6,6 +6,7 @@
 mod attribute_flags;
 mod attributes;
 mod background;
+mod census;
 mod dependents;
 mod directories;
 mod files;
@@ -13,5 +14,4 @@ mod names;
 mod privileges;
 mod profiles;
 mod reports;
-mod stamps;
 mod xattrs;

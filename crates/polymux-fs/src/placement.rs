@@ -3,20 +3,81 @@
 //! Invariant: a policy never sees a lock, a clock or a device, and an answer that names a tier which was not offered is
 //! dropped (DESIGN section 9).
 
-mod census;
 mod context;
 mod fill;
 mod load;
+mod pins;
+mod read_speed;
 mod threads;
 
 pub(crate) use context::{Context, ContextSource, PIN_ATTRIBUTE, Steering, seconds_between};
 pub(crate) use threads::{Device, ThreadMaps};
 
 use polymux_policy::{Growth, HEAT_ONE, NO_TIER, PlacementFacts, Synced, growth};
-use polymux_types::TierId;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use crate::core::Core;
+use polymux_types::TierId;
+use polymux_types::sync::RwLock;
+
+use self::pins::Pins;
+use crate::error::Result;
+use crate::heat::{GrownFiles, HeatOptions, HeatTable, LogicalClock};
 use crate::inode::Inode;
+use crate::parts::MountOptions;
+use crate::sched::WriteBudget;
+use crate::tier_reads::TierReads;
+use crate::volume::Volume;
+
+fn heat_options(options: &MountOptions) -> HeatOptions {
+    HeatOptions {
+        memory_bytes: usize::try_from(options.heat_memory_bytes).unwrap_or(usize::MAX),
+        half_life_seconds: options.heat_half_life_seconds.max(1),
+    }
+}
+
+/// Where bytes belong: policy, rules and pins, and the use of files and tiers that they decide by.
+pub(crate) struct Placement {
+    pub(crate) volume: Arc<Volume>,
+    /// Policy and rules.
+    pub(crate) steering: RwLock<Arc<Steering>>,
+    pub(crate) pins: Pins,
+    pub(crate) heat: HeatTable,
+    /// Seconds in which the volume was mounted.
+    pub(crate) logical_clock: LogicalClock,
+    /// How fast tiers are read, which of them is the limit of its readers, and the free space that is wanted on them.
+    pub(crate) tier_reads: TierReads,
+    /// Bytes that may still be promoted today.
+    pub(crate) write_budget: WriteBudget,
+    /// Files that grew over several tiers.
+    pub(crate) grown_files: GrownFiles,
+    /// Which threads write to which tier, for the policies that map them.
+    pub(crate) thread_maps: ThreadMaps,
+    /// Whether policy or a rule lets any file be spread.
+    pub(crate) may_spread: AtomicBool,
+    /// Whether any did since the mount.
+    pub(crate) has_spread: AtomicBool,
+}
+
+impl Placement {
+    /// Resumes the logical clock and the budgets of the last mount.
+    pub(crate) fn new(volume: Arc<Volume>) -> Result<Self> {
+        let (logical_clock, promoted) = LogicalClock::resume(&volume.metadata, volume.clock.elapsed())?;
+        Ok(Self {
+            steering: RwLock::default(),
+            pins: Pins::default(),
+            heat: HeatTable::new(heat_options(&volume.options)),
+            write_budget: WriteBudget::new(Vec::new(), promoted, logical_clock.now()),
+            logical_clock,
+            tier_reads: TierReads::default(),
+            grown_files: GrownFiles::default(),
+            thread_maps: ThreadMaps::default(),
+            may_spread: AtomicBool::new(false),
+            has_spread: AtomicBool::new(false),
+            volume,
+        })
+    }
+}
 
 /// The write or range to be placed.
 #[derive(Clone, Copy, Debug)]
@@ -31,18 +92,18 @@ pub(crate) struct Request {
     pub(crate) except: Option<TierId>,
 }
 
-impl Core {
+impl Placement {
     /// Tiers for new blocks of a file, best first. Empty if none has space.
     pub(crate) fn place(&self, inode: &Inode, request: &Request) -> Vec<TierId> {
         self.place_in(&self.context_of(inode), inode, request)
     }
 
-    /// As [`Core::place`], where the pins and rules of the file are known.
+    /// As [`Placement::place`], where the pins and rules of the file are known.
     pub(crate) fn place_in(&self, context: &Context, inode: &Inode, request: &Request) -> Vec<TierId> {
         self.place_mapped(context, inode, request, None)
     }
 
-    /// As [`Core::place_in`], for a thread that is mapped to a tier.
+    /// As [`Placement::place_in`], for a thread that is mapped to a tier.
     pub(crate) fn place_mapped(
         &self,
         context: &Context,
@@ -53,7 +114,7 @@ impl Core {
         tiers_for(context, &self.placement_facts(context, inode, request, mapped))
     }
 
-    /// As [`Core::place`], for bytes that are placed now: those that do not find the space that they should have are counted.
+    /// As [`Placement::place`], for bytes that are placed now: those that do not find the space that they should have are counted.
     pub(crate) fn place_now(&self, inode: &Inode, request: &Request) -> Vec<TierId> {
         let context = self.context_of(inode);
         let facts = self.placement_facts(&context, inode, request, None);
@@ -62,7 +123,7 @@ impl Core {
             && let Some((first, chosen)) = facts.first_allowed().map(TierId).zip(tiers.first().copied())
             && chosen != first
             && !self.reads_alike(first, chosen)
-            && let Ok(tier) = self.tiers.by_id(first)
+            && let Ok(tier) = self.volume.tiers.by_id(first)
         {
             tier.refused_messages.note(facts.length);
         }
@@ -96,10 +157,10 @@ impl Core {
         facts.sync_share = heat.sync_percent;
         facts.sequential = heat.sequential_percent;
         if let Some(file) = inode.file().filter(|_| self.promotes_promptly(context.policy)) {
-            let known = file.is_waited_for(self.clock.elapsed()).then_some(Synced::Log);
+            let known = file.is_waited_for(self.volume.clock.elapsed()).then_some(Synced::Log);
             facts.synchronous = known.or_else(|| file.expected.get()).map_or(0, |synced| synced as u8);
         }
-        for tier in self.tiers.all().iter() {
+        for tier in self.volume.tiers.all().iter() {
             let Some(present) = tier.present() else { continue };
             let capabilities = present.capabilities();
             let eligible = Some(tier.id) != request.except

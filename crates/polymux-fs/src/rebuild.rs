@@ -34,7 +34,7 @@ use polymux_types::{Clock, Errno, Ino, VolumeId};
 pub use findings::{REBUILD_FINDING_KINDS, RebuildFinding, RebuildFindingKind, RebuildReport};
 
 use crate::error::{Error, Result};
-use crate::volume::{NewVolume, TierMember, TierPresence, VolumeError};
+use crate::parts::{NewVolume, TierMember, TierPresence, VolumeError};
 use findings::Findings;
 use records::Rebuilt;
 

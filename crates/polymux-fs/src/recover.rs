@@ -9,7 +9,6 @@ mod come_back;
 mod forget;
 mod format;
 mod join;
-mod lagging_copy;
 mod leave;
 mod mount;
 mod passes;

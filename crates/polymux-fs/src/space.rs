@@ -7,6 +7,7 @@
 
 mod disowned;
 mod failure;
+mod object_count;
 mod profile;
 mod refused_messages;
 mod sync_pool;
@@ -14,7 +15,8 @@ mod tier_set;
 mod watch;
 mod write_behind;
 
-pub(crate) use disowned::{DisownedQueue, disown_object};
+pub(crate) use disowned::{DisownedQueue, Scope, TierRound, disown_object};
+pub(crate) use object_count::objects_on;
 pub(crate) use sync_pool::{PendingSync, SyncPool, SyncTarget};
 pub(crate) use tier_set::{LAST_ROOM_BYTES, Purpose, TierHandle, TierSet};
 pub(crate) use watch::thread_token;

@@ -1,352 +1,259 @@
-//! The parts of a volume, as passed to a mount.
+//! What every part of a mounted volume stands on: its metadata, its tiers and its inodes, and the transactions over them.
+//!
+//! Invariants:
+//! * An inode record changes only inside [`Volume::transact`], which holds the record locks of all inodes concerned.
+//! * Nothing here knows of data, placement or movers: those own a [`Volume`] by reference and are called by nothing in it.
 
+mod damage;
+mod epochs;
+mod metadata_space;
+mod paths;
+mod pending_frees;
+mod second_copy;
+mod size_recovery;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use polymux_meta::MetadataStore;
-use polymux_policy::PassthroughUse;
-use polymux_tier::Tier;
-use polymux_types::{ByteSize, Clock, Percent, TierId, VolumeId};
+use polymux_meta::{Batch, Sequence};
+use polymux_types::sync::Mutex;
+use polymux_types::{Bucket, Clock, Errno, Ino, Timestamp, VolumeId, limits};
+use smallvec::SmallVec;
 
-/// The default of [`MountOptions::deferral_ms_max`].
-pub(crate) const DEFERRAL_MS_MAX_DEFAULT: u32 = 60;
+use crate::counters::Counters;
+use crate::error::{Error, ErrorKind, Result};
+use crate::inode::{Inode, InodeTable, SizeTrust};
+use crate::parts::{Access, MountOptions};
+use crate::space::{DisownedQueue, TierSet};
+use crate::store::{EntryCount, InodeBody, Metadata};
+use crate::transaction::Transaction;
 
-/// One tier as the configuration lists it.
-#[derive(Clone)]
-pub struct TierMember {
-    /// Name in the configuration.
-    pub name: String,
-    /// Space that is left free on the tier: new blocks go elsewhere once only this much is left.
-    pub reserve: ByteSize,
-    /// Share of the tier above which files leave it for slower ones (DESIGN section 9).
-    pub high_mark: Percent,
-    /// Share at which that ends; below `high_mark`.
-    pub low_mark: Percent,
-    /// The tier, or why it is not there.
-    pub presence: TierPresence,
-    /// Looks for the tier where it is missing, or was lost while in use; `None`: it stays away until the next mount.
-    pub source: Option<Arc<dyn TierSource>>,
+pub(crate) use damage::KnownDamage;
+pub(crate) use epochs::Epochs;
+pub(crate) use size_recovery::SizeRecovery;
+
+/// Unreferenced inodes that stay in memory.
+const IDLE_INODES_MAX: usize = 65_536;
+
+/// One mounted volume below its data path.
+pub(crate) struct Volume {
+    pub(crate) id: VolumeId,
+    pub(crate) name: String,
+    pub(crate) options: MountOptions,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// When this mount began.
+    pub(crate) mounted_at: Timestamp,
+    pub(crate) metadata: Metadata,
+    pub(crate) tiers: TierSet,
+    pub(crate) inodes: InodeTable,
+    pub(crate) disowned: DisownedQueue,
+    pub(crate) counters: Counters,
+    pub(crate) epochs: Epochs,
+    pub(crate) size_recovery: SizeRecovery,
+    /// Files with damaged ranges.
+    pub(crate) damaged_files: Mutex<KnownDamage>,
+    /// The actions of recovery, for `status`.
+    pub(crate) recovery_notes: Mutex<VecDeque<String>>,
+    pub(crate) unmounted: AtomicBool,
 }
 
-/// Where a tier that is missing may appear again.
-pub trait TierSource: Send + Sync {
-    /// Opens the tier where it is there now: the same directory of the configuration, opened in the same way as for a
-    /// mount. The caller checks the content of its label. The answer's own `source` is not used.
+impl Volume {
+    pub(crate) fn new(
+        (id, name): (VolumeId, String),
+        options: MountOptions,
+        clock: Arc<dyn Clock>,
+        metadata: Metadata,
+        tiers: TierSet,
+    ) -> Self {
+        tiers.all().iter().for_each(|tier| tier.set_deferral_max(options.deferral_ms_max));
+        Self {
+            id,
+            name,
+            options,
+            mounted_at: clock.now(),
+            clock,
+            metadata,
+            tiers,
+            inodes: InodeTable::new(IDLE_INODES_MAX),
+            disowned: DisownedQueue::default(),
+            counters: Counters::default(),
+            epochs: Epochs::default(),
+            size_recovery: SizeRecovery::default(),
+            damaged_files: Mutex::default(),
+            recovery_notes: Mutex::default(),
+            unmounted: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Milliseconds on the volume's clock.
+    pub(crate) fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.options.access == Access::ReadOnly
+    }
+
+    /// Fails on a read-only mount, and where the metadata store stopped: a change would never be recorded.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Err(Errno::EROFS.into());
+        }
+        self.metadata.stopped().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// The inode of a number; ENOENT where there is none (a stale reference).
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
+        let found = self.inodes.get_or_load(ino, || self.load_inode(ino))?;
+        match found {
+            Some(inode) if !inode.lifecycle.lock().gone => Ok(inode),
+            _ => Err(Errno::ENOENT.into()),
+        }
+    }
+
+    fn load_inode(&self, ino: Ino) -> Result<Option<Inode>> {
+        // Read before the record, so that the sequence certainly covers the record's last change.
+        let Some(mut record) = self.metadata.inode(ino)? else { return Ok(None) };
+        let was_open = matches!(record.body, InodeBody::Directory { entries: EntryCount::Open, .. });
+        if was_open {
+            // A crash lost the times of the last changes. They were before this mount, so that with its time a comparison of times
+            // does not take the directory for unchanged.
+            record.modified = record.modified.max(self.mounted_at);
+            record.changed = record.changed.max(self.mounted_at);
+        }
+        let extents = match &record.body {
+            InodeBody::Regular(file) if file.objects.len() > 1 => self.metadata.extents(ino)?,
+            _ => Vec::new(),
+        };
+        let sequence = self.metadata.committed();
+        let trust = match self.size_recovery.after_unclean_stop.load(Ordering::Acquire) {
+            true => SizeTrust::Doubtful,
+            false => SizeTrust::Settled,
+        };
+        let inode = Inode::from_record(ino, record, &extents, sequence, trust)?;
+        inode.times_dirty.store(was_open && !self.is_read_only(), Ordering::Release);
+        Ok(Some(inode))
+    }
+
+    /// Runs `body` with the record locks of all `inodes` held and commits its changes as one transaction.
     ///
-    /// # Errors
-    /// Why it still is missing.
-    fn open(&self) -> std::result::Result<TierMember, String>;
-}
+    /// `body` checks first and changes memory last: where it fails, nothing may have been changed.
+    pub(crate) fn transact<T>(&self, inodes: &[&Inode], body: impl FnOnce(&mut Transaction) -> Result<T>) -> Result<T> {
+        self.transact_or_undo(inodes, body, || {})
+    }
 
-impl TierMember {
-    /// [`TierMember::high_mark`] where the configuration says nothing.
-    pub const HIGH_MARK_DEFAULT: Percent = Percent::new(90);
-    /// [`TierMember::low_mark`] where the configuration says nothing.
-    pub const LOW_MARK_DEFAULT: Percent = Percent::new(80);
+    /// Like [`Self::transact`]; where the store refuses the transaction, `undo` reverts in memory the changes of `body`, before another
+    /// thread may change the records of these inodes.
+    pub(crate) fn transact_or_undo<T>(
+        &self,
+        inodes: &[&Inode],
+        body: impl FnOnce(&mut Transaction) -> Result<T>,
+        undo: impl FnOnce(),
+    ) -> Result<T> {
+        // No operation concerns more than five inodes. A rename has two directories, the moved inode, the replaced one, and a whiteout.
+        let mut ordered: SmallVec<[&Inode; 5]> = inodes.iter().copied().collect();
+        ordered.sort_unstable_by_key(|inode| inode.ino);
+        ordered.dedup_by_key(|inode| inode.ino);
+        let _locks: SmallVec<[_; 5]> = ordered.iter().map(|inode| inode.record_lock.lock()).collect();
+        let mut transaction = Transaction { batch: Batch::new() };
+        let result = body(&mut transaction)?;
+        let committed = self.metadata.commit(transaction.batch);
+        let sequence = committed.inspect_err(|_| {
+            undo();
+            for inode in &ordered {
+                // An open record that was not committed opens nothing.
+                inode.is_record_open.store(false, Ordering::Release);
+                inode.note_uncommitted();
+            }
+        })?;
+        for inode in ordered {
+            inode.note_sequence(sequence);
+            if let (Some(notes), Some(file)) = (self.metadata.notes(), inode.file()) {
+                file.inline.forget_logged_note(notes);
+            }
+        }
+        Ok(result)
+    }
 
-    /// A tier without a reserve, with the usual watermarks.
-    #[must_use]
-    pub fn new(name: impl Into<String>, presence: TierPresence) -> Self {
-        Self {
-            name: name.into(),
-            reserve: ByteSize(0),
-            high_mark: Self::HIGH_MARK_DEFAULT,
-            low_mark: Self::LOW_MARK_DEFAULT,
-            presence,
-            source: None,
+    /// Makes every transaction so far that concerns an inode durable.
+    pub(crate) fn flush_inode(&self, inode: &Inode) -> Result<()> {
+        self.flush_through(inode.last_sequence())
+    }
+
+    pub(crate) fn flush_through(&self, sequence: Sequence) -> Result<()> {
+        if self.metadata.durable() >= sequence {
+            return Ok(());
+        }
+        Counters::count(&self.counters.log_flushes);
+        self.metadata.sync(sequence)
+    }
+
+    /// The bucket of objects whose first name lies in a directory, so that its files stay close on disk.
+    pub(crate) fn bucket_for_parent(parent: Ino) -> Bucket {
+        let spread = parent.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let bucket = spread % u64::from(limits::BUCKETS);
+        Bucket(u16::try_from(bucket).expect("a remainder below the number of buckets fits"))
+    }
+
+    /// The error for a caller that must not block; counts it.
+    pub(crate) fn would_block(&self) -> Error {
+        Counters::count(&self.counters.would_block);
+        ErrorKind::WouldBlock.into()
+    }
+
+    /// Keeps a sentence for `status` and logs it.
+    pub(crate) fn note_recovery(&self, note: String) {
+        const NOTES_MAX: usize = 100;
+        log::warn!("volume {}: {note}", self.name);
+        let mut notes = self.recovery_notes.lock();
+        if notes.len() == NOTES_MAX {
+            notes.pop_front();
+        }
+        notes.push_back(note);
+    }
+
+    /// Counts a reference by number.
+    pub(crate) fn pin(&self, ino: Ino) {
+        if let Ok(inode) = self.inode(ino) {
+            inode.lifecycle.lock().pins += 1;
         }
     }
-}
 
-/// Whether a tier can be reached.
-#[derive(Clone)]
-pub enum TierPresence {
-    /// Open, probed and locked.
-    Present(Arc<dyn Tier>),
-    /// Not present; the text gives the reason and a remedy.
-    Missing(String),
-}
-
-/// Everything that [`crate::FileSystem`] stands on.
-pub struct Parts {
-    /// Name of the volume.
-    pub name: String,
-    /// The tiers in speed order, fastest first.
-    pub tiers: Vec<TierMember>,
-    /// The metadata store.
-    pub store: Arc<dyn MetadataStore>,
-    /// Name of the tier whose file system also holds the store: some of its space is left to it. `None` where the store
-    /// is elsewhere.
-    pub metadata_tier: Option<String>,
-    /// Source of time.
-    pub clock: Arc<dyn Clock>,
-    /// Seed of all randomness in the file system (tier instances, for example).
-    pub seed: u64,
-}
-
-/// Whether a mount may change the volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Reads and writes.
-    ReadWrite,
-    /// Reads only; nothing on any tier changes, not even the epoch.
-    ReadOnly,
-}
-
-/// Policy for a missing tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MissingTiers {
-    /// Refuse to mount.
-    Refuse,
-    /// Mount: all names are visible, blocks on the missing tier give EIO (`--degraded`).
-    Degraded,
-}
-
-/// When access times change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccessTimes {
-    /// When the old one is not later than the modification or change time, or older than a day.
-    Relative,
-    /// Never (`noatime`).
-    Never,
-}
-
-/// Identifies a boot of the kernel; with the same number, files that were open before may still be open.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BootId(pub [u8; 16]);
-
-impl BootId {
-    /// It may be any, the present one among them.
-    pub const UNKNOWN: Self = Self([0; 16]);
-}
-
-/// Use of the kernel's page cache for files whose reads and writes go through the daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageCache {
-    /// It keeps them.
-    On,
-    /// Each read and write is asked of the daemon; only mappings are kept.
-    Off,
-}
-
-/// When spread files are laid out for those who read them, where their devices were measured (docs/design/0021).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReaderLayout {
-    /// When one was written, for who reads it from its beginning to its end; and when its readers waited.
-    WhenWritten,
-    /// When its readers waited for one of its devices.
-    WhenRead,
-    /// They stay as they were written.
-    Never,
-}
-
-/// Choices of one mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MountOptions {
-    /// Whether the volume may be changed.
-    pub access: Access,
-    /// Policy for a missing tier.
-    pub missing: MissingTiers,
-    /// When access times change.
-    pub access_times: AccessTimes,
-    /// Whether rename over a file, and close after emptying one, wait for the new data to be durable, so that a crash
-    /// never leaves an empty file where an editor saved. Of a close that is not heard of, the sync follows it.
-    pub sync_on_replace: bool,
-    /// Milliseconds between flushes of the log.
-    pub flush_interval_ms: u32,
-    /// Longest file in bytes that lives in the metadata store instead of on a tier; 0: none, and at most 64 KiB count.
-    /// Longer ones that are there already stay until they are written to.
-    pub inline_size_max: u32,
-    /// Seconds after its last use when an inline file may move to another tier, where the metadata tier is short of space.
-    pub inline_idle_seconds: u32,
-    /// Milliseconds after which a tier whose calls do not return counts as not answering: operations that need it fail
-    /// then, until it answers again. 0: never.
-    pub hang_after_ms: u32,
-    /// Milliseconds that the copies of moves and write-behind yield at most to reads and syncs on the same tier,
-    /// the time that it takes to wake up included; 0: they do not.
-    pub deferral_ms_max: u32,
-    /// Milliseconds after which the description on objects follows a change of names or attributes.
-    pub stamp_delay_ms: u32,
-    /// Which files the kernel may use directly, where it can.
-    pub passthrough: PassthroughUse,
-    /// Whether the kernel keeps pages of files that it does not use directly.
-    pub page_cache: PageCache,
-    /// The boot of the kernel that may use files directly.
-    pub boot: BootId,
-    /// Bytes of memory for statistics on the use of files.
-    pub heat_memory_bytes: u64,
-    /// Seconds in which heat halves, while the volume is mounted; at least 1.
-    pub heat_half_life_seconds: u32,
-    /// Bytes of a file that the policy `spread` gives to a tier at a time (PolyStore's range, P2). Counts in whole blocks, as
-    /// one at least.
-    pub spread_range_bytes: u32,
-    /// How the policy `adaptive` finds out that writers saturate a tier.
-    pub saturation: SaturationSource,
-    /// When spread files are laid out for readers.
-    pub reader_layout: ReaderLayout,
-    /// Whether ranges that keep a slower device busy move up beside their readers.
-    pub promotion: Promotion,
-    /// Whether the kernel has inodes and open files of this volume since before the mount.
-    pub connection: KernelConnection,
-}
-
-/// State that the kernel holds of a volume when it is mounted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KernelConnection {
-    /// Nothing: files without a name are deleted.
-    New,
-    /// State from an earlier daemon (docs/design/0037): files without a name stay until the kernel forgets them, and each inode that
-    /// loses its last name counts as referred to, however many references were counted since.
-    TakenOver,
-}
-
-impl Default for MountOptions {
-    fn default() -> Self {
-        Self {
-            access: Access::ReadWrite,
-            missing: MissingTiers::Refuse,
-            access_times: AccessTimes::Relative,
-            sync_on_replace: true,
-            flush_interval_ms: 5000,
-            inline_size_max: 4096,
-            inline_idle_seconds: 600,
-            hang_after_ms: 10_000,
-            deferral_ms_max: DEFERRAL_MS_MAX_DEFAULT,
-            stamp_delay_ms: 10_000,
-            passthrough: PassthroughUse::Auto,
-            page_cache: PageCache::On,
-            boot: BootId::default(),
-            heat_memory_bytes: 32 << 20,
-            heat_half_life_seconds: 3600,
-            spread_range_bytes: 2 << 20,
-            saturation: SaturationSource::Measured,
-            reader_layout: ReaderLayout::WhenWritten,
-            promotion: Promotion::Prompt,
-            connection: KernelConnection::New,
-        }
+    /// Counts one reference by number to each inode without a name; returns these inodes.
+    pub(crate) fn pin_orphans(&self) -> Result<Vec<Ino>> {
+        let orphans = self.metadata.orphans()?;
+        orphans.iter().for_each(|ino| self.pin(*ino));
+        Ok(orphans)
     }
-}
 
-/// How soon ranges that keep a slower device busy move up, under the policies `hot-cold` and `adaptive` (docs/design/0033).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Promotion {
-    /// When programs leave the devices time for it.
-    Polite,
-    /// At once, beside programs, where that pays back in device time within seconds.
-    Prompt,
-}
+    /// An error that says a record contradicts another one.
+    pub(crate) fn contradiction(inode: &Inode, detail: &str) -> Error {
+        Error::corrupted(format!("inode {}", inode.ino), detail)
+    }
 
-/// How it is found out that writers saturate a tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SaturationSource {
-    /// By the amount and age of the data that waits to be written to its device.
-    Measured,
-    /// Every tier counts as saturated: for simulated devices, which take no time to write.
-    Assumed,
-}
-
-/// Identity of a new volume, for [`crate::FileSystem::format`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewVolume {
-    /// Random identity.
-    pub id: VolumeId,
-    /// Owner of the root directory.
-    pub root_uid: u32,
-    /// Group of the root directory.
-    pub root_gid: u32,
-    /// Permission bits of the root directory.
-    pub root_permissions: u32,
-}
-
-/// Why a volume was not made or not mounted. Each names a remedy; nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum VolumeError {
-    /// A tier is missing and the mount is not `--degraded`.
-    #[error("tier `{name}` is missing: {reason}")]
-    TierMissing {
-        /// The tier.
-        name: String,
-        /// The reason and a remedy.
-        reason: String,
-    },
-    /// The tier carries the label of another volume.
-    #[error("tier `{name}` belongs to volume `{found}`, not to `{expected}`")]
-    OtherVolume {
-        /// The tier as configured.
-        name: String,
-        /// Name of the volume its label gives.
-        found: String,
-        /// Name of the volume being mounted.
-        expected: String,
-    },
-    /// The directory holds another tier of this volume.
-    #[error(
-        "tier `{name}` leads to the directory of tier `{found}`: the paths of the two are swapped, or one is wrong"
-    )]
-    OtherTier {
-        /// The tier as configured.
-        name: String,
-        /// Name its label gives.
-        found: String,
-    },
-    /// The label is older than the metadata says: restored from a copy, or cloned.
-    #[error(
-        "tier `{name}` is stale: its label is of epoch {found}, the metadata recorded {expected}; it was restored from an \
-         older copy or cloned, and using it could return old data"
-    )]
-    StaleTier {
-        /// The tier.
-        name: String,
-        /// Epoch of its label.
-        found: u64,
-        /// Epoch recorded.
-        expected: u64,
-    },
-    /// The label is newer than the metadata.
-    #[error(
-        "the metadata is older than tier `{name}` (epoch {expected}, the tier has {found}): the metadata was restored \
-         from an older copy; writing now could destroy newer data"
-    )]
-    StaleMetadata {
-        /// The tier.
-        name: String,
-        /// Epoch of its label.
-        found: u64,
-        /// Epoch recorded.
-        expected: u64,
-    },
-    /// The configuration does not list a tier that the volume has, or lists one it does not have.
-    #[error("{0}")]
-    TierTable(String),
-    /// A tier cannot join, be drained or leave as things are.
-    #[error("{0}")]
-    TierRefused(String),
-    /// A tier cannot leave at this moment, for a reason that passes by itself: something moves to it, or data removed
-    /// from it is not yet freed. The request may be repeated.
-    #[error("{0}")]
-    TierBusy(String),
-    /// The volume was written by a newer Polymux.
-    #[error("volume `{name}` has format version {found}; this program knows up to {known}: use a newer Polymux")]
-    NewerFormat {
-        /// The volume.
-        name: String,
-        /// Its version.
-        found: u32,
-        /// The newest one known here.
-        known: u32,
-    },
-    /// The store holds no volume, or one already where a new one was to be made.
-    #[error("{0}")]
-    Store(String),
-    /// Anything that failed underneath.
-    #[error(transparent)]
-    FileSystem(#[from] crate::Error),
-}
-
-/// Name of a tier in the configuration, next to its number.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TierName {
-    /// Number of the tier.
-    pub id: TierId,
-    /// Its name.
-    pub name: String,
+    /// Runs a transaction of one inode and adds its record, whatever its type.
+    pub(crate) fn put_with_state(
+        &self,
+        inode: &Inode,
+        body: impl FnOnce(&mut Transaction) -> Result<()>,
+    ) -> Result<()> {
+        let state = inode.directory().map(|directory| directory.read());
+        self.transact(&[inode], |transaction| {
+            body(transaction)?;
+            if inode.lifecycle.lock().gone {
+                // Its record was deleted meanwhile, and must not rise again.
+                return Ok(());
+            }
+            match &state {
+                Some(state) => transaction.put_directory(inode, state),
+                None => transaction.put_inode(inode),
+            }
+            Ok(())
+        })
+    }
 }

@@ -4,9 +4,9 @@ use polymux_types::Errno;
 
 use super::acl::{ACCESS_ACL, Acl};
 use crate::caller::Caller;
-use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::{Common, Inode};
+use crate::volume::Volume;
 
 /// Permission to read, as in a mode.
 pub(crate) const READ: u32 = 4;
@@ -15,7 +15,7 @@ pub(crate) const WRITE: u32 = 2;
 /// Permission to execute a file or search a directory.
 pub(crate) const EXECUTE: u32 = 1;
 
-impl Core {
+impl Volume {
     /// Fails with EACCES where the caller may not do all of `wanted`.
     pub(crate) fn check_access(&self, caller: &Caller, inode: &Inode, wanted: u32) -> Result<()> {
         if !caller.checks_permissions() || wanted == 0 {

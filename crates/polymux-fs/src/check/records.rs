@@ -9,10 +9,10 @@ use polymux_types::{Ino, Timestamp};
 
 use super::{Examination, kinds, put_inode};
 use crate::error::Result;
+use crate::parts::BootId;
 use crate::store::describe::{decode_number, describe_record};
 use crate::store::keys::{self, NumberKind};
 use crate::store::{EntryCount, InodeBody, InodeRecord, boot_format, put_number_range_end};
-use crate::volume::BootId;
 
 /// First position of a directory, as `namespace` gives it.
 const COOKIE_FIRST: u64 = 16;

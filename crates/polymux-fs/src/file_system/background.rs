@@ -22,7 +22,8 @@ use polymux_types::TierId;
 use polymux_types::sync::Mutex;
 
 use super::rest::Rest;
-use super::{FileSystem, Progress, thread_token};
+use super::{FileSystem, thread_token};
+use crate::parts::Progress;
 
 /// Longest sleep of a thread that found nothing to do.
 const IDLE_PAUSE: Duration = Duration::from_millis(200);
@@ -98,7 +99,7 @@ impl BackgroundThreads {
             let progress = of_volume.volume_step();
             // A search that finds nothing is no reason to keep a volume from resting.
             if progress == Progress::Worked
-                && of_volume.core.has_moves_to_make()
+                && of_volume.mounted.mover.has_moves_to_make()
                 && let Some(shared) = wakes.upgrade()
             {
                 shared.wake(|kind| kind == Kind::Mover);
@@ -108,7 +109,7 @@ impl BackgroundThreads {
         let upkeep = Arc::clone(file_system);
         shared.spawn("upkeep".to_owned(), Kind::OfVolume, move || upkeep.note_progress(upkeep.upkeep_step()))?;
         shared.attend_tiers(file_system)?;
-        file_system.core.write_behind.allow_threads();
+        file_system.mounted.data.write_behind.allow_threads();
         watch(&shared, file_system)?;
         Ok(started)
     }

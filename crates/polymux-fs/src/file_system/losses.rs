@@ -6,8 +6,8 @@ use polymux_types::Ino;
 
 use super::FileSystem;
 use crate::error::Result;
+use crate::parts::VolumeError;
 use crate::report::{DamagedFiles, ForgottenTier, LostFile};
-use crate::volume::VolumeError;
 
 impl FileSystem {
     /// Takes a tier that is lost for good out of the volume. Data of files on it is damaged from then on: it reads as EIO
@@ -24,7 +24,7 @@ impl FileSystem {
         name: &str,
         unlist: impl FnOnce() -> std::result::Result<(), String>,
     ) -> std::result::Result<ForgottenTier, VolumeError> {
-        self.core.forget_tier(name, unlist)
+        self.mounted.forget_tier(name, unlist)
     }
 
     /// Tells of each file that would lose bytes with a tier, in the order of inode numbers, until `visit` breaks off.
@@ -36,13 +36,13 @@ impl FileSystem {
         tier: &str,
         visit: &mut dyn FnMut(LostFile) -> ControlFlow<()>,
     ) -> std::result::Result<(), VolumeError> {
-        self.core.files_lost_with(tier, visit)
+        self.mounted.files_lost_with(tier, visit)
     }
 
     /// Files with damaged ranges, the first `listed_max` by name. Looks at some thousand records, and goes on with others when it
     /// is called again.
     pub fn damaged_files(&self, listed_max: usize) -> Result<DamagedFiles> {
-        self.core.find_damaged_files(listed_max)
+        self.mounted.find_damaged_files(listed_max)
     }
 
     /// Makes the damaged ranges of a file zeros, durably, so that they can be read. Returns them: start and end.
@@ -50,6 +50,6 @@ impl FileSystem {
     /// # Errors
     /// ENOENT: there is no such file. Errors of the tiers that hold the rest of it.
     pub fn accept_lost_bytes(&self, ino: Ino) -> Result<Vec<(u64, u64)>> {
-        self.logged("accept", self.core.accept_lost_bytes(ino))
+        self.logged("accept", self.mounted.accept_lost_bytes(ino))
     }
 }

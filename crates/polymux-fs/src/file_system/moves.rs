@@ -16,47 +16,47 @@ impl FileSystem {
     /// # Errors
     /// The file is not a regular one, the tier does not take it, or the range begins or ends behind the end of the file.
     pub fn migrate(&self, ino: Ino, tier: &str, range: Option<Range<u64>>) -> std::result::Result<JobId, MoveRefusal> {
-        self.core.migrate(ino, tier, range)
+        self.mounted.mover.migrate(ino, tier, range)
     }
 
     /// Everything that is to be moved, is being moved, and was moved last.
     #[must_use]
     pub fn moves(&self) -> MovesReport {
-        self.core.moves_report()
+        self.mounted.mover.moves_report()
     }
 
     /// One job; `None` where it ended long ago or never was.
     #[must_use]
     pub fn job(&self, id: JobId) -> Option<JobReport> {
-        self.core.job_report(id)
+        self.mounted.mover.job_report(id)
     }
 
     /// Cancels a job; ranges that it has already moved stay where they are. Returns whether there was such a job.
     pub fn cancel_job(&self, id: JobId) -> bool {
-        self.core.cancel_job(id) > 0
+        self.mounted.mover.cancel_job(id) > 0
     }
 
     /// Pauses movers, or resumes them. Moves under way come to their end.
     pub fn set_movers(&self, state: MoversState) {
-        self.core.set_movers(state);
+        self.mounted.mover.set_movers(state);
     }
 
     /// How far the emptying of each tier is that is being emptied.
     #[must_use]
     pub fn drains(&self) -> Vec<DrainReport> {
-        self.core.drain_reports()
+        self.mounted.mover.drain_reports()
     }
 
     /// One of the paths of an inode from the root of the volume, without a leading slash; `None` where it has no name any
     /// more. No tier is asked.
     pub fn path_of(&self, ino: Ino) -> crate::Result<Option<Vec<u8>>> {
-        self.core.path_of(ino)
+        self.mounted.volume.path_of(ino)
     }
 
     /// Number and name of each tier in speed order. No tier is asked.
     #[must_use]
     pub fn tier_names(&self) -> Vec<(polymux_types::TierId, String)> {
-        self.core.tiers.all().iter().map(|tier| (tier.id, tier.name.clone())).collect()
+        self.mounted.volume.tiers.all().iter().map(|tier| (tier.id, tier.name.clone())).collect()
     }
 
     /// Sets the limits of migration on a tier.
@@ -64,11 +64,11 @@ impl FileSystem {
     /// # Errors
     /// There is no such tier.
     pub fn set_mover_limits(&self, tier: &str, limits: MoverLimits) -> std::result::Result<(), MoveRefusal> {
-        self.core.set_mover_limits(tier, limits)
+        self.mounted.mover.set_mover_limits(tier, limits)
     }
 
     /// How movers behave beside programs.
     pub fn set_politeness(&self, politeness: MoverPoliteness) {
-        self.core.set_politeness(politeness);
+        self.mounted.mover.set_politeness(politeness);
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use polymux_types::sync::{AtomicBool, AtomicU32, Condvar, Mutex, Ordering};
 
-use crate::volume::MountOptions;
+use crate::parts::MountOptions;
 
 /// Least time without a request after which a volume rests.
 const REST_AFTER_MIN: Duration = Duration::from_secs(20);

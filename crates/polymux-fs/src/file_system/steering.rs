@@ -77,12 +77,12 @@ impl FileSystem {
     /// A rule is refused; then policy and rules stay as they were.
     pub fn set_steering(&self, policy: PolicyKind, rules: &[NamedRule]) -> std::result::Result<(), SteeringError> {
         let tiers: Vec<(u16, String)> =
-            self.core.tiers.all().iter().map(|tier| (tier.id.0, tier.name.clone())).collect();
+            self.mounted.volume.tiers.all().iter().map(|tier| (tier.id.0, tier.name.clone())).collect();
         let rules = numbered(rules, &tiers)?;
         let has_tiers = rules.rules().any(|rule| !rule.tiers.is_empty());
-        self.core.steer(Steering { policy, rules });
+        self.mounted.placement.steer(Steering { policy, rules });
         if has_tiers {
-            self.core.want_walk();
+            self.mounted.mover.want_walk();
         }
         Ok(())
     }
@@ -90,7 +90,7 @@ impl FileSystem {
     /// All policies, and which is the volume's.
     #[must_use]
     pub fn policies(&self) -> Vec<PolicyReport> {
-        self.core.policy_reports()
+        self.mounted.mover.policy_reports()
     }
 
     /// Pins a file, or everything below a directory, to a tier, or with `None` takes its pin away. Files that are elsewhere
@@ -100,56 +100,56 @@ impl FileSystem {
     /// There is no such tier, it is missing or being emptied, or the inode is neither a regular file nor a directory.
     pub fn pin_to_tier(&self, ino: Ino, tier: Option<&str>) -> std::result::Result<(), MoveRefusal> {
         let root = Caller::root();
-        let inode = self.core.inode(ino)?;
+        let inode = self.mounted.volume.inode(ino)?;
         if inode.file().is_none() && !inode.is_directory() {
             return Err(MoveRefusal::NotRegular(format!("{:?}", inode.kind).to_lowercase()));
         }
         match tier {
             Some(tier) => {
-                self.core.tier_to_move_to(tier)?;
-                self.core.set_xattr(&root, ino, PIN_ATTRIBUTE, tier.as_bytes(), XattrMode::CreateOrReplace)?
+                self.mounted.mover.tier_to_move_to(tier)?;
+                self.mounted.set_xattr(&root, ino, PIN_ATTRIBUTE, tier.as_bytes(), XattrMode::CreateOrReplace)?
             }
-            None => match self.core.remove_xattr(&root, ino, PIN_ATTRIBUTE) {
+            None => match self.mounted.remove_xattr(&root, ino, PIN_ATTRIBUTE) {
                 Err(error) if error.errno() == polymux_types::Errno::ENODATA => {}
                 removed => removed?,
             },
         }
-        Ok(self.core.follow_pin(ino)?)
+        Ok(self.mounted.mover.follow_pin(ino)?)
     }
 
     /// The tier that the pin of an inode names; pins above it do not count. `None` where it has no pin of its own.
     pub fn own_pin(&self, ino: Ino) -> Result<Option<String>> {
-        self.core.own_pin(ino)
+        self.mounted.own_pin(ino)
     }
 
     /// All pins. Walks the extended attributes of the volume.
     pub fn pins(&self) -> Result<Vec<PinReport>> {
-        self.logged("pins", self.core.pin_reports())
+        self.logged("pins", self.mounted.pin_reports())
     }
 
     /// How many files each rule is the first to match now, pinned ones included; at most `files_max` files are looked at.
     pub fn count_rule_matches(&self, files_max: u64) -> Result<RuleCounts> {
-        self.logged("rules", self.core.count_rule_matches(files_max))
+        self.logged("rules", self.mounted.count_rule_matches(files_max))
     }
 
     /// Explains why a file is where it is, and its next migration.
     pub fn explain(&self, ino: Ino) -> Result<Explanation> {
-        self.logged("explain", self.core.explain(ino))
+        self.logged("explain", self.mounted.mover.explain(ino))
     }
 
     /// The migrations that would follow if nothing changed; with a policy: if the volume had that policy.
     pub fn plan(&self, policy: Option<PolicyKind>) -> Result<PlanReport> {
-        self.logged("plan", self.core.plan(policy))
+        self.logged("plan", self.mounted.mover.plan(policy))
     }
 
     /// The share of device reads that the fastest tier serves, and the share that it would serve with another size.
     pub fn advise(&self) -> Result<Advice> {
-        self.logged("advise", self.core.advise())
+        self.logged("advise", self.mounted.mover.advise())
     }
 
     /// When movers may do work that was not requested; always where there is no window. `utc_offset_seconds` is local time
     /// less universal time.
     pub fn set_move_windows(&self, windows: &[MoveWindow], utc_offset_seconds: i32) {
-        self.core.set_move_windows(windows, utc_offset_seconds);
+        self.mounted.mover.set_move_windows(windows, utc_offset_seconds);
     }
 }

@@ -10,8 +10,11 @@ use super::io_mode::IoMode;
 use super::number_hash::NumberMap;
 use crate::attributes::OpenOptions;
 use crate::error::Result;
-use crate::file_system::HandleId;
 use polymux_types::{Errno, Ino};
+
+/// An open description. Never reused within one mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HandleId(pub u64);
 
 /// One open description of a regular file.
 #[derive(Debug)]

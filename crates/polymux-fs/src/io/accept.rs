@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 
 use super::short::block_begin;
 
-use crate::core::Core;
+use crate::data_path::DataPath;
 use crate::error::Result;
 use crate::inode::{FileState, Inode};
 
-impl Core {
+impl DataPath {
     /// Makes the damaged ranges of a file zeros. Returns them: start and end.
     pub(crate) fn accept_damage(&self, inode: &Inode, file: &FileState) -> Result<Vec<(u64, u64)>> {
         self.ensure_size(inode, file)?;

@@ -12,7 +12,7 @@ use super::spread::SpreadReservation;
 use super::{block_after, block_of, start_of};
 use crate::attributes::AllocateKind;
 use crate::blockmap::Owner;
-use crate::core::Core;
+use crate::data_path::DataPath;
 use crate::error::{ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
 use crate::placement::Request;
@@ -28,7 +28,7 @@ pub(super) struct Part {
     pub(super) end: u64,
 }
 
-impl Core {
+impl DataPath {
     /// Carries out one form of `fallocate`. The offset and length were checked to be positive and below the limit.
     pub(crate) fn allocate_file(
         &self,
@@ -94,7 +94,7 @@ impl Core {
 
     pub(super) fn punch_range(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
         for part in self.parts(file, start, end) {
-            let handle = self.tiers.by_id(part.entry.tier)?;
+            let handle = self.volume.tiers.by_id(part.entry.tier)?;
             let reference = reference_of(&part.entry);
             file.note_unsynced(part.slot, part.start, part.end);
             let tier = handle.get()?;
@@ -112,7 +112,7 @@ impl Core {
     /// Zeros a reserved range and keeps the reservation.
     fn zero_range(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
         for part in self.parts(file, start, end) {
-            let handle = self.tiers.by_id(part.entry.tier)?;
+            let handle = self.volume.tiers.by_id(part.entry.tier)?;
             file.note_unsynced(part.slot, part.start, part.end);
             let length = part.end - part.start;
             match handle.get()?.allocate(reference_of(&part.entry), part.start, length, AllocateMode::Zero) {
@@ -127,7 +127,7 @@ impl Core {
     }
 
     fn write_zeros(&self, part: &Part) -> Result<()> {
-        let handle = self.tiers.by_id(part.entry.tier)?;
+        let handle = self.volume.tiers.by_id(part.entry.tier)?;
         let mut position = part.start;
         while position < part.end {
             let length = usize::try_from(part.end - position).unwrap_or(usize::MAX).min(ZEROS.len());
@@ -213,8 +213,8 @@ impl Core {
 
     /// Fails before anything is reserved if all tiers together have too little free space.
     fn check_room_for_all(&self, file: &FileState, start: u64, end: u64) -> Result<()> {
-        let room = self.tiers.all().iter().map(|tier| tier.headroom()).fold(0_u64, u64::saturating_add);
-        if end - start <= room || self.disowned.is_freeing_anything() {
+        let room = self.volume.tiers.all().iter().map(|tier| tier.headroom()).fold(0_u64, u64::saturating_add);
+        if end - start <= room || self.volume.disowned.is_freeing_anything() {
             return Ok(());
         }
         let mut new = end.saturating_sub(start.max(file.size()));
@@ -269,7 +269,7 @@ impl Core {
         start: u64,
         end: u64,
     ) -> Result<()> {
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         // Asked first: a file system gives all that it has, the reserve too, before it says that it is not enough.
         let room = handle.headroom().saturating_add(BLOCK_SIZE);
         if end - start > room && self.hole_bytes(entry, start, end, room)? > room {
@@ -322,7 +322,7 @@ impl Core {
         };
         let mut position = start_of(block_of(start));
         if file.is_passed_through() {
-            self.free_for_writer(self.tiers.room_generation())?;
+            self.volume.free_for_writer(self.volume.tiers.room_generation())?;
             return on_owner(position);
         }
         while position < end {
@@ -331,7 +331,7 @@ impl Core {
                 // Pending frees have been carried out by now, on the owner too.
                 return on_owner(position);
             };
-            let room = start_of(block_of(self.tiers.by_id(tier)?.headroom()));
+            let room = start_of(block_of(self.volume.tiers.by_id(tier)?.headroom()));
             if room == 0 {
                 return Err(ErrorKind::NoSpace.into());
             }
@@ -343,13 +343,14 @@ impl Core {
             let blocks = block_of(position)..block_of(part_end);
             let claim = self.claim_range(inode, &entry, blocks.clone())?;
             let placed = self
+                .volume
                 .tiers
                 .by_id(tier)?
                 .run(|tier| tier.punch(reference_of(&entry), position, length))
                 .and_then(|()| self.reserve_on(file, slot, &entry, position, part_end))
                 .and_then(|()| self.commit_relocation(inode, file, (blocks.start, blocks.end), &claim, Some(*owner)));
             if let Err(error) = placed {
-                self.disowned.add(&[claim], inode.last_sequence());
+                self.volume.disowned.add(&[claim], inode.last_sequence());
                 return Err(error);
             }
             position = part_end;
@@ -360,6 +361,6 @@ impl Core {
     fn tail_headroom(&self, file: &FileState) -> Result<u64> {
         let layout = file.layout.read();
         let Some(slot) = layout.tail_slot() else { return Ok(0) };
-        Ok(self.tiers.by_id(layout.object(slot).tier)?.headroom())
+        Ok(self.volume.tiers.by_id(layout.object(slot).tier)?.headroom())
     }
 }

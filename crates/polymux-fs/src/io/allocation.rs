@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use polymux_tier::{ObjectStat, Tier};
 
-use crate::core::Core;
+use crate::data_path::DataPath;
 use crate::inode::{Answer, FileState, Inode, Quality, reference_of};
 use crate::store::ObjectEntry;
 
@@ -34,7 +34,7 @@ pub(super) fn blocks_of(bytes: u64) -> u64 {
     bytes.div_ceil(512)
 }
 
-impl Core {
+impl DataPath {
     /// Units of 512 bytes on all tiers. Inline bytes count too: programs take a file without blocks for one hole.
     pub(crate) fn allocated_blocks(&self, inode: &Inode, file: &FileState) -> u64 {
         if file.is_inline() {
@@ -55,7 +55,7 @@ impl Core {
     fn ask_objects(&self, file: &FileState, objects: &[ObjectEntry]) -> Vec<Answer> {
         let ask = |entry: &ObjectEntry| {
             let is_durable = self.has_durable_length(file, entry);
-            let stat = self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(entry)))?;
+            let stat = self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(entry)))?;
             // Asked again: a write that is under way makes the object longer after the first answer, and unsynced before that.
             let stays_durable = is_durable == Durable::Yes && self.has_durable_length(file, entry) == Durable::Yes;
             let is_durable = if stays_durable { Durable::Yes } else { Durable::No };
@@ -106,7 +106,7 @@ impl Core {
             let size = file.size();
             file.allocation.end_asking(&mut layout, answers, (size, quality))
         };
-        if differs && !self.is_read_only() {
+        if differs && !self.volume.is_read_only() {
             // It follows with the next record, which the flush interval brings.
             inode.times_dirty.store(true, Ordering::Release);
         }
@@ -114,7 +114,7 @@ impl Core {
 
     /// Whether the objects' present answers are final.
     pub(super) fn quality_of_answers(&self, inode: &Inode, file: &FileState, objects: &[ObjectEntry]) -> Quality {
-        let is_freed = |entry: &ObjectEntry| !self.disowned.holds(entry.tier, entry.object);
+        let is_freed = |entry: &ObjectEntry| !self.volume.disowned.holds(entry.tier, entry.object);
         let is_settled = !file.is_changed_directly()
             && objects.iter().all(is_freed)
             && (self.is_written_back(inode, file) || objects.iter().all(|entry| self.is_synced(entry)));
@@ -122,14 +122,14 @@ impl Core {
     }
 
     fn is_synced(&self, entry: &ObjectEntry) -> bool {
-        let tier = self.tiers.by_id(entry.tier).ok().and_then(|handle| handle.shared());
+        let tier = self.volume.tiers.by_id(entry.tier).ok().and_then(|handle| handle.shared());
         tier.is_some_and(|tier| !tier.is_unsynced(reference_of(entry)))
     }
 
     /// Whether its last close is long ago.
     fn is_written_back(&self, inode: &Inode, file: &FileState) -> bool {
         let closed_ms = file.closed_ms.load(Ordering::Relaxed);
-        inode.lifecycle.lock().handles == 0 && self.elapsed_ms() >= closed_ms.saturating_add(WRITTEN_BACK_MS)
+        inode.lifecycle.lock().handles == 0 && self.volume.elapsed_ms() >= closed_ms.saturating_add(WRITTEN_BACK_MS)
     }
 
     /// At the last close of a file that was synced before: the record that its close writes can have the numbers.
@@ -145,16 +145,16 @@ impl Core {
 
     /// Asks the tiers about files that were changed and are not open. Returns whether there is more to do at once.
     pub(crate) fn learn_allocations(&self) -> bool {
-        let now_ms = self.elapsed_ms();
-        if now_ms < self.due.allocations_ms.load(Ordering::Relaxed) {
+        let now_ms = self.volume.elapsed_ms();
+        if now_ms < self.upkeep.allocations_due_ms.load(Ordering::Relaxed) {
             return false;
         }
-        let interval_ms = u64::from(self.options.flush_interval_ms);
-        self.due.allocations_ms.store(now_ms.saturating_add(interval_ms), Ordering::Relaxed);
+        let interval_ms = u64::from(self.volume.options.flush_interval_ms);
+        self.upkeep.allocations_due_ms.store(now_ms.saturating_add(interval_ms), Ordering::Relaxed);
         let mut learned = 0;
-        for inode in self.inodes.all_where(is_to_be_learned) {
+        for inode in self.volume.inodes.all_where(is_to_be_learned) {
             if learned == FILES_PER_STEP {
-                self.due.allocations_ms.store(now_ms, Ordering::Relaxed);
+                self.upkeep.allocations_due_ms.store(now_ms, Ordering::Relaxed);
                 return true;
             }
             learned += usize::from(self.learn_allocation(&inode));
@@ -202,17 +202,18 @@ impl Core {
 
     /// The answer of a synced object, if it has no pending frees.
     pub(crate) fn settled_answer_of(&self, file: &FileState, entry: &ObjectEntry) -> Option<Answer> {
-        if self.disowned.holds(entry.tier, entry.object) {
+        if self.volume.disowned.holds(entry.tier, entry.object) {
             return None;
         }
-        let handle = self.tiers.by_id(entry.tier).ok()?;
+        let handle = self.volume.tiers.by_id(entry.tier).ok()?;
         let stat = handle.run(|tier| tier.stat(reference_of(entry))).ok()?;
         Some(answer_of(file, entry, &stat, Durable::Yes))
     }
 
     fn may_be_asked(&self, objects: &[ObjectEntry]) -> bool {
         let answers = |entry: &ObjectEntry| {
-            self.tiers
+            self.volume
+                .tiers
                 .by_id(entry.tier)
                 .is_ok_and(|tier| tier.present().is_some() && !tier.is_failing() && !tier.is_slow())
         };
@@ -221,7 +222,7 @@ impl Core {
 
     /// Called before the volume is stopped, when everything is synced and freed: puts the missing numbers into the last records.
     pub(crate) fn learn_allocations_at_unmount(&self) {
-        let inodes = self.inodes.all_where(is_to_be_learned);
+        let inodes = self.volume.inodes.all_where(is_to_be_learned);
         for inode in inodes.iter().take(FILES_AT_UNMOUNT_MAX) {
             self.learn_allocation(inode);
         }

@@ -19,12 +19,13 @@ use polymux_types::{Errno, Ino, TierId};
 use super::layout_change::Company;
 use super::{block_after, start_of};
 use crate::blockmap::{END, MapChange, Owner};
-use crate::core::{Core, Transaction};
+use crate::data_path::DataPath;
 use crate::error::{ErrorKind, Result};
 use crate::inode::{FileState, Inode, Layout, reference_of};
 use crate::placement::Request;
 use crate::report::LostFile;
 use crate::store::ObjectEntry;
+use crate::transaction::Transaction;
 
 /// Whether the end of a file is known without the lost tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +79,7 @@ fn reached_at_least(layout: &Layout, size: u64) -> u64 {
     size.max(runs.last().map_or(0, |run| start_of(run.start)))
 }
 
-impl Core {
+impl DataPath {
     /// The bytes that a file loses with a tier, without its path; `None` if it has no object there, or loses no byte.
     pub(crate) fn loss_of_file(&self, inode: &Inode, file: &FileState, tier: TierId) -> Result<Option<LostFile>> {
         let end = self.end_without(inode, file, tier)?;
@@ -115,7 +116,7 @@ impl Core {
     }
 
     /// Makes the object that a file gets whose only one lies on a lost tier; `None` where it needs none. It has to be durable
-    /// before [`Core::let_go_of_tier`] names it.
+    /// before [`DataPath::let_go_of_tier`] names it.
     pub(crate) fn make_heir(&self, inode: &Inode, file: &FileState, tier: TierId) -> Result<Option<ObjectEntry>> {
         let end = self.end_without(inode, file, tier)?;
         let size = {
@@ -130,7 +131,7 @@ impl Core {
         let mut refusal = ErrorKind::NoSpace.into();
         for candidate in self.place_or_reclaim(inode, &request)? {
             let made = self.make_object(inode, candidate).and_then(|entry| {
-                self.tiers.by_id(candidate)?.run(|tier| tier.truncate(reference_of(&entry), size))?;
+                self.volume.tiers.by_id(candidate)?.run(|tier| tier.truncate(reference_of(&entry), size))?;
                 Ok(entry)
             });
             match made {
@@ -141,12 +142,12 @@ impl Core {
         Err(refusal)
     }
 
-    /// Removes an object that [`Core::make_heir`] made and no record names.
+    /// Removes an object that [`DataPath::make_heir`] made and no record names.
     pub(crate) fn remove_heir(&self, entry: &ObjectEntry) -> Result<()> {
-        self.tiers.by_id(entry.tier)?.run(|tier| tier.remove(reference_of(entry)))
+        self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.remove(reference_of(entry)))
     }
 
-    /// Removes the object on a lost tier from a file. `heir` is the object that [`Core::make_heir`] made for it. Returns whether the
+    /// Removes the object on a lost tier from a file. `heir` is the object that [`DataPath::make_heir`] made for it. Returns whether the
     /// heir belongs to the file now.
     pub(crate) fn let_go_of_tier(
         &self,
@@ -176,7 +177,7 @@ impl Core {
             // Pending frees on it would be carried out later, when the bytes are the file's again.
             self.reclaim_object(inode, only)?;
         }
-        self.damaged_files.lock().files.insert(inode.ino);
+        self.volume.damaged_files.lock().files.insert(inode.ino);
         let _no_sync = file.sync_gate.write();
         let _changing = file.allocation.changing();
         let takes_heir = self.change_layout(inode, file, Company::Nobody, |transaction, layout| {
@@ -190,7 +191,7 @@ impl Core {
                 file.size.store(loss.size, Ordering::Release);
             }
             let heir = heir.filter(|_| takes_heir);
-            file.drop_lost_object(transaction, (inode.ino, layout), (lost, &kept), (heir, loss.size));
+            drop_lost_object(file, transaction, (inode.ino, layout), (lost, &kept), (heir, loss.size));
             loss.ranges.iter().for_each(|(start, end)| layout.damage(*start, *end));
             Ok(takes_heir)
         })?;
@@ -204,65 +205,63 @@ impl Core {
     }
 }
 
-impl FileState {
-    /// The layout without a lost object. `size` is that of the file from now on.
-    fn drop_lost_object(
-        &self,
-        transaction: &mut Transaction,
-        (ino, layout): (Ino, &mut Layout),
-        (lost, kept): (u8, &[(u8, ObjectEntry)]),
-        (heir, size): (Option<&ObjectEntry>, u64),
-    ) {
-        let was_extender = layout.extender().is_none_or(|(slot, _)| slot == lost);
-        let change = if kept.is_empty() {
-            let change = layout.map.clear();
-            layout.objects = heir.into_iter().copied().collect();
-            if heir.is_some() {
-                layout.map.set_home(0);
-            }
-            self.unsynced.lock().clear();
-            change
-        } else {
-            self.give_away_lost_blocks(layout, (lost, kept), size)
-        };
-        if was_extender {
-            layout.size_floor = size;
-            layout.extenders = 0;
+/// The layout without a lost object. `size` is that of the file from now on.
+fn drop_lost_object(
+    file: &FileState,
+    transaction: &mut Transaction,
+    (ino, layout): (Ino, &mut Layout),
+    (lost, kept): (u8, &[(u8, ObjectEntry)]),
+    (heir, size): (Option<&ObjectEntry>, u64),
+) {
+    let was_extender = layout.extender().is_none_or(|(slot, _)| slot == lost);
+    let change = if kept.is_empty() {
+        let change = layout.map.clear();
+        layout.objects = heir.into_iter().copied().collect();
+        if heir.is_some() {
+            layout.map.set_home(0);
         }
-        transaction.put_map_change(ino, layout, &change);
-    }
-
-    fn give_away_lost_blocks(
-        &self,
-        layout: &mut Layout,
-        (lost, kept): (u8, &[(u8, ObjectEntry)]),
-        size: u64,
-    ) -> MapChange {
-        let is_kept = |slot: &u8| kept.iter().any(|(of, _)| of == slot);
-        let home = layout.map.home().filter(is_kept);
-        let taker = layout.tail_slot().filter(is_kept).or(home).unwrap_or(kept[0].0);
-        let reached = block_after(size);
-        let mut change = MapChange::default();
-        for run in layout.map.runs(0, END) {
-            let is_hole = run.owner == Some(Owner::Hole);
-            if run.owner != Some(Owner::Slot(lost)) && !(is_hole && kept.len() == 1) {
-                continue;
-            }
-            // One object that is left has no extents: holes are its own.
-            let within = if kept.len() == 1 { Owner::Slot(taker) } else { Owner::Hole };
-            let border = run.end.min(reached.max(run.start));
-            for (start, end, owner) in [(run.start, border, within), (border, run.end, Owner::Slot(taker))] {
-                if start < end {
-                    change.then(layout.map.assign(start, end, owner));
-                }
-            }
-        }
-        let number = |slot: u8| if slot > lost { slot - 1 } else { slot };
-        change.then(layout.map.renumber(home.unwrap_or(taker), number));
-        layout.objects.remove(usize::from(lost));
-        let mut unsynced = self.unsynced.lock();
-        unsynced.retain(|(slot, ..)| *slot != lost);
-        unsynced.iter_mut().for_each(|(slot, ..)| *slot = number(*slot));
+        file.unsynced.lock().clear();
         change
+    } else {
+        give_away_lost_blocks(file, layout, (lost, kept), size)
+    };
+    if was_extender {
+        layout.size_floor = size;
+        layout.extenders = 0;
     }
+    transaction.put_map_change(ino, layout, &change);
+}
+
+fn give_away_lost_blocks(
+    file: &FileState,
+    layout: &mut Layout,
+    (lost, kept): (u8, &[(u8, ObjectEntry)]),
+    size: u64,
+) -> MapChange {
+    let is_kept = |slot: &u8| kept.iter().any(|(of, _)| of == slot);
+    let home = layout.map.home().filter(is_kept);
+    let taker = layout.tail_slot().filter(is_kept).or(home).unwrap_or(kept[0].0);
+    let reached = block_after(size);
+    let mut change = MapChange::default();
+    for run in layout.map.runs(0, END) {
+        let is_hole = run.owner == Some(Owner::Hole);
+        if run.owner != Some(Owner::Slot(lost)) && !(is_hole && kept.len() == 1) {
+            continue;
+        }
+        // One object that is left has no extents: holes are its own.
+        let within = if kept.len() == 1 { Owner::Slot(taker) } else { Owner::Hole };
+        let border = run.end.min(reached.max(run.start));
+        for (start, end, owner) in [(run.start, border, within), (border, run.end, Owner::Slot(taker))] {
+            if start < end {
+                change.then(layout.map.assign(start, end, owner));
+            }
+        }
+    }
+    let number = |slot: u8| if slot > lost { slot - 1 } else { slot };
+    change.then(layout.map.renumber(home.unwrap_or(taker), number));
+    layout.objects.remove(usize::from(lost));
+    let mut unsynced = file.unsynced.lock();
+    unsynced.retain(|(slot, ..)| *slot != lost);
+    unsynced.iter_mut().for_each(|(slot, ..)| *slot = number(*slot));
+    change
 }

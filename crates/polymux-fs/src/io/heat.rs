@@ -3,22 +3,25 @@
 use polymux_types::limits::RANGE_NODE_SIZE;
 
 use super::read::Ahead;
-use crate::core::Core;
+use crate::data_path::DataPath;
 use crate::heat::{AccessKind, Pattern};
 use crate::inode::Inode;
-use crate::volume::Promotion;
+use crate::parts::Promotion;
 
 /// Bytes of a read up to which it costs its device a request, and not the transfer of its bytes.
 const SMALL_READ_MAX: usize = 64 << 10;
 
-impl Core {
+impl DataPath {
     /// Notes a read and the bytes of it that devices served.
     pub(super) fn note_read(&self, inode: &Inode, (offset, length): (u64, usize), from_devices: u64, ahead: Ahead) {
         let Some(pattern) = self.note_access(inode, AccessKind::Read, offset, length) else { return };
         if ahead == Ahead::File {
             self.read_uses.note(inode.ino, pattern, length as u64);
         }
-        if self.options.promotion != Promotion::Prompt || self.is_read_only() || self.planner.relief.is_pointless() {
+        if self.volume.options.promotion != Promotion::Prompt
+            || self.volume.is_read_only()
+            || self.placement.tier_reads.is_pointless()
+        {
             return;
         }
         // Data that a stream finds in memory was read ahead from the device.
@@ -26,7 +29,7 @@ impl Core {
         // Requests that the kernel reads ahead overtake one another, and then none goes on where another ended: only small ones are random.
         let pattern = if length > SMALL_READ_MAX { Pattern::Sequential } else { pattern };
         if demanded > 0 {
-            self.heat.demand.note(inode.ino, offset / RANGE_NODE_SIZE, pattern, demanded);
+            self.placement.heat.demand.note(inode.ino, offset / RANGE_NODE_SIZE, pattern, demanded);
         }
     }
 
@@ -37,13 +40,13 @@ impl Core {
         }
         let length = length as u64;
         let pattern = self.streams.pattern(inode.ino, offset, length);
-        let now = self.logical_clock.now();
+        let now = self.placement.logical_clock.now();
         let end = offset.saturating_add(length);
         let mut position = offset;
         while position < end {
             let node = position / RANGE_NODE_SIZE;
             let next = end.min((node + 1) * RANGE_NODE_SIZE);
-            self.heat.touch(inode.ino, node, kind, next - position, pattern, now);
+            self.placement.heat.touch(inode.ino, node, kind, next - position, pattern, now);
             position = next;
         }
         Some(pattern)

@@ -14,25 +14,25 @@ use polymux_meta::Batch;
 use polymux_tier::{Loan, LoanPurpose, TierError};
 use polymux_types::{Errno, Ino};
 
-use crate::core::Core;
+use crate::data_path::DataPath;
 use crate::error::Result;
 use crate::inode::{FileState, Inode, reference_of};
+use crate::parts::BootId;
 use crate::store::{ObjectEntry, boot_format, keys};
-use crate::volume::BootId;
 
 /// Time between two looks at a held file.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Core {
+impl DataPath {
     /// At the mount: whether a kernel of this boot may still use objects.
     pub(crate) fn read_holders(&self) -> Result<()> {
         // A record that cannot be read may have named this boot.
-        let recorded = self.metadata.boot_with_objects().unwrap_or(Some(BootId::UNKNOWN));
-        let may_be_this = recorded.is_some_and(|boot| boot == self.options.boot || boot == BootId::UNKNOWN);
+        let recorded = self.volume.metadata.boot_with_objects().unwrap_or(Some(BootId::UNKNOWN));
+        let may_be_this = recorded.is_some_and(|boot| boot == self.volume.options.boot || boot == BootId::UNKNOWN);
         self.holders.are_possible.store(may_be_this, Ordering::Release);
         if self.holders.are_possible() {
             // Each file is looked at in the background, too, so that there is an end to it.
-            self.sizes_asked.lock().get_or_insert(Ino(0));
+            self.volume.size_recovery.asked_up_to.lock().get_or_insert(Ino(0));
         }
         Ok(())
     }
@@ -40,21 +40,21 @@ impl Core {
     /// Durable before the first object is passed through.
     pub(crate) fn record_boot(&self) -> Result<()> {
         let mut batch = Batch::new();
-        batch.put(keys::boot_with_objects(), boot_format::encode(self.options.boot));
-        let sequence = self.metadata.commit(batch)?;
-        self.flush_through_copy(sequence)
+        batch.put(keys::boot_with_objects(), boot_format::encode(self.volume.options.boot));
+        let sequence = self.volume.metadata.commit(batch)?;
+        self.volume.flush_through_copy(sequence)
     }
 
     /// Deletes the record of the boot at a clean stop, if no process has an object open. `open` is the number of open file
     /// descriptions that were passed through and whose release did not arrive.
     pub(crate) fn forget_boot(&self, open: usize) -> Result<()> {
         let may_be_held = self.holders.are_possible() || !self.holders.held.lock().is_empty();
-        if open > 0 || may_be_held || matches!(self.metadata.boot_with_objects(), Ok(None)) {
+        if open > 0 || may_be_held || matches!(self.volume.metadata.boot_with_objects(), Ok(None)) {
             return Ok(());
         }
         let mut batch = Batch::new();
         batch.delete(keys::boot_with_objects());
-        self.metadata.commit(batch)?;
+        self.volume.metadata.commit(batch)?;
         Ok(())
     }
 
@@ -75,23 +75,23 @@ impl Core {
 
     fn look_at_object(&self, inode: &Inode, file: &FileState) -> Result<()> {
         let Some(entry) = only_object(file) else { return Ok(()) };
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         if !handle.run(|tier| tier.may_be_open_elsewhere(reference_of(&entry)))? {
             return self.count_as_unsynced(&entry);
         }
-        let Some(shared) = self.inodes.get(inode.ino) else { return Err(Errno::ESTALE.into()) };
+        let Some(shared) = self.volume.inodes.get(inode.ino) else { return Err(Errno::ESTALE.into()) };
         let loan = self.begin_to_be_held(inode, file, &entry)?;
         self.holders.note(shared, Some(loan));
-        self.note_recovery(format!("inode {}: still open since before the last stop of the daemon", inode.ino));
+        self.volume.note_recovery(format!("inode {}: still open since before the last stop of the daemon", inode.ino));
         Ok(())
     }
 
     /// Counts an object as unsynced: a process may have written to it since the mount, and closed it.
     fn count_as_unsynced(&self, entry: &ObjectEntry) -> Result<()> {
-        if self.is_read_only() {
+        if self.volume.is_read_only() {
             return Ok(());
         }
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         let Some(tier) = handle.present() else { return Ok(()) };
         match tier.lend(reference_of(entry), LoanPurpose::Change) {
             // A tier without passthrough never gave this object to the kernel, and a missing object is not open anywhere.
@@ -101,10 +101,10 @@ impl Core {
     }
 
     fn begin_to_be_held(&self, inode: &Inode, file: &FileState, entry: &ObjectEntry) -> Result<Box<dyn Loan>> {
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         let lend = |purpose| handle.run(|tier| tier.lend(reference_of(entry), purpose));
         // A tier that is read-only now lends to be read.
-        let loan = if self.is_read_only() {
+        let loan = if self.volume.is_read_only() {
             lend(LoanPurpose::Read)?
         } else {
             lend(LoanPurpose::Held).or_else(|_| lend(LoanPurpose::Read))?
@@ -114,8 +114,8 @@ impl Core {
         self.adopt_newer_modification_time(inode, &stat);
         // The object may grow, whatever of that reached the log.
         let bit = 1 << entry.tier.0;
-        if file.layout.read().extenders != bit && !self.is_read_only() {
-            self.transact(&[inode], |transaction| {
+        if file.layout.read().extenders != bit && !self.volume.is_read_only() {
+            self.volume.transact(&[inode], |transaction| {
                 file.layout.write().extenders = bit;
                 transaction.put_inode(inode);
                 Ok(())
@@ -134,7 +134,7 @@ impl Core {
         if held.is_empty() && !self.holders.are_possible() {
             return Ok(false);
         }
-        let now_ms = self.elapsed_ms();
+        let now_ms = self.volume.elapsed_ms();
         if now_ms < self.holders.look_due_ms.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -147,7 +147,7 @@ impl Core {
                 Err(error) => outcome = Err(error),
             }
         }
-        let mut asked = self.sizes_asked.lock();
+        let mut asked = self.volume.size_recovery.asked_up_to.lock();
         if self.holders.are_possible() && asked.is_none() {
             if self.holders.look_failed.swap(false, Ordering::AcqRel) {
                 *asked = Some(Ino(0));
@@ -180,7 +180,7 @@ impl Core {
         }
         let Some(_alone) = file.barrier.try_write() else { return Ok(false) };
         let entry = file.layout.read().object(0);
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         if handle.run(|tier| tier.may_be_open_elsewhere(reference_of(&entry)))? {
             return Ok(false);
         }

@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 use polymux_meta::Note;
 
 use crate::caller::Wait;
-use crate::core::Core;
 use crate::counters::Counters;
+use crate::data_path::DataPath;
 use crate::error::Result;
 use crate::inode::{FileState, Inode, Layout};
 use crate::planted_faults::{PlantedFault, is_planted};
@@ -28,16 +28,16 @@ enum Kept {
     NoRoom,
 }
 
-impl Core {
+impl DataPath {
     /// The longest inline file, in bytes.
     fn inline_size_max(&self) -> u64 {
-        u64::from(self.options.inline_size_max).min(INLINE_SIZE_LIMIT)
+        u64::from(self.volume.options.inline_size_max).min(INLINE_SIZE_LIMIT)
     }
 
     /// Whether the metadata store's file system has spare space for the bytes of files. Half of the space that data leaves free
     /// there is kept for names and records.
     fn metadata_has_room(&self) -> bool {
-        let Some(tier) = self.tiers.metadata_tier() else { return true };
+        let Some(tier) = self.volume.tiers.metadata_tier() else { return true };
         tier.space().is_none_or(|space| space.file_system_free >= tier.reserve_of(&space) / 2)
     }
 
@@ -81,9 +81,9 @@ impl Core {
 
     /// Puts down a note of bytes that changed. Called with their lock held.
     fn note_inline(&self, inode: &Inode, file: &FileState, bytes: &[u8]) -> Kept {
-        match self.metadata.notes() {
+        match self.volume.metadata.notes() {
             Some(_) if is_planted(PlantedFault::InlineNoteForgotten) => Kept::AsLongAsNeeded,
-            Some(notes) if file.inline.put_note(notes, inode.ino, self.now(), bytes) => Kept::AsLongAsNeeded,
+            Some(notes) if file.inline.put_note(notes, inode.ino, self.volume.now(), bytes) => Kept::AsLongAsNeeded,
             Some(_) => Kept::NoRoom,
             None => Kept::AsLongAsNeeded,
         }
@@ -94,14 +94,14 @@ impl Core {
         if kept == Kept::AsLongAsNeeded || inode.common.read().links == 0 {
             return Ok(());
         }
-        Counters::count(&self.counters.notes_without_room);
+        Counters::count(&self.volume.counters.notes_without_room);
         self.log_inline_or_move(inode, file)
     }
 
     pub(super) fn load_inline(&self, inode: &Inode, layout: &Layout) -> Result<Vec<u8>> {
         match layout.size_floor {
             0 => Ok(Vec::new()),
-            size => self.metadata.inline_data(inode.ino, size),
+            size => self.volume.metadata.inline_data(inode.ino, size),
         }
     }
 
@@ -200,7 +200,7 @@ impl Core {
     /// object on a tier; a caller that must not wait is refused before that. Takes the locks of a writer.
     pub(crate) fn log_inline(&self, inode: &Inode, file: &FileState, wait: Wait) -> Result<()> {
         match self.put_inline(inode, file) {
-            Err(error) if error.is_out_of_room() && wait == Wait::Never => Err(self.would_block()),
+            Err(error) if error.is_out_of_room() && wait == Wait::Never => Err(self.volume.would_block()),
             Err(error) if error.is_out_of_room() => {
                 let _shared = file.barrier.read();
                 let _append = file.append.lock();
@@ -227,17 +227,12 @@ impl Core {
             drop(inode.record_lock.lock());
             return Ok(());
         }
-        self.transact(&[inode], |transaction| {
+        self.volume.transact(&[inode], |transaction| {
             if !inode.lifecycle.lock().gone {
                 transaction.put_inode(inode);
             }
             Ok(())
         })
-    }
-
-    /// Milliseconds on the volume's clock.
-    pub(crate) fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 

@@ -12,8 +12,8 @@ use polymux_tier::Wait;
 use polymux_types::{Errno, Ino, TierId};
 
 use crate::blockmap::END;
-use crate::core::Core;
 use crate::counters::Counters;
+use crate::data_path::DataPath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
 use crate::placement::Request;
@@ -41,7 +41,7 @@ enum Home {
     NeedsSync,
 }
 
-impl Core {
+impl DataPath {
     /// Moves an inline file to an object as it is. Called with the append lock held.
     pub(super) fn move_to_object(&self, inode: &Inode, file: &FileState, except: Option<TierId>) -> Result<()> {
         let size = file.size();
@@ -68,7 +68,7 @@ impl Core {
         match self.commit_home(inode, file, entry, content, Durable::NotYet)? {
             Home::Given => Ok(()),
             Home::NeedsSync => {
-                let synced = self.tiers.by_id(entry.tier)?.run(|tier| {
+                let synced = self.volume.tiers.by_id(entry.tier)?.run(|tier| {
                     match is_planted(PlantedFault::ObjectNotSyncedBeforeRecord) {
                         true => Ok(()),
                         false => tier.sync(reference_of(entry)),
@@ -83,7 +83,7 @@ impl Core {
     }
 
     fn write_content(&self, entry: &ObjectEntry, content: &[u8]) -> Result<()> {
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         let mut written = 0;
         while written < content.len() {
             let rest = &content[written..];
@@ -108,7 +108,7 @@ impl Core {
         durable: Durable,
     ) -> Result<Home> {
         let size = content.len() as u64;
-        let home = self.transact(&[inode], |transaction| {
+        let home = self.volume.transact(&[inode], |transaction| {
             if durable == Durable::NotYet && size > 0 && file.inline.is_stored() {
                 return Ok(Home::NeedsSync);
             }
@@ -137,7 +137,7 @@ impl Core {
             Ok(Home::Given)
         })?;
         if home == Home::Given && size > 0 {
-            Counters::count(&self.counters.inline_moves);
+            Counters::count(&self.volume.counters.inline_moves);
         }
         Ok(home)
     }
@@ -145,12 +145,12 @@ impl Core {
     /// Gives up an object that was made and is not used after all.
     pub(crate) fn discard_object(&self, inode: &Inode, entry: &ObjectEntry) {
         let record = disown_object(entry);
-        let put = self.transact(&[inode], |transaction| {
+        let put = self.volume.transact(&[inode], |transaction| {
             transaction.put_disowned(&record);
             Ok(())
         });
         match put {
-            Ok(()) => self.disowned.add(&[record], inode.last_sequence()),
+            Ok(()) => self.volume.disowned.add(&[record], inode.last_sequence()),
             Err(error) => log::warn!("object {:016x} stays until recovery: {error}", entry.object),
         }
     }
@@ -158,21 +158,21 @@ impl Core {
     /// Moves inline files that were not used for a while to other tiers, where the metadata tier is down to its reserve.
     /// Elsewhere leaving them is right: they cost no object, and reading them no tier. Returns how many moved.
     pub(crate) fn move_idle_inline_files(&self) -> Result<usize> {
-        let Some(tier) = self.tiers.metadata_tier() else { return Ok(0) };
-        if self.elapsed_ms() < self.inline_pass.due_ms.load(Ordering::Relaxed) || tier.headroom() > 0 {
+        let Some(tier) = self.volume.tiers.metadata_tier() else { return Ok(0) };
+        if self.volume.elapsed_ms() < self.upkeep.inline_due_ms.load(Ordering::Relaxed) || tier.headroom() > 0 {
             return Ok(0);
         }
-        let after = Ino(self.inline_pass.cursor.load(Ordering::Relaxed));
-        let files = self.metadata.inline_inodes(after, IDLE_FILES_PER_STEP)?;
+        let after = Ino(self.upkeep.inline_cursor.load(Ordering::Relaxed));
+        let files = self.volume.metadata.inline_inodes(after, IDLE_FILES_PER_STEP)?;
         if files.is_empty() {
             // Not from the beginning at once: those that are left were used a moment ago.
-            let pause_ms = u64::from(self.options.inline_idle_seconds) * 1000 / PASSES_PER_IDLE_TIME;
-            self.inline_pass.due_ms.store(self.elapsed_ms() + pause_ms, Ordering::Relaxed);
+            let pause_ms = u64::from(self.volume.options.inline_idle_seconds) * 1000 / PASSES_PER_IDLE_TIME;
+            self.upkeep.inline_due_ms.store(self.volume.elapsed_ms() + pause_ms, Ordering::Relaxed);
         }
-        self.inline_pass.cursor.store(files.last().map_or(0, |ino| ino.0), Ordering::Relaxed);
+        self.upkeep.inline_cursor.store(files.last().map_or(0, |ino| ino.0), Ordering::Relaxed);
         let mut moved = 0;
         for ino in files {
-            let inode = match self.inode(ino) {
+            let inode = match self.volume.inode(ino) {
                 Ok(inode) => inode,
                 Err(error) if error.errno() == Errno::ENOENT => continue,
                 Err(error) => return Err(error),
@@ -199,14 +199,14 @@ impl Core {
         if inode.lifecycle.lock().handles > 0 {
             return false;
         }
-        let idle_seconds = u64::from(self.options.inline_idle_seconds);
+        let idle_seconds = u64::from(self.volume.options.inline_idle_seconds);
         let closed_ms = inode.file().map_or(0, |file| file.closed_ms.load(Ordering::Relaxed));
-        if closed_ms > 0 && self.elapsed_ms() < closed_ms.saturating_add(idle_seconds * 1000) {
+        if closed_ms > 0 && self.volume.elapsed_ms() < closed_ms.saturating_add(idle_seconds * 1000) {
             return false;
         }
         let common = inode.common.read();
         let used = common.accessed.max(common.modified).max(common.changed);
-        let idle_seconds = i64::from(self.options.inline_idle_seconds);
-        self.now().seconds >= used.seconds.saturating_add(idle_seconds)
+        let idle_seconds = i64::from(self.volume.options.inline_idle_seconds);
+        self.volume.now().seconds >= used.seconds.saturating_add(idle_seconds)
     }
 }

@@ -8,9 +8,10 @@ use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
 use crate::blockmap::{END, UndoLog};
-use crate::core::{Core, Transaction};
+use crate::data_path::DataPath;
 use crate::error::Result;
 use crate::inode::{FileState, Inode, Layout};
+use crate::transaction::Transaction;
 
 /// Who may use a file while its layout is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ struct Others {
     unsynced: Vec<(u8, u64, u64)>,
 }
 
-impl Core {
+impl DataPath {
     /// Changes the layout of a file and commits it with whatever `change` adds. The record of the inode is put here.
     pub(crate) fn change_layout<T>(
         &self,
@@ -61,8 +62,8 @@ impl Core {
             transaction.put_inode(inode);
             Ok(result)
         };
-        let undo = || before.take().into_iter().for_each(|before| file.take_back(before));
-        let result = self.transact_or_undo(&[inode], body, undo)?;
+        let undo = || before.take().into_iter().for_each(|before| take_back(file, before));
+        let result = self.volume.transact_or_undo(&[inode], body, undo)?;
         if before.into_inner().is_some_and(|before| before.layout.objects.len() > 1) {
             file.layout_sequence.fetch_max(inode.last_sequence().0, Ordering::AcqRel);
         }
@@ -70,17 +71,16 @@ impl Core {
     }
 }
 
-impl FileState {
-    fn take_back(&self, before: Before) {
-        let mut layout = self.layout.write();
-        self.nodes.mark_map_changed(0..END);
-        let mut map = std::mem::take(&mut layout.map);
-        map.take_back(before.map);
-        *layout = Layout { map, ..before.layout };
-        self.allocation.note_change();
-        if let Some(Others { size, unsynced }) = before.others {
-            self.size.store(size, Ordering::Release);
-            *self.unsynced.lock() = unsynced;
-        }
+/// Puts the layout of a file back as it was before a transaction that the store refused.
+fn take_back(file: &FileState, before: Before) {
+    let mut layout = file.layout.write();
+    file.nodes.mark_map_changed(0..END);
+    let mut map = std::mem::take(&mut layout.map);
+    map.take_back(before.map);
+    *layout = Layout { map, ..before.layout };
+    file.allocation.note_change();
+    if let Some(Others { size, unsynced }) = before.others {
+        file.size.store(size, Ordering::Release);
+        *file.unsynced.lock() = unsynced;
     }
 }

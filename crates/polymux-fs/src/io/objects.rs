@@ -6,16 +6,18 @@ use polymux_tier::TierError;
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::{Errno, Ino, TierId};
 
-use crate::core::{Core, Transaction};
+use crate::data_path::DataPath;
 use crate::error::{ErrorKind, Result};
 use crate::inode::{FileState, Inode, Layout};
 use crate::placement::Request;
 use crate::store::{ObjectEntry, keys};
+use crate::transaction::Transaction;
+use crate::volume::Volume;
 
 /// Rounds of freeing for one write that finds no free space.
 const ROUNDS_OF_FREEING_MAX: u32 = 16;
 
-impl Core {
+impl DataPath {
     /// Gives a file a home tier, where it has none yet, and moves its inline bytes there. Called by operations that may extend the file.
     pub(crate) fn ensure_home(&self, inode: &Inode, file: &FileState, request: &Request) -> Result<()> {
         if file.layout.read().map.home().is_some() {
@@ -48,20 +50,20 @@ impl Core {
         self.place_with_room(inode, request, BLOCK_SIZE)
     }
 
-    /// As [`Core::place_or_reclaim`]; candidates are tiers with at least `bytes` of free space.
+    /// As [`DataPath::place_or_reclaim`]; candidates are tiers with at least `bytes` of free space.
     pub(crate) fn place_with_room(&self, inode: &Inode, request: &Request, bytes: u64) -> Result<Vec<TierId>> {
-        let has_room = |tier: &TierId| self.tiers.by_id(*tier).is_ok_and(|tier| tier.headroom() >= bytes);
+        let has_room = |tier: &TierId| self.volume.tiers.by_id(*tier).is_ok_and(|tier| tier.headroom() >= bytes);
         // More than one round: each frees a bounded number of ranges, and other writers may take the freed space.
         for round in 0..=ROUNDS_OF_FREEING_MAX {
             // Read first: space that is freed while the tiers are looked at is worth another round.
-            let before = self.tiers.room_generation();
-            let mut candidates = self.place_now(inode, request);
+            let before = self.volume.tiers.room_generation();
+            let mut candidates = self.placement.place_now(inode, request);
             candidates.retain(has_room);
             let left_out_has_room = || round > 0 && request.except.as_ref().is_some_and(has_room);
             if !candidates.is_empty() || left_out_has_room() {
                 return Ok(candidates);
             }
-            if !self.free_for_writer(before)? {
+            if !self.volume.free_for_writer(before)? {
                 break;
             }
         }
@@ -72,7 +74,8 @@ impl Core {
     }
 
     fn every_tier_is_too_small_for(&self, file_end: u64) -> bool {
-        self.tiers
+        self.volume
+            .tiers
             .all()
             .iter()
             .filter_map(|tier| tier.present())
@@ -92,7 +95,7 @@ impl Core {
         }
         drop(layout);
         let entry = self.make_object(inode, tier)?;
-        self.transact(&[inode], |transaction| {
+        self.volume.transact(&[inode], |transaction| {
             let mut layout = file.layout.write();
             self.begin_extents(transaction, inode, &layout)?;
             file.entries_unsynced.lock().push(entry.object);
@@ -112,7 +115,7 @@ impl Core {
         if layout.objects.len() != 1 {
             return Ok(());
         }
-        for end in self.metadata.extent_ends(inode.ino)? {
+        for end in self.volume.metadata.extent_ends(inode.ino)? {
             transaction.batch.delete(keys::extent(inode.ino, end));
         }
         layout.map.exceptions().for_each(|extent| transaction.put_extent(inode.ino, &extent));
@@ -125,16 +128,16 @@ impl Core {
         self.reclaim_object_from(inode, entry, 0)
     }
 
-    /// As [`Core::reclaim_object`] for use of the object from a position on: ranges before it that a tier refuses to free may stay. A
+    /// As [`DataPath::reclaim_object`] for use of the object from a position on: ranges before it that a tier refuses to free may stay. A
     /// full XFS cannot punch holes, because that needs blocks, but can truncate.
     pub(crate) fn reclaim_object_from(&self, inode: &Inode, entry: &ObjectEntry, position: u64) -> Result<()> {
         // Asked first, because a round that frees something else there may be waiting for another tier. Asked again, because a mover
         // may commit meanwhile, which disowns another range of the object.
-        let is_held = || self.disowned.holds_from(entry.tier, entry.object, position);
+        let is_held = || self.volume.disowned.holds_from(entry.tier, entry.object, position);
         while is_held() {
-            self.check_writable()?;
-            let round = self.free_disowned_of(entry.tier, entry.object)?;
-            inode.note_sequence(self.metadata.committed());
+            self.volume.check_writable()?;
+            let round = self.volume.free_disowned_of(entry.tier, entry.object)?;
+            inode.note_sequence(self.volume.metadata.committed());
             if let Some(error) = round.refused.filter(|_| is_held()) {
                 // The range must not be used under a record that would free it later.
                 return Err(error);
@@ -146,12 +149,12 @@ impl Core {
     /// Makes an object that no record names yet. Until one does, recovery takes it for leaked and removes it.
     pub(crate) fn make_object(&self, inode: &Inode, tier: TierId) -> Result<ObjectEntry> {
         let parent = match inode.parent.load(Ordering::Relaxed) {
-            0 => self.metadata.any_name(inode.ino)?.map_or(Ino::ROOT, |(parent, _)| parent),
+            0 => self.volume.metadata.any_name(inode.ino)?.map_or(Ino::ROOT, |(parent, _)| parent),
             known => Ino(known),
         };
-        let object = self.metadata.allocate_object(|sequence| self.flush_through_copy(sequence))?;
-        let entry = ObjectEntry::new(tier, object, Self::bucket_for_parent(parent));
-        let handle = self.tiers.by_id(tier)?;
+        let object = self.volume.metadata.allocate_object(|sequence| self.volume.flush_through_copy(sequence))?;
+        let entry = ObjectEntry::new(tier, object, Volume::bucket_for_parent(parent));
+        let handle = self.volume.tiers.by_id(tier)?;
         let reference = crate::inode::reference_of(&entry);
         match handle.run(|tier| tier.create(reference)) {
             // Checked after the object exists: a removal of the tier marks it as draining first and looks for objects then.
@@ -160,7 +163,7 @@ impl Core {
                 Err(ErrorKind::NoSpace.into())
             }
             Ok(()) => {
-                self.note_late(inode);
+                self.stamps.note_late(inode);
                 Ok(entry)
             }
             Err(error) => {

@@ -15,26 +15,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use polymux_policy::{PassthroughUse, WAITED_FOR_FILE_MAX};
-use polymux_tier::measure::Direction;
-use polymux_tier::{Guarantee, LoanPurpose, ObjectStat, OverwriteStyle, Rotation, TierError};
+use polymux_tier::{Guarantee, LoanPurpose, ObjectStat, OverwriteStyle, TierError};
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::sync::MutexGuard;
 use polymux_types::{Errno, Ino, TierId, Timestamp};
 
-use crate::core::Core;
 use crate::counters::Counters;
+use crate::data_path::DataPath;
 use crate::error::Result;
 use crate::heat::AccessKind;
 use crate::inode::{
     FileState, Grant, Handle, Inode, IoMode, OpenPurpose, PagesSeen, PassedThrough, Standing, check_open,
     is_append_only, reference_of,
 };
+use crate::parts::{PageCache, Promotion};
 use crate::passthrough::{ClosingHeard, IoDecision, Obstacle, PagesKept};
 use crate::placement::{Context, ContextSource};
 use crate::report::{FileIo, PassthroughState};
 use crate::space::TierHandle;
 use crate::store::ObjectEntry;
-use crate::volume::{PageCache, Promotion};
 
 /// Largest file that is passed through on another tier than the fastest it may be on, if its policy does not promote files that are
 /// read there: larger ones stay movable while they are open. If it does promote, the daemon has to see the reads on the slower tier.
@@ -55,7 +54,7 @@ fn purpose_of(handle: &Handle) -> OpenPurpose {
     if handle.options.write || handle.options.append { OpenPurpose::Change } else { OpenPurpose::Read }
 }
 
-impl Core {
+impl DataPath {
     /// Says how a description that was just opened does its I/O. Called once, before the kernel is answered.
     pub(crate) fn decide_io_mode(&self, handle: &Handle) -> Result<IoDecision> {
         let (inode, purpose) = (&handle.inode, purpose_of(handle));
@@ -82,7 +81,7 @@ impl Core {
         let is_held = file.is_held_for_changes.load(Ordering::Acquire);
         // Collected writes come as whole pages, without the flags of an open file description: appends look like overwrites.
         let is_unclear = self.collects_writes() && is_append_only(inode);
-        let is_kept = !is_held && !is_unclear && self.options.page_cache == PageCache::On;
+        let is_kept = !is_held && !is_unclear && self.volume.options.page_cache == PageCache::On;
         let through_daemon = if is_kept { IoMode::Cached } else { IoMode::Direct };
         let mode = modes.open(purpose, &mut grant, through_daemon, standing);
         if mode == IoMode::PassthroughDirect && is_append_only(inode) && handle.options.read {
@@ -113,6 +112,7 @@ impl Core {
         };
         let entry = file.layout.read().object(0);
         let lent = self
+            .volume
             .tiers
             .by_id(entry.tier)
             .and_then(|tier| tier.run(|tier| tier.lend(reference_of(&entry), LoanPurpose::Read)));
@@ -137,17 +137,17 @@ impl Core {
 
     fn counter_of(&self, mode: IoMode) -> &AtomicU64 {
         match mode {
-            IoMode::Passthrough => &self.counters.opens_passed_through,
-            IoMode::PassthroughDirect => &self.counters.opens_beside_passthrough,
-            IoMode::Cached => &self.counters.opens_cached,
-            IoMode::Direct => &self.counters.opens_direct,
+            IoMode::Passthrough => &self.volume.counters.opens_passed_through,
+            IoMode::PassthroughDirect => &self.volume.counters.opens_beside_passthrough,
+            IoMode::Cached => &self.volume.counters.opens_cached,
+            IoMode::Direct => &self.volume.counters.opens_direct,
         }
     }
 
     /// Whether files can be passed through.
     pub(crate) fn passthrough_state(&self) -> PassthroughState {
         match self.kernel.passthrough_port.get() {
-            _ if self.is_read_only() => PassthroughState::ReadOnly,
+            _ if self.volume.is_read_only() => PassthroughState::ReadOnly,
             None if self.collects_writes() => PassthroughState::CollectsWrites,
             None => PassthroughState::NotOffered,
             Some(port) if port.refuses() => PassthroughState::Refused,
@@ -168,7 +168,8 @@ impl Core {
 
     fn is_off_everywhere(&self) -> bool {
         let allows = |rule: &polymux_policy::Rule| rule.passthrough.is_some_and(|named| named != PassthroughUse::Off);
-        self.options.passthrough == PassthroughUse::Off && !self.steering.read().rules.rules().any(allows)
+        self.volume.options.passthrough == PassthroughUse::Off
+            && !self.placement.steering.read().rules.rules().any(allows)
     }
 
     /// How the descriptions of a file do their I/O, for people.
@@ -197,11 +198,12 @@ impl Core {
 
     /// The passthrough setting of a file by mount options and rules.
     fn passthrough_use(&self, inode: &Inode) -> PassthroughUse {
-        let of_volume = self.options.passthrough;
-        if !self.steering.read().rules.rules().any(|rule| rule.passthrough.is_some()) {
+        let of_volume = self.volume.options.passthrough;
+        if !self.placement.steering.read().rules.rules().any(|rule| rule.passthrough.is_some()) {
             return of_volume;
         }
-        self.ruled_passthrough(inode)
+        self.placement
+            .ruled_passthrough(inode)
             .unwrap_or_else(|error| {
                 log::warn!("inode {}: rules are passed over: {error}", inode.ino);
                 None
@@ -251,7 +253,7 @@ impl Core {
             OpenPurpose::Read => LoanPurpose::Read,
             OpenPurpose::Change => LoanPurpose::Change,
         };
-        let tier = self.tiers.by_id(entry.tier)?;
+        let tier = self.volume.tiers.by_id(entry.tier)?;
         let loan = match tier.get()?.lend(reference_of(&entry), lent_for) {
             Ok(loan) => loan,
             Err(TierError::Unsupported(_)) => return Ok(Some(Obstacle::Tier)),
@@ -265,9 +267,9 @@ impl Core {
                 .inspect_err(|_| port.forget(backing))?;
         }
         (passed.backing, passed.loan) = (Some(backing), Some(loan));
-        if self.options.promotion == Promotion::Prompt {
+        if self.volume.options.promotion == Promotion::Prompt {
             passed.pages_before = self.look_at_pages(file);
-            self.heat.demand.hold(inode.ino);
+            self.placement.heat.demand.hold(inode.ino);
         }
         file.is_lent.store(true, Ordering::Release);
         Ok(None)
@@ -284,7 +286,7 @@ impl Core {
             return Ok(Some(Obstacle::Busy));
         }
         // After a crash the log would say that the object holds less, and the bytes beyond that would be freed.
-        if self.metadata.durable().0 < file.layout_sequence.load(Ordering::Acquire) {
+        if self.volume.metadata.durable().0 < file.layout_sequence.load(Ordering::Acquire) {
             return Ok(Some(Obstacle::Unlogged));
         }
         let entry = {
@@ -300,10 +302,10 @@ impl Core {
             }
             layout.object(0)
         };
-        if self.disowned.holds(entry.tier, entry.object) {
+        if self.volume.disowned.holds(entry.tier, entry.object) {
             return Ok(Some(Obstacle::Unfreed));
         }
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         let Some(tier) = handle.present() else { return Ok(Some(Obstacle::Tier)) };
         let is_local = tier.capabilities().guarantee != Guarantee::Remote;
         if !is_local || handle.is_failing() || handle.is_silent() || handle.is_draining() {
@@ -326,14 +328,15 @@ impl Core {
         purpose: OpenPurpose,
     ) -> Option<Obstacle> {
         let is_large = size > SLOW_SIZE_MAX;
-        let may_have_to_be_heard = self.options.promotion == Promotion::Prompt
-            && (purpose == OpenPurpose::Read || size < WAITED_FOR_FILE_MAX && file.is_waited_for(self.clock.elapsed()));
+        let may_have_to_be_heard = self.volume.options.promotion == Promotion::Prompt
+            && (purpose == OpenPurpose::Read
+                || size < WAITED_FOR_FILE_MAX && file.is_waited_for(self.volume.clock.elapsed()));
         // The rules of a file are looked up only where they matter: most opens are of small files.
         if !is_large && !may_have_to_be_heard {
             return None;
         }
-        let context = self.context_of(inode);
-        let is_heard = may_have_to_be_heard && self.promotes_promptly(context.policy);
+        let context = self.placement.context_of(inode);
+        let is_heard = may_have_to_be_heard && self.placement.promotes_promptly(context.policy);
         if (is_large || is_heard) && !self.is_well_placed(&context, tier.id) {
             return Some(Obstacle::MayMove);
         }
@@ -356,12 +359,12 @@ impl Core {
         }
         let is_append = handle.options.append;
         let entry = file.layout.read().object(0);
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         let Some(tier) = handle.present() else { return Ok(Some(Obstacle::Tier)) };
         if tier.capabilities().overwrite != OverwriteStyle::InPlace || tier.capabilities().is_limited {
             return Ok(Some(Obstacle::Room));
         }
-        if !self.tiers.keep_metadata_reserve(&handle) {
+        if !self.volume.tiers.keep_metadata_reserve(&handle) {
             return Ok(Some(Obstacle::MetadataRoom));
         }
         self.see_direct_changes(inode, file)?;
@@ -376,7 +379,11 @@ impl Core {
 
     /// Whether another tier could take data that does not fit on this one.
     fn may_go_on_elsewhere(&self, tier: TierId) -> bool {
-        self.tiers.all().iter().any(|other| other.id != tier && other.present().is_some() && !other.is_draining())
+        self.volume
+            .tiers
+            .all()
+            .iter()
+            .any(|other| other.id != tier && other.present().is_some() && !other.is_draining())
     }
 
     /// From now on the object may say how long the file is. Durable, because writes that are durable when they return, and
@@ -385,12 +392,12 @@ impl Core {
         // The daemon does not see which bytes the kernel makes durable.
         file.unpromised.store(0, Ordering::SeqCst);
         self.ensure_extender(inode, file, 0)?;
-        self.flush_inode(inode)
+        self.volume.flush_inode(inode)
     }
 
     /// Whether a file is on the fastest tier that it may be on.
     fn is_well_placed(&self, context: &Context, own: TierId) -> bool {
-        let tiers = self.tiers.all();
+        let tiers = self.volume.tiers.all();
         let mut candidates = tiers.iter().filter(|tier| tier.present().is_some() && !tier.is_draining());
         let preferred =
             context.preferred.iter().find(|id| tiers.iter().any(|tier| tier.id.0 == **id && tier.present().is_some()));
@@ -399,8 +406,9 @@ impl Core {
             _ => candidates.find(|tier| context.allows(tier.id)).is_some_and(|best| {
                 let is_alike = || {
                     let is_fast = |ns: u64| ns < OBSERVED_READ_NS;
-                    let is_fast_itself = || self.planner.relief.small_read_ns(own).is_some_and(is_fast);
-                    self.promotes_promptly(context.policy) && (self.reads_alike(best.id, own) || is_fast_itself())
+                    let is_fast_itself = || self.placement.tier_reads.small_read_ns(own).is_some_and(is_fast);
+                    self.placement.promotes_promptly(context.policy)
+                        && (self.placement.reads_alike(best.id, own) || is_fast_itself())
                 };
                 best.id == own || context.allows(own) && is_alike()
             }),
@@ -413,51 +421,33 @@ impl Core {
         if self.may_be_handed_over(context, tier.id) {
             return true;
         }
-        let tiers = self.tiers.all();
+        let tiers = self.volume.tiers.all();
         let mut slower = tiers.iter().skip_while(|other| other.id != tier.id).skip(1);
         let may_go = |other: &Arc<TierHandle>| {
-            context.allows(other.id) && other.present().is_some() && !self.reads_alike(tier.id, other.id)
+            context.allows(other.id) && other.present().is_some() && !self.placement.reads_alike(tier.id, other.id)
         };
-        let is_short_of_room =
-            || self.planner.relief.wanted_room_lately(tier.id, self.clock.elapsed()) || tier.is_above_high_mark();
+        let is_short_of_room = || {
+            self.placement.tier_reads.wanted_room_lately(tier.id, self.volume.clock.elapsed())
+                || tier.is_above_high_mark()
+        };
         if !slower.any(may_go) || !is_short_of_room() {
             return false;
         }
         let nodes = file.size().div_ceil(RANGE_NODE_SIZE).max(1);
-        self.heat.demand.reads_of_file(ino) / nodes < READS_THAT_STAY
+        self.placement.heat.demand.reads_of_file(ino) / nodes < READS_THAT_STAY
     }
 
     /// Whether a tier is the limit of its readers, and a file with this context may go to one that would answer sooner.
     pub(crate) fn may_be_handed_over(&self, context: &Context, tier: TierId) -> bool {
         let may_go = |other: &Arc<TierHandle>| {
-            context.allows(other.id) && self.planner.relief.is_limit(tier, Some(other.id)) && !other.is_above_low_mark()
+            context.allows(other.id)
+                && self.placement.tier_reads.is_limit(tier, Some(other.id))
+                && !other.is_above_low_mark()
         };
-        self.planner.relief.is_limit(tier, None)
+        self.placement.tier_reads.is_limit(tier, None)
             && context.preferred.is_empty()
-            && self.promotes_promptly(context.policy)
-            && self.tiers.all().iter().any(may_go)
-    }
-
-    /// Whether the faster of two tiers is known to be read less than half as fast again as the other: by the device time of small reads, as those
-    /// tell that were seen, else by their measured bandwidth, which says nothing of small reads where one of them seeks.
-    pub(crate) fn reads_alike(&self, faster: TierId, other: TierId) -> bool {
-        let rate = |tier| {
-            let handle = self.tiers.by_id(tier).ok()?;
-            handle.look_at_profile(|profile| profile.bytes_per_second(Direction::Read))
-        };
-        let rotates = |tier| {
-            let handle = self.tiers.by_id(tier).ok();
-            let rotation = handle.and_then(|handle| Some(handle.present()?.capabilities().rotation));
-            rotation == Some(Rotation::Rotational)
-        };
-        let of_reads = self.small_read_ns_of_one_more(faster).zip(self.planner.relief.small_read_ns(other));
-        match (of_reads, rate(faster).zip(rate(other))) {
-            (Some((faster_ns, other_ns)), _) => other_ns.saturating_mul(2) < faster_ns.saturating_mul(3),
-            (None, Some((faster_rate, other_rate))) if rotates(faster) == rotates(other) => {
-                faster_rate.saturating_mul(2) < other_rate.saturating_mul(3)
-            }
-            (None, _) => false,
-        }
+            && self.placement.promotes_promptly(context.policy)
+            && self.volume.tiers.all().iter().any(may_go)
     }
 
     /// Lends the object for direct changes, which may come from now on. Called with the `passed` lock held.
@@ -466,14 +456,15 @@ impl Core {
             return Ok(());
         }
         let entry = file.layout.read().object(0);
-        let loan = self.tiers.by_id(entry.tier)?.run(|tier| tier.lend(reference_of(&entry), LoanPurpose::Change))?;
+        let loan =
+            self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.lend(reference_of(&entry), LoanPurpose::Change))?;
         self.begin_direct_changes(file, &entry, passed)?;
         passed.loan = Some(loan);
         Ok(())
     }
 
     fn begin_direct_changes(&self, file: &FileState, entry: &ObjectEntry, passed: &mut PassedThrough) -> Result<()> {
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         let stat = handle.run(|tier| tier.stat(reference_of(entry)))?;
         *file.object_modified.lock() = stat.modified;
         passed.granted_bytes = room_wanted(&stat);
@@ -498,7 +489,7 @@ impl Core {
             return Ok(());
         }
         let entry = file.layout.read().object(0);
-        let stat = self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(&entry)))?;
+        let stat = self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(&entry)))?;
         if stat.size > file.size.swap(stat.size, Ordering::AcqRel) {
             file.growth.note_growth();
         }
@@ -542,7 +533,7 @@ impl Core {
     /// The modification time of the one object of a file.
     pub(crate) fn object_time(&self, file: &FileState) -> Result<Timestamp> {
         let entry = file.layout.read().object(0);
-        Ok(self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(&entry)))?.modified)
+        Ok(self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(&entry)))?.modified)
     }
 
     /// A description is gone.
@@ -583,7 +574,7 @@ impl Core {
         if granted > 0
             && let Some(entry) = file.layout.read().objects.first()
         {
-            self.tiers.by_id(entry.tier)?.return_bytes(granted);
+            self.volume.tiers.by_id(entry.tier)?.return_bytes(granted);
         }
         seen
     }
@@ -600,7 +591,7 @@ impl Core {
             file.size_known.store(false, Ordering::Release);
         }
         let entry = file.layout.read().object(0);
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         // Who cannot be asked may say yes.
         let is_held = handle.run(|tier| tier.may_be_open_elsewhere(reference_of(&entry))).unwrap_or(true);
         if is_held {
@@ -615,17 +606,17 @@ impl Core {
 
     /// Whether the kernel uses the object of a file.
     pub(crate) fn is_passed_through(&self, ino: Ino) -> bool {
-        self.inodes.get(ino).is_some_and(|inode| inode.file().is_some_and(FileState::is_passed_through))
+        self.volume.inodes.get(ino).is_some_and(|inode| inode.file().is_some_and(FileState::is_passed_through))
     }
 
     /// Whether the kernel may be changing it.
     pub(crate) fn is_changed_directly(&self, ino: Ino) -> bool {
-        self.inodes.get(ino).is_some_and(|inode| inode.file().is_some_and(FileState::is_changed_directly))
+        self.volume.inodes.get(ino).is_some_and(|inode| inode.file().is_some_and(FileState::is_changed_directly))
     }
 
     /// Whether the kernel has a description that may change the file.
     pub(crate) fn is_open_for_changes(&self, ino: Ino) -> bool {
-        let inode = self.inodes.get(ino);
+        let inode = self.volume.inodes.get(ino);
         inode.as_ref().and_then(|inode| inode.file()).is_some_and(|file| file.passed.lock().modes.is_open_for_changes())
     }
 

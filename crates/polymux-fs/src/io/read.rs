@@ -7,10 +7,12 @@ use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
 
 use super::short::is_object_short;
 use super::{block_after, block_of, start_of};
+use crate::attributes::ATTRIBUTE_NO_ATIME;
 use crate::blockmap::Run;
-use crate::core::Core;
 use crate::counters::Counters;
+use crate::data_path::DataPath;
 use crate::error::{ErrorKind, Result};
+use crate::inode::Common;
 use crate::inode::{FileState, Inode, Layout, reference_of};
 use crate::sched::{Direction, is_from_device, microseconds};
 use crate::store::ObjectEntry;
@@ -101,7 +103,7 @@ fn read_to_the_end(plan: &Plan, offset: u64) -> Option<(u64, u64)> {
     (first * RANGE_NODE_SIZE < to).then_some((first.saturating_sub(1) * RANGE_NODE_SIZE, to))
 }
 
-impl Core {
+impl DataPath {
     /// Reads from a file; returns the number of bytes, which is short only at its end.
     pub(crate) fn read_file(
         &self,
@@ -158,12 +160,12 @@ impl Core {
                 }
                 return outcome.map(|(count, _)| count);
             }
-            Counters::count(&self.counters.read_retries);
+            Counters::count(&self.volume.counters.read_retries);
             if wait == Wait::Never {
                 return Err(ErrorKind::WouldBlock.into());
             }
         }
-        Counters::count(&self.counters.read_fallbacks);
+        Counters::count(&self.volume.counters.read_fallbacks);
         let layout = file.layout.read();
         if layout.objects.is_empty() {
             return self.read_inline(inode, file, &layout, offset, buffer);
@@ -215,7 +217,7 @@ impl Core {
         let mut has_begun = false;
         for (run, entry) in later {
             let (start, end) = (offset.max(start_of(run.start)), plan.end.min(start_of(run.end)));
-            let Ok(handle) = self.tiers.by_id(entry.tier) else { continue };
+            let Ok(handle) = self.volume.tiers.by_id(entry.tier) else { continue };
             let Some(tier) = handle.present().filter(|_| !handle.is_silent()) else { continue };
             // Memory has no latency, and of short reads for the kernel nothing is to stay behind.
             let is_worth_it = tier.capabilities().guarantee != Guarantee::Volatile
@@ -226,12 +228,12 @@ impl Core {
             }
         }
         if has_begun {
-            Counters::count(&self.counters.reads_of_parts);
+            Counters::count(&self.volume.counters.reads_of_parts);
         }
     }
 
     fn who_reads_ahead(&self, layout: &Layout) -> Ahead {
-        let is_ours = self.may_spread.load(Ordering::Acquire) && layout.objects.len() > 1;
+        let is_ours = self.placement.may_spread.load(Ordering::Acquire) && layout.objects.len() > 1;
         if is_ours { Ahead::File } else { Ahead::Tier }
     }
 
@@ -240,7 +242,7 @@ impl Core {
         let Some((from, to)) = read_to_the_end(plan, offset) else { return };
         // Of the parts that other objects own, these have nothing cached.
         for entry in plan.parts.iter().filter_map(|(_, entry)| entry.as_ref()) {
-            if let Ok(handle) = self.tiers.by_id(entry.tier)
+            if let Ok(handle) = self.volume.tiers.by_id(entry.tier)
                 && let Some(tier) = handle.present()
             {
                 tier.drop_behind(reference_of(entry), from, to - from);
@@ -251,7 +253,7 @@ impl Core {
     /// Fills a part from one object; bytes beyond the object's end are a hole of the file, unless the object was longer.
     pub(crate) fn read_part(&self, entry: &ObjectEntry, offset: u64, part: &mut [u8], how: How) -> Result<ServedBy> {
         let wait = how.wait;
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         let object = reference_of(entry);
         let (count, took) = handle.timed_transfer(
             Direction::Read,
@@ -274,7 +276,7 @@ impl Core {
 
     /// Whether an object has a hole in a range, so that a write there needs free space. Unknown counts as yes.
     pub(crate) fn has_hole(&self, entry: &ObjectEntry, start: u64, end: u64) -> Result<bool> {
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         let found = handle.get()?.seek(reference_of(entry), start, polymux_tier::SeekTarget::Hole);
         match found {
             Ok(Some(hole)) => Ok(hole < end),
@@ -286,5 +288,20 @@ impl Core {
             Err(TierError::Unsupported(_)) => Ok(true),
             Err(error) => Err(handle.note_error(error)),
         }
+    }
+
+    /// Notes an access, where relatime asks for it.
+    pub(crate) fn note_accessed(&self, inode: &Inode) {
+        if self.volume.is_read_only() || self.volume.options.access_times == crate::parts::AccessTimes::Never {
+            return;
+        }
+        let now = self.volume.now();
+        let stays =
+            |common: &Common| common.attribute_flags & ATTRIBUTE_NO_ATIME != 0 || !common.access_time_is_due(now);
+        if stays(&inode.common.read()) {
+            return;
+        }
+        inode.common.write().accessed = now;
+        inode.times_dirty.store(true, Ordering::Release);
     }
 }

@@ -18,8 +18,8 @@ use polymux_types::{Ino, TierId};
 use super::read::{Ahead, SINGLE_READ_MAX};
 use super::{block_after, block_of, start_of};
 use crate::blockmap::Run;
-use crate::core::Core;
 use crate::counters::Counters;
+use crate::data_path::DataPath;
 use crate::inode::{Asked, FileState, reference_of};
 use crate::store::ObjectEntry;
 
@@ -39,13 +39,13 @@ const OUTLOOK_TIERS_MAX: usize = 4;
 /// A run of a file and the object that has it.
 type Part = (Run, ObjectEntry);
 
-impl Core {
+impl DataPath {
     /// How far a stream that a read belongs to is read ahead; `None` where nothing is.
     pub(super) fn stream_window(&self, ahead: Ahead, length: u64) -> Option<u64> {
         if ahead == Ahead::Tier || length <= SINGLE_READ_MAX as u64 {
             return None;
         }
-        let streams = self.active_streams.count(self.elapsed_ms()).max(1);
+        let streams = self.active_streams.count(self.volume.elapsed_ms()).max(1);
         Some((READ_AHEAD_BYTES_ALL / streams).clamp(READ_AHEAD_BYTES_MIN, READ_AHEAD_BYTES_MAX))
     }
 
@@ -60,12 +60,12 @@ impl Core {
         let Some(window_bytes) = window_bytes else { return };
         let noted = file.read_streams.lock().note(offset, length, window_bytes);
         if let Some(start) = noted.stream_start {
-            self.active_streams.note(ino, start, self.elapsed_ms());
+            self.active_streams.note(ino, start, self.volume.elapsed_ms());
         }
         let Some(asked) = noted.asked else { return };
         for part in &parts(file, &asked.range) {
             if self.begin_to_read(part, asked.range.end.min(file.size())) {
-                Counters::count(&self.counters.ranges_read_ahead);
+                Counters::count(&self.volume.counters.ranges_read_ahead);
             }
         }
         for (part, end) in first_of_idle_tiers(file, &asked) {
@@ -76,7 +76,7 @@ impl Core {
     /// Begins to read a part of a file, up to `end`. Returns whether its tier can be asked.
     fn begin_to_read(&self, (run, entry): &Part, end: u64) -> bool {
         let (from, to) = (start_of(run.start), start_of(run.end).min(end));
-        let Ok(handle) = self.tiers.by_id(entry.tier) else { return false };
+        let Ok(handle) = self.volume.tiers.by_id(entry.tier) else { return false };
         let tier = handle.present().filter(|_| !handle.is_slow());
         if let Some(tier) = &tier {
             tier.read_ahead(reference_of(entry), from, to.saturating_sub(from));

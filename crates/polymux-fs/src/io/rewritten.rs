@@ -2,7 +2,7 @@
 //! the new content and no empty file (DESIGN section 6).
 //!
 //! Invariants:
-//! * Where a close is heard of ([`Core::flush`]), it waits for the sync. A kernel that collects writes sends no message for a close, so there
+//! * Where a close is heard of ([`DataPath::flush`]), it waits for the sync. A kernel that collects writes sends no message for a close, so there
 //!   the release of a writer puts the file into a queue, and the background syncs the files of each tier one after the other.
 //! * A file that a writer has open leaves the queue unsynced, and is put back by the release of that writer. A file that is emptied while it is
 //!   being synced counts as emptied afterwards.
@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::core::Core;
+use crate::data_path::DataPath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode};
 use crate::planted_faults::{PlantedFault, is_planted};
@@ -29,10 +29,10 @@ const BACKLOG_MAX: usize = 256;
 /// Time before a tier on which a sync failed is tried again.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(10);
 
-impl Core {
+impl DataPath {
     /// Whether the new content of an emptied file has to be synced by its close, or soon after it.
     pub(crate) fn awaits_sync_of_new_content(&self, file: &FileState) -> bool {
-        self.options.sync_on_replace
+        self.volume.options.sync_on_replace
             && file.emptyings.are_unsynced()
             && !is_planted(PlantedFault::CloseAfterEmptyingWithoutSync)
     }
@@ -40,7 +40,10 @@ impl Core {
     /// Puts a file that a writer just released into the queue if its new content was not synced by a close.
     pub(crate) fn queue_if_rewritten(&self, inode: &Arc<Inode>) {
         let Some(file) = inode.file() else { return };
-        if !self.awaits_sync_of_new_content(file) || self.check_writable().is_err() || inode.common.read().links == 0 {
+        if !self.awaits_sync_of_new_content(file)
+            || self.volume.check_writable().is_err()
+            || inode.common.read().links == 0
+        {
             return;
         }
         let of_object = file.layout.read().objects.first().map(|entry| entry.tier);
@@ -49,7 +52,7 @@ impl Core {
         }
     }
 
-    /// As [`Core::queue_if_rewritten`], at the last close of a file without objects: its bytes are in the log, which is flushed soon.
+    /// As [`DataPath::queue_if_rewritten`], at the last close of a file without objects: its bytes are in the log, which is flushed soon.
     pub(crate) fn flush_soon_if_rewritten(&self, inode: &Inode) {
         let Some(file) = inode.file().filter(|file| self.awaits_sync_of_new_content(file)) else { return };
         if file.layout.read().objects.is_empty() && inode.common.read().links > 0 {
@@ -63,32 +66,32 @@ impl Core {
         if !self.rewritten.take_flush() {
             return Ok(());
         }
-        self.flush_through(self.metadata.committed()).inspect_err(|_| self.rewritten.want_flush())
+        self.volume.flush_through(self.volume.metadata.committed()).inspect_err(|_| self.rewritten.want_flush())
     }
 
     /// Syncs files that wait on the list of a tier that works, for some milliseconds. Returns whether there were any.
     pub(crate) fn sync_rewritten_on(&self, tier: &TierHandle) -> bool {
-        if self.check_writable().is_err() {
+        if self.volume.check_writable().is_err() {
             self.rewritten.forget(tier.id);
             return false;
         }
-        if self.rewritten.rests(tier.id, self.clock.elapsed()) {
+        if self.rewritten.rests(tier.id, self.volume.clock.elapsed()) {
             return false;
         }
         if let Err(error) = self.sync_tier_for_many(tier) {
             log::warn!("tier `{}`: rewritten files are not durable yet and are synced again later: {error}", tier.name);
-            self.rewritten.rest(tier.id, self.clock.elapsed() + REST_AFTER_FAILURE);
+            self.rewritten.rest(tier.id, self.volume.clock.elapsed() + REST_AFTER_FAILURE);
             return false;
         }
         let (waiting, covered) = self.rewritten.waiting_on(tier.id);
-        let began = self.clock.elapsed();
+        let began = self.volume.clock.elapsed();
         // Of those that the sync of the tier covered, each costs next to nothing.
         for _ in 0..waiting.min(FILES_PER_STEP.max(covered)) {
             let Some(inode) = self.rewritten.take(tier.id) else { break };
             if let Err(error) = self.sync_rewritten(&inode) {
                 self.try_rewritten_later(&inode, tier, &error);
             }
-            let now = self.clock.elapsed();
+            let now = self.volume.clock.elapsed();
             if now.saturating_sub(began) >= STEP_MAX || self.rewritten.rests(tier.id, now) {
                 break;
             }
@@ -125,7 +128,7 @@ impl Core {
         self.rewritten.add(failed_on, inode);
         if failed_on == tier.id {
             log::warn!("inode {}: its new content is not durable yet and is synced again later: {error}", inode.ino);
-            self.rewritten.rest(tier.id, self.clock.elapsed() + REST_AFTER_FAILURE);
+            self.rewritten.rest(tier.id, self.volume.clock.elapsed() + REST_AFTER_FAILURE);
         }
     }
 

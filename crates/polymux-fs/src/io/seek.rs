@@ -5,11 +5,11 @@ use polymux_types::Errno;
 
 use super::short::{Lost, is_object_short, lost_around};
 use super::{block_of, start_of};
-use crate::core::Core;
+use crate::data_path::DataPath;
 use crate::error::Result;
 use crate::inode::{FileState, Inode, reference_of};
 
-impl Core {
+impl DataPath {
     /// The first byte at or after `offset` that is data, or a hole; the end of the file is a hole. Lost bytes count as data, so that a
     /// program that copies the file gets the error.
     pub(crate) fn seek_file(&self, inode: &Inode, file: &FileState, offset: u64, target: SeekTarget) -> Result<u64> {
@@ -72,7 +72,7 @@ impl Core {
         entry: &crate::store::ObjectEntry,
         range: std::ops::Range<u64>,
     ) -> Result<Option<std::ops::Range<u64>>> {
-        self.tiers.by_id(entry.tier)?.run(|tier| tier.allocated(reference_of(entry), range.start, range.end))
+        self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.allocated(reference_of(entry), range.start, range.end))
     }
 
     /// The first match in `start..end` of one object; beyond the object's own end is a hole.
@@ -83,7 +83,7 @@ impl Core {
         end: u64,
         target: SeekTarget,
     ) -> Result<Option<u64>> {
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         let tier = handle.get()?;
         let reference = reference_of(entry);
         match tier.seek(reference, start, target) {

@@ -9,7 +9,7 @@
 use polymux_tier::{TierError, Wait};
 
 use super::start_of;
-use crate::core::Core;
+use crate::data_path::DataPath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
 use crate::store::ObjectEntry;
@@ -19,7 +19,7 @@ pub(super) fn is_object_short(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::ObjectShort { .. })
 }
 
-impl Core {
+impl DataPath {
     /// Fails if the bytes behind `end` are not a hole but lost, because the object that ends there was longer.
     pub(crate) fn check_object_end(&self, entry: &ObjectEntry, end: u64, wait: Wait) -> Result<()> {
         if end >= entry.known_length {
@@ -37,7 +37,7 @@ impl Core {
         if entry.known_length == 0 {
             return Ok(());
         }
-        let stat = self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(entry)))?;
+        let stat = self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(entry)))?;
         if stat.size < entry.known_length {
             return Err(ErrorKind::ObjectShort { tier: entry.tier, object: entry.object }.into());
         }
@@ -46,7 +46,7 @@ impl Core {
 
     /// Records the bytes that the objects of a file lost at their ends. Called without any lock of the file.
     pub(crate) fn note_short_objects(&self, inode: &Inode, file: &FileState) -> Result<()> {
-        if self.is_read_only() {
+        if self.volume.is_read_only() {
             return Ok(());
         }
         let _alone = file.lock_alone();
@@ -73,7 +73,7 @@ impl Core {
             if entry.known_length == 0 {
                 continue;
             }
-            match self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(entry))) {
+            match self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(entry))) {
                 Ok(stat) if stat.size < entry.known_length => short.push((slot, stat.size)),
                 Ok(_) => {}
                 // Each read reports an object that is missing altogether.
@@ -87,8 +87,8 @@ impl Core {
 
     fn record_lost_ends(&self, inode: &Inode, file: &FileState, short: &[(u8, u64)]) -> Result<()> {
         let _no_sync = file.sync_gate.write();
-        self.damaged_files.lock().files.insert(inode.ino);
-        let lost = self.transact(&[inode], |transaction| {
+        self.volume.damaged_files.lock().files.insert(inode.ino);
+        let lost = self.volume.transact(&[inode], |transaction| {
             let mut lost = Vec::new();
             if inode.lifecycle.lock().gone {
                 return Ok(lost);
@@ -113,7 +113,7 @@ impl Core {
                 entry.tier
             );
         }
-        self.flush_inode(inode)
+        self.volume.flush_inode(inode)
     }
 }
 

@@ -19,12 +19,13 @@ use super::spread::{OwnedBytes, give_back_room};
 use super::truncate::cut_damage;
 use super::{block_of, start_of};
 use crate::blockmap::{END, Owner, Run};
-use crate::core::{Core, Transaction};
 use crate::counters::Counters;
+use crate::data_path::DataPath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{AwaitedSwitch, FileState, Inode, reference_of};
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::ObjectEntry;
+use crate::transaction::Transaction;
 
 /// Who may have reserved space behind the end of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +35,7 @@ enum RoomBehind {
     OfAnybody,
 }
 
-impl Core {
+impl DataPath {
     /// Finds out the size where the record leaves it to an object, once per stay in memory.
     pub(crate) fn ensure_size(&self, inode: &Inode, file: &FileState) -> Result<()> {
         self.look_for_holder(inode, file)?;
@@ -55,7 +56,7 @@ impl Core {
         };
         let mut size = floor;
         if let Some((_, entry)) = extender {
-            match self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(&entry))) {
+            match self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(&entry))) {
                 Ok(stat) => {
                     size = size.max(stat.size);
                     self.adopt_modification_time(inode, &stat);
@@ -66,12 +67,13 @@ impl Core {
                 }
             }
         }
-        let may_be_longer = self.after_unclean_stop.load(Ordering::Acquire) && self.metadata.only_the_daemon_died();
+        let may_be_longer = self.volume.size_recovery.after_unclean_stop.load(Ordering::Acquire)
+            && self.volume.metadata.only_the_daemon_died();
         if may_be_longer && extender.is_none() && !is_planted(PlantedFault::SpreadSizeNotAsked) {
             size = self.end_after_death(inode, file, floor)?;
         }
         file.size.store(size, Ordering::Release);
-        if self.after_unclean_stop.load(Ordering::Acquire) && !self.is_read_only() {
+        if self.volume.size_recovery.after_unclean_stop.load(Ordering::Acquire) && !self.volume.is_read_only() {
             self.cut_objects_to(inode, file, &objects, (extender.map(|(slot, _)| slot), size))?;
             self.forget_damage_beyond(inode, file, size);
         }
@@ -93,11 +95,11 @@ impl Core {
             if owned().next().is_none() {
                 continue;
             }
-            if !self.is_read_only() {
+            if !self.volume.is_read_only() {
                 // Bytes that were cut off and are not freed yet are no part of the file.
                 self.reclaim_object(inode, entry)?;
             }
-            let stat = match self.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(entry))) {
+            let stat = match self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(entry))) {
                 Err(error) if is_not_found(&error) => continue,
                 stat => stat?,
             };
@@ -109,7 +111,7 @@ impl Core {
             }
             end = end.max(here.unwrap_or(0));
         }
-        if end > floor && !self.is_read_only() {
+        if end > floor && !self.volume.is_read_only() {
             for entry in written {
                 self.sync_object(inode, file, &entry)?;
             }
@@ -126,7 +128,7 @@ impl Core {
     pub(crate) fn ensure_size_or_guess(&self, inode: &Inode, file: &FileState) -> Result<()> {
         match self.ensure_size(inode, file) {
             Err(error) if error.is_about_tier() => {
-                self.sizes_guessed.store(true, Ordering::Release);
+                self.volume.size_recovery.has_guessed.store(true, Ordering::Release);
                 Ok(())
             }
             other => other,
@@ -139,16 +141,16 @@ impl Core {
             // Its record reached the log and its directory entry on the tier did not: no fsync of the file returned since
             // this tier began to extend it, so nothing beyond the floor was promised to be durable.
             ErrorKind::Tier { source: TierError::NotFound(_), .. }
-                if self.after_unclean_stop.load(Ordering::Acquire) =>
+                if self.volume.size_recovery.after_unclean_stop.load(Ordering::Acquire) =>
             {
-                self.note_recovery(format!(
+                self.volume.note_recovery(format!(
                     "inode {}: what was appended on tier {} was never synced and is gone",
                     inode.ino, entry.tier
                 ));
-                if self.is_read_only() {
+                if self.volume.is_read_only() {
                     return Ok(());
                 }
-                self.tiers.by_id(entry.tier)?.run(|tier| tier.create(reference_of(entry)))
+                self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.create(reference_of(entry)))
             }
             _ => Err(error.clone()),
         }
@@ -156,7 +158,7 @@ impl Core {
 
     /// After an unclean stop the object may have been written later than the record says.
     fn adopt_modification_time(&self, inode: &Inode, stat: &polymux_tier::ObjectStat) {
-        if self.after_unclean_stop.load(Ordering::Acquire) {
+        if self.volume.size_recovery.after_unclean_stop.load(Ordering::Acquire) {
             self.adopt_newer_modification_time(inode, stat);
         }
     }
@@ -190,7 +192,7 @@ impl Core {
         let mut answers = Vec::with_capacity(objects.len());
         let runs = file.layout.read().map.runs(0, super::block_after(size));
         for (slot, entry) in (0_u8..).zip(objects) {
-            let handle = self.tiers.by_id(entry.tier)?;
+            let handle = self.volume.tiers.by_id(entry.tier)?;
             if handle.present().is_none() {
                 continue;
             }
@@ -226,7 +228,7 @@ impl Core {
             transaction.put_inode(inode);
             Ok(())
         };
-        if let Err(error) = self.transact_or_undo(&[inode], cut, || file.layout.write().damaged = before) {
+        if let Err(error) = self.volume.transact_or_undo(&[inode], cut, || file.layout.write().damaged = before) {
             log::warn!("inode {}: lost bytes beyond its end stay noted: {error}", inode.ino);
         }
     }
@@ -246,7 +248,7 @@ impl Core {
         // Pending frees that a cut left on this object would later free bytes that are appended now.
         let entry = file.layout.read().object(slot);
         self.reclaim_object(inode, &entry)?;
-        self.transact(&[inode], |transaction| {
+        self.volume.transact(&[inode], |transaction| {
             file.layout.write().extenders = bit;
             transaction.put_inode(inode);
             Ok(())
@@ -258,13 +260,13 @@ impl Core {
     pub(crate) fn settle(&self, inode: &Inode, file: &FileState) -> Result<()> {
         let Some((_, entry)) = file.layout.read().extender() else { return self.settle_tail(inode, file) };
         // The size that a missing tier knows must not be settled without it.
-        self.tiers.by_id(entry.tier)?.get()?;
+        self.volume.tiers.by_id(entry.tier)?.get()?;
         let size = file.size();
         if !is_planted(PlantedFault::SettledBeforeSync) {
             self.sync_object(inode, file, &entry)?;
         }
-        Counters::count(&self.counters.settles);
-        self.transact(&[inode], |transaction| {
+        Counters::count(&self.volume.counters.settles);
+        self.volume.transact(&[inode], |transaction| {
             let mut layout = file.layout.write();
             layout.size_floor = size;
             layout.extenders = 0;
@@ -274,6 +276,30 @@ impl Core {
         })?;
         file.await_switch(AwaitedSwitch { tier: entry.tier, from: size, sequence: inode.last_sequence() });
         Ok(())
+    }
+
+    /// Whether nothing of a file is lost and the tier that extends it is there.
+    fn may_settle(&self, file: &FileState) -> Result<bool> {
+        if file.is_changed_directly() {
+            return Ok(false);
+        }
+        let layout = file.layout.read();
+        let present = match layout.extender() {
+            Some((_, entry)) => self.volume.tiers.by_id(entry.tier)?.present().is_some(),
+            None => true,
+        };
+        // The size of a spread file is known in memory only, damaged or not.
+        let is_undamaged = layout.damaged.is_empty();
+        drop(layout);
+        Ok(present && (is_undamaged || file.has_unsettled_tail()))
+    }
+
+    /// After everything was synced: sizes that are known become exact in their records.
+    pub(crate) fn settle_if_known(&self, inode: &crate::inode::Inode) -> Result<()> {
+        match inode.file() {
+            Some(file) if file.size_known.load(Ordering::Acquire) && self.may_settle(file)? => self.settle(inode, file),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -16,8 +16,8 @@ use super::read::How;
 use super::write::{Obstacle, Step, publish_size};
 use super::{block_after, block_of, start_of};
 use crate::blockmap::{END, Owner};
-use crate::core::Core;
 use crate::counters::Counters;
+use crate::data_path::DataPath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
 use crate::placement::Request;
@@ -28,7 +28,7 @@ use crate::store::{DisownedKind, DisownedRecord, ObjectEntry};
 /// Most bytes relocated at once.
 const RELOCATION_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-impl Core {
+impl DataPath {
     /// Places the beginning of `data` on another tier.
     ///
     /// Called with the blocks held. All blocks of `data` belong to one run of the map.
@@ -42,7 +42,7 @@ impl Core {
     ) -> Result<Step> {
         if file.is_passed_through() {
             // It stays where it is, and `write_run` tries there again if this freed space.
-            self.free_for_writer(self.tiers.room_generation())?;
+            self.volume.free_for_writer(self.volume.tiers.room_generation())?;
             return Err(ErrorKind::NoSpace.into());
         }
         let end_block = block_after(file.size());
@@ -96,7 +96,7 @@ impl Core {
 
     /// Gives everything from the block of `position` on to another tier and writes there.
     fn switch_tail(&self, inode: &Inode, file: &FileState, tier: TierId, position: u64, data: &[u8]) -> Result<usize> {
-        let handle = self.tiers.by_id(tier)?;
+        let handle = self.volume.tiers.by_id(tier)?;
         let taken = handle.take_room(data.len());
         let data = what_fits(taken.left, position, data)?;
         let entry = self.give_tail_to(inode, file, tier, block_of(position))?;
@@ -127,7 +127,7 @@ impl Core {
             transaction.put_map_change(inode.ino, layout, &change);
             Ok(())
         })?;
-        Counters::count(&self.counters.tail_switches);
+        Counters::count(&self.volume.counters.tail_switches);
         Ok(entry)
     }
 
@@ -138,7 +138,7 @@ impl Core {
             file.note_unsynced(slot, position, position + data.len() as u64);
         }
         let _changing = file.allocation.changing();
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         let count = handle.transfer(
             Direction::Write,
             |count| *count,
@@ -158,7 +158,7 @@ impl Core {
         data: &[u8],
         old: Option<ObjectEntry>,
     ) -> Result<usize> {
-        let handle = self.tiers.by_id(tier)?;
+        let handle = self.volume.tiers.by_id(tier)?;
         let taken = handle.take_room(data.len());
         let data = what_fits(taken.left, position, data)?;
         let (first, last) = (block_of(position), block_after(position + data.len() as u64));
@@ -174,10 +174,10 @@ impl Core {
         let switched = copied.and_then(|()| self.commit_relocation(inode, file, (first, owned_end), &claim, old));
         if let Err(error) = switched {
             // No block maps there: the written bytes are a copy that no file owns.
-            self.disowned.add(&[claim], inode.last_sequence());
+            self.volume.disowned.add(&[claim], inode.last_sequence());
             return Err(error);
         }
-        Counters::count(&self.counters.relocations);
+        Counters::count(&self.volume.counters.relocations);
         publish_size(file, position + data.len() as u64);
         self.heal(inode, file, position, data.len())?;
         Ok(data.len())
@@ -223,13 +223,13 @@ impl Core {
             start: start_of(blocks.start),
             kind: DisownedKind::Range { end: start_of(blocks.end) },
         };
-        self.transact(&[inode], |transaction| {
+        self.volume.transact(&[inode], |transaction| {
             transaction.put_disowned(&claim);
             Ok(())
         })?;
-        if let Err(error) = self.flush_inode(inode) {
+        if let Err(error) = self.volume.flush_inode(inode) {
             // It is in the log all the same.
-            self.disowned.add(&[claim], inode.last_sequence());
+            self.volume.disowned.add(&[claim], inode.last_sequence());
             return Err(error);
         }
         Ok(claim)
@@ -267,7 +267,7 @@ impl Core {
             Ok(())
         })?;
         if let Some(record) = disowned {
-            self.disowned.add(&[record], inode.last_sequence());
+            self.volume.disowned.add(&[record], inode.last_sequence());
         }
         Ok(())
     }

@@ -33,8 +33,8 @@ use polymux_types::{StreamId, TierId};
 
 use super::{block_after, block_of, start_of};
 use crate::blockmap::Owner;
-use crate::core::Core;
 use crate::counters::Counters;
+use crate::data_path::DataPath;
 use crate::inode::{FileState, Inode};
 use crate::placement::{Context, Device, Request};
 use crate::space::TierHandle;
@@ -64,15 +64,15 @@ pub(super) enum Placed<'a> {
     AfterMove,
 }
 
-impl Core {
+impl DataPath {
     /// Whether any file may be spread.
     fn may_spread(&self) -> bool {
-        self.may_spread.load(Ordering::Acquire)
+        self.placement.may_spread.load(Ordering::Acquire)
     }
 
     /// Blocks of a range.
     fn range_blocks(&self) -> u64 {
-        (u64::from(self.options.spread_range_bytes) / BLOCK_SIZE).max(1)
+        (u64::from(self.volume.options.spread_range_bytes) / BLOCK_SIZE).max(1)
     }
 
     /// Bytes of a range.
@@ -115,7 +115,7 @@ impl Core {
         if !may_wait || !self.has_range_to_place(file, offset, length) {
             return;
         }
-        let context = self.context_of(inode);
+        let context = self.placement.context_of(inode);
         let mut tiers = if context.policy.spreads_by_load() {
             self.next_tier_of_growth((inode, file), &context, offset).into_iter().collect()
         } else if file.spreads.load(Ordering::Relaxed) {
@@ -126,12 +126,14 @@ impl Core {
         if context.policy.thread_rule().is_some() {
             // A thread that has a tier waits for that one.
             let numbers = tiers.iter().map(|handle| handle.id).collect();
-            if let Some(mapped) = self.thread_maps.present_tier(context.policy, numbers, thread_of(inode, stream)) {
+            if let Some(mapped) =
+                self.placement.thread_maps.present_tier(context.policy, numbers, thread_of(inode, stream))
+            {
                 tiers.retain(|handle| handle.id == mapped);
             }
         }
         if self.write_behind.wait_for_room(&tiers) {
-            Counters::count(&self.counters.spread_waits);
+            Counters::count(&self.volume.counters.spread_waits);
         }
     }
 
@@ -146,26 +148,28 @@ impl Core {
         let length = self.range_bytes();
         let request = Request { length, file_end: offset.saturating_add(length), partial: true, except: None };
         let next = if file.grows_unsettled() {
-            self.place_in(context, inode, &request).first().copied()?
+            self.placement.place_in(context, inode, &request).first().copied()?
         } else {
-            let may_spread =
-                matches!(self.growth_in(context, inode, &request), Growth::OneTierCarriesIt | Growth::IsSpread);
+            let may_spread = matches!(
+                self.placement.growth_in(context, inode, &request),
+                Growth::OneTierCarriesIt | Growth::IsSpread
+            );
             file.layout.read().tail_tier().filter(|_| may_spread)?
         };
-        self.tiers.by_id(next).ok()
+        self.volume.tiers.by_id(next).ok()
     }
 
     /// The tier of the thread that begins a range, where the policy maps threads.
     fn tier_of_thread(&self, context: &Context, inode: &Inode, stream: StreamId) -> Option<TierId> {
         context.policy.thread_rule()?;
-        let now = self.clock.elapsed();
+        let now = self.volume.clock.elapsed();
         let device = |handle: &Arc<TierHandle>| Device {
             tier: handle.id,
             delivered_bytes: handle.write_lane.state(now).delivered_bytes,
             bytes_per_second: handle.profile().bytes_per_second(Direction::Write).unwrap_or(0),
         };
         let devices: Vec<Device> = self.tiers_to_spread_to(context).iter().map(device).collect();
-        self.thread_maps.tier_for_range(context.policy, thread_of(inode, stream), &devices, now)
+        self.placement.thread_maps.tier_for_range(context.policy, thread_of(inode, stream), &devices, now)
     }
 
     /// Tiers that may get new ranges of a file.
@@ -178,6 +182,6 @@ impl Core {
                 && tier.present().is_some_and(|present| present.capabilities().holds_partial_files())
                 && tier.headroom() >= self.range_bytes()
         };
-        self.tiers.all().iter().filter(may_take).cloned().collect()
+        self.volume.tiers.all().iter().filter(may_take).cloned().collect()
     }
 }

@@ -10,27 +10,27 @@ use polymux_tier::{Tier, TierError, Wait};
 use smallvec::SmallVec;
 
 use super::spread::{Recorded, join};
-use crate::core::Core;
 use crate::counters::Counters;
+use crate::data_path::DataPath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::space::{PendingSync, SyncTarget};
 use crate::store::ObjectEntry;
 
-impl Core {
+impl DataPath {
     /// Makes one object of a file durable; nothing is to be done for one that left the file before.
     pub(crate) fn sync_object(&self, inode: &Inode, file: &FileState, entry: &ObjectEntry) -> Result<()> {
         let _gate = file.sync_gate.read();
         self.sync_object_under_gate(inode, file, entry)
     }
 
-    /// As [`Core::sync_object`], with the sync gate held, so that no slot gets another number.
+    /// As [`DataPath::sync_object`], with the sync gate held, so that no slot gets another number.
     fn sync_object_under_gate(&self, inode: &Inode, file: &FileState, entry: &ObjectEntry) -> Result<()> {
         // The bytes of an object that was moved off until now are durable where they went.
         let Some(slot) = file.layout.read().slot_of_object(entry.object) else { return Ok(()) };
         let written = file.take_unsynced(slot);
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         let outcome = handle.present().map(|tier| tier.sync(reference_of(entry)));
         self.note_synced(inode, file, (slot, *entry), written, outcome)
     }
@@ -65,7 +65,7 @@ impl Core {
             }
             (Some(Err(error)), written) => {
                 let not_made = error == TierError::NotAnswering;
-                let error = self.tiers.by_id(entry.tier)?.note_error(error);
+                let error = self.volume.tiers.by_id(entry.tier)?.note_error(error);
                 // No bytes of the file itself waited for this sync: only the copy of a migration is lost.
                 if written.is_none() && file.note_copy_lost(entry.tier) {
                     return Ok(());
@@ -90,13 +90,13 @@ impl Core {
         slot: u8,
         written: Option<(u64, u64)>,
     ) -> Result<()> {
-        Counters::count(&self.counters.file_sync_failures);
+        Counters::count(&self.volume.counters.file_sync_failures);
         if is_planted(PlantedFault::FailedSyncForgotten) {
             return Ok(());
         }
         let (start, end) = written.unwrap_or((0, file.size()));
-        self.damaged_files.lock().files.insert(inode.ino);
-        self.transact(&[inode], |transaction| {
+        self.volume.damaged_files.lock().files.insert(inode.ino);
+        self.volume.transact(&[inode], |transaction| {
             if inode.lifecycle.lock().gone {
                 return Ok(());
             }
@@ -113,7 +113,7 @@ impl Core {
             transaction.put_inode(inode);
             Ok(())
         })?;
-        self.flush_inode(inode)
+        self.volume.flush_inode(inode)
     }
 
     /// Makes the data of a file durable, and every record that concerns it.
@@ -142,17 +142,17 @@ impl Core {
                 // A concurrent sync put the size on record, and may not have made that durable. It is seen in memory before
                 // its sequence is known, which the lock waits for.
                 drop(inode.record_lock.lock());
-                return join(synced, self.flush_inode(inode));
+                return join(synced, self.volume.flush_inode(inode));
             }
             let recorded = self.record_after_sync(inode, file, &noted, synced);
             if recorded != Ok(Recorded::NotCovered) {
-                return join(recorded.map(drop), self.flush_inode(inode));
+                return join(recorded.map(drop), self.volume.flush_inode(inode));
             }
         }
     }
 
     fn sync_data_and_log(&self, inode: &Inode, file: &FileState) -> Result<()> {
-        Counters::count(&self.counters.file_syncs);
+        Counters::count(&self.volume.counters.file_syncs);
         self.log_inline(inode, file, Wait::Allowed)?;
         let mut dirty = self.unsynced_objects(file);
         // Once more: the file may just have got its home.
@@ -160,16 +160,16 @@ impl Core {
         if is_planted(PlantedFault::FsyncWithoutData) {
             dirty.clear();
         }
-        let flush_log = self.metadata.durable() < inode.last_sequence();
+        let flush_log = self.volume.metadata.durable() < inode.last_sequence();
         // One sync is left to this thread where the log does not need it.
         let own = if flush_log { None } else { dirty.pop() };
         if dirty.is_empty() {
             return match &own {
                 Some(entry) => {
-                    let _waited_for = self.tiers.by_id(entry.tier)?.waited_for();
+                    let _waited_for = self.volume.tiers.by_id(entry.tier)?.waited_for();
                     self.sync_object(inode, file, entry)
                 }
-                None => self.flush_inode(inode),
+                None => self.volume.flush_inode(inode),
             };
         }
         let gate = file.sync_gate.read();
@@ -178,16 +178,16 @@ impl Core {
             let Some(slot) = file.layout.read().slot_of_object(entry.object) else { continue };
             let written = file.take_unsynced(slot);
             let target = SyncTarget::Object(reference_of(&entry));
-            let handle = self.tiers.by_id(entry.tier)?;
+            let handle = self.volume.tiers.by_id(entry.tier)?;
             let begin = |tier| self.sync_pool.begin_holding(tier, target, handle.clone().waited_for());
             pending.push(((slot, entry), written, handle.shared().map(begin)));
         }
         let mut outcome = match &own {
             Some(entry) => {
-                let _waited_for = self.tiers.by_id(entry.tier)?.waited_for();
+                let _waited_for = self.volume.tiers.by_id(entry.tier)?.waited_for();
                 self.sync_object_under_gate(inode, file, entry)
             }
-            None => self.flush_inode(inode),
+            None => self.volume.flush_inode(inode),
         };
         for (object, written, sync) in pending {
             let synced = sync.map(PendingSync::wait);
@@ -200,7 +200,7 @@ impl Core {
     /// Objects of a file that a sync of it concerns: those with unsynced bytes, and those whose tier cannot be asked.
     pub(super) fn unsynced_objects(&self, file: &FileState) -> SmallVec<[ObjectEntry; 4]> {
         let wants_sync = |entry: &ObjectEntry| {
-            let tier = self.tiers.by_id(entry.tier).ok().and_then(|handle| handle.shared());
+            let tier = self.volume.tiers.by_id(entry.tier).ok().and_then(|handle| handle.shared());
             tier.is_none_or(|tier| tier.is_unsynced(reference_of(entry)))
                 // Of one that was never written only a spread file makes a promise.
                 || file.may_grow_unsettled.load(Ordering::Acquire)
@@ -212,12 +212,12 @@ impl Core {
     /// Makes everything that was written on any tier durable, and every record, all of them side by side. Failures are
     /// put on record by the syncs of the files concerned, which the caller asks for next.
     pub(crate) fn sync_tiers_and_log(&self) -> Result<()> {
-        let tiers = self.tiers.all();
+        let tiers = self.volume.tiers.all();
         let syncs: Vec<_> = tiers
             .iter()
             .filter_map(|handle| Some((handle, self.sync_pool.begin(handle.shared()?, SyncTarget::All))))
             .collect();
-        let mut outcome = self.flush_through(self.metadata.committed());
+        let mut outcome = self.volume.flush_through(self.volume.metadata.committed());
         for (handle, sync) in syncs {
             outcome = outcome.and(sync.wait().map_err(|error| handle.note_error(error)));
         }
@@ -241,7 +241,7 @@ impl Core {
         error_seen: &std::sync::atomic::AtomicU32,
     ) -> Result<()> {
         let outcome = self.sync_file(inode, file);
-        self.heat.note_synced(inode.ino);
+        self.placement.heat.note_synced(inode.ino);
         // A concurrent sync may have received a loss that concerns this one and not have recorded it yet.
         drop(file.sync_gate.write());
         let sequence = file.error_sequence.load(Ordering::Acquire);

@@ -16,15 +16,16 @@ use polymux_types::limits::FILE_SIZE_MAX;
 use super::layout_change::Company;
 use super::{block_after, block_of, start_of};
 use crate::blockmap::{END, Owner};
-use crate::core::Core;
+use crate::data_path::DataPath;
 use crate::error::Result;
 use crate::inode::{FileState, Inode, reference_of};
 use crate::placement::Request;
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::space::disown_object;
 use crate::store::{DisownedKind, DisownedRecord};
+use crate::volume::Volume;
 
-impl Core {
+impl DataPath {
     /// Sets the size of a file.
     pub(crate) fn truncate_file(&self, inode: &Inode, file: &FileState, size: u64) -> Result<()> {
         if size > FILE_SIZE_MAX {
@@ -70,7 +71,7 @@ impl Core {
 
     fn check_tiers_present(&self, file: &FileState) -> Result<()> {
         for entry in &file.layout.read().objects {
-            self.tiers.by_id(entry.tier)?.get()?;
+            self.volume.tiers.by_id(entry.tier)?.get()?;
         }
         Ok(())
     }
@@ -96,7 +97,7 @@ impl Core {
             Ok(())
         })?;
         file.emptyings.note();
-        self.disowned.add(&disowned, inode.last_sequence());
+        self.volume.disowned.add(&disowned, inode.last_sequence());
         Ok(())
     }
 
@@ -105,12 +106,12 @@ impl Core {
         self.ensure_home(inode, file, &Request { length: 1, file_end: size, partial: false, except: None })?;
         let (slot, entry) = {
             let layout = file.layout.read();
-            let slot = layout.tail_slot().ok_or_else(|| Core::contradiction(inode, "it has a home and no tail"))?;
+            let slot = layout.tail_slot().ok_or_else(|| Volume::contradiction(inode, "it has a home and no tail"))?;
             (slot, layout.object(slot))
         };
         self.ensure_extender(inode, file, slot)?;
         file.note_unsynced(slot, file.size(), size);
-        self.tiers.by_id(entry.tier)?.run(|tier| tier.truncate(reference_of(&entry), size))?;
+        self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.truncate(reference_of(&entry), size))?;
         file.growth.note_growth();
         file.size.store(size, Ordering::Release);
         Ok(())
@@ -125,7 +126,7 @@ impl Core {
             layout.size_floor <= size && layout.extenders == bit && layout.damaged.is_empty()
         };
         if !ready {
-            self.transact(&[inode], |transaction| {
+            self.volume.transact(&[inode], |transaction| {
                 let mut layout = file.layout.write();
                 layout.size_floor = layout.size_floor.min(size);
                 layout.extenders = bit;
@@ -136,12 +137,12 @@ impl Core {
             })?;
         }
         if !is_planted(PlantedFault::CutBeforeRecord) {
-            self.flush_inode(inode)?;
+            self.volume.flush_inode(inode)?;
         }
         let present = file.size();
         self.publish(file, size);
         file.note_unsynced(0, size.saturating_sub(1), size);
-        let cut = self.tiers.by_id(entry.tier)?.run(|tier| tier.truncate(reference_of(&entry), size));
+        let cut = self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.truncate(reference_of(&entry), size));
         if cut.is_err() {
             self.publish(file, present);
         }
@@ -196,7 +197,7 @@ impl Core {
             }
             Ok(())
         })?;
-        self.disowned.add(&disowned, inode.last_sequence());
+        self.volume.disowned.add(&disowned, inode.last_sequence());
         // Carried out at once: the file may grow over these bytes in the next moment.
         for entry in &objects {
             self.reclaim_object_from(inode, entry, size)?;

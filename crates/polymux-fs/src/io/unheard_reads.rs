@@ -3,7 +3,7 @@
 //! Invariants:
 //! * Looked at twice, when the file begins to be passed through and when that ends; between the two, pages that came are reads of the
 //!   device, and pages that were there are not.
-//! * Looks take a hundredth of the time at most (`CacheLooks`). A file that could not be looked at counts as used once.
+//! * Looks take a hundredth of the time at most (`LookBudget`). A file that could not be looked at counts as used once.
 //! * Where most pages of a node came, or where the file was changed, that was a stream or a change: one use, and no demand.
 //! * Pages that the kernel gives up meanwhile are not seen. Direct reads leave no page.
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
 
-use crate::core::Core;
+use crate::data_path::DataPath;
 use crate::heat::{AccessKind, Pattern};
 use crate::inode::{FileState, Inode, PagesSeen, reference_of};
 
@@ -30,19 +30,19 @@ fn stream_pages(size: u64, node: u64) -> u64 {
 /// Uses of one node that are noted at once, at most.
 const USES_MAX: u64 = 64;
 
-impl Core {
+impl DataPath {
     /// Pages of a file that the kernel has cached now; `None` if that is unknown, or looking would take too long.
     pub(super) fn look_at_pages(&self, file: &FileState) -> Option<PagesSeen> {
         let entry = file.layout.read().objects.first().copied()?;
-        let handle = self.tiers.by_id(entry.tier).ok()?;
+        let handle = self.volume.tiers.by_id(entry.tier).ok()?;
         let tier = handle.present()?;
         let nodes = file.size().div_ceil(RANGE_NODE_SIZE).min(NODES_LOOKED_AT_MAX);
         let pages_of = |node: u64| {
             let bytes = tier.cached_bytes(reference_of(&entry), node * RANGE_NODE_SIZE, RANGE_NODE_SIZE)?;
             u32::try_from(bytes / BLOCK_SIZE).ok()
         };
-        self.cache_looks.of_passed_through.look(&*self.clock, || {
-            let at = self.clock.elapsed();
+        self.cache_looks.look(&*self.volume.clock, || {
+            let at = self.volume.clock.elapsed();
             // A cheap query if there are none.
             if tier.cached_bytes(reference_of(&entry), 0, nodes * RANGE_NODE_SIZE)? == 0 {
                 return Some(PagesSeen { at, pages: vec![0; usize::try_from(nodes).ok()?] });
@@ -64,28 +64,28 @@ impl Core {
         let Some((before, now)) = seen else {
             let length = file.size().min(NODES_LOOKED_AT_MAX * RANGE_NODE_SIZE);
             self.note_access(inode, kind, 0, usize::try_from(length).unwrap_or(usize::MAX));
-            self.heat.demand.end_hold(inode.ino, None, Duration::ZERO);
+            self.placement.heat.demand.end_hold(inode.ino, None, Duration::ZERO);
             return;
         };
         let milliseconds = u64::try_from(now.at.saturating_sub(before.at).as_millis()).unwrap_or(u64::MAX).max(1000);
         let mut rates = Vec::with_capacity(now.pages.len());
-        let (logical_now, size) = (self.logical_clock.now(), file.size());
+        let (logical_now, size) = (self.placement.logical_clock.now(), file.size());
         let (mut was_used_throughout, mut served) = (true, 0_u64);
         for (node, pages) in (0_u64..).zip(&now.pages) {
             let came = u64::from(pages.saturating_sub(before.pages_of(node)));
             let was_random = came < stream_pages(size, node) && kind == AccessKind::Read;
             let (uses, pattern) = if was_random { (came, Pattern::Random) } else { (came.min(1), Pattern::Sequential) };
             for _ in 0..uses.min(USES_MAX) {
-                self.heat.touch(inode.ino, node, kind, BLOCK_SIZE, pattern, logical_now);
+                self.placement.heat.touch(inode.ino, node, kind, BLOCK_SIZE, pattern, logical_now);
             }
             was_used_throughout &= came > 0;
             served += if was_random { came } else { 0 };
             rates.push(if was_random { came.saturating_mul(1_000_000) / milliseconds } else { 0 });
         }
-        self.heat.demand.end_hold(inode.ino, Some(&rates), now.at.saturating_sub(before.at));
+        self.placement.heat.demand.end_hold(inode.ino, Some(&rates), now.at.saturating_sub(before.at));
         let object = file.layout.read().objects.first().copied();
         if let Some(entry) = object {
-            self.heat.device_reads.note_unheard(entry.tier, served, before.at, now.at);
+            self.placement.heat.device_reads.note_unheard(entry.tier, served, before.at, now.at);
         }
         // Of the nodes behind those that were looked at nothing is known; where those were used, they count as used, too.
         let looked_at = rates.len() as u64 * RANGE_NODE_SIZE;

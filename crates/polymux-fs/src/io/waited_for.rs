@@ -17,18 +17,18 @@ use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::{Ino, TierId};
 use smallvec::SmallVec;
 
-use crate::core::Core;
+use crate::data_path::DataPath;
 use crate::error::Result;
 use crate::inode::{FileState, Inode};
-use crate::volume::Promotion;
+use crate::parts::Promotion;
 
 /// Range nodes that a small sync covers at most: neighbours, so that both have bytes of it.
 const NODES_MAX: u64 = 2;
 
-impl Core {
-    /// As [`Core::sync_and_report`], for a program that asked for it.
+impl DataPath {
+    /// As [`DataPath::sync_and_report`], for a program that asked for it.
     pub(crate) fn sync_for_program(&self, inode: &Inode, file: &FileState, error_seen: &AtomicU32) -> Result<()> {
-        if self.options.promotion != Promotion::Prompt {
+        if self.volume.options.promotion != Promotion::Prompt {
             return self.sync_and_report(inode, file, error_seen);
         }
         self.note_sync_demand(inode, file);
@@ -50,13 +50,13 @@ impl Core {
         }
         // The daemon does not see the kernel's own writes, and assumes that they are small.
         if !written.is_empty() || file.is_changed_directly() {
-            file.small_syncs.note_small(self.clock.elapsed());
+            file.small_syncs.note_small(self.volume.clock.elapsed());
         }
-        if self.planner.relief.is_pointless() {
+        if self.placement.tier_reads.is_pointless() {
             return;
         }
         for node in written.into_iter().flatten() {
-            self.heat.demand.note_small_sync(inode.ino, node);
+            self.placement.heat.demand.note_small_sync(inode.ino, node);
         }
     }
 
@@ -64,10 +64,10 @@ impl Core {
     fn note_waited_for(&self, inode: &Inode, file: &FileState) {
         // Reported once. For a file that was loaded again, neither an earlier report nor the directory of its creation is known.
         let made_in = Ino(inode.parent.load(Ordering::Relaxed));
-        if made_in == Ino(0) || self.planner.relief.is_pointless() {
+        if made_in == Ino(0) || self.placement.tier_reads.is_pointless() {
             return;
         }
-        let directories = &self.heat.synced_directories;
+        let directories = &self.placement.heat.synced_directories;
         let may_be_message = || !file.is_inline() && file.size() <= MESSAGE_FILE_MAX && inode.common.read().links > 0;
         if !file.is_told_message.load(Ordering::Relaxed)
             && may_be_message()
@@ -75,15 +75,15 @@ impl Core {
         {
             directories.note_waited_for(made_in, Synced::Message);
         }
-        if file.is_waited_for(self.clock.elapsed()) && !file.is_told_waited_for.swap(true, Ordering::Relaxed) {
+        if file.is_waited_for(self.volume.clock.elapsed()) && !file.is_told_waited_for.swap(true, Ordering::Relaxed) {
             directories.note_waited_for(made_in, Synced::Log);
         }
     }
 
     /// A file is made in a directory, and its writes may be waited for as those of others there.
     pub(crate) fn expect_use_of(&self, file: &FileState, directory: Ino) {
-        if self.options.promotion == Promotion::Prompt && !self.planner.relief.is_pointless() {
-            file.expected.set(self.heat.synced_directories.note_made(directory));
+        if self.volume.options.promotion == Promotion::Prompt && !self.placement.tier_reads.is_pointless() {
+            file.expected.set(self.placement.heat.synced_directories.note_made(directory));
         }
     }
 
@@ -95,16 +95,16 @@ impl Core {
         if was_taken_for_message && file.size() > MESSAGE_FILE_MAX {
             file.expected.set(None);
             file.is_told_message.store(false, Ordering::Relaxed);
-            self.heat.synced_directories.forget_messages(Ino(inode.parent.load(Ordering::Relaxed)));
+            self.placement.heat.synced_directories.forget_messages(Ino(inode.parent.load(Ordering::Relaxed)));
         }
     }
 
     /// A message was placed on a tier. Above the high mark it is written there instead of on a slower tier, and is charged like a migration.
     pub(super) fn charge_message(&self, file: &FileState, tier: TierId, bytes: u64) {
         if file.expected.get() == Some(Synced::Message)
-            && self.tiers.by_id(tier).is_ok_and(|tier| tier.is_above_high_mark())
+            && self.volume.tiers.by_id(tier).is_ok_and(|tier| tier.is_above_high_mark())
         {
-            self.write_budget.charge(tier, bytes, self.logical_clock.now());
+            self.placement.write_budget.charge(tier, bytes, self.placement.logical_clock.now());
         }
     }
 }

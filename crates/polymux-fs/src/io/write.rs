@@ -8,7 +8,7 @@ use polymux_types::{Errno, StreamId};
 
 use super::spread::Placed;
 use super::{block_after, block_of, start_of};
-use crate::core::Core;
+use crate::data_path::DataPath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::heat::AccessKind;
 use crate::inode::{FileState, Inode, reference_of};
@@ -63,7 +63,7 @@ struct Held<'a> {
     stream: StreamId,
 }
 
-impl Core {
+impl DataPath {
     /// Writes to a file; returns the number of bytes written, which is short only when free space ran out.
     pub(crate) fn write_file(
         &self,
@@ -177,14 +177,14 @@ impl Core {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let before = self.tiers.room_generation();
+            let before = self.volume.tiers.room_generation();
             match self.try_run(held, position, data, wait) {
                 // The search for another tier carried out pending frees, on the owner of these blocks too.
                 Err(error)
                     if error.is_out_of_room()
                         && !matches!(error.kind(), ErrorKind::Store(_))
                         && attempts < ATTEMPTS_MAX
-                        && self.tiers.room_generation() != before
+                        && self.volume.tiers.room_generation() != before
                         && self.owner_has_room(held.file, position) => {}
                 outcome => return outcome,
             }
@@ -197,7 +197,7 @@ impl Core {
             let layout = file.layout.read();
             layout.owner_of(&layout.map.run_at(block_of(position)))
         };
-        let handle = owner.and_then(|(_, entry)| self.tiers.by_id(entry.tier).ok());
+        let handle = owner.and_then(|(_, entry)| self.volume.tiers.by_id(entry.tier).ok());
         handle.is_some_and(|handle| handle.headroom() >= BLOCK_SIZE)
     }
 
@@ -219,7 +219,7 @@ impl Core {
                 }
                 self.ensure_extender(inode, file, *slot)?;
             }
-            if file.may_grow_unsettled.load(Ordering::Acquire) && self.disowned.holds(entry.tier, entry.object) {
+            if file.may_grow_unsettled.load(Ordering::Acquire) && self.volume.disowned.holds(entry.tier, entry.object) {
                 // Pending frees of bytes that were cut off there would free these bytes.
                 if wait == Wait::Never {
                     return Err(ErrorKind::WouldBlock.into());
@@ -251,7 +251,7 @@ impl Core {
         data: &[u8],
         wait: Wait,
     ) -> Result<usize> {
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         let tier = handle.get()?;
         let end = position + data.len() as u64;
         if end > tier.capabilities().file_size_max {
@@ -316,7 +316,7 @@ impl Core {
         let end = position + count as u64;
         // The last block of the file counts as overwritten where the write reaches the file's end.
         let end = if end >= file.size() { end.next_multiple_of(BLOCK_SIZE) } else { end };
-        self.transact(&[inode], |transaction| {
+        self.volume.transact(&[inode], |transaction| {
             if file.layout.write().heal(position, end) {
                 transaction.put_inode(inode);
             }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use polymux_tier::{Guarantee, Tier};
 
 use super::{block_after, block_of, start_of};
-use crate::core::Core;
 use crate::counters::Counters;
+use crate::data_path::DataPath;
 use crate::inode::{FileState, WriteStreams, reference_of};
 use crate::space::TierHandle;
 use crate::store::ObjectEntry;
@@ -20,7 +20,7 @@ fn has_device(handle: &TierHandle) -> bool {
     handle.present().is_some_and(is_durable) && !handle.is_slow()
 }
 
-impl Core {
+impl DataPath {
     /// Bytes of a file that is not spread came to a volume whose kernel collects writes. The kernel sends data that should be written
     /// now: it is old, there is much of it, or a program asked for it (`sync_file_range`, as the checkpoints of databases do); a program that
     /// writes past the page cache wants the same. So write-back starts at once, instead of leaving the data in the memory of the tier until a
@@ -33,11 +33,11 @@ impl Core {
         position: u64,
         count: usize,
     ) {
-        if !has_device(handle) || file.is_waited_for(self.clock.elapsed()) {
+        if !has_device(handle) || file.is_waited_for(self.volume.clock.elapsed()) {
             return;
         }
         let taken = self.write_behind.collected(handle, reference_of(entry), position, count);
-        Counters::add(&self.counters.collected_bytes_behind, usize::try_from(taken).unwrap_or(usize::MAX));
+        Counters::add(&self.volume.counters.collected_bytes_behind, usize::try_from(taken).unwrap_or(usize::MAX));
     }
 
     /// Called after a write to a file that is not spread. If it belongs to a long stream, write-behind begins for the complete part of the
@@ -56,12 +56,12 @@ impl Core {
         };
         for (run, entry) in parts {
             let (start, end) = (run.start.max(range.start), run.end.min(range.end));
-            let Ok(handle) = self.tiers.by_id(entry.tier) else { continue };
+            let Ok(handle) = self.volume.tiers.by_id(entry.tier) else { continue };
             if !has_device(&handle) || start >= end {
                 continue;
             }
             let taken = self.write_behind.stream(&handle, reference_of(&entry), start, end - start);
-            Counters::add(&self.counters.stream_bytes_behind, usize::try_from(taken).unwrap_or(usize::MAX));
+            Counters::add(&self.volume.counters.stream_bytes_behind, usize::try_from(taken).unwrap_or(usize::MAX));
         }
     }
 }

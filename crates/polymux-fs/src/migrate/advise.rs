@@ -9,7 +9,7 @@ use polymux_policy::{Coverage, RangeReads};
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::{Errno, Ino, TierId};
 
-use crate::core::Core;
+use super::mover::Mover;
 use crate::error::Result;
 use crate::heat::{MINUTES, Minutes};
 use crate::report::{Advice, AdviceStep};
@@ -21,26 +21,26 @@ const RANGES_MAX: usize = 1 << 16;
 /// Minutes over which the share of the fastest tier is reported, for as long as nodes remember their reads.
 const MINUTES_TOLD: usize = 10;
 
-impl Core {
+impl Mover {
     /// Records the counters of the lanes.
     pub(crate) fn note_device_reads(&self) {
-        let now = self.clock.elapsed();
-        for handle in self.tiers.all().iter() {
-            self.heat.device_reads.note_total(handle.id, || handle.read_lane.work().small, now);
+        let now = self.volume.clock.elapsed();
+        for handle in self.volume.tiers.all().iter() {
+            self.placement.heat.device_reads.note_total(handle.id, || handle.read_lane.work().small, now);
         }
     }
 
     /// Small reads that the device of a tier served in each minute of the last hour.
     pub(crate) fn device_reads_of(&self, tier: TierId) -> Minutes {
-        self.heat.device_reads.last_hour(tier, self.clock.elapsed())
+        self.placement.heat.device_reads.last_hour(tier, self.volume.clock.elapsed())
     }
 
     /// The device reads that a fastest tier of half, twice and four times the size would serve.
     pub(crate) fn advise(&self) -> Result<Advice> {
-        let tiers = self.tiers.all();
+        let tiers = self.volume.tiers.all();
         let fastest = tiers.iter().find(|tier| tier.present().is_some() && !tier.is_draining()).ok_or(Errno::ENODEV)?;
         let marked = fastest.space_now().map_or(0, |space| fastest.high_mark_bytes(&space));
-        let metadata = if fastest.holds_metadata() { self.metadata.bytes_used() } else { 0 };
+        let metadata = if fastest.holds_metadata() { self.volume.metadata.bytes_used() } else { 0 };
         let room_bytes = marked.saturating_sub(metadata);
         let coverage = Coverage::of(self.ranges_read());
         let step = |room_bytes| AdviceStep { room_bytes, reads: coverage.reads_within(room_bytes) };
@@ -51,7 +51,7 @@ impl Core {
         Ok(Advice {
             tier: fastest.name.clone(),
             room_bytes,
-            reads: self.heat.demand.reads_of_all().max(coverage.reads()),
+            reads: self.placement.heat.demand.reads_of_all().max(coverage.reads()),
             served_percent: (lately(fastest) * 100).checked_div(all),
             ranges: coverage.ranges() as u64,
             range_bytes: coverage.bytes(),
@@ -61,7 +61,7 @@ impl Core {
 
     /// Ranges that devices were read for, as long as they are now.
     fn ranges_read(&self) -> Vec<RangeReads> {
-        let mut nodes = self.heat.demand.reads_by_node();
+        let mut nodes = self.placement.heat.demand.reads_by_node();
         nodes.sort_unstable_by_key(|(key, reads)| (std::cmp::Reverse(*reads), *key));
         nodes.truncate(RANGES_MAX);
         // By inode, so that each is looked up once.
@@ -85,9 +85,9 @@ impl Core {
 
     /// Bytes of a file; 0 of anything else.
     fn size_to_advise(&self, ino: Ino) -> Result<u64> {
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         let Some(file) = inode.file() else { return Ok(0) };
-        self.ensure_size_or_guess(&inode, file)?;
+        self.data.ensure_size_or_guess(&inode, file)?;
         Ok(file.size())
     }
 }

@@ -33,16 +33,16 @@ use polymux_types::{ByteSize, Ino, TierId};
 use self::layout::{NodeMoves, Shares, moves_for, parts_of, shares_of};
 pub(crate) use self::queue::LayoutQueue;
 use self::queue::{Cause, QueuedFile};
+use super::mover::Mover;
 use super::planner::note_coming;
-use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::Result;
 use crate::heat::ReadUse;
 use crate::inode::FileState;
+use crate::parts::ReaderLayout;
 use crate::placement::Context;
 use crate::report::MoveReason;
 use crate::sched::MoverPace;
-use crate::volume::ReaderLayout;
 
 /// The layout of a file for its readers, and the ranges of it that move.
 pub(super) struct FilePlan {
@@ -74,10 +74,10 @@ enum Turn {
     Over,
 }
 
-impl Core {
+impl Mover {
     /// Part of each step of the planner. Returns whether something was planned.
     pub(super) fn balance_step(&self) -> Result<bool> {
-        if !self.may_spread.load(Ordering::Acquire) {
+        if !self.placement.may_spread.load(Ordering::Acquire) {
             return Ok(false);
         }
         self.end_window_of_readers();
@@ -112,8 +112,8 @@ impl Core {
 
     /// Queues files that grew over several tiers: they are likely to be read from their beginning to their end.
     fn queue_grown_files(&self) {
-        for ino in self.grown_files.take() {
-            let Ok(inode) = self.inode(ino) else { continue };
+        for ino in self.placement.grown_files.take() {
+            let Ok(inode) = self.volume.inode(ino) else { continue };
             let Some(file) = inode.file() else { continue };
             let tiers: Vec<TierId> = file.layout.read().objects.iter().map(|entry| entry.tier).collect();
             if tiers.len() > 1 && tiers.iter().all(|tier| self.is_measured(*tier)) {
@@ -131,7 +131,7 @@ impl Core {
         at_rest: &[TierId],
         table: &mut TierTable,
     ) -> Result<Turn> {
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         let Some(file) = inode.file() else { return Ok(Turn::Over) };
         if inode.common.read().links == 0 {
             return Ok(Turn::Over);
@@ -139,11 +139,11 @@ impl Core {
         // Who has it open may write on, and a file that is being moved grows on one tier.
         let may_grow = queued.cause == Cause::Written && inode.lifecycle.lock().handles > 0;
         let is_at_rest = file.layout.read().objects.iter().all(|entry| at_rest.contains(&entry.tier));
-        if may_grow || !is_at_rest || !self.moves.jobs_of(ino, self.clock.elapsed()).is_empty() {
+        if may_grow || !is_at_rest || !self.moves.jobs_of(ino, self.volume.clock.elapsed()).is_empty() {
             return Ok(Turn::Later);
         }
-        self.ensure_size(&inode, file)?;
-        let Some(plan) = self.plan_for_readers((ino, file), &self.context_of(&inode), queued, table) else {
+        self.data.ensure_size(&inode, file)?;
+        let Some(plan) = self.plan_for_readers((ino, file), &self.placement.context_of(&inode), queued, table) else {
             return Ok(Turn::Over);
         };
         if plan.moves.iter().any(|moves| !at_rest.contains(&moves.to)) {
@@ -161,13 +161,13 @@ impl Core {
             );
             if job.is_some() {
                 note_coming(table, to.0, bytes);
-                self.counters.bytes_moved_for_readers.fetch_add(bytes, Ordering::Relaxed);
-                self.write_budget.charge(to, bytes, self.logical_clock.now());
+                self.volume.counters.bytes_moved_for_readers.fetch_add(bytes, Ordering::Relaxed);
+                self.placement.write_budget.charge(to, bytes, self.placement.logical_clock.now());
                 has_moves = true;
             }
         }
         if has_moves {
-            Counters::count(&self.counters.files_laid_out_for_readers);
+            Counters::count(&self.volume.counters.files_laid_out_for_readers);
         }
         Ok(if queued.samples_done + 1 < one_in { Turn::Next } else { Turn::Over })
     }
@@ -201,12 +201,12 @@ impl Core {
     }
 
     fn is_measured(&self, tier: TierId) -> bool {
-        self.tiers.by_id(tier).is_ok_and(|handle| handle.look_at_profile(|profile| profile.measured.is_some()))
+        self.volume.tiers.by_id(tier).is_ok_and(|handle| handle.look_at_profile(|profile| profile.measured.is_some()))
     }
 
     /// A sentence about a spread file, where it is to be laid out anew, or where it is unknown whether it should be.
     pub(super) fn explain_readers(&self, ino: Ino, file: &FileState, context: &Context) -> Option<String> {
-        if !context.policy.balances_reads() || self.options.reader_layout == ReaderLayout::Never {
+        if !context.policy.balances_reads() || self.volume.options.reader_layout == ReaderLayout::Never {
             return None;
         }
         let queued = self.layout_queue.state.lock().file(ino);
@@ -229,7 +229,7 @@ impl Core {
     fn explain_unknown_speeds(&self, file: &FileState) -> Option<String> {
         let tiers: Vec<TierId> = file.layout.read().objects.iter().map(|entry| entry.tier).collect();
         let unknown = tiers.iter().copied().find(|tier| !self.is_measured(*tier)).filter(|_| tiers.len() > 1)?;
-        let (tier, volume) = (self.name_of_tier(unknown), &self.name);
+        let (tier, volume) = (self.name_of_tier(unknown), &self.volume.name);
         Some(format!(
             "It stays laid out as it was written: how fast tier `{tier}` is read is not known (`polymux tier measure {volume}`)."
         ))

@@ -9,11 +9,11 @@ use polymux_types::TierId;
 
 use super::Interrupt;
 use super::copy::StopRule;
+use super::mover::Mover;
 use super::pace::is_unwanted;
 use super::part::{Beginning, Gaps, Part, Selection};
 use super::queue::{Job, Scope};
 use crate::blockmap::BLOCKS_PER_NODE;
-use crate::core::Core;
 use crate::error::Result;
 use crate::io::{block_after, start_of};
 use crate::planted_faults::{PlantedFault, is_planted};
@@ -75,7 +75,7 @@ fn take_nodes(ranges: &mut VecDeque<Range<u64>>, nodes_max: u64) -> Vec<Range<u6
     taken
 }
 
-impl Core {
+impl Mover {
     /// Carries a batch out. Returns each job with its outcome.
     pub(super) fn carry_out_batch(&self, target: TierId, jobs: Vec<Job>) -> Vec<(Job, Outcome)> {
         let alone = jobs.len() == 1;
@@ -111,7 +111,7 @@ impl Core {
     }
 
     fn begin_share(&self, mut job: Job, target: TierId, alone: bool) -> Share {
-        let inode = match self.inode(job.ino) {
+        let inode = match self.volume.inode(job.ino) {
             Ok(inode) => inode,
             Err(error) => {
                 let gone = error.errno() == polymux_types::Errno::ENOENT;
@@ -157,14 +157,14 @@ impl Core {
     }
 
     fn holds_parts(&self, tier: TierId) -> bool {
-        let handle = self.tiers.by_id(tier);
+        let handle = self.volume.tiers.by_id(tier);
         handle.is_ok_and(|handle| handle.present().is_some_and(|tier| tier.capabilities().holds_partial_files()))
     }
 
     /// All nodes of a file, at least one; `None` where no object holds bytes of it.
     fn whole_range(&self, inode: &crate::inode::Inode) -> Result<Option<Range<u64>>> {
         let Some(file) = inode.file() else { return Ok(None) };
-        self.ensure_size(inode, file)?;
+        self.data.ensure_size(inode, file)?;
         if file.layout.read().objects.is_empty() {
             return Ok(None);
         }

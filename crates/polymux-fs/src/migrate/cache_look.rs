@@ -6,66 +6,18 @@
 //!   last second may be used at once. A range that comes too early is not looked up and counts as not cached.
 //! * A tier that cannot tell (an old kernel, a file system in memory of ours) leaves it unknown, which counts as not cached.
 
-use std::time::Duration;
-
 use polymux_policy::{Action, Decision, RangeFacts, Why, decide};
-use polymux_types::sync::Mutex;
-use polymux_types::{Clock, TierId};
+use polymux_types::TierId;
 
 use super::facts::{Piece, blocks_of_node};
+use super::mover::Mover;
 use crate::blockmap::Owner;
-use crate::core::Core;
 use crate::counters::Counters;
 use crate::inode::{FileState, reference_of};
 use crate::io::{block_after, start_of};
 use crate::placement::Context;
 
-/// How many times as long as a look takes the next one waits.
-const SHARE_DIVISOR: u32 = 100;
-
-/// Time whose share may be used at once.
-const BURST: Duration = Duration::from_secs(1);
-
-/// Minimum time charged for a lookup, however coarse the clock is.
-const LOOK_MIN: Duration = Duration::from_micros(1);
-
-/// The time that page cache lookups may take, by purpose.
-#[derive(Debug, Default)]
-pub(crate) struct CacheLooks {
-    /// Before ranges are promoted.
-    pub(crate) of_promotions: LookBudget,
-    /// When files begin and end to be passed through.
-    pub(crate) of_passed_through: LookBudget,
-}
-
-/// The time that looks for one purpose may take.
-#[derive(Debug, Default)]
-pub(crate) struct LookBudget {
-    /// When the looks so far are paid for.
-    paid_at: Mutex<Duration>,
-}
-
-impl LookBudget {
-    fn is_due(&self, now: Duration) -> bool {
-        *self.paid_at.lock() <= now
-    }
-
-    /// Looks, if the looks so far are paid for.
-    pub(crate) fn look<T>(&self, clock: &dyn Clock, look: impl FnOnce() -> T) -> Option<T> {
-        let began = clock.elapsed();
-        let found = self.is_due(began).then(look)?;
-        self.note(began, clock.elapsed());
-        Some(found)
-    }
-
-    fn note(&self, began: Duration, ended: Duration) {
-        let took = ended.saturating_sub(began).max(LOOK_MIN);
-        let mut paid_at = self.paid_at.lock();
-        *paid_at = (*paid_at).max(ended.saturating_sub(BURST)).saturating_add(took.saturating_mul(SHARE_DIVISOR));
-    }
-}
-
-impl Core {
+impl Mover {
     /// The decision of the policy for a range. If the range would be promoted for its use, the page cache is looked up first.
     pub(super) fn decide_after_look(
         &self,
@@ -79,7 +31,7 @@ impl Core {
         let target = TierId(decision.target);
         // For its use, and not because a rule or pin says so.
         let is_for_use = decision.action == Action::Move && context.allows(piece.tier) && context.preferred.is_empty();
-        if is_for_use && self.planner.relief.is_limit(target, Some(piece.tier)) {
+        if is_for_use && self.placement.tier_reads.is_limit(target, Some(piece.tier)) {
             return Decision::stay(piece.tier.0, Why::AnswersNoSooner);
         }
         if is_for_use && self.gains_nothing_by_heat(piece, target, context, facts) {
@@ -91,11 +43,11 @@ impl Core {
             return decision;
         }
         let look = || self.cached_share(file, node, piece.tier);
-        let Some(share) = self.cache_looks.of_promotions.look(&*self.clock, look) else { return decision };
-        Counters::count(&self.counters.page_cache_looks);
+        let Some(share) = self.cache_looks.look(&*self.volume.clock, look) else { return decision };
+        Counters::count(&self.volume.counters.page_cache_looks);
         match share {
             Some((held, of)) if held > of / 2 => {
-                Counters::count(&self.counters.promotions_spared_by_cache);
+                Counters::count(&self.volume.counters.promotions_spared_by_cache);
                 decide(context.policy, &cached)
             }
             _ => decision,
@@ -106,15 +58,15 @@ impl Core {
     /// (`load_balance`), and each move for heat alone would be undone by it. What would else leave its full tier for a slower one may go up.
     fn gains_nothing_by_heat(&self, piece: Piece, target: TierId, context: &Context, facts: &RangeFacts) -> bool {
         let place = |tier: TierId| facts.tiers.position(tier.0);
-        let is_known = |tier| self.planner.relief.small_read_ns(tier).is_some();
+        let is_known = |tier| self.placement.tier_reads.small_read_ns(tier).is_some();
         let is_slowest = || place(piece.tier).is_some_and(|place| place + 1 == facts.tiers.offered().len());
         let is_full = || facts.tiers.fill_of(piece.tier.0).is_some_and(|fill| fill.used > fill.low_mark);
-        self.promotes_promptly(context.policy)
+        self.placement.promotes_promptly(context.policy)
             && facts.reads >= facts.writes
             && place(target) < place(piece.tier)
             && is_known(piece.tier)
             && is_known(target)
-            && self.reads_alike(target, piece.tier)
+            && self.placement.reads_alike(target, piece.tier)
             && (is_slowest() || !is_full())
     }
 
@@ -129,7 +81,7 @@ impl Core {
             let owned: Vec<_> = runs.into_iter().filter(|run| run.owner == Some(Owner::Slot(slot))).collect();
             (owned, layout.object(slot))
         };
-        let handle = self.tiers.by_id(tier).ok()?;
+        let handle = self.volume.tiers.by_id(tier).ok()?;
         let tier = handle.present()?;
         let (mut held, mut of) = (0_u64, 0_u64);
         for run in runs {
@@ -138,28 +90,5 @@ impl Core {
             of += length;
         }
         Some((held, of))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn looks_take_a_hundredth_of_the_time_and_a_burst() {
-        let (looks, took) = (LookBudget::default(), Duration::from_micros(20));
-        let (mut now, mut spent) = (Duration::from_secs(10), Duration::ZERO);
-        let end = Duration::from_secs(20);
-        while now < end {
-            if looks.is_due(now) {
-                looks.note(now, now + took);
-                spent += took;
-                now += took;
-            } else {
-                now += Duration::from_micros(5);
-            }
-        }
-        assert!(spent <= Duration::from_millis(111), "{spent:?} of ten seconds, and of the one before");
-        assert!(spent >= Duration::from_millis(105), "{spent:?}");
     }
 }

@@ -18,13 +18,14 @@ use super::Interrupt;
 use super::copy::StopRule;
 use super::part::{Part, TargetObject, holds_end};
 use crate::blockmap::{BLOCKS_PER_NODE, ClosedNodes, END, MapChange, Owner};
-use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::inode::{FileState, Layout};
 use crate::io::{Company, block_after, start_of};
+use crate::migrate::Mover;
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::space::disown_object;
 use crate::store::{DisownedKind, DisownedRecord};
+use crate::transaction::Transaction;
 
 /// Dirty blocks that are copied while their writers wait.
 const LOCKED_BLOCKS_MAX: u64 = 32;
@@ -56,22 +57,22 @@ fn hold<'a>(file: &'a FileState, ranges: &[Range<u64>]) -> Hold<'a> {
     Hold::Nodes { _closed: closed, _append: append, _shared: shared }
 }
 
-impl Core {
+impl Mover {
     /// Copies data written meanwhile again while the writers go on, until little is left or it does not help.
     pub(super) fn catch_up(&self, part: &mut Part) -> Outcome<()> {
         for round in 0..=ROUNDS_MAX {
             let dirty = part.dirty_count();
             if dirty > 0 && round == 0 {
-                Counters::count(&self.counters.move_conflicts);
+                Counters::count(&self.volume.counters.move_conflicts);
             }
             if dirty <= LOCKED_BLOCKS_MAX || round == ROUNDS_MAX {
                 if dirty > LOCKED_BLOCKS_MAX {
-                    Counters::count(&self.counters.move_lock_fallbacks);
+                    Counters::count(&self.volume.counters.move_lock_fallbacks);
                 }
                 // Most of it now, so that little is left for when the writers wait.
                 return self.sync_sources(part);
             }
-            Counters::count(&self.counters.move_retries);
+            Counters::count(&self.volume.counters.move_retries);
             for run in part.take_dirty() {
                 self.copy_blocks(part, &run, StopRule::WhenAsked)?;
             }
@@ -93,7 +94,7 @@ impl Core {
             let Some(slot) = file.layout.read().slot_of(source.tier) else { continue };
             let is_unsynced = file.unsynced.lock().iter().any(|(of, ..)| *of == slot);
             if is_unsynced {
-                self.sync_object(&part.inode, file, &source)?;
+                self.data.sync_object(&part.inode, file, &source)?;
             }
         }
         Ok(())
@@ -106,7 +107,7 @@ impl Core {
         let hold = hold(file, &part.ranges);
         let dirty = part.take_dirty();
         if !dirty.is_empty() {
-            Counters::count(&self.counters.move_retries);
+            Counters::count(&self.volume.counters.move_retries);
             for run in dirty {
                 self.copy_blocks(part, &run, StopRule::Never)?;
             }
@@ -117,14 +118,14 @@ impl Core {
         self.switch(part, file, &hold)?;
         part.unmark();
         drop(hold);
-        Counters::count(&self.counters.moves_committed);
+        Counters::count(&self.volume.counters.moves_committed);
         Ok(())
     }
 
     /// The short locked form: one node is copied with its writers kept out from the first byte to the last. It cannot
     /// be stopped, and is bounded.
     pub(super) fn move_locked(&self, part: &mut Part) -> Outcome<()> {
-        Counters::count(&self.counters.move_lock_fallbacks);
+        Counters::count(&self.volume.counters.move_lock_fallbacks);
         let inode = Arc::clone(&part.inode);
         let file = inode.file().expect("only regular files are moved");
         let hold = hold(file, &part.ranges);
@@ -136,7 +137,7 @@ impl Core {
         self.switch(part, file, &hold)?;
         part.unmark();
         drop(hold);
-        Counters::count(&self.counters.moves_committed);
+        Counters::count(&self.volume.counters.moves_committed);
         Ok(())
     }
 
@@ -149,7 +150,7 @@ impl Core {
         if part.ranges.iter().any(|blocks| holds_end(blocks, size)) {
             // Afterwards no tier extends the file; the next append names the one that does. The last block may have
             // another owner than the blocks after it, so this does not check the owners.
-            self.settle(inode, file)?;
+            self.data.settle(inode, file)?;
         }
         // A concurrent sync may have received the error of a loss that concerns the copy.
         let _no_sync = file.sync_gate.write();
@@ -158,7 +159,7 @@ impl Core {
         }
         let company = if matches!(hold, Hold::File(_)) { Company::Nobody } else { Company::Writers };
         // Small files are moved whole, and need not be asked afterwards.
-        let learned = matches!(hold, Hold::File(_)).then(|| self.settled_answer_of(file, &part.target)).flatten();
+        let learned = matches!(hold, Hold::File(_)).then(|| self.data.settled_answer_of(file, &part.target)).flatten();
         file.allocation.note_change();
         let change = |transaction: &mut Transaction, layout: &mut Layout| {
             if inode.lifecycle.lock().gone {
@@ -166,7 +167,7 @@ impl Core {
             }
             let runs = part.selection().runs(layout, &part.ranges, size);
             if part.target_object == TargetObject::New {
-                self.begin_extents(transaction, inode, layout)?;
+                self.data.begin_extents(transaction, inode, layout)?;
                 layout.objects.push(part.target);
             }
             let slot = layout.slot_on(part.target.tier)?;
@@ -188,7 +189,8 @@ impl Core {
                 });
             }
             if let Hold::File(_) = hold {
-                let (compacted, dropped) = file.compact(layout, |entry| !self.disowned.holds(entry.tier, entry.object));
+                let (compacted, dropped) =
+                    file.compact(layout, |entry| !self.volume.disowned.holds(entry.tier, entry.object));
                 change.then(compacted);
                 // The whole object goes, so its ranges need not.
                 disowned.retain(|record| !dropped.iter().any(|entry| entry.object == record.object));
@@ -203,22 +205,22 @@ impl Core {
             disowned.iter().for_each(|record| transaction.put_disowned(record));
             Ok((disowned, is_known))
         };
-        let (disowned, is_known) = self.change_layout(inode, file, company, change)?;
+        let (disowned, is_known) = self.data.change_layout(inode, file, company, change)?;
         if !is_known {
             file.allocation.note_change();
         }
-        self.stamp_later(inode);
+        self.stamps.stamp_later(inode);
         self.note_parts_moved(part, size);
-        self.disowned.add(&disowned, inode.last_sequence());
+        self.volume.disowned.add(&disowned, inode.last_sequence());
         Ok(())
     }
 
     /// Recently moved nodes are harder to move again.
     fn note_parts_moved(&self, part: &Part, size: u64) {
-        let now = self.logical_clock.now();
+        let now = self.placement.logical_clock.now();
         for blocks in &part.ranges {
             let nodes = blocks.start / BLOCKS_PER_NODE..blocks.end.min(block_after(size)).div_ceil(BLOCKS_PER_NODE);
-            self.heat.note_moved(part.inode.ino, nodes, now);
+            self.placement.heat.note_moved(part.inode.ino, nodes, now);
         }
     }
 }

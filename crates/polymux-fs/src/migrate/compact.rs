@@ -3,68 +3,19 @@
 //! Invariants: slots are renumbered only while the barrier is held alone and no sync of the file is under way, so no
 //! thread holds the number of a slot meanwhile. A file wholly on one tier has one object and no map.
 
-use crate::blockmap::{END, MapChange, Owner};
-use crate::core::{Core, Transaction};
 use crate::error::Result;
 use crate::inode::{FileState, Inode, Layout};
 use crate::io::Company;
+use crate::migrate::Mover;
 use crate::space::disown_object;
-use crate::store::ObjectEntry;
+use crate::transaction::Transaction;
 
 /// Whether an object of the list owns nothing.
 fn has_idle_objects(layout: &Layout) -> bool {
     !layout.objects.is_empty() && layout.map.owners().len() < layout.objects.len()
 }
 
-impl FileState {
-    /// Takes objects that own nothing out of the layout; where home is one of them, the owner of the tail becomes home.
-    /// Returns the changes of the map, and the objects, which must become pending frees in the same transaction. Called with the
-    /// barrier held alone and, as every change of the layout, inside a transaction.
-    ///
-    /// A file with one object has no extents: former holes belong to that object, unless something on it is still to be freed
-    /// (`is_free` says so).
-    pub(super) fn compact(
-        &self,
-        layout: &mut Layout,
-        is_free: impl Fn(&ObjectEntry) -> bool,
-    ) -> (MapChange, Vec<ObjectEntry>) {
-        let owners = layout.map.owners();
-        let extender = layout.extender().map(|(slot, _)| slot);
-        let is_idle = |slot: u8| !owners.contains(&slot) && extender != Some(slot);
-        let slots = || (0_u8..).zip(&layout.objects);
-        let kept: Vec<u8> = slots().map(|(slot, _)| slot).filter(|slot| !is_idle(*slot)).collect();
-        let home = layout.map.home().expect("a file with objects has a home");
-        let holes = layout.map.holes();
-        let left = kept.first().map(|slot| layout.object(*slot)).filter(|_| kept.len() == 1);
-        let keeps_holes = !holes.is_empty() && left.is_some_and(|entry| !is_free(&entry));
-        if kept.len() == layout.objects.len() || kept.is_empty() || keeps_holes {
-            return (MapChange::default(), Vec::new());
-        }
-        let dropped = slots().filter(|(slot, _)| is_idle(*slot)).map(|(_, entry)| *entry).collect();
-        let new_home = match layout.map.tail() {
-            _ if kept.contains(&home) => home,
-            Some(Owner::Slot(slot)) => slot,
-            Some(Owner::Hole) | None => kept[0],
-        };
-        let numbers = |slot: u8| {
-            let place = kept.iter().position(|old| *old == slot).expect("an owner is kept");
-            u8::try_from(place).expect("there are no more slots than before")
-        };
-        self.nodes.mark_map_changed(0..END);
-        let mut change = MapChange::default();
-        for hole in holes.into_iter().filter(|_| left.is_some()) {
-            change.then(layout.map.assign(hole.start, hole.end, Owner::Slot(kept[0])));
-        }
-        change.then(layout.map.renumber(new_home, numbers));
-        layout.objects = kept.iter().map(|slot| layout.object(*slot)).collect();
-        let mut unsynced = self.unsynced.lock();
-        unsynced.retain(|(slot, ..)| kept.contains(slot));
-        unsynced.iter_mut().for_each(|(slot, ..)| *slot = numbers(*slot));
-        (change, dropped)
-    }
-}
-
-impl Core {
+impl Mover {
     /// Compacts the list of objects of a file, where there is something to compact.
     pub(super) fn compact_objects(&self, inode: &Inode, file: &FileState) -> Result<()> {
         if !has_idle_objects(&file.layout.read()) {
@@ -77,21 +28,21 @@ impl Core {
         };
         if extender_is_idle {
             // It owned the last block once, and would be kept for the size that it knows.
-            self.settle(inode, file)?;
+            self.data.settle(inode, file)?;
         }
         let _no_sync = file.sync_gate.write();
         let change = |transaction: &mut Transaction, layout: &mut Layout| {
             if inode.lifecycle.lock().gone || !has_idle_objects(layout) {
                 return Ok(Vec::new());
             }
-            let (change, dropped) = file.compact(layout, |entry| !self.disowned.holds(entry.tier, entry.object));
+            let (change, dropped) = file.compact(layout, |entry| !self.volume.disowned.holds(entry.tier, entry.object));
             let disowned: Vec<_> = dropped.iter().map(disown_object).collect();
             transaction.put_map_change(inode.ino, layout, &change);
             disowned.iter().for_each(|record| transaction.put_disowned(record));
             Ok(disowned)
         };
-        let disowned = self.change_layout(inode, file, Company::Nobody, change)?;
-        self.disowned.add(&disowned, inode.last_sequence());
+        let disowned = self.data.change_layout(inode, file, Company::Nobody, change)?;
+        self.volume.disowned.add(&disowned, inode.last_sequence());
         Ok(())
     }
 }

@@ -14,8 +14,8 @@ use polymux_tier::{AllocateMode, SeekTarget, TierError, Wait};
 use polymux_types::limits::BLOCK_SIZE;
 
 use super::Interrupt;
+use super::mover::Mover;
 use super::part::{Gaps, Part, WriteBehind};
-use crate::core::Core;
 use crate::counters::Counters;
 use crate::inode::reference_of;
 use crate::io::{block_after, block_of, start_of};
@@ -50,7 +50,7 @@ fn shared_source(from: &TierHandle, to: &TierHandle, source: &ObjectEntry) -> Op
     if is_one { from.share_for_copy(reference_of(source)) } else { None }
 }
 
-impl Core {
+impl Mover {
     /// Copies the migrated data of some blocks.
     pub(super) fn copy_blocks(&self, part: &mut Part, blocks: &Range<u64>, rule: StopRule) -> Outcome<()> {
         let size = part.file().size();
@@ -84,14 +84,14 @@ impl Core {
 
     /// Space that a program reserved in a hole of the source, and has not written, is reserved on the target, too.
     fn keep_reserved(&self, part: &Part, source: &ObjectEntry, hole: Range<u64>, rule: StopRule) -> Outcome<()> {
-        let (from, to) = (self.tiers.by_id(source.tier)?, self.tiers.by_id(part.target.tier)?);
+        let (from, to) = (self.volume.tiers.by_id(source.tier)?, self.volume.tiers.by_id(part.target.tier)?);
         let takes_ahead = from.get()?.capabilities().allocates_ahead;
         let mut position = hole.start;
         while position < hole.end {
             if self.is_stopped(part, rule) {
                 return Err(Interrupt::Stopped);
             }
-            let Some(reserved) = self.allocated_in(source, position..hole.end)? else { return Ok(()) };
+            let Some(reserved) = self.data.allocated_in(source, position..hole.end)? else { return Ok(()) };
             position = reserved.end;
             let length = reserved.end - reserved.start;
             // Behind appended data lie blocks that the file system preallocated by itself, or that growth reserved.
@@ -99,7 +99,7 @@ impl Core {
                 continue;
             }
             // It was copied before, and something else of it changed since.
-            if self.allocated_in(&part.target, reserved.clone())?.is_some_and(|held| held == reserved) {
+            if self.data.allocated_in(&part.target, reserved.clone())?.is_some_and(|held| held == reserved) {
                 continue;
             }
             if to.headroom() < length {
@@ -117,7 +117,7 @@ impl Core {
 
     /// The first run of data in a range of an object, in whole blocks; `None` where only a hole is left.
     fn next_data(&self, source: &ObjectEntry, range: Range<u64>) -> Outcome<Option<Range<u64>>> {
-        let handle = self.tiers.by_id(source.tier)?;
+        let handle = self.volume.tiers.by_id(source.tier)?;
         let seek = |from, target| match handle.get()?.seek(reference_of(source), from, target) {
             // Who cannot tell holes from data has data.
             Err(TierError::Unsupported(_)) if target == SeekTarget::Data => Ok(Some(from)),
@@ -134,7 +134,7 @@ impl Core {
     }
 
     fn copy_data(&self, part: &mut Part, source: &ObjectEntry, data: Range<u64>, rule: StopRule) -> Outcome<()> {
-        let (from, to) = (self.tiers.by_id(source.tier)?, self.tiers.by_id(part.target.tier)?);
+        let (from, to) = (self.volume.tiers.by_id(source.tier)?, self.volume.tiers.by_id(part.target.tier)?);
         let mut buffer = Vec::new();
         let mut shared = shared_source(&from, &to, source);
         let mut position = data.start;
@@ -158,7 +158,7 @@ impl Core {
             self.read_ahead(&from, source, next..data.end.min(next + length));
             // The rest lies beyond the end of the source's object: a hole, unless that was longer when the part began.
             if (count as u64) < length {
-                self.check_object_end(source, position + count as u64, Wait::Allowed)?;
+                self.data.check_object_end(source, position + count as u64, Wait::Allowed)?;
             }
             let filled = &buffer[..count];
             let (target, behind, gaps) = (part.target, part.behind.take(), part.gaps);
@@ -196,14 +196,14 @@ impl Core {
         })?;
         to.note_written(usize::try_from(copied).unwrap_or(usize::MAX));
         part.bytes_copied += copied;
-        Counters::add(&self.counters.bytes_moved, usize::try_from(copied).unwrap_or(usize::MAX));
-        Counters::add(&self.counters.bytes_offloaded, usize::try_from(copied).unwrap_or(usize::MAX));
+        Counters::add(&self.volume.counters.bytes_moved, usize::try_from(copied).unwrap_or(usize::MAX));
+        Counters::add(&self.volume.counters.bytes_offloaded, usize::try_from(copied).unwrap_or(usize::MAX));
         Ok(copied)
     }
 
     /// Brings the beginning of a range that is read next into memory, where that delays no foreground request.
     pub(super) fn read_ahead(&self, from: &TierHandle, source: &ObjectEntry, range: Range<u64>) {
-        if range.is_empty() || from.schedule.foreground_is_active(self.clock.elapsed()) {
+        if range.is_empty() || from.schedule.foreground_is_active(self.volume.clock.elapsed()) {
             return;
         }
         if let Some(tier) = from.present() {
@@ -220,7 +220,10 @@ impl Core {
             part.selection().runs(&layout, blocks, size).into_iter().next()
         };
         let Some((run, source)) = first else { return };
-        let (Ok(from), Ok(to)) = (self.tiers.by_id(source.tier), self.tiers.by_id(part.target.tier)) else { return };
+        let (Ok(from), Ok(to)) = (self.volume.tiers.by_id(source.tier), self.volume.tiers.by_id(part.target.tier))
+        else {
+            return;
+        };
         let start = start_of(run.start);
         let end = start_of(run.end.min(block_after(size))).min(start + self.request_bytes(&from, &to, part.pace.get()));
         self.read_ahead(&from, &source, start..end.max(start));
@@ -260,7 +263,7 @@ impl Core {
             tier.begin_write_back(reference, position, data.len() as u64);
             Ok(())
         })?;
-        Counters::add(&self.counters.bytes_moved, data.len());
+        Counters::add(&self.volume.counters.bytes_moved, data.len());
         Ok(())
     }
 
@@ -272,9 +275,9 @@ impl Core {
             let gate = file.sync_gate.read();
             let slot = file.layout.read().slot_of(part.target.tier);
             let written = slot.and_then(|slot| file.take_unsynced(slot));
-            let sync = self.tiers.by_id(part.target.tier).map(|handle| {
+            let sync = self.volume.tiers.by_id(part.target.tier).map(|handle| {
                 let target = SyncTarget::Object(reference_of(&part.target));
-                handle.shared().map(|tier| self.sync_pool.begin(tier, target))
+                handle.shared().map(|tier| self.data.sync_pool.begin(tier, target))
             });
             pending.push((gate, slot, written, sync));
         }
@@ -286,9 +289,9 @@ impl Core {
                 // Bytes of the file itself were among those that may be lost.
                 (synced, Some(slot), Some(written)) => {
                     let object = (slot, part.target);
-                    Ok(self.note_synced(&part.inode, part.file(), object, Some(written), synced)?)
+                    Ok(self.data.note_synced(&part.inode, part.file(), object, Some(written), synced)?)
                 }
-                (Some(Err(error)), ..) => Err(self.tiers.by_id(part.target.tier)?.note_error(error).into()),
+                (Some(Err(error)), ..) => Err(self.volume.tiers.by_id(part.target.tier)?.note_error(error).into()),
                 (None, ..) => Err(Interrupt::Offline(part.target.tier)),
             });
             drop(gate);

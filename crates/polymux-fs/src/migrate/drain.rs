@@ -17,7 +17,7 @@ use polymux_tier::ObjectStat;
 use polymux_types::sync::Mutex;
 use polymux_types::{Ino, TierId};
 
-use crate::core::Core;
+use super::mover::Mover;
 use crate::error::Result;
 use crate::inode::{Inode, reference_of};
 use crate::placement::Request;
@@ -116,15 +116,15 @@ fn is_drain_of(tier: TierId) -> impl Fn(&super::queue::Job) -> bool {
     move |job| job.reason == MoveReason::Drain && job.destination == Destination::AwayFrom(tier)
 }
 
-impl Core {
+impl Mover {
     /// Part of each background step. Returns whether something was done.
     pub(crate) fn drain_step(&self) -> Result<bool> {
         let mut worked = false;
-        for handle in self.tiers.all().iter() {
+        for handle in self.volume.tiers.all().iter() {
             match self.drains.work_on(handle) {
                 Work::Emptied if handle.present().is_some() => worked |= self.drain_tier_step(handle)?,
                 Work::InService if self.drains.by_tier.lock().remove(&handle.id).is_some() => {
-                    let now = self.clock.elapsed();
+                    let now = self.volume.clock.elapsed();
                     let away = Destination::AwayFrom(handle.id);
                     self.moves.cancel(|job| job.reason == MoveReason::Drain && job.destination == away, now);
                     // Data that pins and rules place there was moved off it.
@@ -139,7 +139,7 @@ impl Core {
     /// Whether files are still to leave a tier.
     pub(super) fn is_emptying_a_tier(&self) -> bool {
         let is_empty = |tier| self.drains.by_tier.lock().get(&tier).is_some_and(|drain| drain.is_empty);
-        self.tiers.all().iter().any(|handle| self.drains.is_emptied(handle) && !is_empty(handle.id))
+        self.volume.tiers.all().iter().any(|handle| self.drains.is_emptied(handle) && !is_empty(handle.id))
     }
 
     fn drain_tier_step(&self, handle: &TierHandle) -> Result<bool> {
@@ -152,7 +152,7 @@ impl Core {
         if open >= OPEN_JOBS_MAX {
             return Ok(false);
         }
-        let page = self.metadata.inodes_after(Ino(drain.after), PAGE)?;
+        let page = self.volume.metadata.inodes_after(Ino(drain.after), PAGE)?;
         let is_last = page.len() < PAGE;
         let mut submitted = false;
         for (ino, record) in &page {
@@ -170,10 +170,10 @@ impl Core {
                 .is_some();
         }
         if is_last {
-            let looks_empty = drain.found == 0 && open == 0 && !self.disowned.names(tier);
+            let looks_empty = drain.found == 0 && open == 0 && !self.volume.disowned.names(tier);
             let nothing_left = looks_empty && self.holds_no_object(handle, &mut drain)?;
             if nothing_left {
-                log::info!("volume {}: tier `{}` is empty and may be removed", self.name, handle.name);
+                log::info!("volume {}: tier `{}` is empty and may be removed", self.volume.name, handle.name);
             }
             // While jobs of this walk are open, the next walk is not begun.
             if nothing_left || open == 0 {
@@ -187,11 +187,11 @@ impl Core {
 
     /// Whether no move brings anything to a tier and, looked up only then, no object is left on it.
     fn holds_no_object(&self, handle: &TierHandle, drain: &mut Drain) -> Result<bool> {
-        let now_ms = self.elapsed_ms();
+        let now_ms = self.volume.elapsed_ms();
         if self.moves.is_busy(handle.id) || now_ms < drain.look_due_ms {
             return Ok(false);
         }
-        let objects = self.objects_on_tier(handle)?;
+        let objects = handle.object_count()?;
         if objects > 0 {
             drain.look_due_ms = now_ms.saturating_add(OBJECTS_LOOK_MS);
             log::debug!("tier `{}` still holds {objects} objects that no file names", handle.name);
@@ -204,8 +204,8 @@ impl Core {
     ///
     /// Data on a slow tier is cold. If its file is used, it is promoted from its new place.
     pub(super) fn tier_to_drain_to(&self, inode: &Inode, request: &Request, drained: TierId) -> Option<TierId> {
-        let context = self.context_of(inode);
-        let tiers = self.tiers.all();
+        let context = self.placement.context_of(inode);
+        let tiers = self.volume.tiers.all();
         let speed_order: Vec<TierId> = tiers.iter().map(|tier| tier.id).collect();
         let preferred: Vec<TierId> = context.preferred.iter().map(|tier| TierId(*tier)).collect();
         let rank = |tier: TierId| {
@@ -218,9 +218,9 @@ impl Core {
                 (None, _) => usize::MAX,
             }
         };
-        let fits = |tier: TierId| self.tiers.by_id(tier).is_ok_and(|tier| tier.headroom() >= request.length);
+        let fits = |tier: TierId| self.volume.tiers.by_id(tier).is_ok_and(|tier| tier.headroom() >= request.length);
         // Placement names those that can take it.
-        let candidates = self.place(inode, request).into_iter();
+        let candidates = self.placement.place(inode, request).into_iter();
         candidates.min_by_key(|tier| (Reverse(context.allows(*tier)), Reverse(fits(*tier)), rank(*tier)))
     }
 
@@ -246,7 +246,7 @@ impl Core {
     pub(crate) fn bytes_to_drain(&self, handle: &TierHandle, enough: u64) -> Result<u64> {
         let sum = |bytes_of: &dyn Fn(&FileRecord) -> u64| -> Result<u64> {
             let mut bytes = 0_u64;
-            self.metadata.for_each_inode(|_, record| {
+            self.volume.metadata.for_each_inode(|_, record| {
                 if let InodeBody::Regular(file) = &record.body {
                     bytes = bytes.saturating_add(bytes_of(file));
                 }
@@ -282,7 +282,7 @@ impl Core {
             Work::Leaving => self.drains.by_tier.lock().contains_key(&handle.id),
             Work::InService => false,
         };
-        self.tiers.all().iter().filter(is_drained).map(report).collect()
+        self.volume.tiers.all().iter().filter(is_drained).map(report).collect()
     }
 }
 

@@ -12,13 +12,13 @@ use polymux_types::{Ino, TierId};
 
 use super::Interrupt;
 use super::batch::{BATCH_FILES, BATCH_NODES, Outcome, STOPS_MAX};
+use super::mover::Mover;
 use super::pace::is_unwanted;
 use super::part::Selection;
 use super::queue::{Job, Order, Scope};
-use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{ErrorKind, Result};
-use crate::file_system::Progress;
+use crate::parts::Progress;
 use crate::placement::Request;
 use crate::report::{Destination, JobState, MoveReason, WaitsFor};
 use crate::sched::{GateState, MoverPace, minute_of_week};
@@ -43,10 +43,10 @@ const STOP_PATIENCE: Duration = Duration::from_secs(1);
 /// Growth of the free space that counts as an event.
 const ROOM_APPEARED_BYTES: u64 = 64 * 1024 * 1024;
 
-impl Core {
+impl Mover {
     /// Carries out one batch of moves; see [`crate::FileSystem::move_step`].
     pub(crate) fn move_step(&self) -> Progress {
-        if self.check_writable().is_err() || self.unmounted.load(Ordering::Acquire) {
+        if self.volume.check_writable().is_err() || self.volume.unmounted.load(Ordering::Acquire) {
             return Progress::Idle;
         }
         let gate = self.gate.state(self.minute_of_week());
@@ -57,15 +57,19 @@ impl Core {
         };
         let (batch, parked) =
             self.moves.take_batch(may_begin, |job| self.target_of(job), |waits_for| self.event_count(waits_for), fits);
-        Counters::add(&self.counters.moves_parked, parked);
+        Counters::add(&self.volume.counters.moves_parked, parked);
         let Some(batch) = batch else { return Progress::Idle };
         let target = batch.target;
-        let began = self.clock.elapsed();
+        let began = self.volume.clock.elapsed();
         let takes_share = batch.jobs.iter().all(|job| job.pace.get() == MoverPace::TakesShare);
         let ended = self.carry_out_batch(target, batch.jobs);
         if takes_share {
             let copied = ended.iter().map(|(job, _)| job.bytes_copied).sum();
-            self.planner.relief.note_shared_batch(target, copied, self.clock.elapsed().saturating_sub(began));
+            self.placement.tier_reads.note_shared_batch(
+                target,
+                copied,
+                self.volume.clock.elapsed().saturating_sub(began),
+            );
         }
         self.moves.free_tier(target);
         for (job, outcome) in ended {
@@ -77,7 +81,7 @@ impl Core {
 
     /// Minute of the week, local time.
     pub(super) fn minute_of_week(&self) -> u32 {
-        minute_of_week(self.now().seconds, self.utc_offset_seconds.load(Ordering::Relaxed))
+        minute_of_week(self.volume.now().seconds, self.utc_offset_seconds.load(Ordering::Relaxed))
     }
 
     /// The present target of a job, or the event that it waits for.
@@ -85,7 +89,7 @@ impl Core {
         let length = (job.bytes_total - job.bytes_done.min(job.bytes_total)).clamp(1, BATCH_BYTES);
         match job.destination {
             Destination::To(tier) => {
-                let handle = self.tiers.by_id(tier).map_err(|_| WaitsFor::Tier(tier))?;
+                let handle = self.volume.tiers.by_id(tier).map_err(|_| WaitsFor::Tier(tier))?;
                 if handle.present().is_none() || handle.is_failing() || handle.is_draining() {
                     return Err(WaitsFor::Tier(tier));
                 }
@@ -94,22 +98,22 @@ impl Core {
             Destination::AwayFrom(tier) => {
                 let request = Request { length, file_end: job.bytes_total.max(1), partial: true, except: Some(tier) };
                 // One that is gone has an end of its own.
-                let Ok(inode) = self.inode(job.ino) else { return self.any_tier_but(tier) };
+                let Ok(inode) = self.volume.inode(job.ino) else { return self.any_tier_but(tier) };
                 self.tier_to_drain_to(&inode, &request, tier).ok_or(WaitsFor::Room(None))
             }
         }
     }
 
     fn any_tier_but(&self, tier: TierId) -> std::result::Result<TierId, WaitsFor> {
-        self.tiers.all().iter().map(|handle| handle.id).find(|id| *id != tier).ok_or(WaitsFor::Room(None))
+        self.volume.tiers.all().iter().map(|handle| handle.id).find(|id| *id != tier).ok_or(WaitsFor::Room(None))
     }
 
     /// A number that changes when the event that a job waits for may have occurred.
     fn event_count(&self, waits_for: &WaitsFor) -> u64 {
         match waits_for {
-            WaitsFor::Room(Some(tier)) => self.tiers.by_id(*tier).map_or(0, |tier| tier.room_generation()),
-            WaitsFor::Room(None) => self.tiers.room_generation(),
-            WaitsFor::Close(ino) => u64::from(!self.is_passed_through(*ino)),
+            WaitsFor::Room(Some(tier)) => self.volume.tiers.by_id(*tier).map_or(0, |tier| tier.room_generation()),
+            WaitsFor::Room(None) => self.volume.tiers.room_generation(),
+            WaitsFor::Close(ino) => u64::from(!self.data.is_passed_through(*ino)),
             WaitsFor::Tier(tier) => u64::from(self.is_usable(*tier)),
             WaitsFor::Repair(tier, _) => u64::from(self.is_working(*tier)),
         }
@@ -117,11 +121,11 @@ impl Core {
 
     /// Whether a tier is there and does not fail. One that is being emptied works as long as it can be read.
     fn is_working(&self, tier: TierId) -> bool {
-        self.tiers.by_id(tier).is_ok_and(|tier| tier.present().is_some() && !tier.is_failing())
+        self.volume.tiers.by_id(tier).is_ok_and(|tier| tier.present().is_some() && !tier.is_failing())
     }
 
     fn is_usable(&self, tier: TierId) -> bool {
-        let handle = self.tiers.by_id(tier);
+        let handle = self.volume.tiers.by_id(tier);
         handle.is_ok_and(|tier| tier.present().is_some() && !tier.is_failing() && !tier.is_draining())
     }
 
@@ -129,7 +133,7 @@ impl Core {
         match outcome {
             Outcome::Advanced => self.advance(job),
             Outcome::Over => self.finish_job(job),
-            Outcome::Again => self.moves.put_back(job, self.clock.elapsed()),
+            Outcome::Again => self.moves.put_back(job, self.volume.clock.elapsed()),
             Outcome::Interrupted(interrupt) => {
                 job.stops += u32::from(!matches!(interrupt, Interrupt::PassedThrough));
                 job.interruptions += 1;
@@ -142,11 +146,11 @@ impl Core {
         let many = job.stops > STOPS_MAX + FAILURES_MAX;
         let waits_for = match interrupt {
             Interrupt::Stopped => {
-                Counters::count(&self.counters.moves_stopped);
+                Counters::count(&self.volume.counters.moves_stopped);
                 None
             }
             Interrupt::NoRoom(tier) => {
-                if let Ok(handle) = self.tiers.by_id(tier) {
+                if let Ok(handle) = self.volume.tiers.by_id(tier) {
                     handle.space_now();
                 }
                 // A tier that reports free space but accepts no bytes (a quota) is not retried forever.
@@ -161,7 +165,7 @@ impl Core {
                 return self.finish_job(job);
             }
             Interrupt::Failed(error) => {
-                log::warn!("volume {}: moving inode {}: {error}", self.name, job.ino);
+                log::warn!("volume {}: moving inode {}: {error}", self.volume.name, job.ino);
                 // The failure may be that of the source; then its repair is the event.
                 let at = match error.kind() {
                     ErrorKind::Tier { tier, .. } | ErrorKind::ObjectShort { tier, .. } => *tier,
@@ -170,10 +174,10 @@ impl Core {
                 Some(WaitsFor::Repair(at, error.to_string()))
             }
         };
-        let now = self.clock.elapsed();
+        let now = self.volume.clock.elapsed();
         match waits_for {
             Some(waits_for) => {
-                Counters::count(&self.counters.moves_parked);
+                Counters::count(&self.volume.counters.moves_parked);
                 let event = match &waits_for {
                     // It may have been closed since the move looked.
                     WaitsFor::Close(_) => 0,
@@ -191,12 +195,12 @@ impl Core {
     fn advance(&self, job: Job) {
         match &job.scope {
             Scope::Ranges(ranges) if ranges.is_empty() => self.finish_job(job),
-            _ => self.moves.put_back(job, self.clock.elapsed()),
+            _ => self.moves.put_back(job, self.volume.clock.elapsed()),
         }
     }
 
     fn finish_job(&self, mut job: Job) {
-        let now = self.clock.elapsed();
+        let now = self.volume.clock.elapsed();
         match self.clear_up_after(&job) {
             Ok(false) => self.moves.finish(job, JobState::Done, now),
             // It grew where it was while it was being moved.
@@ -212,7 +216,7 @@ impl Core {
 
     /// Objects that own nothing leave the file. Returns whether something is left that the job is about.
     fn clear_up_after(&self, job: &Job) -> Result<bool> {
-        let inode = match self.inode(job.ino) {
+        let inode = match self.volume.inode(job.ino) {
             Ok(inode) => inode,
             Err(error) if error.errno() == polymux_types::Errno::ENOENT => return Ok(false),
             Err(error) => return Err(error),
@@ -232,17 +236,17 @@ impl Core {
 
     /// Part of each background step: new jobs, and those that an event wakes.
     pub(crate) fn plan_step(&self) -> Progress {
-        if self.check_writable().is_err() || self.unmounted.load(Ordering::Acquire) {
+        if self.volume.check_writable().is_err() || self.volume.unmounted.load(Ordering::Acquire) {
             return Progress::Idle;
         }
         let woken = self.wake_movers();
         let steps = [
-            Core::drain_step,
-            Core::relief_step,
-            Core::promote_step,
-            Core::evict_step,
-            Core::walk_step,
-            Core::balance_step,
+            Mover::drain_step,
+            Mover::relief_step,
+            Mover::promote_step,
+            Mover::evict_step,
+            Mover::walk_step,
+            Mover::balance_step,
         ];
         // The movers hear of it as of any other work.
         let mut progress = if woken > 0 { Progress::Worked } else { Progress::Idle };
@@ -250,7 +254,7 @@ impl Core {
             match step(self) {
                 Ok(false) => {}
                 Ok(true) => progress = Progress::Worked,
-                Err(error) => log::error!("volume {}: looking for files to move failed: {error}", self.name),
+                Err(error) => log::error!("volume {}: looking for files to move failed: {error}", self.volume.name),
             }
         }
         progress
@@ -267,12 +271,12 @@ impl Core {
     /// Whether more space is about to be available: removed bytes are still to be freed, a move holds space on two tiers, or a file system is
     /// still giving back preallocated space.
     pub(crate) fn is_freeing_space(&self) -> bool {
-        let tiers = self.tiers.all();
+        let tiers = self.volume.tiers.all();
         // A move that is stuck in a silent tier frees nothing.
         let moves_go_on = || tiers.iter().all(|tier| !tier.is_silent());
-        tiers.iter().any(|tier| self.may_free_on(tier))
+        tiers.iter().any(|tier| self.volume.may_free_on(tier))
             || self.moves.running_count() > 0 && moves_go_on()
-            || self.tiers.are_giving_back_room_ahead()
+            || self.volume.tiers.are_giving_back_room_ahead()
     }
 
     /// Whether the planner continues unfinished work in its next step: a walk over all files, or a drain.
@@ -282,32 +286,32 @@ impl Core {
 
     /// Counts events that are counted nowhere else, and wakes the jobs that wait for one. Returns how many.
     fn wake_movers(&self) -> usize {
-        let now_ms = self.elapsed_ms();
+        let now_ms = self.volume.elapsed_ms();
         if now_ms >= self.room_look_due_ms.load(Ordering::Relaxed) {
             self.room_look_due_ms.store(now_ms.saturating_add(ROOM_LOOK_MS), Ordering::Relaxed);
             let (_, parked, _) = self.moves.open_jobs(|_| true);
-            for tier in self.tiers.all().iter().filter(|_| parked > 0) {
+            for tier in self.volume.tiers.all().iter().filter(|_| parked > 0) {
                 if tier.headroom() >= ROOM_APPEARED_BYTES {
                     tier.note_room_freed();
                 }
             }
         }
-        let woken = self.moves.wake(|waits_for| self.event_count(waits_for), self.clock.elapsed());
-        Counters::add(&self.counters.moves_woken, woken);
+        let woken = self.moves.wake(|waits_for| self.event_count(waits_for), self.volume.clock.elapsed());
+        Counters::add(&self.volume.counters.moves_woken, woken);
         woken
     }
 
     /// Ends all moves for good; called before the volume is unmounted. Those under way are given up.
     pub(crate) fn stop_movers(&self) {
-        let began = self.clock.elapsed();
+        let began = self.volume.clock.elapsed();
         self.moves.stop_for_good();
         while self.moves.running_count() > 0 {
-            self.clock.sleep(STOP_LOOK_INTERVAL);
-            for handle in self.tiers.all().iter() {
-                handle.look(self.clock.elapsed(), u64::from(self.options.hang_after_ms));
+            self.volume.clock.sleep(STOP_LOOK_INTERVAL);
+            for handle in self.volume.tiers.all().iter() {
+                handle.look(self.volume.clock.elapsed(), u64::from(self.volume.options.hang_after_ms));
             }
-            let stuck = self.tiers.all().iter().any(|tier| tier.is_silent());
-            if stuck && self.clock.elapsed().saturating_sub(began) > STOP_PATIENCE {
+            let stuck = self.volume.tiers.all().iter().any(|tier| tier.is_silent());
+            if stuck && self.volume.clock.elapsed().saturating_sub(began) > STOP_PATIENCE {
                 // A move that hangs changes nothing any more: its commit would find the volume stopped.
                 return;
             }
@@ -324,7 +328,7 @@ impl Core {
         bytes: u64,
     ) -> Option<crate::report::JobId> {
         let order = Order { ino, scope: scope_of(ranges), destination, leaves: None, reason, pace, bytes };
-        self.moves.submit(order, self.clock.elapsed())
+        self.moves.submit(order, self.volume.clock.elapsed())
     }
 }
 

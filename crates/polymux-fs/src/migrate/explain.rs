@@ -4,9 +4,9 @@ use polymux_policy::{Action, Demand, Growth, WAITED_FOR_FILE_MAX, Why, evict};
 use polymux_types::{Ino, TierId};
 
 use super::facts::{Piece, pieces_of_node};
-use super::relief::{PieceIs, Worth};
+use super::mover::Mover;
+use super::relief::Worth;
 use crate::blockmap::BLOCKS_PER_NODE;
-use crate::core::Core;
 use crate::error::Result;
 use crate::heat::at_least;
 use crate::inode::{FileState, Inode};
@@ -14,34 +14,35 @@ use crate::io::{block_after, start_of};
 use crate::placement::{Context, ContextSource, Request};
 use crate::report::{Explanation, GrowthExplanation, MoveReason, PolicyReport, RangeExplanation, SteeredBy, TierState};
 use crate::sched::GateState;
+use crate::tier_reads::PieceIs;
 
 /// Nodes of a file that are looked at; of a larger one, those in front.
 const NODES_MAX: u64 = 65_536;
 
-impl Core {
+impl Mover {
     /// Everything about the place of a file; see [`crate::FileSystem::explain`].
     pub(crate) fn explain(&self, ino: Ino) -> Result<Explanation> {
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         let file = inode.file().ok_or(polymux_types::Errno::EINVAL)?;
-        self.ensure_size_or_guess(&inode, file)?;
-        let context = self.context_of(&inode);
+        self.data.ensure_size_or_guess(&inode, file)?;
+        let context = self.placement.context_of(&inode);
         let steered_by = match &context.source {
             ContextSource::Volume => SteeredBy::Volume,
             ContextSource::Rule(index, name) => SteeredBy::Rule { index: *index, name: name.clone() },
-            ContextSource::Pin(pinned) => SteeredBy::Pin { ino: *pinned, path: self.path_of(*pinned)? },
+            ContextSource::Pin(pinned) => SteeredBy::Pin { ino: *pinned, path: self.volume.path_of(*pinned)? },
         };
-        let mut jobs = self.moves.jobs_of(ino, self.clock.elapsed());
+        let mut jobs = self.moves.jobs_of(ino, self.volume.clock.elapsed());
         jobs.truncate(100);
         let is_drained = |handle: &std::sync::Arc<crate::space::TierHandle>| {
             self.drains.is_emptied(handle) && file.layout.read().slot_of(handle.id).is_some()
         };
         // Migrations for users and drains continue while no time window is open.
         let is_urgent = jobs.iter().any(|job| matches!(job.reason, MoveReason::User | MoveReason::Drain))
-            || self.tiers.all().iter().any(is_drained);
+            || self.volume.tiers.all().iter().any(is_drained);
         let why_not_now = self.why_nothing_moves().filter(|_| !is_urgent || !self.waits_for_window());
         Ok(Explanation {
             ino,
-            path: self.path_of(ino)?,
+            path: self.volume.path_of(ino)?,
             size: file.size(),
             bytes_inline: if file.is_inline() { file.size() } else { 0 },
             policy: context.policy.name().to_owned(),
@@ -59,12 +60,12 @@ impl Core {
 
     fn tiers_out(&self) -> Vec<(String, String)> {
         let reason = |handle: &std::sync::Arc<crate::space::TierHandle>| match handle.state() {
-            TierState::Online => self.shortage_of(handle).map(|why| (handle.name.clone(), why)),
+            TierState::Online => self.volume.shortage_of(handle).map(|why| (handle.name.clone(), why)),
             TierState::Failing(why) | TierState::NotAnswering(why) | TierState::Missing(why) => {
                 Some((handle.name.clone(), why))
             }
         };
-        self.tiers.all().iter().filter_map(reason).collect()
+        self.volume.tiers.all().iter().filter_map(reason).collect()
     }
 
     fn names_of_allowed(&self, context: &Context) -> Vec<String> {
@@ -76,7 +77,7 @@ impl Core {
     }
 
     pub(super) fn name_of_tier(&self, tier: TierId) -> String {
-        self.tiers.by_id(tier).map_or_else(|_| format!("tier {tier}"), |handle| handle.name.clone())
+        self.volume.tiers.by_id(tier).map_or_else(|_| format!("tier {tier}"), |handle| handle.name.clone())
     }
 
     fn explain_ranges(&self, inode: &Inode, file: &FileState, context: &Context) -> Vec<RangeExplanation> {
@@ -100,9 +101,9 @@ impl Core {
         if file.is_inline() {
             return None;
         }
-        if self.promotes_promptly(context.policy)
+        if self.placement.promotes_promptly(context.policy)
             && file.size() < WAITED_FOR_FILE_MAX
-            && file.is_waited_for(self.clock.elapsed())
+            && file.is_waited_for(self.volume.clock.elapsed())
         {
             return Some(
                 "Programs wait for its writes: where they keep a slower tier busy, all of it moves up.".to_owned(),
@@ -117,14 +118,14 @@ impl Core {
 
     /// Whether the next range of a file that was not spread before goes to several tiers, or why not.
     fn growth_of(&self, inode: &Inode, file: &FileState, context: &Context) -> Growth {
-        let length = self.range_bytes();
+        let length = self.data.range_bytes();
         let file_end = file.size().saturating_add(length);
-        self.growth_in(context, inode, &Request { length, file_end, partial: true, except: None })
+        self.placement.growth_in(context, inode, &Request { length, file_end, partial: true, except: None })
     }
 
     /// Tiers in the order in which they would be asked for the next range of a file that is spread.
     fn explain_growth(&self, inode: &Inode, file: &FileState, context: &Context) -> Vec<GrowthExplanation> {
-        let length = self.range_bytes();
+        let length = self.data.range_bytes();
         // Up to there a file stays where it is.
         if !context.policy.spreads() || file.size() < length {
             return Vec::new();
@@ -134,18 +135,18 @@ impl Core {
         }
         let file_end = file.size().saturating_add(length);
         let request = Request { length, file_end, partial: true, except: None };
-        let tiers: Vec<TierId> = self.tiers_to_spread_to(context).iter().map(|handle| handle.id).collect();
-        let threads = self.thread_maps.threads_of_tiers(context.policy, &tiers);
+        let tiers: Vec<TierId> = self.data.tiers_to_spread_to(context).iter().map(|handle| handle.id).collect();
+        let threads = self.placement.thread_maps.threads_of_tiers(context.policy, &tiers);
         let explain = |tier: TierId| {
-            let handle = self.tiers.by_id(tier).ok()?;
+            let handle = self.volume.tiers.by_id(tier).ok()?;
             Some(GrowthExplanation {
                 tier: handle.name.clone(),
                 outstanding_bytes: handle.bytes_behind(),
-                bytes_per_second: handle.write_lane.state(self.clock.elapsed()).bytes_per_second,
+                bytes_per_second: handle.write_lane.state(self.volume.clock.elapsed()).bytes_per_second,
                 threads: threads.iter().find(|(of, _)| *of == tier).map(|(_, threads)| *threads),
             })
         };
-        self.place_in(context, inode, &request).into_iter().filter_map(explain).collect()
+        self.placement.place_in(context, inode, &request).into_iter().filter_map(explain).collect()
     }
 
     fn explain_piece(
@@ -160,16 +161,16 @@ impl Core {
         let decision = self.decide_after_look(file, node, piece, context, &facts);
         let eviction = evict(context.policy, &facts);
         let moves = decision.action == Action::Move;
-        let drained = self.tiers.by_id(piece.tier).ok().filter(|handle| self.drains.is_emptied(handle));
+        let drained = self.volume.tiers.by_id(piece.tier).ok().filter(|handle| self.drains.is_emptied(handle));
         let (wanted_on, why) = match drained {
             Some(_) => self.explain_drain(inode, file, piece),
-            None if decision.why == Why::AlreadyBest && self.may_be_handed_over(context, piece.tier) => {
+            None if decision.why == Why::AlreadyBest && self.data.may_be_handed_over(context, piece.tier) => {
                 (None, Why::OthersAnswerSooner.sentence())
             }
             None => (moves.then_some(TierId(decision.target)), decision.why.sentence()),
         };
-        let demand = self.heat.demand.of_node(inode.ino, node);
-        let worth = match self.promotes_promptly(context.policy) {
+        let demand = self.placement.heat.demand.of_node(inode.ino, node);
+        let worth = match self.placement.promotes_promptly(context.policy) {
             true => self.worth_shown(file, piece, &demand, context, table),
             false => None,
         };
@@ -226,12 +227,12 @@ impl Core {
     }
 
     fn waits_for_window(&self) -> bool {
-        !self.is_read_only() && matches!(self.gate.state(self.minute_of_week()), GateState::Shut(_))
+        !self.volume.is_read_only() && matches!(self.gate.state(self.minute_of_week()), GateState::Shut(_))
     }
 
     /// Why no job begins now, where that is so for all of them.
     pub(super) fn why_nothing_moves(&self) -> Option<String> {
-        if self.is_read_only() {
+        if self.volume.is_read_only() {
             return Some("The volume is mounted read-only.".to_owned());
         }
         match self.gate.state(self.minute_of_week()) {
@@ -244,7 +245,7 @@ impl Core {
 
     /// All policies there are.
     pub(crate) fn policy_reports(&self) -> Vec<PolicyReport> {
-        let current = self.steering.read().policy;
+        let current = self.placement.steering.read().policy;
         let report = |kind: &polymux_policy::PolicyKind| PolicyReport {
             name: kind.name().to_owned(),
             description: kind.description().to_owned(),

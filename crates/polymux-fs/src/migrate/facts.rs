@@ -5,8 +5,8 @@ use std::ops::Range;
 use polymux_policy::{Granularity, NEVER, PolicyKind, RangeFacts, TierTable};
 use polymux_types::TierId;
 
+use super::mover::Mover;
 use crate::blockmap::{BLOCKS_PER_NODE, Owner};
-use crate::core::Core;
 use crate::inode::{FileState, Inode};
 use crate::io::{block_after, start_of};
 use crate::placement::{Context, ContextSource, seconds_between};
@@ -52,10 +52,10 @@ pub(super) fn bytes_mapped_on(file: &FileState, tier: TierId) -> u64 {
     runs.into_iter().filter(|run| run.owner == Some(Owner::Slot(slot))).map(|run| start_of(run.end - run.start)).sum()
 }
 
-impl Core {
+impl Mover {
     /// The context of a file if this policy, where one is named, replaces that of the volume.
     pub(super) fn context_for(&self, inode: &Inode, policy: Option<PolicyKind>) -> Context {
-        let context = self.context_of(inode);
+        let context = self.placement.context_of(inode);
         match policy.filter(|_| context.source == ContextSource::Volume) {
             Some(policy) => Context { policy, ..context },
             None => context,
@@ -72,8 +72,9 @@ impl Core {
         context: &Context,
         tiers: &TierTable,
     ) -> RangeFacts {
-        let now = self.logical_clock.now();
-        let (heat, of_file) = (self.heat.node(inode.ino, node, now), self.heat.file(inode.ino, now));
+        let now = self.placement.logical_clock.now();
+        let (heat, of_file) =
+            (self.placement.heat.node(inode.ino, node, now), self.placement.heat.file(inode.ino, now));
         let nodes = block_after(file.size()).div_ceil(BLOCKS_PER_NODE).max(1);
         let per_node = u64::from(of_file.heat) / nodes;
         let modified = inode.common.read().modified;
@@ -83,15 +84,15 @@ impl Core {
         facts.writes = heat.writes;
         facts.file_heat = u32::try_from(per_node).unwrap_or(u32::MAX);
         facts.idle_seconds = heat.idle_seconds;
-        facts.modified_seconds_ago = u32::try_from(seconds_between(modified, self.now())).unwrap_or(NEVER - 1);
+        facts.modified_seconds_ago = u32::try_from(seconds_between(modified, self.volume.now())).unwrap_or(NEVER - 1);
         facts.moved_seconds_ago = heat.moved_seconds_ago.unwrap_or(NEVER);
         let warm = if context.policy.granularity() == Granularity::File {
             of_file.warm_half_lives
         } else {
             heat.warm_half_lives
         };
-        facts.warm_seconds = u32::from(warm).saturating_mul(self.options.heat_half_life_seconds.max(1));
-        facts.half_life_seconds = self.options.heat_half_life_seconds.max(1);
+        facts.warm_seconds = u32::from(warm).saturating_mul(self.volume.options.heat_half_life_seconds.max(1));
+        facts.half_life_seconds = self.volume.options.heat_half_life_seconds.max(1);
         facts.sequential = heat.sequential_percent;
         facts.synchronous = heat.sync_percent;
         facts.file_size = file.size();

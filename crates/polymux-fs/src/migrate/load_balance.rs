@@ -25,15 +25,16 @@ use polymux_types::{Ino, TierId};
 
 use super::bundle::Bundle;
 use super::facts::{Piece, pieces_of_node};
+use super::mover::Mover;
 use super::planner::note_coming;
-use super::relief::{HandoverOutcome, Pair, Planned, REQUESTS_OF_MOVE, RoomWanted};
-use crate::core::Core;
+use super::relief::{Planned, REQUESTS_OF_MOVE};
 use crate::counters::Counters;
 use crate::error::Result;
 use crate::heat::at_least_alone;
 use crate::report::{MoveReason, PAYS_BACK_SOON_SECONDS};
 use crate::sched::MoverPace;
 use crate::space::TierHandle;
+use crate::tier_reads::{HandoverOutcome, Pair, RoomWanted};
 
 /// Nodes that are looked at for handovers: those that are read most.
 const NODES_MAX: usize = 4096;
@@ -79,10 +80,10 @@ enum Direction {
     Up,
 }
 
-impl Core {
+impl Mover {
     /// Between which tiers reads may be handed over: from the first one of a pair to the second.
     pub(super) fn pairs_for_handovers(&self) -> Vec<Pair> {
-        let tiers = self.tiers.all();
+        let tiers = self.volume.tiers.all();
         let takes_part =
             |tier: &&Arc<TierHandle>| tier.present().is_some() && !tier.is_draining() && !tier.is_failing();
         let rotation = |tier: &TierHandle| tier.present().map(|present| present.capabilities().rotation);
@@ -91,7 +92,7 @@ impl Core {
         for tier in tiers.iter().filter(takes_part) {
             for other in tiers.iter().filter(takes_part).filter(|other| other.id != tier.id) {
                 // The speed of a tier that seeks, or may seek, must be known.
-                let is_known = || self.planner.relief.small_read_ns(other.id).is_some();
+                let is_known = || self.placement.tier_reads.small_read_ns(other.id).is_some();
                 if never_rotates(other) || !never_rotates(tier) && is_known() {
                     pairs.push((tier.id, other.id));
                 }
@@ -102,14 +103,14 @@ impl Core {
 
     /// Hands reads over between tiers if that is due, in addition to the moves up in `planned`. Returns whether anything was submitted.
     pub(super) fn hand_reads_over(&self, planned: &mut Planned, table: &mut TierTable) -> bool {
-        let now = self.clock.elapsed();
+        let now = self.volume.clock.elapsed();
         let takers = self.moves.takers_of_handovers();
-        self.planner.relief.note_handovers_under_way(&takers, now);
+        self.placement.tier_reads.note_handovers_under_way(&takers, now);
         takers.iter().for_each(|tier| self.moves.hurry_running_to(*tier));
         let mut bundles: BTreeMap<(Ino, Pair), Bundle> = BTreeMap::new();
         for PairPlan { pair, handovers, outcome } in self.plan_handovers(None, planned, table) {
             if handovers.is_empty() {
-                self.planner.relief.note_handover(pair, outcome, now);
+                self.placement.tier_reads.note_handover(pair, outcome, now);
             }
             for Handover { ino, node, bytes } in handovers {
                 bundles.entry((ino, pair)).or_default().add(node, bytes);
@@ -120,9 +121,9 @@ impl Core {
             let bytes = bundle.bytes;
             let reason = (MoveReason::Handover, MoverPace::TakesShare);
             if self.submit_move_off(ino, bundle.into_ranges(), pair, reason, bytes).is_some() {
-                self.planner.relief.note_handover(pair, HandoverOutcome::Begun, now);
-                self.write_budget.charge(pair.1, bytes, self.logical_clock.now());
-                Counters::add(&self.counters.bytes_handed_over, usize::try_from(bytes).unwrap_or(usize::MAX));
+                self.placement.tier_reads.note_handover(pair, HandoverOutcome::Begun, now);
+                self.placement.write_budget.charge(pair.1, bytes, self.placement.logical_clock.now());
+                Counters::add(&self.volume.counters.bytes_handed_over, usize::try_from(bytes).unwrap_or(usize::MAX));
                 has_submitted = true;
             }
         }
@@ -137,25 +138,29 @@ impl Core {
         planned: &mut Planned,
         table: &mut TierTable,
     ) -> Vec<PairPlan> {
-        let now = self.clock.elapsed();
-        let due = self.planner.relief.to_be_handed_over(now);
+        let now = self.volume.clock.elapsed();
+        let due = self.placement.tier_reads.to_be_handed_over(now);
         let (mut all, mut taken): (Vec<PairPlan>, BTreeSet<TierId>) = Default::default();
         let mut busiest = None;
         for ((from, to), reads) in due {
             let goes = if table.position(to.0) < table.position(from.0) { Direction::Up } else { Direction::Down };
             // An excess of reads on a slower tier moves up by its benefit (`relief`), unless that is held back because of a handover, or there
             // is none, because both are read alike.
-            let is_held_back =
-                || self.planner.relief.is_limit(to, Some(from)) || self.planner.relief.has_handed_over((to, from), now);
-            let is_alike = goes == Direction::Up && self.reads_alike(to, from);
+            let is_held_back = || {
+                self.placement.tier_reads.is_limit(to, Some(from))
+                    || self.placement.tier_reads.has_handed_over((to, from), now)
+            };
+            let is_alike = goes == Direction::Up && self.placement.reads_alike(to, from);
             let is_ours = goes == Direction::Down || is_alike || is_held_back();
             if !is_ours || taken.contains(&from) || taken.contains(&to) {
                 continue;
             }
-            let room = (is_alike && self.planner.relief.may_seek(to, now)).then(RoomWanted::default);
+            let room = (is_alike && self.placement.tier_reads.may_seek(to, now)).then(RoomWanted::default);
             let mut wanted = Wanted { from, to, goes, reads, bytes: BYTES_MAX, lacked_room: false, room };
             let mut handovers = Vec::new();
-            for (key, demand) in busiest.get_or_insert_with(|| self.heat.demand.busiest_anywhere(NODES_MAX)).iter() {
+            for (key, demand) in
+                busiest.get_or_insert_with(|| self.placement.heat.demand.busiest_anywhere(NODES_MAX)).iter()
+            {
                 if wanted.reads == 0 || wanted.bytes == 0 {
                     break;
                 }
@@ -198,16 +203,18 @@ impl Core {
         if reads == 0 || reads > reads_max || demand.stream_bytes_per_second >= STREAM_MIN {
             return Ok(None);
         }
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         let Some(file) = inode.file() else { return Ok(None) };
-        self.ensure_size(&inode, file)?;
+        self.data.ensure_size(&inode, file)?;
         let context = self.context_for(&inode, policy);
-        let is_free = context.preferred.is_empty() && context.allows(to) && self.promotes_promptly(context.policy);
+        let is_free =
+            context.preferred.is_empty() && context.allows(to) && self.placement.promotes_promptly(context.policy);
         // For a log the time until its writes are durable counts.
-        if !is_free || file.is_passed_through() || file.is_waited_for(self.clock.elapsed()) {
+        if !is_free || file.is_passed_through() || file.is_waited_for(self.volume.clock.elapsed()) {
             return Ok(None);
         }
-        let moved_seconds_ago = self.heat.node(ino, node, self.logical_clock.now()).moved_seconds_ago;
+        let moved_seconds_ago =
+            self.placement.heat.node(ino, node, self.placement.logical_clock.now()).moved_seconds_ago;
         // An excess that was handed over comes back at once; a range that moved up for its benefit has not paid back yet.
         let came_lately = moved_seconds_ago.is_some_and(|seconds| u64::from(seconds) < PAYS_BACK_SOON_SECONDS);
         if came_lately && goes == Direction::Down
@@ -222,7 +229,8 @@ impl Core {
         let takes = |fill: &&TierFill| fill.takes_piece(piece.bytes, file.size());
         let Some(fill) = table.fill_of(to.0).filter(takes) else { return Ok(None) };
         let has_room = fill.fits_below(piece.bytes, if goes == Direction::Up { fill.high_mark } else { fill.low_mark });
-        let evicted_per_second = (goes == Direction::Up && !has_room).then(|| self.planner.relief.speed_of_moves(from));
+        let evicted_per_second =
+            (goes == Direction::Up && !has_room).then(|| self.placement.tier_reads.speed_of_moves(from));
         if !self.handover_pays_back(piece, (to, evicted_per_second), demand) {
             return Ok(None);
         }
@@ -250,7 +258,7 @@ impl Core {
         (to, evicted_per_second): (TierId, Option<u64>),
         demand: &Demand,
     ) -> bool {
-        let relief = &self.planner.relief;
+        let relief = &self.placement.tier_reads;
         let Some(request_ns) = relief.small_read_ns(piece.tier) else { return false };
         let there_ns = relief.small_read_ns(to).unwrap_or(request_ns);
         let of_file = REQUESTS_OF_MOVE.saturating_mul(request_ns.saturating_add(there_ns));

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::Interrupt;
 use super::copy::StopRule;
+use super::mover::Mover;
 use super::part::Part;
-use crate::core::Core;
 use crate::inode::Inode;
 use crate::sched::{Direction, MoverPace, Ready};
 use crate::space::TierHandle;
@@ -26,7 +26,7 @@ pub(super) fn is_unwanted(inode: &Inode) -> bool {
     inode.common.read().links == 0 && inode.lifecycle.lock().handles == 0
 }
 
-impl Core {
+impl Mover {
     /// Whether a mover must stop its work: another thread wants the file, or the volume is being unmounted.
     pub(super) fn is_stopped(&self, part: &Part, rule: StopRule) -> bool {
         rule == StopRule::WhenAsked
@@ -41,7 +41,7 @@ impl Core {
             MoverPace::Polite => from.schedule.request_bytes().min(to.schedule.request_bytes()),
             // Other requests are under way beside it, so its duration does not depend on its size alone; and the fewer of its own, the better.
             MoverPace::TakesShare => {
-                let now = self.clock.elapsed();
+                let now = self.volume.clock.elapsed();
                 let is_waited_for = [from, to].iter().any(|tier| tier.schedule.is_waited_for(now));
                 if is_waited_for { SHARED_REQUEST_BYTES_BESIDE_SYNCS } else { SHARED_REQUEST_BYTES }
             }
@@ -63,18 +63,19 @@ impl Core {
         }
         let mut ready = Ready::default();
         loop {
-            let wait = tier.schedule.admit((bytes, part.pace.get()), &tier.read_lane, &mut ready, self.clock.elapsed());
+            let wait =
+                tier.schedule.admit((bytes, part.pace.get()), &tier.read_lane, &mut ready, self.volume.clock.elapsed());
             if wait.is_zero() {
                 break;
             }
-            self.clock.sleep(wait.min(NAP_MAX));
+            self.volume.clock.sleep(wait.min(NAP_MAX));
             if self.is_stopped(part, rule) {
                 return Err(Interrupt::Stopped);
             }
         }
-        let began = self.clock.elapsed();
+        let began = self.volume.clock.elapsed();
         let outcome = operation(tier);
-        let now = self.clock.elapsed();
+        let now = self.volume.clock.elapsed();
         let done = if outcome.is_ok() { bytes } else { 0 };
         tier.schedule.mover_ended(direction, done, now.saturating_sub(began), now);
         outcome

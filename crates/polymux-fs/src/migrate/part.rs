@@ -13,10 +13,10 @@ use std::sync::atomic::Ordering;
 use polymux_types::TierId;
 
 use super::Interrupt;
+use super::mover::Mover;
 use super::pace::is_unwanted;
 use super::queue::PaceOfJob;
 use crate::blockmap::{END, Owner, Run, whole_nodes};
-use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{ErrorKind, Result};
 use crate::inode::{FileState, Inode, Layout, MoveTicket, reference_of};
@@ -146,7 +146,7 @@ pub(super) fn holds_end(blocks: &Range<u64>, size: u64) -> bool {
     blocks.contains(&last)
 }
 
-impl Core {
+impl Mover {
     /// Begins to move the selected blocks of the nodes of `wanted`.
     pub(super) fn begin_part(
         &self,
@@ -155,12 +155,12 @@ impl Core {
         (selection, gaps): (Selection, Gaps),
     ) -> std::result::Result<Beginning, Interrupt> {
         let Some(file) = inode.file() else { return Ok(Beginning::NothingToMove) };
-        self.ensure_size(inode, file)?;
+        self.data.ensure_size(inode, file)?;
         let target = selection.target;
         let ranges: Vec<Range<u64>> = wanted.iter().map(whole_nodes).collect();
         self.check_sources(inode, file, selection, &ranges)?;
         let (ticket, runs) = {
-            self.look_again(inode, file)?;
+            self.data.look_again(inode, file)?;
             let alone = file.lock_for_move();
             if file.is_passed_through() {
                 return Err(Interrupt::PassedThrough);
@@ -182,7 +182,7 @@ impl Core {
             lifecycle.pins += 1;
             (ticket, runs)
         };
-        Counters::count(&self.counters.moves_begun);
+        Counters::count(&self.volume.counters.moves_begun);
         match self.prepare_target(inode, file, &ranges, &runs, target) {
             Ok((entry, target_object, claims)) => {
                 ranges.iter().for_each(|blocks| file.nodes.mark_moving(blocks));
@@ -204,7 +204,7 @@ impl Core {
             }
             Err(error) => {
                 file.end_move(&ticket);
-                self.unpin(inode.ino, 1)?;
+                self.data.unpin(inode.ino, 1)?;
                 Err(Interrupt::of(error, target))
             }
         }
@@ -226,9 +226,9 @@ impl Core {
         sources.sort_unstable_by_key(|source| source.tier);
         sources.dedup_by_key(|source| source.tier);
         for source in &sources {
-            if let Err(error) = self.check_object_length(source) {
+            if let Err(error) = self.data.check_object_length(source) {
                 if matches!(error.kind(), ErrorKind::ObjectShort { .. }) {
-                    self.note_short_objects(inode, file)?;
+                    self.data.note_short_objects(inode, file)?;
                 }
                 return Err(error.into());
             }
@@ -250,14 +250,14 @@ impl Core {
             layout.slot_of(target).map(|slot| layout.object(slot))
         };
         let Some(entry) = known else {
-            let made = self.make_object(inode, target)?;
-            self.stamp_new_object(inode, &made)?;
+            let made = self.data.make_object(inode, target)?;
+            self.stamps.stamp_new_object(inode, &made)?;
             return Ok((made, TargetObject::New, Vec::new()));
         };
         // The last run may reach to the end of all blocks, and nothing is copied behind the last node.
         let end = ranges.last().expect("a part has a range").end;
         // Older pending frees would free the data that is written there now.
-        self.reclaim_object(inode, &entry)?;
+        self.data.reclaim_object(inode, &entry)?;
         let claim = |(run, _): &(Run, ObjectEntry)| DisownedRecord {
             tier: entry.tier,
             object: entry.object,
@@ -267,15 +267,15 @@ impl Core {
         };
         // A run that begins behind the last node only gives the end of the file to the target.
         let claims: Vec<DisownedRecord> = runs.iter().filter(|(run, _)| run.start < end).map(claim).collect();
-        self.transact(&[inode], |transaction| {
+        self.volume.transact(&[inode], |transaction| {
             claims.iter().for_each(|claim| transaction.put_disowned(claim));
             Ok(())
         })?;
-        let durable = if is_planted(PlantedFault::ClaimNotFlushed) { Ok(()) } else { self.flush_inode(inode) };
+        let durable = if is_planted(PlantedFault::ClaimNotFlushed) { Ok(()) } else { self.volume.flush_inode(inode) };
         let ready = durable.and_then(|()| self.clear_claims(&entry, &claims));
         if let Err(error) = ready {
             // The claims are in the log all the same, and would later free data that is written there meanwhile.
-            self.disowned.add(&claims, inode.last_sequence());
+            self.volume.disowned.add(&claims, inode.last_sequence());
             return Err(error);
         }
         Ok((entry, TargetObject::Recorded, claims))
@@ -283,7 +283,7 @@ impl Core {
 
     /// Holes of the file must be holes on the target, whatever a lagging copy of the metadata forgot of its past.
     fn clear_claims(&self, entry: &ObjectEntry, claims: &[DisownedRecord]) -> Result<()> {
-        let handle = self.tiers.by_id(entry.tier)?;
+        let handle = self.volume.tiers.by_id(entry.tier)?;
         let object = reference_of(entry);
         let size = handle.run(|tier| tier.stat(object))?.size;
         for claim in claims.iter().filter(|claim| claim.start < size) {
@@ -297,31 +297,32 @@ impl Core {
     pub(super) fn give_up_part(&self, part: &Part, interrupt: &Interrupt) {
         part.unmark();
         match part.target_object {
-            TargetObject::Recorded => self.disowned.add(&part.claims, part.inode.last_sequence()),
+            TargetObject::Recorded => self.volume.disowned.add(&part.claims, part.inode.last_sequence()),
             // The switch may be in the log of a store that failed; recovery knows whether it is.
             TargetObject::New if interrupt.is_of_failed_store() => {}
             TargetObject::New => self.remove_unrecorded(part),
         }
-        Counters::count(&self.counters.moves_given_up);
+        Counters::count(&self.volume.counters.moves_given_up);
         self.end_part(part);
     }
 
     /// No record names the object, so nothing has to be durable before it goes; after a crash recovery finds it.
     fn remove_unrecorded(&self, part: &Part) {
         let removed = self
+            .volume
             .tiers
             .by_id(part.target.tier)
             .and_then(|handle| handle.run(|tier| tier.remove(reference_of(&part.target))));
         if let Err(error) = removed {
             log::warn!("tier {}: a copy that was given up stays for now: {error}", part.target.tier);
-            self.discard_object(&part.inode, &part.target);
+            self.data.discard_object(&part.inode, &part.target);
         }
     }
 
     /// Lets the file go.
     pub(super) fn end_part(&self, part: &Part) {
         part.file().end_move(&part.ticket);
-        if let Err(error) = self.unpin(part.inode.ino, 1) {
+        if let Err(error) = self.data.unpin(part.inode.ino, 1) {
             log::warn!("inode {} is deleted at the next mount: {error}", part.inode.ino);
         }
     }

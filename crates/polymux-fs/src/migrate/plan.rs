@@ -8,11 +8,11 @@ use polymux_types::{Ino, TierId};
 
 use super::facts::bytes_mapped_on;
 use super::load_balance::{Handover, PairPlan};
+use super::mover::Mover;
 use super::planner::{Demand, note_coming};
 use super::promotion::{Promotions, Verdict};
 use super::relief::Planned;
 use super::victims::Search;
-use crate::core::Core;
 use crate::error::Result;
 use crate::heat::HeatCursor;
 use crate::inode::Inode;
@@ -60,10 +60,10 @@ fn note_hurried(relief: &Planned, sums: &mut Sums) {
     }
 }
 
-impl Core {
+impl Mover {
     /// See [`crate::FileSystem::plan`]. `policy` takes the place of the volume's.
     pub(crate) fn plan(&self, policy: Option<PolicyKind>) -> Result<PlanReport> {
-        let policy = policy.unwrap_or_else(|| self.steering.read().policy);
+        let policy = policy.unwrap_or_else(|| self.placement.steering.read().policy);
         let mut table = self.planning_table();
         let mut sums = Sums::new();
         let held_back = self.plan_all_rules(policy, &mut table, &mut sums)?;
@@ -85,7 +85,7 @@ impl Core {
         let mut files = Vec::new();
         for ((reason, _, to, ino), sum) in by_benefit.into_iter().take(FILES_MAX) {
             files.push(PlannedFile {
-                path: self.path_of(*ino)?,
+                path: self.volume.path_of(*ino)?,
                 ino: *ino,
                 reason: *reason,
                 to: self.name_of_tier(*to),
@@ -109,11 +109,16 @@ impl Core {
         let mut promotions = Promotions::new();
         while let Some(from) = cursor {
             let mut hot = Vec::new();
-            cursor = self.heat.for_each_after(from, HOT_PAGE, self.logical_clock.now(), |ino, node, heat| {
-                if heat.is_hot() && !laid_out.contains(&ino) && !relief.has_node(ino, node) {
-                    hot.push((ino, node));
-                }
-            });
+            cursor = self.placement.heat.for_each_after(
+                from,
+                HOT_PAGE,
+                self.placement.logical_clock.now(),
+                |ino, node, heat| {
+                    if heat.is_hot() && !laid_out.contains(&ino) && !relief.has_node(ino, node) {
+                        hot.push((ino, node));
+                    }
+                },
+            );
             for (ino, node) in hot {
                 self.plan_one_promotion(policy, (ino, node), (table, &mut promotions), sums);
             }
@@ -124,9 +129,9 @@ impl Core {
     fn plan_all_readers(&self, policy: PolicyKind, table: &mut TierTable, sums: &mut Sums) -> Result<BTreeSet<Ino>> {
         let mut laid_out = BTreeSet::new();
         for (ino, queued) in self.files_to_be_laid_out() {
-            let Ok(inode) = self.inode(ino) else { continue };
+            let Ok(inode) = self.volume.inode(ino) else { continue };
             let Some(file) = inode.file() else { continue };
-            if let Err(error) = self.ensure_size(&inode, file) {
+            if let Err(error) = self.data.ensure_size(&inode, file) {
                 self.pass_over(ino, &error);
                 continue;
             }
@@ -149,7 +154,7 @@ impl Core {
         (table, promotions): (&mut TierTable, &mut Promotions),
         sums: &mut Sums,
     ) {
-        let Ok(inode) = self.inode(ino) else { return };
+        let Ok(inode) = self.volume.inode(ino) else { return };
         match self.decide_promotion(&inode, node, Some(policy), (table, promotions)) {
             Ok(verdicts) => {
                 for verdict in verdicts {
@@ -166,14 +171,14 @@ impl Core {
     fn plan_all_rules(&self, policy: PolicyKind, table: &mut TierTable, sums: &mut Sums) -> Result<HeldBack> {
         let mut held_back = HeldBack::default();
         let mut files = Vec::new();
-        self.metadata.for_each_inode(|ino, record| {
+        self.volume.metadata.for_each_inode(|ino, record| {
             if matches!(&record.body, InodeBody::Regular(file) if !file.objects.is_empty()) {
                 files.push(ino);
             }
             Ok(())
         })?;
         for ino in files {
-            let Ok(inode) = self.inode(ino) else { continue };
+            let Ok(inode) = self.volume.inode(ino) else { continue };
             let context = self.context_for(&inode, Some(policy));
             self.plan_drains_of(&inode, table, sums);
             match self.wanted_by_rule(&inode, &context, table) {
@@ -195,7 +200,7 @@ impl Core {
     /// The parts of a file that are still on tiers being emptied.
     fn plan_drains_of(&self, inode: &Inode, table: &mut TierTable, sums: &mut Sums) {
         let Some(file) = inode.file() else { return };
-        for handle in self.tiers.all().iter().filter(|handle| self.drains.is_emptied(handle)) {
+        for handle in self.volume.tiers.all().iter().filter(|handle| self.drains.is_emptied(handle)) {
             if file.layout.read().slot_of(handle.id).is_none() {
                 continue;
             }
@@ -220,12 +225,12 @@ impl Core {
             let room_wanted = relief.room_wanted.get(&tier).copied();
             let wanted = room_wanted.map_or(0, |wanted| wanted.bytes);
             let needed = self.bytes_needed(fill, wanted);
-            let now = self.clock.elapsed();
-            if !self.planner.seeks_victims(tier, needed, now) {
+            let now = self.volume.clock.elapsed();
+            if !self.seeks_victims(tier, needed, now) {
                 continue;
             }
             let mut search =
-                Search::new(Some(policy), needed, room_wanted.or_else(|| self.planner.relief.spared(tier, now)));
+                Search::new(Some(policy), needed, room_wanted.or_else(|| self.placement.tier_reads.spared(tier, now)));
             while !self.search_piece(&mut search, tier, needed.bytes, table)? {}
             for ((ino, target), bundle) in self.choose_victims(tier, needed, &mut search, table) {
                 add(sums, (MoveReason::Demote, tier, target, ino), bundle.bytes);
@@ -254,9 +259,9 @@ impl Core {
 
     /// At the bandwidth that was seen of both tiers.
     fn seconds_to_move(&self, from: TierId, to: TierId, bytes: u64) -> Option<u64> {
-        let now = self.clock.elapsed();
-        let read = self.tiers.by_id(from).ok()?.schedule.load(now).read_best;
-        let written = self.tiers.by_id(to).ok()?.schedule.load(now).written_best;
+        let now = self.volume.clock.elapsed();
+        let read = self.volume.tiers.by_id(from).ok()?.schedule.load(now).read_best;
+        let written = self.volume.tiers.by_id(to).ok()?.schedule.load(now).written_best;
         let rate = read.min(written);
         (rate > 0).then(|| bytes.div_ceil(rate))
     }

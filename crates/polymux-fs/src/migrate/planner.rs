@@ -13,55 +13,30 @@
 //!   clock: of every window of candidates the best are taken, so no walk over everything precedes the first move.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use polymux_policy::{Action, TierFill, TierTable, decide};
 use polymux_types::sync::Mutex;
 use polymux_types::{Ino, TierId};
 
-use super::relief::Relief;
+use super::mover::Mover;
 use super::victims::{Needed, Search};
-use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
-use crate::placement::{Context, PIN_ATTRIBUTE};
+use crate::placement::Context;
 use crate::report::{Destination, MoveReason};
 use crate::sched::MoverPace;
 
 /// Files examined in a step for moves that rules and pins demand.
 const RULED_PER_STEP: usize = 512;
 
-/// Extended attributes looked at in a step of the look for pins.
-const XATTRS_PER_STEP: usize = 1024;
-
 /// Logical seconds between two walks: rules depend on age, and space may have become free.
 const WALK_INTERVAL_SECONDS: u64 = 600;
-
-/// Whether the volume has any pin.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Pins {
-    /// The attributes up to this key were looked at, and none of them is one.
-    Unknown(Vec<u8>),
-    /// There was one at the last look.
-    Some,
-    None,
-}
-
-impl Default for Pins {
-    fn default() -> Self {
-        Self::Unknown(Vec::new())
-    }
-}
 
 /// State of the planner between steps.
 #[derive(Debug, Default)]
 pub(crate) struct Planner {
     pub(super) state: Mutex<State>,
-    /// The state known of the devices, and the free space that is wanted for ranges that are read more.
-    pub(crate) relief: Relief,
-    /// Nothing is pinned: everything was looked at since the mount or the last pin. Changes with `State::pins`, under its lock.
-    has_no_pins: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -78,7 +53,6 @@ pub(super) struct State {
     walk_due: u64,
     /// Something changed that all files are to be looked at for, where anything is demanded of them.
     pub(super) is_walk_wanted: bool,
-    pins: Pins,
 }
 
 impl Planner {
@@ -101,31 +75,6 @@ impl Planner {
             true => state.evicting.insert(tier),
             false => state.evicting.remove(&tier),
         };
-    }
-
-    /// Whether candidates for eviction are looked for now, because something is needed.
-    pub(super) fn seeks_victims(&self, tier: TierId, needed: Needed, now: Duration) -> bool {
-        match needed.keeps_returning() {
-            true => self.relief.may_seek_unpressed(tier, now),
-            false => needed.bytes > 0 && self.relief.may_seek(tier, now),
-        }
-    }
-
-    /// Something was pinned.
-    pub(crate) fn note_pin(&self) {
-        let mut state = self.state.lock();
-        state.pins = Pins::Some;
-        self.has_no_pins.store(false, Ordering::Release);
-    }
-
-    /// Whether it is certain that nothing is pinned.
-    pub(crate) fn has_no_pins(&self) -> bool {
-        self.has_no_pins.load(Ordering::Acquire)
-    }
-
-    /// A pin was taken away: perhaps it was the last one.
-    pub(crate) fn look_for_pins(&self) {
-        self.state.lock().pins = Pins::default();
     }
 }
 
@@ -162,10 +111,10 @@ pub(super) enum Demand {
     NoRoom { bytes: u64 },
 }
 
-impl Core {
+impl Mover {
     /// The tiers with the bytes on their way counted in, and the data that could leave them.
     pub(super) fn planning_table(&self) -> TierTable {
-        let mut table = self.tier_table();
+        let mut table = self.placement.tier_table();
         let state = self.planner.state.lock();
         for fill in table.offered_mut() {
             let tier = TierId(fill.tier);
@@ -183,7 +132,7 @@ impl Core {
     /// Plans evictions and searches for candidates. Returns whether there may be more.
     pub(super) fn evict_step(&self) -> Result<bool> {
         // The saved use of files is restored in steps; until then everything would look cold.
-        if !self.heat.is_restored() {
+        if !self.placement.heat.is_restored() {
             return Ok(false);
         }
         let table = self.planning_table();
@@ -191,13 +140,14 @@ impl Core {
         for fill in table.offered() {
             let tier = TierId(fill.tier);
             self.planner.note_fill(fill);
-            let wanted = self.planner.relief.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
+            let wanted = self.placement.tier_reads.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
             let needed = self.bytes_needed(fill, wanted);
             let is_wanted = self.planner.state.lock().wants_victims.contains(&tier);
-            let now = self.clock.elapsed();
-            let is_wished_for = || is_wanted && !needed.keeps_returning() && self.planner.relief.may_seek(tier, now);
-            if self.planner.seeks_victims(tier, needed, now) || is_wished_for() {
-                let makes_room = self.planner.relief.spared(tier, now);
+            let now = self.volume.clock.elapsed();
+            let is_wished_for =
+                || is_wanted && !needed.keeps_returning() && self.placement.tier_reads.may_seek(tier, now);
+            if self.seeks_victims(tier, needed, now) || is_wished_for() {
+                let makes_room = self.placement.tier_reads.spared(tier, now);
                 has_more |= self.search_step(tier, needed, makes_room, &table)?;
             }
         }
@@ -218,31 +168,27 @@ impl Core {
         self.planner.state.lock().is_walk_wanted = true;
     }
 
-    /// A piece of the look for pins, after the mount and after one was taken away. Returns whether there is more to look
-    /// at.
+    /// A piece of the look for pins. Returns whether there is more to look at.
     fn pins_step(&self) -> Result<bool> {
-        let Pins::Unknown(after) = self.planner.state.lock().pins.clone() else { return Ok(false) };
-        let (is_found, last) = self.metadata.look_for_xattr(PIN_ATTRIBUTE, &after, XATTRS_PER_STEP)?;
-        let mut state = self.planner.state.lock();
-        // Another thread may have set a pin meanwhile.
-        if state.pins != Pins::Unknown(after) {
-            return Ok(true);
+        let step = self.placement.pins_step()?;
+        if step.has_found {
+            self.want_walk();
         }
-        let has_more = !is_found && last.is_some();
-        state.pins = match last {
-            _ if is_found => Pins::Some,
-            Some(last) => Pins::Unknown(last),
-            None => Pins::None,
-        };
-        self.planner.has_no_pins.store(state.pins == Pins::None, Ordering::Release);
-        state.is_walk_wanted |= is_found;
-        Ok(has_more)
+        Ok(step.has_more)
+    }
+
+    /// Whether candidates for eviction are looked for now, because something is needed.
+    pub(super) fn seeks_victims(&self, tier: TierId, needed: Needed, now: Duration) -> bool {
+        match needed.keeps_returning() {
+            true => self.placement.tier_reads.may_seek_unpressed(tier, now),
+            false => needed.bytes > 0 && self.placement.tier_reads.may_seek(tier, now),
+        }
     }
 
     /// Logs that planning passes over a file.
     pub(super) fn pass_over(&self, ino: Ino, error: &Error) {
         if error.errno() != polymux_types::Errno::ENOENT {
-            log::debug!("volume {}: inode {ino} is passed over: {error}", self.name);
+            log::debug!("volume {}: inode {ino} is passed over: {error}", self.volume.name);
         }
     }
 
@@ -251,11 +197,12 @@ impl Core {
         if self.pins_step()? {
             return Ok(true);
         }
-        let now = self.logical_clock.now();
-        let has_tier_rules = self.steering.read().rules.rules().any(|rule| !rule.tiers.is_empty());
+        let now = self.placement.logical_clock.now();
+        let has_tier_rules = self.placement.steering.read().rules.rules().any(|rule| !rule.tiers.is_empty());
+        let has_pins = self.placement.pins.has_some();
         let after = {
             let mut state = self.planner.state.lock();
-            let has_demands = has_tier_rules || state.pins == Pins::Some;
+            let has_demands = has_tier_rules || has_pins;
             let is_due = has_demands && (state.is_walk_wanted || now >= state.walk_due);
             match state.walk {
                 Some(after) => after,
@@ -267,7 +214,7 @@ impl Core {
                 None => return Ok(false),
             }
         };
-        let page = self.metadata.inodes_after(after, RULED_PER_STEP)?;
+        let page = self.volume.metadata.inodes_after(after, RULED_PER_STEP)?;
         let table = self.planning_table();
         let mut planned = false;
         for (ino, record) in &page {
@@ -285,8 +232,8 @@ impl Core {
 
     /// Plans to bring a file to where its rule or pin allows it to be.
     pub(crate) fn plan_rules(&self, ino: Ino, table: &TierTable) -> Result<bool> {
-        let Ok(inode) = self.inode(ino) else { return Ok(false) };
-        let context = self.context_of(&inode);
+        let Ok(inode) = self.volume.inode(ino) else { return Ok(false) };
+        let context = self.placement.context_of(&inode);
         let Demand::Move { to, bytes, .. } = self.wanted_by_rule(&inode, &context, table)? else { return Ok(false) };
         Ok(self.submit_move(ino, None, Destination::To(to), (MoveReason::Pin, MoverPace::Polite), bytes).is_some())
     }
@@ -297,7 +244,7 @@ impl Core {
         if context.allowed == u64::MAX {
             return Ok(Demand::Nothing);
         }
-        self.ensure_size(inode, file)?;
+        self.data.ensure_size(inode, file)?;
         let wrong = {
             let layout = file.layout.read();
             layout.objects.iter().map(|entry| entry.tier).find(|tier| !context.allows(*tier))

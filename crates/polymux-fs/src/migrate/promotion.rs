@@ -14,8 +14,8 @@ use polymux_types::{Ino, TierId};
 
 use super::bundle::Bundle;
 use super::facts::pieces_of_node;
+use super::mover::Mover;
 use super::planner::note_coming;
-use crate::core::Core;
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::report::{Destination, MoveReason};
@@ -38,7 +38,7 @@ pub(super) enum Verdict {
     Later,
 }
 
-impl Core {
+impl Mover {
     /// Decides on the parts of a hot range, in front of what was decided on before. `policy` takes the place of the volume's.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl Core {
     ) -> Result<Vec<Verdict>> {
         let mut verdicts = Vec::new();
         let Some(file) = inode.file() else { return Ok(verdicts) };
-        self.ensure_size(inode, file)?;
+        self.data.ensure_size(inode, file)?;
         if file.is_passed_through() {
             return Ok(verdicts);
         }
@@ -89,7 +89,7 @@ impl Core {
 
     /// Plans promotions of recently hot ranges. Returns whether there may be more.
     pub(super) fn promote_step(&self) -> Result<bool> {
-        let hot = self.heat.take_hot(HOT_PER_STEP);
+        let hot = self.placement.heat.take_hot(HOT_PER_STEP);
         if hot.is_empty() {
             return Ok(false);
         }
@@ -97,6 +97,7 @@ impl Core {
         let mut promotions = Promotions::new();
         for (ino, node) in &hot {
             let decided = self
+                .volume
                 .inode(*ino)
                 .and_then(|inode| self.decide_promotion(&inode, *node, None, (&mut table, &mut promotions)));
             match decided {
@@ -104,7 +105,7 @@ impl Core {
                 Err(error) => {
                     // The others are planned all the same; this one is looked at again when it is used again.
                     self.pass_over(*ino, &error);
-                    self.heat.tell_again(*ino, *node);
+                    self.placement.heat.tell_again(*ino, *node);
                 }
             }
         }
@@ -115,7 +116,7 @@ impl Core {
                 has_submitted = true;
             } else {
                 // Other ranges of the file are on their way there, and one job of a kind is enough at a time.
-                nodes.iter().for_each(|node| self.heat.tell_again(ino, *node));
+                nodes.iter().for_each(|node| self.placement.heat.tell_again(ino, *node));
             }
         }
         // The movers hear of new jobs at once.
@@ -129,7 +130,7 @@ impl Core {
             Verdict::Stays(tier) => self.wish_for_victims(*tier, table),
             Verdict::Later => {}
         }
-        self.heat.tell_again(ino, node);
+        self.placement.heat.tell_again(ino, node);
     }
 
     /// Submits a promotion, and charges it to the write budget of its tier. Returns whether it was accepted.
@@ -138,7 +139,7 @@ impl Core {
         let reason = (MoveReason::Promote, pace);
         let is_taken = self.submit_move(ino, bundle.into_ranges(), Destination::To(tier), reason, bytes).is_some();
         if is_taken {
-            self.write_budget.charge(tier, bytes, self.logical_clock.now());
+            self.placement.write_budget.charge(tier, bytes, self.placement.logical_clock.now());
         }
         is_taken
     }

@@ -21,9 +21,6 @@
 //!                                                                       └────► plan (report)
 //! ```
 
-mod limits;
-mod small_reads;
-
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -32,325 +29,52 @@ use polymux_policy::{
     Demand, PolicyKind, ReadSpeed, TierFill, TierTable, WAITED_FOR_FILE_MAX, lost_ns, move_ns, pay_back_seconds,
     saved_ns_per_second,
 };
-use polymux_tier::Rotation;
 use polymux_tier::measure::Direction as MeasuredDirection;
 use polymux_types::limits::RANGE_NODE_SIZE;
-use polymux_types::sync::{AtomicBool, Mutex, Ordering};
 use polymux_types::{Ino, TierId};
 
-use self::limits::Limits;
-pub(super) use self::limits::{HandoverOutcome, Pair};
-use self::small_reads::{SmallReads, Window};
 use super::bundle::Bundle;
 use super::facts::{Piece, pieces_of_node};
+use super::mover::Mover;
 use super::planner::{after_leaving, note_coming};
-use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::Result;
-use crate::heat::{MINUTES_REMEMBERED, at_least, follow};
+use crate::heat::{MINUTES_REMEMBERED, at_least};
 use crate::inode::FileState;
+use crate::parts::Promotion;
 use crate::placement::Context;
-use crate::report::{Benefit, JobReport, JobState, MoveReason, PAYS_BACK_SOON_SECONDS};
-use crate::sched::{GateState, LaneWork, MoverPace, microseconds};
+use crate::report::{Benefit, JobReport, JobState, MoveReason};
+use crate::sched::{GateState, MoverPace};
 use crate::space::TierHandle;
-use crate::volume::Promotion;
+use crate::tier_reads::{BYTES_PER_SECOND_UNKNOWN, PieceIs, ROOM_MAX, RoomFor, RoomWanted, Window};
 
 /// Moves that did not begin for so long take no share any more.
 const SHARE_TAKEN_WITHIN: Duration = Duration::from_secs(60);
 
-/// Length of a window.
-const WINDOW: Duration = Duration::from_secs(1);
-
 /// Nodes of which is found out in a window where they lie: those that are read most.
 const LOCATED_MAX: usize = 2048;
-
-/// Most space that is freed at once.
-const ROOM_MAX: u64 = 256 << 20;
 
 /// Space freed for messages, as a multiple of those that found none in a window; and the least.
 const ROOM_OF_MESSAGES: u64 = 4;
 const ROOM_OF_MESSAGES_MIN: u64 = 4 << 20;
 
-/// Stream bytes per second below which a range may leave for any that comes.
-const STREAM_IGNORED: u64 = 4096;
-
-/// Shortest rest of a search for space on a tier from which nothing could leave.
-const SOUGHT_IN_VAIN: Duration = Duration::from_secs(10);
-
-/// Rest of a search that found nothing, in terms of the time that it took: it costs a twentieth of a processor at most.
-const REST_FACTOR: u32 = 20;
-
-/// Longest rest: the tier may be above its mark, and the reason that keeps everything in place may end.
-const REST_MAX: Duration = Duration::from_secs(300);
-
 /// Open jobs from which on no others are planned here.
 const JOBS_OPEN_MAX: usize = 4096;
 
-/// Time for which a tier that had to evict data counts as short of space.
-const ROOM_WANTED_LATELY: Duration = Duration::from_secs(60);
-
 /// Reads in about a minute below which a range that is only overdue makes nothing leave.
 const READS_FOR_ROOM_MIN: u64 = 10;
-
-/// Bytes of a batch that tells how fast moves are.
-const BATCH_TELLS_BYTES: u64 = 8 << 20;
 
 /// Polite moves delay reads by less than this part of the time of one, so that a window beside them shows the device as it is.
 const POLITE_DELAY_DIVISOR: u64 = 4;
 
 /// Assumed request time of a device whose speed is unknown.
 const REQUEST_NS_UNKNOWN: u64 = 1_000_000;
-const BYTES_PER_SECOND_UNKNOWN: u64 = 100_000_000;
 
 /// Requests that a move makes on each device beside those for the bytes: it makes an object and its entry durable, and removes the other.
 pub(super) const REQUESTS_OF_MOVE: u64 = 4;
 
 /// A read of a faster tier of which nothing is known is taken to need this part of the time of one of the slower tier.
 const FASTER_BY_UNKNOWN: u64 = 4;
-
-/// Space to be freed on a tier, and the data that may not leave for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct RoomWanted {
-    pub(super) bytes: u64,
-    /// Demand of the least read range that is to come.
-    least: Demand,
-    purpose: RoomFor,
-}
-
-/// Why ranges want free space on a tier.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum RoomFor {
-    /// Their moves pay back soon.
-    #[default]
-    PaysBackSoon,
-    /// They have cost the slower device as much as their moves, and would not pay back soon.
-    Overdue,
-    /// Their tier, which is read alike, is the limit of its readers.
-    Handover,
-}
-
-/// The state known of the devices, and the free space that is wanted.
-#[derive(Debug, Default)]
-pub(crate) struct Relief {
-    state: Mutex<State>,
-    /// Nothing could move up whatever is read, as of the end of the last window.
-    is_pointless: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    window_began: Duration,
-    small_reads: BTreeMap<TierId, SmallReads>,
-    limits: Limits,
-    /// Bytes per second of moves to a tier that take their share of the devices.
-    moves: BTreeMap<TierId, u64>,
-    /// The last space wanted, and in which window.
-    room_wanted: BTreeMap<TierId, (Duration, RoomWanted)>,
-    /// Until when a tier from which nothing could leave is not searched again.
-    rests_until: BTreeMap<TierId, Duration>,
-    /// Until when a tier between its marks of which everything would come back is not searched again.
-    unpressed_rests_until: BTreeMap<TierId, Duration>,
-    /// When space was last wanted on a tier and nothing could leave for it.
-    wanted_in_vain: BTreeMap<TierId, Duration>,
-}
-
-impl RoomWanted {
-    /// Whether a node with this demand may leave for it.
-    pub(super) fn may_take(&self, demand: &Demand) -> bool {
-        demand.random_reads_per_kilosecond <= self.least.random_reads_per_kilosecond / 2
-            && demand.stream_bytes_per_second <= (self.least.stream_bytes_per_second / 2).max(STREAM_IGNORED)
-            && (self.purpose != RoomFor::Overdue || demand.lately_reads <= self.least.lately_reads / 2)
-    }
-
-    /// Whether data stays whose own move back would pay back soon. It may leave where the newcomers come from the tier that it goes to and are read
-    /// more than twice as much; those of a handover come from another one.
-    pub(super) fn keeps_what_pays(&self) -> bool {
-        self.purpose == RoomFor::Handover
-    }
-
-    /// Once it is as much as is made at once, later ones, which are read less, count in the next window.
-    pub(super) fn add(&mut self, bytes: u64, demand: &Demand) {
-        if self.bytes >= ROOM_MAX {
-            return;
-        }
-        self.least = if self.bytes == 0 { *demand } else { self.least.min_of(demand) };
-        self.bytes = self.bytes.saturating_add(bytes).min(ROOM_MAX);
-    }
-}
-
-impl Relief {
-    /// Ends the window, if it is long enough. Returns how long it was.
-    fn end_window(&self, now: Duration) -> Option<Duration> {
-        let mut state = self.state.lock();
-        let length = now.saturating_sub(state.window_began);
-        if length < WINDOW {
-            return None;
-        }
-        state.window_began = now;
-        Some(length)
-    }
-
-    /// Whether nothing could move up whatever is read: there is one tier, or no policy that moves it.
-    pub(crate) fn is_pointless(&self) -> bool {
-        self.is_pointless.load(Ordering::Relaxed)
-    }
-
-    /// Records the reads of the tiers since mounting, at the end of a window of this length; reads may be handed over between `pairs`.
-    fn note_reads(&self, work: &[(TierId, LaneWork, Window)], length: Duration, pairs: &[Pair]) {
-        let mut state = self.state.lock();
-        for (tier, work, window) in work {
-            state.small_reads.entry(*tier).or_default().note(*work, *window, length);
-        }
-        let State { limits, small_reads, window_began, .. } = &mut *state;
-        let loads = work.iter().map(|(tier, ..)| (*tier, small_reads[tier].load())).collect();
-        let disturbed = work.iter().filter(|(_, _, window)| *window == Window::BesideMoves).map(|(tier, ..)| *tier);
-        limits.note(loads, &disturbed.collect::<Vec<_>>(), pairs, *window_began);
-    }
-
-    /// Reads in a thousand seconds that each tier which is the limit of its readers should hand over to another one; none to one that took
-    /// some over a moment ago.
-    pub(super) fn to_be_handed_over(&self, now: Duration) -> Vec<((TierId, TierId), u64)> {
-        self.state.lock().limits.to_be_handed_over(now)
-    }
-
-    /// Whether one tier was to take reads over from another one lately.
-    pub(super) fn has_handed_over(&self, pair: Pair, now: Duration) -> bool {
-        self.state.lock().limits.has_handed_over(pair, now)
-    }
-
-    /// How a handover ended for which there was a reason.
-    pub(super) fn note_handover(&self, pair: Pair, outcome: HandoverOutcome, now: Duration) {
-        self.state.lock().limits.note_handover(pair, outcome, now);
-    }
-
-    /// Ranges are being moved to these tiers, which take reads over: their effect is observed after that.
-    pub(super) fn note_handovers_under_way(&self, tiers: &[TierId], now: Duration) {
-        self.state.lock().limits.note_handovers_under_way(tiers, now);
-    }
-
-    /// Whether a tier is the limit of its readers, beside this one or, of `None`, any other one.
-    pub(crate) fn is_limit(&self, tier: TierId, beside: Option<TierId>) -> bool {
-        self.state.lock().limits.is_limit(tier, beside)
-    }
-
-    /// Space to be freed on a tier.
-    pub(super) fn room_wanted(&self, tier: TierId) -> Option<RoomWanted> {
-        let state = self.state.lock();
-        let (at, wanted) = state.room_wanted.get(&tier).copied()?;
-        (at == state.window_began).then_some(wanted)
-    }
-
-    /// Whether something had to leave a tier lately for ranges that are read more.
-    pub(crate) fn wanted_room_lately(&self, tier: TierId, now: Duration) -> bool {
-        let state = self.state.lock();
-        let since = |at: Duration| now.saturating_sub(at) < ROOM_WANTED_LATELY;
-        state.room_wanted.get(&tier).is_some_and(|(at, _)| since(*at))
-            || state.wanted_in_vain.get(&tier).is_some_and(|at| since(*at))
-    }
-
-    /// Demand of the data that came to a tier lately, or will come: data that is read as much stays while there are other candidates.
-    pub(super) fn spared(&self, tier: TierId, now: Duration) -> Option<RoomWanted> {
-        let (at, wanted) = self.state.lock().room_wanted.get(&tier).copied()?;
-        (now.saturating_sub(at) < ROOM_WANTED_LATELY).then_some(wanted)
-    }
-
-    /// All of a tier was searched, and nothing could leave. Free space that was wanted there for ranges that are read more is given up.
-    pub(super) fn note_sought_in_vain(&self, tier: TierId, sought: SoughtInVain, now: Duration) {
-        let mut state = self.state.lock();
-        if !sought.is_pressing {
-            // Between its marks a tier stays full of data that would come back. Space for other data may be wanted any time.
-            let rest = SOUGHT_IN_VAIN.max(sought.took.saturating_mul(REST_FACTOR)).min(REST_MAX);
-            state.unpressed_rests_until.insert(tier, now.saturating_add(rest));
-            return;
-        }
-        let is_wanted = state.room_wanted.remove(&tier).is_some();
-        if is_wanted {
-            state.wanted_in_vain.insert(tier, now);
-        }
-        let least = match (is_wanted, sought.may_find_soon) {
-            (true, false) => SOUGHT_IN_VAIN,
-            (true, true) => 2 * WINDOW,
-            (false, _) => Duration::ZERO,
-        };
-        let most = if sought.may_find_soon { Duration::from_secs(PAYS_BACK_SOON_SECONDS) } else { REST_MAX };
-        let rest = least.max(sought.took.saturating_mul(REST_FACTOR)).min(most);
-        state.rests_until.insert(tier, now.saturating_add(rest));
-    }
-
-    /// Whether a tier may be searched for eviction candidates.
-    pub(super) fn may_seek(&self, tier: TierId, now: Duration) -> bool {
-        self.state.lock().rests_until.get(&tier).is_none_or(|until| *until <= now)
-    }
-
-    /// As [`Self::may_seek`], where the tier is below its high mark and nothing is to come.
-    pub(super) fn may_seek_unpressed(&self, tier: TierId, now: Duration) -> bool {
-        self.may_seek(tier, now) && self.state.lock().unpressed_rests_until.get(&tier).is_none_or(|until| *until <= now)
-    }
-
-    /// A batch to a tier that took its share of the devices came to its end.
-    pub(super) fn note_shared_batch(&self, target: TierId, bytes: u64, took: Duration) {
-        if bytes >= BATCH_TELLS_BYTES {
-            let seen = bytes.saturating_mul(1_000_000) / microseconds(took).max(1);
-            let mut state = self.state.lock();
-            let speed = state.moves.entry(target).or_insert(seen);
-            *speed = follow(*speed, seen);
-        }
-    }
-
-    /// Bytes per second of moves to a tier that take their share.
-    pub(super) fn speed_of_moves(&self, target: TierId) -> u64 {
-        self.state.lock().moves.get(&target).copied().unwrap_or(BYTES_PER_SECOND_UNKNOWN)
-    }
-
-    /// Whether readers of the faster tier wait less than those of the slower one, as far as is known. One that handed reads over to the slower
-    /// tier counts as no sooner. Latency alone lets nothing leave that lies there already:
-    /// for some windows a busy tier answers later than a resting one that is slower.
-    fn answers_sooner(&self, faster: TierId, slower: TierId, piece: PieceIs) -> bool {
-        let state = self.state.lock();
-        if state.limits.is_limit(faster, Some(slower)) {
-            return false;
-        }
-        if piece == PieceIs::There {
-            return true;
-        }
-        let latency = |tier| state.small_reads.get(&tier).and_then(SmallReads::latency_ns);
-        latency(faster).zip(latency(slower)).is_none_or(|(faster, slower)| faster < slower)
-    }
-
-    /// Device time of a small read of a tier in nanoseconds; `None` while too few were seen.
-    pub(crate) fn small_read_ns(&self, tier: TierId) -> Option<u64> {
-        self.state.lock().small_reads.get(&tier).and_then(SmallReads::device_ns)
-    }
-
-    /// Time in nanoseconds of a small read of a tier that waited for no other; `None` while none was seen.
-    fn unqueued_ns(&self, tier: TierId) -> Option<u64> {
-        self.state.lock().small_reads.get(&tier).and_then(SmallReads::unqueued_ns)
-    }
-
-    /// Device time in nanoseconds of one more small read of a tier that does not seek; `None` while too few were seen.
-    fn small_read_ns_of_one_more(&self, tier: TierId) -> Option<u64> {
-        self.state.lock().small_reads.get(&tier).and_then(SmallReads::device_ns_of_one_more)
-    }
-}
-
-/// A search of all of a tier that found nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SoughtInVain {
-    pub(super) took: Duration,
-    /// The tier is above its high mark, or data that is read more is to come.
-    pub(super) is_pressing: bool,
-    /// Some data of the tier may leave soon: it only came lately, or is open and passed through.
-    pub(super) may_find_soon: bool,
-}
-
-/// Where a piece is whose benefit on a faster tier is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PieceIs {
-    /// On the slower tier.
-    Here,
-    /// On the faster one, and would leave it.
-    There,
-}
 
 /// The benefit of moving a piece up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -407,16 +131,16 @@ impl Planned {
     /// On tiers where no range that pays back soon wants free space, overdue ranges do.
     fn want_room_for_overdue(&mut self) {
         for (tier, wanted) in std::mem::take(&mut self.room_overdue) {
-            self.room_wanted.entry(tier).or_insert(RoomWanted { purpose: RoomFor::Overdue, ..wanted });
+            self.room_wanted.entry(tier).or_insert(wanted.made_for(RoomFor::Overdue));
         }
     }
 
     /// On a tier where no range that pays back soon wants free space, those do that go there because theirs is the limit.
     pub(super) fn want_room_for_handover(&mut self, tier: TierId, wanted: RoomWanted) {
         if wanted.bytes > 0 {
-            let wanted = RoomWanted { purpose: RoomFor::Handover, ..wanted };
+            let wanted = wanted.made_for(RoomFor::Handover);
             let known = self.room_wanted.entry(tier).or_insert(wanted);
-            if known.purpose == RoomFor::Overdue {
+            if known.purpose() == RoomFor::Overdue {
                 *known = wanted;
             }
         }
@@ -458,24 +182,25 @@ fn in_order_of<'a>(context: &Context, table: &'a TierTable) -> Cow<'a, TierTable
     table
 }
 
-impl Core {
+impl Mover {
     /// Ends a window that is due, and plans the moves that pay back. Returns whether anything was submitted.
     pub(super) fn relief_step(&self) -> Result<bool> {
-        let now = self.clock.elapsed();
-        let Some(length) = self.planner.relief.end_window(now) else { return Ok(false) };
+        let now = self.volume.clock.elapsed();
+        let Some(length) = self.placement.tier_reads.end_window(now) else { return Ok(false) };
         self.note_device_reads();
-        if self.options.promotion != Promotion::Prompt {
+        if self.volume.options.promotion != Promotion::Prompt {
             return Ok(false);
         }
         let work: Vec<_> = self
+            .volume
             .tiers
             .all()
             .iter()
             .map(|handle| (handle.id, handle.read_lane.work(), self.window_of(handle)))
             .collect();
-        self.planner.relief.note_reads(&work, length, &self.pairs_for_handovers());
-        self.planner.relief.is_pointless.store(work.len() < 2 || !self.may_promote_promptly(), Ordering::Relaxed);
-        let has_demand = self.heat.demand.end_window(length);
+        self.placement.tier_reads.note_reads(&work, length, &self.pairs_for_handovers());
+        self.placement.tier_reads.set_pointless(work.len() < 2 || !self.placement.may_promote_promptly());
+        let has_demand = self.placement.heat.demand.end_window(length);
         self.moves.calm_older_than(SHARE_TAKEN_WITHIN, now);
         // A tier that was the limit then may be idle now.
         let is_stale = |job: &JobReport| {
@@ -488,20 +213,19 @@ impl Core {
         let (mut planned, mut has_handed_over) = (Planned::default(), false);
         if may_move
             && has_demand
-            && !self.planner.relief.is_pointless()
+            && !self.placement.tier_reads.is_pointless()
             && self.moves.open_jobs(|_| true).0 < JOBS_OPEN_MAX
         {
             let mut table = self.planning_table();
             planned = self.plan_reliefs(None, &mut table);
             has_handed_over = self.hand_reads_over(&mut planned, &mut table);
         }
-        planned.passed_over.iter().for_each(|(ino, node)| self.heat.demand.pass_over(*ino, *node));
+        planned.passed_over.iter().for_each(|(ino, node)| self.placement.heat.demand.pass_over(*ino, *node));
         for (tier, wanted) in &planned.room_wanted {
             self.moves.hurry_off(*tier, wanted.bytes);
         }
         self.hurry_for_messages(may_move);
-        let wanted = planned.room_wanted.iter().map(|(tier, wanted)| (*tier, (now, *wanted)));
-        self.planner.relief.state.lock().room_wanted.extend(wanted);
+        self.placement.tier_reads.note_room_wanted(&planned.room_wanted, now);
         planned.hurried.iter().for_each(|(tier, files)| self.moves.hurry_to(*tier, files));
         Ok(self.submit_relief(&planned.pieces) || has_handed_over)
     }
@@ -511,7 +235,7 @@ impl Core {
         let (is_shared, is_active) = (handle.schedule.take_was_shared(), handle.schedule.mover_is_active());
         // A device that needs much longer for a read than polite moves may delay it shows whether it is the limit.
         let delay_ns = || handle.schedule.polite_delay_us_max().saturating_mul(1000);
-        let unqueued_ns = || self.planner.relief.unqueued_ns(handle.id).unwrap_or(0);
+        let unqueued_ns = || self.placement.tier_reads.unqueued_ns(handle.id).unwrap_or(0);
         match is_shared {
             false if !is_active => Window::Undisturbed,
             false if delay_ns() <= unqueued_ns() / POLITE_DELAY_DIVISOR => Window::BesidePoliteMoves,
@@ -522,13 +246,16 @@ impl Core {
     /// Where messages found no free space in the last window, some evictions off the tier take their share: otherwise they would yield to the very
     /// syncs that go to a slower tier for lack of free space. While nothing may move, these messages are forgotten.
     fn hurry_for_messages(&self, may_move: bool) {
-        for handle in self.tiers.all().iter() {
+        for handle in self.volume.tiers.all().iter() {
             let Some(bytes) = handle.refused_messages.take().filter(|_| may_move) else { continue };
             let Some(space) = handle.space() else { continue };
-            let fill = self.fill_of(handle, &space);
+            let fill = self.placement.fill_of(handle, &space);
             let wanted = bytes.saturating_mul(ROOM_OF_MESSAGES).clamp(ROOM_OF_MESSAGES_MIN, ROOM_MAX);
             let hurried = self.moves.hurry_off(handle.id, wanted.min(fill.used.saturating_sub(fill.high_mark)));
-            Counters::add(&self.counters.bytes_hurried_for_messages, usize::try_from(hurried).unwrap_or(usize::MAX));
+            Counters::add(
+                &self.volume.counters.bytes_hurried_for_messages,
+                usize::try_from(hurried).unwrap_or(usize::MAX),
+            );
         }
     }
 
@@ -541,7 +268,10 @@ impl Core {
         for ((ino, tier), bundle) in bundles {
             let bytes = bundle.bytes;
             if self.submit_promotion((ino, tier), bundle, MoverPace::TakesShare) {
-                Counters::add(&self.counters.bytes_promoted_at_once, usize::try_from(bytes).unwrap_or(usize::MAX));
+                Counters::add(
+                    &self.volume.counters.bytes_promoted_at_once,
+                    usize::try_from(bytes).unwrap_or(usize::MAX),
+                );
                 has_submitted = true;
             }
         }
@@ -552,10 +282,10 @@ impl Core {
     pub(super) fn plan_reliefs(&self, policy: Option<PolicyKind>, table: &mut TierTable) -> Planned {
         let mut planned = Planned::default();
         // The saved use of files is restored in steps; until then everything would look cold.
-        if self.options.promotion != Promotion::Prompt || !self.heat.is_restored() {
+        if self.volume.options.promotion != Promotion::Prompt || !self.placement.heat.is_restored() {
             return planned;
         }
-        for ((ino, node), demand) in self.heat.demand.busiest(LOCATED_MAX) {
+        for ((ino, node), demand) in self.placement.heat.demand.busiest(LOCATED_MAX) {
             if let Err(error) = self.plan_relief((ino, node), &demand, policy, table, &mut planned) {
                 self.pass_over(ino, &error);
             }
@@ -572,15 +302,15 @@ impl Core {
         table: &mut TierTable,
         planned: &mut Planned,
     ) -> Result<()> {
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         let Some(file) = inode.file() else { return Ok(()) };
-        self.ensure_size(&inode, file)?;
+        self.data.ensure_size(&inode, file)?;
         let context = self.context_for(&inode, policy);
-        if file.is_passed_through() || !self.promotes_promptly(context.policy) {
+        if file.is_passed_through() || !self.placement.promotes_promptly(context.policy) {
             planned.passed_over.push((ino, node));
             return Ok(());
         }
-        let now = self.clock.elapsed();
+        let now = self.volume.clock.elapsed();
         let mut may_move = false;
         for piece in pieces_of_node(file, node) {
             let worth = self.worth_of_moving(file, (piece, PieceIs::Here), &at_least(demand), &context, table);
@@ -588,7 +318,7 @@ impl Core {
             may_move |= own.is_some_and(|own| own > 0);
             let hurries = || worth.iter().filter(|worth| worth.is_worth_hurrying());
             let into_room = hurries().find(|worth| worth.has_room);
-            let for_others = || hurries().find(|worth| self.planner.relief.may_seek(worth.target, now));
+            let for_others = || hurries().find(|worth| self.placement.tier_reads.may_seek(worth.target, now));
             let Some(worth) = into_room.or_else(for_others).copied() else { continue };
             if self.moves.is_promoting(ino, worth.target) {
                 planned.hurried.entry(worth.target).or_default().insert(ino, worth.benefit);
@@ -650,8 +380,8 @@ impl Core {
         let takes = |fill: &&TierFill| {
             context.allows(TierId(fill.tier))
                 && fill.takes_piece(piece.bytes, file.size())
-                && self.planner.relief.answers_sooner(TierId(fill.tier), piece.tier, piece_is)
-                && !self.reads_alike(TierId(fill.tier), piece.tier)
+                && self.placement.tier_reads.answers_sooner(TierId(fill.tier), piece.tier, piece_is)
+                && !self.placement.reads_alike(TierId(fill.tier), piece.tier)
         };
         let worth = |fill: &TierFill| {
             let target = TierId(fill.tier);
@@ -660,13 +390,14 @@ impl Core {
             let faster = self.read_speed(target, is_faster.then_some(&slower))?;
             // For what would only have cost as much as its move the means count, and only where they differ: what is read alike would change
             // places for it again and again.
-            let mean_ns = self.planner.relief.small_read_ns(target).unwrap_or(faster.request_ns);
+            let mean_ns = self.placement.tier_reads.small_read_ns(target).unwrap_or(faster.request_ns);
             let faster_mean = ReadSpeed { request_ns: mean_ns, ..faster };
             let is_alike = slower.request_ns.saturating_mul(2) < mean_ns.saturating_mul(3);
             let has_room = fill.fits_below(piece.bytes, fill.high_mark);
-            let back = (!has_room).then(|| self.planner.relief.speed_of_moves(piece.tier));
+            let back = (!has_room).then(|| self.placement.tier_reads.speed_of_moves(piece.tier));
             let of_file = REQUESTS_OF_MOVE.saturating_mul(slower.request_ns.saturating_add(faster.request_ns));
-            let cost = move_ns(piece.bytes, self.planner.relief.speed_of_moves(target), back).saturating_add(of_file);
+            let cost =
+                move_ns(piece.bytes, self.placement.tier_reads.speed_of_moves(target), back).saturating_add(of_file);
             let benefit = Benefit {
                 pays_back_seconds: pay_back_seconds(cost, saved_ns_per_second(&random, &slower, &faster)),
                 is_overdue: !is_alike && lost_ns(&random, &slower, &faster_mean) >= cost,
@@ -676,7 +407,7 @@ impl Core {
         let mut worth: Vec<Worth> = table.offered()[..own].iter().filter(takes).filter_map(worth).collect();
         // One that has more to read than it can serve comes last, unless people chose the order.
         if context.preferred.is_empty() {
-            worth.sort_by_key(|worth| self.planner.relief.is_limit(worth.target, None));
+            worth.sort_by_key(|worth| self.placement.tier_reads.is_limit(worth.target, None));
         }
         worth
     }
@@ -731,23 +462,12 @@ impl Core {
         worth.into_iter().find(|worth| worth.target == tier).map(|worth| worth.benefit)
     }
 
-    /// Device time in nanoseconds of one more small read of a tier; `None` while too few were seen. Where a device may seek, a read in the best
-    /// moment says nothing of others.
-    pub(crate) fn small_read_ns_of_one_more(&self, tier: TierId) -> Option<u64> {
-        let relief = &self.planner.relief;
-        let handle = self.tiers.by_id(tier).ok()?;
-        match handle.present().map(|present| present.capabilities().rotation) {
-            Some(Rotation::NonRotational) => relief.small_read_ns_of_one_more(tier),
-            _ => relief.small_read_ns(tier),
-        }
-    }
-
     /// The read speed of a tier, as far as it is known; `slower` is the tier that reads would leave for it.
     fn read_speed(&self, tier: TierId, slower: Option<&ReadSpeed>) -> Option<ReadSpeed> {
-        let handle = self.tiers.by_id(tier).ok()?;
+        let handle = self.volume.tiers.by_id(tier).ok()?;
         let measured = match slower {
-            Some(_) => self.small_read_ns_of_one_more(tier),
-            None => self.planner.relief.small_read_ns(tier),
+            Some(_) => self.placement.small_read_ns_of_one_more(tier),
+            None => self.placement.tier_reads.small_read_ns(tier),
         };
         let unknown = slower.map_or(REQUEST_NS_UNKNOWN, |slower| slower.request_ns / FASTER_BY_UNKNOWN);
         let streamed = handle.look_at_profile(|profile| profile.bytes_per_second(MeasuredDirection::Read));
@@ -764,34 +484,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_that_found_nothing_rests_in_proportion_to_what_it_cost() {
-        let (relief, tier) = (Relief::default(), TierId(1));
-        let at = Duration::from_secs;
-        assert!(relief.may_seek(tier, at(0)));
-        let sought = |seconds, may_find_soon| SoughtInVain { took: at(seconds), is_pressing: true, may_find_soon };
-        relief.note_sought_in_vain(tier, sought(3, false), at(100));
-        assert!(!relief.may_seek(tier, at(159)) && relief.may_seek(tier, at(160)));
-        assert!(!relief.wanted_room_lately(tier, at(100)), "it was for nothing that is read more");
-        relief.note_sought_in_vain(tier, sought(0, false), at(200));
-        assert!(relief.may_seek(tier, at(200)), "one that costs nothing needs no rest");
-        relief.state.lock().room_wanted.insert(tier, (at(300), RoomWanted::default()));
-        relief.note_sought_in_vain(tier, sought(0, false), at(300));
-        assert!(!relief.may_seek(tier, at(309)), "nothing gets colder at once");
-        assert!(relief.may_seek(tier, at(310)) && relief.room_wanted(tier).is_none());
-        assert!(relief.wanted_room_lately(tier, at(359)) && !relief.wanted_room_lately(tier, at(360)));
-        relief.note_sought_in_vain(tier, sought(60, false), at(400));
-        assert!(!relief.may_seek(tier, at(699)) && relief.may_seek(tier, at(700)), "no rest is longer");
-        relief.note_sought_in_vain(tier, sought(60, true), at(700));
-        assert!(relief.may_seek(tier, at(730)), "newcomers may leave by then");
-        relief.state.lock().room_wanted.insert(tier, (at(800), RoomWanted::default()));
-        relief.note_sought_in_vain(tier, sought(0, true), at(800));
-        assert!(!relief.may_seek(tier, at(801)) && relief.may_seek(tier, at(802)), "files are closed any time");
-        relief.note_sought_in_vain(tier, SoughtInVain { is_pressing: false, ..sought(0, false) }, at(900));
-        assert!(!relief.may_seek_unpressed(tier, at(909)) && relief.may_seek_unpressed(tier, at(910)));
-        assert!(relief.may_seek(tier, at(900)), "what is to come does not wait for that");
-    }
-
-    #[test]
     fn what_is_overdue_does_not_bound_what_may_leave_for_what_pays_back_soon() {
         let room_for = |reads| {
             let mut wanted = RoomWanted::default();
@@ -803,39 +495,11 @@ mod tests {
         planned.room_wanted.insert(both, room_for(100_000));
         planned.room_overdue.extend([(both, room_for(800)), (overdue, room_for(800))]);
         planned.want_room_for_overdue();
-        let for_overdue = RoomWanted { purpose: RoomFor::Overdue, ..room_for(800) };
+        let for_overdue = room_for(800).made_for(RoomFor::Overdue);
         assert_eq!(planned.room_wanted, BTreeMap::from([(both, room_for(100_000)), (overdue, for_overdue)]));
         planned.want_room_for_handover(TierId(3), RoomWanted::default());
         [both, overdue].iter().for_each(|tier| planned.want_room_for_handover(*tier, room_for(3_000)));
-        let for_handover = RoomWanted { purpose: RoomFor::Handover, ..room_for(3_000) };
+        let for_handover = room_for(3_000).made_for(RoomFor::Handover);
         assert_eq!(planned.room_wanted, BTreeMap::from([(both, room_for(100_000)), (overdue, for_handover)]));
-    }
-
-    #[test]
-    fn for_what_is_only_overdue_nothing_leaves_that_was_read_as_much_and_rests_for_a_second() {
-        let demand = |now, lately_reads| Demand { random_reads_per_kilosecond: now, lately_reads, ..Demand::default() };
-        let mut soon = RoomWanted::default();
-        soon.add(2 << 20, &demand(4_000, 1_200));
-        let overdue = RoomWanted { purpose: RoomFor::Overdue, ..soon };
-        let (equal, cold) = (demand(0, 1_150), demand(0, 600));
-        assert!(soon.may_take(&equal) && soon.may_take(&cold), "a set that is hot now takes the place of one that was");
-        assert!(!overdue.may_take(&equal) && overdue.may_take(&cold));
-        assert!(!overdue.may_take(&demand(2_001, 0)), "nor does what is read at present");
-    }
-
-    #[test]
-    fn what_is_read_half_as_much_as_what_comes_stays() {
-        let demand = |reads| Demand { random_reads_per_kilosecond: reads, ..Demand::default() };
-        let mut wanted = RoomWanted::default();
-        wanted.add(2 << 20, &demand(10_000));
-        wanted.add(2 << 20, &demand(4_000));
-        assert_eq!(wanted.bytes, 4 << 20);
-        assert!(wanted.may_take(&demand(2_000)) && !wanted.may_take(&demand(2_001)));
-        let stream = Demand { stream_bytes_per_second: 1 << 20, ..Demand::default() };
-        assert!(!wanted.may_take(&stream));
-        (0..1000).for_each(|_| wanted.add(2 << 20, &demand(9_000)));
-        assert_eq!(wanted.bytes, ROOM_MAX);
-        wanted.add(2 << 20, &demand(100));
-        assert!(wanted.may_take(&demand(2_000)), "what finds no room in this window keeps nothing where it is");
     }
 }

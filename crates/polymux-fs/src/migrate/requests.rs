@@ -1,30 +1,28 @@
 //! User requests to the mover.
 
+use polymux_types::Ino;
 use polymux_types::limits::BLOCK_SIZE;
-use polymux_types::{ByteSize, Ino, TierId};
 
-use crate::core::Core;
-use crate::placement::PIN_ATTRIBUTE;
+use super::mover::Mover;
 use crate::report::{
     Destination, JobId, JobReport, MoveReason, MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness, MoversState,
     MovesReport,
 };
 use crate::sched::{GateState, MoverPace, TimeWindow, Windows};
 use crate::space::TierHandle;
-use crate::volume::VolumeError;
 
 type Answer<T> = std::result::Result<T, MoveRefusal>;
 
-impl Core {
+impl Mover {
     /// Moves a file, or the blocks of a range of bytes, to a tier; see [`crate::FileSystem::migrate`].
     pub(crate) fn migrate(&self, ino: Ino, tier: &str, range: Option<std::ops::Range<u64>>) -> Answer<JobId> {
-        self.check_writable()?;
-        let inode = self.inode(ino)?;
+        self.volume.check_writable()?;
+        let inode = self.volume.inode(ino)?;
         let handle = self.tier_to_move_to(tier)?;
         let Some(file) = inode.file() else {
             return Err(MoveRefusal::NotRegular(format!("{:?}", inode.kind).to_lowercase()));
         };
-        self.ensure_size(&inode, file)?;
+        self.data.ensure_size(&inode, file)?;
         let size = file.size();
         let holds_parts = handle.present().is_some_and(|tier| tier.capabilities().holds_partial_files());
         let ranges = match range {
@@ -56,7 +54,7 @@ impl Core {
 
     /// A tier that something can be sent to.
     pub(crate) fn tier_to_move_to(&self, name: &str) -> Answer<std::sync::Arc<TierHandle>> {
-        let handle = self.tiers.by_name(name).ok_or_else(|| MoveRefusal::NoSuchTier(name.to_owned()))?;
+        let handle = self.volume.tiers.by_name(name).ok_or_else(|| MoveRefusal::NoSuchTier(name.to_owned()))?;
         if handle.present().is_none() {
             return Err(MoveRefusal::Missing(name.to_owned()));
         }
@@ -66,35 +64,8 @@ impl Core {
         Ok(handle)
     }
 
-    /// Checks that the other tiers have space for the data of a tier, and begins to empty it.
-    pub(crate) fn drain(&self, name: &str) -> std::result::Result<TierId, VolumeError> {
-        let handle = self.tier_that_may_go(name)?;
-        if handle.present().is_none() {
-            return Err(VolumeError::TierRefused(format!(
-                "tier `{name}` is missing, so nothing can be taken off it: bring it back, or let `polymux tier forget` give \
-                 up what is on it"
-            )));
-        }
-        let available = self.tiers.space_of(|tier| tier.id != handle.id && !tier.is_failing()).available;
-        let needed = self.bytes_to_drain(&handle, available)?;
-        if needed > available {
-            let pinned = self.metadata.pins(PIN_ATTRIBUTE)?.iter().filter(|(_, tier)| *tier == handle.name).count();
-            let pins = match pinned {
-                0 => String::new(),
-                count => format!("; {count} pins name this tier, and what they hold must go elsewhere, too"),
-            };
-            return Err(VolumeError::TierRefused(format!(
-                "tier `{name}` cannot be emptied: it holds {}, the other tiers have room for {}, and {} are missing{pins}",
-                ByteSize(needed),
-                ByteSize(available),
-                ByteSize(needed - available)
-            )));
-        }
-        self.start_drain(name)
-    }
-
     pub(crate) fn moves_report(&self) -> MovesReport {
-        let mut report = self.moves.report(self.clock.elapsed());
+        let mut report = self.moves.report(self.volume.clock.elapsed());
         match self.gate.state(self.minute_of_week()) {
             GateState::Open => {}
             GateState::Paused => report.is_paused = true,
@@ -104,11 +75,11 @@ impl Core {
     }
 
     pub(crate) fn job_report(&self, id: JobId) -> Option<JobReport> {
-        self.moves.job(id, self.clock.elapsed())
+        self.moves.job(id, self.volume.clock.elapsed())
     }
 
     pub(crate) fn cancel_job(&self, id: JobId) -> usize {
-        self.moves.cancel(|job| job.id == id, self.clock.elapsed())
+        self.moves.cancel(|job| job.id == id, self.volume.clock.elapsed())
     }
 
     pub(crate) fn set_movers(&self, state: MoversState) {
@@ -131,7 +102,7 @@ impl Core {
 
     /// Looks at a file that was pinned or unpinned; of a directory, at all files.
     pub(crate) fn follow_pin(&self, ino: Ino) -> crate::error::Result<()> {
-        if self.inode(ino)?.is_directory() {
+        if self.volume.inode(ino)?.is_directory() {
             self.want_walk();
         } else {
             self.plan_rules(ino, &self.planning_table())?;
@@ -141,12 +112,12 @@ impl Core {
 
     /// Sets the limits of movers on a tier.
     pub(crate) fn set_mover_limits(&self, tier: &str, limits: MoverLimits) -> Answer<()> {
-        let handle = self.tiers.by_name(tier).ok_or_else(|| MoveRefusal::NoSuchTier(tier.to_owned()))?;
+        let handle = self.volume.tiers.by_name(tier).ok_or_else(|| MoveRefusal::NoSuchTier(tier.to_owned()))?;
         handle.schedule.set_limits(crate::sched::MoverLimits {
             bytes_per_second: limits.bytes_per_second,
             operations_per_second: limits.operations_per_second,
         });
-        self.write_budget.set_limit(handle.id, limits.promoted_bytes_per_day);
+        self.placement.write_budget.set_limit(handle.id, limits.promoted_bytes_per_day);
         Ok(())
     }
 
@@ -156,6 +127,6 @@ impl Core {
             MoverPoliteness::Polite => crate::sched::Politeness::Default,
             MoverPoliteness::FullSpeed => crate::sched::Politeness::FullSpeed,
         };
-        self.tiers.all().iter().for_each(|tier| tier.schedule.set_politeness(politeness));
+        self.volume.tiers.all().iter().for_each(|tier| tier.schedule.set_politeness(politeness));
     }
 }

@@ -11,16 +11,16 @@ use polymux_types::{Ino, TierId};
 
 use super::bundle::Bundle;
 use super::facts::{Piece, pieces_of_node};
+use super::mover::Mover;
 use super::planner::note_coming;
-use super::relief::{RoomWanted, SoughtInVain};
 use crate::blockmap::{BLOCKS_PER_NODE, Owner};
-use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{FileState, Inode};
 use crate::io::block_after;
 use crate::report::{Destination, JobId, MoveReason, PAYS_BACK_SOON_SECONDS};
 use crate::sched::MoverPace;
 use crate::store::InodeBody;
+use crate::tier_reads::{RoomWanted, SoughtInVain};
 
 /// Inode records looked at in a step.
 const FILES_PER_STEP: usize = 256;
@@ -59,7 +59,7 @@ struct Candidate {
 pub(super) struct Needed {
     /// Down to the low mark, or for ranges that are to come.
     pub(super) bytes: u64,
-    /// As many of them leave also if they would come back ([`Core::would_return`]): those above the high mark, and for ranges that are to come.
+    /// As many of them leave also if they would come back ([`Mover::would_return`]): those above the high mark, and for ranges that are to come.
     pub(super) pressing: u64,
 }
 
@@ -161,7 +161,7 @@ fn coldest_of(candidates: &mut [Candidate], tier: TierId, table: &TierTable) -> 
     coldest
 }
 
-impl Core {
+impl Mover {
     /// One step of the search; where a window is complete, its result is recorded and the required evictions are submitted.
     /// Returns whether there is more to do at once.
     pub(super) fn search_step(
@@ -178,9 +178,9 @@ impl Core {
         }
         search.makes_room = makes_room;
         search.keeps_returning = needed.keeps_returning();
-        let began = self.clock.elapsed();
+        let began = self.volume.clock.elapsed();
         let is_complete = self.search_piece(&mut search, tier, needed.bytes, table)?;
-        search.took = search.took.saturating_add(self.clock.elapsed().saturating_sub(began));
+        search.took = search.took.saturating_add(self.volume.clock.elapsed().saturating_sub(began));
         if is_complete {
             // The movers hear of new jobs at once.
             return Ok(self.end_window(tier, needed, search, table));
@@ -198,7 +198,7 @@ impl Core {
         table: &TierTable,
     ) -> Result<bool> {
         search.from.get_or_insert(search.after);
-        let page = self.metadata.inodes_after(search.after, FILES_PER_STEP)?;
+        let page = self.volume.metadata.inodes_after(search.after, FILES_PER_STEP)?;
         let mut budget = NODES_PER_STEP;
         let mut has_seen_page = true;
         for (ino, record) in &page {
@@ -235,13 +235,13 @@ impl Core {
             state.searches.insert(tier, next);
         }
         // Only data whose eviction frees the wanted space is worth disturbing readers for. On an overfull tier it waits with the rest.
-        let mut wanted = self.planner.relief.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
+        let mut wanted = self.placement.tier_reads.room_wanted(tier).map_or(0, |wanted| wanted.bytes);
         let mut has_submitted = false;
         let victims = self.choose_victims(tier, needed, &mut search, table);
         if needed.bytes > 0 && search.has_seen_all() && victims.is_empty() {
             let Search { took, may_find_soon, .. } = search;
             let sought = SoughtInVain { took, may_find_soon, is_pressing: needed.pressing > 0 };
-            self.planner.relief.note_sought_in_vain(tier, sought, self.clock.elapsed());
+            self.placement.tier_reads.note_sought_in_vain(tier, sought, self.volume.clock.elapsed());
         }
         for ((ino, target), bundle) in victims {
             let bytes = bundle.bytes;
@@ -263,9 +263,9 @@ impl Core {
         table: &TierTable,
         budget: &mut usize,
     ) -> bool {
-        let Ok(inode) = self.inode(ino) else { return true };
+        let Ok(inode) = self.volume.inode(ino) else { return true };
         let Some(file) = inode.file() else { return true };
-        if let Err(error) = self.ensure_size(&inode, file) {
+        if let Err(error) = self.data.ensure_size(&inode, file) {
             self.pass_over(ino, &error);
             return true;
         }
@@ -288,7 +288,7 @@ impl Core {
                 Some(piece) => piece.bytes,
                 None => continue,
             };
-            let demand = self.heat.demand.of_node(ino, node);
+            let demand = self.placement.heat.demand.of_node(ino, node);
             if wanted.is_some_and(|wanted| !wanted.may_take(&demand)) {
                 continue;
             }
@@ -302,11 +302,11 @@ impl Core {
             let from_there = Piece { tier: TierId(eviction.target), bytes };
             let comes_back =
                 || keeps_what_pays(wanted) && self.pays_back_on(tier, (file, from_there), &demand, &context, table);
-            if self.promotes_promptly(context.policy) && (came_lately() || comes_back()) {
+            if self.placement.promotes_promptly(context.policy) && (came_lately() || comes_back()) {
                 search.may_find_soon |= came_lately();
                 continue;
             }
-            let returns = self.promotes_promptly(context.policy)
+            let returns = self.placement.promotes_promptly(context.policy)
                 && self.would_return(tier, (file, from_there), &demand, &context, table);
             if returns && search.keeps_returning {
                 continue;
@@ -346,7 +346,7 @@ impl Core {
                 continue;
             }
             // The demand that space is freed for may have changed since it was looked up.
-            let demand = || self.heat.demand.of_node(candidate.ino, candidate.node);
+            let demand = || self.placement.heat.demand.of_node(candidate.ino, candidate.node);
             if search.makes_room.is_some_and(|wanted| !wanted.may_take(&demand())) {
                 continue;
             }
@@ -368,7 +368,7 @@ impl Core {
         policy: Option<PolicyKind>,
         table: &TierTable,
     ) -> Option<TierId> {
-        let inode: std::sync::Arc<Inode> = self.inode(candidate.ino).ok()?;
+        let inode: std::sync::Arc<Inode> = self.volume.inode(candidate.ino).ok()?;
         let context = self.context_for(&inode, policy);
         let piece = Piece { tier, bytes: candidate.bytes };
         let facts = self.range_facts(&inode, inode.file()?, candidate.node, piece, &context, table);
@@ -376,7 +376,7 @@ impl Core {
         (eviction.score > 0).then_some(TierId(eviction.target))
     }
 
-    /// As [`Core::submit_move`], and the bytes count as leaving a tier until the job ends.
+    /// As [`Mover::submit_move`], and the bytes count as leaving a tier until the job ends.
     pub(super) fn submit_move_off(
         &self,
         ino: Ino,
@@ -386,7 +386,7 @@ impl Core {
         bytes: u64,
     ) -> Option<JobId> {
         let scope = super::driver::scope_of(ranges);
-        let now = self.clock.elapsed();
+        let now = self.volume.clock.elapsed();
         self.moves.submit(
             super::queue::Order {
                 ino,

@@ -2,13 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_types::Ino;
-
-use crate::attributes::FileKind;
-use crate::core::{Core, Transaction};
 use crate::error::Result;
 use crate::inode::{DirectoryState, Inode};
-use crate::store::{Dirent, PositionEntry, keys};
+use crate::namespace::Namespace;
+use crate::transaction::Transaction;
 
 /// Cookies that an open record reserves: one more record in so many creations.
 const COOKIES_RESERVED: u64 = 4096;
@@ -20,7 +17,7 @@ pub(crate) enum LinkChange {
     Changed,
 }
 
-impl Core {
+impl Namespace {
     /// Adds the effect of a change of names to the record of their directory. Called once the names are changed, by the
     /// exclusive holder of the state.
     ///
@@ -34,7 +31,7 @@ impl Core {
         links: LinkChange,
     ) {
         let is_open = directory.is_record_open.load(Ordering::Acquire);
-        if !is_open && self.metadata.durable() >= directory.last_sequence() {
+        if !is_open && self.volume.metadata.durable() >= directory.last_sequence() {
             transaction.put_directory(directory, state);
             return;
         }
@@ -52,53 +49,7 @@ impl Core {
     pub(crate) fn is_empty(&self, directory: &Inode, state: &DirectoryState) -> Result<bool> {
         match state.entries {
             Some(count) => Ok(count == 0),
-            None => Ok(self.metadata.directory_entries(directory.ino, 0, 1)?.is_empty()),
+            None => Ok(self.volume.metadata.directory_entries(directory.ino, 0, 1)?.is_empty()),
         }
-    }
-}
-
-impl Transaction {
-    /// Gives a name to an inode in a directory.
-    pub(crate) fn add_name(&mut self, directory: (Ino, &mut DirectoryState), name: &[u8], ino: Ino, kind: FileKind) {
-        let (parent, state) = directory;
-        let cookie = state.next_cookie;
-        state.next_cookie += 1;
-        state.entries = state.entries.map(|count| count + 1);
-        self.put_name(parent, name, ino, kind, cookie);
-    }
-
-    /// Gives a name to an inode in a directory, at a position that a name which was just removed had: who lists the directory
-    /// meanwhile neither misses the name nor sees the file twice.
-    pub(crate) fn add_name_at(
-        &mut self,
-        directory: (Ino, &mut DirectoryState),
-        name: &[u8],
-        (ino, kind): (Ino, FileKind),
-        cookie: u64,
-    ) {
-        let (parent, state) = directory;
-        state.entries = state.entries.map(|count| count + 1);
-        self.put_name(parent, name, ino, kind, cookie);
-    }
-
-    /// Writes the records of a name at a given position.
-    pub(crate) fn put_name(&mut self, parent: Ino, name: &[u8], ino: Ino, kind: FileKind, cookie: u64) {
-        self.put_record_with(keys::dirent(parent, name), |bytes| Dirent { ino, kind, cookie }.encode(bytes));
-        self.put_record_with(keys::position(parent, cookie), |bytes| PositionEntry { ino, kind, name }.encode(bytes));
-        self.batch.put(keys::parent_name(ino, parent, name), []);
-    }
-
-    /// Takes a name away.
-    pub(crate) fn remove_name(&mut self, directory: (Ino, &mut DirectoryState), name: &[u8], dirent: &Dirent) {
-        let (parent, state) = directory;
-        state.entries = state.entries.map(|count| count.checked_sub(1).expect("a directory with a name has an entry"));
-        self.delete_name(parent, name, dirent);
-    }
-
-    /// Deletes the records of a name.
-    pub(crate) fn delete_name(&mut self, parent: Ino, name: &[u8], dirent: &Dirent) {
-        self.batch.delete(keys::dirent(parent, name));
-        self.batch.delete(keys::position(parent, dirent.cookie));
-        self.batch.delete(keys::parent_name(dirent.ino, parent, name));
     }
 }

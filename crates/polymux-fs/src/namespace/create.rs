@@ -10,11 +10,12 @@ use super::check_name;
 use crate::access::{ACCESS_ACL, Acl, DEFAULT_ACL, EXECUTE, WRITE};
 use crate::attributes::{AttributeFlags, FileKind};
 use crate::caller::Caller;
-use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, SizeTrust, check_not_immutable};
+use crate::namespace::Namespace;
 use crate::store::{EntryCount, FileRecord, InodeBody, InodeRecord, keys, put_xattr};
+use crate::transaction::Transaction;
 
 /// The first cookie of a directory. Smaller ones are left to front ends for `.` and `..`.
 pub(crate) const COOKIE_FIRST: u64 = 16;
@@ -55,7 +56,7 @@ pub(super) struct Prepared {
     acls: Vec<(&'static [u8], Vec<u8>)>,
 }
 
-impl Core {
+impl Namespace {
     /// Makes an inode under a name.
     pub(crate) fn create_inode(
         &self,
@@ -65,13 +66,13 @@ impl Core {
         new: &NewInode<'_>,
         permissions: u32,
     ) -> Result<Arc<Inode>> {
-        self.check_writable()?;
+        self.volume.check_writable()?;
         check_name(name)?;
         if matches!(name, b"." | b"..") {
             return Err(Errno::EEXIST.into());
         }
         let directory = self.directory_inode(parent)?;
-        self.check_access(caller, &directory, EXECUTE)?;
+        self.volume.check_access(caller, &directory, EXECUTE)?;
         let lock = directory.directory().ok_or(Errno::ENOTDIR)?;
         let mut state = lock.write();
         if directory.common.read().links == 0 {
@@ -82,13 +83,13 @@ impl Core {
             return Err(Errno::EEXIST.into());
         }
         check_not_immutable(&directory)?;
-        self.check_access(caller, &directory, WRITE)?;
-        self.check_metadata_room()?;
-        let now = self.now();
+        self.volume.check_access(caller, &directory, WRITE)?;
+        self.volume.check_metadata_room()?;
+        let now = self.volume.now();
         let prepared = self.prepare(caller, &directory, new, permissions, (1, now))?;
         // In the table before the record can be found, so that no thread loads a second copy.
-        self.inodes.insert(prepared.inode.clone());
-        let made = self.transact(&[&directory, &prepared.inode], |transaction| {
+        self.volume.inodes.insert(prepared.inode.clone());
+        let made = self.volume.transact(&[&directory, &prepared.inode], |transaction| {
             let kind = new.kind();
             transaction.add_name((parent, &mut *state), name, prepared.inode.ino, kind);
             note_entry_change(&directory, i64::from(kind == FileKind::Directory), now);
@@ -98,33 +99,33 @@ impl Core {
             Ok(())
         });
         if let Err(error) = made {
-            self.inodes.remove(prepared.inode.ino);
+            self.volume.inodes.remove(prepared.inode.ino);
             return Err(error);
         }
         let inode = prepared.inode;
         if let Some(file) = inode.file() {
-            self.expect_use_of(file, parent);
+            self.data.expect_use_of(file, parent);
         }
-        Counters::count(&self.counters.creates);
+        Counters::count(&self.volume.counters.creates);
         Ok(inode)
     }
 
     /// Makes a regular file without a name: it goes with its last description unless it is linked before.
     pub(crate) fn create_unnamed_inode(&self, caller: &Caller, parent: Ino, permissions: u32) -> Result<Arc<Inode>> {
-        self.check_writable()?;
+        self.volume.check_writable()?;
         let directory = self.directory_inode(parent)?;
         check_not_immutable(&directory)?;
-        self.check_access(caller, &directory, WRITE | EXECUTE)?;
-        self.check_metadata_room()?;
-        let prepared = self.prepare(caller, &directory, &NewInode::Regular, permissions, (0, self.now()))?;
-        self.transact(&[&prepared.inode], |transaction| {
+        self.volume.check_access(caller, &directory, WRITE | EXECUTE)?;
+        self.volume.check_metadata_room()?;
+        let prepared = self.prepare(caller, &directory, &NewInode::Regular, permissions, (0, self.volume.now()))?;
+        self.volume.transact(&[&prepared.inode], |transaction| {
             put_new(transaction, &prepared);
             transaction.batch.put(keys::orphan(prepared.inode.ino), []);
             Ok(())
         })?;
         let inode = prepared.inode;
-        self.inodes.insert(inode.clone());
-        Counters::count(&self.counters.creates);
+        self.volume.inodes.insert(inode.clone());
+        Counters::count(&self.volume.counters.creates);
         Ok(inode)
     }
 
@@ -144,7 +145,7 @@ impl Core {
         let mut permissions = permissions & 0o7777;
         let mut acls: Vec<(&'static [u8], Vec<u8>)> = Vec::new();
         let default = if above.has_default_acl && kind != FileKind::Symlink {
-            self.metadata.xattr(directory.ino, DEFAULT_ACL)?
+            self.volume.metadata.xattr(directory.ino, DEFAULT_ACL)?
         } else {
             None
         };
@@ -190,7 +191,7 @@ impl Core {
             born: now,
             body: new.body(directory.ino),
         };
-        let ino = self.metadata.allocate_ino(|sequence| self.flush_through_copy(sequence))?;
+        let ino = self.volume.metadata.allocate_ino(|sequence| self.volume.flush_through_copy(sequence))?;
         // The transaction that makes it is the first that concerns it.
         let inode = Inode::from_record(ino, record, &[], Sequence(0), SizeTrust::Settled)?;
         inode.parent.store(directory.ino.0, std::sync::atomic::Ordering::Relaxed);

@@ -7,8 +7,6 @@
 //! * `Lifecycle::gone` is set, under its lock, before the transaction that deletes the records; from then on no thread opens the
 //!   inode, links it, or writes a record of it.
 
-use std::sync::atomic::Ordering;
-
 use polymux_types::{Errno, Ino, Timestamp};
 
 use super::change::LinkChange;
@@ -16,37 +14,38 @@ use super::check_name;
 use super::create::note_entry_change;
 use crate::access::{EXECUTE, WRITE};
 use crate::caller::Caller;
-use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::Result;
-use crate::inode::{DirectoryState, Inode, Layout, check_removable};
-use crate::space::disown_object;
-use crate::store::{DisownedRecord, keys};
-use crate::volume::KernelConnection;
+use crate::inode::{DirectoryState, Inode, check_removable};
+use crate::io::{Loss, delete_records};
+use crate::namespace::Namespace;
+use crate::parts::KernelConnection;
+use crate::store::keys;
+use crate::transaction::Transaction;
 
-impl Core {
+impl Namespace {
     /// Takes the name of a file that is not a directory away.
     pub(crate) fn unlink_name(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
+        self.volume.check_writable()?;
         if matches!(name, b"." | b"..") {
             return Err(Errno::EISDIR.into());
         }
         check_name(name)?;
         let directory = self.directory_inode(parent)?;
-        self.check_access(caller, &directory, EXECUTE)?;
+        self.volume.check_access(caller, &directory, EXECUTE)?;
         let lock = directory.directory().ok_or(Errno::ENOTDIR)?;
         let mut state = lock.write();
         let dirent = self.find_name(parent, name)?.ok_or(Errno::ENOENT)?;
         let inode = self.inode_of_entry(&dirent)?;
         check_removable(&directory, &inode)?;
-        self.check_access(caller, &directory, WRITE)?;
-        self.check_sticky(caller, &directory, &inode)?;
+        self.volume.check_access(caller, &directory, WRITE)?;
+        self.volume.check_sticky(caller, &directory, &inode)?;
         if inode.is_directory() {
             return Err(Errno::EISDIR.into());
         }
-        let now = self.now();
-        let loss = self.transact(&[&directory, &inode], |transaction| {
-            let xattrs = self.xattrs_to_delete(&inode)?;
+        let now = self.volume.now();
+        let loss = self.volume.transact(&[&directory, &inode], |transaction| {
+            let xattrs = self.data.xattrs_to_delete(&inode)?;
             transaction.remove_name((parent, &mut *state), name, &dirent);
             note_entry_change(&directory, 0, now);
             let loss = self.drop_name(transaction, &inode, None, &xattrs, now);
@@ -54,21 +53,13 @@ impl Core {
             Ok(loss)
         })?;
         drop(state);
-        Counters::count(&self.counters.unlinks);
-        self.finish_loss(&inode, loss);
+        Counters::count(&self.volume.counters.unlinks);
+        self.data.finish_loss(&inode, loss);
         Ok(())
     }
 
-    /// Names of the extended attributes that go with an inode if it loses its only name now. Called inside a transaction
-    /// of the inode, before anything is changed.
-    pub(crate) fn xattrs_to_delete(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
-        let has_none = inode.lacks_xattrs.load(Ordering::Acquire);
-        let stays = !inode.is_directory() && inode.common.read().links > 1;
-        if has_none || stays { Ok(Vec::new()) } else { self.metadata.xattr_names(inode.ino) }
-    }
-
     /// Takes one name away. With the last one gone (a directory has one only) the inode is deleted, or becomes an orphan if it is
-    /// still referred to. `state` is that of a directory; `xattrs` comes from [`Core::xattrs_to_delete`].
+    /// still referred to. `state` is that of a directory; `xattrs` comes from [`crate::data_path::DataPath::xattrs_to_delete`].
     pub(crate) fn drop_name(
         &self,
         transaction: &mut Transaction,
@@ -88,7 +79,7 @@ impl Core {
         };
         if links == 0 {
             let mut lifecycle = inode.lifecycle.lock();
-            if self.options.connection == KernelConnection::TakenOver {
+            if self.volume.options.connection == KernelConnection::TakenOver {
                 // The kernel knows the inode that loses a name, and counted references before this mount; it forgets them all at once.
                 lifecycle.pins = lifecycle.pins.max(1);
             }
@@ -108,50 +99,30 @@ impl Core {
         Loss::Kept
     }
 
-    /// Completes a loss after the transaction of [`Core::drop_name`].
-    pub(crate) fn finish_loss(&self, inode: &Inode, loss: Loss) {
-        let Loss::Deleted(disowned) = loss else {
-            // It may have been described by the name that it lost.
-            return self.stamp_later(inode);
-        };
-        if !disowned.is_empty() {
-            self.disowned.add(&disowned, inode.last_sequence());
-        }
-        if let Some(file) = inode.file() {
-            file.unsynced.lock().clear();
-            if let Some(notes) = self.metadata.notes() {
-                file.inline.forget_note(notes);
-            }
-            self.heat.forget(inode.ino, file.size().div_ceil(polymux_types::limits::RANGE_NODE_SIZE));
-        }
-        inode.times_dirty.store(false, Ordering::Release);
-        self.inodes.remove(inode.ino);
-    }
-
     /// Removes an empty directory.
     pub(crate) fn remove_directory_name(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
+        self.volume.check_writable()?;
         match name {
             b"." => return Err(Errno::EINVAL.into()),
             b".." => return Err(Errno::ENOTEMPTY.into()),
             _ => check_name(name)?,
         }
         let directory = self.directory_inode(parent)?;
-        self.check_access(caller, &directory, EXECUTE)?;
+        self.volume.check_access(caller, &directory, EXECUTE)?;
         let lock = directory.directory().ok_or(Errno::ENOTDIR)?;
         let mut state = lock.write();
         let dirent = self.find_name(parent, name)?.ok_or(Errno::ENOENT)?;
         let inode = self.inode_of_entry(&dirent)?;
         check_removable(&directory, &inode)?;
-        self.check_access(caller, &directory, WRITE)?;
-        self.check_sticky(caller, &directory, &inode)?;
+        self.volume.check_access(caller, &directory, WRITE)?;
+        self.volume.check_sticky(caller, &directory, &inode)?;
         let child = inode.directory().ok_or(Errno::ENOTDIR)?.write();
         if !self.is_empty(&inode, &child)? {
             return Err(Errno::ENOTEMPTY.into());
         }
-        let now = self.now();
-        let loss = self.transact(&[&directory, &inode], |transaction| {
-            let xattrs = self.xattrs_to_delete(&inode)?;
+        let now = self.volume.now();
+        let loss = self.volume.transact(&[&directory, &inode], |transaction| {
+            let xattrs = self.data.xattrs_to_delete(&inode)?;
             transaction.remove_name((parent, &mut *state), name, &dirent);
             note_entry_change(&directory, -1, now);
             let loss = self.drop_name(transaction, &inode, Some(&child), &xattrs, now);
@@ -159,65 +130,9 @@ impl Core {
             Ok(loss)
         })?;
         drop((child, state));
-        Counters::count(&self.counters.unlinks);
-        self.heat.synced_directories.forget(inode.ino);
-        self.finish_loss(&inode, loss);
+        Counters::count(&self.volume.counters.unlinks);
+        self.placement.heat.synced_directories.forget(inode.ino);
+        self.data.finish_loss(&inode, loss);
         Ok(())
     }
-
-    /// Deletes an orphan, unless it is still referred to.
-    pub(crate) fn delete_if_unused(&self, inode: &Inode) -> Result<()> {
-        if inode.common.read().links > 0 {
-            return Ok(());
-        }
-        {
-            let mut lifecycle = inode.lifecycle.lock();
-            // A link made through an open description may have given it a name again.
-            if lifecycle.gone || lifecycle.in_use() || inode.common.read().links > 0 || self.is_read_only() {
-                return Ok(());
-            }
-            lifecycle.gone = true;
-        }
-        let loss = self.transact(&[inode], |transaction| {
-            let xattrs = self.xattrs_to_delete(inode)?;
-            transaction.batch.delete(keys::orphan(inode.ino));
-            Ok(Loss::Deleted(delete_records(transaction, inode, &xattrs)))
-        })?;
-        self.finish_loss(inode, loss);
-        Ok(())
-    }
-}
-
-/// The state of an inode that lost a name.
-pub(crate) enum Loss {
-    /// The inode has another name, or is still referred to.
-    Kept,
-    /// It is gone; its bytes on tiers are still to be freed.
-    Deleted(Vec<DisownedRecord>),
-}
-
-/// Deletes all records of an inode except its orphan record, and turns its objects on tiers into pending frees.
-fn delete_records(transaction: &mut Transaction, inode: &Inode, xattrs: &[Vec<u8>]) -> Vec<DisownedRecord> {
-    for name in xattrs {
-        transaction.batch.delete(keys::xattr(inode.ino, name));
-    }
-    if inode.file().is_some_and(|file| file.inline.is_stored()) {
-        transaction.batch.delete(keys::inline(inode.ino));
-    }
-    transaction.batch.delete(keys::inode(inode.ino));
-    match inode.file() {
-        Some(file) => disown_all(transaction, inode, &file.layout.read()),
-        None => Vec::new(),
-    }
-}
-
-fn disown_all(transaction: &mut Transaction, inode: &Inode, layout: &Layout) -> Vec<DisownedRecord> {
-    for extent in layout.map.exceptions() {
-        transaction.batch.delete(keys::extent(inode.ino, extent.end));
-    }
-    let disowned: Vec<DisownedRecord> = layout.objects.iter().map(disown_object).collect();
-    for record in &disowned {
-        transaction.put_disowned(record);
-    }
-    disowned
 }

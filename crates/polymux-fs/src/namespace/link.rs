@@ -7,22 +7,22 @@ use super::check_name;
 use super::create::note_entry_change;
 use crate::access::{EXECUTE, WRITE};
 use crate::caller::Caller;
-use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{check_not_immutable, check_not_protected};
+use crate::namespace::Namespace;
 use crate::store::keys;
 
-impl Core {
+impl Namespace {
     /// Gives an inode another name. One without a name, but with an open description, gets its first one.
     pub(crate) fn link_inode(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
+        self.volume.check_writable()?;
         check_name(name)?;
         if matches!(name, b"." | b"..") {
             return Err(Errno::EEXIST.into());
         }
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         let directory = self.directory_inode(parent)?;
-        self.check_access(caller, &directory, EXECUTE)?;
+        self.volume.check_access(caller, &directory, EXECUTE)?;
         let lock = directory.directory().ok_or(Errno::ENOTDIR)?;
         let mut state = lock.write();
         if self.find_name(parent, name)?.is_some() {
@@ -36,13 +36,13 @@ impl Core {
         if inode.is_directory() {
             return Err(Errno::EPERM.into());
         }
-        self.check_access(caller, &directory, WRITE)?;
+        self.volume.check_access(caller, &directory, WRITE)?;
         if inode.common.read().links >= limits::LINKS_MAX {
             return Err(Errno::EMLINK.into());
         }
-        self.check_metadata_room()?;
-        let now = self.now();
-        self.transact(&[&directory, &inode], |transaction| {
+        self.volume.check_metadata_room()?;
+        let now = self.volume.now();
+        self.volume.transact(&[&directory, &inode], |transaction| {
             {
                 // Under the lifecycle lock a deletion either happened before or sees the new link.
                 let lifecycle = inode.lifecycle.lock();
@@ -62,7 +62,7 @@ impl Core {
             self.put_names_changed(transaction, &directory, &mut state, LinkChange::Same);
             Ok(())
         })?;
-        self.stamp_later(&inode);
+        self.stamps.stamp_later(&inode);
         Ok(())
     }
 }

@@ -4,19 +4,16 @@ use std::sync::Arc;
 
 use polymux_types::{Errno, Ino, limits};
 
-use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
+use crate::namespace::Namespace;
 use crate::store::Dirent;
 
-/// Deepest path that is printed for a person.
-const PATH_DEPTH_MAX: usize = 4096;
-
-impl Core {
+impl Namespace {
     /// A directory that is in use.
     pub(crate) fn directory_inode(&self, ino: Ino) -> Result<Arc<Inode>> {
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         if inode.is_directory() { Ok(inode) } else { Err(Errno::ENOTDIR.into()) }
     }
 
@@ -24,18 +21,18 @@ impl Core {
         if name.len() > limits::NAME_LENGTH_MAX {
             return Err(Errno::ENAMETOOLONG.into());
         }
-        Counters::count(&self.counters.lookups);
-        self.metadata.dirent(parent, name)
+        Counters::count(&self.volume.counters.lookups);
+        self.volume.metadata.dirent(parent, name)
     }
 
     /// The inode of a name. One that is removed between the two look-ups is as good as absent.
     pub(crate) fn lookup_inode(&self, parent: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
         match name {
-            b"." => self.inode(parent.ino),
+            b"." => self.volume.inode(parent.ino),
             b".." => self.parent_inode(parent),
             name => {
                 let dirent = self.find_name(parent.ino, name)?.ok_or(Errno::ENOENT)?;
-                self.inode(dirent.ino)
+                self.volume.inode(dirent.ino)
             }
         }
     }
@@ -44,12 +41,12 @@ impl Core {
         if !inode.is_directory() {
             return Err(Errno::ENOTDIR.into());
         }
-        self.inode(inode.parent())
+        self.volume.inode(inode.parent())
     }
 
     /// The inode that an entry names, which must exist while its directory is locked.
     pub(crate) fn inode_of_entry(&self, dirent: &Dirent) -> Result<Arc<Inode>> {
-        self.inode(dirent.ino).map_err(|error| match error.errno() {
+        self.volume.inode(dirent.ino).map_err(|error| match error.errno() {
             Errno::ENOENT => Error::corrupted("a directory entry", format!("inode {} does not exist", dirent.ino)),
             _ => error,
         })
@@ -71,21 +68,5 @@ impl Core {
             }
             present = parent;
         }
-    }
-
-    /// One path of an inode from the root, without a leading slash; `None` where it has no name.
-    pub(crate) fn path_of(&self, ino: Ino) -> Result<Option<Vec<u8>>> {
-        let mut names = Vec::new();
-        let mut present = ino;
-        while present != Ino::ROOT {
-            let Some((parent, name)) = self.metadata.any_name(present)? else { return Ok(None) };
-            names.push(name);
-            present = parent;
-            if names.len() > PATH_DEPTH_MAX {
-                return Ok(None);
-            }
-        }
-        names.reverse();
-        Ok(Some(names.join(&b'/')))
     }
 }

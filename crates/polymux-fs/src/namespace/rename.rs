@@ -16,12 +16,13 @@ use super::create::{NewInode, Prepared, note_entry_change, put_new};
 use crate::access::{EXECUTE, WRITE};
 use crate::attributes::{FileKind, RenameMode};
 use crate::caller::Caller;
-use crate::core::{Core, Transaction};
 use crate::counters::Counters;
 use crate::error::Result;
 use crate::inode::{DirectoryState, Inode, check_not_immutable, check_removable};
+use crate::namespace::Namespace;
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::{Dirent, keys};
+use crate::transaction::Transaction;
 
 /// A name on one side of a rename.
 struct Side<'a> {
@@ -62,7 +63,7 @@ impl Locked<'_> {
     }
 }
 
-impl Core {
+impl Namespace {
     /// Renames a name, or exchanges two.
     pub(crate) fn rename_name(
         &self,
@@ -71,24 +72,24 @@ impl Core {
         to: (Ino, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        self.check_writable()?;
+        self.volume.check_writable()?;
         check_rename_name(from.1, Errno::EBUSY)?;
         check_rename_name(to.1, if mode.refuses_to_replace() { Errno::EEXIST } else { Errno::EBUSY })?;
         let source_directory = self.directory_inode(from.0)?;
         let target_directory = self.directory_inode(to.0)?;
-        self.check_access(caller, &source_directory, EXECUTE)?;
-        self.check_access(caller, &target_directory, EXECUTE)?;
+        self.volume.check_access(caller, &source_directory, EXECUTE)?;
+        self.volume.check_access(caller, &target_directory, EXECUTE)?;
         let source = Side { directory: &source_directory, name: from.1 };
         let target = Side { directory: &target_directory, name: to.1 };
         // Whether a file is replaced is known only under the locks, and no lock is held while its successor is synced.
         let mut synced = None;
         while let Some(successor) = self.rename_locked(caller, &source, &target, mode, synced)? {
             if let Some(file) = successor.file() {
-                self.sync_file(&successor, file)?;
+                self.data.sync_file(&successor, file)?;
             }
             synced = Some(successor.ino);
         }
-        Counters::count(&self.counters.renames);
+        Counters::count(&self.volume.counters.renames);
         Ok(())
     }
 
@@ -96,7 +97,7 @@ impl Core {
     fn must_sync_to_replace(&self, inode: &Inode) -> bool {
         // Inline bytes need nothing: they are logged with the rename itself.
         !is_planted(PlantedFault::ReplacedBeforeSync)
-            && self.options.sync_on_replace
+            && self.volume.options.sync_on_replace
             && inode.file().is_some_and(|file| !file.is_inline())
     }
 
@@ -126,17 +127,17 @@ impl Core {
             return Ok(Some(found.inode));
         }
         let whiteout = match mode.leaves_whiteout() {
-            true => Some(self.prepare(caller, source.directory, &WHITEOUT, 0, (1, self.now()))?),
+            true => Some(self.prepare(caller, source.directory, &WHITEOUT, 0, (1, self.volume.now()))?),
             false => None,
         };
         if let Some(whiteout) = &whiteout {
             // In the table before the record can be found, so that no thread loads a second copy.
-            self.inodes.insert(whiteout.inode.clone());
+            self.volume.inodes.insert(whiteout.inode.clone());
         }
         let replacement = Replacement { found: &found, replaced: replaced.as_ref(), whiteout: whiteout.as_ref() };
         let done = self.replace(source, target, &mut locked, &replacement);
         if let (Err(_), Some(whiteout)) = (&done, &whiteout) {
-            self.inodes.remove(whiteout.inode.ino);
+            self.volume.inodes.remove(whiteout.inode.ino);
         }
         done.map(|()| None)
     }
@@ -202,12 +203,12 @@ impl Core {
             Some(replaced) => check_removable(target.directory, &replaced.inode)?,
             None => check_not_immutable(target.directory)?,
         }
-        self.check_access(caller, source.directory, WRITE)?;
-        self.check_access(caller, target.directory, WRITE)?;
-        self.check_sticky(caller, source.directory, &found.inode)?;
+        self.volume.check_access(caller, source.directory, WRITE)?;
+        self.volume.check_access(caller, target.directory, WRITE)?;
+        self.volume.check_sticky(caller, source.directory, &found.inode)?;
         self.check_moved_directory(caller, crosses, &found.inode)?;
-        let Some(replaced) = replaced else { return self.check_metadata_room() };
-        self.check_sticky(caller, target.directory, &replaced.inode)?;
+        let Some(replaced) = replaced else { return self.volume.check_metadata_room() };
+        self.volume.check_sticky(caller, target.directory, &replaced.inode)?;
         if mode == RenameMode::Exchange {
             return self.check_moved_directory(caller, crosses, &replaced.inode);
         }
@@ -220,7 +221,7 @@ impl Core {
 
     /// A directory that gets another parent is written to (its `..` changes).
     fn check_moved_directory(&self, caller: &Caller, crosses: bool, inode: &Inode) -> Result<()> {
-        if crosses && inode.is_directory() { self.check_access(caller, inode, WRITE) } else { Ok(()) }
+        if crosses && inode.is_directory() { self.volume.check_access(caller, inode, WRITE) } else { Ok(()) }
     }
 
     fn replace(
@@ -249,10 +250,10 @@ impl Core {
         let mut members: SmallVec<[&Inode; 5]> = SmallVec::from_slice(&always);
         members.extend(replaced.map(|replaced| &*replaced.inode));
         members.extend(whiteout.map(|whiteout| &*whiteout.inode));
-        let now = self.now();
-        let loss = self.transact(&members, |transaction| {
+        let now = self.volume.now();
+        let loss = self.volume.transact(&members, |transaction| {
             let xattrs = match replaced {
-                Some(replaced) => self.xattrs_to_delete(&replaced.inode)?,
+                Some(replaced) => self.data.xattrs_to_delete(&replaced.inode)?,
                 None => Vec::new(),
             };
             transaction.remove_name((source.directory.ino, &mut locked.source), source.name, &found.dirent);
@@ -274,9 +275,9 @@ impl Core {
             self.put_directories(transaction, source, target, locked, links);
             Ok(loss)
         })?;
-        self.stamp_later(&found.inode);
+        self.stamps.stamp_later(&found.inode);
         if let (Some(replaced), Some(loss)) = (replaced, loss) {
-            self.finish_loss(&replaced.inode, loss);
+            self.data.finish_loss(&replaced.inode, loss);
         }
         Ok(())
     }
@@ -297,8 +298,8 @@ impl Core {
         let found_state = found_lock.map(|lock| lock.write());
         let other_state = early.or_else(|| other_lock.map(|lock| lock.write()));
         let members: [&Inode; 4] = [source.directory, target.directory, &found.inode, &other.inode];
-        let now = self.now();
-        self.transact(&members, |transaction| {
+        let now = self.volume.now();
+        self.volume.transact(&members, |transaction| {
             let (source_ino, target_ino) = (source.directory.ino, target.directory.ino);
             transaction.delete_name(source_ino, source.name, &found.dirent);
             transaction.delete_name(target_ino, target.name, &other.dirent);
@@ -317,8 +318,8 @@ impl Core {
             self.put_directories(transaction, source, target, locked, links);
             Ok(())
         })?;
-        self.stamp_later(&found.inode);
-        self.stamp_later(&other.inode);
+        self.stamps.stamp_later(&found.inode);
+        self.stamps.stamp_later(&other.inode);
         Ok(())
     }
 
@@ -327,7 +328,7 @@ impl Core {
     fn put_renamed(&self, transaction: &mut Transaction, inode: &Inode) {
         if inode.is_directory() {
             transaction.batch.put(keys::renamed_directory(inode.ino), []);
-            self.late_stamps.add_directory(inode.ino);
+            self.stamps.late_stamps.add_directory(inode.ino);
         }
     }
 

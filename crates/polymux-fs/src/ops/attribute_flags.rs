@@ -9,26 +9,26 @@ use polymux_types::{Errno, Ino};
 
 use crate::attributes::{AttributeFlags, FileKind, WriteOrigin};
 use crate::caller::Caller;
-use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{FileState, Handle, Inode, check_not_immutable, is_append_only};
+use crate::mounted::Mounted;
 
 /// Flags that take privilege to be set or cleared.
 const PRIVILEGED: AttributeFlags = AttributeFlags::IMMUTABLE.with(AttributeFlags::APPEND_ONLY);
 
-impl Core {
+impl Mounted {
     pub(crate) fn attribute_flags(&self, ino: Ino) -> Result<AttributeFlags> {
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         check_kind(&inode)?;
         Ok(AttributeFlags::known(inode.common.read().attribute_flags))
     }
 
     pub(crate) fn set_attribute_flags(&self, caller: &Caller, ino: Ino, flags: AttributeFlags) -> Result<()> {
-        self.check_writable()?;
+        self.volume.check_writable()?;
         self.check_may_wait(caller)?;
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         check_kind(&inode)?;
-        self.check_owner(caller, &inode)?;
+        self.volume.check_owner(caller, &inode)?;
         // Whether the kernel changes the object stays as it is meanwhile.
         let _passed = match inode.file() {
             Some(file) => {
@@ -36,7 +36,7 @@ impl Core {
                 let is_unheard = passed.modes.is_changed_directly()
                     || file.is_held_for_changes.load(Ordering::Acquire)
                     // Writes that the kernel collects come later, and look like writes after this.
-                    || self.collects_writes() && self.handles.has_cached_writer(ino);
+                    || self.data.collects_writes() && self.data.handles.has_cached_writer(ino);
                 let old = AttributeFlags::known(inode.common.read().attribute_flags);
                 if is_unheard && flags.without(old).intersects(PRIVILEGED) {
                     return Err(Errno::EBUSY.into());
@@ -45,7 +45,7 @@ impl Core {
             }
             None => None,
         };
-        self.put_with_state(&inode, |_| {
+        self.volume.put_with_state(&inode, |_| {
             let mut common = inode.common.write();
             let old = AttributeFlags::known(common.attribute_flags);
             let changed = flags.without(old).with(old.without(flags));
@@ -63,7 +63,7 @@ impl Core {
                 file.pages_stale.store(true, Ordering::Release);
             }
             common.attribute_flags = flags.bits();
-            common.changed = self.now();
+            common.changed = self.volume.now();
             Ok(())
         })
     }
@@ -84,7 +84,7 @@ impl Core {
         if !handle.options.positions_appends || !is_append_only(&handle.inode) {
             return Ok(());
         }
-        self.ensure_size(&handle.inode, file)?;
+        self.data.ensure_size(&handle.inode, file)?;
         let is_append = !origin.is_from_cache() && offset >= file.size();
         if is_append { Ok(()) } else { Err(Errno::EPERM.into()) }
     }

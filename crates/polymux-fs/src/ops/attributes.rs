@@ -6,11 +6,11 @@ use polymux_types::{Errno, Ino, Timestamp};
 
 use super::privileges::{drop_set_id, drop_set_id_of_any_caller};
 use crate::access::{ACCESS_ACL, WRITE};
-use crate::attributes::{ATTRIBUTE_NO_ATIME, Attributes, SetAttributes, SetIdBits, SetTime, set_id_taken};
+use crate::attributes::{Attributes, SetAttributes, SetIdBits, SetTime, set_id_taken};
 use crate::caller::{Caller, Wait};
-use crate::core::{Core, Transaction};
 use crate::error::{ErrorKind, Result};
 use crate::inode::{Body, Common, FileState, Inode, check_change};
+use crate::mounted::Mounted;
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::put_xattr;
 
@@ -19,16 +19,18 @@ const SET_ID: u32 = 0o6000;
 /// Size that directories report.
 const DIRECTORY_SIZE: u64 = 4096;
 
-impl Core {
+impl Mounted {
     /// Refuses a caller that must not wait, if the reply may need an answer of a tier: a size that is not known yet, or the space that a
     /// file takes. That the file is open does not help: its object need not be, and a tier that hangs answers nothing.
     pub(crate) fn check_answers_at_once(&self, caller: &Caller, inode: &Inode) -> Result<()> {
         let Some(file) = inode.file().filter(|_| caller.wait == Wait::Never) else { return Ok(()) };
-        let asks_for_size =
-            || self.after_unclean_stop.load(Ordering::Acquire) || file.layout.read().extender().is_some();
+        let asks_for_size = || {
+            self.volume.size_recovery.after_unclean_stop.load(Ordering::Acquire)
+                || file.layout.read().extender().is_some()
+        };
         let asks_for_object = file.is_changed_directly()
-            || self.holders.are_possible() && !file.holder_looked_for.load(Ordering::Acquire);
-        let asks_for_room = self.asks_for_allocation(file);
+            || self.data.holders.are_possible() && !file.holder_looked_for.load(Ordering::Acquire);
+        let asks_for_room = self.data.asks_for_allocation(file);
         if !file.size_known.load(Ordering::Acquire) && asks_for_size() || asks_for_room || asks_for_object {
             return self.check_may_wait(caller);
         }
@@ -39,13 +41,13 @@ impl Core {
     pub(crate) fn attributes_of(&self, inode: &Inode) -> Result<Attributes> {
         let (size, blocks, device) = match &inode.body {
             Body::Regular(file) => {
-                if self.collects_writes() {
+                if self.data.collects_writes() {
                     // The kernel would keep a guess for as long as it knows the file.
-                    self.ensure_size(inode, file)?;
+                    self.data.ensure_size(inode, file)?;
                 } else {
-                    self.ensure_size_or_guess(inode, file)?;
+                    self.data.ensure_size_or_guess(inode, file)?;
                 }
-                (file.size(), self.allocated_blocks(inode, file), 0)
+                (file.size(), self.data.allocated_blocks(inode, file), 0)
             }
             Body::Directory(_) => (DIRECTORY_SIZE, 0, 0),
             Body::Symlink(target) => (target.len() as u64, 0, 0),
@@ -55,14 +57,14 @@ impl Core {
     }
 
     pub(crate) fn attributes(&self, caller: &Caller, ino: Ino) -> Result<Attributes> {
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         self.check_answers_at_once(caller, &inode)?;
         self.attributes_of(&inode)
     }
 
     pub(crate) fn set_attributes(&self, caller: &Caller, ino: Ino, change: &SetAttributes) -> Result<Attributes> {
-        self.check_writable()?;
-        let inode = self.inode(ino)?;
+        self.volume.check_writable()?;
+        let inode = self.volume.inode(ino)?;
         self.check_answers_at_once(caller, &inode)?;
         check_change(&inode, change)?;
         self.check_change(caller, &inode, change)?;
@@ -84,12 +86,12 @@ impl Core {
             || change.modified.is_some();
         if changes_record {
             let object_time = match inode.file() {
-                Some(file) => self.hold_object_time(&inode, file)?,
+                Some(file) => self.data.hold_object_time(&inode, file)?,
                 None => None,
             };
             let acl = self.acl_after_chmod(&inode, change)?;
-            self.put_with_state(&inode, |transaction| {
-                let now = self.now();
+            self.volume.put_with_state(&inode, |transaction| {
+                let now = self.volume.now();
                 let mut common = inode.common.write();
                 apply(&mut common, caller, &inode, change, now);
                 drop(common);
@@ -99,36 +101,15 @@ impl Core {
                 Ok(())
             })?;
             if let (Some(mut seen), Some(file), Some(_)) = (object_time, inode.file(), change.modified) {
-                *seen = self.object_time(file)?;
+                *seen = self.data.object_time(file)?;
             }
         }
         if change.set_id != SetIdBits::Keep && inode.file().is_some_and(FileState::is_changed_directly) {
             // Of a write that is durable when it returns nothing more is heard.
-            self.flush_inode(&inode)?;
+            self.volume.flush_inode(&inode)?;
         }
-        self.stamp_later(&inode);
+        self.stamps.stamp_later(&inode);
         self.attributes_of(&inode)
-    }
-
-    /// Runs a transaction of one inode and adds its record, whatever its type.
-    pub(crate) fn put_with_state(
-        &self,
-        inode: &Inode,
-        body: impl FnOnce(&mut Transaction) -> Result<()>,
-    ) -> Result<()> {
-        let state = inode.directory().map(|directory| directory.read());
-        self.transact(&[inode], |transaction| {
-            body(transaction)?;
-            if inode.lifecycle.lock().gone {
-                // Its record was deleted meanwhile, and must not rise again.
-                return Ok(());
-            }
-            match &state {
-                Some(state) => transaction.put_directory(inode, state),
-                None => transaction.put_inode(inode),
-            }
-            Ok(())
-        })
     }
 
     fn check_change(&self, caller: &Caller, inode: &Inode, change: &SetAttributes) -> Result<()> {
@@ -136,18 +117,18 @@ impl Core {
             return Ok(());
         }
         if change.permissions.is_some() {
-            self.check_owner(caller, inode)?;
+            self.volume.check_owner(caller, inode)?;
         }
         if change.uid.is_some() || change.gid.is_some() {
             check_ownership_change(caller, &inode.common.read(), change)?;
         }
         let is_to = |time: Option<SetTime>| matches!(time, Some(SetTime::To(_)));
         if is_to(change.accessed) || is_to(change.modified) {
-            self.check_owner(caller, inode)?;
+            self.volume.check_owner(caller, inode)?;
         } else if change.accessed.is_some() || change.modified.is_some() {
-            let owns = self.check_owner(caller, inode);
+            let owns = self.volume.check_owner(caller, inode);
             if owns.is_err() {
-                self.check_access(caller, inode, WRITE)?;
+                self.volume.check_access(caller, inode, WRITE)?;
             }
         }
         Ok(())
@@ -159,9 +140,9 @@ impl Core {
     fn check_new_set_id(&self, inode: &Inode, change: &SetAttributes) -> Result<()> {
         let new = change.permissions.unwrap_or_default() & !inode.common.read().permissions;
         let Some(file) = inode.file().filter(|_| new & SET_ID != 0) else { return Ok(()) };
-        self.look_for_holder(inode, file)?;
+        self.data.look_for_holder(inode, file)?;
         if file.is_held_since_earlier_mount.load(Ordering::Acquire) {
-            self.look_again(inode, file)?;
+            self.data.look_again(inode, file)?;
         }
         if file.is_held_since_earlier_mount.load(Ordering::Acquire) { Err(Errno::EBUSY.into()) } else { Ok(()) }
     }
@@ -174,24 +155,24 @@ impl Core {
             return Err(if inode.is_directory() { Errno::EISDIR } else { Errno::EINVAL }.into());
         };
         match change.handle {
-            Some(handle) if !self.handles.get(handle)?.options.write => return Err(Errno::EINVAL.into()),
+            Some(handle) if !self.data.handles.get(handle)?.options.write => return Err(Errno::EINVAL.into()),
             Some(_) => {}
-            None => self.check_access(caller, inode, WRITE)?,
+            None => self.volume.check_access(caller, inode, WRITE)?,
         }
-        self.truncate_file(inode, file, size)?;
+        self.data.truncate_file(inode, file, size)?;
         if inode.lifecycle.lock().handles == 0 {
             // No description will be closed that this was done through.
             file.growth.end_of_description();
         }
         self.note_modified(caller, inode);
-        self.pass_over_object_time(file)
+        self.data.pass_over_object_time(file)
     }
 
     /// The access ACL that a change of the permission bits leaves, where the file has one.
     fn acl_after_chmod(&self, inode: &Inode, change: &SetAttributes) -> Result<Option<Vec<u8>>> {
         let Some(permissions) = change.permissions else { return Ok(None) };
         let common = inode.common.read().clone();
-        let acl = self.access_acl(inode, &common)?;
+        let acl = self.volume.access_acl(inode, &common)?;
         Ok(acl.map(|mut acl| {
             acl.apply_mode(permissions);
             acl.encode()
@@ -202,11 +183,11 @@ impl Core {
         if mask > 7 {
             return Err(Errno::EINVAL.into());
         }
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         if mask & WRITE != 0 && matches!(inode.body, Body::Regular(_) | Body::Directory(_)) {
-            self.check_writable()?;
+            self.volume.check_writable()?;
         }
-        self.check_access(caller, &inode, mask)
+        self.volume.check_access(caller, &inode, mask)
     }
 
     /// Takes over the times of a file that a kernel which collects writes has kept so far. They are logged as those of plain writes are:
@@ -217,8 +198,8 @@ impl Core {
         ino: Ino,
         (modified, changed): (Timestamp, Timestamp),
     ) -> Result<Attributes> {
-        self.check_writable()?;
-        let inode = self.inode(ino)?;
+        self.volume.check_writable()?;
+        let inode = self.volume.inode(ino)?;
         let file = inode.file().ok_or(Errno::EINVAL)?;
         let mut common = inode.common.write();
         let was_written_past_it = file.written_past_pages.load(Ordering::Acquire);
@@ -231,7 +212,7 @@ impl Core {
         inode.times_dirty.store(true, Ordering::Release);
         if file.is_inline() && inode.common.read().links > 0 {
             // This may be a close, and its last chance to report that there is no space for the bytes.
-            self.log_inline(&inode, file, caller.wait)?;
+            self.data.log_inline(&inode, file, caller.wait)?;
         }
         // The kernel uses none of them, so no tier is asked how much space the file takes.
         Ok(known_attributes_of(&inode, file))
@@ -240,14 +221,14 @@ impl Core {
     /// Attributes of a file as far as they are known without asking a tier. A kernel that collects writes ignores size, blocks and times of
     /// the attributes that it receives.
     pub(crate) fn known_attributes(&self, ino: Ino) -> Result<Attributes> {
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         Ok(known_attributes_of(&inode, inode.file().ok_or(Errno::EINVAL)?))
     }
 
     /// Notes that the data of a file changed just now. Where that takes set-id bits away, and memory outlives the daemon, the record
     /// is logged at once: times may be late after the daemon died, permissions may not.
     pub(crate) fn note_modified(&self, caller: &Caller, inode: &Inode) {
-        let now = self.now();
+        let now = self.volume.now();
         let mut common = inode.common.write();
         common.modified = now;
         common.changed = now;
@@ -258,29 +239,14 @@ impl Core {
         let is_dropped = common.permissions != before;
         drop(common);
         inode.times_dirty.store(true, Ordering::Release);
-        let is_kept = self.metadata.notes().is_some() && !is_planted(PlantedFault::SetIdNotLogged);
+        let is_kept = self.volume.metadata.notes().is_some() && !is_planted(PlantedFault::SetIdNotLogged);
         if is_dropped
             && is_kept
-            && let Err(error) = self.put_with_state(inode, |_| Ok(()))
+            && let Err(error) = self.volume.put_with_state(inode, |_| Ok(()))
         {
             // The data is written, and the bits in memory are right; the next flush tries again.
             log::warn!("inode {}: that it lost its set-id bits is not logged yet: {error}", inode.ino);
         }
-    }
-
-    /// Notes an access, where relatime asks for it.
-    pub(crate) fn note_accessed(&self, inode: &Inode) {
-        if self.is_read_only() || self.options.access_times == crate::volume::AccessTimes::Never {
-            return;
-        }
-        let now = self.now();
-        let stays =
-            |common: &Common| common.attribute_flags & ATTRIBUTE_NO_ATIME != 0 || !common.access_time_is_due(now);
-        if stays(&inode.common.read()) {
-            return;
-        }
-        inode.common.write().accessed = now;
-        inode.times_dirty.store(true, Ordering::Release);
     }
 }
 

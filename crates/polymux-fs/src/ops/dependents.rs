@@ -6,11 +6,11 @@ use std::ops::{Bound, ControlFlow};
 use polymux_types::{Errno, Ino, TierId};
 
 use crate::caller::Caller;
-use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::mounted::Mounted;
+use crate::parts::VolumeError;
 use crate::report::{DamagedFiles, LostFile, TierFile, TierFiles};
 use crate::store::{InodeBody, InodeRecord};
-use crate::volume::VolumeError;
 
 /// Records that one look for damaged files reads.
 const DAMAGE_RECORDS_AT_ONCE: usize = 20_000;
@@ -23,13 +23,13 @@ fn lost_somehow(ino: Ino, error: &Error) -> LostFile {
     LostFile { ino, path: None, size: 0, is_end_known: false, ranges: Vec::new(), is_whole: false, problem }
 }
 
-impl Core {
+impl Mounted {
     pub(crate) fn files_of_tier(&self, name: &str, listed_max: usize) -> Result<TierFiles> {
-        let tier = self.tiers.by_name(name).ok_or(Errno::ENOENT)?;
+        let tier = self.volume.tiers.by_name(name).ok_or(Errno::ENOENT)?;
         let mut found =
             TierFiles { tier: tier.name.clone(), state: tier.state(), files: 0, only: 0, listed: Vec::new() };
         let mut inos: Vec<(Ino, bool)> = Vec::new();
-        self.metadata.for_each_inode(|ino, record| {
+        self.volume.metadata.for_each_inode(|ino, record| {
             if let InodeBody::Regular(file) = record.body
                 && file.objects.iter().any(|entry| entry.tier == tier.id)
             {
@@ -43,7 +43,7 @@ impl Core {
             Ok(())
         })?;
         for (ino, is_only) in inos {
-            found.listed.push(TierFile { ino, path: self.path_of(ino)?, is_only });
+            found.listed.push(TierFile { ino, path: self.volume.path_of(ino)?, is_only });
         }
         Ok(found)
     }
@@ -62,7 +62,7 @@ impl Core {
             let lost = self.loss_of_inode(ino, tier).unwrap_or_else(|error| Some(lost_somehow(ino, &error)));
             let Some(lost) = lost else { continue };
             // A name that cannot be read is none.
-            let lost = LostFile { path: self.path_of(ino).ok().flatten(), ..lost };
+            let lost = LostFile { path: self.volume.path_of(ino).ok().flatten(), ..lost };
             if visit(lost).is_break() {
                 break;
             }
@@ -73,7 +73,7 @@ impl Core {
     fn loss_of_inode(&self, ino: Ino, tier: TierId) -> Result<Option<LostFile>> {
         let Some(inode) = self.inode_if_there(ino)? else { return Ok(None) };
         let Some(file) = inode.file() else { return Ok(None) };
-        self.loss_of_file(&inode, file, tier)
+        self.data.loss_of_file(&inode, file, tier)
     }
 
     /// Files with damaged ranges; see [`crate::FileSystem::damaged_files`].
@@ -81,19 +81,19 @@ impl Core {
         self.look_for_damaged_records()?;
         let (is_complete, some, is_last_turn) = self.damaged_files_to_check();
         for ino in &some {
-            let is_damaged = match self.inode(*ino) {
+            let is_damaged = match self.volume.inode(*ino) {
                 // One that is being damaged just now was noted before, and is seen the next time.
                 Ok(inode) => inode.file().is_some_and(|file| !file.layout.read().damaged.is_empty()),
                 Err(error) if error.errno() == Errno::ENOENT => {
-                    self.damaged_files.lock().files.remove(ino);
+                    self.volume.damaged_files.lock().files.remove(ino);
                     false
                 }
                 Err(_) => {
-                    self.damaged_files.lock().unreadable.insert(*ino);
+                    self.volume.damaged_files.lock().unreadable.insert(*ino);
                     false
                 }
             };
-            let mut known = self.damaged_files.lock();
+            let mut known = self.volume.damaged_files.lock();
             if is_damaged {
                 known.confirmed.insert(*ino)
             } else {
@@ -101,27 +101,27 @@ impl Core {
             };
         }
         let (count, listed, unreadable) = {
-            let known = self.damaged_files.lock();
+            let known = self.volume.damaged_files.lock();
             let listed: Vec<Ino> = known.confirmed.iter().copied().take(listed_max).collect();
             let unreadable: Vec<Ino> = known.unreadable.iter().copied().take(listed_max).collect();
             (known.confirmed.len() as u64, listed, unreadable)
         };
         // A name that cannot be read is none.
-        let listed = listed.into_iter().map(|ino| (ino, self.path_of(ino).ok().flatten())).collect();
+        let listed = listed.into_iter().map(|ino| (ino, self.volume.path_of(ino).ok().flatten())).collect();
         Ok(DamagedFiles { count, listed, is_complete: is_complete && is_last_turn, unreadable })
     }
 
     /// Looks at the next records that no look has seen, without keeping others from the list meanwhile.
     fn look_for_damaged_records(&self) -> Result<()> {
         let from = {
-            let known = self.damaged_files.lock();
+            let known = self.volume.damaged_files.lock();
             if known.is_complete {
                 return Ok(());
             }
             known.looked_up_to
         };
-        let records = self.metadata.inode_records_after(Ino(from), DAMAGE_RECORDS_AT_ONCE)?;
-        let mut known = self.damaged_files.lock();
+        let records = self.volume.metadata.inode_records_after(Ino(from), DAMAGE_RECORDS_AT_ONCE)?;
+        let mut known = self.volume.damaged_files.lock();
         if known.looked_up_to != from {
             // Another thread was faster.
             return Ok(());
@@ -145,7 +145,7 @@ impl Core {
 
     /// Whether all records were seen, the files whose turn it is to be looked at, and whether that is all, or the last of them.
     fn damaged_files_to_check(&self) -> (bool, Vec<Ino>, bool) {
-        let mut known = self.damaged_files.lock();
+        let mut known = self.volume.damaged_files.lock();
         if known.files.len() <= DAMAGED_FILES_AT_ONCE {
             return (known.is_complete, known.files.iter().copied().collect(), true);
         }
@@ -158,13 +158,13 @@ impl Core {
 
     /// Makes the damaged ranges of a file zeros; see [`crate::FileSystem::accept_lost_bytes`].
     pub(crate) fn accept_lost_bytes(&self, ino: Ino) -> Result<Vec<(u64, u64)>> {
-        self.check_writable()?;
-        let inode = self.inode(ino)?;
+        self.volume.check_writable()?;
+        let inode = self.volume.inode(ino)?;
         let Some(file) = inode.file() else { return Ok(Vec::new()) };
         if file.layout.read().damaged.is_empty() {
             return Ok(Vec::new());
         }
-        let ranges = self.accept_damage(&inode, file)?;
+        let ranges = self.data.accept_damage(&inode, file)?;
         self.note_modified(&Caller::root(), &inode);
         Ok(ranges)
     }

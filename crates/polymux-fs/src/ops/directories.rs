@@ -5,38 +5,38 @@ use polymux_types::{Errno, Ino};
 use crate::access::READ;
 use crate::attributes::DirectoryEntry;
 use crate::caller::Caller;
-use crate::core::Core;
 use crate::error::Result;
+use crate::mounted::Mounted;
 use crate::planted_faults::{PlantedFault, is_planted};
 
-impl Core {
+impl Mounted {
     pub(crate) fn open_directory(&self, caller: &Caller, ino: Ino) -> Result<()> {
-        let directory = self.directory_inode(ino)?;
-        self.check_access(caller, &directory, READ)
+        let directory = self.namespace.directory_inode(ino)?;
+        self.volume.check_access(caller, &directory, READ)
     }
 
     pub(crate) fn directory_end(&self, ino: Ino) -> Result<u64> {
-        let directory = self.directory_inode(ino)?;
+        let directory = self.namespace.directory_inode(ino)?;
         let state = directory.directory().ok_or(Errno::ENOTDIR)?.read();
         Ok(state.next_cookie)
     }
 
     pub(crate) fn read_directory(&self, ino: Ino, after: u64, limit: usize) -> Result<Vec<DirectoryEntry>> {
-        let directory = self.directory_inode(ino)?;
-        self.note_accessed(&directory);
-        self.metadata.directory_entries(ino, after, limit)
+        let directory = self.namespace.directory_inode(ino)?;
+        self.data.note_accessed(&directory);
+        self.volume.metadata.directory_entries(ino, after, limit)
     }
 
     pub(crate) fn sync_directory(&self, caller: &Caller, ino: Ino) -> Result<()> {
         self.check_may_wait(caller)?;
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         if !inode.is_directory() {
             return Err(Errno::ENOTDIR.into());
         }
-        self.flush_times(&inode)?;
+        self.data.flush_times(&inode)?;
         if is_planted(PlantedFault::DirectorySyncWithoutLog) {
             return Ok(());
         }
-        self.flush_inode(&inode)
+        self.volume.flush_inode(&inode)
     }
 }

@@ -9,12 +9,12 @@ use polymux_types::{Errno, Ino, StreamId};
 use crate::access::{EXECUTE, READ, WRITE};
 use crate::attributes::{AllocateKind, FileKind, OpenOptions, SyncKind, WriteOrigin};
 use crate::caller::{Caller, Wait};
-use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
-use crate::file_system::HandleId;
+use crate::inode::HandleId;
 use crate::inode::{FileState, Handle, Inode, IoMode, check_allocation, check_not_immutable, check_open};
 use crate::io::{Keeper, WriteRequest, lost_bytes, patience};
+use crate::mounted::Mounted;
 use crate::passthrough::IoDecision;
 
 /// Bytes copied at once by `copy_range`.
@@ -53,9 +53,9 @@ fn file_of(handle: &Handle) -> Result<&FileState> {
     handle.inode.file().ok_or_else(|| Errno::EBADF.into())
 }
 
-impl Core {
+impl Mounted {
     pub(crate) fn open(&self, caller: &Caller, ino: Ino, options: OpenOptions) -> Result<HandleId> {
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         match inode.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Errno::EISDIR.into()),
@@ -71,17 +71,17 @@ impl Core {
         }
         if options.write || options.append || options.truncate {
             wanted |= WRITE;
-            self.check_writable()?;
+            self.volume.check_writable()?;
         }
         check_open(&inode, &options)?;
-        self.check_access(caller, &inode, wanted)?;
+        self.volume.check_access(caller, &inode, wanted)?;
         if options.truncate {
             self.check_may_wait(caller)?;
         }
         self.check_answers_at_once(caller, &inode)?;
         if let Some(file) = inode.file() {
             // A file that looks shorter than it is would be copied short, without an error.
-            self.ensure_size(&inode, file)?;
+            self.data.ensure_size(&inode, file)?;
         }
         // Opened before it is emptied: an inline file is then logged or moved to an object when it is closed, after the writes.
         let handle = self.add_handle(&inode, options)?;
@@ -97,26 +97,26 @@ impl Core {
     fn empty_at_open(&self, caller: &Caller, inode: &Inode) -> Result<()> {
         let file = inode.file().ok_or(Errno::EINVAL)?;
         self.drop_capabilities(caller, inode)?;
-        self.truncate_file(inode, file, 0)?;
+        self.data.truncate_file(inode, file, 0)?;
         self.note_modified(caller, inode);
         Ok(())
     }
 
     pub(crate) fn add_handle(&self, inode: &Arc<Inode>, options: OpenOptions) -> Result<HandleId> {
-        Ok(self.handles.insert(describe(inode, options)?))
+        Ok(self.data.handles.insert(describe(inode, options)?))
     }
 
     /// Opens a file for a description that the kernel has since before this mount, under the number that it has of it.
     pub(crate) fn restore_handle(&self, id: HandleId, ino: Ino, options: OpenOptions) -> Result<()> {
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         let file = inode.file().ok_or(Errno::EINVAL)?;
-        self.handles.insert_as(id, describe(&inode, options)?);
+        self.data.handles.insert_as(id, describe(&inode, options)?);
         if options.write {
             // An earlier daemon may have emptied it, and then its close makes the newly written bytes durable.
             file.emptyings.note();
         }
-        let handle = self.handles.get(id)?;
-        if let Err(error) = self.decide_io_mode(&handle) {
+        let handle = self.data.handles.get(id)?;
+        if let Err(error) = self.data.decide_io_mode(&handle) {
             self.release(id)?;
             return Err(error);
         }
@@ -125,18 +125,18 @@ impl Core {
 
     /// Says how a description that was just opened does its I/O.
     pub(crate) fn decide_io_mode_of(&self, handle: HandleId) -> Result<IoDecision> {
-        let handle = self.handles.get(handle)?;
-        self.decide_io_mode(&handle)
+        let handle = self.data.handles.get(handle)?;
+        self.data.decide_io_mode(&handle)
     }
 
     pub(crate) fn is_inline(&self, handle: HandleId) -> Result<bool> {
-        Ok(file_of(&*self.handles.get(handle)?)?.is_inline())
+        Ok(file_of(&*self.data.handles.get(handle)?)?.is_inline())
     }
 
     pub(crate) fn read(&self, caller: &Caller, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let handle = self.handles.get(handle)?;
+        let handle = self.data.handles.get(handle)?;
         // A kernel that collects writes reads a page through whatever description wants to change a part of it.
-        if !handle.options.read && !handle.options.execute && !self.collects_writes() {
+        if !handle.options.read && !handle.options.execute && !self.data.collects_writes() {
             return Err(Errno::EBADF.into());
         }
         let file = file_of(&handle)?;
@@ -145,14 +145,14 @@ impl Core {
             return Err(ErrorKind::WouldBlock.into());
         }
         let keeper = if handle.io_mode.get() == Some(&IoMode::Cached) { Keeper::Reader } else { Keeper::Tier };
-        let count = self.read_file(&handle.inode, file, offset, buffer, (caller.wait, keeper))?;
-        Counters::count(&self.counters.reads);
-        Counters::add(&self.counters.bytes_read, count);
-        self.note_accessed(&handle.inode);
+        let count = self.data.read_file(&handle.inode, file, offset, buffer, (caller.wait, keeper))?;
+        Counters::count(&self.volume.counters.reads);
+        Counters::add(&self.volume.counters.bytes_read, count);
+        self.data.note_accessed(&handle.inode);
         Ok(count)
     }
 
-    /// As [`Core::write`], for all of the data or none: a write of which only a part fits fails, and does not extend the file.
+    /// As [`Mounted::write`], for all of the data or none: a write of which only a part fits fails, and does not extend the file.
     pub(crate) fn write_whole(
         &self,
         caller: &Caller,
@@ -161,9 +161,9 @@ impl Core {
         data: &[u8],
         origin: WriteOrigin,
     ) -> Result<usize> {
-        let description = self.handles.get(handle)?;
+        let description = self.data.handles.get(handle)?;
         let file = file_of(&description)?;
-        self.ensure_size(&description.inode, file)?;
+        self.data.ensure_size(&description.inode, file)?;
         let size_before = file.size();
         let mut written = self.write(caller, handle, offset, data, origin)?;
         // Nothing is taken back because the rest would have to wait.
@@ -181,7 +181,7 @@ impl Core {
                     // If another writer made the file longer still, its bytes are behind these.
                     let begin = if description.options.append { size_before } else { offset };
                     if file.size() == begin + written as u64 && file.size() > size_before {
-                        self.truncate_file(&description.inode, file, size_before)?;
+                        self.data.truncate_file(&description.inode, file, size_before)?;
                     }
                     return Err(error);
                 }
@@ -198,7 +198,7 @@ impl Core {
         data: &[u8],
         origin: WriteOrigin,
     ) -> Result<usize> {
-        let handle = self.handles.get(handle)?;
+        let handle = self.data.handles.get(handle)?;
         let write = |caller: &Caller, written: usize| {
             self.write_once(caller, &handle, offset + written as u64, &data[written..], origin)
         };
@@ -234,7 +234,7 @@ impl Core {
         if !handle.options.write && !origin.is_from_cache() {
             return Err(Errno::EBADF.into());
         }
-        self.check_writable()?;
+        self.volume.check_writable()?;
         // Data from the page cache is synced by the call that wrote it, and the open file description is a guess.
         let is_durable =
             handle.options.synchronous && origin == WriteOrigin::Call || origin == WriteOrigin::DurableCall;
@@ -252,15 +252,15 @@ impl Core {
         }
         let append = handle.options.append && !origin.is_from_cache();
         let request = WriteRequest { offset, data, append, wait: caller.wait, stream: caller.stream };
-        let outcome = self.write_file(&handle.inode, file, request);
+        let outcome = self.data.write_file(&handle.inode, file, request);
         let (_, written) = outcome.inspect_err(|error| self.note_would_block(error))?;
-        Counters::count(&self.counters.writes);
-        Counters::add(&self.counters.bytes_written, written);
+        Counters::count(&self.volume.counters.writes);
+        Counters::add(&self.volume.counters.bytes_written, written);
         if written > 0 {
             match origin {
                 WriteOrigin::Call | WriteOrigin::DurableCall => {
                     // The kernel does not take the time of such a write over, and would send its own older one.
-                    file.written_past_pages.store(self.collects_writes(), Ordering::Release);
+                    file.written_past_pages.store(self.data.collects_writes(), Ordering::Release);
                     self.note_modified(caller, &handle.inode);
                 }
                 WriteOrigin::PageCache => {
@@ -272,35 +272,35 @@ impl Core {
             }
         }
         if is_durable {
-            self.sync_for_program(&handle.inode, file, &handle.error_seen)?;
+            self.data.sync_for_program(&handle.inode, file, &handle.error_seen)?;
         }
         Ok(written)
     }
 
     fn note_would_block(&self, error: &Error) {
         if matches!(error.kind(), ErrorKind::WouldBlock) {
-            Counters::count(&self.counters.would_block);
+            Counters::count(&self.volume.counters.would_block);
         }
     }
 
     /// Write-back of mapped pages never extends a file: bytes beyond the end are dropped.
     fn within_file<'a>(&self, inode: &Inode, file: &FileState, offset: u64, data: &'a [u8]) -> Result<&'a [u8]> {
-        self.ensure_size(inode, file)?;
+        self.data.ensure_size(inode, file)?;
         let room = file.size().saturating_sub(offset);
         Ok(&data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))])
     }
 
     pub(crate) fn flush(&self, caller: &Caller, handle: HandleId) -> Result<()> {
-        let handle = self.handles.get(handle)?;
+        let handle = self.data.handles.get(handle)?;
         let file = file_of(&handle)?;
-        if handle.options.write && self.awaits_sync_of_new_content(file) {
+        if handle.options.write && self.data.awaits_sync_of_new_content(file) {
             self.check_may_wait(caller)?;
             file.emptyings.note_sync();
-            let synced = self.sync_and_report(&handle.inode, file, &handle.error_seen);
+            let synced = self.data.sync_and_report(&handle.inode, file, &handle.error_seen);
             return synced.inspect_err(|_| file.emptyings.note());
         }
-        if handle.options.write && !self.is_read_only() {
-            self.log_inline(&handle.inode, file, caller.wait)?;
+        if handle.options.write && !self.volume.is_read_only() {
+            self.data.log_inline(&handle.inode, file, caller.wait)?;
         }
         let sequence = file.error_sequence.load(Ordering::Acquire);
         if handle.error_seen.swap(sequence, Ordering::AcqRel) != sequence {
@@ -309,7 +309,7 @@ impl Core {
         Ok(())
     }
 
-    /// As [`Core::release`], for a caller that must not wait: a release that would wait is refused while the handle is still there,
+    /// As [`Mounted::release`], for a caller that must not wait: a release that would wait is refused while the handle is still there,
     /// so that another thread can release it.
     pub(crate) fn release_at_once(&self, handle: HandleId) -> Result<()> {
         match self.log_before_release(handle) {
@@ -319,9 +319,9 @@ impl Core {
         }
     }
 
-    /// Logs the record that [`Core::release`] would write; fails with `WouldBlock` if that needs a tier.
+    /// Logs the record that [`Mounted::release`] would write; fails with `WouldBlock` if that needs a tier.
     fn log_before_release(&self, handle: HandleId) -> Result<()> {
-        let handle = self.handles.get(handle)?;
+        let handle = self.data.handles.get(handle)?;
         let inode = &handle.inode;
         if handle.io_mode.get().is_some_and(|mode| mode.is_passed_through()) {
             // The tier has to be asked for the kernel's changes to the object.
@@ -330,16 +330,16 @@ impl Core {
         let is_last = inode.lifecycle.lock().handles == 1;
         // A file without a name is deleted, and never logged.
         let has_name = inode.common.read().links > 0;
-        let is_due = is_last && has_name && !self.is_read_only() && inode.times_dirty.load(Ordering::Acquire);
+        let is_due = is_last && has_name && !self.volume.is_read_only() && inode.times_dirty.load(Ordering::Acquire);
         match inode.file() {
-            Some(file) if is_due => self.log_inline(inode, file, Wait::Never),
+            Some(file) if is_due => self.data.log_inline(inode, file, Wait::Never),
             _ => Ok(()),
         }
     }
 
     /// Releases an open file description that was not reported to the kernel.
     pub(crate) fn take_back(&self, handle: HandleId) -> Result<()> {
-        self.handles.get(handle)?.is_untold.store(true, Ordering::Release);
+        self.data.handles.get(handle)?.is_untold.store(true, Ordering::Release);
         self.release(handle)
     }
 
@@ -348,9 +348,9 @@ impl Core {
     }
 
     fn release_as(&self, handle: HandleId, wait: Wait) -> Result<()> {
-        let handle = self.handles.remove(handle)?;
+        let handle = self.data.handles.remove(handle)?;
         let inode = &handle.inode;
-        if let Err(error) = self.end_io_mode(&handle) {
+        if let Err(error) = self.data.end_io_mode(&handle) {
             log::warn!("inode {}: what the kernel did to its object is not known yet: {error}", inode.ino);
         }
         let is_last = {
@@ -360,62 +360,45 @@ impl Core {
             lifecycle.handles == 0
         };
         if handle.options.write {
-            self.queue_if_rewritten(inode);
+            self.data.queue_if_rewritten(inode);
         }
         if !is_last {
             return Ok(());
         }
-        if self.is_read_only() {
+        if self.volume.is_read_only() {
             inode.forget_inline_bytes();
             return Ok(());
         }
-        self.delete_if_unused(inode)?;
+        self.namespace.data.delete_if_unused(inode)?;
         if inode.lifecycle.lock().gone {
             return Ok(());
         }
         if let Some(file) = inode.file() {
-            file.closed_ms.store(self.elapsed_ms().max(1), Ordering::Relaxed);
-            self.note_closed(inode, file);
+            file.closed_ms.store(self.volume.elapsed_ms().max(1), Ordering::Relaxed);
+            self.data.note_closed(inode, file);
             if wait == Wait::Allowed {
-                self.learn_allocation_at_close(inode, file);
+                self.data.learn_allocation_at_close(inode, file);
             }
         }
-        self.flush_times(inode)?;
-        self.flush_soon_if_rewritten(inode);
+        self.data.flush_times(inode)?;
+        self.data.flush_soon_if_rewritten(inode);
         if inode.lifecycle.lock().handles == 0 {
             inode.forget_inline_bytes();
         }
         Ok(())
     }
 
-    /// Puts times, and inline bytes, that run ahead of the record into the log.
-    pub(crate) fn flush_times(&self, inode: &Inode) -> Result<()> {
-        if !inode.times_dirty.load(Ordering::Acquire) || self.is_read_only() {
-            return Ok(());
-        }
-        if inode.lifecycle.lock().gone {
-            return Ok(());
-        }
-        if let Some(file) = inode.file() {
-            self.log_inline(inode, file, Wait::Allowed)?;
-            if !inode.times_dirty.load(Ordering::Acquire) {
-                return Ok(());
-            }
-        }
-        self.put_with_state(inode, |_| Ok(()))
-    }
-
     pub(crate) fn sync(&self, caller: &Caller, handle: HandleId, kind: SyncKind) -> Result<()> {
         self.check_may_wait(caller)?;
-        let handle = self.handles.get(handle)?;
-        if self.is_read_only() {
+        let handle = self.data.handles.get(handle)?;
+        if self.volume.is_read_only() {
             return Ok(());
         }
         let file = file_of(&handle)?;
         // Times of plain writes follow within the flush interval (docs/design/0002): a record for each fsync would
         // double its cost. An unclean stop takes them from the object.
         let _ = kind;
-        self.sync_for_program(&handle.inode, file, &handle.error_seen)
+        self.data.sync_for_program(&handle.inode, file, &handle.error_seen)
     }
 
     pub(crate) fn allocate(
@@ -427,28 +410,28 @@ impl Core {
         kind: AllocateKind,
     ) -> Result<()> {
         self.check_may_wait(caller)?;
-        let handle = self.handles.get(handle)?;
+        let handle = self.data.handles.get(handle)?;
         if !handle.options.write {
             return Err(Errno::EBADF.into());
         }
-        self.check_writable()?;
+        self.volume.check_writable()?;
         if length == 0 {
             return Err(Errno::EINVAL.into());
         }
         let file = file_of(&handle)?;
         check_allocation(&handle.inode, kind)?;
         self.drop_capabilities(caller, &handle.inode)?;
-        self.allocate_file(&handle.inode, file, offset, length, kind)?;
+        self.data.allocate_file(&handle.inode, file, offset, length, kind)?;
         self.note_modified(caller, &handle.inode);
         if handle.options.synchronous {
-            self.sync_for_program(&handle.inode, file, &handle.error_seen)?;
+            self.data.sync_for_program(&handle.inode, file, &handle.error_seen)?;
         }
         Ok(())
     }
 
     pub(crate) fn seek(&self, handle: HandleId, offset: u64, target: crate::SeekTarget) -> Result<u64> {
-        let handle = self.handles.get(handle)?;
-        self.seek_file(&handle.inode, file_of(&handle)?, offset, target)
+        let handle = self.data.handles.get(handle)?;
+        self.data.seek_file(&handle.inode, file_of(&handle)?, offset, target)
     }
 
     /// Copies bytes between two files, or within one where the ranges do not overlap. Holes stay holes at the end of a
@@ -461,18 +444,18 @@ impl Core {
         length: u64,
     ) -> Result<u64> {
         self.check_may_wait(caller)?;
-        let (from, to) = (self.handles.get(source.0)?, self.handles.get(target.0)?);
+        let (from, to) = (self.data.handles.get(source.0)?, self.data.handles.get(target.0)?);
         if !from.options.read || !to.options.write || to.options.append {
             return Err(Errno::EBADF.into());
         }
-        self.check_writable()?;
+        self.volume.check_writable()?;
         check_not_immutable(&to.inode)?;
         if target.1 > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
         // As the kernel does: cut at the end of the source first, and only then look for an overlap.
         let source_file = file_of(&from)?;
-        self.ensure_size(&from.inode, source_file)?;
+        self.data.ensure_size(&from.inode, source_file)?;
         let length = length.min(source_file.size().saturating_sub(source.1));
         let overlaps = source.1 < target.1.saturating_add(length) && target.1 < source.1.saturating_add(length);
         if from.inode.ino == to.inode.ino && overlaps {
@@ -500,11 +483,11 @@ impl Core {
             }
         }
         if copied > 0 {
-            self.note_accessed(&from.inode);
+            self.data.note_accessed(&from.inode);
             self.note_modified(caller, &to.inode);
         }
         if to.options.synchronous {
-            self.sync_for_program(&to.inode, file_of(&to)?, &to.error_seen)?;
+            self.data.sync_for_program(&to.inode, file_of(&to)?, &to.error_seen)?;
         }
         Ok(copied)
     }
@@ -516,9 +499,10 @@ impl Core {
         buffer: &mut [u8],
         stream: StreamId,
     ) -> Result<usize> {
-        let count = self.read_file(&from.inode, file_of(from)?, offsets.0, buffer, (Wait::Allowed, Keeper::Tier))?;
+        let count =
+            self.data.read_file(&from.inode, file_of(from)?, offsets.0, buffer, (Wait::Allowed, Keeper::Tier))?;
         let data = &buffer[..count];
         let request = WriteRequest { offset: offsets.1, data, append: false, wait: Wait::Allowed, stream };
-        self.write_file(&to.inode, file_of(to)?, request).map(|(_, written)| written)
+        self.data.write_file(&to.inode, file_of(to)?, request).map(|(_, written)| written)
     }
 }

@@ -5,35 +5,35 @@ use polymux_types::{Errno, Ino, limits};
 use crate::access::EXECUTE;
 use crate::attributes::{Attributes, FileKind, NodeKind, OpenOptions, RenameMode};
 use crate::caller::{Caller, Wait};
-use crate::core::Core;
 use crate::error::Result;
-use crate::file_system::HandleId;
 use crate::inode::Body;
+use crate::inode::HandleId;
+use crate::mounted::Mounted;
 use crate::namespace::NewInode;
 
-impl Core {
+impl Mounted {
     /// Refuses an operation that may wait for a tier or a flush to a caller that must not.
     pub(crate) fn check_may_wait(&self, caller: &Caller) -> Result<()> {
         if caller.wait == Wait::Allowed {
             return Ok(());
         }
-        Err(self.would_block())
+        Err(self.volume.would_block())
     }
 
     pub(crate) fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attributes> {
-        let directory = self.directory_inode(parent)?;
-        self.check_access(caller, &directory, EXECUTE)?;
-        let inode = self.lookup_inode(&directory, name)?;
+        let directory = self.namespace.directory_inode(parent)?;
+        self.volume.check_access(caller, &directory, EXECUTE)?;
+        let inode = self.namespace.lookup_inode(&directory, name)?;
         self.check_answers_at_once(caller, &inode)?;
         self.attributes_of(&inode)
     }
 
     pub(crate) fn open_replacement(&self, from: (Ino, &[u8]), to: (Ino, &[u8])) -> Option<Ino> {
         let find = |(parent, name): (Ino, &[u8])| {
-            let directory = self.directory_inode(parent).ok()?;
-            self.lookup_inode(&directory, name).ok()
+            let directory = self.namespace.directory_inode(parent).ok()?;
+            self.namespace.lookup_inode(&directory, name).ok()
         };
-        let source = find(from).filter(|source| self.is_open_for_changes(source.ino))?;
+        let source = find(from).filter(|source| self.data.is_open_for_changes(source.ino))?;
         find(to).map(|_| source.ino)
     }
 
@@ -57,7 +57,7 @@ impl Core {
         if is_device && caller.checks_permissions() && !caller.is_privileged() {
             return Err(Errno::EPERM.into());
         }
-        let inode = self.create_inode(caller, parent, name, &new, permissions)?;
+        let inode = self.namespace.create_inode(caller, parent, name, &new, permissions)?;
         self.attributes_of(&inode)
     }
 
@@ -70,7 +70,7 @@ impl Core {
     ) -> Result<Attributes> {
         self.check_may_wait(caller)?;
         // Set-user-id means nothing on a directory; mkdir(2) keeps the sticky and set-group-id bits only.
-        let inode = self.create_inode(caller, parent, name, &NewInode::Directory, permissions & 0o3777)?;
+        let inode = self.namespace.create_inode(caller, parent, name, &NewInode::Directory, permissions & 0o3777)?;
         self.attributes_of(&inode)
     }
 
@@ -82,14 +82,14 @@ impl Core {
         if target.len() > limits::SYMLINK_LENGTH_MAX {
             return Err(Errno::ENAMETOOLONG.into());
         }
-        let inode = self.create_inode(caller, parent, name, &NewInode::Symlink(target), 0o777)?;
+        let inode = self.namespace.create_inode(caller, parent, name, &NewInode::Symlink(target), 0o777)?;
         self.attributes_of(&inode)
     }
 
     pub(crate) fn read_symlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         let Body::Symlink(target) = &inode.body else { return Err(Errno::EINVAL.into()) };
-        self.note_accessed(&inode);
+        self.data.note_accessed(&inode);
         Ok(target.clone())
     }
 
@@ -102,13 +102,13 @@ impl Core {
         options: OpenOptions,
     ) -> Result<(Attributes, HandleId)> {
         self.check_may_wait(caller)?;
-        let made = self.create_inode(caller, parent, name, &NewInode::Regular, permissions);
+        let made = self.namespace.create_inode(caller, parent, name, &NewInode::Regular, permissions);
         let inode = match made {
             Ok(inode) => inode,
             Err(error) if error.errno() == Errno::EEXIST && !options.exclusive => {
                 let found = self.lookup(caller, parent, name)?;
                 let handle = self.open(caller, found.ino, options)?;
-                let inode = self.inode(found.ino)?;
+                let inode = self.volume.inode(found.ino)?;
                 return Ok((self.attributes_of(&inode)?, handle));
             }
             Err(error) => return Err(error),
@@ -126,30 +126,30 @@ impl Core {
         options: OpenOptions,
     ) -> Result<(Attributes, HandleId)> {
         self.check_may_wait(caller)?;
-        let inode = self.create_unnamed_inode(caller, parent, permissions)?;
+        let inode = self.namespace.create_unnamed_inode(caller, parent, permissions)?;
         let handle = self.add_handle(&inode, options)?;
         Ok((self.attributes_of(&inode)?, handle))
     }
 
     pub(crate) fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attributes> {
         self.check_may_wait(caller)?;
-        self.link_inode(caller, ino, parent, name)?;
-        let inode = self.inode(ino)?;
+        self.namespace.link_inode(caller, ino, parent, name)?;
+        let inode = self.volume.inode(ino)?;
         self.attributes_of(&inode)
     }
 
     pub(crate) fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         self.check_may_wait(caller)?;
-        self.unlink_name(caller, parent, name)
+        self.namespace.unlink_name(caller, parent, name)
     }
 
     pub(crate) fn remove_directory(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         self.check_may_wait(caller)?;
-        self.remove_directory_name(caller, parent, name)
+        self.namespace.remove_directory_name(caller, parent, name)
     }
 
     pub(crate) fn rename(&self, caller: &Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode) -> Result<()> {
         self.check_may_wait(caller)?;
-        self.rename_name(caller, from, to, mode)
+        self.namespace.rename_name(caller, from, to, mode)
     }
 }

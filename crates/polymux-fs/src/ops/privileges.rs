@@ -9,15 +9,15 @@ use std::sync::atomic::Ordering;
 
 use crate::attributes::set_id_taken;
 use crate::caller::Caller;
-use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{Common, Inode};
+use crate::mounted::Mounted;
 use crate::store::keys;
 
 /// The attribute that holds the capabilities of a program (capabilities(7)).
 pub(super) const CAPABILITIES: &[u8] = b"security.capability";
 
-impl Core {
+impl Mounted {
     /// Removes the capabilities of a file whose data or owner is about to change. Costs one look into the store for each
     /// stay of the inode in memory, and none where the file has no attribute.
     pub(super) fn drop_capabilities(&self, caller: &Caller, inode: &Inode) -> Result<()> {
@@ -27,15 +27,15 @@ impl Core {
         {
             // Under the record lock no other thread adds the attribute meanwhile.
             let _alone = inode.record_lock.lock();
-            if self.metadata.xattr(inode.ino, CAPABILITIES)?.is_none() {
+            if self.volume.metadata.xattr(inode.ino, CAPABILITIES)?.is_none() {
                 inode.lacks_capabilities.store(true, Ordering::Release);
                 return Ok(());
             }
         }
         self.check_may_wait(caller)?;
-        self.put_with_state(inode, |transaction| {
+        self.volume.put_with_state(inode, |transaction| {
             transaction.batch.delete(keys::xattr(inode.ino, CAPABILITIES));
-            inode.common.write().changed = self.now();
+            inode.common.write().changed = self.volume.now();
             inode.lacks_capabilities.store(true, Ordering::Release);
             Ok(())
         })

@@ -15,17 +15,17 @@ use polymux_tier::measure::{
 };
 use polymux_types::{Errno, Ino};
 
-use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::reference_of;
+use crate::mounted::Mounted;
+use crate::parts::VolumeError;
 use crate::report::{MeasuredProfile, TierProfile};
 use crate::space::TierHandle;
-use crate::volume::VolumeError;
 
 /// Time between two checks of the learnt values.
 const KEEP_INTERVAL_MS: u64 = 600_000;
 
-impl Core {
+impl Mounted {
     /// Measures the device of a tier; see [`crate::FileSystem::measure_tier`].
     pub(crate) fn measure_tier(
         &self,
@@ -33,9 +33,10 @@ impl Core {
         time: Duration,
         on_progress: OnMeasureProgress<'_>,
     ) -> std::result::Result<TierProfile, VolumeError> {
-        self.check_writable()?;
+        self.volume.check_writable()?;
         let refused = |reason: String| VolumeError::TierRefused(reason);
-        let handle = self.tiers.by_name(name).ok_or_else(|| refused(format!("the volume has no tier `{name}`")))?;
+        let handle =
+            self.volume.tiers.by_name(name).ok_or_else(|| refused(format!("the volume has no tier `{name}`")))?;
         let Some(_one_at_a_time) = self.measuring.try_lock() else {
             return Err(refused("a tier of this volume is being measured already: try again in a moment".to_owned()));
         };
@@ -45,7 +46,7 @@ impl Core {
         if handle.is_failing() {
             return Err(refused(format!("tier `{name}` fails or does not answer: nothing of it can be measured now")));
         }
-        let mut unless_unmounted = |progress: &MeasureProgress| match self.unmounted.load(Ordering::Acquire) {
+        let mut unless_unmounted = |progress: &MeasureProgress| match self.volume.unmounted.load(Ordering::Acquire) {
             true => ControlFlow::Break(()),
             false => on_progress(progress),
         };
@@ -55,10 +56,11 @@ impl Core {
             error @ MeasureError::TooLittleRoom { .. } => refused(format!("tier `{name}`: {error}")),
         })?;
         let profile = TierProfile { measured: Some(measured), live: Vec::new() };
-        let _no_event = self.tier_event.lock();
-        let present = self.tiers.by_id(handle.id).map_err(|_| refused(format!("tier `{name}` has left the volume")))?;
-        let sequence = self.metadata.put_profile(handle.id, &profile)?;
-        self.flush_through(sequence)?;
+        let _no_event = self.volume.epochs.tier_event.lock();
+        let present =
+            self.volume.tiers.by_id(handle.id).map_err(|_| refused(format!("tier `{name}` has left the volume")))?;
+        let sequence = self.volume.metadata.put_profile(handle.id, &profile)?;
+        self.volume.flush_through(sequence)?;
         present.set_profile(profile.clone());
         Ok(profile)
     }
@@ -69,22 +71,22 @@ impl Core {
         time: Duration,
         on_progress: OnMeasureProgress<'_>,
     ) -> std::result::Result<MeasuredProfile, MeasureError> {
-        let now = self.now();
+        let now = self.volume.now();
         let seed = self.seed ^ now.seconds.unsigned_abs().rotate_left(32) ^ u64::from(now.nanoseconds);
         let options = MeasureOptions { time, file_bytes_max: file_bytes_for(handle.headroom())?, seed };
         let Some(tier) = handle.present() else { return Err(MeasureError::Tier(TierError::NotAnswering)) };
         let ground = tier.measuring_ground()?;
-        let measurement = measure(ground.as_ref(), self.clock.as_ref(), &options, on_progress)?;
-        Ok(MeasuredProfile { at: self.now(), measurement })
+        let measurement = measure(ground.as_ref(), self.volume.clock.as_ref(), &options, on_progress)?;
+        Ok(MeasuredProfile { at: self.volume.now(), measurement })
     }
 
     /// Drops the bytes of a file's objects from memory.
     pub(crate) fn forget_pages(&self, ino: Ino) -> Result<()> {
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         let Some(file) = inode.file() else { return Ok(()) };
         let objects = file.layout.read().objects.clone();
         for entry in &objects {
-            let handle = self.tiers.by_id(entry.tier)?;
+            let handle = self.volume.tiers.by_id(entry.tier)?;
             handle.get()?.drop_behind(reference_of(entry), 0, file.size());
         }
         Ok(())
@@ -92,12 +94,12 @@ impl Core {
 
     /// Logs the values learnt of tiers, now and then.
     pub(super) fn keep_profiles(&self) -> Result<()> {
-        let now_ms = self.elapsed_ms();
-        let due = self.due.profiles_ms.load(Ordering::Relaxed);
+        let now_ms = self.volume.elapsed_ms();
+        let due = self.profiles_due_ms.load(Ordering::Relaxed);
         if now_ms < due {
             return Ok(());
         }
-        self.due.profiles_ms.store(now_ms.saturating_add(KEEP_INTERVAL_MS), Ordering::Relaxed);
+        self.profiles_due_ms.store(now_ms.saturating_add(KEEP_INTERVAL_MS), Ordering::Relaxed);
         // The first look comes when there may be something to see.
         if due == 0 { Ok(()) } else { self.save_profiles() }
     }
@@ -105,10 +107,10 @@ impl Core {
     /// Logs the values learnt of tiers, if they changed enough.
     pub(super) fn save_profiles(&self) -> Result<()> {
         // A tier that comes, goes or hangs does not block a stop of the volume; the next time will do.
-        let Some(_no_event) = self.tier_event.try_lock() else { return Ok(()) };
-        for handle in self.tiers.all().iter() {
-            if let Some(profile) = handle.refined_profile(self.now()) {
-                self.metadata.put_profile(handle.id, &profile)?;
+        let Some(_no_event) = self.volume.epochs.tier_event.try_lock() else { return Ok(()) };
+        for handle in self.volume.tiers.all().iter() {
+            if let Some(profile) = handle.refined_profile(self.volume.now()) {
+                self.volume.metadata.put_profile(handle.id, &profile)?;
                 handle.set_profile(profile);
             }
         }

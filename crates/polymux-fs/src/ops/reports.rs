@@ -1,17 +1,14 @@
 //! The reports of `status`, `where` and `statfs`.
 
-use std::sync::atomic::Ordering;
-
-use polymux_meta::Room;
 use polymux_tier::Guarantee;
+use polymux_types::Ino;
 use polymux_types::limits::BLOCK_SIZE;
-use polymux_types::{Epoch, Errno, Ino};
 
 use crate::attributes::VolumeSpace;
 use crate::blockmap::Owner;
-use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{FileState, Inode, reference_of};
+use crate::mounted::Mounted;
 use crate::passthrough::Obstacle;
 use crate::report::{ExtentReport, FileIo, FileLocation, TierLoadReport, TierShare, TierStatus, VolumeStatus};
 use crate::space::TierHandle;
@@ -19,44 +16,17 @@ use crate::space::TierHandle;
 /// Where inline files are, in the place of the name of a tier.
 const METADATA_STORE: &str = "in the metadata store";
 
-/// When less is free under the metadata store, nothing new is made; deleting still works. On a small file system it is a part of it
-/// that is less than the reserve which files leave there.
-const METADATA_ROOM_MIN: u64 = 4 * 1024 * 1024;
-const METADATA_ROOM_DIVISOR: u64 = 128;
-
-impl Core {
+impl Mounted {
     pub(crate) fn volume_space(&self) -> VolumeSpace {
-        let mut space = self.tiers.volume_space();
-        space.files_total = space.files_free.saturating_add(self.inodes.len() as u64);
+        let mut space = self.volume.tiers.volume_space();
+        space.files_total = space.files_free.saturating_add(self.volume.inodes.len() as u64);
         space
     }
 
-    /// Refuses to create anything when the free space for metadata is nearly used up.
-    pub(crate) fn check_metadata_room(&self) -> Result<()> {
-        if self.metadata.room() == Room::Ballast {
-            return Err(Errno::ENOSPC.into());
-        }
-        let Some(tier) = self.tiers.metadata_tier() else { return Ok(()) };
-        let is_short = tier.space().is_some_and(|space| {
-            let room = space.file_system_free.saturating_add(space.root_reserve);
-            room < METADATA_ROOM_MIN.min(space.file_system_total / METADATA_ROOM_DIVISOR)
-        });
-        if is_short { Err(Errno::ENOSPC.into()) } else { Ok(()) }
-    }
-
-    /// Why no new data comes to a tier that is in service, or nothing at all can be changed.
-    pub(crate) fn shortage_of(&self, tier: &TierHandle) -> Option<String> {
-        match self.metadata.stopped().filter(|_| tier.holds_metadata()) {
-            Some(why) => {
-                Some(format!("{why}: files are read, and nothing is changed until the volume is mounted again"))
-            }
-            None => tier.shortage(self.metadata.room()),
-        }
-    }
-
     pub(crate) fn status(&self) -> VolumeStatus {
-        self.note_device_reads();
+        self.mover.note_device_reads();
         let tiers: Vec<TierStatus> = self
+            .volume
             .tiers
             .all()
             .iter()
@@ -66,19 +36,19 @@ impl Core {
                     id: tier.id,
                     name: tier.name.clone(),
                     state: tier.state(),
-                    shortage: self.shortage_of(tier).or_else(|| tier.assumption()),
+                    shortage: self.volume.shortage_of(tier).or_else(|| tier.assumption()),
                     space,
                     reserve: space.map_or(0, |space| tier.reserve_of(&space)),
                     capabilities: tier.present().map(|tier| tier.capabilities().clone()),
                     draining: tier.is_draining(),
                     high_mark_bytes: space.map_or(0, |space| tier.high_mark_bytes(&space)),
                     low_mark_bytes: space.map_or(0, |space| tier.low_mark_bytes(&space)),
-                    shares_file_system_with: self.tiers.sharing_with(tier),
+                    shares_file_system_with: self.volume.tiers.sharing_with(tier),
                     counters: tier.present().map(polymux_tier::Tier::counters).unwrap_or_default(),
                     taken_out: tier.times_taken_out(),
                     profile: tier.profile(),
                     load: self.load_of(tier),
-                    device_reads_by_minute: self.device_reads_of(tier.id).to_vec(),
+                    device_reads_by_minute: self.mover.device_reads_of(tier.id).to_vec(),
                 }
             })
             .collect();
@@ -89,31 +59,31 @@ impl Core {
             .min()
             .unwrap_or(Guarantee::Volatile);
         VolumeStatus {
-            id: self.id,
-            name: self.name.clone(),
-            epoch: Epoch(self.epoch.load(Ordering::Acquire)),
-            read_only: self.is_read_only(),
+            id: self.volume.id,
+            name: self.volume.name.clone(),
+            epoch: self.volume.epochs.present(),
+            read_only: self.volume.is_read_only(),
             guarantee,
             tiers,
-            passthrough: self.passthrough_state(),
-            inodes_cached: self.inodes.len(),
-            files_open: self.handles.len(),
-            disowned_pending: self.disowned.len() as u64,
-            stamps_late: self.late_stamps.len() as u64,
-            transactions_committed: self.metadata.committed().0,
-            transactions_durable: self.metadata.durable().0,
-            metadata_bytes: self.metadata.bytes_used(),
-            recovery: self.recovery_notes.lock().iter().cloned().collect(),
+            passthrough: self.data.passthrough_state(),
+            inodes_cached: self.volume.inodes.len(),
+            files_open: self.data.handles.len(),
+            disowned_pending: self.volume.disowned.len() as u64,
+            stamps_late: self.stamps.late_stamps.len() as u64,
+            transactions_committed: self.volume.metadata.committed().0,
+            transactions_durable: self.volume.metadata.durable().0,
+            metadata_bytes: self.volume.metadata.bytes_used(),
+            recovery: self.volume.recovery_notes.lock().iter().cloned().collect(),
             counters: self.all_counters(),
         }
     }
 
     fn load_of(&self, tier: &TierHandle) -> TierLoadReport {
-        let now = self.clock.elapsed();
+        let now = self.volume.clock.elapsed();
         let load = tier.schedule.load(now);
         let (read, write) = tier.lane_reports(now);
         let (moves_waited, behind_waited) = tier.deferral_reports();
-        let budget = self.write_budget.budget_left(tier.id, self.logical_clock.now());
+        let budget = self.placement.write_budget.budget_left(tier.id, self.placement.logical_clock.now());
         TierLoadReport {
             foreground_read: load.foreground_read,
             foreground_written: load.foreground_written,
@@ -132,19 +102,19 @@ impl Core {
     }
 
     fn all_counters(&self) -> Vec<(&'static str, u64)> {
-        let mut counters = self.counters.entries();
-        let heat = self.heat.counters();
+        let mut counters = self.volume.counters.entries();
+        let heat = self.placement.heat.counters();
         counters.push(("heat_entries", heat.entries));
         counters.push(("heat_evictions", heat.evictions));
         counters.push(("heat_bytes", heat.memory_bytes));
-        counters.push(("sync_threads", self.sync_pool.threads_started() as u64));
-        counters.push(("write_behind_threads", self.write_behind.threads_started() as u64));
+        counters.push(("sync_threads", self.data.sync_pool.threads_started() as u64));
+        counters.push(("write_behind_threads", self.data.write_behind.threads_started() as u64));
         counters
     }
 
     pub(crate) fn locate(&self, ino: Ino) -> Result<FileLocation> {
-        let inode = self.inode(ino)?;
-        let path = self.path_of(ino)?;
+        let inode = self.volume.inode(ino)?;
+        let path = self.volume.path_of(ino)?;
         let open_handles = usize::try_from(inode.lifecycle.lock().handles).unwrap_or(usize::MAX);
         let Some(file) = inode.file() else {
             let size = self.attributes_of(&inode)?.size;
@@ -162,7 +132,7 @@ impl Core {
                 io: FileIo::Closed(Err(Obstacle::NoObject)),
             });
         };
-        self.ensure_size_or_guess(&inode, file)?;
+        self.data.ensure_size_or_guess(&inode, file)?;
         self.locate_file(&inode, file, path, open_handles)
     }
 
@@ -181,7 +151,7 @@ impl Core {
             let runs = layout.map.runs(0, size.div_ceil(BLOCK_SIZE));
             (runs, layout.objects.clone(), home, layout.damaged.clone())
         };
-        let name_of = |id| self.tiers.by_id(id).map(|tier| tier.name.clone());
+        let name_of = |id| self.volume.tiers.by_id(id).map(|tier| tier.name.clone());
         let mut extents = Vec::new();
         let mut mapped = vec![0_u64; objects.len()];
         for run in runs {
@@ -197,7 +167,7 @@ impl Core {
             extents.push(ExtentReport { offset: start, length: end - start, tier });
         }
         let mut shares = Vec::new();
-        for handle in self.tiers.all().iter() {
+        for handle in self.volume.tiers.all().iter() {
             let Some(place) = objects.iter().position(|entry| entry.tier == handle.id) else { continue };
             let entry = objects[place];
             // A query for the location of a file never waits for a tier that does not answer.
@@ -219,10 +189,10 @@ impl Core {
             bytes_inline,
             shares,
             extents,
-            extent_records: self.metadata.extents(inode.ino)?.len() as u64,
+            extent_records: self.volume.metadata.extents(inode.ino)?.len() as u64,
             damaged: damaged.iter().map(|(start, end)| (*start, end - start)).collect(),
             open_handles,
-            io: self.describe_io(inode, file),
+            io: self.data.describe_io(inode, file),
         })
     }
 }

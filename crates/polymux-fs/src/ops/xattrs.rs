@@ -8,9 +8,9 @@ use super::privileges::CAPABILITIES;
 use crate::access::{ACCESS_ACL, Acl, DEFAULT_ACL, READ, WRITE};
 use crate::attributes::{FileKind, XattrMode};
 use crate::caller::Caller;
-use crate::core::Core;
 use crate::error::Result;
 use crate::inode::{Inode, check_not_protected};
+use crate::mounted::Mounted;
 use crate::placement::PIN_ATTRIBUTE;
 use crate::store::{keys, put_xattr};
 
@@ -38,25 +38,25 @@ fn name_space(name: &[u8]) -> Result<NameSpace> {
     }
 }
 
-impl Core {
+impl Mounted {
     pub(crate) fn xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         match name_space(name)? {
             NameSpace::User => {
                 check_user_kind(&inode, Errno::ENODATA)?;
-                self.check_access(caller, &inode, READ)?;
+                self.volume.check_access(caller, &inode, READ)?;
             }
             NameSpace::Trusted if caller.checks_permissions() && !caller.is_privileged() => {
                 return Err(Errno::ENODATA.into());
             }
             _ => {}
         }
-        Ok(self.metadata.xattr(ino, name)?.ok_or(Errno::ENODATA)?)
+        Ok(self.volume.metadata.xattr(ino, name)?.ok_or(Errno::ENODATA)?)
     }
 
     pub(crate) fn list_xattrs(&self, caller: &Caller, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.inode(ino)?;
-        let mut names = self.metadata.xattr_names(ino)?;
+        self.volume.inode(ino)?;
+        let mut names = self.volume.metadata.xattr_names(ino)?;
         if caller.checks_permissions() && !caller.is_privileged() {
             names.retain(|name| !name.starts_with(b"trusted."));
         }
@@ -71,21 +71,21 @@ impl Core {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        self.check_writable()?;
+        self.volume.check_writable()?;
         self.check_may_wait(caller)?;
         if value.len() > limits::XATTR_VALUE_LENGTH_MAX {
             return Err(Errno::E2BIG.into());
         }
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         let space = self.check_xattr_change(caller, &inode, name)?;
-        self.check_metadata_room()?;
+        self.volume.check_metadata_room()?;
         let state = inode.directory().map(|directory| directory.read());
-        self.transact(&[&inode], |transaction| {
+        self.volume.transact(&[&inode], |transaction| {
             // Under the record lock no other thread sets or removes an attribute of this inode, or deletes it.
             if inode.lifecycle.lock().gone {
                 return Err(Errno::ENOENT.into());
             }
-            match (mode, self.metadata.xattr(ino, name)?.is_some()) {
+            match (mode, self.volume.metadata.xattr(ino, name)?.is_some()) {
                 (XattrMode::Create, true) => return Err(Errno::EEXIST.into()),
                 (XattrMode::Replace, false) => return Err(Errno::ENODATA.into()),
                 _ => {}
@@ -104,28 +104,28 @@ impl Core {
             } else {
                 transaction.batch.delete(keys::xattr(ino, name));
             }
-            inode.common.write().changed = self.now();
+            inode.common.write().changed = self.volume.now();
             match &state {
                 Some(state) => transaction.put_directory(&inode, state),
                 None => transaction.put_inode(&inode),
             }
             Ok(())
         })?;
-        self.stamp_later(&inode);
+        self.stamps.stamp_later(&inode);
         if name == PIN_ATTRIBUTE {
-            self.planner.note_pin();
+            self.placement.pins.note_pin();
         }
         Ok(())
     }
 
     pub(crate) fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
+        self.volume.check_writable()?;
         self.check_may_wait(caller)?;
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         let space = self.check_xattr_change(caller, &inode, name)?;
         let state = inode.directory().map(|directory| directory.read());
-        self.transact(&[&inode], |transaction| {
-            if self.metadata.xattr(ino, name)?.is_none() || inode.lifecycle.lock().gone {
+        self.volume.transact(&[&inode], |transaction| {
+            if self.volume.metadata.xattr(ino, name)?.is_none() || inode.lifecycle.lock().gone {
                 return Err(Errno::ENODATA.into());
             }
             let mut common = inode.common.write();
@@ -134,7 +134,7 @@ impl Core {
                 NameSpace::DefaultAcl => common.has_default_acl = false,
                 _ => {}
             }
-            common.changed = self.now();
+            common.changed = self.volume.now();
             drop(common);
             transaction.batch.delete(keys::xattr(ino, name));
             match &state {
@@ -144,7 +144,7 @@ impl Core {
             Ok(())
         })?;
         if name == PIN_ATTRIBUTE {
-            self.planner.look_for_pins();
+            self.placement.pins.look_again();
         }
         Ok(())
     }
@@ -157,9 +157,9 @@ impl Core {
                 check_user_kind(inode, Errno::EPERM)?;
                 let sticky = inode.is_directory() && inode.common.read().permissions & libc::S_ISVTX != 0;
                 if sticky {
-                    self.check_owner(caller, inode)?;
+                    self.volume.check_owner(caller, inode)?;
                 }
-                self.check_access(caller, inode, WRITE)?;
+                self.volume.check_access(caller, inode, WRITE)?;
             }
             NameSpace::Trusted | NameSpace::Security => {
                 if caller.checks_permissions() && !caller.is_privileged() {
@@ -170,7 +170,7 @@ impl Core {
                 if inode.kind == FileKind::Symlink {
                     return Err(Errno::EOPNOTSUPP.into());
                 }
-                self.check_owner(caller, inode)?;
+                self.volume.check_owner(caller, inode)?;
             }
         }
         Ok(space)

@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 use polymux_policy::{FileFacts, PassthroughUse, PolicyKind, RuleSet};
 use polymux_types::{Ino, TierId};
 
-use crate::core::Core;
 use crate::error::Result;
 use crate::inode::Inode;
-use crate::volume::Promotion;
+use crate::parts::Promotion;
+use crate::placement::Placement;
 
 /// The extended attribute that pins a file, or everything below a directory, to the tier that it names.
 pub(crate) const PIN_ATTRIBUTE: &[u8] = b"trusted.polymux.pin";
@@ -56,10 +56,10 @@ impl Context {
     }
 }
 
-impl Core {
+impl Placement {
     /// Whether files of a policy move up at once where that pays back.
     pub(crate) fn promotes_promptly(&self, policy: PolicyKind) -> bool {
-        self.options.promotion == Promotion::Prompt && policy.relieves()
+        self.volume.options.promotion == Promotion::Prompt && policy.relieves()
     }
 
     /// Whether there may be a file with a policy of that kind.
@@ -88,7 +88,7 @@ impl Core {
 
     fn pinned_context(&self, inode: &Inode) -> Result<Option<Context>> {
         // Most volumes have no pins, and the way up to the root takes a look into the store for each new file.
-        if self.planner.has_no_pins() {
+        if self.pins.has_none() {
             return Ok(None);
         }
         let mut present = inode.ino;
@@ -109,7 +109,7 @@ impl Core {
                 break;
             }
             let Some(parent) = self.parent_of_any(present, inode)? else { break };
-            let directory = self.inode(parent)?;
+            let directory = self.volume.inode(parent)?;
             lacks_xattrs = directory.lacks_xattrs.load(Ordering::Acquire);
             present = parent;
         }
@@ -121,41 +121,42 @@ impl Core {
         if ino == start.ino && !start.is_directory() {
             let made_in = start.parent.load(Ordering::Relaxed);
             return match made_in {
-                0 => Ok(self.metadata.any_name(ino)?.map(|(parent, _)| parent)),
+                0 => Ok(self.volume.metadata.any_name(ino)?.map(|(parent, _)| parent)),
                 known => Ok(Some(Ino(known))),
             };
         }
-        let directory = self.inode(ino)?;
+        let directory = self.volume.inode(ino)?;
         Ok(directory.is_directory().then(|| directory.parent()))
     }
 
     /// The tier that the attribute of one inode names.
     pub(crate) fn pin_of(&self, ino: Ino) -> Result<Option<TierId>> {
-        let Some(name) = self.metadata.xattr(ino, PIN_ATTRIBUTE)? else { return Ok(None) };
+        let Some(name) = self.volume.metadata.xattr(ino, PIN_ATTRIBUTE)? else { return Ok(None) };
         let name = String::from_utf8_lossy(&name);
-        let found = self.tiers.by_name(&name).map(|tier| tier.id);
+        let found = self.volume.tiers.by_name(&name).map(|tier| tier.id);
         if found.is_none() {
             log::debug!("inode {ino} is pinned to `{name}`, and there is no such tier");
         }
         Ok(found)
     }
 
-    pub(super) fn ruled_context(&self, inode: &Inode) -> Result<Context> {
+    pub(crate) fn ruled_context(&self, inode: &Inode) -> Result<Context> {
         let steering = self.steering.read().clone();
         if steering.rules.rules().next().is_none() {
             return Ok(self.context_of_volume());
         }
-        let path = if steering.rules.needs_path() { self.path_of(inode.ino)?.unwrap_or_default() } else { Vec::new() };
+        let path =
+            if steering.rules.needs_path() { self.volume.path_of(inode.ino)?.unwrap_or_default() } else { Vec::new() };
         let (uid, gid, modified) = {
             let common = inode.common.read();
             (common.uid, common.gid, common.modified)
         };
         let size = inode.file().map_or(0, |file| file.size());
-        let xattr = |name: &[u8]| self.metadata.xattr(inode.ino, name).ok().flatten();
+        let xattr = |name: &[u8]| self.volume.metadata.xattr(inode.ino, name).ok().flatten();
         let facts = FileFacts {
             path: &path,
             size,
-            age_seconds: seconds_between(modified, self.now()),
+            age_seconds: seconds_between(modified, self.volume.now()),
             uid,
             gid,
             xattr: &xattr,

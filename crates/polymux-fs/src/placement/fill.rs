@@ -3,10 +3,10 @@
 use polymux_policy::{TierFill, TierTable};
 use polymux_tier::Space;
 
-use crate::core::Core;
+use crate::placement::Placement;
 use crate::space::TierHandle;
 
-impl Core {
+impl Placement {
     /// Facts about one tier. Its eviction candidates are filled in by the planner, which looks for them.
     pub(crate) fn fill_of(&self, tier: &TierHandle, space: &Space) -> TierFill {
         let headroom = space.free.saturating_sub(tier.reserve_of(space));
@@ -35,7 +35,7 @@ impl Core {
     /// Facts about all tiers that are there, in speed order.
     pub(crate) fn tier_table(&self) -> TierTable {
         let mut table = TierTable::default();
-        for tier in self.tiers.all().iter() {
+        for tier in self.volume.tiers.all().iter() {
             if let Some(space) = tier.space() {
                 table.offer(self.fill_of(tier, &space));
             }

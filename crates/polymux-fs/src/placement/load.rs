@@ -2,13 +2,13 @@
 
 use polymux_policy::TierFill;
 
-use crate::core::Core;
+use crate::parts::SaturationSource;
+use crate::placement::Placement;
 use crate::space::TierHandle;
-use crate::volume::SaturationSource;
 
-impl Core {
+impl Placement {
     pub(super) fn fill_load(&self, tier: &TierHandle, fill: &mut TierFill) {
-        let now = self.clock.elapsed();
+        let now = self.volume.clock.elapsed();
         let load = tier.schedule.load(now);
         let percent = |rate: u64, best: u64| {
             u16::try_from(rate.saturating_mul(100).checked_div(best).unwrap_or(0).min(100)).expect("at most 100")
@@ -19,7 +19,7 @@ impl Core {
         fill.write_latency_us = load.latency_us_p50;
         fill.outstanding_bytes = tier.bytes_behind();
         fill.write_bytes_per_second = tier.write_lane.state(now).bytes_per_second;
-        let is_assumed = self.options.saturation == SaturationSource::Assumed;
+        let is_assumed = self.volume.options.saturation == SaturationSource::Assumed;
         if tier.saturation.note(fill.outstanding_bytes, fill.write_bytes_per_second, now) || is_assumed {
             fill.flags |= TierFill::SATURATED_BY_WRITERS;
         }

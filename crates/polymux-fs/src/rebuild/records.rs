@@ -13,13 +13,13 @@ use super::{Meter, Numbers, RebuildSource, SourceTier};
 use crate::attributes::FileKind;
 use crate::error::{Error, Result};
 use crate::namespace::COOKIE_FIRST;
+use crate::parts::BootId;
 use crate::store::keys::{self, NumberKind};
 use crate::store::volume_format::FORMAT_VERSION;
 use crate::store::{
     Dirent, EntryCount, EpochRecord, ExtentRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, PositionEntry,
     Shutdown, TierRecord, TierStanding, VolumeRecord, boot_format, put_number_range_end,
 };
-use crate::volume::BootId;
 
 /// Changes that are committed together.
 const BATCH_CHANGES_MAX: usize = 4096;

@@ -14,11 +14,11 @@ use super::passes::{PASSES, Work};
 use crate::check::{
     CheckMode, CheckProgress, Examination, ExaminedTier, Finding, Meter, OnProgress, Outcome, Severity, VolumeCheck,
 };
-use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::mounted::Mounted;
+use crate::parts::{Access, MissingTiers, MountOptions, Parts, TierPresence, VolumeError};
 use crate::store::volume_format::FORMAT_VERSION;
 use crate::store::{VolumeRecord, keys};
-use crate::volume::{Access, MissingTiers, MountOptions, Parts, TierPresence, VolumeError};
 
 /// Looks at a mounted volume; a problem that is not found each time was a change under way.
 const LOOKS: usize = 3;
@@ -85,20 +85,20 @@ fn run_checks(exam: &mut Examination<'_>) -> Result<()> {
 /// Mounts the volume, which recovers it, and unmounts it in order. Returns the report of the recovery.
 fn recover(parts: Parts, options: MountOptions) -> std::result::Result<Vec<String>, VolumeError> {
     let options = MountOptions { access: Access::ReadWrite, missing: MissingTiers::Degraded, ..options };
-    let core = mount(parts, options)?;
-    let notes = core.recovery_notes.lock().iter().cloned().collect();
-    core.unmount()?;
+    let mounted = mount(parts, options)?;
+    let notes = mounted.volume.recovery_notes.lock().iter().cloned().collect();
+    mounted.unmount()?;
     Ok(notes)
 }
 
 /// Checks a volume that is in use; see [`crate::FileSystem::check_mounted`].
-pub(crate) fn check_mounted(core: &Core, on_progress: OnProgress<'_>) -> Result<VolumeCheck> {
-    let mut report = look(core, on_progress)?;
+pub(crate) fn check_mounted(mounted: &Mounted, on_progress: OnProgress<'_>) -> Result<VolumeCheck> {
+    let mut report = look(mounted, on_progress)?;
     for _ in 1..LOOKS {
         if report.findings.iter().all(|finding| finding.kind.severity == Severity::Note) {
             break;
         }
-        let again = look(core, on_progress)?;
+        let again = look(mounted, on_progress)?;
         report.findings.retain(|finding| again.findings.iter().any(|other| is_same(finding, other)));
     }
     // Only findings common to all runs count.
@@ -122,15 +122,16 @@ fn is_same(one: &Finding, other: &Finding) -> bool {
     one.kind.name == other.kind.name && one.ino == other.ino && one.path == other.path && one.detail == other.detail
 }
 
-fn look(core: &Core, on_progress: &mut dyn FnMut(&CheckProgress) -> ControlFlow<()>) -> Result<VolumeCheck> {
+fn look(mounted: &Mounted, on_progress: &mut dyn FnMut(&CheckProgress) -> ControlFlow<()>) -> Result<VolumeCheck> {
     let meter = Meter::new(on_progress);
-    let handles = core.tiers.all();
+    let handles = mounted.volume.tiers.all();
     let examined = handles.iter().map(|handle| ExaminedTier {
         id: Some(handle.id),
         name: &handle.name,
         tier: handle.present().map(|tier| tier as &dyn Tier),
     });
-    let mut exam = Examination::new(core.metadata.store(), &core.name, &[], &meter, core.now());
+    let mut exam =
+        Examination::new(mounted.volume.metadata.store(), &mounted.volume.name, &[], &meter, mounted.volume.now());
     exam.set_live(examined.collect());
     run_checks(&mut exam)?;
     Ok(exam.into_report())

@@ -13,28 +13,32 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use polymux_tier::{CleanStamp, Tier, TierError};
-use polymux_types::{Epoch, Ino, TierId};
+use polymux_types::{Ino, TierId};
 
 use super::mount::{Matched, check_label, read_volume};
-use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::file_system::Progress;
 use crate::inode::{FileState, Inode};
+use crate::mounted::Mounted;
+use crate::parts::Progress;
+use crate::parts::{MissingTiers, TierMember, TierPresence, VolumeError};
 use crate::space::{Purpose, TierHandle};
 use crate::store::{EpochRecord, Shutdown, TierStanding};
-use crate::volume::{MissingTiers, TierMember, TierPresence, VolumeError};
 
 /// How often a tier that is not there is looked for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 type TakeUp<T> = std::result::Result<T, VolumeError>;
 
-impl Core {
+impl Mounted {
     /// Looks for a tier that is not there, now and then, and takes it up. Returns whether it did.
     pub(crate) fn look_for_tier(&self, tier: TierId) -> Progress {
-        let Ok(handle) = self.tiers.by_id(tier) else { return Progress::Idle };
+        let Ok(handle) = self.volume.tiers.by_id(tier) else { return Progress::Idle };
         let is_wanted = handle.present().is_none() || handle.may_have_gone();
-        if self.is_read_only() || self.unmounted.load(Ordering::Acquire) || !is_wanted || handle.is_silent() {
+        if self.volume.is_read_only()
+            || self.volume.unmounted.load(Ordering::Acquire)
+            || !is_wanted
+            || handle.is_silent()
+        {
             return Progress::Idle;
         }
         let Some(source) = handle.source_when_due(LOOK_INTERVAL) else { return Progress::Idle };
@@ -50,7 +54,7 @@ impl Core {
             Ok(()) => Progress::Worked,
             Err(reason) => {
                 if handle.set_missing_reason(&reason) {
-                    log::warn!("volume {}: tier `{}` stays away: {reason}", self.name, handle.name);
+                    log::warn!("volume {}: tier `{}` stays away: {reason}", self.volume.name, handle.name);
                 }
                 Progress::Idle
             }
@@ -58,32 +62,33 @@ impl Core {
     }
 
     fn take_up(&self, away: &Arc<TierHandle>, member: TierMember) -> TakeUp<()> {
-        let _one_at_a_time = self.tier_event.lock();
+        let _one_at_a_time = self.volume.epochs.tier_event.lock();
         let handle = self.take_up_with_records(away, member)?;
         // With `raising` released, which a round of freeing takes where the second copy is late.
-        if let Err(error) = self.free_disowned_through(&handle) {
-            log::error!("volume {}: freeing disowned bytes failed: {error}", self.name);
+        if let Err(error) = self.volume.free_disowned_through(&handle) {
+            log::error!("volume {}: freeing disowned bytes failed: {error}", self.volume.name);
         }
-        self.note_recovery(format!("tier `{}` is there again and was taken up", handle.name));
+        self.volume.note_recovery(format!("tier `{}` is there again and was taken up", handle.name));
         Ok(())
     }
 
     /// The part that changes records of tiers. Returns the tier as it is in the set then.
     fn take_up_with_records(&self, away: &Arc<TierHandle>, member: TierMember) -> TakeUp<Arc<TierHandle>> {
-        let _raising = self.raising.lock();
+        let _raising = self.volume.epochs.raising.lock();
         let TierPresence::Present(present) = &member.presence else {
             let TierPresence::Missing(reason) = member.presence else { unreachable!("it is one of the two") };
             return Err(VolumeError::TierMissing { name: away.name.clone(), reason });
         };
         let present = Arc::clone(present);
-        let found = self.metadata.tiers()?.into_iter().find(|(id, _)| *id == away.id);
+        let found = self.volume.metadata.tiers()?.into_iter().find(|(id, _)| *id == away.id);
         let (id, record) = found.ok_or_else(|| Error::corrupted("the tier table", "a tier has no record"))?;
         let standing = record.standing;
         if standing == TierStanding::Forgotten {
             return Err(VolumeError::TierRefused(format!("tier `{}` is being forgotten", away.name)));
         }
-        let volume = read_volume(&self.metadata, &self.name)?;
-        let epoch = self.metadata.epoch()?.ok_or_else(|| Error::corrupted("the epoch record", "it is missing"))?;
+        let volume = read_volume(&self.volume.metadata, &self.volume.name)?;
+        let epoch =
+            self.volume.metadata.epoch()?.ok_or_else(|| Error::corrupted("the epoch record", "it is missing"))?;
         let source = away.source();
         let mut matched = Matched { id, record, member: TierMember { source, ..member }, label: None };
         check_label(&mut matched, &volume, epoch, MissingTiers::Refuse)?;
@@ -95,7 +100,7 @@ impl Core {
             return Err(VolumeError::TierMissing { name: away.name.clone(), reason });
         }
         let purpose = if away.holds_metadata() { Purpose::DataAndMetadata } else { Purpose::Data };
-        let handle = TierHandle::new(id, matched.member, purpose, self.clock.clone());
+        let handle = TierHandle::new(id, matched.member, purpose, self.volume.clock.clone());
         handle.set_draining(standing == TierStanding::Draining);
         handle.follow(away);
         self.recover_tier(&handle, label.clean)?;
@@ -103,9 +108,9 @@ impl Core {
             self.remove_unknown_objects(&handle)?;
         }
         drop(present);
-        self.tiers.replace(handle);
-        let handle = self.tiers.by_id(id)?;
-        for inode in self.inodes.all() {
+        self.volume.tiers.replace(handle);
+        let handle = self.volume.tiers.by_id(id)?;
+        for inode in self.volume.inodes.all() {
             if let Some(file) = inode.file() {
                 self.see_again(&inode, file, &handle, was_lost)?;
             }
@@ -116,16 +121,16 @@ impl Core {
 
     /// The part of recovery that concerns one tier. Called before the tier is visible to any other thread.
     fn recover_tier(&self, handle: &TierHandle, clean: CleanStamp) -> Result<()> {
-        let epoch = Epoch(self.epoch.load(Ordering::Acquire));
-        self.put_epoch(EpochRecord { epoch, raising: true, shutdown: Shutdown::Unclean }, &[])?;
-        self.raise_labels_and(epoch, Some(handle))?;
+        let epoch = self.volume.epochs.present();
+        self.volume.put_epoch(EpochRecord { epoch, raising: true, shutdown: Shutdown::Unclean }, &[])?;
+        self.volume.raise_labels_and(epoch, Some(handle))?;
         if clean == CleanStamp::InUse {
             handle.run(|tier| tier.sync_all())?;
             // Its objects may be longer than their files say, or shorter.
-            self.after_unclean_stop.store(true, Ordering::Release);
+            self.volume.size_recovery.after_unclean_stop.store(true, Ordering::Release);
         }
-        if self.after_unclean_stop.load(Ordering::Acquire) {
-            *self.sizes_asked.lock() = Some(Ino(0));
+        if self.volume.size_recovery.after_unclean_stop.load(Ordering::Acquire) {
+            *self.volume.size_recovery.asked_up_to.lock() = Some(Ino(0));
         }
         Ok(())
     }
@@ -136,7 +141,7 @@ impl Core {
         let known = self.known_objects()?;
         let removed = self.remove_leaked_from(handle, &known)?;
         if removed > 0 {
-            self.note_recovery(format!(
+            self.volume.note_recovery(format!(
                 "{removed} objects that no file knows were removed from tier `{}`",
                 handle.name
             ));
@@ -154,7 +159,7 @@ impl Core {
         file.allocation.note_change();
         if was_lost {
             return match file.take_unsynced(slot) {
-                Some(written) => self.note_lost_bytes(inode, file, slot, Some(written)),
+                Some(written) => self.data.note_lost_bytes(inode, file, slot, Some(written)),
                 None => Ok(()),
             };
         }
@@ -163,7 +168,7 @@ impl Core {
             // Only memory knows its size.
             return Ok(());
         }
-        if extends || self.after_unclean_stop.load(Ordering::Acquire) {
+        if extends || self.volume.size_recovery.after_unclean_stop.load(Ordering::Acquire) {
             file.size_known.store(false, Ordering::Release);
         }
         Ok(())

@@ -19,12 +19,12 @@ use polymux_meta::Batch;
 use polymux_types::{Errno, Ino, TierId};
 
 use super::leave::{EventResult, busy, refused};
-use crate::core::Core;
 use crate::error::{ErrorKind, Result};
+use crate::mounted::Mounted;
+use crate::parts::{TierMember, TierPresence};
 use crate::report::{ForgottenTier, TierState};
 use crate::space::{Purpose, TierHandle};
 use crate::store::{InodeBody, InodeRecord, ObjectEntry, TierStanding};
-use crate::volume::{TierMember, TierPresence};
 
 /// Why a tier that is being forgotten is missing.
 pub(super) const FORGOTTEN: &str = "it is being forgotten: `polymux tier forget`, or the next mount, goes on";
@@ -53,15 +53,15 @@ fn names_tier(record: &InodeRecord, tier: TierId) -> bool {
     matches!(&record.body, InodeBody::Regular(file) if file.objects.iter().any(|entry| entry.tier == tier))
 }
 
-impl Core {
+impl Mounted {
     /// Takes a tier that is lost for good out of the volume; see [`crate::FileSystem::forget_tier`].
     pub(crate) fn forget_tier(
         &self,
         name: &str,
         unlist: impl FnOnce() -> std::result::Result<(), String>,
     ) -> EventResult<ForgottenTier> {
-        self.check_writable()?;
-        let _one_at_a_time = self.tier_event.lock();
+        self.volume.check_writable()?;
+        let _one_at_a_time = self.volume.epochs.tier_event.lock();
         let handle = self.tier_that_may_be_forgotten(name)?;
         // Each of these calls holds state that its file needs to let go of the tier, until it returns.
         if handle.is_slow() {
@@ -90,7 +90,7 @@ impl Core {
         let is_lent = |inode: &std::sync::Arc<crate::inode::Inode>| {
             inode.file().is_some_and(|file| file.is_passed_through() && file.layout.read().slot_of(handle.id).is_some())
         };
-        let open = self.inodes.all().into_iter().filter(is_lent).count();
+        let open = self.volume.inodes.all().into_iter().filter(is_lent).count();
         if open > 0 {
             return Err(busy(format!(
                 "programs have files open that lie on tier `{name}` (files: {open}): end them, or unmount and mount with \
@@ -101,7 +101,7 @@ impl Core {
     }
 
     fn is_being_forgotten(&self, id: TierId) -> Result<bool> {
-        let tiers = self.metadata.tiers()?;
+        let tiers = self.volume.metadata.tiers()?;
         Ok(tiers.into_iter().any(|(of, record)| of == id && record.standing == TierStanding::Forgotten))
     }
 
@@ -120,29 +120,29 @@ impl Core {
         unlist: impl FnOnce() -> std::result::Result<(), String>,
     ) -> EventResult<()> {
         let before = if handle.is_draining() { TierStanding::Draining } else { TierStanding::InService };
-        self.drains.begin_removal(handle);
+        self.mover.drains.begin_removal(handle);
         let raised = {
-            let _raising = self.raising.lock();
-            self.raise_epoch_for_event()
+            let _raising = self.volume.epochs.raising.lock();
+            self.volume.raise_epoch_for_event()
         };
         let recorded = raised.and_then(|()| self.put_standing(handle.id, TierStanding::Forgotten));
         let begun = recorded.map_err(Into::into).and_then(|()| {
             unlist().map_err(|reason| {
                 if let Err(error) = self.put_standing(handle.id, before) {
-                    log::warn!("volume {}: tier `{}` is listed and stays: {error}", self.name, handle.name);
+                    log::warn!("volume {}: tier `{}` is listed and stays: {error}", self.volume.name, handle.name);
                 }
                 refused(reason)
             })
         });
         if begun.is_err() {
-            self.drains.take_removal_back(handle, before);
+            self.mover.drains.take_removal_back(handle, before);
             return begun;
         }
         // A backend that fails or does not answer is let go of, too: nothing that it may still hold counts.
         let member = TierMember::new(handle.name.clone(), TierPresence::Missing(FORGOTTEN.to_owned()));
-        let gone = TierHandle::new(handle.id, member, Purpose::Data, self.clock.clone());
+        let gone = TierHandle::new(handle.id, member, Purpose::Data, self.volume.clock.clone());
         gone.set_draining(true);
-        self.tiers.replace(gone);
+        self.volume.tiers.replace(gone);
         self.end_moves_of(handle);
         Ok(())
     }
@@ -150,15 +150,19 @@ impl Core {
     /// At the mount: goes on with tiers that were being forgotten when the last daemon stopped. One that cannot be let go of
     /// now keeps no volume from being mounted.
     pub(super) fn go_on_forgetting(&self) -> Result<()> {
-        for (id, record) in self.metadata.tiers()? {
-            let Ok(handle) = self.tiers.by_id(id) else { continue };
+        for (id, record) in self.volume.metadata.tiers()? {
+            let Ok(handle) = self.volume.tiers.by_id(id) else { continue };
             let goes_on = record.standing == TierStanding::Forgotten && handle.source().is_none();
             if !goes_on || handle.present().is_some() {
                 continue;
             }
             match self.finish_forgetting(&handle) {
-                Ok(_) => self.note_recovery(format!("tier `{}` was being forgotten, and is no more", record.name)),
-                Err(error) => self.note_recovery(format!("tier `{}` is still being forgotten: {error}", record.name)),
+                Ok(_) => {
+                    self.volume.note_recovery(format!("tier `{}` was being forgotten, and is no more", record.name))
+                }
+                Err(error) => {
+                    self.volume.note_recovery(format!("tier `{}` is still being forgotten: {error}", record.name))
+                }
             }
         }
         Ok(())
@@ -187,13 +191,13 @@ impl Core {
             return Err(error);
         }
         self.drop_disowned_of(id)?;
-        self.tiers.remove(id);
-        self.drains.forget(id);
+        self.volume.tiers.remove(id);
+        self.mover.drains.forget(id);
         self.end_moves_of(handle);
         let sequence = self.change_tier_record(id, |_| None)?;
-        self.flush_through_copy(sequence)?;
-        self.disowned.forget_tier(id);
-        let mut asked = self.sizes_asked.lock();
+        self.volume.flush_through_copy(sequence)?;
+        self.volume.disowned.forget_tier(id);
+        let mut asked = self.volume.size_recovery.asked_up_to.lock();
         if asked.is_some() {
             // Size queries that were impossible while the tier was part of the volume are possible now.
             *asked = Some(Ino(0));
@@ -201,7 +205,7 @@ impl Core {
         drop(asked);
         log::info!(
             "volume {}: tier `{}` is forgotten: {} files had data there",
-            self.name,
+            self.volume.name,
             handle.name,
             forgotten.files
         );
@@ -213,7 +217,7 @@ impl Core {
         let mut found = InodesOn::default();
         let mut after = Ino(0);
         loop {
-            let records = self.metadata.inode_records_after(after, RECORDS_AT_ONCE)?;
+            let records = self.volume.metadata.inode_records_after(after, RECORDS_AT_ONCE)?;
             let Some((last, _)) = records.last() else { return Ok(found) };
             after = *last;
             for (ino, record) in records {
@@ -243,7 +247,7 @@ impl Core {
         for ino in inos {
             let Some(inode) = self.inode_if_there(*ino)? else { continue };
             let Some(file) = inode.file() else { continue };
-            match self.make_heir(&inode, file, tier) {
+            match self.data.make_heir(&inode, file, tier) {
                 Ok(Some(entry)) => drop(heirs.insert(*ino, entry)),
                 Ok(None) => {}
                 Err(error) => outcome = Err(error),
@@ -253,12 +257,12 @@ impl Core {
         taking.sort_unstable();
         taking.dedup();
         for taker in taking {
-            self.tiers.by_id(taker)?.run(|tier| tier.sync_all())?;
+            self.volume.tiers.by_id(taker)?.run(|tier| tier.sync_all())?;
         }
         for ino in inos {
             let Some(inode) = self.inode_if_there(*ino)? else { continue };
             let Some(file) = inode.file() else { continue };
-            match self.let_go_of_tier(&inode, file, tier, heirs.get(ino)) {
+            match self.data.let_go_of_tier(&inode, file, tier, heirs.get(ino)) {
                 Ok(takes_heir) => {
                     forgotten.files += 1;
                     forgotten.whole += u64::from(takes_heir);
@@ -269,12 +273,12 @@ impl Core {
                 Err(error) => outcome = Err(error),
             }
         }
-        heirs.values().try_for_each(|entry| self.remove_heir(entry)).and(outcome)
+        heirs.values().try_for_each(|entry| self.data.remove_heir(entry)).and(outcome)
     }
 
     /// An inode, unless it was deleted meanwhile.
     pub(crate) fn inode_if_there(&self, ino: Ino) -> Result<Option<std::sync::Arc<crate::inode::Inode>>> {
-        match self.inode(ino) {
+        match self.volume.inode(ino) {
             Ok(inode) => Ok(Some(inode)),
             Err(error) if error.errno() == Errno::ENOENT => Ok(None),
             Err(error) => Err(error),
@@ -283,13 +287,13 @@ impl Core {
 
     /// Drops the pending frees on a lost tier, which need not be carried out.
     fn drop_disowned_of(&self, tier: TierId) -> Result<()> {
-        self.disowned.forget_tier(tier);
-        let records = self.metadata.disowned()?;
+        self.volume.disowned.forget_tier(tier);
+        let records = self.volume.metadata.disowned()?;
         let keys: Vec<_> = records.iter().filter(|record| record.tier == tier).map(|record| record.key()).collect();
         for some in keys.chunks(DROPPED_AT_ONCE) {
             let mut batch = Batch::new();
             some.iter().for_each(|key| batch.delete(key.clone()));
-            self.metadata.commit(batch)?;
+            self.volume.metadata.commit(batch)?;
         }
         Ok(())
     }

@@ -4,16 +4,16 @@ use polymux_meta::Batch;
 use polymux_tier::{CleanStamp, Label, TierError};
 use polymux_types::{Epoch, Ino, TierId};
 
-use crate::core::Transaction;
 use crate::error::Error;
 use crate::inode::{Inode, SizeTrust};
+use crate::parts::{NewVolume, Parts, TierPresence, VolumeError};
 use crate::store::keys::{self, NumberKind};
 use crate::store::volume_format::FORMAT_VERSION;
 use crate::store::{
     EntryCount, EpochRecord, InodeBody, InodeRecord, Metadata, Shutdown, StampMark, TierRecord, TierStanding,
     VolumeRecord, put_number_range_end,
 };
-use crate::volume::{NewVolume, Parts, TierPresence, VolumeError};
+use crate::transaction::Transaction;
 
 /// Numbers below this one are never handed out; the root directory is 1.
 const FIRST_INO: u64 = 16;

@@ -9,21 +9,21 @@
 //! * Records of tiers are read and written with `raising` held, so that raising the epoch loses no change.
 
 use polymux_meta::{Batch, Sequence};
-use polymux_tier::{CleanStamp, Label, Tier, TierError};
-use polymux_types::limits::{BUCKETS, TIERS_MAX};
-use polymux_types::{Bucket, TierId};
+use polymux_tier::{CleanStamp, Label, TierError};
+use polymux_types::TierId;
+use polymux_types::limits::TIERS_MAX;
 
 use super::format::{FIRST_EPOCH, mix};
-use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::space::{Purpose, TierHandle};
+use crate::mounted::Mounted;
+use crate::parts::{TierMember, TierPresence, VolumeError};
+use crate::space::{Purpose, TierHandle, objects_on};
 use crate::store::keys::{self, NumberKind};
 use crate::store::{TierRecord, TierStanding, put_number_range_end};
-use crate::volume::{TierMember, TierPresence, VolumeError};
 
 type EventResult<T> = std::result::Result<T, VolumeError>;
 
-impl Core {
+impl Mounted {
     /// Takes a tier into the volume; see [`crate::FileSystem::add_tier`].
     pub(crate) fn add_tier(
         &self,
@@ -31,19 +31,19 @@ impl Core {
         position: usize,
         list: impl FnOnce() -> std::result::Result<(), String>,
     ) -> EventResult<TierId> {
-        self.check_writable()?;
-        let _one_at_a_time = self.tier_event.lock();
+        self.volume.check_writable()?;
+        let _one_at_a_time = self.volume.epochs.tier_event.lock();
         let name = member.name.clone();
         let id = self.check_newcomer(&member)?;
         {
-            let _raising = self.raising.lock();
-            self.raise_epoch_for_event()?;
+            let _raising = self.volume.epochs.raising.lock();
+            self.volume.raise_epoch_for_event()?;
         }
         let instance = mix(self.seed, u64::from(id.0));
         let record = TierRecord { name, instance, epoch: FIRST_EPOCH, standing: TierStanding::Joining };
         let joining = self.change_tier_record(id, |_| Some(record.clone()))?;
-        self.flush_through_copy(joining)?;
-        let handle = TierHandle::new(id, member, Purpose::Data, self.clock.clone());
+        self.volume.flush_through_copy(joining)?;
+        let handle = TierHandle::new(id, member, Purpose::Data, self.volume.clock.clone());
         if let Err(error) =
             self.label_newcomer(&handle, &record).and_then(|()| list().map_err(VolumeError::TierRefused))
         {
@@ -52,11 +52,11 @@ impl Core {
         }
         let joined =
             self.change_tier_record(id, |_| Some(TierRecord { standing: TierStanding::InService, ..record.clone() }));
-        self.flush_through_copy(joined?)?;
-        log::info!("volume {}: tier `{}` joined as number {id}", self.name, handle.name);
+        self.volume.flush_through_copy(joined?)?;
+        log::info!("volume {}: tier `{}` joined as number {id}", self.volume.name, handle.name);
         handle.note_room_freed();
-        handle.set_deferral_max(self.options.deferral_ms_max);
-        self.tiers.add(handle, position);
+        handle.set_deferral_max(self.volume.options.deferral_ms_max);
+        self.volume.tiers.add(handle, position);
         Ok(id)
     }
 
@@ -64,14 +64,14 @@ impl Core {
     fn check_newcomer(&self, member: &TierMember) -> EventResult<TierId> {
         let name = &member.name;
         let refused = |reason: String| VolumeError::TierRefused(reason);
-        let records = self.metadata.tiers()?;
+        let records = self.volume.metadata.tiers()?;
         if records.iter().any(|(_, record)| record.name == *name) {
             return Err(refused(format!("the volume has a tier `{name}` already")));
         }
         if records.len() >= usize::from(TIERS_MAX) {
             return Err(refused(format!("the volume has {TIERS_MAX} tiers already, and cannot have more")));
         }
-        let next = self.metadata.next_tier()?;
+        let next = self.volume.metadata.next_tier()?;
         let number = u16::try_from(next).ok().filter(|number| *number < TIERS_MAX);
         let id = number.map(TierId).ok_or_else(|| {
             refused(format!(
@@ -90,11 +90,11 @@ impl Core {
             Err(error) => return Err(refused(format!("tier `{name}`: {error}"))),
             Ok(label) => label,
         };
-        if label.volume != self.id {
+        if label.volume != self.volume.id {
             return Err(VolumeError::OtherVolume {
                 name: name.clone(),
                 found: label.volume_name,
-                expected: self.name.clone(),
+                expected: self.volume.name.clone(),
             });
         }
         if records.iter().any(|(id, _)| *id == label.tier) {
@@ -113,8 +113,8 @@ impl Core {
 
     fn label_newcomer(&self, handle: &TierHandle, record: &TierRecord) -> EventResult<()> {
         let label = Label {
-            volume: self.id,
-            volume_name: self.name.clone(),
+            volume: self.volume.id,
+            volume_name: self.volume.name.clone(),
             tier: handle.id,
             tier_name: handle.name.clone(),
             instance: record.instance,
@@ -128,9 +128,14 @@ impl Core {
     /// the rest.
     fn give_up_joining(&self, handle: &TierHandle) {
         let unlabelled = handle.run(|tier| tier.remove_label());
-        let forgotten = self.change_tier_record(handle.id, |_| None).and_then(|sequence| self.flush_through(sequence));
+        let forgotten =
+            self.change_tier_record(handle.id, |_| None).and_then(|sequence| self.volume.flush_through(sequence));
         for error in [unlabelled.err(), forgotten.err()].into_iter().flatten() {
-            log::warn!("volume {}: tier `{}` did not join, and something of it stays: {error}", self.name, handle.name);
+            log::warn!(
+                "volume {}: tier `{}` did not join, and something of it stays: {error}",
+                self.volume.name,
+                handle.name
+            );
         }
     }
 
@@ -140,9 +145,9 @@ impl Core {
         id: TierId,
         change: impl FnOnce(Option<TierRecord>) -> Option<TierRecord>,
     ) -> Result<Sequence> {
-        let _raising = self.raising.lock();
-        let next_tier = self.metadata.next_tier()?.max(u64::from(id.0) + 1);
-        let present = self.metadata.tiers()?.into_iter().find(|(of, _)| *of == id).map(|(_, record)| record);
+        let _raising = self.volume.epochs.raising.lock();
+        let next_tier = self.volume.metadata.next_tier()?.max(u64::from(id.0) + 1);
+        let present = self.volume.metadata.tiers()?.into_iter().find(|(of, _)| *of == id).map(|(_, record)| record);
         let mut batch = Batch::new();
         put_number_range_end(&mut batch, NumberKind::Tier, next_tier);
         match change(present) {
@@ -152,27 +157,18 @@ impl Core {
                 batch.delete(keys::profile(id));
             }
         }
-        self.metadata.commit(batch)
+        self.volume.metadata.commit(batch)
     }
 
     /// Removes the records of tiers that hold nothing and that the configuration does not list.
     pub(super) fn forget_tiers(&self, ids: &[TierId]) -> Result<()> {
         for id in ids {
             let sequence = self.change_tier_record(*id, |_| None)?;
-            self.metadata.sync(sequence)?;
-            self.note_recovery(format!(
+            self.volume.metadata.sync(sequence)?;
+            self.volume.note_recovery(format!(
                 "tier {id} was joining or leaving when the last daemon stopped, and is no more"
             ));
         }
         Ok(())
     }
-}
-
-/// Objects on a tier, referenced or not.
-pub(super) fn objects_on(tier: &dyn Tier) -> std::result::Result<usize, TierError> {
-    let mut found = 0;
-    for bucket in (0..BUCKETS).map(Bucket) {
-        found += tier.list(bucket)?.len();
-    }
-    Ok(found)
 }

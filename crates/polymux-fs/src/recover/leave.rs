@@ -10,15 +10,15 @@
 //!   it; the label goes, and last the record. After a crash the configuration decides: a tier that it still lists drains
 //!   as before, and the record of one that it does not list goes.
 
-use polymux_types::TierId;
+use polymux_types::{ByteSize, TierId};
 
-use super::join::objects_on;
-use crate::core::Core;
 use crate::error::Result;
+use crate::mounted::Mounted;
+use crate::parts::VolumeError;
+use crate::placement::PIN_ATTRIBUTE;
 use crate::report::{Destination, MoveReason};
 use crate::space::TierHandle;
 use crate::store::{InodeBody, TierRecord, TierStanding};
-use crate::volume::VolumeError;
 
 pub(super) type EventResult<T> = std::result::Result<T, VolumeError>;
 
@@ -38,11 +38,11 @@ pub(crate) struct FilesOnTier {
     pub(crate) nameless: usize,
 }
 
-impl Core {
+impl Mounted {
     /// Puts on record that files leave a tier; see [`crate::FileSystem::start_drain`].
     pub(crate) fn start_drain(&self, name: &str) -> EventResult<TierId> {
-        self.check_writable()?;
-        let _one_at_a_time = self.tier_event.lock();
+        self.volume.check_writable()?;
+        let _one_at_a_time = self.volume.epochs.tier_event.lock();
         let handle = self.tier_that_may_go(name)?;
         self.check_not_being_forgotten(handle.id, name)?;
         if handle.is_draining() {
@@ -56,8 +56,8 @@ impl Core {
 
     /// Puts on record that files stay on a tier after all; see [`crate::FileSystem::cancel_drain`].
     pub(crate) fn cancel_drain(&self, name: &str) -> EventResult<TierId> {
-        self.check_writable()?;
-        let _one_at_a_time = self.tier_event.lock();
+        self.volume.check_writable()?;
+        let _one_at_a_time = self.volume.epochs.tier_event.lock();
         let handle = self.tier_named(name)?;
         self.check_not_being_forgotten(handle.id, name)?;
         if !handle.is_draining() {
@@ -74,32 +74,32 @@ impl Core {
         name: &str,
         unlist: impl FnOnce() -> std::result::Result<(), String>,
     ) -> EventResult<()> {
-        self.check_writable()?;
-        let _one_at_a_time = self.tier_event.lock();
+        self.volume.check_writable()?;
+        let _one_at_a_time = self.volume.epochs.tier_event.lock();
         let handle = self.tier_that_may_go(name)?;
         self.check_not_being_forgotten(handle.id, name)?;
         let before = if handle.is_draining() { TierStanding::Draining } else { TierStanding::InService };
         // Checked before anything changes, so that a refused request has no effect.
         let refusal = self.check_no_file_on(&handle).and_then(|()| {
-            self.drains.begin_removal(&handle);
+            self.mover.drains.begin_removal(&handle);
             self.take_out(&handle, before, unlist)
         });
         if let Err(error) = refusal {
-            self.drains.take_removal_back(&handle, before);
+            self.mover.drains.take_removal_back(&handle, before);
             return Err(error);
         }
         // From here on the tier has left, whatever happens: the configuration does not list it any more.
-        self.tiers.remove(handle.id);
-        self.drains.forget(handle.id);
+        self.volume.tiers.remove(handle.id);
+        self.mover.drains.forget(handle.id);
         self.end_moves_of(&handle);
         if let Some(tier) = handle.present()
             && let Err(error) = tier.remove_label()
         {
-            log::warn!("volume {}: tier `{name}` has left, but its label stays: {error}", self.name);
+            log::warn!("volume {}: tier `{name}` has left, but its label stays: {error}", self.volume.name);
         }
         let sequence = self.change_tier_record(handle.id, |_| None)?;
-        self.flush_through_copy(sequence)?;
-        log::info!("volume {}: tier `{name}` has left", self.name);
+        self.volume.flush_through_copy(sequence)?;
+        log::info!("volume {}: tier `{name}` has left", self.volume.name);
         Ok(())
     }
 
@@ -112,13 +112,13 @@ impl Core {
     ) -> EventResult<()> {
         self.check_empty(handle)?;
         {
-            let _raising = self.raising.lock();
-            self.raise_epoch_for_event()?;
+            let _raising = self.volume.epochs.raising.lock();
+            self.volume.raise_epoch_for_event()?;
         }
         self.put_standing(handle.id, TierStanding::Leaving)?;
         unlist().map_err(|reason| {
             if let Err(error) = self.put_standing(handle.id, before) {
-                log::warn!("volume {}: tier `{}` stays, as draining: {error}", self.name, handle.name);
+                log::warn!("volume {}: tier `{}` stays, as draining: {error}", self.volume.name, handle.name);
             }
             refused(reason)
         })
@@ -127,20 +127,22 @@ impl Core {
     /// Cancels the moves to a tier, except those requested by users: they wait, and continue when the tier accepts files again.
     fn cancel_moves_to(&self, handle: &TierHandle) {
         let to = Destination::To(handle.id);
-        self.moves.cancel(|job| job.destination == to && job.reason != MoveReason::User, self.clock.elapsed());
+        self.mover
+            .moves
+            .cancel(|job| job.destination == to && job.reason != MoveReason::User, self.volume.clock.elapsed());
     }
 
     /// Nothing is moved to or off a tier that left.
     pub(super) fn end_moves_of(&self, handle: &TierHandle) {
         self.cancel_moves_to(handle);
-        let now = self.clock.elapsed();
+        let now = self.volume.clock.elapsed();
         let (to, away) = (Destination::To(handle.id), Destination::AwayFrom(handle.id));
-        self.moves.fail(|job| job.destination == to, &format!("tier `{}` has left the volume", handle.name), now);
-        self.moves.cancel(|job| job.destination == away, now);
+        self.mover.moves.fail(|job| job.destination == to, &format!("tier `{}` has left the volume", handle.name), now);
+        self.mover.moves.cancel(|job| job.destination == away, now);
     }
 
     fn tier_named(&self, name: &str) -> EventResult<std::sync::Arc<TierHandle>> {
-        self.tiers.by_name(name).ok_or_else(|| refused(format!("the volume has no tier `{name}`")))
+        self.volume.tiers.by_name(name).ok_or_else(|| refused(format!("the volume has no tier `{name}`")))
     }
 
     /// A tier without which the volume can be.
@@ -150,7 +152,7 @@ impl Core {
             return Err(refused(format!("tier `{name}` holds the metadata store, and stays")));
         }
         let stays = |tier: &TierHandle| tier.id != handle.id && !tier.is_draining();
-        if !self.tiers.all().iter().any(|tier| stays(tier)) {
+        if !self.volume.tiers.all().iter().any(|tier| stays(tier)) {
             return Err(refused(format!("tier `{name}` is the last one that takes files, and stays")));
         }
         Ok(handle)
@@ -183,21 +185,21 @@ impl Core {
     /// Refuses a tier that holds anything. Called once nothing new comes to it.
     fn check_empty(&self, handle: &TierHandle) -> EventResult<()> {
         let (name, id) = (&handle.name, handle.id);
-        if self.moves.is_busy(id) {
+        if self.mover.moves.is_busy(id) {
             return Err(busy(format!("something is just being moved to tier `{name}`: try again in a moment")));
         }
         self.check_no_file_on(handle)?;
         // Pending frees may be carried out at once, here also where the tier is slow; those that it refuses remain.
-        while self.free_disowned()? > 0 {}
-        while handle.present().is_some() && self.free_disowned_on(id)? > 0 {}
-        let pending = self.metadata.disowned()?.iter().filter(|record| record.tier == id).count();
+        while self.volume.free_disowned()? > 0 {}
+        while handle.present().is_some() && self.volume.free_disowned_on(id)? > 0 {}
+        let pending = self.volume.metadata.disowned()?.iter().filter(|record| record.tier == id).count();
         if pending > 0 {
             return Err(busy(format!(
                 "tier `{name}` still holds what no file owns any more and what is not freed yet (ranges: {pending}): try \
                  again in a moment"
             )));
         }
-        let objects = self.objects_on_tier(handle)?;
+        let objects = handle.object_count()?;
         if objects > 0 {
             return Err(busy(format!(
                 "tier `{name}` still holds {objects} objects that no file names yet: try again in a moment"
@@ -206,15 +208,10 @@ impl Core {
         Ok(())
     }
 
-    /// Objects on a tier, referenced or not; none where the tier is missing.
-    pub(crate) fn objects_on_tier(&self, handle: &TierHandle) -> Result<usize> {
-        handle.present().map_or(Ok(0), |tier| objects_on(tier).map_err(|error| handle.note_error(error)))
-    }
-
     /// Files of which a tier has an object.
     pub(crate) fn files_on(&self, tier: TierId) -> Result<FilesOnTier> {
         let mut files = FilesOnTier::default();
-        self.metadata.for_each_inode(|_, record| {
+        self.volume.metadata.for_each_inode(|_, record| {
             if let InodeBody::Regular(file) = record.body
                 && file.objects.iter().any(|entry| entry.tier == tier)
             {
@@ -229,6 +226,34 @@ impl Core {
     pub(super) fn put_standing(&self, id: TierId, standing: TierStanding) -> Result<()> {
         let change = |record: Option<TierRecord>| record.map(|record| TierRecord { standing, ..record });
         let sequence = self.change_tier_record(id, change)?;
-        self.flush_through_copy(sequence)
+        self.volume.flush_through_copy(sequence)
+    }
+
+    /// Checks that the other tiers have space for the data of a tier, and begins to empty it.
+    pub(crate) fn drain(&self, name: &str) -> std::result::Result<TierId, VolumeError> {
+        let handle = self.tier_that_may_go(name)?;
+        if handle.present().is_none() {
+            return Err(VolumeError::TierRefused(format!(
+                "tier `{name}` is missing, so nothing can be taken off it: bring it back, or let `polymux tier forget` give \
+                 up what is on it"
+            )));
+        }
+        let available = self.volume.tiers.space_of(|tier| tier.id != handle.id && !tier.is_failing()).available;
+        let needed = self.mover.bytes_to_drain(&handle, available)?;
+        if needed > available {
+            let pinned =
+                self.volume.metadata.pins(PIN_ATTRIBUTE)?.iter().filter(|(_, tier)| *tier == handle.name).count();
+            let pins = match pinned {
+                0 => String::new(),
+                count => format!("; {count} pins name this tier, and what they hold must go elsewhere, too"),
+            };
+            return Err(VolumeError::TierRefused(format!(
+                "tier `{name}` cannot be emptied: it holds {}, the other tiers have room for {}, and {} are missing{pins}",
+                ByteSize(needed),
+                ByteSize(available),
+                ByteSize(needed - available)
+            )));
+        }
+        self.start_drain(name)
     }
 }

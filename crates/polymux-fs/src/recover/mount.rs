@@ -2,18 +2,18 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_meta::{Batch, CopySync, Sequence};
 use polymux_tier::{CleanStamp, Label, TierError};
-use polymux_types::{Clock, Epoch, Ino, TierId};
+use polymux_types::{Clock, Ino, TierId};
 
 use super::forget::FORGOTTEN;
-use crate::core::Core;
-use crate::error::{Error, Result};
+use crate::error::Error;
+use crate::mounted::Mounted;
+use crate::parts::{Access, MissingTiers, MountOptions, Parts, TierMember, TierPresence, VolumeError};
 use crate::space::{Purpose, TierHandle, TierSet};
 use crate::store::keys::NumberKind;
 use crate::store::volume_format::FORMAT_VERSION;
-use crate::store::{EpochRecord, Metadata, Shutdown, TierRecord, TierStanding, VolumeRecord, keys};
-use crate::volume::{Access, MissingTiers, MountOptions, Parts, TierMember, TierPresence, VolumeError};
+use crate::store::{EpochRecord, Metadata, Shutdown, TierRecord, TierStanding, VolumeRecord};
+use crate::volume::Volume;
 
 /// A tier of the volume, matched with its member of the configuration and its label.
 pub(super) struct Matched {
@@ -24,7 +24,7 @@ pub(super) struct Matched {
 }
 
 /// Checks labels and epochs, raises the epoch, and recovers where the last stop was unclean.
-pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<Core, VolumeError> {
+pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<Mounted, VolumeError> {
     let metadata = Metadata::new(parts.store.clone());
     let volume = read_volume(&metadata, &parts.name)?;
     let epoch = metadata.epoch()?.ok_or_else(|| Error::corrupted("the epoch record", "it is missing"))?;
@@ -41,31 +41,31 @@ pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<
     let tiers =
         matched.into_iter().map(|tier| handle_of(tier, metadata_tier.as_deref(), parts.clock.clone())).collect();
     let tiers = TierSet::new(tiers);
-    let mut core = Core::new((volume.id, volume.name), options, parts.clock, metadata, tiers)?;
-    core.seed = parts.seed;
-    core.made_before_mount =
-        core.metadata.number_range_end(NumberKind::ObjectMark)?..core.metadata.number_range_end(NumberKind::Object)?;
-    core.after_unclean_stop.store(!was_clean, Ordering::Release);
-    if !was_clean && core.metadata.only_the_daemon_died() {
-        core.tiers.all().iter().for_each(|tier| core.rewritten.note_death(tier.id));
+    let made_before_mount =
+        metadata.number_range_end(NumberKind::ObjectMark)?..metadata.number_range_end(NumberKind::Object)?;
+    let volume = Volume::new((volume.id, volume.name), options, parts.clock, metadata, tiers);
+    let mounted = Mounted::new(volume, parts.seed, made_before_mount)?;
+    mounted.volume.size_recovery.after_unclean_stop.store(!was_clean, Ordering::Release);
+    if !was_clean && mounted.volume.metadata.only_the_daemon_died() {
+        mounted.volume.tiers.all().iter().for_each(|tier| mounted.data.rewritten.note_death(tier.id));
     }
-    *core.sizes_asked.lock() = (!was_clean).then_some(Ino(0));
-    core.epoch.store(epoch.epoch.0, Ordering::Release);
-    core.read_holders()?;
-    for (id, profile) in core.metadata.profiles()? {
+    *mounted.volume.size_recovery.asked_up_to.lock() = (!was_clean).then_some(Ino(0));
+    mounted.volume.epochs.set_present(epoch.epoch);
+    mounted.data.read_holders()?;
+    for (id, profile) in mounted.volume.metadata.profiles()? {
         // Numbers of tiers are never used again: the profile of a removed tier matches none that exists.
-        if let Ok(handle) = core.tiers.by_id(id) {
+        if let Ok(handle) = mounted.volume.tiers.by_id(id) {
             handle.set_profile(profile);
         }
     }
     if options.access == Access::ReadWrite {
-        core.forget_tiers(&unlisted)?;
-        core.raise_epoch(epoch.epoch, &labels)?;
-        core.run_passes(!was_clean)?;
-        core.go_on_forgetting()?;
-        core.release_survivors();
+        mounted.forget_tiers(&unlisted)?;
+        mounted.volume.raise_epoch(epoch.epoch, &labels)?;
+        mounted.run_passes(!was_clean)?;
+        mounted.go_on_forgetting()?;
+        mounted.release_survivors();
     }
-    Ok(core)
+    Ok(mounted)
 }
 
 pub(super) fn read_volume(metadata: &Metadata, name: &str) -> std::result::Result<VolumeRecord, VolumeError> {
@@ -176,63 +176,4 @@ fn handle_of(tier: Matched, metadata_tier: Option<&str>, clock: std::sync::Arc<d
     let handle = TierHandle::new(tier.id, tier.member, purpose, clock);
     handle.set_draining(matches!(tier.record.standing, TierStanding::Draining | TierStanding::Forgotten));
     handle
-}
-
-impl Core {
-    /// Raises the epoch of the volume and of every tier that is there.
-    fn raise_epoch(&self, from: Epoch, labels: &[(TierId, TierRecord, Option<Label>)]) -> Result<()> {
-        let to = Epoch(from.0 + 1);
-        let raising = self.put_epoch(EpochRecord { epoch: from, raising: true, shutdown: Shutdown::Unclean }, &[])?;
-        // A second copy that does not know it is older than the labels from here on, and nothing is started from it.
-        let copy = self.metadata.sync_copy(raising)?;
-        let mut raised = Vec::new();
-        for (id, record, label) in labels {
-            let Some(label) = label else {
-                // The configured decision about a missing tier applies from now on.
-                raised.push((*id, record.clone()));
-                continue;
-            };
-            let next = Label {
-                volume_name: self.name.clone(),
-                tier_name: record.name.clone(),
-                epoch: Epoch(record.epoch.0 + 1).max(label.epoch),
-                clean: CleanStamp::InUse,
-                ..label.clone()
-            };
-            self.tiers.by_id(*id)?.run(|tier| tier.write_label(&next))?;
-            raised.push((*id, TierRecord { epoch: next.epoch, ..record.clone() }));
-        }
-        self.put_epoch(EpochRecord { epoch: to, raising: false, shutdown: Shutdown::Unclean }, &raised)?;
-        self.epoch.store(to.0, Ordering::Release);
-        if copy == CopySync::Late && self.metadata.abandon_copy(raising) == CopySync::Late {
-            log::warn!("volume {}: the second copy of the metadata is slow", self.name);
-        }
-        Ok(())
-    }
-
-    /// Logs the epoch, durably; returns the transaction.
-    pub(super) fn put_epoch(&self, epoch: EpochRecord, tiers: &[(TierId, TierRecord)]) -> Result<Sequence> {
-        let mut batch = Batch::new();
-        batch.put(keys::epoch(), epoch.encode());
-        for (id, record) in tiers {
-            batch.put(keys::tier(*id), record.encode());
-        }
-        let sequence = self.metadata.commit(batch)?;
-        self.metadata.sync(sequence)?;
-        Ok(sequence)
-    }
-
-    /// The end of a clean stop: everything is synced and settled; the store says so first, then the labels.
-    pub(crate) fn stamp_clean(&self) -> Result<()> {
-        let epoch = Epoch(self.epoch.load(Ordering::Acquire));
-        self.put_epoch(EpochRecord { epoch, raising: false, shutdown: Shutdown::Clean }, &[])?;
-        for handle in self.tiers.all().iter().filter(|handle| handle.present().is_some()) {
-            let bytes_used = handle.run(|tier| tier.space()).map_or(0, |space| space.used);
-            handle.run(|tier| {
-                let label = Label { clean: CleanStamp::Clean { bytes_used }, ..tier.read_label()? };
-                tier.write_label(&label)
-            })?;
-        }
-        Ok(())
-    }
 }

@@ -18,12 +18,12 @@ use polymux_types::limits::BUCKETS;
 use polymux_types::{Bucket, Ino, ObjectId, TierId};
 
 use crate::check::{self, Examination, RECORDS_PASS};
-use crate::core::Core;
 use crate::error::Result;
+use crate::mounted::Mounted;
+use crate::parts::KernelConnection;
 use crate::space::TierHandle;
 use crate::store::keys::{self, NumberKind};
 use crate::store::{StampMark, put_number_range_end};
-use crate::volume::KernelConnection;
 
 /// When a pass of recovery runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) enum When {
 #[derive(Clone, Copy)]
 pub(super) enum Work {
     /// Part of recovery. Returns how much there was to do.
-    Recover(When, fn(&Core) -> Result<usize>),
+    Recover(When, fn(&Mounted) -> Result<usize>),
     /// Part of a check.
     Check(fn(&mut Examination<'_>) -> Result<()>),
 }
@@ -51,7 +51,7 @@ pub(super) struct Pass {
     pub(super) work: Work,
 }
 
-const fn recover(id: u32, name: &'static str, when: When, run: fn(&Core) -> Result<usize>) -> Pass {
+const fn recover(id: u32, name: &'static str, when: When, run: fn(&Mounted) -> Result<usize>) -> Pass {
     Pass { id, name, work: Work::Recover(when, run) }
 }
 
@@ -76,7 +76,7 @@ pub(super) const PASSES: [Pass; 13] = [
     recover(5, "take up small files that were open when the daemon died", When::Always, take_up_notes),
 ];
 
-impl Core {
+impl Mounted {
     /// Runs the passes that are due.
     pub(crate) fn run_passes(&self, unclean: bool) -> Result<()> {
         for pass in &PASSES {
@@ -86,15 +86,15 @@ impl Core {
             }
             let repaired = run(self)?;
             if repaired > 0 {
-                self.note_recovery(format!("recovery pass {} ({}): {repaired}", pass.id, pass.name));
+                self.volume.note_recovery(format!("recovery pass {} ({}): {repaired}", pass.id, pass.name));
             }
         }
         // Objects of a tier that is missing were not looked at: they stay to be looked for.
-        if self.tiers.all().iter().all(|tier| tier.present().is_some()) {
+        if self.volume.tiers.all().iter().all(|tier| tier.present().is_some()) {
             self.put_object_mark()?;
         }
         if unclean {
-            self.note_recovery("the last stop was unclean; the volume was recovered".to_owned());
+            self.volume.note_recovery("the last stop was unclean; the volume was recovered".to_owned());
         }
         Ok(())
     }
@@ -102,35 +102,35 @@ impl Core {
 
 /// The last daemon may have died with bytes and records in the page cache. They can be read, and nothing tells any more
 /// that they are not durable: without this an fsync would find nothing to do and promise too much.
-fn sync_tiers(core: &Core) -> Result<usize> {
-    for handle in core.tiers.all().iter().filter(|handle| handle.present().is_some()) {
+fn sync_tiers(mounted: &Mounted) -> Result<usize> {
+    for handle in mounted.volume.tiers.all().iter().filter(|handle| handle.present().is_some()) {
         handle.run(|tier| tier.sync_all())?;
     }
     Ok(0)
 }
 
-impl Core {
+impl Mounted {
     /// Everything below this number is accounted for: a later recovery need not look at it, and never removes it.
     fn put_object_mark(&self) -> Result<()> {
-        let next = self.metadata.number_range_end(NumberKind::Object)?;
+        let next = self.volume.metadata.number_range_end(NumberKind::Object)?;
         let mut batch = Batch::new();
         put_number_range_end(&mut batch, NumberKind::ObjectMark, next);
         // Changes from now on are stamped later.
-        if let Some(mark) = self.metadata.stamp_mark()? {
-            self.stamps_were_complete.store(mark.is_complete, Ordering::Release);
+        if let Some(mark) = self.volume.metadata.stamp_mark()? {
+            self.stamps.were_complete.store(mark.is_complete, Ordering::Release);
             batch.put(keys::stamp_mark(), StampMark { is_complete: false, ..mark }.encode());
         }
-        let sequence = self.metadata.commit(batch)?;
-        self.metadata.sync(sequence)
+        let sequence = self.volume.metadata.commit(batch)?;
+        self.volume.metadata.sync(sequence)
     }
 }
 
-fn carry_out_disowned(core: &Core) -> Result<usize> {
-    let records = core.metadata.disowned()?;
-    core.disowned.add(&records, core.metadata.committed());
+fn carry_out_disowned(mounted: &Mounted) -> Result<usize> {
+    let records = mounted.volume.metadata.disowned()?;
+    mounted.volume.disowned.add(&records, mounted.volume.metadata.committed());
     let mut done = 0;
     loop {
-        let round = core.free_disowned()?;
+        let round = mounted.volume.free_disowned()?;
         done += round;
         if round == 0 {
             return Ok(done);
@@ -138,31 +138,31 @@ fn carry_out_disowned(core: &Core) -> Result<usize> {
     }
 }
 
-fn delete_orphans(core: &Core) -> Result<usize> {
-    if core.options.connection == KernelConnection::TakenOver {
+fn delete_orphans(mounted: &Mounted) -> Result<usize> {
+    if mounted.volume.options.connection == KernelConnection::TakenOver {
         // Each is deleted once the kernel says that it does not have it, or forgets it.
         return Ok(0);
     }
-    let orphans = core.metadata.orphans()?;
+    let orphans = mounted.volume.metadata.orphans()?;
     for ino in &orphans {
-        match core.inode(*ino) {
-            Ok(inode) => core.delete_if_unused(&inode)?,
+        match mounted.volume.inode(*ino) {
+            Ok(inode) => mounted.namespace.data.delete_if_unused(&inode)?,
             Err(error) if error.errno() == polymux_types::Errno::ENOENT => {}
             Err(error) => return Err(error),
         }
     }
-    carry_out_disowned(core)?;
+    carry_out_disowned(mounted)?;
     Ok(orphans.len())
 }
 
 /// The last daemon kept acknowledged, unlogged changes of small files in memory that outlived it. They are written to records here, before
 /// the volume is in use, and the memory is free for the notes of this mount.
-fn take_up_notes(core: &Core) -> Result<usize> {
-    let Some(notes) = core.metadata.notes() else { return Ok(0) };
+fn take_up_notes(mounted: &Mounted) -> Result<usize> {
+    let Some(notes) = mounted.volume.metadata.notes() else { return Ok(0) };
     let mut taken = 0;
     for note in notes.left() {
-        match core.inode(Ino(note.number)) {
-            Ok(inode) => taken += usize::from(core.take_up_inline(&inode, note)?),
+        match mounted.volume.inode(Ino(note.number)) {
+            Ok(inode) => taken += usize::from(mounted.data.take_up_inline(&inode, note)?),
             Err(error) if error.errno() == polymux_types::Errno::ENOENT => {}
             Err(error) => return Err(error),
         }
@@ -174,28 +174,28 @@ fn take_up_notes(core: &Core) -> Result<usize> {
 /// An object is made before the record that names it is durable. After a crash in between it is unreferenced. Only numbers
 /// that the crashed mount could have handed out are looked at: older objects are accounted for, and those of this mount
 /// have higher numbers, because an unclean stop skips the rest of a range.
-fn remove_leaked(core: &Core) -> Result<usize> {
-    let known = core.known_objects()?;
-    let tiers = core.tiers.all();
-    tiers.iter().map(|handle| core.remove_leaked_from(handle, &known)).sum()
+fn remove_leaked(mounted: &Mounted) -> Result<usize> {
+    let known = mounted.known_objects()?;
+    let tiers = mounted.volume.tiers.all();
+    tiers.iter().map(|handle| mounted.remove_leaked_from(handle, &known)).sum()
 }
 
 /// Objects that records name.
 pub(super) type KnownObjects = HashSet<(TierId, ObjectId)>;
 
-impl Core {
+impl Mounted {
     pub(super) fn known_objects(&self) -> Result<KnownObjects> {
         let mut known = HashSet::new();
         if self.made_before_mount.is_empty() {
             return Ok(known);
         }
-        self.metadata.for_each_inode(|_, record| {
+        self.volume.metadata.for_each_inode(|_, record| {
             if let crate::store::InodeBody::Regular(file) = record.body {
                 known.extend(file.objects.iter().map(|entry| (entry.tier, entry.object)));
             }
             Ok(())
         })?;
-        known.extend(self.metadata.disowned()?.iter().map(|record| (record.tier, record.object)));
+        known.extend(self.volume.metadata.disowned()?.iter().map(|record| (record.tier, record.object)));
         Ok(known)
     }
 

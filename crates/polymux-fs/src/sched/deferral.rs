@@ -17,9 +17,9 @@ use polymux_types::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::bandwidth::Lane;
 use super::microseconds;
+use crate::parts::DEFERRAL_MS_MAX_DEFAULT;
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::report::DEFERRAL_WAIT_CLASSES;
-use crate::volume::DEFERRAL_MS_MAX_DEFAULT;
 
 /// How long after an urgent request the next one is expected: who reads one block after the other leaves less between them.
 const LINGER: Duration = Duration::from_millis(5);

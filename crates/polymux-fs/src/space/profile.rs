@@ -97,7 +97,7 @@ mod tests {
 
     use super::super::tier_set::Purpose;
     use super::*;
-    use crate::volume::{TierMember, TierPresence};
+    use crate::parts::{TierMember, TierPresence};
 
     const MB: u64 = 1_000_000;
     const SECOND: Duration = Duration::from_secs(1);

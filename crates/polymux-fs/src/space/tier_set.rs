@@ -22,11 +22,11 @@ use super::refused_messages::RefusedMessages;
 use super::watch::{Change, WatchedTier};
 use crate::attributes::VolumeSpace;
 use crate::error::{Error, ErrorKind, Result};
+use crate::parts::{TierMember, TierPresence, TierSource};
 use crate::report::{DeferralReport, LaneReport, TierState};
 use crate::sched::{
     Deferrable, Direction, Finished, Lane, MoverLimits, Saturation, TierSchedule, Timing, Urgency, Waits,
 };
-use crate::volume::{TierMember, TierPresence, TierSource};
 
 /// Maximum age of a tier's space information before the tier is asked again.
 const ROOM_AGE_MAX: Duration = Duration::from_millis(100);

@@ -2,7 +2,7 @@
 
 use super::frame::{Reader, Writer};
 use crate::error::Error;
-use crate::volume::BootId;
+use crate::parts::BootId;
 
 const VERSION: u8 = 1;
 

@@ -18,7 +18,7 @@ use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, FORMAT_VERSION, Shutdown, TierRecord, TierStanding, VolumeRecord};
 use crate::attributes::{ATTRIBUTE_FLAGS_KNOWN, FileKind};
 use crate::blockmap::{END, Owner};
-use crate::volume::BootId;
+use crate::parts::BootId;
 
 /// The inode, and the key of a pending free, used to decode values that hold no key of their own.
 const INO: Ino = Ino(5);

@@ -23,8 +23,8 @@ use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, TierRecord, VolumeRecord};
 use crate::attributes::DirectoryEntry;
 use crate::error::{Error, Result};
+use crate::parts::BootId;
 use crate::report::TierProfile;
-use crate::volume::BootId;
 
 /// Numbers made durable at once. One flush for this many creations.
 const RANGE_SIZE: u64 = 65_536;

@@ -18,13 +18,13 @@ use super::super::layout_change::Company;
 use super::super::{block_after, block_of, start_of};
 use super::shares::{Share, Shares};
 use crate::blockmap::{MapChange, Owner};
-use crate::core::Core;
 use crate::counters::Counters;
+use crate::data_path::DataPath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode, Layout};
+use crate::parts::ReaderLayout;
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::ObjectEntry;
-use crate::volume::ReaderLayout;
 
 /// Times in which is looked for files that grow, until one is due: how exact that is.
 const LOOKS_PER_INTERVAL: u64 = 5;
@@ -62,7 +62,7 @@ pub(in crate::io) fn join(first: Result<()>, second: Result<()>) -> Result<()> {
     }
 }
 
-impl Core {
+impl DataPath {
     /// Notes the state that a sync which begins now covers.
     pub(in crate::io) fn note_before_sync(&self, file: &FileState) -> Noted {
         let cuts = file.cuts.load(Ordering::Acquire);
@@ -142,10 +142,10 @@ impl Core {
             recorded => return Ok(recorded?.unwrap_or(Recorded::Yes)),
         }
         file.unsettled_anew();
-        Counters::count(&self.counters.settles);
-        Counters::count(&self.counters.spread_floors);
-        if self.options.reader_layout == ReaderLayout::WhenWritten {
-            self.grown_files.note(inode.ino);
+        Counters::count(&self.volume.counters.settles);
+        Counters::count(&self.volume.counters.spread_floors);
+        if self.volume.options.reader_layout == ReaderLayout::WhenWritten {
+            self.placement.grown_files.note(inode.ino);
         }
         Ok(Recorded::Yes)
     }
@@ -165,9 +165,9 @@ impl Core {
         if holes.is_empty() {
             return change;
         }
-        let now = self.clock.elapsed();
+        let now = self.volume.clock.elapsed();
         let known = |entry: &ObjectEntry| {
-            let tier = self.tiers.by_id(entry.tier);
+            let tier = self.volume.tiers.by_id(entry.tier);
             tier.map_or(0, |tier| tier.write_lane.state(now).bytes_per_second)
         };
         // A file with one object has no holes on record.
@@ -193,8 +193,8 @@ impl Core {
     /// that object. Until a migration has ended, its pending frees are not known here; but they include no holes, and none is made
     /// meanwhile.
     fn takes_holes(&self, file: &FileState, entry: &ObjectEntry) -> bool {
-        let Ok(handle) = self.tiers.by_id(entry.tier) else { return false };
-        !self.disowned.holds(entry.tier, entry.object)
+        let Ok(handle) = self.volume.tiers.by_id(entry.tier) else { return false };
+        !self.volume.disowned.holds(entry.tier, entry.object)
             && !file.is_moving_to(entry.tier)
             && handle.present().is_some()
             && !handle.is_draining()
@@ -204,7 +204,7 @@ impl Core {
 
     /// Whether an object with bytes that are to be put on record is on a tier that is slow at the moment.
     fn waits_for_slow_tier(&self, file: &FileState) -> bool {
-        let is_slow = |entry: &ObjectEntry| self.tiers.by_id(entry.tier).is_ok_and(|tier| tier.is_slow());
+        let is_slow = |entry: &ObjectEntry| self.volume.tiers.by_id(entry.tier).is_ok_and(|tier| tier.is_slow());
         self.unsynced_objects(file).iter().any(is_slow)
     }
 
@@ -212,19 +212,19 @@ impl Core {
     /// append than native file systems let it. Not sooner: ranges that were left out get their tiers then, and the speed of the tiers
     /// is seldom known when a file begins to grow.
     pub(crate) fn settle_spread_files(&self) -> Result<()> {
-        if !self.has_spread.load(Ordering::Acquire) {
+        if !self.placement.has_spread.load(Ordering::Acquire) {
             return Ok(());
         }
-        let now_ms = self.elapsed_ms();
-        if now_ms < self.due.settle_ms.load(Ordering::Relaxed) {
+        let now_ms = self.volume.elapsed_ms();
+        if now_ms < self.upkeep.settle_due_ms.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let interval_ms = u64::from(self.options.flush_interval_ms);
+        let interval_ms = u64::from(self.volume.options.flush_interval_ms);
         let look_ms = interval_ms / LOOKS_PER_INTERVAL;
-        self.due.settle_ms.store(now_ms.saturating_add(look_ms), Ordering::Relaxed);
+        self.upkeep.settle_due_ms.store(now_ms.saturating_add(look_ms), Ordering::Relaxed);
         let mut outcome = Ok(());
         let may_grow = |inode: &Inode| inode.file().is_some_and(|file| file.may_grow_unsettled.load(Ordering::Acquire));
-        for inode in self.inodes.all_where(may_grow) {
+        for inode in self.volume.inodes.all_where(may_grow) {
             let Some(file) = inode.file() else { continue };
             let Some(since_ms) = file.unsettled_since_ms(now_ms) else { continue };
             // It may have been one look before it was seen, and the next one may come late.

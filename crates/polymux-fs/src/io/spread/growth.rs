@@ -10,8 +10,8 @@ use super::super::layout_change::Company;
 use super::super::{block_after, start_of};
 use super::{Placed, Unplaced};
 use crate::blockmap::{END, MapChange, Owner};
-use crate::core::Core;
 use crate::counters::Counters;
+use crate::data_path::DataPath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{AwaitedSwitch, FileState, Inode, Layout, reference_of};
 use crate::placement::Request;
@@ -21,7 +21,7 @@ use crate::store::ObjectEntry;
 /// Ranges of a file that may be off the record when it begins to spread.
 const UNSETTLED_BEGINNING_RANGES_MAX: u64 = 16;
 
-impl Core {
+impl DataPath {
     /// Gives the range of `position` to a tier, where it has none yet, and returns the data that belongs into it. Called with
     /// the blocks held, and with the append lock held where the file grows.
     pub(in crate::io) fn place_growth<'a>(
@@ -39,12 +39,12 @@ impl Core {
         let data = &data[..usize::try_from(range_end - position).unwrap_or(usize::MAX).min(data.len())];
         let Some(unplaced) = self.unplaced(file, position) else { return Ok(Placed::In(data)) };
         self.check_growth(file)?;
-        let context = self.context_of(inode);
+        let context = self.placement.context_of(inode);
         let file_end = position + data.len() as u64;
         let request = Request { length: range_bytes, file_end, partial: true, except: None };
         // A file that was spread before is left to the policy's placement.
         let spreads = context.policy.spreads()
-            && (file.grows_unsettled() || self.growth_in(&context, inode, &request) == Growth::IsSpread);
+            && (file.grows_unsettled() || self.placement.growth_in(&context, inode, &request) == Growth::IsSpread);
         file.spreads.store(spreads, Ordering::Release);
         // Claims of a mover on a tier would free bytes that are written there. No migration begins while this write holds the barrier.
         if file.is_moving() {
@@ -55,14 +55,14 @@ impl Core {
         }
         let range = position / range_bytes;
         let mapped = self.tier_of_thread(&context, inode, stream);
-        for tier in self.place_mapped(&context, inode, &request, mapped) {
+        for tier in self.placement.place_mapped(&context, inode, &request, mapped) {
             let placed = match unplaced {
                 Unplaced::Tail => self.give_range_at_end(inode, file, tier, range),
                 Unplaced::Hole => self.give_hole(inode, file, tier, range),
             };
             match placed {
                 Ok(Some(entry)) => {
-                    let handle = self.tiers.by_id(entry.tier)?;
+                    let handle = self.volume.tiers.by_id(entry.tier)?;
                     self.write_behind.claim(&handle, reference_of(&entry), range * range_bytes, range_bytes);
                     return Ok(Placed::In(data));
                 }
@@ -90,7 +90,7 @@ impl Core {
         }
         let layout = file.layout.read();
         for (slot, entry) in (0_u8..).zip(&layout.objects) {
-            let handle = self.tiers.by_id(entry.tier)?;
+            let handle = self.volume.tiers.by_id(entry.tier)?;
             if handle.present().is_some() && !handle.is_silent() {
                 continue;
             }
@@ -141,7 +141,7 @@ impl Core {
             Ok(change)
         })?;
         if is_given && tail.is_none_or(|(_, tail)| tail.tier != tier) {
-            Counters::count(&self.counters.spread_switches);
+            Counters::count(&self.volume.counters.spread_switches);
         }
         let layout = file.layout.read();
         Ok(if is_given { Some(layout.object(layout.slot_on(tier)?)) } else { None })
@@ -183,7 +183,7 @@ impl Core {
         })?;
         if is_given {
             file.cut_off.lock().extend(cut_off.iter().map(|record| (record.tier, record.object)));
-            self.disowned.add(&cut_off, inode.last_sequence());
+            self.volume.disowned.add(&cut_off, inode.last_sequence());
             let (from, sequence) = (start_of(first), inode.last_sequence());
             former.iter().for_each(|tier| file.await_switch(AwaitedSwitch { tier: *tier, from, sequence }));
         }
@@ -208,7 +208,7 @@ impl Core {
             Ok(true)
         })?;
         if is_given {
-            Counters::count(&self.counters.spread_holes_filled);
+            Counters::count(&self.volume.counters.spread_holes_filled);
         }
         Ok(is_given.then_some(entry))
     }
@@ -225,7 +225,8 @@ impl Core {
     pub(super) fn reached_blocks(&self, file: &FileState) -> u64 {
         let size = file.size();
         let tail = file.layout.read().tail_tier();
-        let is_away = tail.is_some_and(|tier| self.tiers.by_id(tier).is_ok_and(|handle| handle.present().is_none()));
+        let is_away =
+            tail.is_some_and(|tier| self.volume.tiers.by_id(tier).is_ok_and(|handle| handle.present().is_none()));
         if is_away && size > 0 {
             return block_after(size);
         }

@@ -24,13 +24,13 @@ use super::super::allocate::Part;
 use super::super::{block_after, start_of};
 use super::shares::{Share, Shares};
 use crate::blockmap::{END, MapChange, Owner};
-use crate::core::Core;
 use crate::counters::Counters;
+use crate::data_path::DataPath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::{FileState, Inode, reference_of};
+use crate::parts::SaturationSource;
 use crate::placement::{Context, Request};
 use crate::store::ObjectEntry;
-use crate::volume::SaturationSource;
 
 /// Most pieces of one reservation, each of which is an extent on record.
 const PIECES_MAX: u64 = 4096;
@@ -52,7 +52,7 @@ type Lengths = SmallVec<[(ObjectEntry, u64); 4]>;
 /// Tiers that had too little free space after all.
 type Refused = SmallVec<[TierId; 4]>;
 
-impl Core {
+impl DataPath {
     /// Extends a file to `end` with space that is reserved on several tiers, from `start` on. Called with the barrier held alone, and with
     /// enough free space on all tiers together. If it cannot be divided, ranges may be on other tiers than before, and nothing is reserved.
     pub(in crate::io) fn reserve_spread(
@@ -76,7 +76,7 @@ impl Core {
             };
             match refusing {
                 None => {
-                    Counters::count(&self.counters.spread_reservations);
+                    Counters::count(&self.volume.counters.spread_reservations);
                     file.spreads.store(true, Ordering::Release);
                     file.growth.note_growth();
                     file.size.store(end, Ordering::Release);
@@ -102,25 +102,25 @@ impl Core {
         if !self.may_spread() || leaves_gap || !reaches_range || file.is_passed_through() || file.is_moving() {
             return None;
         }
-        let context = self.context_of(inode);
+        let context = self.placement.context_of(inode);
         let request = Request { length: self.range_bytes(), file_end: end, partial: true, except: None };
         let spreads = context.policy.spreads()
             && context.policy.thread_rule().is_none()
-            && self.growth_in(&context, inode, &request) == Growth::IsSpread;
+            && self.placement.growth_in(&context, inode, &request) == Growth::IsSpread;
         spreads.then_some(context)
     }
 
     /// The range that the file has reached stays on its tier if all of it fits there.
     fn first_block_to_divide(&self, file: &FileState, tail: TierId) -> u64 {
-        let has_room = self.tiers.by_id(tail).is_ok_and(|tier| tier.headroom() >= self.range_bytes());
+        let has_room = self.volume.tiers.by_id(tail).is_ok_and(|tier| tier.headroom() >= self.range_bytes());
         if has_room { self.reached_blocks(file) } else { block_after(file.size()) }
     }
 
     /// Divides blocks among the tiers that may have them, except those that refused. `None` if they have too little free space.
     fn divide(&self, context: &Context, blocks: Range<u64>, file_end: u64, refused: &Refused) -> Option<Vec<Piece>> {
-        let now = self.clock.elapsed();
+        let now = self.volume.clock.elapsed();
         let tiers = self.tiers_to_spread_to(context);
-        let otherwise = (self.options.saturation == SaturationSource::Assumed).then_some(0);
+        let otherwise = (self.volume.options.saturation == SaturationSource::Assumed).then_some(0);
         let mut shares = Shares::new(tiers.iter().filter_map(|tier| {
             let (space, capabilities) = (tier.space()?, tier.present()?.capabilities());
             let takes_part = !refused.contains(&tier.id) && file_end <= capabilities.file_size_max;
@@ -197,7 +197,7 @@ impl Core {
             return Ok(());
         }
         let end = parts.iter().rev().find(|later| later.slot == part.slot).map_or(part.end, |last| last.end);
-        let (object, handle) = (reference_of(&part.entry), self.tiers.by_id(part.entry.tier)?);
+        let (object, handle) = (reference_of(&part.entry), self.volume.tiers.by_id(part.entry.tier)?);
         let length = handle.run(|tier| tier.stat(object))?.size;
         lengths.push((part.entry, length));
         if length < end {
@@ -211,7 +211,7 @@ impl Core {
     /// of the file from now on.
     fn shorten(&self, lengths: &Lengths) -> Result<()> {
         for (entry, length) in lengths {
-            let (handle, object) = (self.tiers.by_id(entry.tier)?, reference_of(entry));
+            let (handle, object) = (self.volume.tiers.by_id(entry.tier)?, reference_of(entry));
             handle.run(|tier| {
                 tier.truncate(object, *length)?;
                 tier.sync(object)

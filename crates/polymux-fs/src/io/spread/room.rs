@@ -9,7 +9,7 @@
 //! * It is advice: no write fails because of it. But it changes the object, so it comes after the note that the object has
 //!   something unsynced.
 //! * Space is only ever added in a file (`fallocate`, size kept). It is freed only where no write is possible, behind the end:
-//!   with the append lock held, while the object at the end owns everything behind it ([`Core::trim_before_gap`]), and after an unclean
+//!   with the append lock held, while the object at the end owns everything behind it ([`DataPath::trim_before_gap`]), and after an unclean
 //!   stop, before the file is used ([`give_back_room`]).
 
 use std::ops::Range;
@@ -19,7 +19,7 @@ use polymux_tier::{AllocateMode, ObjectRef, ObjectStat, Tier, Wait};
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 
 use super::super::{block_after, block_of, start_of};
-use crate::core::Core;
+use crate::data_path::DataPath;
 use crate::error::{ErrorKind, Result};
 use crate::inode::{FileState, reference_of};
 use crate::space::TierHandle;
@@ -51,7 +51,7 @@ fn step_of(range_bytes: u64, size: u64, position: u64, end: u64) -> Option<Range
     (end > size && after > before).then(|| range_start + before..range_start + after)
 }
 
-impl Core {
+impl DataPath {
     /// Gives an object of a spread file the space that a write is the first to need, where its file system would take more. Called
     /// after the write was noted as unsynced.
     pub(in crate::io) fn make_room_for_growth(
@@ -85,7 +85,7 @@ impl Core {
     /// Frees space that the file system preallocated behind the end of a file, before the file goes on elsewhere. Called with the
     /// append lock held, while the object at the end, which is in this slot, owns everything behind it. A failure costs only space.
     pub(super) fn trim_before_gap(&self, file: &FileState, slot: u8, tail: &ObjectEntry) {
-        let Ok(handle) = self.tiers.by_id(tail.tier) else { return };
+        let Ok(handle) = self.volume.tiers.by_id(tail.tier) else { return };
         let Some(tier) = handle.present() else { return };
         if !tier.capabilities().allocates_ahead || handle.is_failing() || handle.is_slow() {
             return;

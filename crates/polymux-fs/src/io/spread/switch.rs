@@ -11,42 +11,15 @@ use std::sync::atomic::Ordering;
 
 use polymux_tier::Wait;
 use polymux_types::TierId;
-use smallvec::SmallVec;
 
-use crate::core::Core;
 use crate::counters::Counters;
+use crate::data_path::DataPath;
 use crate::error::{ErrorKind, Result};
-use crate::inode::{AwaitedSwitch, FileState};
+use crate::inode::FileState;
 use crate::planted_faults::{PlantedFault, is_planted};
 use crate::store::{DisownedKind, DisownedRecord, ObjectEntry};
 
-impl FileState {
-    /// Notes that a tier is no longer recorded as the size authority of the file once a transaction is durable, and the byte from
-    /// which other tiers may have the file.
-    pub(in crate::io) fn await_switch(&self, switch: AwaitedSwitch) {
-        let mut switches = self.switches.lock();
-        match switches.iter_mut().find(|earlier| earlier.tier == switch.tier) {
-            Some(earlier) => {
-                earlier.from = earlier.from.min(switch.from);
-                earlier.sequence = earlier.sequence.max(switch.sequence);
-            }
-            None => switches.push(switch),
-        }
-        self.awaits_switch.store(true, Ordering::Release);
-    }
-
-    /// Tiers that a durable record may name as the size authority: the present one, and before the file is spread for the first time
-    /// since it was loaded any that it has an object on, because earlier ones are not remembered.
-    pub(super) fn possible_extenders(&self) -> SmallVec<[TierId; 4]> {
-        let layout = self.layout.read();
-        if self.may_grow_unsettled.load(Ordering::Acquire) {
-            return layout.extender().map(|(_, entry)| entry.tier).into_iter().collect();
-        }
-        layout.objects.iter().map(|entry| entry.tier).collect()
-    }
-}
-
-impl Core {
+impl DataPath {
     /// Waits until a tier may have bytes of a file up to `end`: if it was the size authority, until no log that the volume can be
     /// started from names it any more.
     pub(in crate::io) fn wait_for_switch(&self, file: &FileState, tier: TierId, end: u64, wait: Wait) -> Result<()> {
@@ -61,8 +34,8 @@ impl Core {
         if wait == Wait::Never {
             return Err(ErrorKind::WouldBlock.into());
         }
-        self.flush_through_copy(switch.sequence)?;
-        Counters::count(&self.counters.spread_switches_awaited);
+        self.volume.flush_through_copy(switch.sequence)?;
+        Counters::count(&self.volume.counters.spread_switches_awaited);
         let mut switches = file.switches.lock();
         switches.retain(|awaited| awaited.sequence > switch.sequence);
         file.awaits_switch.store(!switches.is_empty(), Ordering::Release);
@@ -74,7 +47,7 @@ impl Core {
     pub(super) fn tails_to_cut_off(&self, file: &FileState) -> Vec<DisownedRecord> {
         let size = file.size();
         let layout = file.layout.read();
-        let is_away = |tier: TierId| self.tiers.by_id(tier).is_ok_and(|handle| handle.present().is_none());
+        let is_away = |tier: TierId| self.volume.tiers.by_id(tier).is_ok_and(|handle| handle.present().is_none());
         let done = file.cut_off.lock();
         let is_due = |entry: &&ObjectEntry| is_away(entry.tier) && !done.contains(&(entry.tier, entry.object));
         let tail_of = |entry: &ObjectEntry| DisownedRecord {

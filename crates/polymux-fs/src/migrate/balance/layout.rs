@@ -12,10 +12,10 @@ use polymux_types::limits::RANGE_NODE_SIZE;
 use super::super::bundle::Bundle;
 use super::super::facts::blocks_of_node;
 use crate::blockmap::BLOCKS_PER_NODE;
-use crate::core::Core;
 use crate::heat::ReadUse;
 use crate::inode::FileState;
 use crate::io::{block_after, start_of};
+use crate::migrate::Mover;
 use crate::report::TierProfile;
 
 /// Nodes of a file that are looked at: all of one of 8 GiB.
@@ -107,13 +107,13 @@ fn without_beginnings(reads: &ReadUse) -> ReadUse {
 }
 
 /// The parts of a file on all tiers, and the time that each needs for a byte of it.
-pub(super) fn parts_of(core: &Core, shares: &Shares, reads: &ReadUse) -> Vec<ReadPart> {
+pub(super) fn parts_of(core: &Mover, shares: &Shares, reads: &ReadUse) -> Vec<ReadPart> {
     let part = |handle: &std::sync::Arc<crate::space::TierHandle>| {
         let (bytes, movable) = shares.of_tiers.get(&handle.id.0).map_or((0, 0), |share| (share.bytes, share.movable));
         let speed = handle.look_at_profile(|profile| picoseconds_per_byte(profile, reads));
         ReadPart { tier: handle.id.0, bytes, movable, picoseconds_per_byte: speed.unwrap_or(0) }
     };
-    core.tiers.all().iter().map(part).collect()
+    core.volume.tiers.all().iter().map(part).collect()
 }
 
 /// Up to `count` of the nodes, at equal distances: a reader of any part of the file has all tiers.

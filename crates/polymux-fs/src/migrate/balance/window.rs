@@ -13,11 +13,11 @@ use polymux_types::{Ino, TierId};
 
 use super::layout::picoseconds_per_byte;
 use super::queue::{Added, Cause, QueuedFile};
-use crate::core::Core;
 use crate::counters::Counters;
 use crate::heat::ReadUse;
+use crate::migrate::Mover;
+use crate::parts::ReaderLayout;
 use crate::space::TierHandle;
-use crate::volume::ReaderLayout;
 
 /// Least length of a window.
 const WINDOW_MIN: Duration = Duration::from_secs(1);
@@ -43,36 +43,36 @@ enum Reading {
     Else,
 }
 
-impl Core {
+impl Mover {
     /// Evaluates the reads of a window that is over.
     pub(super) fn end_window_of_readers(&self) {
         let Some((length, read)) = self.next_window() else { return };
-        let uses = self.read_uses.take();
-        if uses.is_empty() || self.options.reader_layout == ReaderLayout::Never {
+        let uses = self.data.read_uses.take();
+        if uses.is_empty() || self.volume.options.reader_layout == ReaderLayout::Never {
             return;
         }
-        let tiers = self.tiers.all();
+        let tiers = self.volume.tiers.all();
         let reading: BTreeMap<TierId, Reading> =
             tiers.iter().map(|handle| (handle.id, reading_of(handle, &uses, read.get(&handle.id), length))).collect();
         if !reading.values().any(|reading| *reading == Reading::KeptBusy) {
             return;
         }
         for (ino, reads) in uses {
-            let Ok(inode) = self.inode(ino) else { continue };
+            let Ok(inode) = self.volume.inode(ino) else { continue };
             let Some(file) = inode.file() else { continue };
             let of_file: Vec<Option<Reading>> =
                 file.layout.read().objects.iter().map(|entry| reading.get(&entry.tier).copied()).collect();
             let waited = of_file.contains(&Some(Reading::KeptBusy)) && !of_file.contains(&Some(Reading::FromMemory));
             let queued = QueuedFile::new(reads, Cause::ReadersWaited);
             if waited && self.layout_queue.state.lock().add(ino, queued) == Added::Yes {
-                Counters::count(&self.counters.windows_of_waiting_readers);
+                Counters::count(&self.volume.counters.windows_of_waiting_readers);
             }
         }
     }
 
     /// Begins the next window when it is due. Returns the length of the last one and the bytes that each tier read in it.
     fn next_window(&self) -> Option<(Duration, BTreeMap<TierId, u64>)> {
-        let now = self.clock.elapsed();
+        let now = self.volume.clock.elapsed();
         let mut state = self.layout_queue.state.lock();
         let length = now.saturating_sub(state.window_began);
         if length < WINDOW_MIN {
@@ -80,7 +80,7 @@ impl Core {
         }
         state.window_began = now;
         let bytes_of = |handle: &Arc<TierHandle>| Some((handle.id, handle.present()?.counters().bytes_read));
-        let bytes_read: BTreeMap<TierId, u64> = self.tiers.all().iter().filter_map(bytes_of).collect();
+        let bytes_read: BTreeMap<TierId, u64> = self.volume.tiers.all().iter().filter_map(bytes_of).collect();
         let before = std::mem::replace(&mut state.bytes_read, bytes_read.clone());
         let since = |(tier, bytes): (TierId, u64)| Some((tier, bytes.saturating_sub(*before.get(&tier)?)));
         Some((length, bytes_read.into_iter().filter_map(since).collect()))
@@ -88,10 +88,10 @@ impl Core {
 
     /// Tiers that no program used lately, and that have taken all that was written.
     pub(super) fn tiers_at_rest(&self) -> Vec<TierId> {
-        let now = self.clock.elapsed();
+        let now = self.volume.clock.elapsed();
         let mut state = self.layout_queue.state.lock();
         let mut at_rest = Vec::new();
-        for handle in self.tiers.all().iter() {
+        for handle in self.volume.tiers.all().iter() {
             // Asking for the load ends an interval that nothing else ends.
             let load = handle.schedule.load(now);
             let is_busy = load.queue_depth > load.mover_queue_depth

@@ -9,8 +9,8 @@ use polymux_types::{Bucket, ManualClock, ObjectId};
 use super::super::Purpose;
 use super::gathering::{CLAIM_AGE_MAX, GATHER};
 use super::*;
+use crate::parts::{TierMember, TierPresence};
 use crate::sched::Deferrable;
-use crate::volume::{TierMember, TierPresence};
 
 const MIB: u64 = 1 << 20;
 const MIB_IN_MEMORY: usize = 1 << 20;

@@ -12,19 +12,20 @@
 //!   with the later place is right.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use polymux_meta::Batch;
 use polymux_tier::{ObjectStamp, StampDirectory, StampOrder, StampRefresh, TierError};
-use polymux_types::{Epoch, Errno, Ino, Timestamp};
+use polymux_types::sync::Mutex;
+use polymux_types::{Errno, Ino, Timestamp};
 
 use crate::attributes::FileKind;
-use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::Result;
-use crate::inode::{FileState, Inode, LateFile, StampWalks, WalkBelow, reference_of};
+use crate::inode::{FileState, Inode, LateFile, LateStamps, StampWalks, WalkBelow, reference_of};
 use crate::store::{InodeBody, ObjectEntry, StampMark, keys};
+use crate::volume::Volume;
 
 /// Files described, or looked at, in a step,
 const FILES_PER_STEP: usize = 128;
@@ -63,7 +64,27 @@ enum Stamped {
     Late,
 }
 
-impl Core {
+/// The back-references of objects.
+pub(crate) struct Stamps {
+    volume: Arc<Volume>,
+    /// Objects whose description does not follow yet.
+    pub(crate) late_stamps: LateStamps,
+    /// Held to write back-references; taken before every other lock.
+    walks: Mutex<StampWalks>,
+    /// The last unmount left no description to be written.
+    pub(crate) were_complete: AtomicBool,
+}
+
+impl Stamps {
+    pub(crate) fn new(volume: Arc<Volume>) -> Self {
+        Self {
+            volume,
+            late_stamps: LateStamps::default(),
+            walks: Mutex::default(),
+            were_complete: AtomicBool::new(false),
+        }
+    }
+
     /// Notes that the objects of a file are to be described anew, because its names or attributes changed just now.
     pub(crate) fn stamp_later(&self, inode: &Inode) {
         if inode.file().is_some_and(|file| !file.layout.read().objects.is_empty()) {
@@ -75,24 +96,28 @@ impl Core {
     pub(crate) fn note_late(&self, inode: &Inode) {
         let Some(file) = inode.file() else { return };
         if !file.stamp_due.swap(true, Ordering::AcqRel) {
-            self.late_stamps.add(LateFile { ino: inode.ino, since_ms: self.elapsed_ms(), since: self.now() });
+            self.late_stamps.add(LateFile {
+                ino: inode.ino,
+                since_ms: self.volume.elapsed_ms(),
+                since: self.volume.now(),
+            });
         }
     }
 
     /// One round. Returns whether there is more to do at once.
     pub(crate) fn refresh_stamps(&self) -> Result<bool> {
-        let mut walks = self.stamp_walks.lock();
+        let mut walks = self.walks.lock();
         if walks.mark.is_none() {
             self.begin_stamping(&mut walks)?;
         }
         let mut step = Step {
             files: FILES_PER_STEP,
-            end: self.clock.elapsed() + STEP_TIME_MAX,
+            end: self.volume.clock.elapsed() + STEP_TIME_MAX,
             ready: Vec::new(),
             has_failed: false,
         };
-        let delay_ms = u64::from(self.options.stamp_delay_ms);
-        let before_ms = self.elapsed_ms().checked_sub(delay_ms);
+        let delay_ms = u64::from(self.volume.options.stamp_delay_ms);
+        let before_ms = self.volume.elapsed_ms().checked_sub(delay_ms);
         let mut has_more = match before_ms {
             Some(before_ms) => self.stamp_noted(before_ms, &mut step),
             None => false,
@@ -106,22 +131,22 @@ impl Core {
 
     /// Takes up the work that the last mount left.
     fn begin_stamping(&self, walks: &mut StampWalks) -> Result<()> {
-        let mark = self.metadata.stamp_mark()?.unwrap_or(StampMark::UNKNOWN);
+        let mark = self.volume.metadata.stamp_mark()?.unwrap_or(StampMark::UNKNOWN);
         walks.mark = Some(mark);
-        if self.stamps_were_complete.load(Ordering::Acquire) {
+        if self.were_complete.load(Ordering::Acquire) {
             walks.mark = Some(StampMark { is_complete: false, ..mark });
         } else {
             self.late_stamps.begin_walk();
             walks.after = Some(Ino(0));
         }
-        for directory in self.metadata.renamed_directories()? {
+        for directory in self.volume.metadata.renamed_directories()? {
             self.late_stamps.add_directory(directory);
         }
         Ok(())
     }
 
     fn may_go_on(&self, step: &Step) -> bool {
-        step.files > 0 && self.clock.elapsed() <= step.end
+        step.files > 0 && self.volume.clock.elapsed() <= step.end
     }
 
     fn stamp_noted(&self, before_ms: u64, step: &mut Step) -> bool {
@@ -136,7 +161,7 @@ impl Core {
     fn walk_below_directory(&self, walks: &mut StampWalks, step: &mut Step) -> Result<bool> {
         if walks.below.is_none() {
             let Some((top, renames)) = self.late_stamps.any_directory() else { return Ok(false) };
-            if self.elapsed_ms() < walks.retry_ms {
+            if self.volume.elapsed_ms() < walks.retry_ms {
                 return Ok(false);
             }
             walks.below = Some(WalkBelow { top, renames, path: vec![(top, 0)], is_whole: true });
@@ -149,13 +174,13 @@ impl Core {
                 if walk.is_whole {
                     self.end_walk_below(&walk)?;
                 } else {
-                    walks.retry_ms = self.elapsed_ms().saturating_add(RETRY_MS);
+                    walks.retry_ms = self.volume.elapsed_ms().saturating_add(RETRY_MS);
                     return Ok(false);
                 }
                 continue;
             };
             step.files -= 1;
-            let Some(entry) = self.metadata.directory_entries(directory, after, 1)?.pop() else {
+            let Some(entry) = self.volume.metadata.directory_entries(directory, after, 1)?.pop() else {
                 walk.path.pop();
                 continue;
             };
@@ -171,9 +196,9 @@ impl Core {
 
     /// Deletes the record of a renamed directory, unless it was renamed again meanwhile.
     fn end_walk_below(&self, walk: &WalkBelow) -> Result<()> {
-        match self.inode(walk.top) {
+        match self.volume.inode(walk.top) {
             // Under the record lock it is not renamed.
-            Ok(inode) => self.transact(&[&inode], |transaction| {
+            Ok(inode) => self.volume.transact(&[&inode], |transaction| {
                 if self.late_stamps.is_unchanged(walk.top, walk.renames) {
                     transaction.batch.delete(keys::renamed_directory(walk.top));
                     self.late_stamps.remove_directory(walk.top);
@@ -184,7 +209,7 @@ impl Core {
                 let mut batch = Batch::new();
                 batch.delete(keys::renamed_directory(walk.top));
                 self.late_stamps.remove_directory(walk.top);
-                self.metadata.commit(batch).map(|_| ())
+                self.volume.metadata.commit(batch).map(|_| ())
             }
             Err(error) => Err(error),
         }
@@ -192,14 +217,14 @@ impl Core {
 
     /// Goes on with the walk over all inode records for files that changed since the mark, or begins one where that may help.
     fn walk_records(&self, walks: &mut StampWalks, step: &mut Step) -> Result<bool> {
-        let now_ms = self.elapsed_ms();
+        let now_ms = self.volume.elapsed_ms();
         if walks.after.is_none() && self.late_stamps.has_forgotten() && now_ms >= walks.retry_ms {
             self.late_stamps.begin_walk();
             walks.after = Some(Ino(0));
         }
         let Some(mut after) = walks.after else { return Ok(false) };
         let through = walks.mark.map_or(StampMark::UNKNOWN.through, |mark| mark.through);
-        let page = self.metadata.inodes_after(after, RECORDS_PER_STEP)?;
+        let page = self.volume.metadata.inodes_after(after, RECORDS_PER_STEP)?;
         for (ino, record) in &page {
             let has_objects = matches!(&record.body, InodeBody::Regular(file) if !file.objects.is_empty());
             if has_objects && record.changed >= through {
@@ -223,7 +248,7 @@ impl Core {
     /// Puts on record how far stamps follow, where that moved enough.
     fn move_stamp_mark(&self, walks: &mut StampWalks) -> Result<()> {
         let Some(mark) = walks.mark else { return Ok(()) };
-        let now = self.now();
+        let now = self.volume.now();
         let through = lagging(self.late_stamps.oldest().map_or(now, |oldest| oldest.min(now)));
         let is_behind = walks.after.is_some() || self.late_stamps.has_forgotten();
         let moved = through.seconds.saturating_sub(mark.through.seconds);
@@ -238,14 +263,14 @@ impl Core {
     fn put_stamp_mark(&self, walks: &mut StampWalks, mark: StampMark) -> Result<()> {
         let mut batch = Batch::new();
         batch.put(keys::stamp_mark(), mark.encode());
-        self.metadata.commit(batch)?;
+        self.volume.metadata.commit(batch)?;
         walks.mark = Some(mark);
         Ok(())
     }
 
     /// Before an unmount, as far as that does not take long.
     pub(crate) fn stamp_before_unmount(&self) -> Result<()> {
-        let mut walks = self.stamp_walks.lock();
+        let mut walks = self.walks.lock();
         if walks.mark.is_none() {
             self.begin_stamping(&mut walks)?;
         }
@@ -256,11 +281,11 @@ impl Core {
 
     /// After the tiers were synced for an unmount: whether anything is left to do.
     pub(crate) fn close_stamp_mark(&self) -> Result<()> {
-        let mut walks = self.stamp_walks.lock();
+        let mut walks = self.walks.lock();
         let is_behind = walks.after.is_some() || self.late_stamps.has_forgotten();
         match self.late_stamps.oldest() {
             None if !is_behind => {
-                let through = lagging(self.now());
+                let through = lagging(self.volume.now());
                 self.put_stamp_mark(&mut walks, StampMark { through, is_complete: true })
             }
             _ => Ok(()),
@@ -274,14 +299,14 @@ impl Core {
             Ok(ready) => step.ready.extend(ready),
             Err(error) if error.errno() == Errno::ENOENT => {}
             Err(error) => {
-                log::debug!("volume {}: inode {ino} cannot be described: {error}", self.name);
+                log::debug!("volume {}: inode {ino} cannot be described: {error}", self.volume.name);
                 step.has_failed = true;
             }
         }
     }
 
     fn stamps_of_file(&self, ino: Ino) -> Result<Vec<(ObjectEntry, Arc<ObjectStamp>)>> {
-        let inode = self.inode(ino)?;
+        let inode = self.volume.inode(ino)?;
         let Some(file) = inode.file() else { return Ok(Vec::new()) };
         file.stamp_due.store(false, Ordering::Release);
         let objects = file.layout.read().objects.clone();
@@ -297,14 +322,14 @@ impl Core {
     fn write_stamps(&self, walks: &mut StampWalks, step: &mut Step) -> Result<()> {
         let mut has_failed = std::mem::take(&mut step.has_failed);
         if !step.ready.is_empty() {
-            self.flush_through(self.metadata.committed())?;
+            self.volume.flush_through(self.volume.metadata.committed())?;
         }
         for (entry, stamp) in step.ready.drain(..) {
             has_failed |= self.stamp_object(&entry, &stamp)? == Stamped::Late;
         }
         if has_failed {
             self.late_stamps.forget_some();
-            walks.retry_ms = self.elapsed_ms().saturating_add(RETRY_MS);
+            walks.retry_ms = self.volume.elapsed_ms().saturating_add(RETRY_MS);
             if let Some(walk) = &mut walks.below {
                 walk.is_whole = false;
             }
@@ -314,18 +339,18 @@ impl Core {
 
     fn stamp_object(&self, entry: &ObjectEntry, stamp: &ObjectStamp) -> Result<Stamped> {
         // The tier may have left meanwhile, and its objects with it.
-        let Ok(handle) = self.tiers.by_id(entry.tier) else { return Ok(Stamped::Done) };
+        let Ok(handle) = self.volume.tiers.by_id(entry.tier) else { return Ok(Stamped::Done) };
         let Some(tier) = handle.present() else { return Ok(Stamped::Late) };
         match tier.stamp(reference_of(entry), stamp) {
             Ok(()) => {
-                Counters::count(&self.counters.stamps_written);
+                Counters::count(&self.volume.counters.stamps_written);
                 Ok(Stamped::Done)
             }
             // The object goes with its file, or a reader reports that it is missing.
             Err(TierError::NotFound(_)) => Ok(Stamped::Done),
             Err(error) => {
                 log::debug!("object {:016x} stays without a stamp: {error}", entry.object);
-                Counters::count(&self.counters.stamps_failed);
+                Counters::count(&self.volume.counters.stamps_failed);
                 Ok(Stamped::Late)
             }
         }
@@ -343,9 +368,8 @@ impl Core {
 
     /// The back-reference of a file; `None` where it has no name.
     fn stamp_of(&self, inode: &Inode, file: &FileState) -> Result<Option<ObjectStamp>> {
-        let order =
-            StampOrder { epoch: Epoch(self.epoch.load(Ordering::Acquire)), sequence: self.metadata.committed() };
-        let at = self.now();
+        let order = StampOrder { epoch: self.volume.epochs.present(), sequence: self.volume.metadata.committed() };
+        let at = self.volume.now();
         let Some((path, directories)) = self.path_with_directories(inode.ino)? else { return Ok(None) };
         let known = file.size_known.load(Ordering::Acquire);
         let size = if known { file.size() } else { file.layout.read().size_floor };
@@ -353,7 +377,7 @@ impl Core {
         let may_have_xattrs = !inode.lacks_xattrs.load(Ordering::Acquire);
         let refresh = StampRefresh { order, at, size, links: common.links, may_have_xattrs, directories };
         Ok(Some(ObjectStamp {
-            volume: self.id,
+            volume: self.volume.id,
             ino: inode.ino,
             generation: inode.generation,
             mode: inode.kind.type_bits() | common.permissions,
@@ -370,8 +394,8 @@ impl Core {
         let (mut names, mut directories) = (Vec::new(), Vec::new());
         let mut present = ino;
         while present != Ino::ROOT {
-            let Some((parent, name)) = self.metadata.any_name(present)? else { return Ok(None) };
-            let directory = match self.inode(parent) {
+            let Some((parent, name)) = self.volume.metadata.any_name(present)? else { return Ok(None) };
+            let directory = match self.volume.inode(parent) {
                 Ok(directory) => directory,
                 // A concurrent deletion took the directory away.
                 Err(error) if error.errno() == Errno::ENOENT => return Ok(None),

@@ -6,23 +6,21 @@
 //!   and metadata without that epoch is refused. It is the same rule that protects against metadata from a backup.
 //! * Afterwards the volume works on without the copy, which the store makes anew as soon as it can.
 
-use std::sync::atomic::Ordering;
-
 use polymux_meta::{CopySync, Sequence};
 use polymux_tier::{Label, Tier, TierError};
 use polymux_types::Epoch;
 
-use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::space::TierHandle;
 use crate::store::{EpochRecord, Shutdown, TierRecord};
+use crate::volume::Volume;
 
-impl Core {
+impl Volume {
     /// Makes everything up to a transaction durable, wherever the volume can be started from.
     pub(crate) fn flush_through_copy(&self, sequence: Sequence) -> Result<()> {
         self.flush_through(sequence)?;
         while self.metadata.sync_copy(sequence)? == CopySync::Late {
-            let _one_at_a_time = self.raising.lock();
+            let _one_at_a_time = self.epochs.raising.lock();
             // Another thread may have done it.
             if self.metadata.sync_copy(sequence)? == CopySync::Safe {
                 break;
@@ -37,7 +35,7 @@ impl Core {
 
     /// Raises the epoch of the tiers that are there. Returns the transaction without which nothing is started any more.
     fn raise_epoch_without_copy(&self) -> Result<Sequence> {
-        let epoch = Epoch(self.epoch.load(Ordering::Acquire));
+        let epoch = self.epochs.present();
         let raising = self.put_epoch(EpochRecord { epoch, raising: true, shutdown: Shutdown::Unclean }, &[])?;
         self.raise_labels(epoch)?;
         Ok(raising)
@@ -45,8 +43,8 @@ impl Core {
 
     /// Raises the epoch because the set of tiers is about to change (DESIGN section 4), so that metadata from before it is
     /// never taken for the present one. Called with `raising` held.
-    pub(super) fn raise_epoch_for_event(&self) -> Result<()> {
-        let epoch = Epoch(self.epoch.load(Ordering::Acquire));
+    pub(crate) fn raise_epoch_for_event(&self) -> Result<()> {
+        let epoch = self.epochs.present();
         let raising = self.put_epoch(EpochRecord { epoch, raising: true, shutdown: Shutdown::Unclean }, &[])?;
         // A second copy that does not know it is older than the labels from here on, and nothing is started from it.
         if self.metadata.sync_copy(raising)? == CopySync::Late {
@@ -62,7 +60,7 @@ impl Core {
     }
 
     /// As [`Self::raise_labels`], including a tier that is about to join the set.
-    pub(super) fn raise_labels_and(&self, epoch: Epoch, newcomer: Option<&TierHandle>) -> Result<()> {
+    pub(crate) fn raise_labels_and(&self, epoch: Epoch, newcomer: Option<&TierHandle>) -> Result<()> {
         let mut recorded = Vec::new();
         let (mut raised, mut doubtful) = (false, false);
         for (id, record) in self.metadata.tiers()? {
@@ -99,7 +97,7 @@ impl Core {
         // A label that may be written later is one that is being raised.
         let record = EpochRecord { epoch: next, raising: doubtful, shutdown: Shutdown::Unclean };
         self.put_epoch(record, &recorded)?;
-        self.epoch.store(next.0, Ordering::Release);
+        self.epochs.set_present(next);
         Ok(())
     }
 }

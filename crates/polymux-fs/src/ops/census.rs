@@ -5,26 +5,26 @@
 
 use polymux_types::Ino;
 
-use super::context::{ContextSource, PIN_ATTRIBUTE};
-use crate::core::Core;
 use crate::error::Result;
+use crate::mounted::Mounted;
+use crate::placement::{ContextSource, PIN_ATTRIBUTE};
 use crate::report::{PinReport, RuleCounts};
 use crate::store::InodeBody;
 
 /// Inodes read at once.
 const PAGE: usize = 1024;
 
-impl Core {
+impl Mounted {
     /// See [`crate::FileSystem::count_rule_matches`].
     pub(crate) fn count_rule_matches(&self, files_max: u64) -> Result<RuleCounts> {
-        let rules = self.steering.read().rules.rules().count();
+        let rules = self.placement.steering.read().rules.rules().count();
         let mut counts = RuleCounts { files: vec![0; rules], ..RuleCounts::default() };
         if rules == 0 {
             return Ok(counts);
         }
         let mut after = Ino(0);
         loop {
-            let page = self.metadata.inodes_after(after, PAGE)?;
+            let page = self.volume.metadata.inodes_after(after, PAGE)?;
             for (ino, record) in &page {
                 if !matches!(record.body, InodeBody::Regular(_)) {
                     continue;
@@ -50,11 +50,11 @@ impl Core {
 
     /// The first rule that matches a file; `None` also where the file has gone.
     fn rule_of(&self, ino: Ino) -> Result<Option<usize>> {
-        let Ok(inode) = self.inode(ino) else { return Ok(None) };
+        let Ok(inode) = self.volume.inode(ino) else { return Ok(None) };
         let Some(file) = inode.file() else { return Ok(None) };
         // Where its tier is missing, the size that the record has must do.
-        let _ = self.ensure_size(&inode, file);
-        Ok(match self.ruled_context(&inode)?.source {
+        let _ = self.data.ensure_size(&inode, file);
+        Ok(match self.placement.ruled_context(&inode)?.source {
             ContextSource::Rule(index, _) => Some(index),
             ContextSource::Volume | ContextSource::Pin(_) => None,
         })
@@ -62,17 +62,17 @@ impl Core {
 
     /// See [`crate::FileSystem::own_pin`].
     pub(crate) fn own_pin(&self, ino: Ino) -> Result<Option<String>> {
-        let name = self.metadata.xattr(ino, PIN_ATTRIBUTE)?;
+        let name = self.volume.metadata.xattr(ino, PIN_ATTRIBUTE)?;
         Ok(name.map(|name| String::from_utf8_lossy(&name).into_owned()))
     }
 
     /// See [`crate::FileSystem::pins`].
     pub(crate) fn pin_reports(&self) -> Result<Vec<PinReport>> {
         let mut reports = Vec::new();
-        for (ino, tier) in self.metadata.pins(PIN_ATTRIBUTE)? {
+        for (ino, tier) in self.volume.metadata.pins(PIN_ATTRIBUTE)? {
             // One that was removed meanwhile.
-            let Ok(inode) = self.inode(ino) else { continue };
-            let path = if ino == Ino::ROOT { Some(Vec::new()) } else { self.path_of(ino)? };
+            let Ok(inode) = self.volume.inode(ino) else { continue };
+            let path = if ino == Ino::ROOT { Some(Vec::new()) } else { self.volume.path_of(ino)? };
             reports.push(PinReport { ino, path, tier, is_directory: inode.is_directory() });
         }
         reports.sort_by(|one, two| one.path.cmp(&two.path));

@@ -31,11 +31,11 @@ const RESTS_MAX: Duration = Duration::from_secs(60);
 const COMES_BACK_WITHIN: Duration = Duration::from_secs(1800);
 
 /// A tier, and another one that may take reads over from it.
-pub(in crate::migrate) type Pair = (TierId, TierId);
+pub(crate) type Pair = (TierId, TierId);
 
 /// The outcome of a handover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::migrate) enum HandoverOutcome {
+pub(crate) enum HandoverOutcome {
     Begun,
     NothingCouldMove,
     /// Some could, but for the marks of the tier that was to take them.
@@ -54,7 +54,7 @@ struct Busy {
 
 /// The state known of all tiers.
 #[derive(Debug, Default)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     loads: Vec<(TierId, ReadLoad)>,
     pairs: Vec<Pair>,
     busy: BTreeMap<Pair, Busy>,
@@ -74,7 +74,7 @@ const fn unordered(pair: Pair) -> Pair {
 impl Limits {
     /// Records the work of the tiers in the window that ended now. Beside moves that take their share every
     /// request waits, so that no tier becomes the limit in it.
-    pub(super) fn note(&mut self, loads: Vec<(TierId, ReadLoad)>, disturbed: &[TierId], pairs: &[Pair], now: Duration) {
+    pub(crate) fn note(&mut self, loads: Vec<(TierId, ReadLoad)>, disturbed: &[TierId], pairs: &[Pair], now: Duration) {
         self.loads = loads;
         self.pairs = pairs.to_vec();
         self.were_busy.retain(|_, (_, ended)| now.saturating_sub(*ended) < CALM_MAX);
@@ -118,7 +118,7 @@ impl Limits {
         of_tier.map(|(_, load)| *load).unwrap_or_default()
     }
 
-    pub(super) fn to_be_handed_over(&self, now: Duration) -> Vec<(Pair, u64)> {
+    pub(crate) fn to_be_handed_over(&self, now: Duration) -> Vec<(Pair, u64)> {
         let rests = |pair: &Pair| self.rests_until.get(&unordered(*pair)).is_some_and(|until| *until > now);
         let is_due = |pair: &Pair| self.busy.contains_key(pair) && !rests(pair);
         let pairs = self.pairs.iter().filter(|pair| is_due(pair));
@@ -126,7 +126,7 @@ impl Limits {
         reads.filter(|(_, reads)| *reads > 0).collect()
     }
 
-    pub(super) fn note_handover(&mut self, pair: Pair, outcome: HandoverOutcome, now: Duration) {
+    pub(crate) fn note_handover(&mut self, pair: Pair, outcome: HandoverOutcome, now: Duration) {
         let rest = match outcome {
             HandoverOutcome::Begun => {
                 self.handed_over.insert(pair, now);
@@ -146,18 +146,18 @@ impl Limits {
         self.rests_until.insert(unordered(pair), now.saturating_add(rest));
     }
 
-    pub(super) fn note_handovers_under_way(&mut self, tiers: &[TierId], now: Duration) {
+    pub(crate) fn note_handovers_under_way(&mut self, tiers: &[TierId], now: Duration) {
         for pair in self.pairs.iter().filter(|pair| tiers.contains(&pair.0) || tiers.contains(&pair.1)) {
             let until = self.rests_until.entry(unordered(*pair)).or_default();
             *until = (*until).max(now.saturating_add(SETTLES));
         }
     }
 
-    pub(super) fn has_handed_over(&self, pair: Pair, now: Duration) -> bool {
+    pub(crate) fn has_handed_over(&self, pair: Pair, now: Duration) -> bool {
         self.handed_over.get(&pair).is_some_and(|at| now.saturating_sub(*at) < COMES_BACK_WITHIN)
     }
 
-    pub(super) fn is_limit(&self, tier: TierId, beside: Option<TierId>) -> bool {
+    pub(crate) fn is_limit(&self, tier: TierId, beside: Option<TierId>) -> bool {
         match beside {
             Some(other) => self.busy.contains_key(&(tier, other)),
             None => self.busy.keys().any(|pair| pair.0 == tier),

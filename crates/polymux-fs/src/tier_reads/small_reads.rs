@@ -46,7 +46,7 @@ const BEST_PART_OF_MEAN_MIN: u64 = 8;
 
 /// Other work of the device in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Window {
+pub(crate) enum Window {
     /// Nothing but foreground I/O.
     Undisturbed,
     /// Movers used the device and yielded to readers, so that requests took a little longer than the device needs for them.
@@ -57,7 +57,7 @@ pub(super) enum Window {
 
 /// Device time and latency of the small reads of one tier.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SmallReads {
+pub(crate) struct SmallReads {
     /// Recent reads, and the device time of all of them in microseconds; older windows weigh less.
     reads: u64,
     busy_us: u64,
@@ -82,7 +82,7 @@ pub(super) struct SmallReads {
 
 impl SmallReads {
     /// Ends a window of this length with the totals of the lane since mounting.
-    pub(super) fn note(&mut self, work: LaneWork, window: Window, length: Duration) {
+    pub(crate) fn note(&mut self, work: LaneWork, window: Window, length: Duration) {
         let before = std::mem::replace(&mut self.counted, work);
         let since = |of: fn(&LaneWork) -> u64| of(&work).saturating_sub(of(&before));
         let (reads, took_us) = (since(|work| work.small), since(|work| work.small_service_us));
@@ -131,14 +131,14 @@ impl SmallReads {
     }
 
     /// Device time of one small read in nanoseconds; `None` while too few were seen.
-    pub(super) fn device_ns(&self) -> Option<u64> {
+    pub(crate) fn device_ns(&self) -> Option<u64> {
         (self.reads >= READS_ENOUGH).then(|| self.busy_us.saturating_mul(1000) / self.reads)
     }
 
     /// Device time in nanoseconds of one more small read: the less a device is used, the more it is that of a read which waited for nothing in the
     /// best window. At a few reads a second no two overlap, and the mean is their latency, which contains the time until a busy processor served
     /// them.
-    pub(super) fn device_ns_of_one_more(&self) -> Option<u64> {
+    pub(crate) fn device_ns_of_one_more(&self) -> Option<u64> {
         let mean_ns = self.device_ns()?;
         let Some(best_ns) = self.unqueued_ns().filter(|_| self.has_been_alone) else { return Some(mean_ns) };
         // A window of reads that memory served late is no measure of a device.
@@ -166,12 +166,12 @@ impl SmallReads {
     }
 
     /// Time in nanoseconds of one that waited for no other; `None` while there was none.
-    pub(super) fn unqueued_ns(&self) -> Option<u64> {
+    pub(crate) fn unqueued_ns(&self) -> Option<u64> {
         (self.unqueued_ns > 0).then_some(self.unqueued_ns)
     }
 
     /// The recent work of the device for readers.
-    pub(super) fn load(&self) -> ReadLoad {
+    pub(crate) fn load(&self) -> ReadLoad {
         ReadLoad {
             reads_per_kilosecond: self.reads_per_kilosecond,
             latency_ns: self.latency_ns(),
@@ -184,7 +184,7 @@ impl SmallReads {
     }
 
     /// Latency of one small read in nanoseconds, queueing included; `None` while there was none lately.
-    pub(super) fn latency_ns(&self) -> Option<u64> {
+    pub(crate) fn latency_ns(&self) -> Option<u64> {
         (self.latency_ns > 0).then_some(self.latency_ns)
     }
 }
