@@ -53,9 +53,9 @@ pub(crate) use {
     tree::check as check_tree, volume::check as check_volume_records,
 };
 
-use crate::error::Result;
-use crate::parts::{TierMember, TierPresence};
-use crate::store::{InodeRecord, TierRecord, keys};
+use polymux_records::error::Result;
+use polymux_records::parts::{TierMember, TierPresence};
+use polymux_records::store::{InodeRecord, TierRecord, keys};
 
 /// Changes that are committed together at the most, so that memory stays bounded whatever is broken.
 const BATCH_CHANGES_MAX: usize = 4096;

@@ -10,31 +10,30 @@ pub use steering::{NamedRule, SteeringError, check_rules};
 
 pub use background::{BackgroundThreads, MOVERS_DEFAULT};
 
-use self::rest::Rest;
-
 use std::sync::Arc;
 
-use polymux_types::{Ino, TierId, Timestamp};
-
-use crate::attributes::{
+use polymux_records::attributes::HandleId;
+use polymux_records::attributes::{
     AllocateKind, AttributeFlags, Attributes, DirectoryEntry, NodeKind, OpenOptions, RenameMode, SetAttributes,
     SyncKind, VolumeSpace, WriteOrigin, XattrMode,
 };
-use crate::caller::Caller;
-use crate::check::{CheckMode, OnProgress, VolumeCheck};
-use crate::error::{Error, Result};
-use crate::inode::HandleId;
-use crate::mounted::Mounted;
-use crate::parts::{MountOptions, NewVolume, Parts, Progress, TierMember, VolumeError};
-use crate::passthrough::{IoDecision, PassthroughPort};
-use crate::rebuild::{OnRebuildProgress, RebuildReport, RebuildSource};
-use crate::report::{FileLocation, TierFiles, VolumeStatus};
+use polymux_records::caller::Caller;
+use polymux_records::error::{Error, Result};
+use polymux_records::parts::{MountOptions, NewVolume, Parts, Progress, TierMember, VolumeError};
+use polymux_records::passthrough::{IoDecision, PassthroughPort};
+use polymux_records::report::{FileLocation, TierFiles, VolumeStatus};
 use polymux_tier::SeekTarget;
+use polymux_types::{Ino, TierId, Timestamp};
+
+use self::rest::Rest;
+use crate::check::{CheckMode, OnProgress, VolumeCheck};
+use crate::mounted::Mounted;
+use crate::rebuild::{OnRebuildProgress, RebuildReport, RebuildSource};
 
 /// Names the calling thread among those that live now, for [`FileSystem::stuck_threads`].
 #[must_use]
 pub fn thread_token() -> usize {
-    crate::space::thread_token()
+    polymux_volume::space::thread_token()
 }
 
 /// One mounted volume. Every method takes `&self` and may be called from any thread.
@@ -172,7 +171,7 @@ impl FileSystem {
         name: &str,
         time: std::time::Duration,
         on_progress: polymux_tier::measure::OnMeasureProgress<'_>,
-    ) -> std::result::Result<crate::report::TierProfile, VolumeError> {
+    ) -> std::result::Result<polymux_records::report::TierProfile, VolumeError> {
         self.mounted.measure_tier(name, time, on_progress)
     }
 

@@ -38,67 +38,39 @@
 
 #![forbid(unsafe_code)]
 
-mod access;
-mod attributes;
-mod blockmap;
-mod caller;
 mod check;
-mod counters;
-mod data_path;
-mod error;
 mod file_system;
-mod heat;
-mod inode;
-mod io;
-mod migrate;
 #[cfg(all(test, shuttle))]
 mod migration_schedules;
 mod mounted;
-mod namespace;
 mod ops;
-mod parts;
-mod passthrough;
-mod placement;
-mod planted_faults;
 mod rebuild;
 mod recover;
-mod report;
-mod sched;
-mod space;
-mod stamps;
-mod store;
-mod tier_reads;
-mod transaction;
-mod volume;
 
-pub use attributes::{
-    AllocateKind, AttributeFlags, Attributes, DirectoryEntry, FileKind, NodeKind, OpenOptions, RenameMode,
-    SetAttributes, SetIdBits, SetTime, SyncKind, VolumeSpace, WriteOrigin, XattrMode,
-};
-pub use caller::{Caller, Permissions, Wait};
 pub use check::{
     CheckMode, CheckProgress, FINDING_KINDS, Finding, FindingKind, OnProgress, Outcome, PassReport, Severity,
     VolumeCheck,
 };
-pub use error::{Error, ErrorKind, Result};
 pub use file_system::{
     BackgroundThreads, FileSystem, MOVERS_DEFAULT, NamedRule, SteeringError, check_rules, thread_token,
 };
-pub use inode::{HandleId, IoMode};
-pub use parts::{
+pub use polymux_policy::{PassthroughUse, PolicyKind, RuleError, RuleField, RuleMatch, RuleProblem, UnknownPolicy};
+pub use polymux_records::attributes::{
+    AllocateKind, AttributeFlags, Attributes, DirectoryEntry, FileKind, HandleId, NodeKind, OpenOptions, RenameMode,
+    SetAttributes, SetIdBits, SetTime, SyncKind, VolumeSpace, WriteOrigin, XattrMode,
+};
+pub use polymux_records::caller::{Caller, Permissions, Wait};
+pub use polymux_records::error::{Error, ErrorKind, Result};
+pub use polymux_records::parts::{
     Access, AccessTimes, BootId, KernelConnection, MissingTiers, MountOptions, NewVolume, PageCache, Parts, Progress,
     Promotion, ReaderLayout, SaturationSource, TierMember, TierName, TierPresence, TierSource, VolumeError,
 };
-pub use passthrough::{BackingId, ClosingHeard, IoDecision, Obstacle, PagesKept, PassthroughPort};
-#[cfg(feature = "planted-faults")]
-pub use planted_faults::{FoundBy, PlantedFault};
-pub use polymux_policy::{PassthroughUse, PolicyKind, RuleError, RuleField, RuleMatch, RuleProblem, UnknownPolicy};
-pub use polymux_tier::SeekTarget;
-pub use rebuild::{
-    OnRebuildProgress, REBUILD_FINDING_KINDS, RebuildFinding, RebuildFindingKind, RebuildProgress, RebuildReport,
-    RebuildSource,
+pub use polymux_records::passthrough::{
+    BackingId, ClosingHeard, IoDecision, IoMode, Obstacle, PagesKept, PassthroughPort,
 };
-pub use report::{
+#[cfg(feature = "planted-faults")]
+pub use polymux_records::planted_faults::{FoundBy, PlantedFault};
+pub use polymux_records::report::{
     Advice, AdviceStep, Benefit, DEFERRAL_WAIT_CLASSES, DamagedFiles, DeferralReport, Destination, DrainReport,
     Explanation, ExtentReport, FileIo, FileLocation, ForgottenTier, GrowthExplanation, HeldBack, JobId, JobReport,
     JobState, LaneReport, LiveBandwidth, LostFile, MeasuredProfile, MoveReason, MoveRefusal, MoveWindow, MoverLimits,
@@ -106,7 +78,12 @@ pub use report::{
     PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts, SteeredBy, TierFile, TierFiles,
     TierLoadReport, TierProfile, TierShare, TierState, TierStatus, VolumeStatus, WaitsFor, deferral_wait_ends_ms,
 };
-pub use store::{
+pub use polymux_records::store::{
     CheckReport, Description, Field, FieldValue, INVARIANTS, RECORD_KINDS, Violation, check_records, describe_all_anew,
     describe_key, describe_record, for_each_record, on_disk_formats, store_boundaries,
+};
+pub use polymux_tier::SeekTarget;
+pub use rebuild::{
+    OnRebuildProgress, REBUILD_FINDING_KINDS, RebuildFinding, RebuildFindingKind, RebuildProgress, RebuildReport,
+    RebuildSource,
 };

@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use polymux_meta::StoreError;
+use polymux_records::blockmap::planted;
 use polymux_sim::{MemoryStore, MemoryTier};
 use polymux_types::{ByteSize, Ino, ManualClock, VolumeId};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 
-use crate::blockmap::planted;
 use crate::{
     AllocateKind, Caller, FileSystem, HandleId, MountOptions, NewVolume, OpenOptions, Parts, Progress, Result,
     SetAttributes, SyncKind, TierMember, TierPresence, WriteOrigin, check_records,

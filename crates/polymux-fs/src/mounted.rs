@@ -4,15 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use polymux_data::data_path::DataPath;
+use polymux_data::namespace::Namespace;
+use polymux_data::placement::Placement;
+use polymux_mover::Mover;
+use polymux_records::error::Result;
 use polymux_types::sync::Mutex;
-
-use crate::data_path::DataPath;
-use crate::error::Result;
-use crate::migrate::Mover;
-use crate::namespace::Namespace;
-use crate::placement::Placement;
-use crate::stamps::Stamps;
-use crate::volume::Volume;
+use polymux_volume::stamps::Stamps;
+use polymux_volume::volume::Volume;
 
 /// The services of one mount, each of which owns its state and stands on those before it.
 pub(crate) struct Mounted {

@@ -33,9 +33,9 @@ use polymux_types::{Clock, Errno, Ino, VolumeId};
 
 pub use findings::{REBUILD_FINDING_KINDS, RebuildFinding, RebuildFindingKind, RebuildReport};
 
-use crate::error::{Error, Result};
-use crate::parts::{NewVolume, TierMember, TierPresence, VolumeError};
 use findings::Findings;
+use polymux_records::error::{Error, Result};
+use polymux_records::parts::{NewVolume, TierMember, TierPresence, VolumeError};
 use records::Rebuilt;
 
 /// Inode numbers below this one are never handed out; the root directory is 1.
@@ -150,7 +150,7 @@ pub(crate) fn rebuild(
 }
 
 fn refuse_full_store(store: &dyn MetadataStore) -> std::result::Result<(), VolumeError> {
-    let record = store.get(&crate::store::keys::volume()).map_err(Error::from)?;
+    let record = store.get(&polymux_records::store::keys::volume()).map_err(Error::from)?;
     match record {
         Some(_) => Err(VolumeError::Store("the metadata store holds a volume already".to_owned())),
         None => Ok(()),

@@ -13,13 +13,45 @@ const CRATES_WITH_UNSAFE: [&str; 2] = ["polymux-tier", "polymux-transport"];
 /// A test that maps files, as programs do.
 const TEST_WITH_UNSAFE: &str = "polymux-fuse/tests/open_modes/mapping.rs";
 
+const BELOW_THE_FILE_SYSTEM: [&str; 4] = ["polymux-types", "polymux-tier", "polymux-meta", "polymux-policy"];
+
 /// Each crate with the crates of this workspace that it may depend on (DESIGN section 3).
-const CRATE_EDGES: [(&str, &[&str]); 10] = [
+const CRATE_EDGES: [(&str, &[&str]); 14] = [
     ("polymux-types", &[]),
     ("polymux-tier", &["polymux-types"]),
     ("polymux-meta", &["polymux-types", "polymux-tier"]),
     ("polymux-policy", &["polymux-types"]),
-    ("polymux-fs", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-policy"]),
+    ("polymux-records", &BELOW_THE_FILE_SYSTEM),
+    ("polymux-volume", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-policy", "polymux-records"]),
+    (
+        "polymux-data",
+        &["polymux-types", "polymux-tier", "polymux-meta", "polymux-policy", "polymux-records", "polymux-volume"],
+    ),
+    (
+        "polymux-mover",
+        &[
+            "polymux-types",
+            "polymux-tier",
+            "polymux-meta",
+            "polymux-policy",
+            "polymux-records",
+            "polymux-volume",
+            "polymux-data",
+        ],
+    ),
+    (
+        "polymux-fs",
+        &[
+            "polymux-types",
+            "polymux-tier",
+            "polymux-meta",
+            "polymux-policy",
+            "polymux-records",
+            "polymux-volume",
+            "polymux-data",
+            "polymux-mover",
+        ],
+    ),
     ("polymux-transport", &["polymux-types"]),
     ("polymux-fuse", &["polymux-types", "polymux-fs", "polymux-transport"]),
     ("polymux", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs", "polymux-fuse"]),

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use polymux_data::placement::PIN_ATTRIBUTE;
 use polymux_meta::Batch;
+use polymux_records::attributes::FileKind;
+use polymux_records::error::Result;
+use polymux_records::store::describe::decode_bytes;
+use polymux_records::store::{InodeRecord, TierRecord, keys};
 use polymux_types::{Ino, TierId};
+use polymux_volume::access::{ACCESS_ACL, Acl, DEFAULT_ACL};
 
 use super::cursor::first_of;
 use super::paths::shown;
 use super::{Examination, kinds, put_inode};
-use crate::access::{ACCESS_ACL, Acl, DEFAULT_ACL};
-use crate::attributes::FileKind;
-use crate::error::Result;
-use crate::placement::PIN_ATTRIBUTE;
-use crate::store::describe::decode_bytes;
-use crate::store::{InodeRecord, TierRecord, keys};
 
 /// The attributes of an inode.
 #[derive(Default)]

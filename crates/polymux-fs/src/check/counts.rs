@@ -4,13 +4,13 @@
 //! record (docs/design/0009) gives no number of names; its links are exact.
 
 use polymux_meta::Batch;
+use polymux_records::attributes::FileKind;
+use polymux_records::error::Result;
+use polymux_records::store::{Dirent, EntryCount, InodeBody, InodeRecord, keys};
 use polymux_types::Ino;
 
 use super::cursor::Cursor;
 use super::{Examination, kinds, put_inode};
-use crate::attributes::FileKind;
-use crate::error::Result;
-use crate::store::{Dirent, EntryCount, InodeBody, InodeRecord, keys};
 
 /// The entries of a directory.
 #[derive(Default)]

@@ -1,11 +1,11 @@
 //! A walk over a range of keys, some records at a time. It sees records committed meanwhile that lie ahead of it.
 
 use polymux_meta::{Entry, MetadataStore};
+use polymux_records::error::Result;
+use polymux_records::store::keys::{self, KeyRange};
 use polymux_types::Ino;
 
 use super::Meter;
-use crate::error::Result;
-use crate::store::keys::{self, KeyRange};
 
 /// Records read at once.
 const STEP: usize = 2048;

@@ -6,18 +6,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use polymux_meta::{Batch, Entry};
+use polymux_records::blockmap::{BlockMap, END, Extent, Owner};
+use polymux_records::error::Result;
+use polymux_records::store::describe::decode_bytes;
+use polymux_records::store::{
+    ExtentRecord, FileRecord, INLINE_SIZE_LIMIT, InodeBody, InodeRecord, TierRecord, TierStanding, keys,
+};
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use polymux_types::{Ino, TierId};
 
 use super::cursor::{Cursor, first_of};
 use super::given_up::{self, GivenUp};
 use super::{Examination, FindingKind, kinds, put_inode};
-use crate::blockmap::{BlockMap, END, Extent, Owner};
-use crate::error::Result;
-use crate::store::describe::decode_bytes;
-use crate::store::{
-    ExtentRecord, FileRecord, INLINE_SIZE_LIMIT, InodeBody, InodeRecord, TierRecord, TierStanding, keys,
-};
 
 /// Blocks of the largest file.
 const BLOCKS_MAX: u64 = FILE_SIZE_MAX / BLOCK_SIZE + 1;

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 
 use polymux_meta::Batch;
+use polymux_records::blockmap::{BlockMap, Owner};
+use polymux_records::error::Result;
+use polymux_records::store::{DisownedKind, DisownedRecord, FileRecord, ObjectEntry, TierRecord, keys};
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::{Ino, TierId};
 
 use super::number_set::NumberSet;
 use super::{Examination, kinds};
-use crate::blockmap::{BlockMap, Owner};
-use crate::error::Result;
-use crate::store::{DisownedKind, DisownedRecord, FileRecord, ObjectEntry, TierRecord, keys};
 
 /// Objects named by pending frees.
 #[derive(Default)]

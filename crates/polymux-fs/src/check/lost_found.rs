@@ -3,15 +3,15 @@
 //! Invariants: everything is committed at once, because the next name depends on the position that this one took.
 
 use polymux_meta::Batch;
+use polymux_records::attributes::FileKind;
+use polymux_records::error::{Error, Result};
+use polymux_records::store::describe::decode_number;
+use polymux_records::store::keys::{self, NumberKind};
+use polymux_records::store::{Dirent, EntryCount, InodeBody, InodeRecord, PositionEntry, put_number_range_end};
 use polymux_types::Ino;
 
 use super::records::new_directory;
 use super::{CheckMode, Examination, Found, put_inode};
-use crate::attributes::FileKind;
-use crate::error::{Error, Result};
-use crate::store::describe::decode_number;
-use crate::store::keys::{self, NumberKind};
-use crate::store::{Dirent, EntryCount, InodeBody, InodeRecord, PositionEntry, put_number_range_end};
 
 const NAME: &str = "lost+found";
 

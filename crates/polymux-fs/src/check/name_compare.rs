@@ -1,6 +1,8 @@
 //! Names of the groups of inodes whose sums differ, one by one.
 
 use polymux_meta::Batch;
+use polymux_records::error::Result;
+use polymux_records::store::{Dirent, PositionEntry, keys};
 use polymux_types::Ino;
 
 use super::lost_found::{Counting, put_dirent, put_position, remove_name};
@@ -8,8 +10,6 @@ use super::names::{group_of, is_name, repairs, takes_names};
 use super::positions::dirent_at;
 use super::sums::Sums;
 use super::{Examination, Found, kinds};
-use crate::error::Result;
-use crate::store::{Dirent, PositionEntry, keys};
 
 pub(super) fn compare(exam: &mut Examination<'_>, sums: &Sums) -> Result<()> {
     exam.flush()?;

@@ -6,6 +6,9 @@
 //!   sums over groups of inodes; only groups whose sums differ are compared name by name (`name_compare`).
 
 use polymux_meta::Batch;
+use polymux_records::attributes::FileKind;
+use polymux_records::error::Result;
+use polymux_records::store::{Dirent, InodeBody, InodeRecord, PositionEntry, keys};
 use polymux_types::{Ino, limits};
 
 use super::cursor::{Cursor, first_of};
@@ -13,9 +16,6 @@ use super::lost_found::{Counting, remove_name};
 use super::positions::Positions;
 use super::sums::{Side, Sums};
 use super::{CheckMode, Examination, Found, kinds, name_compare};
-use crate::attributes::FileKind;
-use crate::error::Result;
-use crate::store::{Dirent, InodeBody, InodeRecord, PositionEntry, keys};
 
 /// Groups of inodes whose names are compared by one sum.
 const GROUPS: u64 = 65_536;

@@ -6,6 +6,13 @@
 use std::collections::{HashMap, HashSet};
 
 use polymux_meta::Batch;
+use polymux_records::blockmap::{BlockMap, Extent};
+use polymux_records::error::{Error, Result};
+use polymux_records::store::describe::decode_number;
+use polymux_records::store::keys::{self, NumberKind};
+use polymux_records::store::{
+    DisownedKind, DisownedRecord, ExtentRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, put_number_range_end,
+};
 use polymux_tier::ObjectRef;
 use polymux_types::limits::BUCKETS;
 use polymux_types::{Bucket, Ino, ObjectId, TierId};
@@ -15,13 +22,6 @@ use super::number_set::NumberSet;
 use super::objects::{PresentTiers, Shared};
 use super::records::new_directory;
 use super::{Examination, Found, kinds, put_inode};
-use crate::blockmap::{BlockMap, Extent};
-use crate::error::{Error, Result};
-use crate::store::describe::decode_number;
-use crate::store::keys::{self, NumberKind};
-use crate::store::{
-    DisownedKind, DisownedRecord, ExtentRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, put_number_range_end,
-};
 
 /// Buckets that are compared at once.
 const BUCKETS_AT_ONCE: usize = 512;

@@ -11,6 +11,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use polymux_meta::Batch;
+use polymux_records::error::{Error, Result};
+use polymux_records::store::{DisownedKind, DisownedRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, keys};
 use polymux_tier::{ObjectRef, Tier};
 use polymux_types::limits::BUCKETS;
 use polymux_types::{Bucket, Ino, ObjectId, TierId};
@@ -18,8 +20,6 @@ use polymux_types::{Bucket, Ino, ObjectId, TierId};
 use super::number_set::NumberSet;
 use super::sums::{Side, Sums};
 use super::{Examination, given_up, kinds, object_compare, short};
-use crate::error::{Error, Result};
-use crate::store::{DisownedKind, DisownedRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, keys};
 
 /// A tier that is there, with the sums over its buckets.
 pub(super) struct Present<'a> {

@@ -1,10 +1,10 @@
 //! The path of an inode within the volume, for people: resolved only for reports.
 
+use polymux_records::error::Result;
+use polymux_records::store::{InodeBody, keys};
 use polymux_types::Ino;
 
 use super::{Examination, Found};
-use crate::error::Result;
-use crate::store::{InodeBody, keys};
 
 /// A path with more names is cut: the tree may have a loop.
 const NAMES_MAX: usize = 256;

@@ -4,13 +4,13 @@
 //! walked again and looked up one by one.
 
 use polymux_meta::Batch;
+use polymux_records::error::Result;
+use polymux_records::store::{Dirent, InodeBody, PositionEntry, keys};
 use polymux_types::Ino;
 
 use super::lost_found::{Counting, put_dirent, put_position};
 use super::sums::hash_of;
 use super::{Examination, Found, kinds, put_inode};
-use crate::error::Result;
-use crate::store::{Dirent, InodeBody, PositionEntry, keys};
 
 /// Sums over one directory.
 pub(super) struct Positions {

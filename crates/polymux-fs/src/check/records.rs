@@ -5,14 +5,14 @@
 //! only stands in the way (extended attributes). An inode, an extent or a content that cannot be read is left.
 
 use polymux_meta::Batch;
+use polymux_records::error::Result;
+use polymux_records::parts::BootId;
+use polymux_records::store::describe::{decode_number, describe_record};
+use polymux_records::store::keys::{self, NumberKind};
+use polymux_records::store::{EntryCount, InodeBody, InodeRecord, boot_format, put_number_range_end};
 use polymux_types::{Ino, Timestamp};
 
 use super::{Examination, kinds, put_inode};
-use crate::error::Result;
-use crate::parts::BootId;
-use crate::store::describe::{decode_number, describe_record};
-use crate::store::keys::{self, NumberKind};
-use crate::store::{EntryCount, InodeBody, InodeRecord, boot_format, put_number_range_end};
 
 /// First position of a directory, as `namespace` gives it.
 const COOKIE_FIRST: u64 = 16;
@@ -84,7 +84,7 @@ fn record(exam: &mut Examination<'_>, in_use: &mut InUse, key: &[u8], value: &[u
 
 /// The defect of a record that cannot be read. The frequent kinds are decoded without describing them.
 fn problem_of(key: &[u8], value: &[u8]) -> Option<String> {
-    use crate::store::{Dirent, PositionEntry};
+    use polymux_records::store::{Dirent, PositionEntry};
     let is_fine = match (key.get(4), key.len()) {
         (Some(b'i'), 13) => InodeRecord::decode(Ino(0), value).is_ok(),
         (Some(b'd'), 13..) => Dirent::decode(value).is_ok(),

@@ -7,6 +7,9 @@
 //!   after it: where they are the same, the object was not cut meanwhile.
 
 use polymux_meta::Batch;
+use polymux_records::blockmap::{BlockMap, Owner};
+use polymux_records::error::Result;
+use polymux_records::store::{FileRecord, InodeBody};
 use polymux_tier::{ObjectRef, Tier};
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::{Ino, ObjectId, TierId};
@@ -14,9 +17,6 @@ use polymux_types::{Ino, ObjectId, TierId};
 use super::files::add_damage;
 use super::object_compare::file_of;
 use super::{Examination, kinds, put_inode};
-use crate::blockmap::{BlockMap, Owner};
-use crate::error::Result;
-use crate::store::{FileRecord, InodeBody};
 
 /// Byte ranges of a file that its object in a slot should have and, as it ends at `end`, does not.
 fn lost_ranges(file: &FileRecord, map: &BlockMap, slot: u8, end: u64) -> Vec<(u64, u64)> {

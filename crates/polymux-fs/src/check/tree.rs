@@ -5,14 +5,14 @@
 //! the parent of each directory.
 
 use polymux_meta::Batch;
+use polymux_records::error::Result;
+use polymux_records::store::{InodeBody, InodeRecord, keys};
 use polymux_types::Ino;
 
 use super::cursor::{Cursor, first_of};
 use super::lost_found::remove_name;
 use super::positions::dirent_at;
 use super::{Examination, Found, kinds, put_inode};
-use crate::error::Result;
-use crate::store::{InodeBody, InodeRecord, keys};
 
 /// Directories and where they lie, by ascending number.
 type Parents = Vec<(Ino, Ino)>;

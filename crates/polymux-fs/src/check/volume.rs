@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use polymux_meta::Batch;
+use polymux_records::error::Result;
+use polymux_records::store::volume_format::FORMAT_VERSION;
+use polymux_records::store::{EpochRecord, Shutdown, TierRecord, TierStanding, VolumeRecord, keys};
 use polymux_tier::{CleanStamp, Label};
 use polymux_types::{Epoch, TierId};
 
 use super::{Examination, kinds};
-use crate::error::Result;
-use crate::store::volume_format::FORMAT_VERSION;
-use crate::store::{EpochRecord, Shutdown, TierRecord, TierStanding, VolumeRecord, keys};
 
 /// Labels by the place of their tier in the configuration.
 type Labels = Vec<(usize, Label)>;

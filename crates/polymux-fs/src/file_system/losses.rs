@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
+use polymux_records::error::Result;
+use polymux_records::parts::VolumeError;
+use polymux_records::report::{DamagedFiles, ForgottenTier, LostFile};
 use polymux_types::Ino;
 
 use super::FileSystem;
-use crate::error::Result;
-use crate::parts::VolumeError;
-use crate::report::{DamagedFiles, ForgottenTier, LostFile};
 
 impl FileSystem {
     /// Takes a tier that is lost for good out of the volume. Data of files on it is damaged from then on: it reads as EIO

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
+use polymux_records::report::{
+    DrainReport, JobId, JobReport, MoveRefusal, MoverLimits, MoverPoliteness, MoversState, MovesReport,
+};
 use polymux_types::Ino;
 
 use super::FileSystem;
-use crate::report::{
-    DrainReport, JobId, JobReport, MoveRefusal, MoverLimits, MoverPoliteness, MoversState, MovesReport,
-};
 
 impl FileSystem {
     /// Asks for a file, or the 2 MiB nodes that hold a range of its bytes, to be moved to a tier. Returns at once; the job

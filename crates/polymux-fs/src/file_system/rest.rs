@@ -9,9 +9,8 @@
 use std::thread;
 use std::time::Duration;
 
+use polymux_records::parts::MountOptions;
 use polymux_types::sync::{AtomicBool, AtomicU32, Condvar, Mutex, Ordering};
-
-use crate::parts::MountOptions;
 
 /// Least time without a request after which a volume rests.
 const REST_AFTER_MIN: Duration = Duration::from_secs(20);

@@ -1,14 +1,16 @@
 //! Policies, rules and pins, which control placement and migration, and the explanation of their effects.
 
+use polymux_data::placement::{PIN_ATTRIBUTE, Steering};
 use polymux_policy::{PassthroughUse, PolicyKind, Rule, RuleError, RuleMatch, RuleSet};
+use polymux_records::attributes::XattrMode;
+use polymux_records::caller::Caller;
+use polymux_records::error::Result;
+use polymux_records::report::{
+    Advice, Explanation, MoveRefusal, MoveWindow, PinReport, PlanReport, PolicyReport, RuleCounts,
+};
 use polymux_types::Ino;
 
 use super::FileSystem;
-use crate::attributes::XattrMode;
-use crate::caller::Caller;
-use crate::error::Result;
-use crate::placement::{PIN_ATTRIBUTE, Steering};
-use crate::report::{Advice, Explanation, MoveRefusal, MoveWindow, PinReport, PlanReport, PolicyReport, RuleCounts};
 
 /// A rule whose tiers are named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

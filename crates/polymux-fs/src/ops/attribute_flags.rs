@@ -5,12 +5,12 @@
 
 use std::sync::atomic::Ordering;
 
+use polymux_records::attributes::{AttributeFlags, FileKind, WriteOrigin};
+use polymux_records::caller::Caller;
+use polymux_records::error::Result;
 use polymux_types::{Errno, Ino};
+use polymux_volume::inode::{FileState, Handle, Inode, check_not_immutable, is_append_only};
 
-use crate::attributes::{AttributeFlags, FileKind, WriteOrigin};
-use crate::caller::Caller;
-use crate::error::Result;
-use crate::inode::{FileState, Handle, Inode, check_not_immutable, is_append_only};
 use crate::mounted::Mounted;
 
 /// Flags that take privilege to be set or cleared.

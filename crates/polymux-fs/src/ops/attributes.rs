@@ -2,17 +2,17 @@
 
 use std::sync::atomic::Ordering;
 
+use polymux_records::attributes::{Attributes, SetAttributes, SetIdBits, SetTime, set_id_taken};
+use polymux_records::caller::{Caller, Wait};
+use polymux_records::error::{ErrorKind, Result};
+use polymux_records::planted_faults::{PlantedFault, is_planted};
+use polymux_records::store::put_xattr;
 use polymux_types::{Errno, Ino, Timestamp};
+use polymux_volume::access::{ACCESS_ACL, WRITE};
+use polymux_volume::inode::{Body, Common, FileState, Inode, check_change};
 
 use super::privileges::{drop_set_id, drop_set_id_of_any_caller};
-use crate::access::{ACCESS_ACL, WRITE};
-use crate::attributes::{Attributes, SetAttributes, SetIdBits, SetTime, set_id_taken};
-use crate::caller::{Caller, Wait};
-use crate::error::{ErrorKind, Result};
-use crate::inode::{Body, Common, FileState, Inode, check_change};
 use crate::mounted::Mounted;
-use crate::planted_faults::{PlantedFault, is_planted};
-use crate::store::put_xattr;
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;

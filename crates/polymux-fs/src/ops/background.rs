@@ -4,15 +4,15 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use polymux_records::error::{ErrorKind, Result};
+use polymux_records::parts::Progress;
+use polymux_records::store::InodeBody;
 use polymux_tier::{Tier, TierError};
 use polymux_types::{Ino, TierId};
+use polymux_volume::inode::FileState;
+use polymux_volume::space::TierHandle;
 
-use crate::error::{ErrorKind, Result};
-use crate::inode::FileState;
 use crate::mounted::Mounted;
-use crate::parts::Progress;
-use crate::space::TierHandle;
-use crate::store::InodeBody;
 
 /// Records of heat looked at in a step.
 const HEAT_RECORDS_PER_STEP: usize = 256;

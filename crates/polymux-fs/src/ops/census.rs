@@ -3,13 +3,13 @@
 //! Invariants: pages of inodes are read from the store, so that nothing is held while one is looked at, and files
 //! that come or go meanwhile may be counted or not.
 
+use polymux_data::placement::{ContextSource, PIN_ATTRIBUTE};
+use polymux_records::error::Result;
+use polymux_records::report::{PinReport, RuleCounts};
+use polymux_records::store::InodeBody;
 use polymux_types::Ino;
 
-use crate::error::Result;
 use crate::mounted::Mounted;
-use crate::placement::{ContextSource, PIN_ATTRIBUTE};
-use crate::report::{PinReport, RuleCounts};
-use crate::store::InodeBody;
 
 /// Inodes read at once.
 const PAGE: usize = 1024;

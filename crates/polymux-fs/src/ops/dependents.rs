@@ -3,14 +3,14 @@
 
 use std::ops::{Bound, ControlFlow};
 
+use polymux_records::caller::Caller;
+use polymux_records::error::{Error, Result};
+use polymux_records::parts::VolumeError;
+use polymux_records::report::{DamagedFiles, LostFile, TierFile, TierFiles};
+use polymux_records::store::{InodeBody, InodeRecord};
 use polymux_types::{Errno, Ino, TierId};
 
-use crate::caller::Caller;
-use crate::error::{Error, Result};
 use crate::mounted::Mounted;
-use crate::parts::VolumeError;
-use crate::report::{DamagedFiles, LostFile, TierFile, TierFiles};
-use crate::store::{InodeBody, InodeRecord};
 
 /// Records that one look for damaged files reads.
 const DAMAGE_RECORDS_AT_ONCE: usize = 20_000;

@@ -1,13 +1,13 @@
 //! Listing directories.
 
+use polymux_records::attributes::DirectoryEntry;
+use polymux_records::caller::Caller;
+use polymux_records::error::Result;
+use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_types::{Errno, Ino};
+use polymux_volume::access::READ;
 
-use crate::access::READ;
-use crate::attributes::DirectoryEntry;
-use crate::caller::Caller;
-use crate::error::Result;
 use crate::mounted::Mounted;
-use crate::planted_faults::{PlantedFault, is_planted};
 
 impl Mounted {
     pub(crate) fn open_directory(&self, caller: &Caller, ino: Ino) -> Result<()> {

@@ -3,19 +3,20 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use polymux_data::io::{Keeper, WriteRequest, lost_bytes, patience};
+use polymux_records::attributes::HandleId;
+use polymux_records::attributes::{AllocateKind, FileKind, OpenOptions, SyncKind, WriteOrigin};
+use polymux_records::caller::{Caller, Wait};
+use polymux_records::counters::Counters;
+use polymux_records::error::{Error, ErrorKind, Result};
+use polymux_records::passthrough::IoDecision;
+use polymux_records::passthrough::IoMode;
 use polymux_types::limits::FILE_SIZE_MAX;
 use polymux_types::{Errno, Ino, StreamId};
+use polymux_volume::access::{EXECUTE, READ, WRITE};
+use polymux_volume::inode::{FileState, Handle, Inode, check_allocation, check_not_immutable, check_open};
 
-use crate::access::{EXECUTE, READ, WRITE};
-use crate::attributes::{AllocateKind, FileKind, OpenOptions, SyncKind, WriteOrigin};
-use crate::caller::{Caller, Wait};
-use crate::counters::Counters;
-use crate::error::{Error, ErrorKind, Result};
-use crate::inode::HandleId;
-use crate::inode::{FileState, Handle, Inode, IoMode, check_allocation, check_not_immutable, check_open};
-use crate::io::{Keeper, WriteRequest, lost_bytes, patience};
 use crate::mounted::Mounted;
-use crate::passthrough::IoDecision;
 
 /// Bytes copied at once by `copy_range`.
 const COPY_STEP: usize = 1024 * 1024;

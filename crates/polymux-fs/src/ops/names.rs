@@ -1,15 +1,15 @@
 //! Creating, linking, removing and renaming.
 
+use polymux_data::namespace::NewInode;
+use polymux_records::attributes::HandleId;
+use polymux_records::attributes::{Attributes, FileKind, NodeKind, OpenOptions, RenameMode};
+use polymux_records::caller::{Caller, Wait};
+use polymux_records::error::Result;
 use polymux_types::{Errno, Ino, limits};
+use polymux_volume::access::EXECUTE;
+use polymux_volume::inode::Body;
 
-use crate::access::EXECUTE;
-use crate::attributes::{Attributes, FileKind, NodeKind, OpenOptions, RenameMode};
-use crate::caller::{Caller, Wait};
-use crate::error::Result;
-use crate::inode::Body;
-use crate::inode::HandleId;
 use crate::mounted::Mounted;
-use crate::namespace::NewInode;
 
 impl Mounted {
     /// Refuses an operation that may wait for a tier or a flush to a caller that must not.

@@ -7,12 +7,13 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::attributes::set_id_taken;
-use crate::caller::Caller;
-use crate::error::Result;
-use crate::inode::{Common, Inode};
+use polymux_records::attributes::set_id_taken;
+use polymux_records::caller::Caller;
+use polymux_records::error::Result;
+use polymux_records::store::keys;
+use polymux_volume::inode::{Common, Inode};
+
 use crate::mounted::Mounted;
-use crate::store::keys;
 
 /// The attribute that holds the capabilities of a program (capabilities(7)).
 pub(super) const CAPABILITIES: &[u8] = b"security.capability";

@@ -9,18 +9,18 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use polymux_records::error::{Error, Result};
+use polymux_records::parts::VolumeError;
+use polymux_records::report::{MeasuredProfile, TierProfile};
 use polymux_tier::TierError;
 use polymux_tier::measure::{
     MeasureError, MeasureOptions, MeasureProgress, OnMeasureProgress, file_bytes_for, measure,
 };
 use polymux_types::{Errno, Ino};
+use polymux_volume::inode::reference_of;
+use polymux_volume::space::TierHandle;
 
-use crate::error::{Error, Result};
-use crate::inode::reference_of;
 use crate::mounted::Mounted;
-use crate::parts::VolumeError;
-use crate::report::{MeasuredProfile, TierProfile};
-use crate::space::TierHandle;
 
 /// Time between two checks of the learnt values.
 const KEEP_INTERVAL_MS: u64 = 600_000;

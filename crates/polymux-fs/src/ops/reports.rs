@@ -1,17 +1,19 @@
 //! The reports of `status`, `where` and `statfs`.
 
+use polymux_records::attributes::VolumeSpace;
+use polymux_records::blockmap::Owner;
+use polymux_records::error::Result;
+use polymux_records::passthrough::Obstacle;
+use polymux_records::report::{
+    ExtentReport, FileIo, FileLocation, TierLoadReport, TierShare, TierStatus, VolumeStatus,
+};
 use polymux_tier::Guarantee;
 use polymux_types::Ino;
 use polymux_types::limits::BLOCK_SIZE;
+use polymux_volume::inode::{FileState, Inode, reference_of};
+use polymux_volume::space::TierHandle;
 
-use crate::attributes::VolumeSpace;
-use crate::blockmap::Owner;
-use crate::error::Result;
-use crate::inode::{FileState, Inode, reference_of};
 use crate::mounted::Mounted;
-use crate::passthrough::Obstacle;
-use crate::report::{ExtentReport, FileIo, FileLocation, TierLoadReport, TierShare, TierStatus, VolumeStatus};
-use crate::space::TierHandle;
 
 /// Where inline files are, in the place of the name of a tier.
 const METADATA_STORE: &str = "in the metadata store";
@@ -67,7 +69,7 @@ impl Mounted {
             tiers,
             passthrough: self.data.passthrough_state(),
             inodes_cached: self.volume.inodes.len(),
-            files_open: self.data.handles.len(),
+            files_open: self.data.handles.open_count(),
             disowned_pending: self.volume.disowned.len() as u64,
             stamps_late: self.stamps.late_stamps.len() as u64,
             transactions_committed: self.volume.metadata.committed().0,

@@ -2,17 +2,17 @@
 
 use std::sync::atomic::Ordering;
 
+use polymux_data::placement::PIN_ATTRIBUTE;
+use polymux_records::attributes::{FileKind, XattrMode};
+use polymux_records::caller::Caller;
+use polymux_records::error::Result;
+use polymux_records::store::{keys, put_xattr};
 use polymux_types::{Errno, Ino, limits};
+use polymux_volume::access::{ACCESS_ACL, Acl, DEFAULT_ACL, READ, WRITE};
+use polymux_volume::inode::{Inode, check_not_protected};
 
 use super::privileges::CAPABILITIES;
-use crate::access::{ACCESS_ACL, Acl, DEFAULT_ACL, READ, WRITE};
-use crate::attributes::{FileKind, XattrMode};
-use crate::caller::Caller;
-use crate::error::Result;
-use crate::inode::{Inode, check_not_protected};
 use crate::mounted::Mounted;
-use crate::placement::PIN_ATTRIBUTE;
-use crate::store::{keys, put_xattr};
 
 /// Name spaces of attributes (xattr(7)).
 enum NameSpace {

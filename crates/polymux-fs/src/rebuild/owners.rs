@@ -6,6 +6,9 @@
 //! * Bytes that are in no other object and do not become the file's own are a *version*: a file of their own in `lost+found`.
 //! * The size is at least the end of every object, so that nothing is cut when the volume is mounted.
 
+use polymux_records::blockmap::{END, Extent, Owner};
+use polymux_records::error::Result;
+use polymux_records::store::ObjectEntry;
 use polymux_tier::ObjectRef;
 use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
 use polymux_types::{Ino, Timestamp};
@@ -14,9 +17,6 @@ use super::SourceTier;
 use super::findings::{self, Findings, RebuildFindingKind};
 use super::ranges::{self, BlockRange};
 use super::scan::{Group, Lost, Place, Scanned, Told};
-use crate::blockmap::{END, Extent, Owner};
-use crate::error::Result;
-use crate::store::ObjectEntry;
 
 /// A file as its record will be, without a name.
 #[derive(Clone, Debug)]

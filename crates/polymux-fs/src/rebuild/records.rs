@@ -1,6 +1,16 @@
 //! From placed files and directories to the records of a volume.
 
+use polymux_data::namespace::COOKIE_FIRST;
 use polymux_meta::{Batch, MetadataStore};
+use polymux_records::attributes::FileKind;
+use polymux_records::error::{Error, Result};
+use polymux_records::parts::BootId;
+use polymux_records::store::keys::{self, NumberKind};
+use polymux_records::store::volume_format::FORMAT_VERSION;
+use polymux_records::store::{
+    Dirent, EntryCount, EpochRecord, ExtentRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, PositionEntry,
+    Shutdown, TierRecord, TierStanding, VolumeRecord, boot_format, put_number_range_end,
+};
 use polymux_tier::{ObjectRef, ObjectStamp, Wait};
 use polymux_types::limits::{BLOCK_SIZE, BUCKETS};
 use polymux_types::{Bucket, Epoch, Ino, ObjectId, Timestamp, VolumeId};
@@ -10,16 +20,6 @@ use super::ranges;
 use super::scan::Scan;
 use super::tree::{Directory, Tree};
 use super::{Meter, Numbers, RebuildSource, SourceTier};
-use crate::attributes::FileKind;
-use crate::error::{Error, Result};
-use crate::namespace::COOKIE_FIRST;
-use crate::parts::BootId;
-use crate::store::keys::{self, NumberKind};
-use crate::store::volume_format::FORMAT_VERSION;
-use crate::store::{
-    Dirent, EntryCount, EpochRecord, ExtentRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, PositionEntry,
-    Shutdown, TierRecord, TierStanding, VolumeRecord, boot_format, put_number_range_end,
-};
 
 /// Changes that are committed together.
 const BATCH_CHANGES_MAX: usize = 4096;
@@ -149,7 +149,7 @@ impl Writing<'_> {
             error_sequence: 0,
             damaged: Vec::new(),
         };
-        let checked = crate::store::inode_format::check_file(&body);
+        let checked = polymux_records::store::inode_format::check_file(&body);
         assert_eq!(checked, Ok(()), "inode {} breaks an invariant before commit", file.ino);
         let record = InodeRecord {
             permissions: file.permissions,

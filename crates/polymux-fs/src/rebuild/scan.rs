@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use polymux_records::attributes::FileKind;
+use polymux_records::error::Result;
 use polymux_tier::{ObjectRef, ObjectStamp, StampOrder};
 use polymux_types::limits::{BUCKETS, NAME_LENGTH_MAX};
 use polymux_types::{Bucket, Ino, Timestamp, VolumeId};
@@ -9,8 +11,6 @@ use polymux_types::{Bucket, Ino, Timestamp, VolumeId};
 use super::findings::{self, Findings};
 use super::tree::Tree;
 use super::{FIRST_INO, Meter, SourceTier, is_of};
-use crate::attributes::FileKind;
-use crate::error::Result;
 
 /// Type bits of a mode.
 const TYPE_MASK: u32 = 0o170_000;

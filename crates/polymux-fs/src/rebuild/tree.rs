@@ -7,13 +7,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use polymux_records::attributes::FileKind;
 use polymux_tier::StampOrder;
 use polymux_types::Ino;
 
 use super::findings::{self, Findings};
 use super::scan::Evidence;
 use super::{Numbers, findings::RebuildFindingKind};
-use crate::attributes::FileKind;
 
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 /// Permission bits of directories whose own are unknown.

@@ -7,6 +7,10 @@
 
 use std::ops::ControlFlow;
 
+use polymux_records::error::{Error, Result};
+use polymux_records::parts::{Access, MissingTiers, MountOptions, Parts, TierPresence, VolumeError};
+use polymux_records::store::volume_format::FORMAT_VERSION;
+use polymux_records::store::{VolumeRecord, keys};
 use polymux_tier::Tier;
 
 use super::mount::mount;
@@ -14,11 +18,7 @@ use super::passes::{PASSES, Work};
 use crate::check::{
     CheckMode, CheckProgress, Examination, ExaminedTier, Finding, Meter, OnProgress, Outcome, Severity, VolumeCheck,
 };
-use crate::error::{Error, Result};
 use crate::mounted::Mounted;
-use crate::parts::{Access, MissingTiers, MountOptions, Parts, TierPresence, VolumeError};
-use crate::store::volume_format::FORMAT_VERSION;
-use crate::store::{VolumeRecord, keys};
 
 /// Looks at a mounted volume; a problem that is not found each time was a change under way.
 const LOOKS: usize = 3;
@@ -43,7 +43,7 @@ pub(crate) fn check_unmounted(
     let mut report = exam.into_report();
     if report.corrected > 0 {
         // Names may have changed without a time that tells: everything is described anew.
-        crate::store::describe_all_anew(store.as_ref())?;
+        polymux_records::store::describe_all_anew(store.as_ref())?;
     }
     let is_due = report.unclean || report.corrected > 0;
     let tiers_fit = !["tier-name", "tier-unlisted", "tier-stale"].iter().any(|kind| report.counts.contains_key(kind));

@@ -12,17 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use polymux_records::error::{Error, Result};
+use polymux_records::parts::Progress;
+use polymux_records::parts::{MissingTiers, TierMember, TierPresence, VolumeError};
+use polymux_records::store::{EpochRecord, Shutdown, TierStanding};
 use polymux_tier::{CleanStamp, Tier, TierError};
 use polymux_types::{Ino, TierId};
+use polymux_volume::inode::{FileState, Inode};
+use polymux_volume::space::{Purpose, TierHandle};
 
 use super::mount::{Matched, check_label, read_volume};
-use crate::error::{Error, Result};
-use crate::inode::{FileState, Inode};
 use crate::mounted::Mounted;
-use crate::parts::Progress;
-use crate::parts::{MissingTiers, TierMember, TierPresence, VolumeError};
-use crate::space::{Purpose, TierHandle};
-use crate::store::{EpochRecord, Shutdown, TierStanding};
 
 /// How often a tier that is not there is looked for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);

@@ -16,15 +16,15 @@
 use std::collections::BTreeMap;
 
 use polymux_meta::Batch;
+use polymux_records::error::{ErrorKind, Result};
+use polymux_records::parts::{TierMember, TierPresence};
+use polymux_records::report::{ForgottenTier, TierState};
+use polymux_records::store::{InodeBody, InodeRecord, ObjectEntry, TierStanding};
 use polymux_types::{Errno, Ino, TierId};
+use polymux_volume::space::{Purpose, TierHandle};
 
 use super::leave::{EventResult, busy, refused};
-use crate::error::{ErrorKind, Result};
 use crate::mounted::Mounted;
-use crate::parts::{TierMember, TierPresence};
-use crate::report::{ForgottenTier, TierState};
-use crate::space::{Purpose, TierHandle};
-use crate::store::{InodeBody, InodeRecord, ObjectEntry, TierStanding};
 
 /// Why a tier that is being forgotten is missing.
 pub(super) const FORGOTTEN: &str = "it is being forgotten: `polymux tier forget`, or the next mount, goes on";
@@ -87,7 +87,7 @@ impl Mounted {
                 "tier `{name}` works: `polymux tier drain` and `polymux tier remove` take it out without a loss"
             )));
         }
-        let is_lent = |inode: &std::sync::Arc<crate::inode::Inode>| {
+        let is_lent = |inode: &std::sync::Arc<polymux_volume::inode::Inode>| {
             inode.file().is_some_and(|file| file.is_passed_through() && file.layout.read().slot_of(handle.id).is_some())
         };
         let open = self.volume.inodes.all().into_iter().filter(is_lent).count();
@@ -277,7 +277,7 @@ impl Mounted {
     }
 
     /// An inode, unless it was deleted meanwhile.
-    pub(crate) fn inode_if_there(&self, ino: Ino) -> Result<Option<std::sync::Arc<crate::inode::Inode>>> {
+    pub(crate) fn inode_if_there(&self, ino: Ino) -> Result<Option<std::sync::Arc<polymux_volume::inode::Inode>>> {
         match self.volume.inode(ino) {
             Ok(inode) => Ok(Some(inode)),
             Err(error) if error.errno() == Errno::ENOENT => Ok(None),

@@ -1,19 +1,18 @@
 //! Making a new volume.
 
 use polymux_meta::Batch;
-use polymux_tier::{CleanStamp, Label, TierError};
-use polymux_types::{Epoch, Ino, TierId};
-
-use crate::error::Error;
-use crate::inode::{Inode, SizeTrust};
-use crate::parts::{NewVolume, Parts, TierPresence, VolumeError};
-use crate::store::keys::{self, NumberKind};
-use crate::store::volume_format::FORMAT_VERSION;
-use crate::store::{
+use polymux_records::error::Error;
+use polymux_records::parts::{NewVolume, Parts, TierPresence, VolumeError};
+use polymux_records::store::keys::{self, NumberKind};
+use polymux_records::store::volume_format::FORMAT_VERSION;
+use polymux_records::store::{
     EntryCount, EpochRecord, InodeBody, InodeRecord, Metadata, Shutdown, StampMark, TierRecord, TierStanding,
     VolumeRecord, put_number_range_end,
 };
-use crate::transaction::Transaction;
+use polymux_tier::{CleanStamp, Label, TierError};
+use polymux_types::{Epoch, Ino, TierId};
+use polymux_volume::inode::{Inode, SizeTrust};
+use polymux_volume::transaction::Transaction;
 
 /// Numbers below this one are never handed out; the root directory is 1.
 const FIRST_INO: u64 = 16;
@@ -106,7 +105,7 @@ fn put_root(transaction: &mut Transaction, parts: &Parts, volume: &NewVolume) ->
         born: now,
         body: InodeBody::Directory {
             parent: Ino::ROOT,
-            next_cookie: crate::namespace::COOKIE_FIRST,
+            next_cookie: polymux_data::namespace::COOKIE_FIRST,
             entries: EntryCount::Exact(0),
         },
     };

@@ -9,17 +9,17 @@
 //! * Records of tiers are read and written with `raising` held, so that raising the epoch loses no change.
 
 use polymux_meta::{Batch, Sequence};
+use polymux_records::error::{Error, Result};
+use polymux_records::parts::{TierMember, TierPresence, VolumeError};
+use polymux_records::store::keys::{self, NumberKind};
+use polymux_records::store::{TierRecord, TierStanding, put_number_range_end};
 use polymux_tier::{CleanStamp, Label, TierError};
 use polymux_types::TierId;
 use polymux_types::limits::TIERS_MAX;
+use polymux_volume::space::{Purpose, TierHandle, objects_on};
 
 use super::format::{FIRST_EPOCH, mix};
-use crate::error::{Error, Result};
 use crate::mounted::Mounted;
-use crate::parts::{TierMember, TierPresence, VolumeError};
-use crate::space::{Purpose, TierHandle, objects_on};
-use crate::store::keys::{self, NumberKind};
-use crate::store::{TierRecord, TierStanding, put_number_range_end};
 
 type EventResult<T> = std::result::Result<T, VolumeError>;
 

@@ -10,15 +10,15 @@
 //!   it; the label goes, and last the record. After a crash the configuration decides: a tier that it still lists drains
 //!   as before, and the record of one that it does not list goes.
 
+use polymux_data::placement::PIN_ATTRIBUTE;
+use polymux_records::error::Result;
+use polymux_records::parts::VolumeError;
+use polymux_records::report::{Destination, MoveReason};
+use polymux_records::store::{InodeBody, TierRecord, TierStanding};
 use polymux_types::{ByteSize, TierId};
+use polymux_volume::space::TierHandle;
 
-use crate::error::Result;
 use crate::mounted::Mounted;
-use crate::parts::VolumeError;
-use crate::placement::PIN_ATTRIBUTE;
-use crate::report::{Destination, MoveReason};
-use crate::space::TierHandle;
-use crate::store::{InodeBody, TierRecord, TierStanding};
 
 pub(super) type EventResult<T> = std::result::Result<T, VolumeError>;
 

@@ -2,18 +2,18 @@
 
 use std::sync::atomic::Ordering;
 
+use polymux_records::error::Error;
+use polymux_records::parts::{Access, MissingTiers, MountOptions, Parts, TierMember, TierPresence, VolumeError};
+use polymux_records::store::keys::NumberKind;
+use polymux_records::store::volume_format::FORMAT_VERSION;
+use polymux_records::store::{EpochRecord, Metadata, Shutdown, TierRecord, TierStanding, VolumeRecord};
 use polymux_tier::{CleanStamp, Label, TierError};
 use polymux_types::{Clock, Ino, TierId};
+use polymux_volume::space::{Purpose, TierHandle, TierSet};
+use polymux_volume::volume::Volume;
 
 use super::forget::FORGOTTEN;
-use crate::error::Error;
 use crate::mounted::Mounted;
-use crate::parts::{Access, MissingTiers, MountOptions, Parts, TierMember, TierPresence, VolumeError};
-use crate::space::{Purpose, TierHandle, TierSet};
-use crate::store::keys::NumberKind;
-use crate::store::volume_format::FORMAT_VERSION;
-use crate::store::{EpochRecord, Metadata, Shutdown, TierRecord, TierStanding, VolumeRecord};
-use crate::volume::Volume;
 
 /// A tier of the volume, matched with its member of the configuration and its label.
 pub(super) struct Matched {

@@ -10,20 +10,19 @@
 //!   asked from an object only once no pending free is left in it (DESIGN section 6).
 
 use std::collections::HashSet;
-
 use std::sync::atomic::Ordering;
 
 use polymux_meta::Batch;
+use polymux_records::error::Result;
+use polymux_records::parts::KernelConnection;
+use polymux_records::store::keys::{self, NumberKind};
+use polymux_records::store::{StampMark, put_number_range_end};
 use polymux_types::limits::BUCKETS;
 use polymux_types::{Bucket, Ino, ObjectId, TierId};
+use polymux_volume::space::TierHandle;
 
 use crate::check::{self, Examination, RECORDS_PASS};
-use crate::error::Result;
 use crate::mounted::Mounted;
-use crate::parts::KernelConnection;
-use crate::space::TierHandle;
-use crate::store::keys::{self, NumberKind};
-use crate::store::{StampMark, put_number_range_end};
 
 /// When a pass of recovery runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +189,7 @@ impl Mounted {
             return Ok(known);
         }
         self.volume.metadata.for_each_inode(|_, record| {
-            if let crate::store::InodeBody::Regular(file) = record.body {
+            if let polymux_records::store::InodeBody::Regular(file) = record.body {
                 known.extend(file.objects.iter().map(|entry| (entry.tier, entry.object)));
             }
             Ok(())

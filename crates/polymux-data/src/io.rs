@@ -1,0 +1,60 @@
+//! Data: reads and writes split by owner, spill, size, durability.
+//!
+//! Invariants:
+//! * A byte is read from the object that the map names, and written to it first; a block changes its owner only after
+//!   the new one holds the whole block (no ghost bytes, DESIGN section 6).
+//! * A record that replaces a mapping is committed only after the new owner synced its bytes.
+//! * Readers hold no lock while they read: they note the map's version and read again if it changed (DESIGN section 7).
+//! * Lock order inside a file: barrier, append, range nodes, record lock, layout.
+
+mod accept;
+mod allocate;
+mod allocation;
+mod flush;
+mod forget_tier;
+mod heat;
+mod holders;
+mod inline;
+mod inline_move;
+mod layout_change;
+mod objects;
+mod passthrough;
+mod read;
+mod read_ahead;
+mod reclaim;
+mod rewritten;
+mod seek;
+mod short;
+mod size;
+mod spill;
+mod spread;
+mod sync;
+mod truncate;
+mod unheard_reads;
+mod waited_for;
+mod write;
+mod write_streams;
+
+pub use layout_change::Company;
+pub use read::Keeper;
+pub use reclaim::Loss;
+pub(crate) use reclaim::delete_records;
+pub use sync::lost_bytes;
+pub use write::{WriteRequest, patience};
+
+use polymux_types::limits::BLOCK_SIZE;
+
+/// The block that a byte lies in.
+pub fn block_of(offset: u64) -> u64 {
+    offset / BLOCK_SIZE
+}
+
+/// The first block that begins at or after a byte.
+pub fn block_after(offset: u64) -> u64 {
+    offset.div_ceil(BLOCK_SIZE)
+}
+
+/// First byte of a block; of one beyond the largest file, a byte beyond it too.
+pub fn start_of(block: u64) -> u64 {
+    block.saturating_mul(BLOCK_SIZE)
+}

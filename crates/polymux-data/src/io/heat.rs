@@ -1,0 +1,54 @@
+//! Every transfer of a file with objects warms the range nodes that it touches (P12).
+
+use polymux_records::parts::Promotion;
+use polymux_types::limits::RANGE_NODE_SIZE;
+use polymux_volume::heat::{AccessKind, Pattern};
+use polymux_volume::inode::Inode;
+
+use super::read::Ahead;
+use crate::data_path::DataPath;
+
+/// Bytes of a read up to which it costs its device a request, and not the transfer of its bytes.
+const SMALL_READ_MAX: usize = 64 << 10;
+
+impl DataPath {
+    /// Notes a read and the bytes of it that devices served.
+    pub(super) fn note_read(&self, inode: &Inode, (offset, length): (u64, usize), from_devices: u64, ahead: Ahead) {
+        let Some(pattern) = self.note_access(inode, AccessKind::Read, offset, length) else { return };
+        if ahead == Ahead::File {
+            self.read_uses.note(inode.ino, pattern, length as u64);
+        }
+        if self.volume.options.promotion != Promotion::Prompt
+            || self.volume.is_read_only()
+            || self.placement.tier_reads.is_pointless()
+        {
+            return;
+        }
+        // Data that a stream finds in memory was read ahead from the device.
+        let demanded = if pattern == Pattern::Sequential { length as u64 } else { from_devices };
+        // Requests that the kernel reads ahead overtake one another, and then none goes on where another ended: only small ones are random.
+        let pattern = if length > SMALL_READ_MAX { Pattern::Sequential } else { pattern };
+        if demanded > 0 {
+            self.placement.heat.demand.note(inode.ino, offset / RANGE_NODE_SIZE, pattern, demanded);
+        }
+    }
+
+    /// Notes a read or a write of `length` bytes. Says how it relates to those before it, where there is any byte.
+    pub(super) fn note_access(&self, inode: &Inode, kind: AccessKind, offset: u64, length: usize) -> Option<Pattern> {
+        if length == 0 {
+            return None;
+        }
+        let length = length as u64;
+        let pattern = self.streams.pattern(inode.ino, offset, length);
+        let now = self.placement.logical_clock.now();
+        let end = offset.saturating_add(length);
+        let mut position = offset;
+        while position < end {
+            let node = position / RANGE_NODE_SIZE;
+            let next = end.min((node + 1) * RANGE_NODE_SIZE);
+            self.placement.heat.touch(inode.ino, node, kind, next - position, pattern, now);
+            position = next;
+        }
+        Some(pattern)
+    }
+}

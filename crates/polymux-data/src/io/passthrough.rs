@@ -1,0 +1,646 @@
+//! Files whose object the kernel uses itself (DESIGN section 10, docs/design/0017).
+//!
+//! Invariants while a file is passed through:
+//! * Its one object holds all of it: its map names no other tier, it has no pending frees, no damage and no migration, and none of
+//!   that begins. A write that does not fit on the tier fails with `ENOSPC`.
+//! * A program that may change the object makes it longer without a request to the daemon, while its tier has free space. So the object is
+//!   given for changes only to files that were not made longer when they were last changed, and on the tier of the metadata only where the
+//!   file system keeps space that such a writer cannot take (docs/design/0026).
+//! * If the object may be changed directly, size, times and bytes are those of the object, which is asked whenever they matter.
+//! * It is decided under `PassedThrough::lock`, the outermost lock of a file, and becomes true or false while the barrier is
+//!   held alone: who holds the barrier sees it stand still.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use polymux_policy::{PassthroughUse, WAITED_FOR_FILE_MAX};
+use polymux_records::counters::Counters;
+use polymux_records::error::Result;
+use polymux_records::parts::{PageCache, Promotion};
+use polymux_records::passthrough::{ClosingHeard, IoDecision, IoMode, Obstacle, PagesKept};
+use polymux_records::report::{FileIo, PassthroughState};
+use polymux_records::store::ObjectEntry;
+use polymux_tier::{Guarantee, LoanPurpose, ObjectStat, OverwriteStyle, TierError};
+use polymux_types::limits::RANGE_NODE_SIZE;
+use polymux_types::sync::MutexGuard;
+use polymux_types::{Errno, Ino, TierId, Timestamp};
+use polymux_volume::heat::AccessKind;
+use polymux_volume::inode::{
+    FileState, Grant, Handle, Inode, OpenPurpose, PagesSeen, PassedThrough, Standing, check_open, is_append_only,
+    reference_of,
+};
+use polymux_volume::space::TierHandle;
+
+use crate::data_path::DataPath;
+use crate::placement::{Context, ContextSource};
+
+/// Largest file that is passed through on another tier than the fastest it may be on, if its policy does not promote files that are
+/// read there: larger ones stay movable while they are open. If it does promote, the daemon has to see the reads on the slower tier.
+const SLOW_SIZE_MAX: u64 = 64 << 20;
+/// Lower limit of the space that a file which may be changed directly is expected to take beyond its holes: its size, within limits.
+const GROWTH_MIN: u64 = 1 << 20;
+const GROWTH_MAX: u64 = 64 << 20;
+/// Reads of the device in a thousand seconds of each range node of a file that stays on a tier from which others are to leave.
+const READS_THAT_STAY: u64 = 500;
+/// Device time in nanoseconds of a small read below which a tier serves readers by itself as soon as the daemon is asked.
+const OBSERVED_READ_NS: u64 = 20_000;
+/// Set-user-id and set-group-id: such a file is changed through the daemon.
+const SET_ID: u32 = 0o6000;
+/// Longest tick of a kernel (`CONFIG_HZ=100`): as much a time of an object may lie behind the clock (`current_time` in the kernel).
+const KERNEL_TICK_MAX: Duration = Duration::from_millis(10);
+
+fn purpose_of(handle: &Handle) -> OpenPurpose {
+    if handle.options.write || handle.options.append { OpenPurpose::Change } else { OpenPurpose::Read }
+}
+
+impl DataPath {
+    /// Says how a description that was just opened does its I/O. Called once, before the kernel is answered.
+    pub fn decide_io_mode(&self, handle: &Handle) -> Result<IoDecision> {
+        let (inode, purpose) = (&handle.inode, purpose_of(handle));
+        let Some(file) = inode.file() else { return Ok(through_daemon(PagesKept::Yes)) };
+        self.look_for_holder(inode, file)?;
+        self.look_again(inode, file)?;
+        let mut passed = file.passed.lock();
+        // Again, because from here on no flag is set that it would have to obey unheard.
+        check_open(inode, &handle.options)?;
+        let standing = self.register_held(file, &mut passed);
+        let mut modes = passed.modes;
+        let mut grant = || match self.grant(inode, file, &mut passed, handle) {
+            Ok(None) => Grant::Given,
+            Ok(Some(obstacle)) => {
+                passed.refused = Some(obstacle);
+                Grant::Refused
+            }
+            Err(error) => {
+                log::warn!("inode {}: not passed through: {error}", inode.ino);
+                Grant::Refused
+            }
+        };
+        // The cached pages of a file that is changed without the daemon would be stale.
+        let is_held = file.is_held_for_changes.load(Ordering::Acquire);
+        // Collected writes come as whole pages, without the flags of an open file description: appends look like overwrites.
+        let is_unclear = self.collects_writes() && is_append_only(inode);
+        let is_kept = !is_held && !is_unclear && self.volume.options.page_cache == PageCache::On;
+        let through_daemon = if is_kept { IoMode::Cached } else { IoMode::Direct };
+        let mode = modes.open(purpose, &mut grant, through_daemon, standing);
+        if mode == IoMode::PassthroughDirect && is_append_only(inode) && handle.options.read {
+            return Err(Errno::EBUSY.into());
+        }
+        if mode == IoMode::PassthroughDirect {
+            // Its mappings change the object.
+            self.lend_for_changes(file, &mut passed).inspect_err(|_| self.unregister_unused(file, &mut passed))?;
+        }
+        passed.modes = modes;
+        Counters::count(self.counter_of(mode));
+        handle.io_mode.set(mode).expect("it is decided once");
+        // The kernel keeps pages that it could not write back: those of a mapping that is not allowed.
+        let may_be_wrong = file.pages_stale.load(Ordering::Acquire) || is_append_only(inode);
+        let pages = if may_be_wrong { PagesKept::No } else { PagesKept::Yes };
+        let closing = if purpose == OpenPurpose::Change { ClosingHeard::Yes } else { ClosingHeard::No };
+        Ok(IoDecision { mode, backing: passed.backing, pages, closing })
+    }
+
+    /// Registers the object of an externally open file: a program that opens the file goes to the same object, so that all see the same
+    /// bytes. Called with the `passed` lock held.
+    fn register_held(&self, file: &FileState, passed: &mut PassedThrough) -> Standing {
+        if passed.backing.is_some() || !file.is_held.load(Ordering::Acquire) || !passed.modes.is_closed() {
+            return Standing::Free;
+        }
+        let Some(port) = self.kernel.passthrough_port.get().filter(|port| !port.refuses()) else {
+            return Standing::Free;
+        };
+        let entry = file.layout.read().object(0);
+        let lent = self
+            .volume
+            .tiers
+            .by_id(entry.tier)
+            .and_then(|tier| tier.run(|tier| tier.lend(reference_of(&entry), LoanPurpose::Read)));
+        let Ok(loan) = lent else { return Standing::Free };
+        let Some(backing) = port.register(loan.descriptor()) else { return Standing::Free };
+        (passed.backing, passed.loan) = (Some(backing), Some(loan));
+        file.is_lent.store(true, Ordering::Release);
+        Standing::Registered
+    }
+
+    /// Releases the registration made for an open that failed.
+    fn unregister_unused(&self, file: &FileState, passed: &mut PassedThrough) {
+        if passed.modes.is_passed_through() {
+            return;
+        }
+        file.is_lent.store(false, Ordering::Release);
+        passed.loan = None;
+        if let (Some(backing), Some(port)) = (passed.backing.take(), self.kernel.passthrough_port.get()) {
+            port.forget(backing);
+        }
+    }
+
+    fn counter_of(&self, mode: IoMode) -> &AtomicU64 {
+        match mode {
+            IoMode::Passthrough => &self.volume.counters.opens_passed_through,
+            IoMode::PassthroughDirect => &self.volume.counters.opens_beside_passthrough,
+            IoMode::Cached => &self.volume.counters.opens_cached,
+            IoMode::Direct => &self.volume.counters.opens_direct,
+        }
+    }
+
+    /// Whether files can be passed through.
+    pub fn passthrough_state(&self) -> PassthroughState {
+        match self.kernel.passthrough_port.get() {
+            _ if self.volume.is_read_only() => PassthroughState::ReadOnly,
+            None if self.collects_writes() => PassthroughState::CollectsWrites,
+            None => PassthroughState::NotOffered,
+            Some(port) if port.refuses() => PassthroughState::Refused,
+            Some(_) if self.is_off_everywhere() => PassthroughState::Off,
+            Some(_) => PassthroughState::Possible(self.handles.passed_through()),
+        }
+    }
+
+    /// Whether the kernel collects writes before it sends them.
+    pub fn collects_writes(&self) -> bool {
+        self.kernel.collects_writes.load(Ordering::Acquire)
+    }
+
+    /// Why nothing is passed through on this mount.
+    fn obstacle_without_port(&self) -> Obstacle {
+        if self.collects_writes() { Obstacle::CollectsWrites } else { Obstacle::Kernel }
+    }
+
+    fn is_off_everywhere(&self) -> bool {
+        let allows = |rule: &polymux_policy::Rule| rule.passthrough.is_some_and(|named| named != PassthroughUse::Off);
+        self.volume.options.passthrough == PassthroughUse::Off
+            && !self.placement.steering.read().rules.rules().any(allows)
+    }
+
+    /// How the descriptions of a file do their I/O, for people.
+    pub fn describe_io(&self, inode: &Inode, file: &FileState) -> FileIo {
+        let passed = file.passed.lock();
+        if passed.modes.is_passed_through() {
+            return if passed.modes.is_changed_directly() { FileIo::ChangedDirectly } else { FileIo::PassedThrough };
+        }
+        if file.is_held.load(Ordering::Acquire) {
+            return FileIo::Held;
+        }
+        if !passed.modes.is_closed() {
+            return FileIo::ThroughDaemon(passed.refused.unwrap_or(Obstacle::Busy));
+        }
+        let Some(port) = self.kernel.passthrough_port.get() else {
+            return FileIo::Closed(Err(self.obstacle_without_port()));
+        };
+        if port.refuses() {
+            return FileIo::Closed(Err(Obstacle::Kernel));
+        }
+        let Some(_alone) = file.barrier.try_write() else { return FileIo::Closed(Err(Obstacle::Busy)) };
+        // If the tier cannot be asked, the caller can do nothing about it.
+        let obstacle = self.obstacle(inode, file, OpenPurpose::Read).unwrap_or(Some(Obstacle::Tier));
+        FileIo::Closed(obstacle.map_or(Ok(()), Err))
+    }
+
+    /// The passthrough setting of a file by mount options and rules.
+    fn passthrough_use(&self, inode: &Inode) -> PassthroughUse {
+        let of_volume = self.volume.options.passthrough;
+        if !self.placement.steering.read().rules.rules().any(|rule| rule.passthrough.is_some()) {
+            return of_volume;
+        }
+        self.placement
+            .ruled_passthrough(inode)
+            .unwrap_or_else(|error| {
+                log::warn!("inode {}: rules are passed over: {error}", inode.ino);
+                None
+            })
+            .unwrap_or(of_volume)
+    }
+
+    /// Passes a file through for a purpose, or says why not. Called with its `passed` lock held.
+    fn grant(
+        &self,
+        inode: &Arc<Inode>,
+        file: &FileState,
+        passed: &mut PassedThrough,
+        handle: &Handle,
+    ) -> Result<Option<Obstacle>> {
+        let purpose = purpose_of(handle);
+        // A mapping of a description that was opened to append would change the object anywhere.
+        if is_append_only(inode) {
+            return Ok(Some(Obstacle::AppendOnly));
+        }
+        if handle.options.truncate {
+            let is_new = file.layout.read().objects.is_empty();
+            return Ok(Some(if is_new { Obstacle::NoObject } else { Obstacle::Emptied }));
+        }
+        let Some(port) = self.kernel.passthrough_port.get() else { return Ok(Some(self.obstacle_without_port())) };
+        if passed.backing.is_some() {
+            if let Some(obstacle) = self.obstacle_to_changes(inode, file, handle)? {
+                return Ok(Some(obstacle));
+            }
+            let _append = file.append.lock();
+            self.record_extender(inode, file)?;
+            self.lend_for_changes(file, passed)?;
+            return Ok(None);
+        }
+        // Never waits: writers and movers go on, and this open file description goes through the daemon as theirs do.
+        let Some(_alone) = file.barrier.try_write() else { return Ok(Some(Obstacle::Busy)) };
+        if let Some(obstacle) = self.obstacle(inode, file, purpose)? {
+            return Ok(Some(obstacle));
+        }
+        if purpose == OpenPurpose::Change
+            && let Some(obstacle) = self.obstacle_to_changes(inode, file, handle)?
+        {
+            return Ok(Some(obstacle));
+        }
+        let entry = file.layout.read().object(0);
+        let lent_for = match purpose {
+            OpenPurpose::Read => LoanPurpose::Read,
+            OpenPurpose::Change => LoanPurpose::Change,
+        };
+        let tier = self.volume.tiers.by_id(entry.tier)?;
+        let loan = match tier.get()?.lend(reference_of(&entry), lent_for) {
+            Ok(loan) => loan,
+            Err(TierError::Unsupported(_)) => return Ok(Some(Obstacle::Tier)),
+            Err(error) => return Err(tier.note_error(error)),
+        };
+        let Some(backing) = port.register(loan.descriptor()) else { return Ok(Some(Obstacle::Kernel)) };
+        if purpose == OpenPurpose::Change {
+            let prepared = self.record_extender(inode, file);
+            prepared
+                .and_then(|()| self.begin_direct_changes(file, &entry, passed))
+                .inspect_err(|_| port.forget(backing))?;
+        }
+        (passed.backing, passed.loan) = (Some(backing), Some(loan));
+        if self.volume.options.promotion == Promotion::Prompt {
+            passed.pages_before = self.look_at_pages(file);
+            self.placement.heat.demand.hold(inode.ino);
+        }
+        file.is_lent.store(true, Ordering::Release);
+        Ok(None)
+    }
+
+    /// Why a file cannot be passed through. Called with the barrier held alone.
+    fn obstacle(&self, inode: &Inode, file: &FileState, purpose: OpenPurpose) -> Result<Option<Obstacle>> {
+        match (self.passthrough_use(inode), purpose) {
+            (PassthroughUse::Off, _) => return Ok(Some(Obstacle::Off)),
+            (PassthroughUse::Read, OpenPurpose::Change) => return Ok(Some(Obstacle::ReadingOnly)),
+            (PassthroughUse::Read, OpenPurpose::Read) | (PassthroughUse::Auto, _) => {}
+        }
+        if file.is_moving() {
+            return Ok(Some(Obstacle::Busy));
+        }
+        // After a crash the log would say that the object holds less, and the bytes beyond that would be freed.
+        if self.volume.metadata.durable().0 < file.layout_sequence.load(Ordering::Acquire) {
+            return Ok(Some(Obstacle::Unlogged));
+        }
+        let entry = {
+            let layout = file.layout.read();
+            if layout.objects.is_empty() {
+                return Ok(Some(Obstacle::NoObject));
+            }
+            if layout.objects.len() > 1 || layout.map.has_exceptions() || layout.map.home() != Some(0) {
+                return Ok(Some(Obstacle::Split));
+            }
+            if !layout.damaged.is_empty() {
+                return Ok(Some(Obstacle::Damaged));
+            }
+            layout.object(0)
+        };
+        if self.volume.disowned.holds(entry.tier, entry.object) {
+            return Ok(Some(Obstacle::Unfreed));
+        }
+        let handle = self.volume.tiers.by_id(entry.tier)?;
+        let Some(tier) = handle.present() else { return Ok(Some(Obstacle::Tier)) };
+        let is_local = tier.capabilities().guarantee != Guarantee::Remote;
+        if !is_local || handle.is_failing() || handle.is_silent() || handle.is_draining() {
+            return Ok(Some(Obstacle::Tier));
+        }
+        let stat = handle.run(|tier| tier.stat(reference_of(&entry)))?;
+        if stat.size != file.size() && !file.is_held.load(Ordering::Acquire) {
+            return Ok(Some(Obstacle::Unlogged));
+        }
+        Ok(self.obstacle_of_place((inode, file), &handle, stat.size, purpose))
+    }
+
+    /// Why a file has to be able to move while it is open, or why its requests have to be heard. Of those that are changed only logs have to
+    /// be: they gain most by being on a fast tier, and others, tables of a database for one, would pay for each of their writes.
+    fn obstacle_of_place(
+        &self,
+        (inode, file): (&Inode, &FileState),
+        tier: &TierHandle,
+        size: u64,
+        purpose: OpenPurpose,
+    ) -> Option<Obstacle> {
+        let is_large = size > SLOW_SIZE_MAX;
+        let may_have_to_be_heard = self.volume.options.promotion == Promotion::Prompt
+            && (purpose == OpenPurpose::Read
+                || size < WAITED_FOR_FILE_MAX && file.is_waited_for(self.volume.clock.elapsed()));
+        // The rules of a file are looked up only where they matter: most opens are of small files.
+        if !is_large && !may_have_to_be_heard {
+            return None;
+        }
+        let context = self.placement.context_of(inode);
+        let is_heard = may_have_to_be_heard && self.placement.promotes_promptly(context.policy);
+        if (is_large || is_heard) && !self.is_well_placed(&context, tier.id) {
+            return Some(Obstacle::MayMove);
+        }
+        (is_heard && self.may_have_to_leave(&context, inode.ino, file, tier)).then_some(Obstacle::MayLeave)
+    }
+
+    /// Why a file that may be passed through must not be changed directly.
+    fn obstacle_to_changes(&self, inode: &Inode, file: &FileState, handle: &Handle) -> Result<Option<Obstacle>> {
+        if handle.options.synchronous {
+            return Ok(Some(Obstacle::Synchronous));
+        }
+        if handle.options.positions_appends {
+            return Ok(Some(Obstacle::Appends));
+        }
+        if inode.common.read().permissions & SET_ID != 0 {
+            return Ok(Some(Obstacle::SetId));
+        }
+        if self.passthrough_use(inode) != PassthroughUse::Auto {
+            return Ok(Some(Obstacle::ReadingOnly));
+        }
+        let is_append = handle.options.append;
+        let entry = file.layout.read().object(0);
+        let handle = self.volume.tiers.by_id(entry.tier)?;
+        let Some(tier) = handle.present() else { return Ok(Some(Obstacle::Tier)) };
+        if tier.capabilities().overwrite != OverwriteStyle::InPlace || tier.capabilities().is_limited {
+            return Ok(Some(Obstacle::Room));
+        }
+        if !self.volume.tiers.keep_metadata_reserve(&handle) {
+            return Ok(Some(Obstacle::MetadataRoom));
+        }
+        self.see_direct_changes(inode, file)?;
+        let may_grow = is_append || !file.growth.is_steady();
+        if may_grow && self.may_go_on_elsewhere(entry.tier) {
+            return Ok(Some(Obstacle::Grows));
+        }
+        let stat = handle.run(|tier| tier.stat(reference_of(&entry)))?;
+        let has_room = handle.headroom() >= room_wanted(&stat) && !handle.is_above_high_mark();
+        Ok((!has_room).then_some(Obstacle::Room))
+    }
+
+    /// Whether another tier could take data that does not fit on this one.
+    fn may_go_on_elsewhere(&self, tier: TierId) -> bool {
+        self.volume
+            .tiers
+            .all()
+            .iter()
+            .any(|other| other.id != tier && other.present().is_some() && !other.is_draining())
+    }
+
+    /// From now on the object may say how long the file is. Durable, because writes that are durable when they return, and
+    /// mappings that are synced, are not heard of.
+    fn record_extender(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        // The daemon does not see which bytes the kernel makes durable.
+        file.unpromised.store(0, Ordering::SeqCst);
+        self.ensure_extender(inode, file, 0)?;
+        self.volume.flush_inode(inode)
+    }
+
+    /// Whether a file is on the fastest tier that it may be on.
+    fn is_well_placed(&self, context: &Context, own: TierId) -> bool {
+        let tiers = self.volume.tiers.all();
+        let mut candidates = tiers.iter().filter(|tier| tier.present().is_some() && !tier.is_draining());
+        let preferred =
+            context.preferred.iter().find(|id| tiers.iter().any(|tier| tier.id.0 == **id && tier.present().is_some()));
+        match (&context.source, preferred) {
+            (ContextSource::Rule(..) | ContextSource::Pin(_), Some(id)) => TierId(*id) == own,
+            _ => candidates.find(|tier| context.allows(tier.id)).is_some_and(|best| {
+                let is_alike = || {
+                    let is_fast = |ns: u64| ns < OBSERVED_READ_NS;
+                    let is_fast_itself = || self.placement.tier_reads.small_read_ns(own).is_some_and(is_fast);
+                    self.placement.promotes_promptly(context.policy)
+                        && (self.placement.reads_alike(best.id, own) || is_fast_itself())
+                };
+                best.id == own || context.allows(own) && is_alike()
+            }),
+        }
+    }
+
+    /// Whether a file has to be able to leave its tier while it is open: because the tier has more to read than it can serve, or because the
+    /// file is read too little to be certain to stay on a tier that has to free space for data that is read more.
+    fn may_have_to_leave(&self, context: &Context, ino: Ino, file: &FileState, tier: &TierHandle) -> bool {
+        if self.may_be_handed_over(context, tier.id) {
+            return true;
+        }
+        let tiers = self.volume.tiers.all();
+        let mut slower = tiers.iter().skip_while(|other| other.id != tier.id).skip(1);
+        let may_go = |other: &Arc<TierHandle>| {
+            context.allows(other.id) && other.present().is_some() && !self.placement.reads_alike(tier.id, other.id)
+        };
+        let is_short_of_room = || {
+            self.placement.tier_reads.wanted_room_lately(tier.id, self.volume.clock.elapsed())
+                || tier.is_above_high_mark()
+        };
+        if !slower.any(may_go) || !is_short_of_room() {
+            return false;
+        }
+        let nodes = file.size().div_ceil(RANGE_NODE_SIZE).max(1);
+        self.placement.heat.demand.reads_of_file(ino) / nodes < READS_THAT_STAY
+    }
+
+    /// Whether a tier is the limit of its readers, and a file with this context may go to one that would answer sooner.
+    pub fn may_be_handed_over(&self, context: &Context, tier: TierId) -> bool {
+        let may_go = |other: &Arc<TierHandle>| {
+            context.allows(other.id)
+                && self.placement.tier_reads.is_limit(tier, Some(other.id))
+                && !other.is_above_low_mark()
+        };
+        self.placement.tier_reads.is_limit(tier, None)
+            && context.preferred.is_empty()
+            && self.placement.promotes_promptly(context.policy)
+            && self.volume.tiers.all().iter().any(may_go)
+    }
+
+    /// Lends the object for direct changes, which may come from now on. Called with the `passed` lock held.
+    fn lend_for_changes(&self, file: &FileState, passed: &mut PassedThrough) -> Result<()> {
+        if file.is_lent_for_changes.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let entry = file.layout.read().object(0);
+        let loan =
+            self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.lend(reference_of(&entry), LoanPurpose::Change))?;
+        self.begin_direct_changes(file, &entry, passed)?;
+        passed.loan = Some(loan);
+        Ok(())
+    }
+
+    fn begin_direct_changes(&self, file: &FileState, entry: &ObjectEntry, passed: &mut PassedThrough) -> Result<()> {
+        let handle = self.volume.tiers.by_id(entry.tier)?;
+        let stat = handle.run(|tier| tier.stat(reference_of(entry)))?;
+        *file.object_modified.lock() = stat.modified;
+        passed.granted_bytes = room_wanted(&stat);
+        handle.grant_bytes(passed.granted_bytes);
+        file.has_direct_changes.store(2, Ordering::Release);
+        file.is_lent_for_changes.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes size and times from the object of a file that may be changed directly; does nothing for other files.
+    pub(crate) fn see_direct_changes(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        if !file.is_changed_directly() {
+            return Ok(());
+        }
+        let mut seen = file.object_modified.lock();
+        self.take_over_changes(inode, file, &mut seen)
+    }
+
+    fn take_over_changes(&self, inode: &Inode, file: &FileState, seen: &mut Timestamp) -> Result<()> {
+        if !file.is_changed_directly() {
+            // It ended meanwhile, and the changes have been taken over.
+            return Ok(());
+        }
+        let entry = file.layout.read().object(0);
+        let stat = self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(&entry)))?;
+        if stat.size > file.size.swap(stat.size, Ordering::AcqRel) {
+            file.growth.note_growth();
+        }
+        file.allocation.note_change();
+        if *seen != stat.modified {
+            *seen = stat.modified;
+            let mut common = inode.common.write();
+            // The kernel stamps objects with the time of its last tick, which lies behind the clock that stamps the daemon's changes.
+            if !stat.modified.is_shortly_before(common.modified, KERNEL_TICK_MAX) {
+                common.modified = stat.modified;
+            }
+            common.changed = common.changed.max(stat.modified);
+            inode.times_dirty.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Called before times or modes are set explicitly: takes over the object's times, and blocks further updates until the guard is dropped.
+    pub fn hold_object_time<'a>(
+        &self,
+        inode: &Inode,
+        file: &'a FileState,
+    ) -> Result<Option<MutexGuard<'a, Timestamp>>> {
+        if !file.is_changed_directly() {
+            return Ok(None);
+        }
+        let mut seen = file.object_modified.lock();
+        self.take_over_changes(inode, file, &mut seen)?;
+        Ok(Some(seen))
+    }
+
+    /// Times that were set by hand, or a size, hold until the object changes again.
+    pub fn pass_over_object_time(&self, file: &FileState) -> Result<()> {
+        if file.is_changed_directly() {
+            let mut seen = file.object_modified.lock();
+            *seen = self.object_time(file)?;
+        }
+        Ok(())
+    }
+
+    /// The modification time of the one object of a file.
+    pub fn object_time(&self, file: &FileState) -> Result<Timestamp> {
+        let entry = file.layout.read().object(0);
+        Ok(self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(&entry)))?.modified)
+    }
+
+    /// A description is gone.
+    pub fn end_io_mode(&self, handle: &Handle) -> Result<()> {
+        let ended = self.end_passthrough_of(handle);
+        if purpose_of(handle) == OpenPurpose::Change
+            && let Some(file) = handle.inode.file()
+        {
+            file.growth.end_of_description();
+        }
+        ended
+    }
+
+    fn end_passthrough_of(&self, handle: &Handle) -> Result<()> {
+        let Some(mode) = handle.io_mode.get().copied() else { return Ok(()) };
+        let (inode, Some(file)) = (&handle.inode, handle.inode.file()) else { return Ok(()) };
+        let mut passed = file.passed.lock();
+        passed.modes.release(mode, purpose_of(handle));
+        if mode == IoMode::Cached && !handle.is_untold.load(Ordering::Acquire) {
+            // The kernel was notified to drop its pages, if there was any reason.
+            file.pages_stale.store(false, Ordering::Release);
+        }
+        if passed.modes.is_passed_through() || !mode.is_passed_through() {
+            return Ok(());
+        }
+        let seen = self.end_passthrough(inode, file);
+        let loan = passed.loan.take();
+        if let (Some(backing), Some(port)) = (passed.backing.take(), self.kernel.passthrough_port.get()) {
+            port.forget(backing);
+        }
+        if file.is_held.load(Ordering::Acquire) {
+            self.holders.note(inode.clone(), loan);
+        }
+        let pages_before = passed.pages_before.take();
+        // Under the lock, so that the file is not passed through anew meanwhile.
+        self.warm_after_passthrough(inode, file, purpose_of(handle), pages_before.as_ref());
+        let granted = std::mem::take(&mut passed.granted_bytes);
+        if granted > 0
+            && let Some(entry) = file.layout.read().objects.first()
+        {
+            self.volume.tiers.by_id(entry.tier)?.return_bytes(granted);
+        }
+        seen
+    }
+
+    /// Called when no open file description is passed through any more. A mapping outlives its descriptor, and the kernel does not report
+    /// it: a remaining mapping keeps the file externally open.
+    fn end_passthrough(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        let _alone = file.barrier.write();
+        let mut times = file.object_modified.lock();
+        let changed = file.is_changed_directly();
+        let seen = self.take_over_changes(inode, file, &mut times);
+        if seen.is_err() {
+            // Asked again at the next use of the size.
+            file.size_known.store(false, Ordering::Release);
+        }
+        let entry = file.layout.read().object(0);
+        let handle = self.volume.tiers.by_id(entry.tier)?;
+        // Who cannot be asked may say yes.
+        let is_held = handle.run(|tier| tier.may_be_open_elsewhere(reference_of(&entry))).unwrap_or(true);
+        if is_held {
+            file.is_held.store(true, Ordering::Release);
+            file.is_held_for_changes.fetch_or(changed, Ordering::AcqRel);
+        }
+        file.is_lent_for_changes.store(false, Ordering::Release);
+        file.is_lent.store(false, Ordering::Release);
+        file.pages_stale.fetch_or(changed, Ordering::AcqRel);
+        seen
+    }
+
+    /// Whether the kernel uses the object of a file.
+    pub fn is_passed_through(&self, ino: Ino) -> bool {
+        self.volume.inodes.get(ino).is_some_and(|inode| inode.file().is_some_and(FileState::is_passed_through))
+    }
+
+    /// Whether the kernel may be changing it.
+    pub fn is_changed_directly(&self, ino: Ino) -> bool {
+        self.volume.inodes.get(ino).is_some_and(|inode| inode.file().is_some_and(FileState::is_changed_directly))
+    }
+
+    /// Whether the kernel has a description that may change the file.
+    pub fn is_open_for_changes(&self, ino: Ino) -> bool {
+        let inode = self.volume.inodes.get(ino);
+        inode.as_ref().and_then(|inode| inode.file()).is_some_and(|file| file.passed.lock().modes.is_open_for_changes())
+    }
+
+    /// Counts reads and writes that bypassed the daemon as use, as far as they are known.
+    fn warm_after_passthrough(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        purpose: OpenPurpose,
+        pages_before: Option<&PagesSeen>,
+    ) {
+        if purpose == OpenPurpose::Read {
+            self.note_accessed(inode);
+        }
+        let kind = if purpose == OpenPurpose::Change { AccessKind::Write } else { AccessKind::Read };
+        self.note_unheard_use(inode, file, kind, pages_before);
+    }
+}
+
+/// Space that a file takes if all of it is written, and some growth.
+fn room_wanted(stat: &ObjectStat) -> u64 {
+    stat.size.saturating_sub(stat.allocated).saturating_add(stat.size.clamp(GROWTH_MIN, GROWTH_MAX))
+}
+
+fn through_daemon(pages: PagesKept) -> IoDecision {
+    IoDecision { mode: IoMode::Cached, backing: None, pages, closing: ClosingHeard::Yes }
+}

@@ -1,0 +1,187 @@
+//! Files that grow on several tiers at once (P5-P8, docs/design/0018).
+//!
+//! Invariants:
+//! * A range (2 MiB, `MountOptions::spread_range_bytes`) that the file has not reached is given to the tier that the policy names, when
+//!   its first byte is written.
+//!   Ranges that were left out are explicit holes until then, so that each of them can still go anywhere.
+//! * While a file grows so, it has no size authority on record: after a crash it ends at its logged size, and objects are cut there before
+//!   they are used. So an append that was not synced is a prefix, whatever became durable on which tier, and a range behind the logged size
+//!   may change its tier without a pending free, a copy or a sync.
+//! * `growth` gives ranges to tiers, `room` asks for the space of writes there, `switch` ensures the conditions under which a file gives up
+//!   its size authority, `reserve` divides space that a program reserves, and `floor` logs sizes.
+//! * A file that has unsynced bytes on a tier which is away or does not answer does not grow: no growth on other tiers could be
+//!   logged.
+
+mod floor;
+mod growth;
+mod reserve;
+mod room;
+mod shares;
+mod switch;
+
+pub(super) use floor::{Recorded, join};
+pub(super) use reserve::SpreadReservation;
+pub(super) use room::{OwnedBytes, give_back_room};
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use polymux_policy::{Growth, LARGE_FILE_RANGES};
+use polymux_records::blockmap::Owner;
+use polymux_records::counters::Counters;
+use polymux_tier::measure::Direction;
+use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{StreamId, TierId};
+use polymux_volume::inode::{FileState, Inode};
+use polymux_volume::space::TierHandle;
+
+use super::{block_after, block_of, start_of};
+use crate::data_path::DataPath;
+use crate::placement::{Context, Device, Request};
+
+/// Marks the stream that stands for write-back of a file from the page cache of the kernel, which comes in the name of no thread.
+const THREAD_OF_FILE: u64 = 1 << 63;
+
+/// Which thread a request comes from.
+fn thread_of(inode: &Inode, stream: StreamId) -> StreamId {
+    if stream == StreamId(0) { StreamId(inode.ino.get() | THREAD_OF_FILE) } else { stream }
+}
+
+/// The kind of a range before its first byte is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unplaced {
+    /// The file has not reached it.
+    Tail,
+    /// The file goes on behind it.
+    Hole,
+}
+
+/// Where data that is about to be written is after placement.
+pub(super) enum Placed<'a> {
+    /// In one range: this much of it.
+    In(&'a [u8]),
+    /// It fills a hole, and that has to wait for the end of a move of the file.
+    AfterMove,
+}
+
+impl DataPath {
+    /// Whether any file may be spread.
+    fn may_spread(&self) -> bool {
+        self.placement.may_spread.load(Ordering::Acquire)
+    }
+
+    /// Blocks of a range.
+    fn range_blocks(&self) -> u64 {
+        (u64::from(self.volume.options.spread_range_bytes) / BLOCK_SIZE).max(1)
+    }
+
+    /// Bytes of a range.
+    pub fn range_bytes(&self) -> u64 {
+        start_of(self.range_blocks())
+    }
+
+    /// The kind of the range of a byte if it has to be placed before the byte is written. The first range is on the file's home
+    /// tier.
+    fn unplaced(&self, file: &FileState, position: u64) -> Option<Unplaced> {
+        let range_start = position / self.range_bytes() * self.range_bytes();
+        if range_start >= start_of(block_after(file.size())) {
+            // Reserved space is on the tier of the file's end.
+            let is_reserved = position < file.reserved_end.load(Ordering::Acquire);
+            return (range_start > 0 && !is_reserved).then_some(Unplaced::Tail);
+        }
+        let is_hole =
+            file.grows_unsettled() && file.layout.read().map.run_at(block_of(position)).owner == Some(Owner::Hole);
+        is_hole.then_some(Unplaced::Hole)
+    }
+
+    /// Whether a write begins a range that has to be placed.
+    pub(super) fn has_range_to_place(&self, file: &FileState, offset: u64, length: usize) -> bool {
+        if file.is_inline() || file.is_passed_through() || !self.may_spread() {
+            return false;
+        }
+        let last = offset + (length as u64).saturating_sub(1);
+        [offset, last].into_iter().any(|position| self.unplaced(file, position).is_some())
+    }
+
+    /// Waits until a tier has space for the range that a write begins. Called with no lock held.
+    pub(super) fn wait_before_growth(
+        &self,
+        (inode, file): (&Inode, &FileState),
+        offset: u64,
+        length: usize,
+        stream: StreamId,
+    ) {
+        let may_wait = file.spreads.load(Ordering::Relaxed) || file.size() >= LARGE_FILE_RANGES * self.range_bytes();
+        if !may_wait || !self.has_range_to_place(file, offset, length) {
+            return;
+        }
+        let context = self.placement.context_of(inode);
+        let mut tiers = if context.policy.spreads_by_load() {
+            self.next_tier_of_growth((inode, file), &context, offset).into_iter().collect()
+        } else if file.spreads.load(Ordering::Relaxed) {
+            self.tiers_to_spread_to(&context)
+        } else {
+            return;
+        };
+        if context.policy.thread_rule().is_some() {
+            // A thread that has a tier waits for that one.
+            let numbers = tiers.iter().map(|handle| handle.id).collect();
+            if let Some(mapped) =
+                self.placement.thread_maps.present_tier(context.policy, numbers, thread_of(inode, stream))
+            {
+                tiers.retain(|handle| handle.id == mapped);
+            }
+        }
+        if self.write_behind.wait_for_room(&tiers) {
+            Counters::count(&self.volume.counters.spread_waits);
+        }
+    }
+
+    /// The tier that gets the next range under a policy that keeps growth on one tier while that one carries it; none where no other
+    /// one would help, so that there is nothing to wait for.
+    fn next_tier_of_growth(
+        &self,
+        (inode, file): (&Inode, &FileState),
+        context: &Context,
+        offset: u64,
+    ) -> Option<Arc<TierHandle>> {
+        let length = self.range_bytes();
+        let request = Request { length, file_end: offset.saturating_add(length), partial: true, except: None };
+        let next = if file.grows_unsettled() {
+            self.placement.place_in(context, inode, &request).first().copied()?
+        } else {
+            let may_spread = matches!(
+                self.placement.growth_in(context, inode, &request),
+                Growth::OneTierCarriesIt | Growth::IsSpread
+            );
+            file.layout.read().tail_tier().filter(|_| may_spread)?
+        };
+        self.volume.tiers.by_id(next).ok()
+    }
+
+    /// The tier of the thread that begins a range, where the policy maps threads.
+    fn tier_of_thread(&self, context: &Context, inode: &Inode, stream: StreamId) -> Option<TierId> {
+        context.policy.thread_rule()?;
+        let now = self.volume.clock.elapsed();
+        let device = |handle: &Arc<TierHandle>| Device {
+            tier: handle.id,
+            delivered_bytes: handle.write_lane.state(now).delivered_bytes,
+            bytes_per_second: handle.profile().bytes_per_second(Direction::Write).unwrap_or(0),
+        };
+        let devices: Vec<Device> = self.tiers_to_spread_to(context).iter().map(device).collect();
+        self.placement.thread_maps.tier_for_range(context.policy, thread_of(inode, stream), &devices, now)
+    }
+
+    /// Tiers that may get new ranges of a file.
+    pub fn tiers_to_spread_to(&self, context: &Context) -> Vec<Arc<TierHandle>> {
+        let may_take = |tier: &&Arc<TierHandle>| {
+            context.allowed >> tier.id.0 & 1 != 0
+                && !tier.is_draining()
+                && !tier.is_failing()
+                && (!context.policy.spreads_by_load() || tier.takes_spread_growth())
+                && tier.present().is_some_and(|present| present.capabilities().holds_partial_files())
+                && tier.headroom() >= self.range_bytes()
+        };
+        self.volume.tiers.all().iter().filter(may_take).cloned().collect()
+    }
+}

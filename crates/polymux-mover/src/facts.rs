@@ -1,0 +1,104 @@
+//! Facts about ranges of files, for policies.
+
+use std::ops::Range;
+
+use polymux_data::io::{block_after, start_of};
+use polymux_data::placement::{Context, ContextSource, seconds_between};
+use polymux_policy::{Granularity, NEVER, PolicyKind, RangeFacts, TierTable};
+use polymux_records::blockmap::{BLOCKS_PER_NODE, Owner};
+use polymux_types::TierId;
+use polymux_volume::inode::{FileState, Inode};
+
+use super::mover::Mover;
+
+/// The part of a range node that lies on one tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) tier: TierId,
+    pub(super) bytes: u64,
+}
+
+/// The blocks of a node.
+pub(super) fn blocks_of_node(node: u64) -> Range<u64> {
+    node * BLOCKS_PER_NODE..(node + 1) * BLOCKS_PER_NODE
+}
+
+/// Which tiers hold how much of a node, up to the end of the file.
+pub(super) fn pieces_of_node(file: &FileState, node: u64) -> Vec<Piece> {
+    let blocks = blocks_of_node(node);
+    let end = blocks.end.min(block_after(file.size()));
+    let layout = file.layout.read();
+    let mut pieces: Vec<Piece> = Vec::new();
+    if blocks.start >= end || layout.objects.is_empty() {
+        return pieces;
+    }
+    for run in layout.map.runs(blocks.start, end) {
+        let Some(Owner::Slot(slot)) = run.owner else { continue };
+        let (tier, bytes) = (layout.object(slot).tier, start_of(run.end - run.start));
+        match pieces.iter_mut().find(|piece| piece.tier == tier) {
+            Some(piece) => piece.bytes += bytes,
+            None => pieces.push(Piece { tier, bytes }),
+        }
+    }
+    pieces
+}
+
+/// Bytes of a file that a tier owns.
+pub(super) fn bytes_mapped_on(file: &FileState, tier: TierId) -> u64 {
+    let end = block_after(file.size());
+    let layout = file.layout.read();
+    let Some(slot) = layout.slot_of(tier) else { return 0 };
+    let runs = layout.map.runs(0, end);
+    runs.into_iter().filter(|run| run.owner == Some(Owner::Slot(slot))).map(|run| start_of(run.end - run.start)).sum()
+}
+
+impl Mover {
+    /// The context of a file if this policy, where one is named, replaces that of the volume.
+    pub(super) fn context_for(&self, inode: &Inode, policy: Option<PolicyKind>) -> Context {
+        let context = self.placement.context_of(inode);
+        match policy.filter(|_| context.source == ContextSource::Volume) {
+            Some(policy) => Context { policy, ..context },
+            None => context,
+        }
+    }
+
+    /// Facts about the part of a node that lies on one tier.
+    pub(super) fn range_facts(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        node: u64,
+        piece: Piece,
+        context: &Context,
+        tiers: &TierTable,
+    ) -> RangeFacts {
+        let now = self.placement.logical_clock.now();
+        let (heat, of_file) =
+            (self.placement.heat.node(inode.ino, node, now), self.placement.heat.file(inode.ino, now));
+        let nodes = block_after(file.size()).div_ceil(BLOCKS_PER_NODE).max(1);
+        let per_node = u64::from(of_file.heat) / nodes;
+        let modified = inode.common.read().modified;
+        let mut facts = RangeFacts::new(piece.tier.0, piece.bytes);
+        facts.heat = heat.heat;
+        facts.reads = heat.reads;
+        facts.writes = heat.writes;
+        facts.file_heat = u32::try_from(per_node).unwrap_or(u32::MAX);
+        facts.idle_seconds = heat.idle_seconds;
+        facts.modified_seconds_ago = u32::try_from(seconds_between(modified, self.volume.now())).unwrap_or(NEVER - 1);
+        facts.moved_seconds_ago = heat.moved_seconds_ago.unwrap_or(NEVER);
+        let warm = if context.policy.granularity() == Granularity::File {
+            of_file.warm_half_lives
+        } else {
+            heat.warm_half_lives
+        };
+        facts.warm_seconds = u32::from(warm).saturating_mul(self.volume.options.heat_half_life_seconds.max(1));
+        facts.half_life_seconds = self.volume.options.heat_half_life_seconds.max(1);
+        facts.sequential = heat.sequential_percent;
+        facts.synchronous = heat.sync_percent;
+        facts.file_size = file.size();
+        facts.allowed = context.allowed;
+        facts.tiers = *tiers;
+        facts.tiers.prefer(&context.preferred);
+        facts
+    }
+}

@@ -1,0 +1,84 @@
+//! How fast a mover goes: size of its requests, and when the next one may begin (P15, DESIGN section 8).
+//!
+//! Invariant: each request is admitted by the schedule of its tier, counts as under way there until it is ended, and
+//! waits no longer than a moment before it asks again whether it is still wanted.
+
+use std::time::Duration;
+
+use polymux_volume::inode::Inode;
+use polymux_volume::sched::{Direction, MoverPace, Ready};
+use polymux_volume::space::TierHandle;
+
+use super::Interrupt;
+use super::copy::StopRule;
+use super::mover::Mover;
+use super::part::Part;
+
+/// Request of a mover that takes its share of a device,
+const SHARED_REQUEST_BYTES: u64 = 1 << 20;
+/// and of one that does so where programs wait for syncs.
+const SHARED_REQUEST_BYTES_BESIDE_SYNCS: u64 = 256 << 10;
+
+/// Longest wait before a mover looks again whether it must stop.
+const NAP_MAX: Duration = Duration::from_millis(20);
+
+/// Whether a file has no name any more and only the mover refers to it.
+pub(super) fn is_unwanted(inode: &Inode) -> bool {
+    inode.common.read().links == 0 && inode.lifecycle.lock().handles == 0
+}
+
+impl Mover {
+    /// Whether a mover must stop its work: another thread wants the file, or the volume is being unmounted.
+    pub(super) fn is_stopped(&self, part: &Part, rule: StopRule) -> bool {
+        rule == StopRule::WhenAsked
+            && (part.ticket.is_asked_to_stop()
+                || self.moves.must_stop()
+                || part.began_wanted && is_unwanted(&part.inode))
+    }
+
+    /// Bytes of the next request: as many as both tiers serve within their time.
+    pub(super) fn request_bytes(&self, from: &TierHandle, to: &TierHandle, pace: MoverPace) -> u64 {
+        match pace {
+            MoverPace::Polite => from.schedule.request_bytes().min(to.schedule.request_bytes()),
+            // Other requests are under way beside it, so its duration does not depend on its size alone; and the fewer of its own, the better.
+            MoverPace::TakesShare => {
+                let now = self.volume.clock.elapsed();
+                let is_waited_for = [from, to].iter().any(|tier| tier.schedule.is_waited_for(now));
+                if is_waited_for { SHARED_REQUEST_BYTES_BESIDE_SYNCS } else { SHARED_REQUEST_BYTES }
+            }
+        }
+    }
+
+    /// Runs a request of a mover when its tier admits it. While writers are kept out, it runs at once.
+    pub(super) fn paced<T>(
+        &self,
+        part: &Part,
+        tier: &TierHandle,
+        request: (Direction, u64),
+        rule: StopRule,
+        operation: impl FnOnce(&TierHandle) -> Result<T, Interrupt>,
+    ) -> Result<T, Interrupt> {
+        let (direction, bytes) = request;
+        if rule == StopRule::Never {
+            return operation(tier);
+        }
+        let mut ready = Ready::default();
+        loop {
+            let wait =
+                tier.schedule.admit((bytes, part.pace.get()), &tier.read_lane, &mut ready, self.volume.clock.elapsed());
+            if wait.is_zero() {
+                break;
+            }
+            self.volume.clock.sleep(wait.min(NAP_MAX));
+            if self.is_stopped(part, rule) {
+                return Err(Interrupt::Stopped);
+            }
+        }
+        let began = self.volume.clock.elapsed();
+        let outcome = operation(tier);
+        let now = self.volume.clock.elapsed();
+        let done = if outcome.is_ok() { bytes } else { 0 };
+        tier.schedule.mover_ended(direction, done, now.saturating_sub(began), now);
+        outcome
+    }
+}

@@ -1,0 +1,39 @@
+//! The block lookup table of a file: which slot owns each block (M6). Pure: no I/O, no lock, no clock.
+//!
+//! Invariants:
+//! * Every block has one owner: the extent that covers it, else the home slot, else none (a file without objects).
+//! * Extents do not overlap, are not empty, never name the home slot, and equal neighbours are one extent. So a file
+//!   that lies on one tier has no extent.
+//! * The map knows no size. An extent that ends at [`END`] owns all blocks that the file may still grow to: the *tail*.
+
+mod dirty;
+mod exceptions;
+mod map;
+mod node;
+mod node_moves;
+#[cfg(shuttle)]
+pub mod planted;
+mod undo;
+
+pub(crate) use dirty::DirtyBlocks;
+pub use map::{BlockMap, Extent, MapChange, Run};
+pub use node::NodeTable;
+pub use node_moves::{ClosedNodes, whole_nodes};
+pub use undo::UndoLog;
+
+use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
+
+/// Blocks of a range node.
+pub const BLOCKS_PER_NODE: u64 = RANGE_NODE_SIZE / BLOCK_SIZE;
+
+/// End of an extent that covers all blocks to come.
+pub const END: u64 = u64::MAX;
+
+/// Who owns a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The object in this place of the file's list.
+    Slot(u8),
+    /// Intentionally unowned: it reads as zeros, and the home object must not be asked.
+    Hole,
+}

@@ -1,0 +1,56 @@
+//! How large a mover's requests are, so that each keeps a tier busy for at most 10 ms (DESIGN section 8).
+
+use std::time::Duration;
+
+/// Bounds of a request.
+pub(crate) const REQUEST_BYTES_MIN: u64 = 64 << 10;
+pub(crate) const REQUEST_BYTES_MAX: u64 = 2 << 20;
+
+/// Longest service of one request.
+pub(crate) const SERVICE_MAX: Duration = Duration::from_millis(10);
+
+/// Sizes are multiples of this.
+const GRAIN: u64 = 16 << 10;
+
+/// Service time that the speed is taken over: some hundred milliseconds, because throttled devices stutter.
+const MEMORY_US: u64 = 400_000;
+
+/// Follows the speed of a tier's service.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestSize {
+    bytes: u64,
+    served_bytes: u64,
+    served_us: u64,
+}
+
+impl RequestSize {
+    pub fn new() -> Self {
+        Self { bytes: 4 * REQUEST_BYTES_MIN, served_bytes: 0, served_us: 0 }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes that the tier serves in a second; `None` before the first request.
+    pub fn rate(&self) -> Option<u64> {
+        (self.served_bytes.saturating_mul(1_000_000)).checked_div(self.served_us)
+    }
+
+    /// A request was served.
+    pub fn note(&mut self, bytes: u64, elapsed: Duration) {
+        // The time of a hanging tier says nothing about the next request.
+        let elapsed_us = super::microseconds(elapsed).clamp(1, MEMORY_US);
+        self.served_bytes += bytes;
+        self.served_us += elapsed_us;
+        if self.served_us > MEMORY_US {
+            self.served_bytes /= 2;
+            self.served_us /= 2;
+        }
+        let service_us = u64::try_from(SERVICE_MAX.as_micros()).expect("ten milliseconds fit");
+        let fitting = self.served_bytes.saturating_mul(service_us) / self.served_us.max(1);
+        // If each request has a fixed cost, a larger one is faster, so the size climbs in steps to the largest that fits.
+        let next = (fitting / GRAIN * GRAIN).min(self.bytes * 2);
+        self.bytes = next.clamp(REQUEST_BYTES_MIN, REQUEST_BYTES_MAX);
+    }
+}

@@ -1,0 +1,634 @@
+//! Calls under way on a tier, and whether it answers them (docs/design/0014).
+//!
+//! Invariants:
+//! * Every call of the file system to a tier goes through [`WatchedTier`], which notes when it began and on which thread.
+//!   That costs two stores to a cache line that no other thread uses at the moment, and no look at a clock: the time is
+//!   that of the last [`WatchedTier::look`].
+//! * Calls are of three classes, because a tier may answer some and not others: a frozen file system still reads, and a
+//!   sync may rightly take longer than a write. A class *does not answer* while its oldest call is older than the limit and
+//!   none of the class has come back for as long.
+//! * A class that does not answer gets no new calls: they fail with [`TierError::NotAnswering`] before anything is done.
+//!   The hanging calls detect recovery: as soon as one of them returns, the class answers again.
+//! * A tier that does not answer reads counts as answering nothing; one that does not answer changes or syncs still serves reads.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use polymux_tier::{
+    AllocateMode, Capabilities, CounterSnapshot, Label, Loan, LoanPurpose, ObjectRef, ObjectStamp, ObjectStat,
+    SeekTarget, Space, Tier, TierError, Wait,
+};
+use polymux_types::sync::Mutex;
+use polymux_types::{Bucket, ObjectId};
+
+type Result<T> = std::result::Result<T, TierError>;
+
+/// Calls that can be noted at once; more are made all the same, unnoted.
+const SLOTS: usize = 512;
+/// A look has seen the call.
+const SEEN: u64 = 0b100;
+/// Slots that a call looks at for a free one.
+const ATTEMPTS: usize = SLOTS;
+/// A sync may take so many times longer than anything else.
+const SYNC_FACTOR: u64 = 6;
+/// A tier that answered anything within this time may be asked by a thread that many wait for.
+const LATELY_MS: u64 = 2000;
+/// How long such a thread waits where the tier did not.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often one who asks looks whether it is his turn.
+const TURN_INTERVAL: Duration = Duration::from_millis(1);
+
+thread_local! {
+    /// Its address tells threads that live at the same time apart.
+    static MARK: u8 = const { 0 };
+}
+
+/// Names the calling thread among those that live now. Never zero.
+pub fn thread_token() -> usize {
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
+}
+
+/// Spreads tokens over slots: threads are far apart in memory, and mostly by a power of two.
+fn spread(token: usize) -> usize {
+    token.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    // Capped so that the time fits into a slot beside the other fields.
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).min(u64::MAX >> 8)
+}
+
+/// Kinds of calls that are judged together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallClass {
+    Read,
+    Change,
+    Sync,
+}
+
+impl CallClass {
+    const ALL: [Self; 3] = [Self::Read, Self::Change, Self::Sync];
+
+    fn bit(self) -> u8 {
+        1 << (self as u8)
+    }
+
+    /// Classes that must answer for a call of this one to be made.
+    fn needs(self) -> u8 {
+        match self {
+            Self::Read => Self::Read.bit(),
+            Self::Change | Self::Sync => 0b111,
+        }
+    }
+
+    /// The calls that the tier does not answer, for messages.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Read => "reads",
+            Self::Change => "writes",
+            Self::Sync => "syncs",
+        }
+    }
+}
+
+/// A call under way. Adjacent cache lines are fetched in pairs, so slots are two lines apart.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Slot {
+    /// The moment in milliseconds plus one, [`SEEN`], and the class in the lowest two bits; 0: free. The moment is that of the
+    /// last look before the call, and, once a look has seen the call, that of the first such look: a call never appears
+    /// older than it is, however rarely the tier is checked.
+    began: AtomicU64,
+    token: AtomicUsize,
+}
+
+/// The class of calls that the tier does not answer, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silence {
+    pub(crate) class: CallClass,
+    /// On the volume's clock.
+    pub since: Duration,
+}
+
+/// The changes seen by [`WatchedTier::look`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    None,
+    FellSilent(Silence),
+    AnswersAgain,
+}
+
+/// A tier whose calls are noted.
+pub struct WatchedTier {
+    inner: Arc<dyn Tier>,
+    slots: Box<[Slot]>,
+    /// The moment of the last look, in milliseconds on the volume's clock.
+    now_ms: AtomicU64,
+    /// When a call of each class last came back.
+    returned_ms: [AtomicU64; 3],
+    /// Bits of the classes that do not answer.
+    silent: AtomicU8,
+    silence: Mutex<Option<Silence>>,
+    /// A thread is waiting for an answer already on behalf of all.
+    asking: AtomicBool,
+    /// Syncs that failed after their caller had gone: the next sync of the object reports them.
+    untold: Mutex<Vec<(ObjectRef, TierError)>>,
+    untold_count: AtomicUsize,
+}
+
+/// Notes the end of a call.
+struct Call<'a> {
+    tier: &'a WatchedTier,
+    class: CallClass,
+    slot: Option<&'a Slot>,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let now = self.tier.now_ms.load(Ordering::Relaxed);
+        let returned = &self.tier.returned_ms[self.class as usize];
+        // Mostly the same as before, and then the line stays shared.
+        if returned.load(Ordering::Relaxed) != now {
+            returned.store(now, Ordering::Relaxed);
+        }
+        if let Some(slot) = self.slot {
+            slot.began.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// The turn of one who asks; over when this is dropped.
+struct Turn<'a>(&'a AtomicBool);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl WatchedTier {
+    /// `now` is the moment on the clock of the looks.
+    pub fn new(inner: Arc<dyn Tier>, now: Duration) -> Self {
+        let now_ms = milliseconds(now);
+        Self {
+            inner,
+            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            now_ms: AtomicU64::new(now_ms),
+            returned_ms: std::array::from_fn(|_| AtomicU64::new(now_ms)),
+            silent: AtomicU8::new(0),
+            silence: Mutex::new(None),
+            asking: AtomicBool::new(false),
+            untold: Mutex::new(Vec::new()),
+            untold_count: AtomicUsize::new(0),
+        }
+    }
+
+    fn begin(&self, class: CallClass) -> Result<Call<'_>> {
+        let silent = self.silent.load(Ordering::Relaxed);
+        if silent != 0 && silent & class.needs() != 0 {
+            return Err(TierError::NotAnswering);
+        }
+        let token = thread_token();
+        let began = (self.now_ms.load(Ordering::Relaxed) + 1) << 3 | class as u64;
+        let first = spread(token);
+        let slot = (0..ATTEMPTS).map(|attempt| &self.slots[(first + attempt) % SLOTS]).find(|slot| {
+            slot.began.load(Ordering::Relaxed) == 0
+                && slot.began.compare_exchange(0, began, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        });
+        if let Some(slot) = slot {
+            slot.token.store(token, Ordering::Relaxed);
+        }
+        Ok(Call { tier: self, class, slot })
+    }
+
+    fn call<T>(&self, class: CallClass, operation: impl FnOnce(&dyn Tier) -> Result<T>) -> Result<T> {
+        let _call = self.begin(class)?;
+        operation(self.inner.as_ref())
+    }
+
+    /// Whether any call is under way.
+    pub fn is_called(&self) -> bool {
+        self.calls().next().is_some()
+    }
+
+    /// Calls under way: class, when it began, and its thread.
+    fn calls(&self) -> impl Iterator<Item = (CallClass, u64, usize)> + '_ {
+        self.slots.iter().filter_map(|slot| {
+            let began = slot.began.load(Ordering::Acquire);
+            let class = CallClass::ALL.get(usize::try_from(began & 3).unwrap_or(0))?;
+            (began != 0).then(|| (*class, (began >> 3) - 1, slot.token.load(Ordering::Relaxed)))
+        })
+    }
+
+    /// Marks the calls that no look has seen yet.
+    fn mark_seen(&self, now_ms: u64) {
+        for slot in &self.slots {
+            let began = slot.began.load(Ordering::Acquire);
+            if began != 0 && began & SEEN == 0 {
+                let seen = (now_ms + 1) << 3 | SEEN | (began & 3);
+                // Where it has come back meanwhile there is nothing to mark.
+                let _ = slot.began.compare_exchange(began, seen, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Re-evaluates which classes the tier answers. `limit_ms` 0 switches that off.
+    pub fn look(&self, now: Duration, limit_ms: u64) -> Change {
+        let now_ms = milliseconds(now);
+        self.now_ms.store(now_ms, Ordering::Relaxed);
+        self.mark_seen(now_ms);
+        let mut silence: Option<Silence> = None;
+        let mut bits = 0;
+        for (class, began, _) in self.calls() {
+            let limit = if class == CallClass::Sync { limit_ms.saturating_mul(SYNC_FACTOR) } else { limit_ms };
+            let returned = self.returned_ms[class as usize].load(Ordering::Relaxed);
+            if limit_ms == 0 || now_ms.saturating_sub(began.max(returned)) < limit {
+                continue;
+            }
+            bits |= class.bit();
+            let since = Duration::from_millis(began.max(returned));
+            if silence.is_none_or(|known| since < known.since) {
+                silence = Some(Silence { class, since });
+            }
+        }
+        let before = self.silent.swap(bits, Ordering::AcqRel);
+        *self.silence.lock() = silence;
+        match (before, silence) {
+            (0, Some(silence)) => Change::FellSilent(silence),
+            (0, None) => Change::None,
+            (_, None) => Change::AnswersAgain,
+            (_, Some(_)) => Change::None,
+        }
+    }
+
+    /// The silence of the tier now, if any.
+    pub(crate) fn silence(&self) -> Option<Silence> {
+        if self.silent.load(Ordering::Acquire) == 0 { None } else { *self.silence.lock() }
+    }
+
+    pub fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed) != 0
+    }
+
+    fn refuses(&self, class: CallClass) -> bool {
+        self.silent.load(Ordering::Relaxed) & class.needs() != 0
+    }
+
+    /// Whether syncs of the tier would be refused.
+    pub(crate) fn refuses_syncs(&self) -> bool {
+        self.refuses(CallClass::Sync)
+    }
+
+    /// Threads whose call is of a class that does not answer.
+    pub fn stuck_threads(&self) -> Vec<usize> {
+        let silent = self.silent.load(Ordering::Acquire);
+        if silent == 0 {
+            return Vec::new();
+        }
+        self.calls().filter(|(class, ..)| silent & class.bit() != 0).map(|(_, _, token)| token).collect()
+    }
+
+    /// Whether anything that was begun a moment ago or earlier has not come back, and nothing else has: then a thread that
+    /// many wait for keeps away.
+    pub fn is_slow(&self) -> bool {
+        let now_ms = self.now_ms.load(Ordering::Relaxed);
+        self.is_silent()
+            || self.calls().any(|(class, began, _)| {
+                let returned = self.returned_ms[class as usize].load(Ordering::Relaxed);
+                class != CallClass::Sync && now_ms.saturating_sub(began.max(returned)) >= LATELY_MS / 2
+            })
+    }
+
+    /// Whether any call came back within the last moments, or there are no looks.
+    fn answered_lately(&self) -> bool {
+        let now_ms = self.now_ms.load(Ordering::Relaxed);
+        let last = self.returned_ms.iter().map(|returned| returned.load(Ordering::Relaxed)).max().unwrap_or(0);
+        now_ms.saturating_sub(last) < LATELY_MS
+    }
+
+    /// Runs a question for a caller that must not block on this tier: on a thread of its own, for [`PATIENCE`] at most and one
+    /// at a time. [`TierError::NotAnswering`] where there is no answer by then.
+    pub fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        question: impl FnOnce(&dyn Tier) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        // The checker of schedules knows no such thread.
+        if cfg!(shuttle) {
+            return question(self.as_ref());
+        }
+        let began = Instant::now();
+        while self.refuses(CallClass::Read) || self.asking.swap(true, Ordering::AcqRel) {
+            if self.refuses(CallClass::Read) || began.elapsed() >= PATIENCE {
+                return Err(TierError::NotAnswering);
+            }
+            std::thread::sleep(TURN_INTERVAL);
+        }
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let tier = Arc::clone(self);
+        let spawned = std::thread::Builder::new().name("polymux-ask".to_owned()).spawn(move || {
+            let answer = {
+                let _turn = Turn(&tier.asking);
+                question(tier.as_ref())
+            };
+            // The caller may have gone.
+            let _ = sender.send(answer);
+        });
+        if let Err(error) = spawned {
+            self.asking.store(false, Ordering::Release);
+            log::debug!("no thread to ask a tier: {error}");
+            return Err(TierError::NotAnswering);
+        }
+        receiver.recv_timeout(PATIENCE).unwrap_or(Err(TierError::NotAnswering))
+    }
+
+    /// As [`Self::ask`], for a caller that asks often: runs on the calling thread if the tier answered lately.
+    pub fn ask_often<T: Send + 'static>(
+        self: &Arc<Self>,
+        question: impl FnOnce(&dyn Tier) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let may_wait = self.answered_lately() && !self.is_slow() && !self.is_asked();
+        if may_wait { question(self.as_ref()) } else { self.ask(question) }
+    }
+
+    /// Whether a question that was given up may still be carried out.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asking.load(Ordering::Acquire)
+    }
+
+    /// Keeps a failure of a sync whose caller has gone.
+    pub(crate) fn keep_untold(&self, object: ObjectRef, error: TierError) {
+        self.untold.lock().push((object, error));
+        self.untold_count.fetch_add(1, Ordering::Release);
+    }
+
+    pub(super) fn has_untold(&self, object: ObjectRef) -> bool {
+        self.untold_count.load(Ordering::Acquire) > 0 && self.untold.lock().iter().any(|(of, _)| *of == object)
+    }
+
+    fn take_untold(&self, object: ObjectRef) -> Result<()> {
+        if self.untold_count.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let mut untold = self.untold.lock();
+        match untold.iter().position(|(of, _)| *of == object) {
+            Some(place) => {
+                self.untold_count.fetch_sub(1, Ordering::Release);
+                Err(untold.swap_remove(place).1)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// In words, for people.
+    pub(crate) fn words_of(silence: Silence, now: Duration) -> String {
+        let seconds = now.saturating_sub(silence.since).as_secs();
+        format!("it does not answer {} for {seconds} s; what needs it fails until it does", silence.class.words())
+    }
+}
+
+impl Tier for WatchedTier {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn space(&self) -> Result<Space> {
+        self.call(CallClass::Read, |tier| tier.space())
+    }
+
+    fn create(&self, object: ObjectRef) -> Result<()> {
+        self.call(CallClass::Change, |tier| tier.create(object))
+    }
+
+    fn remove(&self, object: ObjectRef) -> Result<()> {
+        self.call(CallClass::Change, |tier| tier.remove(object))
+    }
+
+    fn stat(&self, object: ObjectRef) -> Result<ObjectStat> {
+        self.call(CallClass::Read, |tier| tier.stat(object))
+    }
+
+    fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize> {
+        self.call(CallClass::Read, |tier| tier.read(object, offset, buffer, wait))
+    }
+
+    fn read_for_keeper(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize> {
+        self.call(CallClass::Read, |tier| tier.read_for_keeper(object, offset, buffer, wait))
+    }
+
+    fn write(&self, object: ObjectRef, offset: u64, data: &[u8], wait: Wait) -> Result<usize> {
+        self.call(CallClass::Change, |tier| tier.write(object, offset, data, wait))
+    }
+
+    fn read_exactly(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize> {
+        self.call(CallClass::Read, |tier| tier.read_exactly(object, offset, buffer, wait))
+    }
+
+    fn begin_write_back(&self, object: ObjectRef, offset: u64, length: u64) {
+        if let Ok(_call) = self.begin(CallClass::Sync) {
+            self.inner.begin_write_back(object, offset, length);
+        }
+    }
+
+    fn wait_for_write_back(&self, object: ObjectRef, offset: u64, length: u64) {
+        if let Ok(_call) = self.begin(CallClass::Sync) {
+            self.inner.wait_for_write_back(object, offset, length);
+        }
+    }
+
+    fn read_ahead(&self, object: ObjectRef, offset: u64, length: u64) {
+        if let Ok(_call) = self.begin(CallClass::Read) {
+            self.inner.read_ahead(object, offset, length);
+        }
+    }
+
+    fn cached_bytes(&self, object: ObjectRef, offset: u64, length: u64) -> Option<u64> {
+        let _call = self.begin(CallClass::Read).ok()?;
+        self.inner.cached_bytes(object, offset, length)
+    }
+
+    fn drop_behind(&self, object: ObjectRef, offset: u64, length: u64) {
+        if let Ok(_call) = self.begin(CallClass::Read) {
+            self.inner.drop_behind(object, offset, length);
+        }
+    }
+
+    fn lend(&self, object: ObjectRef, purpose: LoanPurpose) -> Result<Box<dyn Loan>> {
+        self.call(CallClass::Read, |tier| tier.lend(object, purpose))
+    }
+
+    fn may_be_open_elsewhere(&self, object: ObjectRef) -> Result<bool> {
+        self.call(CallClass::Read, |tier| tier.may_be_open_elsewhere(object))
+    }
+
+    fn share_for_copy(&self, object: ObjectRef) -> Option<std::os::fd::OwnedFd> {
+        let _call = self.begin(CallClass::Read).ok()?;
+        self.inner.share_for_copy(object)
+    }
+
+    fn copy_within_file_system(
+        &self,
+        object: ObjectRef,
+        offset: u64,
+        length: u64,
+        source: &std::os::fd::OwnedFd,
+    ) -> Result<u64> {
+        self.call(CallClass::Change, |tier| tier.copy_within_file_system(object, offset, length, source))
+    }
+
+    fn truncate(&self, object: ObjectRef, size: u64) -> Result<()> {
+        self.call(CallClass::Change, |tier| tier.truncate(object, size))
+    }
+
+    fn allocate(&self, object: ObjectRef, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
+        self.call(CallClass::Change, |tier| tier.allocate(object, offset, length, mode))
+    }
+
+    fn punch(&self, object: ObjectRef, offset: u64, length: u64) -> Result<()> {
+        self.call(CallClass::Change, |tier| tier.punch(object, offset, length))
+    }
+
+    fn seek(&self, object: ObjectRef, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
+        self.call(CallClass::Read, |tier| tier.seek(object, offset, target))
+    }
+
+    fn allocated(&self, object: ObjectRef, start: u64, end: u64) -> Result<Option<Range<u64>>> {
+        self.call(CallClass::Read, |tier| tier.allocated(object, start, end))
+    }
+
+    fn give_back_room_ahead(&self) -> Result<()> {
+        self.call(CallClass::Change, |tier| tier.give_back_room_ahead())
+    }
+
+    fn stamp(&self, object: ObjectRef, stamp: &ObjectStamp) -> Result<()> {
+        self.call(CallClass::Change, |tier| tier.stamp(object, stamp))
+    }
+
+    fn read_stamp(&self, object: ObjectRef) -> Result<Option<ObjectStamp>> {
+        self.call(CallClass::Read, |tier| tier.read_stamp(object))
+    }
+
+    fn sync(&self, object: ObjectRef) -> Result<()> {
+        self.take_untold(object)?;
+        self.call(CallClass::Sync, |tier| tier.sync(object))
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        self.call(CallClass::Sync, |tier| tier.sync_all())
+    }
+
+    fn is_unsynced(&self, object: ObjectRef) -> bool {
+        self.inner.is_unsynced(object) || self.has_untold(object)
+    }
+
+    fn list(&self, bucket: Bucket) -> Result<Vec<ObjectId>> {
+        self.call(CallClass::Read, |tier| tier.list(bucket))
+    }
+
+    fn read_label(&self) -> Result<Label> {
+        self.call(CallClass::Read, |tier| tier.read_label())
+    }
+
+    fn write_label(&self, label: &Label) -> Result<()> {
+        self.call(CallClass::Change, |tier| tier.write_label(label))
+    }
+
+    fn remove_label(&self) -> Result<()> {
+        self.call(CallClass::Change, |tier| tier.remove_label())
+    }
+
+    fn probe(&self) -> Result<()> {
+        self.call(CallClass::Change, |tier| tier.probe())
+    }
+
+    fn measuring_ground(&self) -> Result<Box<dyn polymux_tier::measure::Ground>> {
+        self.call(CallClass::Change, |tier| tier.measuring_ground())
+    }
+
+    fn counters(&self) -> CounterSnapshot {
+        self.inner.counters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polymux_sim::{FaultyTier, MemoryTier, OperationKind};
+    use polymux_types::Bucket;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Runs `body` while a call of a kind hangs.
+    fn while_hanging(kind: OperationKind, call: impl Fn(&WatchedTier) + Sync, body: impl FnOnce(&WatchedTier)) {
+        let faulty = Arc::new(FaultyTier::new(Arc::new(MemoryTier::new("t", 1 << 20))));
+        let tier = WatchedTier::new(faulty.clone(), 100 * SECOND);
+        faulty.hang(&[kind]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| call(&tier));
+            while faulty.hanging_calls() == 0 {
+                std::thread::yield_now();
+            }
+            body(&tier);
+            faulty.release();
+        });
+        assert_eq!(tier.look(10_000 * SECOND, 1000), Change::AnswersAgain);
+        assert!(tier.stuck_threads().is_empty());
+    }
+
+    fn list(tier: &WatchedTier) {
+        tier.list(Bucket(0)).expect("listed");
+    }
+
+    #[test]
+    fn a_call_is_never_taken_for_older_than_it_is() {
+        while_hanging(OperationKind::List, list, |tier| {
+            // There was no look for a long time.
+            assert_eq!(tier.look(5000 * SECOND, 1000), Change::None);
+            assert!(!tier.is_silent());
+            assert!(matches!(tier.look(5001 * SECOND, 1000), Change::FellSilent(_)));
+        });
+    }
+
+    #[test]
+    fn a_class_of_which_calls_come_back_answers() {
+        while_hanging(OperationKind::List, list, |tier| {
+            for moment in 101..200 {
+                tier.space().expect("another call of the class comes back");
+                assert_eq!(tier.look(moment * SECOND, 2000), Change::None);
+            }
+            for moment in 200..202 {
+                tier.look(moment * SECOND, 2000);
+            }
+            assert!(tier.is_silent());
+            assert_eq!(tier.space(), Err(TierError::NotAnswering));
+            assert_eq!(tier.stuck_threads().len(), 1);
+        });
+    }
+
+    #[test]
+    fn syncs_have_more_time_and_keep_nobody_from_reading() {
+        let sync = |tier: &WatchedTier| tier.sync_all().expect("synced");
+        while_hanging(OperationKind::SyncAll, sync, |tier| {
+            for moment in [101, 106] {
+                assert_eq!(tier.look(moment * SECOND, 1000), Change::None);
+            }
+            assert!(matches!(tier.look(107 * SECOND, 1000), Change::FellSilent(_)));
+            tier.space().expect("reads go on");
+            assert_eq!(tier.sync_all(), Err(TierError::NotAnswering));
+            assert!(tier.refuses_syncs());
+        });
+    }
+
+    #[test]
+    fn without_a_limit_every_tier_answers() {
+        while_hanging(OperationKind::List, list, |tier| {
+            for moment in [101, 102, 900_000] {
+                assert_eq!(tier.look(moment * SECOND, 0), Change::None);
+            }
+            for moment in [900_001, 900_002] {
+                tier.look(moment * SECOND, 1000);
+            }
+        });
+    }
+}

@@ -1,0 +1,191 @@
+//! Carrying out pending frees.
+//!
+//! Order, and why: the record must be durable, in the second copy of the store too, before the tier is touched, or a crash
+//! could bring back the old owner with its bytes gone; the tier must be synced before the record goes, or a crash could
+//! leave unreferenced bytes.
+
+use polymux_meta::Sequence;
+use polymux_records::counters::Counters;
+use polymux_records::error::{Error, Result};
+use polymux_records::planted_faults::{PlantedFault, is_planted};
+use polymux_records::store::{DisownedKind, DisownedRecord};
+use polymux_tier::{ObjectRef, TierError};
+use polymux_types::{ObjectId, TierId};
+
+use super::Volume;
+use crate::space::{Scope, TierHandle, TierRound};
+use crate::transaction::Transaction;
+
+/// Outcome of carrying out some records.
+#[derive(Debug, Default)]
+pub struct Round {
+    /// Records that were carried out and are gone.
+    pub freed: usize,
+    /// Why some are pending again, if any are.
+    pub refused: Option<Error>,
+}
+
+impl Volume {
+    /// Carries out pending frees; returns the number done. Those of a tier that is missing, fails or does not answer
+    /// stay.
+    pub fn free_disowned(&self) -> Result<usize> {
+        let mut done = 0;
+        for tier in self.tiers.all().iter() {
+            if tier.present().is_some() && !tier.is_slow() && self.disowned.names(tier.id) {
+                done += self.free_disowned_on(tier.id)?;
+            }
+        }
+        Ok(done)
+    }
+
+    /// For a writer that found no space when [`TierSet::room_generation`](crate::space::TierSet::room_generation) was `before`: carries out pending
+    /// frees, or waits for the threads that do, until any tier has more free space. Returns whether one has.
+    ///
+    /// It begins nothing on a tier that is slow or fails, and waits for none that does not answer: the space needed may come from
+    /// another one.
+    pub fn free_for_writer(&self, before: u64) -> Result<bool> {
+        let mut tiers = self.tiers.all().to_vec();
+        tiers.sort_by_key(|tier| tier.is_draining() || tier.is_slow());
+        let has_freed = || self.tiers.room_generation() != before;
+        for tier in &tiers {
+            if has_freed() {
+                break;
+            }
+            if !self.may_free_on(tier) {
+                continue;
+            }
+            let Some(round) = self.disowned.begin_round(tier.id, || tier.is_silent()) else { continue };
+            if !has_freed() && may_begin_round(tier) {
+                self.carry_out_round(tier, round, Scope::Tier)?;
+            }
+        }
+        Ok(has_freed())
+    }
+
+    /// Whether pending frees of a tier are being carried out, or may begin.
+    pub fn may_free_on(&self, tier: &TierHandle) -> bool {
+        tier.present().is_some()
+            && !tier.is_silent()
+            && (self.disowned.is_carrying(tier.id) || self.disowned.names(tier.id) && may_begin_round(tier))
+    }
+
+    /// Carries out the pending frees of one tier; returns the number done.
+    pub fn free_disowned_on(&self, tier: TierId) -> Result<usize> {
+        Ok(self.free_disowned_where(&*self.tiers.by_id(tier)?, Scope::Tier)?.freed)
+    }
+
+    /// Carries out the pending frees of a tier through a handle that is not in the tier set yet.
+    pub fn free_disowned_through(&self, handle: &TierHandle) -> Result<()> {
+        while self.free_disowned_where(handle, Scope::Tier)?.freed > 0 {}
+        Ok(())
+    }
+
+    /// Carries out the pending frees of one object now, so that its ranges may be used again.
+    pub fn free_disowned_of(&self, tier: TierId, object: ObjectId) -> Result<Round> {
+        self.free_disowned_where(&*self.tiers.by_id(tier)?, Scope::Object(object))
+    }
+
+    fn free_disowned_where(&self, handle: &TierHandle, scope: Scope) -> Result<Round> {
+        // A round that is under way may hold records wanted here.
+        let round = self.disowned.begin_round(handle.id, || false).expect("it does not give up");
+        self.carry_out_round(handle, round, scope)
+    }
+
+    fn carry_out_round(&self, handle: &TierHandle, of_tier: TierRound<'_>, scope: Scope) -> Result<Round> {
+        if self.is_read_only() {
+            return Ok(Round::default());
+        }
+        let records = self.disowned.take(handle.id, scope);
+        let Some(last) = records.iter().map(|(_, sequence)| *sequence).max() else { return Ok(Round::default()) };
+        let durable = if is_planted(PlantedFault::PunchBeforeCommit) {
+            Ok(())
+        } else if is_planted(PlantedFault::FreedBeforeCopy) {
+            self.flush_through(last)
+        } else {
+            self.flush_through_copy(last)
+        };
+        let result = durable.and_then(|()| self.carry_out(handle, &records));
+        if result.is_err() {
+            self.put_back(&records);
+        }
+        drop(of_tier);
+        let round = result?;
+        Counters::add(&self.counters.disowned_freed, round.freed);
+        Ok(round)
+    }
+
+    fn put_back(&self, records: &[(DisownedRecord, Sequence)]) {
+        for (record, sequence) in records {
+            self.disowned.put_back(*record, *sequence);
+        }
+    }
+
+    /// Touches the tier, syncs it, and removes the records. Records that the tier refuses go back into the queue.
+    fn carry_out(&self, handle: &TierHandle, records: &[(DisownedRecord, Sequence)]) -> Result<Round> {
+        let (mut done, mut refused) = (Vec::new(), None);
+        for (record, sequence) in records {
+            match handle.run(|tier| free_bytes(tier, record)) {
+                Ok(()) => done.push((*record, *sequence)),
+                Err(error) => {
+                    let level = error.log_level().unwrap_or(log::Level::Debug);
+                    log::log!(
+                        level,
+                        "tier {}: bytes of object {:016x} stay ({:?} from {}): {error}",
+                        record.tier,
+                        record.object,
+                        record.kind,
+                        record.start
+                    );
+                    self.disowned.put_back(*record, *sequence);
+                    refused = Some(error);
+                }
+            }
+        }
+        if done.is_empty() {
+            return Ok(Round { freed: 0, refused });
+        }
+        let synced = handle.run(|tier| match is_planted(PlantedFault::RecordGoneBeforeTierSync) {
+            true => Ok(()),
+            false => tier.sync_all(),
+        });
+        if let Err(error) = synced {
+            let level = error.log_level().unwrap_or(log::Level::Debug);
+            log::log!(level, "tier {}: freed bytes are not durable yet: {error}", handle.id);
+            self.put_back(&done);
+            return Ok(Round { freed: 0, refused: Some(error) });
+        }
+        handle.note_room_freed();
+        let mut transaction = Transaction { batch: polymux_meta::Batch::new() };
+        for (record, _) in &done {
+            transaction.delete_disowned(record);
+        }
+        self.metadata.commit(transaction.batch)?;
+        Ok(Round { freed: done.len(), refused })
+    }
+}
+
+/// Whether a writer may begin a round on a tier.
+fn may_begin_round(tier: &TierHandle) -> bool {
+    !tier.is_slow() && !tier.is_failing()
+}
+
+fn free_bytes(tier: &dyn polymux_tier::Tier, record: &DisownedRecord) -> std::result::Result<(), TierError> {
+    let object = ObjectRef::new(record.object, record.bucket);
+    let outcome = match record.kind {
+        DisownedKind::Object => tier.remove(object),
+        DisownedKind::Tail => tier
+            .stat(object)
+            .and_then(|stat| if stat.size > record.start { tier.truncate(object, record.start) } else { Ok(()) }),
+        // Written by mistake by a former version.
+        DisownedKind::Range { end } if end <= record.start => Ok(()),
+        DisownedKind::Range { end } => match tier.punch(object, record.start, end - record.start) {
+            // Without holes the bytes stay; they have no owner, and a new owner of the range writes it whole.
+            Err(TierError::Unsupported(_)) => Ok(()),
+            other => other,
+        },
+    };
+    match outcome {
+        Err(TierError::NotFound(_)) => Ok(()),
+        other => other,
+    }
+}
