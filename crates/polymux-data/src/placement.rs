@@ -162,7 +162,7 @@ impl Placement {
         facts.sequential = heat.sequential_percent;
         if let Some(file) = inode.file().filter(|_| self.promotes_promptly(context.policy)) {
             let known = file.is_waited_for(self.volume.clock.elapsed()).then_some(Synced::Log);
-            facts.synchronous = known.or_else(|| file.expected.get()).map_or(0, |synced| synced as u8);
+            facts.synchronous = known.or_else(|| file.usage.expected.get()).map_or(0, |synced| synced as u8);
         }
         for tier in self.volume.tiers.all().iter() {
             let Some(present) = tier.present() else { continue };

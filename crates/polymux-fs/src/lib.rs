@@ -26,14 +26,14 @@
 //!                 FileState::layout
 //!                   InlineData::bytes
 //!                   Inode::common
-//!                     FileState::unsynced, DisownedQueue::pending, shards of tables: leaves
+//!                     Durability::unsynced, DisownedQueue::pending, shards of tables: leaves
 //! ```
 //!
 //! Beside the tree: a mover's queue is taken above `Inode::lifecycle` and everything below it, and below nothing of a file;
 //! `FileState::moving` is a leaf, and a thread that waits for the end of a move holds no lock of the file. `Planner::state`, `TierReads::state`, the
 //! shards of heat and the state of a tier's schedule are leaves; `HeatTable::keeping` is held while the store is read.
 //!
-//! No lock of this tree is held while a caller's code runs. `FileState::finding_size` is taken before everything below
+//! No lock of this tree is held while a caller's code runs. `SizeState::finding` is taken before everything below
 //! `barrier` and is held while a tier is asked for the size.
 
 #![forbid(unsafe_code)]

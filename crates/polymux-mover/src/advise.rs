@@ -26,7 +26,7 @@ impl Mover {
     pub fn note_device_reads(&self) {
         let now = self.volume.clock.elapsed();
         for handle in self.volume.tiers.all().iter() {
-            self.placement.heat.device_reads.note_total(handle.id, || handle.read_lane.work().small, now);
+            self.placement.heat.device_reads.note_total(handle.id, || handle.speed.read_lane.work().small, now);
         }
     }
 

@@ -107,7 +107,7 @@ impl Mover {
         let runs = part.selection().runs(&file.layout.read(), &part.ranges, file.size());
         for (_, source) in runs {
             let Some(slot) = file.layout.read().slot_of(source.tier) else { continue };
-            let is_unsynced = file.unsynced.lock().iter().any(|(of, ..)| *of == slot);
+            let is_unsynced = file.durability.unsynced.lock().iter().any(|(of, ..)| *of == slot);
             if is_unsynced {
                 self.data.sync_object(&part.inode, file, &source)?;
             }
@@ -168,8 +168,8 @@ impl Mover {
             self.data.settle(inode, file)?;
         }
         // A concurrent sync may have received the error of a loss that concerns the copy.
-        let _no_sync = file.sync_gate.write();
-        if part.ticket.is_copy_lost() || file.error_sequence.load(Ordering::Acquire) != part.error_sequence {
+        let _no_sync = file.durability.sync_gate.write();
+        if part.ticket.is_copy_lost() || file.durability.error_sequence.load(Ordering::Acquire) != part.error_sequence {
             return Err(Interrupt::SyncFailed(part.target.tier));
         }
         let company = if matches!(hold, Hold::File(_)) { Company::Nobody } else { Company::Writers };

@@ -31,7 +31,7 @@ impl Mover {
             // It owned the last block once, and would be kept for the size that it knows.
             self.data.settle(inode, file)?;
         }
-        let _no_sync = file.sync_gate.write();
+        let _no_sync = file.durability.sync_gate.write();
         let change = |transaction: &mut Transaction, layout: &mut Layout| {
             if inode.lifecycle.lock().gone || !has_idle_objects(layout) {
                 return Ok(Vec::new());

@@ -203,7 +203,7 @@ impl Mover {
 
     /// Brings the beginning of a range that is read next into memory, where that delays no foreground request.
     pub(super) fn read_ahead(&self, from: &TierHandle, source: &ObjectEntry, range: Range<u64>) {
-        if range.is_empty() || from.schedule.foreground_is_active(self.volume.clock.elapsed()) {
+        if range.is_empty() || from.speed.schedule.foreground_is_active(self.volume.clock.elapsed()) {
             return;
         }
         if let Some(tier) = from.present() {
@@ -272,7 +272,7 @@ impl Mover {
         let mut pending = Vec::with_capacity(parts.len());
         for part in parts.iter() {
             let file = part.file();
-            let gate = file.sync_gate.read();
+            let gate = file.durability.sync_gate.read();
             let slot = file.layout.read().slot_of(part.target.tier);
             let written = slot.and_then(|slot| file.take_unsynced(slot));
             let sync = self.volume.tiers.by_id(part.target.tier).map(|handle| {

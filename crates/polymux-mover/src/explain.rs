@@ -144,7 +144,7 @@ impl Mover {
             Some(GrowthExplanation {
                 tier: handle.name.clone(),
                 outstanding_bytes: handle.bytes_behind(),
-                bytes_per_second: handle.write_lane.state(self.volume.clock.elapsed()).bytes_per_second,
+                bytes_per_second: handle.speed.write_lane.state(self.volume.clock.elapsed()).bytes_per_second,
                 threads: threads.iter().find(|(of, _)| *of == tier).map(|(_, threads)| *threads),
             })
         };

@@ -39,11 +39,11 @@ impl Mover {
     /// Bytes of the next request: as many as both tiers serve within their time.
     pub(super) fn request_bytes(&self, from: &TierHandle, to: &TierHandle, pace: MoverPace) -> u64 {
         match pace {
-            MoverPace::Polite => from.schedule.request_bytes().min(to.schedule.request_bytes()),
+            MoverPace::Polite => from.speed.schedule.request_bytes().min(to.speed.schedule.request_bytes()),
             // Other requests are under way beside it, so its duration does not depend on its size alone; and the fewer of its own, the better.
             MoverPace::TakesShare => {
                 let now = self.volume.clock.elapsed();
-                let is_waited_for = [from, to].iter().any(|tier| tier.schedule.is_waited_for(now));
+                let is_waited_for = [from, to].iter().any(|tier| tier.speed.schedule.is_waited_for(now));
                 if is_waited_for { SHARED_REQUEST_BYTES_BESIDE_SYNCS } else { SHARED_REQUEST_BYTES }
             }
         }
@@ -64,8 +64,12 @@ impl Mover {
         }
         let mut ready = Ready::default();
         loop {
-            let wait =
-                tier.schedule.admit((bytes, part.pace.get()), &tier.read_lane, &mut ready, self.volume.clock.elapsed());
+            let wait = tier.speed.schedule.admit(
+                (bytes, part.pace.get()),
+                &tier.speed.read_lane,
+                &mut ready,
+                self.volume.clock.elapsed(),
+            );
             if wait.is_zero() {
                 break;
             }
@@ -78,7 +82,7 @@ impl Mover {
         let outcome = operation(tier);
         let now = self.volume.clock.elapsed();
         let done = if outcome.is_ok() { bytes } else { 0 };
-        tier.schedule.mover_ended(direction, done, now.saturating_sub(began), now);
+        tier.speed.schedule.mover_ended(direction, done, now.saturating_sub(began), now);
         outcome
     }
 }

@@ -195,7 +195,7 @@ impl Mover {
                     gaps,
                     ranges,
                     claims,
-                    error_sequence: file.error_sequence.load(Ordering::Acquire),
+                    error_sequence: file.durability.error_sequence.load(Ordering::Acquire),
                     bytes_copied: 0,
                     behind: None,
                     began_wanted: !is_unwanted(inode),

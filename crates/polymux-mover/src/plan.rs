@@ -260,8 +260,8 @@ impl Mover {
     /// At the bandwidth that was seen of both tiers.
     fn seconds_to_move(&self, from: TierId, to: TierId, bytes: u64) -> Option<u64> {
         let now = self.volume.clock.elapsed();
-        let read = self.volume.tiers.by_id(from).ok()?.schedule.load(now).read_best;
-        let written = self.volume.tiers.by_id(to).ok()?.schedule.load(now).written_best;
+        let read = self.volume.tiers.by_id(from).ok()?.speed.schedule.load(now).read_best;
+        let written = self.volume.tiers.by_id(to).ok()?.speed.schedule.load(now).written_best;
         let rate = read.min(written);
         (rate > 0).then(|| bytes.div_ceil(rate))
     }

@@ -196,7 +196,7 @@ impl Mover {
             .tiers
             .all()
             .iter()
-            .map(|handle| (handle.id, handle.read_lane.work(), self.window_of(handle)))
+            .map(|handle| (handle.id, handle.speed.read_lane.work(), self.window_of(handle)))
             .collect();
         self.placement.tier_reads.note_reads(&work, length, &self.pairs_for_handovers());
         self.placement.tier_reads.set_pointless(work.len() < 2 || !self.placement.may_promote_promptly());
@@ -232,9 +232,9 @@ impl Mover {
 
     /// The moves on a tier in the window that ends now.
     fn window_of(&self, handle: &TierHandle) -> Window {
-        let (is_shared, is_active) = (handle.schedule.take_was_shared(), handle.schedule.mover_is_active());
+        let (is_shared, is_active) = (handle.speed.schedule.take_was_shared(), handle.speed.schedule.mover_is_active());
         // A device that needs much longer for a read than polite moves may delay it shows whether it is the limit.
-        let delay_ns = || handle.schedule.polite_delay_us_max().saturating_mul(1000);
+        let delay_ns = || handle.speed.schedule.polite_delay_us_max().saturating_mul(1000);
         let unqueued_ns = || self.placement.tier_reads.unqueued_ns(handle.id).unwrap_or(0);
         match is_shared {
             false if !is_active => Window::Undisturbed,

@@ -117,7 +117,7 @@ impl Mover {
     /// Sets the limits of movers on a tier.
     pub fn set_mover_limits(&self, tier: &str, limits: MoverLimits) -> Answer<()> {
         let handle = self.volume.tiers.by_name(tier).ok_or_else(|| MoveRefusal::NoSuchTier(tier.to_owned()))?;
-        handle.schedule.set_limits(polymux_volume::sched::MoverLimits {
+        handle.speed.schedule.set_limits(polymux_volume::sched::MoverLimits {
             bytes_per_second: limits.bytes_per_second,
             operations_per_second: limits.operations_per_second,
         });
@@ -131,6 +131,6 @@ impl Mover {
             MoverPoliteness::Polite => polymux_volume::sched::Politeness::Default,
             MoverPoliteness::FullSpeed => polymux_volume::sched::Politeness::FullSpeed,
         };
-        self.volume.tiers.all().iter().for_each(|tier| tier.schedule.set_politeness(politeness));
+        self.volume.tiers.all().iter().for_each(|tier| tier.speed.schedule.set_politeness(politeness));
     }
 }

@@ -7,19 +7,24 @@
 
 mod disowned;
 mod failure;
+mod free_space;
 mod object_count;
 mod profile;
 mod refused_messages;
 mod sync_pool;
+mod tier_handle;
 mod tier_set;
+mod tier_speed;
 mod watch;
 mod write_behind;
 
-pub(crate) use disowned::DisownedQueue;
-pub(crate) use disowned::TierRound;
+pub(crate) use disowned::{DisownedQueue, TierRound};
 pub use disowned::{Scope, disown_object};
+pub use free_space::LAST_ROOM_BYTES;
 pub use object_count::objects_on;
 pub use sync_pool::{PendingSync, SyncPool, SyncTarget};
-pub use tier_set::{LAST_ROOM_BYTES, Purpose, TierHandle, TierSet};
+pub use tier_handle::{Purpose, TierHandle};
+pub use tier_set::TierSet;
+pub use tier_speed::TierSpeed;
 pub use watch::thread_token;
 pub use write_behind::WriteBehind;

@@ -372,7 +372,7 @@ impl Stamps {
         let order = StampOrder { epoch: self.volume.epochs.present(), sequence: self.volume.metadata.committed() };
         let at = self.volume.now();
         let Some((path, directories)) = self.path_with_directories(inode.ino)? else { return Ok(None) };
-        let known = file.size_known.load(Ordering::Acquire);
+        let known = file.sizes.is_known.load(Ordering::Acquire);
         let size = if known { file.size() } else { file.layout.read().size_floor };
         let common = inode.common.read();
         let may_have_xattrs = !inode.lacks_xattrs.load(Ordering::Acquire);

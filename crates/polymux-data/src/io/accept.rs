@@ -26,7 +26,7 @@ impl DataPath {
                 self.heal(inode, file, block_begin(*start), length)?;
             }
             self.forget_damage_beyond(inode, file, size);
-            file.pages_stale.store(true, Ordering::Release);
+            file.direct.pages_stale.store(true, Ordering::Release);
             ranges
         };
         self.sync_file(inode, file)?;

@@ -164,7 +164,7 @@ impl DataPath {
             self.reserve_part(inode, file, &part)?;
         }
         // Growing writes up to there stay on the tier of the end of the file, which has the space.
-        file.reserved_end.fetch_max(end, Ordering::AcqRel);
+        file.spreading.reserved_end.fetch_max(end, Ordering::AcqRel);
         Ok(())
     }
 

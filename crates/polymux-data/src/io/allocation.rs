@@ -128,7 +128,7 @@ impl DataPath {
 
     /// Whether its last close is long ago.
     fn is_written_back(&self, inode: &Inode, file: &FileState) -> bool {
-        let closed_ms = file.closed_ms.load(Ordering::Relaxed);
+        let closed_ms = file.usage.closed_ms.load(Ordering::Relaxed);
         inode.lifecycle.lock().handles == 0 && self.volume.elapsed_ms() >= closed_ms.saturating_add(WRITTEN_BACK_MS)
     }
 
@@ -235,7 +235,8 @@ impl DataPath {
 }
 
 fn is_to_be_learned(inode: &Inode) -> bool {
-    let extends = |file: &FileState| file.closed_ms.load(Ordering::Relaxed) > 0 && file.layout.read().extenders != 0;
+    let extends =
+        |file: &FileState| file.usage.closed_ms.load(Ordering::Relaxed) > 0 && file.layout.read().extenders != 0;
     inode
         .file()
         .is_some_and(|file| file.allocation.is_to_be_learned() || file.allocation.looks_short() || extends(file))

@@ -107,7 +107,7 @@ impl DataPath {
         }
         let layout = file.layout.read();
         match layout.extender() {
-            _ if file.size_known.load(Ordering::Acquire) => Ok(End::Known),
+            _ if file.sizes.is_known.load(Ordering::Acquire) => Ok(End::Known),
             None => Ok(End::Known),
             Some((_, entry)) if entry.tier == tier => Ok(End::Unknown),
             Some((slot, _)) if layout.tail_slot() == Some(slot) => Ok(End::Elsewhere),
@@ -178,7 +178,7 @@ impl DataPath {
             self.reclaim_object(inode, only)?;
         }
         self.volume.damaged_files.lock().files.insert(inode.ino);
-        let _no_sync = file.sync_gate.write();
+        let _no_sync = file.durability.sync_gate.write();
         let _changing = file.allocation.changing();
         let takes_heir = self.change_layout(inode, file, Company::Nobody, |transaction, layout| {
             let loss = Loss::of(layout, lost, file.size(), end);
@@ -188,19 +188,19 @@ impl DataPath {
             }
             file.nodes.mark_map_changed(0..END);
             if end != End::Elsewhere {
-                file.size.store(loss.size, Ordering::Release);
+                file.sizes.bytes.store(loss.size, Ordering::Release);
             }
             let heir = heir.filter(|_| takes_heir);
             drop_lost_object(file, transaction, (inode.ino, layout), (lost, &kept), (heir, loss.size));
             loss.ranges.iter().for_each(|(start, end)| layout.damage(*start, *end));
             Ok(takes_heir)
         })?;
-        file.entries_unsynced.lock().retain(|object| file.layout.read().slot_of_object(*object).is_some());
-        file.cut_off.lock().retain(|(of, _)| *of != tier);
+        file.durability.entries_unsynced.lock().retain(|object| file.layout.read().slot_of_object(*object).is_some());
+        file.spreading.cut_off.lock().retain(|(of, _)| *of != tier);
         if end != End::Elsewhere {
-            file.size_known.store(true, Ordering::Release);
+            file.sizes.is_known.store(true, Ordering::Release);
         }
-        file.pages_stale.store(true, Ordering::Release);
+        file.direct.pages_stale.store(true, Ordering::Release);
         Ok(takes_heir)
     }
 }
@@ -220,7 +220,7 @@ fn drop_lost_object(
         if heir.is_some() {
             layout.map.set_home(0);
         }
-        file.unsynced.lock().clear();
+        file.durability.unsynced.lock().clear();
         change
     } else {
         give_away_lost_blocks(file, layout, (lost, kept), size)
@@ -260,7 +260,7 @@ fn give_away_lost_blocks(
     let number = |slot: u8| if slot > lost { slot - 1 } else { slot };
     change.then(layout.map.renumber(home.unwrap_or(taker), number));
     layout.objects.remove(usize::from(lost));
-    let mut unsynced = file.unsynced.lock();
+    let mut unsynced = file.durability.unsynced.lock();
     unsynced.retain(|(slot, ..)| *slot != lost);
     unsynced.iter_mut().for_each(|(slot, ..)| *slot = number(*slot));
     change

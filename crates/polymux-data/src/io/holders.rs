@@ -60,15 +60,15 @@ impl DataPath {
 
     /// Looks once whether a file is held. Called before anything is done with it.
     pub fn look_for_holder(&self, inode: &Inode, file: &FileState) -> Result<()> {
-        if !self.holders.are_possible() || file.holder_looked_for.load(Ordering::Acquire) {
+        if !self.holders.are_possible() || file.direct.holder_looked_for.load(Ordering::Acquire) {
             return Ok(());
         }
-        let _one_at_a_time = file.finding_size.lock();
-        if file.holder_looked_for.load(Ordering::Acquire) {
+        let _one_at_a_time = file.sizes.finding.lock();
+        if file.direct.holder_looked_for.load(Ordering::Acquire) {
             return Ok(());
         }
         let looked = self.look_at_object(inode, file);
-        let outcome = if looked.is_ok() { &file.holder_looked_for } else { &self.holders.look_failed };
+        let outcome = if looked.is_ok() { &file.direct.holder_looked_for } else { &self.holders.look_failed };
         outcome.store(true, Ordering::Release);
         looked
     }
@@ -110,7 +110,7 @@ impl DataPath {
             lend(LoanPurpose::Held).or_else(|_| lend(LoanPurpose::Read))?
         };
         let stat = handle.run(|tier| tier.stat(reference_of(entry)))?;
-        *file.object_modified.lock() = stat.modified;
+        *file.direct.object_modified.lock() = stat.modified;
         self.adopt_newer_modification_time(inode, &stat);
         // The object may grow, whatever of that reached the log.
         let bit = 1 << entry.tier.0;
@@ -121,10 +121,8 @@ impl DataPath {
                 Ok(())
             })?;
         }
-        file.has_direct_changes.store(2, Ordering::Release);
-        file.is_held.store(true, Ordering::Release);
-        file.is_held_for_changes.store(true, Ordering::Release);
-        file.is_held_since_earlier_mount.store(true, Ordering::Release);
+        file.direct.has_direct_changes.store(2, Ordering::Release);
+        file.direct.users.hold_since_earlier_mount();
         Ok(loan)
     }
 
@@ -170,10 +168,10 @@ impl DataPath {
 
     /// Checks whether an externally open file is free by now: `true` if it was held and is not any more. Never waits for its users.
     pub fn look_again(&self, inode: &Inode, file: &FileState) -> Result<bool> {
-        if !file.is_held.load(Ordering::Acquire) {
+        if file.direct.users.now().held().is_none() {
             return Ok(false);
         }
-        let Some(passed) = file.passed.try_lock() else { return Ok(false) };
+        let Some(passed) = file.direct.passed.try_lock() else { return Ok(false) };
         if passed.modes.is_passed_through() {
             // This mount has the object open itself.
             return Ok(false);
@@ -187,12 +185,10 @@ impl DataPath {
         let changed = file.is_changed_directly();
         self.see_direct_changes(inode, file)?;
         if changed {
-            file.size_known.store(true, Ordering::Release);
+            file.sizes.is_known.store(true, Ordering::Release);
         }
-        file.is_held_since_earlier_mount.store(false, Ordering::Release);
-        file.is_held_for_changes.store(false, Ordering::Release);
-        file.is_held.store(false, Ordering::Release);
-        file.pages_stale.fetch_or(changed, Ordering::AcqRel);
+        file.direct.users.end_hold();
+        file.direct.pages_stale.fetch_or(changed, Ordering::AcqRel);
         self.holders.held.lock().remove(&inode.ino);
         Ok(true)
     }

@@ -54,7 +54,7 @@ impl DataPath {
             none => none.insert(self.load_inline(inode, &layout)?),
         };
         change(bytes);
-        file.size.store(bytes.len() as u64, Ordering::Release);
+        file.sizes.bytes.store(bytes.len() as u64, Ordering::Release);
         file.inline.mark_dirty();
         let kept = self.note_inline(inode, file, bytes);
         drop((slot, layout));
@@ -71,7 +71,7 @@ impl DataPath {
         }
         let mut bytes = file.inline.bytes.write();
         *bytes = Some(Vec::new());
-        file.size.store(0, Ordering::Release);
+        file.sizes.bytes.store(0, Ordering::Release);
         file.inline.mark_dirty();
         let kept = self.note_inline(inode, file, &[]);
         drop((bytes, layout));
@@ -182,7 +182,7 @@ impl DataPath {
             return Ok(false);
         }
         let mut slot = file.inline.bytes.write();
-        file.size.store(note.content.len() as u64, Ordering::Release);
+        file.sizes.bytes.store(note.content.len() as u64, Ordering::Release);
         *slot = Some(note.content);
         file.inline.mark_dirty();
         drop(slot);
@@ -222,7 +222,7 @@ impl DataPath {
     }
 
     fn put_inline(&self, inode: &Inode, file: &FileState) -> Result<()> {
-        if !file.inline.is_dirty() && !file.uncommitted.load(Ordering::Acquire) {
+        if !file.inline.is_dirty() && !file.durability.uncommitted.load(Ordering::Acquire) {
             // Another thread may be about to commit the bytes that were written here: a sync must know that transaction.
             drop(inode.record_lock.lock());
             return Ok(());

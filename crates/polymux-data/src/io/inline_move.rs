@@ -121,12 +121,12 @@ impl DataPath {
             layout.size_floor = if durable == Durable::Yes { size } else { 0 };
             layout.extenders = 1 << entry.tier.0;
             drop(layout);
-            file.unpromised.store(self.volume_syncs.load(Ordering::SeqCst) + 1, Ordering::SeqCst);
+            file.spreading.unpromised.store(self.volume_syncs.load(Ordering::SeqCst) + 1, Ordering::SeqCst);
             if replaces_record {
                 transaction.batch.delete(keys::inline(inode.ino));
                 // Emptied while it was inline: with the record its old bytes go, and the close waits for the new ones.
                 if size == 0 {
-                    file.emptyings.note();
+                    file.durability.emptyings.note();
                 }
             }
             if durable == Durable::NotYet && size > 0 {
@@ -200,7 +200,7 @@ impl DataPath {
             return false;
         }
         let idle_seconds = u64::from(self.volume.options.inline_idle_seconds);
-        let closed_ms = inode.file().map_or(0, |file| file.closed_ms.load(Ordering::Relaxed));
+        let closed_ms = inode.file().map_or(0, |file| file.usage.closed_ms.load(Ordering::Relaxed));
         if closed_ms > 0 && self.volume.elapsed_ms() < closed_ms.saturating_add(idle_seconds * 1000) {
             return false;
         }

@@ -51,7 +51,7 @@ impl DataPath {
         let body = |transaction: &mut Transaction| {
             let mut layout = file.layout.write();
             let others = (company == Company::Nobody)
-                .then(|| Others { size: file.size(), unsynced: file.unsynced.lock().clone() });
+                .then(|| Others { size: file.size(), unsynced: file.durability.unsynced.lock().clone() });
             let without_map = layout.clone_without_map();
             layout.map.record();
             let result = change(transaction, &mut layout);
@@ -66,7 +66,7 @@ impl DataPath {
         let undo = || before.take().into_iter().for_each(|before| take_back(file, before));
         let result = self.volume.transact_or_undo(&[inode], body, undo)?;
         if before.into_inner().is_some_and(|before| before.layout.objects.len() > 1) {
-            file.layout_sequence.fetch_max(inode.last_sequence().0, Ordering::AcqRel);
+            file.durability.layout_sequence.fetch_max(inode.last_sequence().0, Ordering::AcqRel);
         }
         Ok(result)
     }
@@ -81,7 +81,7 @@ fn take_back(file: &FileState, before: Before) {
     *layout = Layout { map, ..before.layout };
     file.allocation.note_change();
     if let Some(Others { size, unsynced }) = before.others {
-        file.size.store(size, Ordering::Release);
-        *file.unsynced.lock() = unsynced;
+        file.sizes.bytes.store(size, Ordering::Release);
+        *file.durability.unsynced.lock() = unsynced;
     }
 }

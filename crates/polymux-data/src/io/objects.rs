@@ -98,7 +98,7 @@ impl DataPath {
         self.volume.transact(&[inode], |transaction| {
             let mut layout = file.layout.write();
             self.begin_extents(transaction, inode, &layout)?;
-            file.entries_unsynced.lock().push(entry.object);
+            file.durability.entries_unsynced.lock().push(entry.object);
             layout.objects.push(entry);
             drop(layout);
             transaction.put_inode(inode);

@@ -7,7 +7,7 @@
 //!   given for changes only to files that were not made longer when they were last changed, and on the tier of the metadata only where the
 //!   file system keeps space that such a writer cannot take (docs/design/0026).
 //! * If the object may be changed directly, size, times and bytes are those of the object, which is asked whenever they matter.
-//! * It is decided under `PassedThrough::lock`, the outermost lock of a file, and becomes true or false while the barrier is
+//! * It is decided under `DirectState::passed`, the outermost lock of a file, and becomes true or false while the barrier is
 //!   held alone: who holds the barrier sees it stand still.
 
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl DataPath {
         let Some(file) = inode.file() else { return Ok(through_daemon(PagesKept::Yes)) };
         self.look_for_holder(inode, file)?;
         self.look_again(inode, file)?;
-        let mut passed = file.passed.lock();
+        let mut passed = file.direct.passed.lock();
         // Again, because from here on no flag is set that it would have to obey unheard.
         check_open(inode, &handle.options)?;
         let standing = self.register_held(file, &mut passed);
@@ -78,7 +78,7 @@ impl DataPath {
             }
         };
         // The cached pages of a file that is changed without the daemon would be stale.
-        let is_held = file.is_held_for_changes.load(Ordering::Acquire);
+        let is_held = file.direct.users.now().held() == Some(OpenPurpose::Change);
         // Collected writes come as whole pages, without the flags of an open file description: appends look like overwrites.
         let is_unclear = self.collects_writes() && is_append_only(inode);
         let is_kept = !is_held && !is_unclear && self.volume.options.page_cache == PageCache::On;
@@ -95,7 +95,7 @@ impl DataPath {
         Counters::count(self.counter_of(mode));
         handle.io_mode.set(mode).expect("it is decided once");
         // The kernel keeps pages that it could not write back: those of a mapping that is not allowed.
-        let may_be_wrong = file.pages_stale.load(Ordering::Acquire) || is_append_only(inode);
+        let may_be_wrong = file.direct.pages_stale.load(Ordering::Acquire) || is_append_only(inode);
         let pages = if may_be_wrong { PagesKept::No } else { PagesKept::Yes };
         let closing = if purpose == OpenPurpose::Change { ClosingHeard::Yes } else { ClosingHeard::No };
         Ok(IoDecision { mode, backing: passed.backing, pages, closing })
@@ -104,7 +104,7 @@ impl DataPath {
     /// Registers the object of an externally open file: a program that opens the file goes to the same object, so that all see the same
     /// bytes. Called with the `passed` lock held.
     fn register_held(&self, file: &FileState, passed: &mut PassedThrough) -> Standing {
-        if passed.backing.is_some() || !file.is_held.load(Ordering::Acquire) || !passed.modes.is_closed() {
+        if passed.backing.is_some() || file.direct.users.now().held().is_none() || !passed.modes.is_closed() {
             return Standing::Free;
         }
         let Some(port) = self.kernel.passthrough_port.get().filter(|port| !port.refuses()) else {
@@ -119,7 +119,7 @@ impl DataPath {
         let Ok(loan) = lent else { return Standing::Free };
         let Some(backing) = port.register(loan.descriptor()) else { return Standing::Free };
         (passed.backing, passed.loan) = (Some(backing), Some(loan));
-        file.is_lent.store(true, Ordering::Release);
+        file.direct.users.open();
         Standing::Registered
     }
 
@@ -128,7 +128,7 @@ impl DataPath {
         if passed.modes.is_passed_through() {
             return;
         }
-        file.is_lent.store(false, Ordering::Release);
+        file.direct.users.close();
         passed.loan = None;
         if let (Some(backing), Some(port)) = (passed.backing.take(), self.kernel.passthrough_port.get()) {
             port.forget(backing);
@@ -174,11 +174,11 @@ impl DataPath {
 
     /// How the descriptions of a file do their I/O, for people.
     pub fn describe_io(&self, inode: &Inode, file: &FileState) -> FileIo {
-        let passed = file.passed.lock();
+        let passed = file.direct.passed.lock();
         if passed.modes.is_passed_through() {
             return if passed.modes.is_changed_directly() { FileIo::ChangedDirectly } else { FileIo::PassedThrough };
         }
-        if file.is_held.load(Ordering::Acquire) {
+        if file.direct.users.now().held().is_some() {
             return FileIo::Held;
         }
         if !passed.modes.is_closed() {
@@ -271,7 +271,7 @@ impl DataPath {
             passed.pages_before = self.look_at_pages(file);
             self.placement.heat.demand.hold(inode.ino);
         }
-        file.is_lent.store(true, Ordering::Release);
+        file.direct.users.open();
         Ok(None)
     }
 
@@ -286,7 +286,7 @@ impl DataPath {
             return Ok(Some(Obstacle::Busy));
         }
         // After a crash the log would say that the object holds less, and the bytes beyond that would be freed.
-        if self.volume.metadata.durable().0 < file.layout_sequence.load(Ordering::Acquire) {
+        if self.volume.metadata.durable().0 < file.durability.layout_sequence.load(Ordering::Acquire) {
             return Ok(Some(Obstacle::Unlogged));
         }
         let entry = {
@@ -312,7 +312,7 @@ impl DataPath {
             return Ok(Some(Obstacle::Tier));
         }
         let stat = handle.run(|tier| tier.stat(reference_of(&entry)))?;
-        if stat.size != file.size() && !file.is_held.load(Ordering::Acquire) {
+        if stat.size != file.size() && file.direct.users.now().held().is_none() {
             return Ok(Some(Obstacle::Unlogged));
         }
         Ok(self.obstacle_of_place((inode, file), &handle, stat.size, purpose))
@@ -368,7 +368,7 @@ impl DataPath {
             return Ok(Some(Obstacle::MetadataRoom));
         }
         self.see_direct_changes(inode, file)?;
-        let may_grow = is_append || !file.growth.is_steady();
+        let may_grow = is_append || !file.direct.growth.is_steady();
         if may_grow && self.may_go_on_elsewhere(entry.tier) {
             return Ok(Some(Obstacle::Grows));
         }
@@ -390,7 +390,7 @@ impl DataPath {
     /// mappings that are synced, are not heard of.
     fn record_extender(&self, inode: &Inode, file: &FileState) -> Result<()> {
         // The daemon does not see which bytes the kernel makes durable.
-        file.unpromised.store(0, Ordering::SeqCst);
+        file.spreading.unpromised.store(0, Ordering::SeqCst);
         self.ensure_extender(inode, file, 0)?;
         self.volume.flush_inode(inode)
     }
@@ -452,7 +452,7 @@ impl DataPath {
 
     /// Lends the object for direct changes, which may come from now on. Called with the `passed` lock held.
     fn lend_for_changes(&self, file: &FileState, passed: &mut PassedThrough) -> Result<()> {
-        if file.is_lent_for_changes.load(Ordering::Acquire) {
+        if file.direct.users.now().is_open_for_changes() {
             return Ok(());
         }
         let entry = file.layout.read().object(0);
@@ -466,11 +466,11 @@ impl DataPath {
     fn begin_direct_changes(&self, file: &FileState, entry: &ObjectEntry, passed: &mut PassedThrough) -> Result<()> {
         let handle = self.volume.tiers.by_id(entry.tier)?;
         let stat = handle.run(|tier| tier.stat(reference_of(entry)))?;
-        *file.object_modified.lock() = stat.modified;
+        *file.direct.object_modified.lock() = stat.modified;
         passed.granted_bytes = room_wanted(&stat);
         handle.grant_bytes(passed.granted_bytes);
-        file.has_direct_changes.store(2, Ordering::Release);
-        file.is_lent_for_changes.store(true, Ordering::Release);
+        file.direct.has_direct_changes.store(2, Ordering::Release);
+        file.direct.users.open_for_changes();
         Ok(())
     }
 
@@ -479,7 +479,7 @@ impl DataPath {
         if !file.is_changed_directly() {
             return Ok(());
         }
-        let mut seen = file.object_modified.lock();
+        let mut seen = file.direct.object_modified.lock();
         self.take_over_changes(inode, file, &mut seen)
     }
 
@@ -490,8 +490,8 @@ impl DataPath {
         }
         let entry = file.layout.read().object(0);
         let stat = self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.stat(reference_of(&entry)))?;
-        if stat.size > file.size.swap(stat.size, Ordering::AcqRel) {
-            file.growth.note_growth();
+        if stat.size > file.sizes.bytes.swap(stat.size, Ordering::AcqRel) {
+            file.direct.growth.note_growth();
         }
         file.allocation.note_change();
         if *seen != stat.modified {
@@ -516,7 +516,7 @@ impl DataPath {
         if !file.is_changed_directly() {
             return Ok(None);
         }
-        let mut seen = file.object_modified.lock();
+        let mut seen = file.direct.object_modified.lock();
         self.take_over_changes(inode, file, &mut seen)?;
         Ok(Some(seen))
     }
@@ -524,7 +524,7 @@ impl DataPath {
     /// Times that were set by hand, or a size, hold until the object changes again.
     pub fn pass_over_object_time(&self, file: &FileState) -> Result<()> {
         if file.is_changed_directly() {
-            let mut seen = file.object_modified.lock();
+            let mut seen = file.direct.object_modified.lock();
             *seen = self.object_time(file)?;
         }
         Ok(())
@@ -542,7 +542,7 @@ impl DataPath {
         if purpose_of(handle) == OpenPurpose::Change
             && let Some(file) = handle.inode.file()
         {
-            file.growth.end_of_description();
+            file.direct.growth.end_of_description();
         }
         ended
     }
@@ -550,11 +550,11 @@ impl DataPath {
     fn end_passthrough_of(&self, handle: &Handle) -> Result<()> {
         let Some(mode) = handle.io_mode.get().copied() else { return Ok(()) };
         let (inode, Some(file)) = (&handle.inode, handle.inode.file()) else { return Ok(()) };
-        let mut passed = file.passed.lock();
+        let mut passed = file.direct.passed.lock();
         passed.modes.release(mode, purpose_of(handle));
         if mode == IoMode::Cached && !handle.is_untold.load(Ordering::Acquire) {
             // The kernel was notified to drop its pages, if there was any reason.
-            file.pages_stale.store(false, Ordering::Release);
+            file.direct.pages_stale.store(false, Ordering::Release);
         }
         if passed.modes.is_passed_through() || !mode.is_passed_through() {
             return Ok(());
@@ -564,7 +564,7 @@ impl DataPath {
         if let (Some(backing), Some(port)) = (passed.backing.take(), self.kernel.passthrough_port.get()) {
             port.forget(backing);
         }
-        if file.is_held.load(Ordering::Acquire) {
+        if file.direct.users.now().held().is_some() {
             self.holders.note(inode.clone(), loan);
         }
         let pages_before = passed.pages_before.take();
@@ -583,24 +583,22 @@ impl DataPath {
     /// it: a remaining mapping keeps the file externally open.
     fn end_passthrough(&self, inode: &Inode, file: &FileState) -> Result<()> {
         let _alone = file.barrier.write();
-        let mut times = file.object_modified.lock();
+        let mut times = file.direct.object_modified.lock();
         let changed = file.is_changed_directly();
         let seen = self.take_over_changes(inode, file, &mut times);
         if seen.is_err() {
             // Asked again at the next use of the size.
-            file.size_known.store(false, Ordering::Release);
+            file.sizes.is_known.store(false, Ordering::Release);
         }
         let entry = file.layout.read().object(0);
         let handle = self.volume.tiers.by_id(entry.tier)?;
         // Who cannot be asked may say yes.
         let is_held = handle.run(|tier| tier.may_be_open_elsewhere(reference_of(&entry))).unwrap_or(true);
         if is_held {
-            file.is_held.store(true, Ordering::Release);
-            file.is_held_for_changes.fetch_or(changed, Ordering::AcqRel);
+            file.direct.users.hold(if changed { OpenPurpose::Change } else { OpenPurpose::Read });
         }
-        file.is_lent_for_changes.store(false, Ordering::Release);
-        file.is_lent.store(false, Ordering::Release);
-        file.pages_stale.fetch_or(changed, Ordering::AcqRel);
+        file.direct.users.close();
+        file.direct.pages_stale.fetch_or(changed, Ordering::AcqRel);
         seen
     }
 
@@ -617,7 +615,10 @@ impl DataPath {
     /// Whether the kernel has a description that may change the file.
     pub fn is_open_for_changes(&self, ino: Ino) -> bool {
         let inode = self.volume.inodes.get(ino);
-        inode.as_ref().and_then(|inode| inode.file()).is_some_and(|file| file.passed.lock().modes.is_open_for_changes())
+        inode
+            .as_ref()
+            .and_then(|inode| inode.file())
+            .is_some_and(|file| file.direct.passed.lock().modes.is_open_for_changes())
     }
 
     /// Counts reads and writes that bypassed the daemon as use, as far as they are known.

@@ -142,7 +142,7 @@ impl DataPath {
             let Some(plan) = plan else { return Ok(0) };
             let stream = self.stream_window(ahead, plan.end - offset);
             if let Some(window) = stream.filter(|_| wait == Wait::Never)
-                && file.read_streams.lock().would_ask(offset, plan.end - offset, window)
+                && file.usage.read_streams.lock().would_ask(offset, plan.end - offset, window)
             {
                 return Err(ErrorKind::WouldBlock.into());
             }

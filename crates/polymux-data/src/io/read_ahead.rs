@@ -58,7 +58,7 @@ impl DataPath {
         window_bytes: Option<u64>,
     ) {
         let Some(window_bytes) = window_bytes else { return };
-        let noted = file.read_streams.lock().note(offset, length, window_bytes);
+        let noted = file.usage.read_streams.lock().note(offset, length, window_bytes);
         if let Some(start) = noted.stream_start {
             self.active_streams.note(ino, start, self.volume.elapsed_ms());
         }

@@ -82,7 +82,7 @@ impl DataPath {
             self.volume.disowned.add(&disowned, inode.last_sequence());
         }
         if let Some(file) = inode.file() {
-            file.unsynced.lock().clear();
+            file.durability.unsynced.lock().clear();
             if let Some(notes) = self.volume.metadata.notes() {
                 file.inline.forget_note(notes);
             }

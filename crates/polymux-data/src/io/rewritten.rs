@@ -34,7 +34,7 @@ impl DataPath {
     /// Whether the new content of an emptied file has to be synced by its close, or soon after it.
     pub fn awaits_sync_of_new_content(&self, file: &FileState) -> bool {
         self.volume.options.sync_on_replace
-            && file.emptyings.are_unsynced()
+            && file.durability.emptyings.are_unsynced()
             && !is_planted(PlantedFault::CloseAfterEmptyingWithoutSync)
     }
 
@@ -57,7 +57,7 @@ impl DataPath {
     pub fn flush_soon_if_rewritten(&self, inode: &Inode) {
         let Some(file) = inode.file().filter(|file| self.awaits_sync_of_new_content(file)) else { return };
         if file.layout.read().objects.is_empty() && inode.common.read().links > 0 {
-            file.emptyings.note_sync();
+            file.durability.emptyings.note_sync();
             self.rewritten.want_flush();
         }
     }
@@ -136,7 +136,7 @@ impl DataPath {
     fn sync_rewritten(&self, inode: &Arc<Inode>) -> Result<()> {
         let Some(file) = inode.file() else { return Ok(()) };
         // Before the writers are counted: one that empties the file from now on is seen below.
-        let emptyings = file.emptyings.count();
+        let emptyings = file.durability.emptyings.count();
         let (is_gone, writers) = {
             let lifecycle = inode.lifecycle.lock();
             (lifecycle.gone, lifecycle.writers)
@@ -144,15 +144,15 @@ impl DataPath {
         if is_gone || writers > 0 || !self.awaits_sync_of_new_content(file) {
             return Ok(());
         }
-        file.emptyings.note_sync();
+        file.durability.emptyings.note_sync();
         let synced = self.sync_file(inode, file);
-        if synced.is_ok() && !file.unsynced.lock().is_empty() {
+        if synced.is_ok() && !file.durability.unsynced.lock().is_empty() {
             // The sync of the tier was theirs. A writer notes its bytes before it writes them, and holds the barrier for both.
             let _alone = file.lock_alone();
             self.forget_synced(file);
         }
-        if synced.is_err() || file.emptyings.count() != emptyings {
-            file.emptyings.note();
+        if synced.is_err() || file.durability.emptyings.count() != emptyings {
+            file.durability.emptyings.note();
             if synced.is_ok() && inode.lifecycle.lock().writers == 0 {
                 self.queue_if_rewritten(inode);
             }

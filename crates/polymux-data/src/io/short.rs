@@ -86,7 +86,7 @@ impl DataPath {
     }
 
     fn record_lost_ends(&self, inode: &Inode, file: &FileState, short: &[(u8, u64)]) -> Result<()> {
-        let _no_sync = file.sync_gate.write();
+        let _no_sync = file.durability.sync_gate.write();
         self.volume.damaged_files.lock().files.insert(inode.ino);
         let lost = self.volume.transact(&[inode], |transaction| {
             let mut lost = Vec::new();
@@ -99,7 +99,7 @@ impl DataPath {
                 lost.push((entry, *end, layout.lose_end(*slot, *end)));
             }
             layout.error_sequence = layout.error_sequence.wrapping_add(1);
-            file.error_sequence.store(layout.error_sequence, std::sync::atomic::Ordering::Release);
+            file.durability.error_sequence.store(layout.error_sequence, std::sync::atomic::Ordering::Release);
             drop(layout);
             transaction.put_inode(inode);
             Ok(lost)

@@ -43,11 +43,11 @@ impl DataPath {
             // The object is not cut below a program that goes on writing to it.
             return self.see_direct_changes(inode, file);
         }
-        if file.size_known.load(Ordering::Acquire) {
+        if file.sizes.is_known.load(Ordering::Acquire) {
             return Ok(());
         }
-        let _one_at_a_time = file.finding_size.lock();
-        if file.size_known.load(Ordering::Acquire) {
+        let _one_at_a_time = file.sizes.finding.lock();
+        if file.sizes.is_known.load(Ordering::Acquire) {
             return Ok(());
         }
         let (extender, objects, floor) = {
@@ -62,7 +62,7 @@ impl DataPath {
                     self.adopt_modification_time(inode, &stat);
                 }
                 Err(error) => {
-                    file.size.store(floor, Ordering::Release);
+                    file.sizes.bytes.store(floor, Ordering::Release);
                     self.size_without_object(inode, &entry, &error)?;
                 }
             }
@@ -72,12 +72,12 @@ impl DataPath {
         if may_be_longer && extender.is_none() && !is_planted(PlantedFault::SpreadSizeNotAsked) {
             size = self.end_after_death(inode, file, floor)?;
         }
-        file.size.store(size, Ordering::Release);
+        file.sizes.bytes.store(size, Ordering::Release);
         if self.volume.size_recovery.after_unclean_stop.load(Ordering::Acquire) && !self.volume.is_read_only() {
             self.cut_objects_to(inode, file, &objects, (extender.map(|(slot, _)| slot), size))?;
             self.forget_damage_beyond(inode, file, size);
         }
-        file.size_known.store(true, Ordering::Release);
+        file.sizes.is_known.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -302,7 +302,9 @@ impl DataPath {
     /// After everything was synced: sizes that are known become exact in their records.
     pub fn settle_if_known(&self, inode: &polymux_volume::inode::Inode) -> Result<()> {
         match inode.file() {
-            Some(file) if file.size_known.load(Ordering::Acquire) && self.may_settle(file)? => self.settle(inode, file),
+            Some(file) if file.sizes.is_known.load(Ordering::Acquire) && self.may_settle(file)? => {
+                self.settle(inode, file)
+            }
             _ => Ok(()),
         }
     }

@@ -86,7 +86,7 @@ impl DataPath {
         let range_start = position / self.range_bytes() * self.range_bytes();
         if range_start >= start_of(block_after(file.size())) {
             // Reserved space is on the tier of the file's end.
-            let is_reserved = position < file.reserved_end.load(Ordering::Acquire);
+            let is_reserved = position < file.spreading.reserved_end.load(Ordering::Acquire);
             return (range_start > 0 && !is_reserved).then_some(Unplaced::Tail);
         }
         let is_hole =
@@ -111,14 +111,15 @@ impl DataPath {
         length: usize,
         stream: StreamId,
     ) {
-        let may_wait = file.spreads.load(Ordering::Relaxed) || file.size() >= LARGE_FILE_RANGES * self.range_bytes();
+        let may_wait =
+            file.spreading.is_spread.load(Ordering::Relaxed) || file.size() >= LARGE_FILE_RANGES * self.range_bytes();
         if !may_wait || !self.has_range_to_place(file, offset, length) {
             return;
         }
         let context = self.placement.context_of(inode);
         let mut tiers = if context.policy.spreads_by_load() {
             self.next_tier_of_growth((inode, file), &context, offset).into_iter().collect()
-        } else if file.spreads.load(Ordering::Relaxed) {
+        } else if file.spreading.is_spread.load(Ordering::Relaxed) {
             self.tiers_to_spread_to(&context)
         } else {
             return;
@@ -165,7 +166,7 @@ impl DataPath {
         let now = self.volume.clock.elapsed();
         let device = |handle: &Arc<TierHandle>| Device {
             tier: handle.id,
-            delivered_bytes: handle.write_lane.state(now).delivered_bytes,
+            delivered_bytes: handle.speed.write_lane.state(now).delivered_bytes,
             bytes_per_second: handle.profile().bytes_per_second(Direction::Write).unwrap_or(0),
         };
         let devices: Vec<Device> = self.tiers_to_spread_to(context).iter().map(device).collect();

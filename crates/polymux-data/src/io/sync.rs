@@ -21,7 +21,7 @@ use crate::data_path::DataPath;
 impl DataPath {
     /// Makes one object of a file durable; nothing is to be done for one that left the file before.
     pub fn sync_object(&self, inode: &Inode, file: &FileState, entry: &ObjectEntry) -> Result<()> {
-        let _gate = file.sync_gate.read();
+        let _gate = file.durability.sync_gate.read();
         self.sync_object_under_gate(inode, file, entry)
     }
 
@@ -47,10 +47,10 @@ impl DataPath {
     ) -> Result<()> {
         match (outcome, written) {
             (Some(Ok(())), _) => {
-                file.entries_unsynced.lock().retain(|object| *object != entry.object);
+                file.durability.entries_unsynced.lock().retain(|object| *object != entry.object);
                 if !file.is_changed_directly() {
                     let less = |left: u32| left.checked_sub(1);
-                    let _ = file.has_direct_changes.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+                    let _ = file.direct.has_direct_changes.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
                 }
                 Ok(())
             }
@@ -103,7 +103,7 @@ impl DataPath {
             }
             let mut layout = file.layout.write();
             // The place of the kernel's own writes is unknown: the error is reported, as by a native file system, and reads go on.
-            let nobody_knows = written.is_none() && file.has_direct_changes.load(Ordering::Acquire) > 0;
+            let nobody_knows = written.is_none() && file.direct.has_direct_changes.load(Ordering::Acquire) > 0;
             let (start, end) = if nobody_knows { (0, 0) } else { (start, end) };
             let runs = layout.map.runs(super::block_of(start), super::block_after(end.max(start + 1)));
             for run in runs.iter().filter(|run| run.owner == Some(polymux_records::blockmap::Owner::Slot(slot))) {
@@ -123,11 +123,11 @@ impl DataPath {
     /// something were appended after a sync of their own, so it does not matter which of the two is done first.
     pub fn sync_file(&self, inode: &Inode, file: &FileState) -> Result<()> {
         // Before anything is durable: a thread that would forget unpromised bytes sees this store, or its change is seen below.
-        file.unpromised.store(0, Ordering::SeqCst);
+        file.spreading.unpromised.store(0, Ordering::SeqCst);
         loop {
-            let noted = file.may_grow_unsettled.load(Ordering::Acquire).then(|| self.note_before_sync(file));
+            let noted = file.spreading.may_grow_unsettled.load(Ordering::Acquire).then(|| self.note_before_sync(file));
             let synced = self.sync_data_and_log(inode, file);
-            if !file.may_grow_unsettled.load(Ordering::Acquire) {
+            if !file.spreading.may_grow_unsettled.load(Ordering::Acquire) {
                 return synced;
             }
             // Where there is nothing noted it began to be spread just now.
@@ -136,7 +136,7 @@ impl DataPath {
                 continue;
             };
             // A concurrent sync may have received a loss that it has not recorded yet.
-            drop(file.sync_gate.write());
+            drop(file.durability.sync_gate.write());
             // The file is not made shorter while its size goes on record. It may be while the devices work.
             let _steady = file.barrier.read();
             if !file.has_unsettled_tail() {
@@ -157,7 +157,7 @@ impl DataPath {
         self.log_inline(inode, file, Wait::Allowed)?;
         let mut dirty = self.unsynced_objects(file);
         // Once more: the file may just have got its home.
-        file.unpromised.store(0, Ordering::SeqCst);
+        file.spreading.unpromised.store(0, Ordering::SeqCst);
         if is_planted(PlantedFault::FsyncWithoutData) {
             dirty.clear();
         }
@@ -173,7 +173,7 @@ impl DataPath {
                 None => self.volume.flush_inode(inode),
             };
         }
-        let gate = file.sync_gate.read();
+        let gate = file.durability.sync_gate.read();
         let mut pending = Vec::with_capacity(dirty.len());
         for entry in dirty {
             let Some(slot) = file.layout.read().slot_of_object(entry.object) else { continue };
@@ -204,8 +204,8 @@ impl DataPath {
             let tier = self.volume.tiers.by_id(entry.tier).ok().and_then(|handle| handle.shared());
             tier.is_none_or(|tier| tier.is_unsynced(reference_of(entry)))
                 // Of one that was never written only a spread file makes a promise.
-                || file.may_grow_unsettled.load(Ordering::Acquire)
-                    && file.entries_unsynced.lock().contains(&entry.object)
+                || file.spreading.may_grow_unsettled.load(Ordering::Acquire)
+                    && file.durability.entries_unsynced.lock().contains(&entry.object)
         };
         file.layout.read().objects.iter().copied().filter(wants_sync).collect()
     }
@@ -230,7 +230,7 @@ impl DataPath {
         let unsynced = self.unsynced_objects(file);
         let layout = file.layout.read();
         let is_unsynced = |slot: u8| unsynced.iter().any(|entry| layout.slot_of_object(entry.object) == Some(slot));
-        file.unsynced.lock().retain(|(slot, ..)| is_unsynced(*slot));
+        file.durability.unsynced.lock().retain(|(slot, ..)| is_unsynced(*slot));
     }
 
     /// As `sync_file`, and reports errors that `error_seen` has not seen yet. While lost bytes have not been overwritten,
@@ -244,8 +244,8 @@ impl DataPath {
         let outcome = self.sync_file(inode, file);
         self.placement.heat.note_synced(inode.ino);
         // A concurrent sync may have received a loss that concerns this one and not have recorded it yet.
-        drop(file.sync_gate.write());
-        let sequence = file.error_sequence.load(Ordering::Acquire);
+        drop(file.durability.sync_gate.write());
+        let sequence = file.durability.error_sequence.load(Ordering::Acquire);
         let seen = error_seen.swap(sequence, Ordering::AcqRel);
         outcome?;
         if seen != sequence || !file.layout.read().damaged.is_empty() {

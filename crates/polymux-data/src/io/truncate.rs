@@ -41,17 +41,17 @@ impl DataPath {
         }
         let present = file.size();
         if size < present {
-            file.cuts.fetch_add(1, Ordering::AcqRel);
-            file.reserved_end.store(0, Ordering::Release);
+            file.sizes.cuts.fetch_add(1, Ordering::AcqRel);
+            file.spreading.reserved_end.store(0, Ordering::Release);
         }
         if size == 0 {
             // An emptied file is about to be written anew.
-            file.growth.note_growth();
+            file.direct.growth.note_growth();
         }
         if size == 0 && file.is_passed_through() {
             // A program that has it open goes on using the object that it has.
             self.cut_single(inode, file, 0)?;
-            file.emptyings.note();
+            file.durability.emptyings.note();
             Ok(())
         } else if size == 0 {
             self.empty(inode, file)
@@ -83,20 +83,20 @@ impl DataPath {
         }
         self.change_layout(inode, file, Company::Nobody, |transaction, layout| {
             file.nodes.mark_map_changed(0..END);
-            file.size.store(0, Ordering::Release);
+            file.sizes.bytes.store(0, Ordering::Release);
             let change = layout.map.clear();
             layout.objects.clear();
             layout.size_floor = 0;
             layout.extenders = 0;
             layout.damaged.clear();
-            file.unsynced.lock().clear();
+            file.durability.unsynced.lock().clear();
             transaction.put_map_change(inode.ino, layout, &change);
             for record in &disowned {
                 transaction.put_disowned(record);
             }
             Ok(())
         })?;
-        file.emptyings.note();
+        file.durability.emptyings.note();
         self.volume.disowned.add(&disowned, inode.last_sequence());
         Ok(())
     }
@@ -112,8 +112,8 @@ impl DataPath {
         self.ensure_extender(inode, file, slot)?;
         file.note_unsynced(slot, file.size(), size);
         self.volume.tiers.by_id(entry.tier)?.run(|tier| tier.truncate(reference_of(&entry), size))?;
-        file.growth.note_growth();
-        file.size.store(size, Ordering::Release);
+        file.direct.growth.note_growth();
+        file.sizes.bytes.store(size, Ordering::Release);
         Ok(())
     }
 
@@ -154,7 +154,7 @@ impl DataPath {
         let mut layout = file.layout.write();
         layout.cut_lengths(size);
         file.nodes.mark_map_changed(block_of(size)..END);
-        file.size.store(size, Ordering::Release);
+        file.sizes.bytes.store(size, Ordering::Release);
     }
 
     fn cut_several(&self, inode: &Inode, file: &FileState, size: u64) -> Result<()> {
@@ -178,7 +178,7 @@ impl DataPath {
         }
         self.change_layout(inode, file, Company::Nobody, |transaction, layout| {
             file.nodes.mark_map_changed(block_of(size)..END);
-            file.size.store(size, Ordering::Release);
+            file.sizes.bytes.store(size, Ordering::Release);
             let change = layout.map.cut(block_after(size));
             let mut change = change;
             if layout.objects.len() == 1 {

@@ -42,15 +42,15 @@ impl DataPath {
     /// A sync is about to begin.
     fn note_sync_demand(&self, inode: &Inode, file: &FileState) {
         let nodes_of = |(_, start, end): &(u8, u64, u64)| start / RANGE_NODE_SIZE..end.div_ceil(RANGE_NODE_SIZE);
-        let written: SmallVec<[_; 4]> = file.unsynced.lock().iter().map(nodes_of).collect();
+        let written: SmallVec<[_; 4]> = file.durability.unsynced.lock().iter().map(nodes_of).collect();
         let is_small = written.iter().map(|nodes| nodes.end - nodes.start).sum::<u64>() <= NODES_MAX;
         if !is_small {
-            file.small_syncs.note_large();
+            file.usage.small_syncs.note_large();
             return;
         }
         // The daemon does not see the kernel's own writes, and assumes that they are small.
         if !written.is_empty() || file.is_changed_directly() {
-            file.small_syncs.note_small(self.volume.clock.elapsed());
+            file.usage.small_syncs.note_small(self.volume.clock.elapsed());
         }
         if self.placement.tier_reads.is_pointless() {
             return;
@@ -69,13 +69,15 @@ impl DataPath {
         }
         let directories = &self.placement.heat.synced_directories;
         let may_be_message = || !file.is_inline() && file.size() <= MESSAGE_FILE_MAX && inode.common.read().links > 0;
-        if !file.is_told_message.load(Ordering::Relaxed)
+        if !file.usage.is_noted_message.load(Ordering::Relaxed)
             && may_be_message()
-            && !file.is_told_message.swap(true, Ordering::Relaxed)
+            && !file.usage.is_noted_message.swap(true, Ordering::Relaxed)
         {
             directories.note_waited_for(made_in, Synced::Message);
         }
-        if file.is_waited_for(self.volume.clock.elapsed()) && !file.is_told_waited_for.swap(true, Ordering::Relaxed) {
+        if file.is_waited_for(self.volume.clock.elapsed())
+            && !file.usage.is_noted_waited_for.swap(true, Ordering::Relaxed)
+        {
             directories.note_waited_for(made_in, Synced::Log);
         }
     }
@@ -83,25 +85,25 @@ impl DataPath {
     /// A file is made in a directory, and its writes may be waited for as those of others there.
     pub(crate) fn expect_use_of(&self, file: &FileState, directory: Ino) {
         if self.volume.options.promotion == Promotion::Prompt && !self.placement.tier_reads.is_pointless() {
-            file.expected.set(self.placement.heat.synced_directories.note_made(directory));
+            file.usage.expected.set(self.placement.heat.synced_directories.note_made(directory));
         }
     }
 
     /// Called at the last close of a file. If the file is no message after all, its directory no longer counts as one of messages.
     pub fn note_closed(&self, inode: &Inode, file: &FileState) {
-        let was_taken_for_message = file.is_told_message.load(Ordering::Relaxed)
-            && !file.is_told_waited_for.load(Ordering::Relaxed)
-            || file.expected.get() == Some(Synced::Message);
+        let was_taken_for_message = file.usage.is_noted_message.load(Ordering::Relaxed)
+            && !file.usage.is_noted_waited_for.load(Ordering::Relaxed)
+            || file.usage.expected.get() == Some(Synced::Message);
         if was_taken_for_message && file.size() > MESSAGE_FILE_MAX {
-            file.expected.set(None);
-            file.is_told_message.store(false, Ordering::Relaxed);
+            file.usage.expected.set(None);
+            file.usage.is_noted_message.store(false, Ordering::Relaxed);
             self.placement.heat.synced_directories.forget_messages(Ino(inode.parent.load(Ordering::Relaxed)));
         }
     }
 
     /// A message was placed on a tier. Above the high mark it is written there instead of on a slower tier, and is charged like a migration.
     pub(super) fn charge_message(&self, file: &FileState, tier: TierId, bytes: u64) {
-        if file.expected.get() == Some(Synced::Message)
+        if file.usage.expected.get() == Some(Synced::Message)
             && self.volume.tiers.by_id(tier).is_ok_and(|tier| tier.is_above_high_mark())
         {
             self.placement.write_budget.charge(tier, bytes, self.placement.logical_clock.now());

@@ -143,9 +143,9 @@ impl DataPath {
             let length = data.len() as u64;
             self.ensure_home(inode, file, &Request { length, file_end: end, partial: false, except: None })?;
             self.check_growth(file)?;
-            file.growth.note_growth();
+            file.direct.growth.note_growth();
         } else {
-            file.growth.note_overwrite();
+            file.direct.growth.note_overwrite();
         }
         if wait == Wait::Never && file.layout.read().map.run_at(block_of(offset)).end < block_after(end) {
             // A write over several runs may need space on another tier in the middle.
@@ -217,7 +217,9 @@ impl DataPath {
                 }
                 self.ensure_extender(inode, file, *slot)?;
             }
-            if file.may_grow_unsettled.load(Ordering::Acquire) && self.volume.disowned.holds(entry.tier, entry.object) {
+            if file.spreading.may_grow_unsettled.load(Ordering::Acquire)
+                && self.volume.disowned.holds(entry.tier, entry.object)
+            {
                 // Pending frees of bytes that were cut off there would free these bytes.
                 if wait == Wait::Never {
                     return Err(ErrorKind::WouldBlock.into());
@@ -278,7 +280,7 @@ impl DataPath {
         )?;
         handle.note_written(count);
         drop(taken);
-        if file.spreads.load(Ordering::Relaxed) {
+        if file.spreading.is_spread.load(Ordering::Relaxed) {
             self.write_behind.wrote(&handle, reference_of(entry), position, count);
         } else if self.collects_writes() {
             self.write_collected_behind(file, &handle, entry, position, count);
@@ -330,7 +332,7 @@ pub fn patience(wait: Wait, written: usize) -> Wait {
 
 /// The size becomes visible after the bytes are there.
 pub(crate) fn publish_size(file: &FileState, end: u64) {
-    file.size.fetch_max(end, Ordering::AcqRel);
+    file.sizes.bytes.fetch_max(end, Ordering::AcqRel);
 }
 
 fn end_of_write(offset: u64, length: usize) -> Result<u64> {

@@ -47,7 +47,7 @@ impl DataPath {
         if WriteStreams::is_before_any(end) || file.is_passed_through() {
             return;
         }
-        let Some(range) = file.write_streams.lock().note(offset, count as u64) else { return };
+        let Some(range) = file.usage.write_streams.lock().note(offset, count as u64) else { return };
         let parts: Vec<_> = {
             let layout = file.layout.read();
             let runs = layout.map.runs(block_of(range.start), block_after(range.end));

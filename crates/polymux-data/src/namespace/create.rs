@@ -200,7 +200,7 @@ impl Namespace {
         let inode = Inode::from_record(ino, record, &[], Sequence(0), SizeTrust::Settled)?;
         inode.parent.store(directory.ino.0, std::sync::atomic::Ordering::Relaxed);
         if let Some(file) = inode.file() {
-            file.size_known.store(true, std::sync::atomic::Ordering::Release);
+            file.sizes.is_known.store(true, std::sync::atomic::Ordering::Release);
         }
         Ok(Prepared { inode: Arc::new(inode), acls })
     }

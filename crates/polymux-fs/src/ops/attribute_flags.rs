@@ -9,7 +9,7 @@ use polymux_records::attributes::{AttributeFlags, FileKind, WriteOrigin};
 use polymux_records::caller::Caller;
 use polymux_records::error::Result;
 use polymux_types::{Errno, Ino};
-use polymux_volume::inode::{FileState, Handle, Inode, check_not_immutable, is_append_only};
+use polymux_volume::inode::{FileState, Handle, Inode, OpenPurpose, check_not_immutable, is_append_only};
 
 use crate::mounted::Mounted;
 
@@ -32,9 +32,9 @@ impl Mounted {
         // Whether the kernel changes the object stays as it is meanwhile.
         let _passed = match inode.file() {
             Some(file) => {
-                let passed = file.passed.lock();
+                let passed = file.direct.passed.lock();
                 let is_unheard = passed.modes.is_changed_directly()
-                    || file.is_held_for_changes.load(Ordering::Acquire)
+                    || file.direct.users.now().held() == Some(OpenPurpose::Change)
                     // Writes that the kernel collects come later, and look like writes after this.
                     || self.data.collects_writes() && self.data.handles.has_cached_writer(ino);
                 let old = AttributeFlags::known(inode.common.read().attribute_flags);
@@ -60,7 +60,7 @@ impl Mounted {
             }
             if let Some(file) = inode.file().filter(|_| old.without(flags).intersects(AttributeFlags::APPEND_ONLY)) {
                 // While it was append-only, pages that could not be written back may have stayed with the kernel.
-                file.pages_stale.store(true, Ordering::Release);
+                file.direct.pages_stale.store(true, Ordering::Release);
             }
             common.attribute_flags = flags.bits();
             common.changed = self.volume.now();

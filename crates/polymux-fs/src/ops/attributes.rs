@@ -29,9 +29,9 @@ impl Mounted {
                 || file.layout.read().extender().is_some()
         };
         let asks_for_object = file.is_changed_directly()
-            || self.data.holders.are_possible() && !file.holder_looked_for.load(Ordering::Acquire);
+            || self.data.holders.are_possible() && !file.direct.holder_looked_for.load(Ordering::Acquire);
         let asks_for_room = self.data.asks_for_allocation(file);
-        if !file.size_known.load(Ordering::Acquire) && asks_for_size() || asks_for_room || asks_for_object {
+        if !file.sizes.is_known.load(Ordering::Acquire) && asks_for_size() || asks_for_room || asks_for_object {
             return self.check_may_wait(caller);
         }
         Ok(())
@@ -141,10 +141,10 @@ impl Mounted {
         let new = change.permissions.unwrap_or_default() & !inode.common.read().permissions;
         let Some(file) = inode.file().filter(|_| new & SET_ID != 0) else { return Ok(()) };
         self.data.look_for_holder(inode, file)?;
-        if file.is_held_since_earlier_mount.load(Ordering::Acquire) {
+        if file.direct.users.now().is_held_since_earlier_mount() {
             self.data.look_again(inode, file)?;
         }
-        if file.is_held_since_earlier_mount.load(Ordering::Acquire) { Err(Errno::EBUSY.into()) } else { Ok(()) }
+        if file.direct.users.now().is_held_since_earlier_mount() { Err(Errno::EBUSY.into()) } else { Ok(()) }
     }
 
     fn set_size(&self, caller: &Caller, inode: &Inode, size: u64, change: &SetAttributes) -> Result<()> {
@@ -162,7 +162,7 @@ impl Mounted {
         self.data.truncate_file(inode, file, size)?;
         if inode.lifecycle.lock().handles == 0 {
             // No description will be closed that this was done through.
-            file.growth.end_of_description();
+            file.direct.growth.end_of_description();
         }
         self.note_modified(caller, inode);
         self.data.pass_over_object_time(file)
@@ -202,9 +202,9 @@ impl Mounted {
         let inode = self.volume.inode(ino)?;
         let file = inode.file().ok_or(Errno::EINVAL)?;
         let mut common = inode.common.write();
-        let was_written_past_it = file.written_past_pages.load(Ordering::Acquire);
+        let was_written_past_it = file.direct.written_past_pages.load(Ordering::Acquire);
         if modified > common.modified {
-            file.written_past_pages.store(false, Ordering::Release);
+            file.direct.written_past_pages.store(false, Ordering::Release);
         }
         let newest = |own: Timestamp, told: Timestamp| if was_written_past_it { own.max(told) } else { told };
         (common.modified, common.changed) = (newest(common.modified, modified), newest(common.changed, changed));

@@ -247,8 +247,9 @@ impl Mounted {
         outcome = outcome.and(self.data.sync_tiers_and_log());
         // Failures, and bytes written meanwhile, are left: file by file, so that a loss is remembered where it belongs.
         for inode in self.volume.inodes.all() {
-            let is_due =
-                |file: &&FileState| !file.unsynced.lock().is_empty() || file.may_grow_unsettled.load(Ordering::Acquire);
+            let is_due = |file: &&FileState| {
+                !file.durability.unsynced.lock().is_empty() || file.spreading.may_grow_unsettled.load(Ordering::Acquire)
+            };
             if let Some(file) = inode.file().filter(is_due) {
                 outcome = outcome.and(self.data.sync_file(&inode, file));
                 self.data.forget_synced(file);

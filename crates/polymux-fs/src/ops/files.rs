@@ -27,7 +27,7 @@ const COPY_MAX: u64 = 256 * 1024 * 1024;
 fn note_lost_pages(file: &FileState) {
     file.raise_error_sequence(&mut file.layout.write());
     // Its pages differ from the stored bytes.
-    file.pages_stale.store(true, Ordering::Release);
+    file.direct.pages_stale.store(true, Ordering::Release);
 }
 
 /// A description of a file that is opened.
@@ -39,7 +39,7 @@ fn describe(inode: &Arc<Inode>, options: OpenOptions) -> Result<Handle> {
     lifecycle.handles += 1;
     lifecycle.writers += u64::from(options.write);
     drop(lifecycle);
-    let seen = inode.file().map_or(0, |file| file.error_sequence.load(Ordering::Acquire));
+    let seen = inode.file().map_or(0, |file| file.durability.error_sequence.load(Ordering::Acquire));
     Ok(Handle {
         inode: inode.clone(),
         options,
@@ -114,7 +114,7 @@ impl Mounted {
         self.data.handles.insert_as(id, describe(&inode, options)?);
         if options.write {
             // An earlier daemon may have emptied it, and then its close makes the newly written bytes durable.
-            file.emptyings.note();
+            file.durability.emptyings.note();
         }
         let handle = self.data.handles.get(id)?;
         if let Err(error) = self.data.decide_io_mode(&handle) {
@@ -261,7 +261,7 @@ impl Mounted {
             match origin {
                 WriteOrigin::Call | WriteOrigin::DurableCall => {
                     // The kernel does not take the time of such a write over, and would send its own older one.
-                    file.written_past_pages.store(self.data.collects_writes(), Ordering::Release);
+                    file.direct.written_past_pages.store(self.data.collects_writes(), Ordering::Release);
                     self.note_modified(caller, &handle.inode);
                 }
                 WriteOrigin::PageCache => {
@@ -296,14 +296,14 @@ impl Mounted {
         let file = file_of(&handle)?;
         if handle.options.write && self.data.awaits_sync_of_new_content(file) {
             self.check_may_wait(caller)?;
-            file.emptyings.note_sync();
+            file.durability.emptyings.note_sync();
             let synced = self.data.sync_and_report(&handle.inode, file, &handle.error_seen);
-            return synced.inspect_err(|_| file.emptyings.note());
+            return synced.inspect_err(|_| file.durability.emptyings.note());
         }
         if handle.options.write && !self.volume.is_read_only() {
             self.data.log_inline(&handle.inode, file, caller.wait)?;
         }
-        let sequence = file.error_sequence.load(Ordering::Acquire);
+        let sequence = file.durability.error_sequence.load(Ordering::Acquire);
         if handle.error_seen.swap(sequence, Ordering::AcqRel) != sequence {
             return Err(lost_bytes(&handle.inode));
         }
@@ -375,7 +375,7 @@ impl Mounted {
             return Ok(());
         }
         if let Some(file) = inode.file() {
-            file.closed_ms.store(self.volume.elapsed_ms().max(1), Ordering::Relaxed);
+            file.usage.closed_ms.store(self.volume.elapsed_ms().max(1), Ordering::Relaxed);
             self.data.note_closed(inode, file);
             if wait == Wait::Allowed {
                 self.data.learn_allocation_at_close(inode, file);

@@ -82,7 +82,7 @@ impl Mounted {
 
     fn load_of(&self, tier: &TierHandle) -> TierLoadReport {
         let now = self.volume.clock.elapsed();
-        let load = tier.schedule.load(now);
+        let load = tier.speed.schedule.load(now);
         let (read, write) = tier.lane_reports(now);
         let (moves_waited, behind_waited) = tier.deferral_reports();
         let budget = self.placement.write_budget.budget_left(tier.id, self.placement.logical_clock.now());

@@ -169,7 +169,7 @@ impl Mounted {
             return Ok(());
         }
         if extends || self.volume.size_recovery.after_unclean_stop.load(Ordering::Acquire) {
-            file.size_known.store(false, Ordering::Release);
+            file.sizes.is_known.store(false, Ordering::Release);
         }
         Ok(())
     }

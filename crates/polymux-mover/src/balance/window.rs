@@ -93,9 +93,9 @@ impl Mover {
         let mut at_rest = Vec::new();
         for handle in self.volume.tiers.all().iter() {
             // Asking for the load ends an interval that nothing else ends.
-            let load = handle.schedule.load(now);
+            let load = handle.speed.schedule.load(now);
             let is_busy = load.queue_depth > load.mover_queue_depth
-                || handle.schedule.foreground_is_active(now)
+                || handle.speed.schedule.foreground_is_active(now)
                 || handle.bytes_behind() > 0;
             let seen = state.busy_seen.entry(handle.id).or_insert(now);
             if is_busy {

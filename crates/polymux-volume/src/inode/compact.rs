@@ -46,7 +46,7 @@ impl FileState {
         }
         change.then(layout.map.renumber(new_home, numbers));
         layout.objects = kept.iter().map(|slot| layout.object(*slot)).collect();
-        let mut unsynced = self.unsynced.lock();
+        let mut unsynced = self.durability.unsynced.lock();
         unsynced.retain(|(slot, ..)| kept.contains(slot));
         unsynced.iter_mut().for_each(|(slot, ..)| *slot = numbers(*slot));
         (change, dropped)

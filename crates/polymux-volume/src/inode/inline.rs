@@ -115,7 +115,7 @@ impl FileState {
     /// Passes `apply` the change to the `b` record that a transaction writing the record must make: every record of a file carries
     /// its inline bytes along, so that both are always of the same state. Called with the record lock held.
     pub fn log_inline(&self, apply: impl FnOnce(InlineChange<'_>)) {
-        self.uncommitted.store(false, Ordering::Release);
+        self.durability.uncommitted.store(false, Ordering::Release);
         if !self.inline.is_dirty() {
             return;
         }
@@ -143,7 +143,7 @@ impl Inode {
     pub(crate) fn note_uncommitted(&self) {
         self.times_dirty.store(true, Ordering::Release);
         let Some(file) = self.file() else { return };
-        file.uncommitted.store(true, Ordering::Release);
+        file.durability.uncommitted.store(true, Ordering::Release);
         file.inline.stored.store(true, Ordering::Release);
         file.inline.keep_note();
         if file.inline.bytes.read().is_some() {

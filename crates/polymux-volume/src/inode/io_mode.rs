@@ -5,7 +5,7 @@
 //!   The kernel answers any other mix with `EIO` (fuse_inode_uncached_io_start in fs/fuse/iomode.c).
 //! * A description counts from before its open is answered until its release arrives. The kernel lets go before it says so,
 //!   so that the count here is never less than the count of the kernel.
-//! * A mapping may outlive its description: then the object is held (`FileState::is_held`), which these counts do not know.
+//! * A mapping may outlive its description: then the object is held (`UsersNow::held`), which these counts do not know.
 //! * Who has to change an object that is passed through and may not do so directly gets a description whose calls come to the
 //!   daemon (`FOPEN_PASSTHROUGH | FOPEN_DIRECT_IO`), and whose mappings are of the object all the same.
 

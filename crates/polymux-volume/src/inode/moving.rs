@@ -138,12 +138,12 @@ impl FileState {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Layout, SizeTrust};
+    use super::super::{Layout, SizeKnown, SizeTrust};
     use super::*;
 
     #[test]
     fn whoever_wants_the_file_alone_waits_for_the_end_of_the_move() {
-        let file = FileState::new(Layout::default(), true, SizeTrust::Settled);
+        let file = FileState::new(Layout::default(), SizeKnown::Yes, SizeTrust::Settled);
         let ticket = file.begin_move(TierId(1), &file.barrier.write()).unwrap();
         assert!(file.is_moving_to(TierId(1)) && !file.is_moving_to(TierId(0)));
         assert!(file.begin_move(TierId(2), &file.barrier.write()).is_none(), "one move at a time");
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn the_next_move_begins_after_those_whom_the_last_one_was_stopped_for() {
         for _ in 0..200 {
-            let file = FileState::new(Layout::default(), true, SizeTrust::Settled);
+            let file = FileState::new(Layout::default(), SizeKnown::Yes, SizeTrust::Settled);
             let ticket = file.begin_move(TierId(1), &file.barrier.write()).unwrap();
             let has_had_it = AtomicBool::new(false);
             std::thread::scope(|scope| {

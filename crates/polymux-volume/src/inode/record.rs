@@ -9,6 +9,7 @@ use polymux_records::store::{EntryCount, ExtentRecord, FileRecord, InodeBody, In
 use polymux_types::Ino;
 use polymux_types::sync::{Mutex, RwLock};
 
+use super::size_state::SizeKnown;
 use super::{Body, Common, DirectoryState, FileState, Inode, Layout, Lifecycle};
 
 /// Whether a record without a size authority is complete about its objects.
@@ -136,7 +137,8 @@ fn file_state(ino: Ino, file: FileRecord, extents: &[(u64, ExtentRecord)], trust
         damaged: file.damaged,
     };
     layout.believe_lengths();
-    Ok(FileState::new(layout, size_known, trust))
+    let known = if size_known { SizeKnown::Yes } else { SizeKnown::NotYet };
+    Ok(FileState::new(layout, known, trust))
 }
 
 fn file_record(file: &FileState) -> FileRecord {

@@ -114,7 +114,7 @@ impl RewrittenFiles {
     /// Puts a file at the end of the list of a tier, unless it is there.
     pub fn add(&self, tier: TierId, inode: &Arc<Inode>) {
         let Some(file) = inode.file() else { return };
-        if file.emptyings.waits_on.swap(number(tier), Ordering::SeqCst) != number(tier) {
+        if file.durability.emptyings.waits_on.swap(number(tier), Ordering::SeqCst) != number(tier) {
             let mut lists = self.lists.lock();
             let waiting = lists.entry(tier).or_default();
             if waiting.members.insert(inode.ino) {
@@ -130,7 +130,7 @@ impl RewrittenFiles {
         while let Some(inode) = waiting.files.pop_front() {
             waiting.members.remove(&inode.ino);
             waiting.covered = waiting.covered.saturating_sub(1);
-            let waits_on = inode.file().map(|file| &file.emptyings.waits_on);
+            let waits_on = inode.file().map(|file| &file.durability.emptyings.waits_on);
             let exchange =
                 |waits_on: &AtomicU32| waits_on.compare_exchange(number(tier), 0, Ordering::SeqCst, Ordering::SeqCst);
             if waits_on.is_some_and(|waits_on| exchange(waits_on).is_ok()) {

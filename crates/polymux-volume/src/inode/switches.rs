@@ -11,7 +11,7 @@ impl FileState {
     /// Notes that a tier is no longer recorded as the size authority of the file once a transaction is durable, and the byte from
     /// which other tiers may have the file.
     pub fn await_switch(&self, switch: AwaitedSwitch) {
-        let mut switches = self.switches.lock();
+        let mut switches = self.spreading.switches.lock();
         match switches.iter_mut().find(|earlier| earlier.tier == switch.tier) {
             Some(earlier) => {
                 earlier.from = earlier.from.min(switch.from);
@@ -19,14 +19,14 @@ impl FileState {
             }
             None => switches.push(switch),
         }
-        self.awaits_switch.store(true, Ordering::Release);
+        self.spreading.awaits_switch.store(true, Ordering::Release);
     }
 
     /// Tiers that a durable record may name as the size authority: the present one, and before the file is spread for the first time
     /// since it was loaded any that it has an object on, because earlier ones are not remembered.
     pub fn possible_extenders(&self) -> SmallVec<[TierId; 4]> {
         let layout = self.layout.read();
-        if self.may_grow_unsettled.load(Ordering::Acquire) {
+        if self.spreading.may_grow_unsettled.load(Ordering::Acquire) {
             return layout.extender().map(|(_, entry)| entry.tier).into_iter().collect();
         }
         layout.objects.iter().map(|entry| entry.tier).collect()

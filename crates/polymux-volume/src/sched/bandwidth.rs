@@ -108,52 +108,76 @@ pub struct LaneWork {
     pub(crate) alone_and_short: u64,
 }
 
-/// One direction of one tier.
+/// Requests that ended in the present interval.
 #[derive(Debug, Default)]
-pub struct Lane {
-    in_flight: AtomicU32,
-    outstanding_bytes: AtomicU64,
-    delivered_bytes: AtomicU64,
-    /// Of the present interval.
+struct Interval {
     bytes: AtomicU64,
     requests: AtomicU64,
     service_us: AtomicU64,
-    /// Busy time in microseconds of the present interval, without the time since `busy_since_us`.
+    /// Busy time in microseconds, without the time since `busy_since_us`.
     busy_us: AtomicU64,
     /// When the present busy time, or the evaluation within it, began; meaningless while nothing is under way.
     busy_since_us: AtomicU64,
-    interval_began_us: AtomicU64,
-    /// Bytes, and the busy time in seconds in which they were delivered, of all intervals that ended, the older the less. As
-    /// the bits of floats; no time while nothing is known. One who evaluates changes them.
+    began_us: AtomicU64,
+}
+
+/// The speed as the intervals show it that ended. One thread that evaluates changes it.
+#[derive(Debug, Default)]
+struct Estimate {
+    /// Bytes, and the busy time in seconds in which they were delivered, the older the less. As the bits of floats; no time while nothing is
+    /// known.
     memory_bytes: AtomicU64,
     memory_seconds: AtomicU64,
     /// Of all intervals of large requests since mounting.
     learnt_bytes: AtomicU64,
     learnt_us: AtomicU64,
     last_service_us: AtomicU64,
-    /// Since mounting: small requests that a device served and how long they took, how long all took that delivered something, and the busy
-    /// time of intervals that ended.
-    small_reads_total: AtomicU64,
-    small_service_us_total: AtomicU64,
-    /// Those that began while no other was under way, and were surely not served by memory; and their time.
-    alone_total: AtomicU64,
-    alone_us_total: AtomicU64,
-    /// Those of which that is not sure.
-    alone_and_short_total: AtomicU64,
-    busy_us_total: AtomicU64,
-    service_us_total: AtomicU64,
-    /// When the last request ended, and the last one that took the device; 0: never.
-    ended_us: AtomicU64,
-    served_by_device_us: AtomicU64,
     last_busy_percent: AtomicU64,
     /// Most bytes per second that it was known for.
     best: AtomicU64,
     /// Intervals in which a device of which nothing is known was not kept busy, and the most bytes per second in one of them.
     bursts: AtomicU64,
     burst_best: AtomicU64,
+}
+
+/// Work since mounting.
+#[derive(Debug, Default)]
+struct Totals {
+    delivered_bytes: AtomicU64,
+    /// Small requests that a device served, and how long they took.
+    small: AtomicU64,
+    small_service_us: AtomicU64,
+    /// Those that began while no other was under way, and were surely not served by memory; and their time.
+    alone: AtomicU64,
+    alone_us: AtomicU64,
+    /// Those of which that is not sure.
+    alone_and_short: AtomicU64,
+    /// Busy time of intervals that ended.
+    busy_us: AtomicU64,
+    /// Time of all requests that delivered something.
+    service_us: AtomicU64,
+}
+
+/// The last requests.
+#[derive(Debug, Default)]
+struct Recent {
+    /// When the last request ended, and the last one that took the device; 0: never.
+    ended_us: AtomicU64,
+    served_by_device_us: AtomicU64,
     /// Mean time of the last small requests, and when the last of them ended; 0: there was none.
     small_service_us: AtomicU64,
     small_ended_us: AtomicU64,
+}
+
+/// One direction of one tier.
+#[derive(Debug, Default)]
+pub struct Lane {
+    in_flight: AtomicU32,
+    outstanding_bytes: AtomicU64,
+    interval: Interval,
+    estimate: Estimate,
+    totals: Totals,
+    recent: Recent,
     /// Delivered bytes may lie in a cache of the device.
     takes_bursts: bool,
 }
@@ -189,7 +213,7 @@ impl Lane {
         let at_us = microseconds(now);
         let is_alone = self.in_flight.fetch_add(1, Ordering::AcqRel) == 0;
         if is_alone {
-            self.busy_since_us.store(at_us, Ordering::Release);
+            self.interval.busy_since_us.store(at_us, Ordering::Release);
         }
         self.outstanding_bytes.fetch_add(bytes, Ordering::AcqRel);
         Began { bytes, at_us, is_alone }
@@ -199,23 +223,23 @@ impl Lane {
     pub fn ended(&self, began: Began, delivered: u64, now: Duration) -> Duration {
         let now_us = microseconds(now);
         self.outstanding_bytes.fetch_sub(began.bytes, Ordering::AcqRel);
-        self.bytes.fetch_add(delivered, Ordering::Relaxed);
-        self.delivered_bytes.fetch_add(delivered, Ordering::Relaxed);
-        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.interval.bytes.fetch_add(delivered, Ordering::Relaxed);
+        self.totals.delivered_bytes.fetch_add(delivered, Ordering::Relaxed);
+        self.interval.requests.fetch_add(1, Ordering::Relaxed);
         let service_us = now_us.saturating_sub(began.at_us);
-        self.service_us.fetch_add(service_us, Ordering::Relaxed);
-        self.ended_us.store(now_us, Ordering::Relaxed);
+        self.interval.service_us.fetch_add(service_us, Ordering::Relaxed);
+        self.recent.ended_us.store(now_us, Ordering::Relaxed);
         // One that would have had to wait is asked again.
         if delivered > 0 {
-            self.service_us_total.fetch_add(service_us, Ordering::Relaxed);
+            self.totals.service_us.fetch_add(service_us, Ordering::Relaxed);
             if delivered <= SMALL_BYTES && is_from_device(service_us, delivered) {
-                self.small_reads_total.fetch_add(1, Ordering::Relaxed);
-                self.small_service_us_total.fetch_add(service_us, Ordering::Relaxed);
+                self.totals.small.fetch_add(1, Ordering::Relaxed);
+                self.totals.small_service_us.fetch_add(service_us, Ordering::Relaxed);
                 if began.is_alone && service_us >= ALONE_US_MIN {
-                    self.alone_total.fetch_add(1, Ordering::Relaxed);
-                    self.alone_us_total.fetch_add(service_us, Ordering::Relaxed);
+                    self.totals.alone.fetch_add(1, Ordering::Relaxed);
+                    self.totals.alone_us.fetch_add(service_us, Ordering::Relaxed);
                 } else if began.is_alone {
-                    self.alone_and_short_total.fetch_add(1, Ordering::Relaxed);
+                    self.totals.alone_and_short.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
@@ -223,17 +247,17 @@ impl Lane {
             self.note_small(service_us, now_us);
         }
         if service_us >= DEVICE_SERVICE_US + delivered / MEMORY_BYTES_PER_US {
-            self.served_by_device_us.store(now_us.max(1), Ordering::Relaxed);
+            self.recent.served_by_device_us.store(now_us.max(1), Ordering::Relaxed);
         }
         // Before the count falls: the thread that makes it rise from zero begins a busy time of its own.
-        let since_us = self.busy_since_us.load(Ordering::Acquire);
+        let since_us = self.interval.busy_since_us.load(Ordering::Acquire);
         let before = self.in_flight.fetch_sub(1, Ordering::AcqRel);
         assert!(before > 0, "a request that ends was begun");
         let running_us = now_us.saturating_sub(since_us);
         if before == 1 {
-            self.busy_us.fetch_add(running_us, Ordering::AcqRel);
+            self.interval.busy_us.fetch_add(running_us, Ordering::AcqRel);
         }
-        let busy_us = self.busy_us.load(Ordering::Acquire) + if before == 1 { 0 } else { running_us };
+        let busy_us = self.interval.busy_us.load(Ordering::Acquire) + if before == 1 { 0 } else { running_us };
         if busy_us >= INTERVAL_BUSY_US {
             self.evaluate(now_us);
         }
@@ -242,44 +266,44 @@ impl Lane {
 
     /// Ends the interval. Of several who come here together one does.
     fn evaluate(&self, now_us: u64) {
-        let interval_began_us = self.interval_began_us.load(Ordering::Acquire);
+        let interval_began_us = self.interval.began_us.load(Ordering::Acquire);
         let taken =
-            self.interval_began_us.compare_exchange(interval_began_us, now_us, Ordering::AcqRel, Ordering::Relaxed);
+            self.interval.began_us.compare_exchange(interval_began_us, now_us, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_err() {
             return;
         }
-        let mut busy_us = self.busy_us.swap(0, Ordering::AcqRel);
+        let mut busy_us = self.interval.busy_us.swap(0, Ordering::AcqRel);
         if self.in_flight.load(Ordering::Acquire) > 0 {
-            busy_us += now_us.saturating_sub(self.busy_since_us.swap(now_us, Ordering::AcqRel));
+            busy_us += now_us.saturating_sub(self.interval.busy_since_us.swap(now_us, Ordering::AcqRel));
         }
-        let bytes = self.bytes.swap(0, Ordering::AcqRel);
+        let bytes = self.interval.bytes.swap(0, Ordering::AcqRel);
         let (requests, service_us) =
-            (self.requests.swap(0, Ordering::AcqRel), self.service_us.swap(0, Ordering::AcqRel));
-        self.busy_us_total.fetch_add(busy_us, Ordering::Release);
+            (self.interval.requests.swap(0, Ordering::AcqRel), self.interval.service_us.swap(0, Ordering::AcqRel));
+        self.totals.busy_us.fetch_add(busy_us, Ordering::Release);
         let length_us = now_us.saturating_sub(interval_began_us).max(1);
         let busy_percent = (busy_us * 100 / length_us).min(100);
-        self.last_busy_percent.store(busy_percent, Ordering::Relaxed);
-        self.last_service_us.store(service_us.checked_div(requests).unwrap_or(0), Ordering::Relaxed);
+        self.estimate.last_busy_percent.store(busy_percent, Ordering::Relaxed);
+        self.estimate.last_service_us.store(service_us.checked_div(requests).unwrap_or(0), Ordering::Relaxed);
         if self.takes_bursts && busy_percent < KEPT_BUSY_PERCENT {
             self.recover(bytes, busy_us);
             return;
         }
         if bytes >= requests.max(1) * LARGE_REQUEST_BYTES {
-            self.learnt_bytes.fetch_add(bytes, Ordering::Relaxed);
-            self.learnt_us.fetch_add(busy_us, Ordering::Relaxed);
+            self.estimate.learnt_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.estimate.learnt_us.fetch_add(busy_us, Ordering::Relaxed);
         }
         self.remember(bytes, busy_us);
-        self.best.fetch_max(self.estimate().unwrap_or(0), Ordering::Relaxed);
+        self.estimate.best.fetch_max(self.estimate().unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Takes an interval into the estimate in which the device was not kept busy, as far as that raises the estimate to the earlier speed
     /// of the device.
     fn recover(&self, bytes: u64, busy_us: u64) {
-        let best = self.best.load(Ordering::Relaxed);
+        let best = self.estimate.best.load(Ordering::Relaxed);
         let in_time = |per_second: u64| u128::from(per_second) * u128::from(busy_us) / 1_000_000;
         let Some(known) = self.estimate() else {
-            let fastest = self.burst_best.fetch_max(rate_of(bytes, busy_us), Ordering::Relaxed);
-            let bursts = self.bursts.fetch_add(1, Ordering::Relaxed) + 1;
+            let fastest = self.estimate.burst_best.fetch_max(rate_of(bytes, busy_us), Ordering::Relaxed);
+            let bursts = self.estimate.bursts.fetch_add(1, Ordering::Relaxed) + 1;
             if u128::from(bytes) >= in_time(UNKNOWN_BYTES_PER_SECOND) {
                 self.remember(bytes, busy_us);
             } else if bursts >= BURSTS_ENOUGH {
@@ -303,45 +327,48 @@ impl Lane {
         // Both are forgotten at the same rate, and divided last: the short first interval does not count as a long one.
         let kept = (-busy_seconds / FOLLOW_SECONDS).exp();
         let remembered = |memory: &AtomicU64| f64::from_bits(memory.load(Ordering::Acquire)) * kept;
-        let (memory_bytes, memory_seconds) = (remembered(&self.memory_bytes), remembered(&self.memory_seconds));
-        self.memory_bytes.store((memory_bytes + bytes as f64).to_bits(), Ordering::Release);
-        self.memory_seconds.store((memory_seconds + busy_seconds).to_bits(), Ordering::Release);
+        let (memory_bytes, memory_seconds) =
+            (remembered(&self.estimate.memory_bytes), remembered(&self.estimate.memory_seconds));
+        self.estimate.memory_bytes.store((memory_bytes + bytes as f64).to_bits(), Ordering::Release);
+        self.estimate.memory_seconds.store((memory_seconds + busy_seconds).to_bits(), Ordering::Release);
     }
 
     /// Begins with a bandwidth known from before, where nothing was measured here yet; measurements soon count for more.
     pub(crate) fn begin_with(&self, bytes_per_second: u64) {
         if bytes_per_second > 0 && self.estimate().is_none() {
-            self.memory_bytes.store((bytes_per_second as f64 * KNOWN_BEFORE_SECONDS).to_bits(), Ordering::Release);
-            self.memory_seconds.store(KNOWN_BEFORE_SECONDS.to_bits(), Ordering::Release);
-            self.best.fetch_max(bytes_per_second, Ordering::Relaxed);
+            self.estimate
+                .memory_bytes
+                .store((bytes_per_second as f64 * KNOWN_BEFORE_SECONDS).to_bits(), Ordering::Release);
+            self.estimate.memory_seconds.store(KNOWN_BEFORE_SECONDS.to_bits(), Ordering::Release);
+            self.estimate.best.fetch_max(bytes_per_second, Ordering::Relaxed);
         }
     }
 
     /// Bytes that large requests delivered since mounting, and the busy time that it took.
     pub(crate) fn learnt(&self) -> (u64, Duration) {
-        let busy = Duration::from_micros(self.learnt_us.load(Ordering::Relaxed));
-        (self.learnt_bytes.load(Ordering::Relaxed), busy)
+        let busy = Duration::from_micros(self.estimate.learnt_us.load(Ordering::Relaxed));
+        (self.estimate.learnt_bytes.load(Ordering::Relaxed), busy)
     }
 
     /// The work since mounting.
     pub fn work(&self) -> LaneWork {
         LaneWork {
-            small: self.small_reads_total.load(Ordering::Relaxed),
-            small_service_us: self.small_service_us_total.load(Ordering::Relaxed),
+            small: self.totals.small.load(Ordering::Relaxed),
+            small_service_us: self.totals.small_service_us.load(Ordering::Relaxed),
             // That of the interval that has not ended, too: a device that is used little ends one in many seconds. Read in this order, time that
             // moves from one to the other meanwhile is missed until the next call, and not counted twice.
-            busy_us: self.busy_us_total.load(Ordering::Acquire) + self.busy_us.load(Ordering::Acquire),
-            service_us: self.service_us_total.load(Ordering::Relaxed),
-            alone: self.alone_total.load(Ordering::Relaxed),
-            alone_us: self.alone_us_total.load(Ordering::Relaxed),
-            alone_and_short: self.alone_and_short_total.load(Ordering::Relaxed),
+            busy_us: self.totals.busy_us.load(Ordering::Acquire) + self.interval.busy_us.load(Ordering::Acquire),
+            service_us: self.totals.service_us.load(Ordering::Relaxed),
+            alone: self.totals.alone.load(Ordering::Relaxed),
+            alone_us: self.totals.alone_us.load(Ordering::Relaxed),
+            alone_and_short: self.totals.alone_and_short.load(Ordering::Relaxed),
         }
     }
 
     /// Bytes per second; `None` while nothing is known.
     fn estimate(&self) -> Option<u64> {
-        let seconds = f64::from_bits(self.memory_seconds.load(Ordering::Acquire));
-        let bytes = f64::from_bits(self.memory_bytes.load(Ordering::Acquire));
+        let seconds = f64::from_bits(self.estimate.memory_seconds.load(Ordering::Acquire));
+        let bytes = f64::from_bits(self.estimate.memory_bytes.load(Ordering::Acquire));
         // Rounded: the quotient of a product by one factor must give the other factor.
         (seconds > 0.0).then(|| whole((bytes / seconds).round()).max(1))
     }
@@ -359,17 +386,17 @@ impl Lane {
     /// Mean time in microseconds of the last small requests, where one came back in the last [`LATELY`]; else 0. Large ones take as long
     /// as their bytes do, whatever waits before them.
     pub fn small_service_us_lately(&self, now: Duration) -> u64 {
-        let ended_us = self.small_ended_us.load(Ordering::Relaxed);
+        let ended_us = self.recent.small_ended_us.load(Ordering::Relaxed);
         let is_lately = ended_us > 0 && microseconds(now).saturating_sub(ended_us) <= microseconds(LATELY);
-        if is_lately { self.small_service_us.load(Ordering::Relaxed) } else { 0 }
+        if is_lately { self.recent.small_service_us.load(Ordering::Relaxed) } else { 0 }
     }
 
     fn note_small(&self, service_us: u64, now_us: u64) {
-        let is_first = self.small_ended_us.swap(now_us.max(1), Ordering::Relaxed) == 0;
-        let before = self.small_service_us.load(Ordering::Relaxed);
+        let is_first = self.recent.small_ended_us.swap(now_us.max(1), Ordering::Relaxed) == 0;
+        let before = self.recent.small_service_us.load(Ordering::Relaxed);
         // Of two who come here together one may be lost: it is a mean.
         let mean = if is_first { service_us } else { (before * (SMALL_MEAN_OF - 1) + service_us) / SMALL_MEAN_OF };
-        self.small_service_us.store(mean, Ordering::Relaxed);
+        self.recent.small_service_us.store(mean, Ordering::Relaxed);
     }
 
     /// How long ago the device served a request: zero while one is under way that is apparently not served from memory,
@@ -378,12 +405,13 @@ impl Lane {
         let now_us = microseconds(now);
         if self.in_flight.load(Ordering::Acquire) > 0 {
             // From memory something would have come back meanwhile.
-            let since_us = self.busy_since_us.load(Ordering::Acquire).max(self.ended_us.load(Ordering::Relaxed));
+            let since_us =
+                self.interval.busy_since_us.load(Ordering::Acquire).max(self.recent.ended_us.load(Ordering::Relaxed));
             if now_us.saturating_sub(since_us) >= DEVICE_SERVICE_US {
                 return Some(Duration::ZERO);
             }
         }
-        let served_us = self.served_by_device_us.load(Ordering::Relaxed);
+        let served_us = self.recent.served_by_device_us.load(Ordering::Relaxed);
         (served_us > 0).then(|| Duration::from_micros(now_us.saturating_sub(served_us)))
     }
 
@@ -392,15 +420,15 @@ impl Lane {
         let now_us = microseconds(now);
         let in_flight = self.in_flight.load(Ordering::Acquire);
         let (outstanding_bytes, delivered_bytes) =
-            (self.outstanding_bytes(), self.delivered_bytes.load(Ordering::Relaxed));
-        let mut busy_us = self.busy_us.load(Ordering::Acquire);
+            (self.outstanding_bytes(), self.totals.delivered_bytes.load(Ordering::Relaxed));
+        let mut busy_us = self.interval.busy_us.load(Ordering::Acquire);
         if in_flight > 0 {
-            busy_us += now_us.saturating_sub(self.busy_since_us.load(Ordering::Acquire));
+            busy_us += now_us.saturating_sub(self.interval.busy_since_us.load(Ordering::Acquire));
         }
         let mut bytes_per_second = self.estimate().unwrap_or(0);
         if busy_us > 2 * INTERVAL_BUSY_US {
             // Nothing ended for long: even if all of a request ended now, it would be no faster than this.
-            let at_best = self.bytes.load(Ordering::Relaxed) + REQUEST_BYTES_MAX.min(outstanding_bytes);
+            let at_best = self.interval.bytes.load(Ordering::Relaxed) + REQUEST_BYTES_MAX.min(outstanding_bytes);
             let at_most = whole(at_best as f64 / (busy_us as f64 / 1e6)).max(1);
             bytes_per_second = if bytes_per_second == 0 { 0 } else { bytes_per_second.min(at_most) };
         }
@@ -408,8 +436,8 @@ impl Lane {
             bytes_per_second,
             outstanding_bytes,
             in_flight,
-            service_us: self.last_service_us.load(Ordering::Relaxed),
-            is_saturated: in_flight > 0 && self.last_busy_percent.load(Ordering::Relaxed) >= SATURATED_PERCENT,
+            service_us: self.estimate.last_service_us.load(Ordering::Relaxed),
+            is_saturated: in_flight > 0 && self.estimate.last_busy_percent.load(Ordering::Relaxed) >= SATURATED_PERCENT,
             delivered_bytes,
         }
     }

@@ -13,7 +13,7 @@ use polymux_records::report::{LiveBandwidth, TierProfile};
 use polymux_tier::measure::Direction;
 use polymux_types::Timestamp;
 
-use super::tier_set::TierHandle;
+use super::tier_handle::TierHandle;
 
 /// Busy time that tells something of a device.
 const BUSY_MIN: Duration = Duration::from_secs(10);
@@ -46,15 +46,15 @@ impl TierHandle {
     /// Adopts the profile that is recorded from now on. Earlier measurements are either part of it or obsolete.
     pub fn set_profile(&self, profile: TierProfile) {
         let known = |direction| profile.bytes_per_second(direction).unwrap_or(0);
-        self.read_lane.begin_with(known(Direction::Read));
-        self.write_lane.begin_with(known(Direction::Write));
-        *self.known_profile() = KnownProfile { profile, recorded: self.write_lane.learnt() };
+        self.speed.read_lane.begin_with(known(Direction::Read));
+        self.speed.write_lane.begin_with(known(Direction::Write));
+        *self.known_profile() = KnownProfile { profile, recorded: self.speed.write_lane.learnt() };
     }
 
     /// The profile as it should be on record by now; `None` where the recorded one is good enough.
     pub fn refined_profile(&self, now: Timestamp) -> Option<TierProfile> {
         let known = self.known_profile();
-        let (bytes, busy) = self.write_lane.learnt();
+        let (bytes, busy) = self.speed.write_lane.learnt();
         let bytes = bytes.saturating_sub(known.recorded.0);
         let busy = busy.saturating_sub(known.recorded.1);
         if busy < BUSY_MIN {
@@ -95,7 +95,7 @@ mod tests {
     use polymux_sim::MemoryTier;
     use polymux_types::{ManualClock, TierId};
 
-    use super::super::tier_set::Purpose;
+    use super::super::tier_handle::Purpose;
     use super::*;
     use polymux_records::parts::{TierMember, TierPresence};
 
@@ -118,9 +118,9 @@ mod tests {
     fn work(handle: &TierHandle, begin: Duration, seconds: u32, bytes_per_second: u64) -> Duration {
         let mut now = begin;
         for _ in 0..seconds * 10 {
-            let began = handle.write_lane.began(bytes_per_second / 10, now);
+            let began = handle.speed.write_lane.began(bytes_per_second / 10, now);
             now += SECOND / 10;
-            handle.write_lane.ended(began, bytes_per_second / 10, now);
+            handle.speed.write_lane.ended(began, bytes_per_second / 10, now);
         }
         now
     }
@@ -128,10 +128,10 @@ mod tests {
     #[test]
     fn lanes_begin_with_what_is_on_record() {
         let handle = handle();
-        assert_eq!(handle.write_lane.state(SECOND).bytes_per_second, 0);
+        assert_eq!(handle.speed.write_lane.state(SECOND).bytes_per_second, 0);
         handle.set_profile(known(120 * MB));
-        assert_eq!(handle.write_lane.state(SECOND).bytes_per_second, 120 * MB);
-        assert_eq!(handle.read_lane.state(SECOND).bytes_per_second, 0, "nothing is known of reads");
+        assert_eq!(handle.speed.write_lane.state(SECOND).bytes_per_second, 120 * MB);
+        assert_eq!(handle.speed.read_lane.state(SECOND).bytes_per_second, 0, "nothing is known of reads");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use polymux_types::{Clock, TierId};
 
 use self::queue::{Queue, has_room};
 use self::threads::{Shared, State, Step};
-use super::tier_set::TierHandle;
+use super::tier_handle::TierHandle;
 
 /// The longest time a writer waits for capacity. It then continues, and the kernel may throttle it.
 const PATIENCE: Duration = Duration::from_secs(2);

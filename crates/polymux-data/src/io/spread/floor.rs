@@ -65,7 +65,7 @@ pub(in crate::io) fn join(first: Result<()>, second: Result<()>) -> Result<()> {
 impl DataPath {
     /// Notes the state that a sync which begins now covers.
     pub(in crate::io) fn note_before_sync(&self, file: &FileState) -> Noted {
-        let cuts = file.cuts.load(Ordering::Acquire);
+        let cuts = file.sizes.cuts.load(Ordering::Acquire);
         let layout = file.layout.read();
         // Read under the lock: the writer of a byte before this end had its object in the list.
         Noted { size: file.size(), cuts, objects: layout.objects.iter().map(|entry| entry.object).collect() }
@@ -74,13 +74,13 @@ impl DataPath {
     /// Puts the size of a spread file on record. Called with the append lock (or the barrier) held.
     pub(in crate::io) fn settle_tail(&self, inode: &Inode, file: &FileState) -> Result<()> {
         while file.has_unsettled_tail() {
-            file.unpromised.store(0, Ordering::SeqCst);
+            file.spreading.unpromised.store(0, Ordering::SeqCst);
             let noted = self.note_before_sync(file);
             let mut synced = Ok(());
             for entry in self.unsynced_objects(file) {
                 synced = join(synced, self.sync_object(inode, file, &entry));
             }
-            drop(file.sync_gate.write());
+            drop(file.durability.sync_gate.write());
             if self.record_after_sync(inode, file, &noted, synced)? == Recorded::Yes {
                 break;
             }
@@ -128,7 +128,7 @@ impl DataPath {
             if layout.extenders != 0 || layout.size_floor >= noted.size || layout.objects.is_empty() {
                 return Ok(None);
             }
-            if file.cuts.load(Ordering::Acquire) != noted.cuts || !is_covered(layout, noted) {
+            if file.sizes.cuts.load(Ordering::Acquire) != noted.cuts || !is_covered(layout, noted) {
                 return Ok(Some(Recorded::NotCovered));
             }
             let change = self.place_holes(file, layout, noted);
@@ -168,7 +168,7 @@ impl DataPath {
         let now = self.volume.clock.elapsed();
         let known = |entry: &ObjectEntry| {
             let tier = self.volume.tiers.by_id(entry.tier);
-            tier.map_or(0, |tier| tier.write_lane.state(now).bytes_per_second)
+            tier.map_or(0, |tier| tier.speed.write_lane.state(now).bytes_per_second)
         };
         // A file with one object has no holes on record.
         let is_alone = layout.objects.len() == 1;
@@ -223,7 +223,8 @@ impl DataPath {
         let look_ms = interval_ms / LOOKS_PER_INTERVAL;
         self.upkeep.settle_due_ms.store(now_ms.saturating_add(look_ms), Ordering::Relaxed);
         let mut outcome = Ok(());
-        let may_grow = |inode: &Inode| inode.file().is_some_and(|file| file.may_grow_unsettled.load(Ordering::Acquire));
+        let may_grow =
+            |inode: &Inode| inode.file().is_some_and(|file| file.spreading.may_grow_unsettled.load(Ordering::Acquire));
         for inode in self.volume.inodes.all_where(may_grow) {
             let Some(file) = inode.file() else { continue };
             let Some(since_ms) = file.unsettled_since_ms(now_ms) else { continue };

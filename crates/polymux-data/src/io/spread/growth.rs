@@ -45,7 +45,7 @@ impl DataPath {
         // A file that was spread before is left to the policy's placement.
         let spreads = context.policy.spreads()
             && (file.grows_unsettled() || self.placement.growth_in(&context, inode, &request) == Growth::IsSpread);
-        file.spreads.store(spreads, Ordering::Release);
+        file.spreading.is_spread.store(spreads, Ordering::Release);
         // Claims of a mover on a tier would free bytes that are written there. No migration begins while this write holds the barrier.
         if file.is_moving() {
             return Ok(if unplaced == Unplaced::Hole { Placed::AfterMove } else { Placed::In(data) });
@@ -95,7 +95,7 @@ impl DataPath {
                 continue;
             }
             // A sync that is under way has taken the note, and the tier keeps it until it has come to its end.
-            let is_unsynced = file.unsynced.lock().iter().any(|(of, ..)| *of == slot)
+            let is_unsynced = file.durability.unsynced.lock().iter().any(|(of, ..)| *of == slot)
                 || handle.watched().is_some_and(|tier| tier.is_unsynced(reference_of(entry)));
             if is_unsynced {
                 handle.get()?;
@@ -127,7 +127,7 @@ impl DataPath {
             self.reclaim_object(inode, &tail)?;
             return Ok(Some(tail));
         }
-        if let Some((slot, tail)) = tail.filter(|_| !file.may_grow_unsettled.load(Ordering::Acquire)) {
+        if let Some((slot, tail)) = tail.filter(|_| !file.spreading.may_grow_unsettled.load(Ordering::Acquire)) {
             self.trim_before_gap(file, slot, &tail);
         }
         let changed_from = left_out.start.min(first);
@@ -177,12 +177,12 @@ impl DataPath {
             cut_off.iter().for_each(|record| transaction.put_disowned(record));
             file.nodes.mark_map_changed(first..END);
             layout.extenders = 0;
-            file.may_grow_unsettled.store(true, Ordering::Release);
+            file.spreading.may_grow_unsettled.store(true, Ordering::Release);
             transaction.put_map_change(inode.ino, layout, &change);
             Ok(true)
         })?;
         if is_given {
-            file.cut_off.lock().extend(cut_off.iter().map(|record| (record.tier, record.object)));
+            file.spreading.cut_off.lock().extend(cut_off.iter().map(|record| (record.tier, record.object)));
             self.volume.disowned.add(&cut_off, inode.last_sequence());
             let (from, sequence) = (start_of(first), inode.last_sequence());
             former.iter().for_each(|tier| file.await_switch(AwaitedSwitch { tier: *tier, from, sequence }));
@@ -215,7 +215,7 @@ impl DataPath {
 
     /// Whether nothing that was written to a file since it got its home was promised to be durable.
     fn is_unpromised(&self, file: &FileState) -> bool {
-        let since = file.unpromised.load(Ordering::SeqCst);
+        let since = file.spreading.unpromised.load(Ordering::SeqCst);
         is_planted(PlantedFault::SpreadPromiseForgotten)
             || since != 0 && since == self.volume_syncs.load(Ordering::SeqCst) + 1
     }

@@ -77,9 +77,9 @@ impl DataPath {
             match refusing {
                 None => {
                     Counters::count(&self.volume.counters.spread_reservations);
-                    file.spreads.store(true, Ordering::Release);
-                    file.growth.note_growth();
-                    file.size.store(end, Ordering::Release);
+                    file.spreading.is_spread.store(true, Ordering::Release);
+                    file.direct.growth.note_growth();
+                    file.sizes.bytes.store(end, Ordering::Release);
                     return Ok(SpreadReservation::Made);
                 }
                 Some(tier) if refused.contains(&tier) => break,
@@ -96,7 +96,7 @@ impl DataPath {
     /// The placement context of a file, if its policy spreads this reservation.
     fn context_to_reserve_in(&self, (inode, file): (&Inode, &FileState), start: u64, end: u64) -> Option<Context> {
         let end_of_file = start_of(block_after(file.size()));
-        let leaves_gap = start > end_of_file || file.reserved_end.load(Ordering::Acquire) > end_of_file;
+        let leaves_gap = start > end_of_file || file.spreading.reserved_end.load(Ordering::Acquire) > end_of_file;
         // A reservation that ends in the range reached needs no other tier, but a file that is spread already needs no size authority for it.
         let reaches_range = block_after(end) > self.reached_blocks(file) || file.grows_unsettled();
         if !self.may_spread() || leaves_gap || !reaches_range || file.is_passed_through() || file.is_moving() {
@@ -126,7 +126,7 @@ impl DataPath {
             let takes_part = !refused.contains(&tier.id) && file_end <= capabilities.file_size_max;
             let used = space.total.saturating_sub(space.free);
             // A guess would be permanent: blocks are not divided again when the first bytes show how fast a device is.
-            let known = Some(tier.write_lane.state(now).bytes_per_second).filter(|rate| *rate > 0);
+            let known = Some(tier.speed.write_lane.state(now).bytes_per_second).filter(|rate| *rate > 0);
             let bandwidth = known.or(otherwise)?;
             takes_part.then(|| Share {
                 key: tier.id,

@@ -97,7 +97,7 @@ impl DataPath {
             _ => return,
         };
         // Space that a program reserved stays, too.
-        let start = start_of(block_after(end.max(file.reserved_end.load(Ordering::Acquire))));
+        let start = start_of(block_after(end.max(file.spreading.reserved_end.load(Ordering::Acquire))));
         file.note_unsynced(slot, end, end);
         // Space that was taken ahead follows the end without a gap, and is part of the allocated bytes.
         let length = stat.allocated.next_multiple_of(BLOCK_SIZE).min(FILE_SIZE_MAX.saturating_sub(start));

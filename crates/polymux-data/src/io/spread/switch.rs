@@ -24,21 +24,22 @@ impl DataPath {
     /// started from names it any more.
     pub(in crate::io) fn wait_for_switch(&self, file: &FileState, tier: TierId, end: u64, wait: Wait) -> Result<()> {
         // On other files a settled size authority goes on, or the next one takes its place for good.
-        let is_concerned =
-            file.awaits_switch.load(Ordering::Acquire) && file.may_grow_unsettled.load(Ordering::Acquire);
+        let is_concerned = file.spreading.awaits_switch.load(Ordering::Acquire)
+            && file.spreading.may_grow_unsettled.load(Ordering::Acquire);
         if !is_concerned || is_planted(PlantedFault::SpreadSwitchNotAwaited) {
             return Ok(());
         }
-        let found = file.switches.lock().iter().find(|switch| switch.tier == tier && switch.from < end).copied();
+        let found =
+            file.spreading.switches.lock().iter().find(|switch| switch.tier == tier && switch.from < end).copied();
         let Some(switch) = found else { return Ok(()) };
         if wait == Wait::Never {
             return Err(ErrorKind::WouldBlock.into());
         }
         self.volume.flush_through_copy(switch.sequence)?;
         Counters::count(&self.volume.counters.spread_switches_awaited);
-        let mut switches = file.switches.lock();
+        let mut switches = file.spreading.switches.lock();
         switches.retain(|awaited| awaited.sequence > switch.sequence);
-        file.awaits_switch.store(!switches.is_empty(), Ordering::Release);
+        file.spreading.awaits_switch.store(!switches.is_empty(), Ordering::Release);
         Ok(())
     }
 
@@ -48,7 +49,7 @@ impl DataPath {
         let size = file.size();
         let layout = file.layout.read();
         let is_away = |tier: TierId| self.volume.tiers.by_id(tier).is_ok_and(|handle| handle.present().is_none());
-        let done = file.cut_off.lock();
+        let done = file.spreading.cut_off.lock();
         let is_due = |entry: &&ObjectEntry| is_away(entry.tier) && !done.contains(&(entry.tier, entry.object));
         let tail_of = |entry: &ObjectEntry| DisownedRecord {
             tier: entry.tier,

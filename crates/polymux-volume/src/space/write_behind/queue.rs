@@ -86,7 +86,7 @@ pub(super) struct Queue {
 
 /// Bytes that a tier takes within a time, as far as it is known.
 fn bytes_within(handle: &TierHandle, time: Duration, now: Duration) -> u64 {
-    let lane = handle.write_lane.state(now);
+    let lane = handle.speed.write_lane.state(now);
     let bandwidth = if lane.bytes_per_second == 0 { UNKNOWN_BYTES_PER_SECOND } else { lane.bytes_per_second };
     let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     bandwidth.saturating_mul(time_ms) / 1000
@@ -116,10 +116,10 @@ impl Piece {
     /// It goes to the device.
     fn begin(self, now: Duration) -> Begun {
         self.handle.unclaim_bytes(self.bytes);
-        let began = self.handle.write_lane.began(self.bytes, now);
+        let began = self.handle.speed.write_lane.began(self.bytes, now);
         let may_be_clean = now.saturating_sub(self.queued) >= WRITTEN_OUT_AFTER
-            || self.handle.schedule.deferral().synced_since(self.queued);
-        let may_be_clean_with = if may_be_clean { self.handle.write_lane.outstanding_bytes() } else { 0 };
+            || self.handle.speed.schedule.deferral().synced_since(self.queued);
+        let may_be_clean_with = if may_be_clean { self.handle.speed.write_lane.outstanding_bytes() } else { 0 };
         Begun { piece: self, began, at: now, may_be_clean_with }
     }
 
@@ -153,7 +153,7 @@ impl Begun {
         let took_us = u64::try_from(now.saturating_sub(self.at).as_micros()).unwrap_or(u64::MAX);
         let was_clean = took_us < self.may_be_clean_with / AT_ONCE_BYTES_PER_US;
         let delivered = if was_clean { 0 } else { bytes };
-        self.piece.handle.write_lane.ended(self.began, delivered, now);
+        self.piece.handle.speed.write_lane.ended(self.began, delivered, now);
     }
 }
 
@@ -209,7 +209,7 @@ impl Queue {
             self.waiting.push(piece);
         }
         let urgency = self.handle.urgency(now);
-        let on_device = self.handle.write_lane.outstanding_bytes();
+        let on_device = self.handle.speed.write_lane.outstanding_bytes();
         let room = match urgency {
             Urgency::Quiet => room_of(&self.handle, now),
             Urgency::Urgent => bytes_within(&self.handle, TURN, now),
@@ -217,7 +217,8 @@ impl Queue {
         let may_begin = self.begun.is_empty() || urgency == Urgency::Quiet;
         let fits = |piece: &Piece, beside: u64| beside == 0 || beside + piece.bytes <= room;
         if may_begin && self.waiting.first().is_some_and(|piece| fits(piece, on_device)) {
-            let wait = self.handle.schedule.deferral().ask(Deferrable::WriteBehind, &mut self.ready, urgency, now);
+            let wait =
+                self.handle.speed.schedule.deferral().ask(Deferrable::WriteBehind, &mut self.ready, urgency, now);
             if !wait.is_zero() {
                 return Next::MakeWay(wait);
             }

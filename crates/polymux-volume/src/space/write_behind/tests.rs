@@ -34,7 +34,7 @@ impl Stand {
 
     /// Bytes that were handed over to the device of the first tier, and those that were not.
     fn bytes(&self) -> (u64, u64) {
-        let begun = self.tiers[0].write_lane.outstanding_bytes();
+        let begun = self.tiers[0].speed.write_lane.outstanding_bytes();
         (begun, self.tiers[0].bytes_behind() - begun)
     }
 
@@ -68,7 +68,7 @@ fn small_writes_go_to_the_device_by_the_mebibyte_at_the_end_of_a_range_or_after_
     stand.clock.advance(GATHER);
     while stand.behind.step(TierId(0)) {}
     assert_eq!(stand.bytes(), (0, 0));
-    assert_eq!(stand.tiers[0].write_lane.state(stand.clock.elapsed()).delivered_bytes, MIB + 8192);
+    assert_eq!(stand.tiers[0].speed.write_lane.state(stand.clock.elapsed()).delivered_bytes, MIB + 8192);
 }
 
 #[test]
@@ -168,9 +168,9 @@ fn with_threads_everything_is_written_out_and_they_end_with_the_volume() {
 /// Lets the device deliver at a rate, so that the lane knows it.
 fn teach(stand: &Stand, bytes_per_second: u64) {
     for _ in 0..30 {
-        let began = stand.tiers[0].write_lane.began(bytes_per_second / 10, stand.clock.elapsed());
+        let began = stand.tiers[0].speed.write_lane.began(bytes_per_second / 10, stand.clock.elapsed());
         stand.clock.advance(Duration::from_millis(100));
-        stand.tiers[0].write_lane.ended(began, bytes_per_second / 10, stand.clock.elapsed());
+        stand.tiers[0].speed.write_lane.ended(began, bytes_per_second / 10, stand.clock.elapsed());
     }
 }
 
@@ -217,7 +217,7 @@ fn beside_a_sync_one_turn_goes_in_each_bound_and_everything_after_it() {
     stand.clock.advance(Duration::from_millis(5));
     while stand.behind.step(TierId(0)) {}
     assert_eq!(stand.bytes(), (0, 0));
-    let waits = stand.tiers[0].schedule.deferral().waits(Deferrable::WriteBehind);
+    let waits = stand.tiers[0].speed.schedule.deferral().waits(Deferrable::WriteBehind);
     assert_eq!((waits.at_bound, waits.longest_us), (3, 30_000));
 }
 
@@ -225,7 +225,7 @@ fn beside_a_sync_one_turn_goes_in_each_bound_and_everything_after_it() {
 fn what_a_sync_wrote_out_before_tells_nothing_of_the_speed_of_the_device() {
     let stand = Stand::new();
     teach(&stand, 100 * MIB);
-    let speed = || stand.tiers[0].write_lane.state(stand.clock.elapsed()).bytes_per_second;
+    let speed = || stand.tiers[0].speed.write_lane.state(stand.clock.elapsed()).bytes_per_second;
     let known = speed();
     stand.behind.stream(&stand.tiers[0], object(), 0, 200 * MIB);
     stand.clock.advance(Duration::from_millis(1));
@@ -237,6 +237,6 @@ fn what_a_sync_wrote_out_before_tells_nothing_of_the_speed_of_the_device() {
     }
     teach(&stand, 100 * MIB);
     assert!(speed() <= known + known / 100, "{} after {known}", speed());
-    let delivered = stand.tiers[0].write_lane.state(stand.clock.elapsed()).delivered_bytes;
+    let delivered = stand.tiers[0].speed.write_lane.state(stand.clock.elapsed()).delivered_bytes;
     assert_eq!(delivered, 2 * 30 * 10 * MIB, "what was taught");
 }
