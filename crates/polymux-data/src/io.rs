@@ -45,16 +45,19 @@ pub use write::{WriteRequest, patience};
 use polymux_types::limits::BLOCK_SIZE;
 
 /// The block that a byte lies in.
+#[inline]
 pub fn block_of(offset: u64) -> u64 {
     offset / BLOCK_SIZE
 }
 
 /// The first block that begins at or after a byte.
+#[inline]
 pub fn block_after(offset: u64) -> u64 {
     offset.div_ceil(BLOCK_SIZE)
 }
 
 /// First byte of a block; of one beyond the largest file, a byte beyond it too.
+#[inline]
 pub fn start_of(block: u64) -> u64 {
     block.saturating_mul(BLOCK_SIZE)
 }

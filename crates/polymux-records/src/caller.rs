@@ -57,6 +57,7 @@ impl Caller {
 
     /// Whether the caller has every capability, as uid 0 does.
     #[must_use]
+    #[inline]
     pub fn is_privileged(&self) -> bool {
         self.uid == 0
     }
@@ -69,6 +70,7 @@ impl Caller {
 
     /// Whether permission is checked here.
     #[must_use]
+    #[inline]
     pub fn checks_permissions(&self) -> bool {
         self.permissions == Permissions::Checked
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const STRIPES: usize = 16;
 
 /// The copy that the calling thread should use: below [`STRIPES`], and mostly not that of another running thread.
+#[inline]
 pub(crate) fn stripe_of_thread() -> usize {
     // Each thread has a stack of its own, at least this far from the next one's, so that the address of a local tells
     // threads apart for nothing, and without anything that belongs to the whole process.
@@ -162,6 +163,7 @@ pub struct Counters {
 impl Deref for Counters {
     type Target = CounterSet;
 
+    #[inline]
     fn deref(&self) -> &CounterSet {
         &self.sets[stripe_of_thread()]
     }
@@ -169,11 +171,13 @@ impl Deref for Counters {
 
 impl Counters {
     /// Adds one.
+    #[inline]
     pub fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Adds a number of bytes.
+    #[inline]
     pub fn add(counter: &AtomicU64, bytes: usize) {
         counter.fetch_add(bytes as u64, Ordering::Relaxed);
     }

@@ -143,16 +143,19 @@ pub struct Inode {
 
 impl Inode {
     /// The last transaction that concerns this inode: fsync flushes the log through it.
+    #[inline]
     pub fn last_sequence(&self) -> Sequence {
         Sequence(self.last_sequence.load(Ordering::Acquire))
     }
 
     /// A transaction concerns this inode.
+    #[inline]
     pub fn note_sequence(&self, sequence: Sequence) {
         self.last_sequence.fetch_max(sequence.0, Ordering::AcqRel);
     }
 
     /// The state of a regular file; `None` for any other type.
+    #[inline]
     pub fn file(&self) -> Option<&FileState> {
         match &self.body {
             Body::Regular(file) => Some(file),
@@ -161,6 +164,7 @@ impl Inode {
     }
 
     /// The state of a directory; `None` for any other type.
+    #[inline]
     pub fn directory(&self) -> Option<&RwLock<DirectoryState>> {
         match &self.body {
             Body::Directory(directory) => Some(directory),
@@ -169,12 +173,14 @@ impl Inode {
     }
 
     /// The directory that a directory lies in.
+    #[inline]
     pub fn parent(&self) -> Ino {
         assert!(self.is_directory(), "only a directory has one parent");
         Ino(self.parent.load(Ordering::Acquire))
     }
 
     /// Whether it is a directory.
+    #[inline]
     pub fn is_directory(&self) -> bool {
         self.kind == FileKind::Directory
     }

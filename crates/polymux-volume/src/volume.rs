@@ -100,21 +100,25 @@ impl Volume {
     }
 
     /// Time of day.
+    #[inline]
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
     /// Milliseconds on the volume's clock.
+    #[inline]
     pub fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Whether it was mounted for reading only.
+    #[inline]
     pub fn is_read_only(&self) -> bool {
         self.options.access == Access::ReadOnly
     }
 
     /// Fails on a read-only mount, and where the metadata store stopped: a change would never be recorded.
+    #[inline]
     pub fn check_writable(&self) -> Result<()> {
         if self.is_read_only() {
             return Err(Errno::EROFS.into());
@@ -196,11 +200,13 @@ impl Volume {
     }
 
     /// Makes every transaction so far that concerns an inode durable.
+    #[inline]
     pub fn flush_inode(&self, inode: &Inode) -> Result<()> {
         self.flush_through(inode.last_sequence())
     }
 
     /// Makes transactions up to one durable.
+    #[inline]
     pub fn flush_through(&self, sequence: Sequence) -> Result<()> {
         if self.metadata.durable() >= sequence {
             return Ok(());

@@ -97,6 +97,7 @@ impl BlockMap {
     }
 
     /// The slot that owns every block without an exception; `None` in a file without objects.
+    #[inline]
     pub fn home(&self) -> Option<u8> {
         self.home
     }
@@ -148,6 +149,7 @@ impl BlockMap {
     }
 
     /// Whether any range has another owner than the home.
+    #[inline]
     pub fn has_exceptions(&self) -> bool {
         !self.exceptions.is_empty()
     }
@@ -158,6 +160,7 @@ impl BlockMap {
     }
 
     /// The owner of a block and how far its run reaches.
+    #[inline]
     pub fn run_at(&self, block: u64) -> Run {
         let home = self.home.map(Owner::Slot);
         match self.exceptions.range(block + 1..).next() {
@@ -184,6 +187,7 @@ impl BlockMap {
     }
 
     /// The owner of the tail of the file.
+    #[inline]
     pub fn tail(&self) -> Option<Owner> {
         self.run_at(END - 1).owner
     }

@@ -13,6 +13,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Begins a record of a version.
+    #[inline]
     pub fn new(version: u8) -> Self {
         Self { bytes: vec![version], start: 0 }
     }
@@ -28,36 +29,42 @@ impl Writer {
     }
 
     /// Appends a byte.
+    #[inline]
     pub fn u8(&mut self, value: u8) -> &mut Self {
         self.bytes.push(value);
         self
     }
 
     /// Appends two bytes, little-endian.
+    #[inline]
     pub fn u16(&mut self, value: u16) -> &mut Self {
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self
     }
 
     /// Appends four bytes, little-endian.
+    #[inline]
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self
     }
 
     /// Appends eight bytes, little-endian.
+    #[inline]
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self
     }
 
     /// Appends eight bytes, little-endian, signed.
+    #[inline]
     pub fn i64(&mut self, value: i64) -> &mut Self {
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self
     }
 
     /// A length (u32) and the bytes.
+    #[inline]
     pub fn bytes(&mut self, value: &[u8]) -> &mut Self {
         self.u32(u32::try_from(value.len()).expect("a field is shorter than 4 GiB"));
         self.bytes.extend_from_slice(value);

@@ -132,6 +132,7 @@ pub fn number_range(kind: NumberKind) -> Key {
 }
 
 /// Key of an inode record.
+#[inline]
 pub fn inode(ino: Ino) -> Key {
     numbered(b'i', ino.0, &[])
 }
@@ -147,11 +148,13 @@ pub fn ino_of_inode_key(key: &[u8]) -> Option<Ino> {
 }
 
 /// Key of a name in a directory.
+#[inline]
 pub fn dirent(parent: Ino, name: &[u8]) -> Key {
     numbered(b'd', parent.0, name)
 }
 
 /// Key of a position in a directory.
+#[inline]
 pub fn position(parent: Ino, cookie: u64) -> Key {
     numbered(b'c', parent.0, &cookie.to_be_bytes())
 }
@@ -171,6 +174,7 @@ pub fn cookie_of_position_key(key: &[u8]) -> Option<u64> {
 }
 
 /// Key of a name in the list of the names of an inode.
+#[inline]
 pub fn parent_name(ino: Ino, parent: Ino, name: &[u8]) -> Key {
     let mut key = numbered(b'p', ino.0, &parent.0.to_be_bytes());
     key.extend_from_slice(name);
@@ -189,6 +193,7 @@ pub fn parent_and_name_of_key(key: &[u8]) -> Option<(Ino, Vec<u8>)> {
 }
 
 /// Key of an extended attribute.
+#[inline]
 pub fn xattr(ino: Ino, name: &[u8]) -> Key {
     numbered(b'x', ino.0, name)
 }
@@ -215,6 +220,7 @@ pub fn name_of_xattr_key(key: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Key of the extent that ends at a block.
+#[inline]
 pub fn extent(ino: Ino, end_block: u64) -> Key {
     numbered(b'e', ino.0, &end_block.to_be_bytes())
 }
@@ -230,6 +236,7 @@ pub fn end_block_of_key(key: &[u8]) -> Option<u64> {
 }
 
 /// Key of a pending free.
+#[inline]
 pub fn disowned(tier: TierId, object: ObjectId, start: u64) -> Key {
     key(b'g', &[&tier.0.to_be_bytes(), &object.0.to_be_bytes(), &start.to_be_bytes()])
 }
@@ -248,11 +255,13 @@ pub fn parts_of_disowned_key(key: &[u8]) -> Option<(TierId, ObjectId, u64)> {
 }
 
 /// Key of the mark of an inode without a name.
+#[inline]
 pub fn orphan(ino: Ino) -> Key {
     numbered(b'o', ino.0, &[])
 }
 
 /// Key of the content of an inline file.
+#[inline]
 pub fn inline(ino: Ino) -> Key {
     numbered(b'b', ino.0, &[])
 }

@@ -73,21 +73,25 @@ impl Metadata {
     }
 
     /// Applies a batch as a whole; durable after [`Metadata::sync`] through the returned sequence.
+    #[inline]
     pub fn commit(&self, batch: Batch) -> Result<Sequence> {
         Ok(self.store.commit(batch)?)
     }
 
     /// Makes all transactions up to one durable.
+    #[inline]
     pub fn sync(&self, through: Sequence) -> Result<()> {
         Ok(self.store.sync(through)?)
     }
 
     /// The last transaction.
+    #[inline]
     pub fn committed(&self) -> Sequence {
         self.store.committed()
     }
 
     /// The last transaction that is durable.
+    #[inline]
     pub fn durable(&self) -> Sequence {
         self.store.durable()
     }

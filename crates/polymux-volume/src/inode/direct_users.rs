@@ -26,11 +26,13 @@ pub struct UsersNow(u8);
 
 impl UsersNow {
     /// Whether there is any.
+    #[inline]
     pub const fn is_any(self) -> bool {
         self.0 & (OPEN | HELD) != 0
     }
 
     /// Whether any of them may change it.
+    #[inline]
     pub const fn may_change(self) -> bool {
         self.0 & (OPEN_FOR_CHANGES | HELD_FOR_CHANGES) != 0
     }
@@ -59,6 +61,7 @@ impl UsersNow {
 
 impl DirectUsers {
     /// The users at this moment.
+    #[inline]
     pub fn now(&self) -> UsersNow {
         UsersNow(self.0.load(Ordering::Acquire))
     }

@@ -94,16 +94,19 @@ impl FileState {
     }
 
     /// Whether programs wait for its writes at a moment of the volume's clock (docs/design/0034).
+    #[inline]
     pub fn is_waited_for(&self, now: Duration) -> bool {
         self.usage.small_syncs.are_enough(now)
     }
 
     /// Whether the kernel uses the one object of the file, which owns all of it until then.
+    #[inline]
     pub fn is_passed_through(&self) -> bool {
         self.direct.users.now().is_any()
     }
 
     /// Whether it may change it, too.
+    #[inline]
     pub fn is_changed_directly(&self) -> bool {
         self.direct.users.now().may_change()
     }
@@ -115,12 +118,14 @@ impl FileState {
     }
 
     /// The size, as far as it is known.
+    #[inline]
     pub fn size(&self) -> u64 {
         self.sizes.bytes.load(Ordering::Acquire)
     }
 
     /// Whether the file grows without a recorded size authority: after a crash it ends at its floor, which is updated when it is
     /// synced (docs/design/0018).
+    #[inline]
     pub fn grows_unsettled(&self) -> bool {
         self.spreading.may_grow_unsettled.load(Ordering::Acquire) && self.layout.read().extenders == 0
     }
@@ -183,11 +188,13 @@ impl Layout {
     }
 
     /// The object in a slot. Panics for a slot that no verified map names.
+    #[inline]
     pub fn object(&self, slot: u8) -> ObjectEntry {
         self.objects[usize::from(slot)]
     }
 
     /// Who has the bytes of a run, with its slot; `None` for a hole.
+    #[inline]
     pub fn owner_of(&self, run: &Run) -> Option<(u8, ObjectEntry)> {
         match run.owner {
             Some(Owner::Slot(slot)) => Some((slot, self.object(slot))),
@@ -196,6 +203,7 @@ impl Layout {
     }
 
     /// The slot of a tier, where the file has an object there.
+    #[inline]
     pub fn slot_of(&self, tier: TierId) -> Option<u8> {
         let place = self.objects.iter().position(|entry| entry.tier == tier)?;
         u8::try_from(place).ok()
@@ -219,6 +227,7 @@ impl Layout {
     }
 
     /// Slot of the tail, where there is one.
+    #[inline]
     pub fn tail_slot(&self) -> Option<u8> {
         match self.map.tail() {
             Some(Owner::Slot(slot)) => Some(slot),
@@ -227,6 +236,7 @@ impl Layout {
     }
 
     /// The tier that owns the tail of the file.
+    #[inline]
     pub fn tail_tier(&self) -> Option<TierId> {
         self.tail_slot().map(|slot| self.object(slot).tier)
     }

@@ -49,6 +49,7 @@ impl Default for HandleTable {
 }
 
 impl HandleTable {
+    #[inline]
     fn shard(&self, id: u64) -> &RwLock<NumberMap<u64, Arc<Handle>>> {
         let place = usize::try_from(id % SHARDS as u64).expect("a remainder below the number of shards fits");
         &self.shards[place].0
@@ -73,6 +74,7 @@ impl HandleTable {
     }
 
     /// A description; EBADF where there is none of this number.
+    #[inline]
     pub fn get(&self, id: HandleId) -> Result<Arc<Handle>> {
         self.shard(id.0).read().get(&id.0).cloned().ok_or_else(|| Errno::EBADF.into())
     }

@@ -162,6 +162,7 @@ impl InodeTable {
     }
 
     /// The inode of a number where it is in memory.
+    #[inline]
     pub fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
         self.shard(ino).read().inodes.get(&ino).map(Slot::take)
     }

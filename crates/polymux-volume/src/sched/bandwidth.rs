@@ -194,6 +194,7 @@ pub struct Began {
 
 /// Whether a request that took so long was served by a device: copies from memory take less. Devices answer in tens of microseconds at
 /// best; a copy that lost its processor counts as one of theirs, now and then.
+#[inline]
 pub fn is_from_device(service_us: u64, bytes: u64) -> bool {
     service_us >= MEMORY_US + bytes / COPIED_BYTES_PER_US
 }
@@ -379,6 +380,7 @@ impl Lane {
     }
 
     /// Bytes under way.
+    #[inline]
     pub fn outstanding_bytes(&self) -> u64 {
         self.outstanding_bytes.load(Ordering::Acquire)
     }

@@ -205,6 +205,7 @@ impl TierHandle {
     }
 
     /// Bytes were written since the free space was last asked for.
+    #[inline]
     pub fn note_written(&self, bytes: usize) {
         self.free_space.written_since.fetch_add(i64::try_from(bytes).unwrap_or(i64::MAX), Ordering::Relaxed);
     }

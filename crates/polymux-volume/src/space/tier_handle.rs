@@ -82,6 +82,7 @@ impl TierHandle {
     }
 
     /// Whether files leave this tier and nothing new comes to it.
+    #[inline]
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
     }
@@ -100,11 +101,13 @@ impl TierHandle {
     }
 
     /// The tier, or the error that its absence is.
+    #[inline]
     pub fn get(&self) -> Result<&dyn Tier> {
         self.present().ok_or_else(|| ErrorKind::TierMissing(self.id).into())
     }
 
     /// The tier; `None` while it is missing.
+    #[inline]
     pub fn present(&self) -> Option<&dyn Tier> {
         self.tier.as_deref().map(|tier| tier as &dyn Tier)
     }
@@ -115,6 +118,7 @@ impl TierHandle {
     }
 
     /// As [`Self::shared`], without another reference count, to see which calls are answered.
+    #[inline]
     pub fn watched(&self) -> Option<&WatchedTier> {
         self.tier.as_deref()
     }
@@ -141,6 +145,7 @@ impl TierHandle {
     }
 
     /// Whether the metadata store lies on the file system of the tier.
+    #[inline]
     pub fn holds_metadata(&self) -> bool {
         self.purpose == Purpose::DataAndMetadata
     }
@@ -164,6 +169,7 @@ impl TierHandle {
     }
 
     /// Whether the tier does not answer.
+    #[inline]
     pub fn is_silent(&self) -> bool {
         self.watched().is_some_and(WatchedTier::is_silent)
     }
