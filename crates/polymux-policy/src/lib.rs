@@ -1,7 +1,7 @@
 //! Pure placement decisions: one fixed-size struct of facts in, one of decisions out (DESIGN sections 3 and 9).
 //!
-//! Invariants: no I/O, no clock, no lock, and no allocation in a decision about a range. The structs are `repr(C)` and versioned,
-//! because policies from outside will be handed the same bytes. All arithmetic is in integers, so the same facts give the
+//! Invariants: no I/O, no clock, no lock (a [`WriterMap`] may have one), and no allocation in a decision about a range. The structs are
+//! `repr(C)` and versioned, because policies from outside will be handed the same bytes. All arithmetic is in integers, so the same facts give the
 //! same answer on every machine. Facts may be nonsense: the answer is then "stay", never a panic.
 //!
 //! ```text

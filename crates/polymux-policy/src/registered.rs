@@ -53,10 +53,10 @@ pub struct Device {
     pub bytes_per_second: u64,
 }
 
-/// Which writer of large files has which tier: the data path asks it where the next range of a growing file goes. It is called by many threads at
-/// once, with no lock of a file held but the append lock, and calls nothing.
+/// Which writer of large files has which tier: the data path asks it where the next range of a growing file goes. Many threads ask at once, each in
+/// the middle of a write, so that a lock of its own is a leaf, held for no longer than the answer takes.
 ///
-/// Tiers are in speed order, and files that may go to other tiers have a map of their own.
+/// Tiers are in speed order, and each set of tiers that files may go to is a matter of its own.
 pub trait WriterMap: Send + Sync + fmt::Debug {
     /// The tier among `devices` that a writer is mapped to which begins a range now; [`PlacementFacts::mapped_tier`] for that range.
     fn tier_for_range(&self, writer: StreamId, devices: &[Device], now: Duration) -> Option<TierId>;
