@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::policies::{adaptive, hot_cold, lru, poly, spread, static_placement, tpfs, whole_file};
 use crate::registered::{RegisteredPolicy, registered};
-use crate::{Decision, Eviction, Growth, PlacementDecision, PlacementFacts, RangeFacts, WriterMap};
+use crate::{Decision, Eviction, Growth, PlacementDecision, PlacementFacts, RangeFacts};
 
 /// Bytes of a file that a policy which balances tiers promotes in one step.
 const BALANCE_STEP_BYTES: u64 = 16 << 20;
@@ -137,15 +137,6 @@ impl PolicyKind {
     #[must_use]
     pub fn relieves(self) -> bool {
         matches!(self, Self::HotCold | Self::Adaptive)
-    }
-
-    /// A new map of writers to tiers, where the policy gives each writer of large files a tier.
-    #[must_use]
-    pub fn writer_map(self) -> Option<Box<dyn WriterMap>> {
-        match self {
-            Self::Registered(policy) => policy.writer_map(),
-            _ => None,
-        }
     }
 }
 
