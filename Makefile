@@ -179,13 +179,13 @@ bench-move-watermarks:
 # chooses among sequential, random, convergence, policies, shared, mixed, new-volume, small and graph.
 .PHONY: bench-spread
 bench-spread:
-	$(CARGO) build --release --locked -p polymux -p polymux-bench
+	$(CARGO) build --release --locked -p polymux -p polymux-lab -p polymux-bench
 	$(BENCH) spread $(BENCH_OPTIONS)
 
 # A hot set on an SSD and a disk, beside native file systems and mergerfs; as root, about ten minutes.
 .PHONY: bench-tiering
 bench-tiering: dependencies-bench
-	$(CARGO) build --release --locked -p polymux -p polymux-bench
+	$(CARGO) build --release --locked -p polymux -p polymux-lab -p polymux-bench
 	$(BENCH) tiering $(BENCH_OPTIONS)
 
 # Ten million files; takes some minutes and about 10 GiB.

@@ -57,6 +57,8 @@ enum Command {
 fn main() -> Result<()> {
     // As the daemon does, so that memory is measured as it is there. A kernel that has no huge pages has none to forbid.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
+    // The simulation takes them as any other; programs are chosen by the policy.
+    polymux_lab::register();
     match Arguments::parse().command {
         Command::Suite(arguments) => suite::run(&arguments),
         Command::Document(arguments) => suite::document::run(&arguments),

@@ -122,6 +122,9 @@ pub struct SpreadArguments {
     /// The program to measure; by default the one that was built beside this one.
     #[arg(long)]
     pub polymux: Option<PathBuf>,
+    /// The program for policies that exist for comparison; by default `polymux-lab` beside the program to measure.
+    #[arg(long)]
+    pub lab: Option<PathBuf>,
     /// Directory for charts.
     #[arg(long)]
     pub svg: Option<PathBuf>,
@@ -132,8 +135,9 @@ impl SpreadArguments {
         if self.devices == 2 { &[Kind::Middle, Kind::Slow] } else { &[Kind::Fast, Kind::Middle, Kind::Slow] }
     }
 
-    fn program(&self) -> Result<PathBuf> {
-        suite::program(self.polymux.as_deref())
+    /// The program to measure a policy with.
+    fn program_with(&self, policy: &str) -> Result<PathBuf> {
+        suite::program_with(policy, &suite::program(self.polymux.as_deref())?, self.lab.as_deref())
     }
 }
 

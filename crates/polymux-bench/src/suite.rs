@@ -124,6 +124,24 @@ pub fn program(named: Option<&Path>) -> Result<PathBuf> {
     Ok(std::path::absolute(path)?)
 }
 
+/// The program to measure a policy with: `polymux`, or for a policy that exists for comparison the lab, which is named or lies beside it.
+///
+/// # Errors
+/// Where the lab is needed and not there.
+pub fn program_with(policy: &str, polymux: &Path, lab: Option<&Path>) -> Result<PathBuf> {
+    if !polymux_lab::ALL.iter().any(|kind| kind.name() == policy) {
+        return Ok(polymux.to_owned());
+    }
+    let path = lab.map_or_else(|| polymux.with_file_name("polymux-lab"), Path::to_owned);
+    ensure!(
+        path.is_file(),
+        "only the program polymux-lab has the policy {policy}, and {} is not there; build it (`cargo build --release -p polymux-lab`) \
+         or name it with --lab",
+        path.display()
+    );
+    Ok(std::path::absolute(path)?)
+}
+
 fn peers() -> (&'static [Settings], Option<Skipped>) {
     match mergerfs::obstacle() {
         None => (&[Settings::Default, Settings::Fast], None),
@@ -181,4 +199,25 @@ fn report(outcome: &Outcome, arguments: &SuiteArguments) -> Result<()> {
         chart::draw_all(outcome, directory)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_that_exist_for_comparison_are_measured_with_the_lab_and_need_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let polymux = directory.path().join("polymux");
+        assert_eq!(program_with("spread", &polymux, None).unwrap(), polymux);
+        assert_eq!(program_with("", &polymux, None).unwrap(), polymux);
+        let error = program_with("poly-climb", &polymux, None).unwrap_err().to_string();
+        assert!(error.contains("polymux-lab") && error.contains("--lab") && error.contains("poly-climb"), "{error}");
+        let (beside, named) = (directory.path().join("polymux-lab"), directory.path().join("named"));
+        for lab in [&beside, &named] {
+            std::fs::write(lab, "").unwrap();
+        }
+        assert_eq!(program_with("poly-climb", &polymux, None).unwrap(), beside);
+        assert_eq!(program_with("promote-always", &polymux, Some(&named)).unwrap(), named);
+    }
 }

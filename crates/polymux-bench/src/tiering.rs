@@ -80,11 +80,14 @@ pub struct TieringArguments {
     /// The program to measure; by default the one that was built beside this one.
     #[arg(long)]
     pub polymux: Option<PathBuf>,
+    /// The program for policies that exist for comparison; by default `polymux-lab` beside the program to measure.
+    #[arg(long)]
+    pub lab: Option<PathBuf>,
 }
 
 impl TieringArguments {
     fn program(&self) -> Result<PathBuf> {
-        suite::program(self.polymux.as_deref())
+        suite::program_with(&self.policy, &suite::program(self.polymux.as_deref())?, self.lab.as_deref())
     }
 }
 

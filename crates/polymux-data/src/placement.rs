@@ -8,11 +8,10 @@ mod fill;
 mod load;
 mod pins;
 mod read_speed;
-mod threads;
+mod writer_maps;
 
 pub use context::{Context, ContextSource, PIN_ATTRIBUTE, Steering, seconds_between};
-pub use threads::Device;
-pub(crate) use threads::ThreadMaps;
+pub use writer_maps::WriterMaps;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -55,8 +54,8 @@ pub struct Placement {
     pub write_budget: WriteBudget,
     /// Files that grew over several tiers.
     pub grown_files: GrownFiles,
-    /// Which threads write to which tier, for the policies that map them.
-    pub thread_maps: ThreadMaps,
+    /// Which writers have which tier, for the policies that map them.
+    pub writer_maps: WriterMaps,
     /// Whether policy or a rule lets any file be spread.
     pub may_spread: AtomicBool,
     /// Whether any did since the mount.
@@ -75,7 +74,7 @@ impl Placement {
             logical_clock,
             tier_reads: TierReads::default(),
             grown_files: GrownFiles::default(),
-            thread_maps: ThreadMaps::default(),
+            writer_maps: WriterMaps::default(),
             may_spread: AtomicBool::new(false),
             has_spread: AtomicBool::new(false),
             volume,
@@ -107,7 +106,7 @@ impl Placement {
         self.place_mapped(context, inode, request, None)
     }
 
-    /// As [`Placement::place_in`], for a thread that is mapped to a tier.
+    /// As [`Placement::place_in`], for a writer that is mapped to a tier.
     pub(crate) fn place_mapped(
         &self,
         context: &Context,

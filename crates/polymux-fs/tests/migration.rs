@@ -24,8 +24,12 @@ mod tiers_and_pins;
 mod under_fire;
 
 use common::Volume;
-use polymux_fs::{FileLocation, FileSystem, JobId, JobState, Progress};
+pub use common::settle;
+use polymux_fs::{FileLocation, FileSystem, JobId, JobState, PolicyKind};
 use polymux_types::Ino;
+
+/// Policies that `steady` is about.
+const KINDS: &[PolicyKind] = &PolicyKind::ALL;
 
 /// Bytes of a MiB.
 pub const MIB: u64 = 1 << 20;
@@ -33,17 +37,6 @@ pub const MIB: u64 = 1 << 20;
 /// A length in memory of so many MiB.
 pub const fn mebibytes(count: usize) -> usize {
     count << 20
-}
-
-/// Moves and background work until nothing is left to do.
-pub fn settle(volume: &Volume) {
-    for _ in 0..5000 {
-        let moved = volume.fs().move_step();
-        if (moved, volume.step()) == (Progress::Idle, Progress::Idle) {
-            return;
-        }
-    }
-    panic!("the mover did not come to an end: {:?}", volume.fs().moves());
 }
 
 /// Asks for a move of the whole file and carries it out.

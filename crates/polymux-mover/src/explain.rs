@@ -138,7 +138,8 @@ impl Mover {
         let file_end = file.size().saturating_add(length);
         let request = Request { length, file_end, partial: true, except: None };
         let tiers: Vec<TierId> = self.data.tiers_to_spread_to(context).iter().map(|handle| handle.id).collect();
-        let threads = self.placement.thread_maps.threads_of_tiers(context.policy, &tiers);
+        let threads =
+            self.placement.writer_maps.of(context.policy).map_or(Vec::new(), |map| map.writers_of_tiers(&tiers));
         let explain = |tier: TierId| {
             let handle = self.volume.tiers.by_id(tier).ok()?;
             Some(GrowthExplanation {
@@ -248,12 +249,12 @@ impl Mover {
     /// All policies there are.
     pub fn policy_reports(&self) -> Vec<PolicyReport> {
         let current = self.placement.steering.read().policy;
-        let report = |kind: &polymux_policy::PolicyKind| PolicyReport {
+        let report = |kind: polymux_policy::PolicyKind| PolicyReport {
             name: kind.name().to_owned(),
             description: kind.description().to_owned(),
-            is_current: *kind == current,
+            is_current: kind == current,
         };
-        polymux_policy::PolicyKind::ALL.iter().map(report).collect()
+        polymux_policy::PolicyKind::all().map(report).collect()
     }
 }
 

@@ -1,12 +1,11 @@
-//! The built-in policies by name, and the three questions that each answers.
+//! Policies by name, built-in and registered ones, and the three questions that each answers.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::policies::{
-    adaptive, hot_cold, lru, mapped, poly, promote_always, spread, static_placement, tpfs, whole_file,
-};
-use crate::{Decision, Eviction, Growth, PlacementDecision, PlacementFacts, RangeFacts, ThreadRule};
+use crate::policies::{adaptive, hot_cold, lru, poly, spread, static_placement, tpfs, whole_file};
+use crate::registered::{RegisteredPolicy, registered};
+use crate::{Decision, Eviction, Growth, PlacementDecision, PlacementFacts, RangeFacts};
 
 /// Bytes of a file that a policy which balances tiers promotes in one step.
 const BALANCE_STEP_BYTES: u64 = 16 << 20;
@@ -21,7 +20,7 @@ pub enum Granularity {
 }
 
 polymux_types::enum_with_all! {
-    /// A built-in policy.
+    /// A policy. `ALL` has the built-in ones, and [`PolicyKind::all`] every one.
     #[repr(u32)]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum PolicyKind {
@@ -40,21 +39,19 @@ polymux_types::enum_with_all! {
         Static = 5,
         /// New ranges of large files go to the tier where they will be done soonest; otherwise as `poly`.
         Spread = 6,
-        /// New ranges of large files go to the tier of the thread that writes them; threads are mapped anew only where one comes or ends (P7).
-        /// Otherwise as `poly`.
-        PolyStatic = 7,
-        /// As `poly-static`, with threads that are moved by Algorithm 1 as it is printed (P11).
-        PolyDynamic = 8,
-        /// As `poly-static`, with threads that are moved to where all tiers together do more.
-        PolyClimb = 9,
-        /// Promotes every used range, whatever it displaces: the baseline for the other policies.
-        PromoteAlways = 10,
         /// As `hot-cold`, and the growth of large files goes to several tiers while one does not carry it.
-        Adaptive = 11,
+        Adaptive = 11;
+        /// One that the program brought along ([`crate::register`]).
+        Registered(RegisteredPolicy) = 12
     }
 }
 
 impl PolicyKind {
+    /// Every policy of this program: the built-in ones, then the registered ones.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().chain(registered().map(Self::Registered))
+    }
+
     /// The name in configs and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -66,11 +63,8 @@ impl PolicyKind {
             Self::WholeFile => "whole-file",
             Self::Static => "static",
             Self::Spread => "spread",
-            Self::PolyStatic => "poly-static",
-            Self::PolyDynamic => "poly-dynamic",
-            Self::PolyClimb => "poly-climb",
-            Self::PromoteAlways => "promote-always",
             Self::Adaptive => "adaptive",
+            Self::Registered(policy) => policy.name(),
         }
     }
 
@@ -89,30 +83,30 @@ impl PolicyKind {
             Self::Spread => {
                 "Writes large files to all tiers at once, each as fast as it goes, and moves data as poly does."
             }
-            Self::PolyStatic => {
-                "Writes large files to the tier of the writing thread, and moves no thread; for comparison."
-            }
-            Self::PolyDynamic => {
-                "As poly-static, with threads moved by the rule that PolyStore printed; for comparison."
-            }
-            Self::PolyClimb => "As poly-static, with threads moved to where all tiers together do more.",
-            Self::PromoteAlways => "Promotes whatever is used, whatever it displaces, and never rests; for comparison.",
             Self::Adaptive => {
                 "Moves data as hot-cold does, and spreads the growth of large files while one tier does not keep up."
             }
+            Self::Registered(policy) => policy.description(),
         }
     }
 
     /// Whether it stops moving data while the load stays the same.
     #[must_use]
     pub fn comes_to_rest(self) -> bool {
-        self != Self::PromoteAlways
+        match self {
+            Self::Registered(policy) => policy.comes_to_rest(),
+            _ => true,
+        }
     }
 
     /// Whether new ranges of a large file may each go to another tier.
     #[must_use]
     pub fn spreads(self) -> bool {
-        matches!(self, Self::Spread | Self::Adaptive) || self.thread_rule().is_some()
+        match self {
+            Self::Spread | Self::Adaptive => true,
+            Self::Registered(policy) => policy.spreads(),
+            _ => false,
+        }
     }
 
     /// Whether it spreads the growth of a file only while one tier does not keep up ([`crate::growth`]).
@@ -144,17 +138,6 @@ impl PolicyKind {
     pub fn relieves(self) -> bool {
         matches!(self, Self::HotCold | Self::Adaptive)
     }
-
-    /// How threads are mapped to tiers, where they are.
-    #[must_use]
-    pub fn thread_rule(self) -> Option<ThreadRule> {
-        match self {
-            Self::PolyStatic => Some(ThreadRule::Fixed),
-            Self::PolyDynamic => Some(ThreadRule::Printed),
-            Self::PolyClimb => Some(ThreadRule::Climb),
-            _ => None,
-        }
-    }
 }
 
 impl fmt::Display for PolicyKind {
@@ -165,17 +148,18 @@ impl fmt::Display for PolicyKind {
 
 /// The name of a policy that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "no policy is called {0:?}; there are lru, hot-cold, tpfs, poly, whole-file, static, spread, poly-static, poly-dynamic, \
-     poly-climb, promote-always and adaptive"
-)]
+#[error("no policy is called {0:?}; there are {names}", names = names_of_all())]
 pub struct UnknownPolicy(pub String);
+
+fn names_of_all() -> String {
+    PolicyKind::all().map(PolicyKind::name).collect::<Vec<_>>().join(", ")
+}
 
 impl FromStr for PolicyKind {
     type Err = UnknownPolicy;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownPolicy(name.to_owned()))
+        Self::all().find(|kind| kind.name() == name).ok_or_else(|| UnknownPolicy(name.to_owned()))
     }
 }
 
@@ -193,12 +177,10 @@ pub fn decide(kind: PolicyKind, facts: &RangeFacts) -> Decision {
         PolicyKind::HotCold | PolicyKind::Adaptive => hot_cold::decide(facts),
         PolicyKind::Tpfs => tpfs::decide(facts),
         PolicyKind::Spread => spread::decide(facts),
-        PolicyKind::Poly | PolicyKind::PolyStatic | PolicyKind::PolyDynamic | PolicyKind::PolyClimb => {
-            poly::decide(facts)
-        }
+        PolicyKind::Poly => poly::decide(facts),
         PolicyKind::WholeFile => whole_file::decide(facts),
-        PolicyKind::PromoteAlways => promote_always::decide(facts),
         PolicyKind::Static => static_placement::decide(facts),
+        PolicyKind::Registered(policy) => policy.decide(facts),
     }
 }
 
@@ -211,14 +193,10 @@ pub fn evict(kind: PolicyKind, facts: &RangeFacts) -> Eviction {
         PolicyKind::Lru => lru::evict(facts),
         PolicyKind::HotCold | PolicyKind::Adaptive => hot_cold::evict(facts),
         PolicyKind::Tpfs => tpfs::evict(facts),
-        PolicyKind::Poly
-        | PolicyKind::Spread
-        | PolicyKind::PolyStatic
-        | PolicyKind::PolyDynamic
-        | PolicyKind::PolyClimb => poly::evict(facts),
+        PolicyKind::Poly | PolicyKind::Spread => poly::evict(facts),
         PolicyKind::WholeFile => whole_file::evict(facts),
-        PolicyKind::PromoteAlways => promote_always::evict(facts),
         PolicyKind::Static => static_placement::evict(facts),
+        PolicyKind::Registered(policy) => policy.evict(facts),
     }
 }
 
@@ -232,14 +210,14 @@ pub fn evict(kind: PolicyKind, facts: &RangeFacts) -> Eviction {
 pub fn place(kind: PolicyKind, facts: &PlacementFacts) -> PlacementDecision {
     match kind {
         PolicyKind::HotCold => hot_cold::place_waited_for(facts),
-        PolicyKind::Lru | PolicyKind::PromoteAlways => hot_cold::place(facts),
+        PolicyKind::Lru => hot_cold::place(facts),
         PolicyKind::Tpfs => tpfs::place(facts),
         PolicyKind::Poly => poly::place(facts),
         PolicyKind::WholeFile => whole_file::place(facts),
         PolicyKind::Static => static_placement::place(facts),
         PolicyKind::Spread => spread::place(facts),
         PolicyKind::Adaptive => adaptive::place(facts),
-        PolicyKind::PolyStatic | PolicyKind::PolyDynamic | PolicyKind::PolyClimb => mapped::place(facts),
+        PolicyKind::Registered(policy) => policy.place(facts),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Pure placement decisions: one fixed-size struct of facts in, one of decisions out (DESIGN sections 3 and 9).
 //!
-//! Invariants: no I/O, no clock, no lock, and no allocation in a decision about a range. The structs are `repr(C)` and versioned,
-//! because policies from outside will be handed the same bytes. All arithmetic is in integers, so the same facts give the
+//! Invariants: no I/O, no clock, no lock (a [`WriterMap`] may have one), and no allocation in a decision about a range. The structs are
+//! `repr(C)` and versioned, because policies from outside will be handed the same bytes. All arithmetic is in integers, so the same facts give the
 //! same answer on every machine. Facts may be nonsense: the answer is then "stay", never a panic.
 //!
 //! ```text
@@ -15,6 +15,8 @@
 //! RangeReads     ──► Coverage ──► the share of device reads that a fast tier of some size could serve
 //! FileFacts      ──► RuleSet::first_match ──► which policy and which tiers hold for a file
 //! ```
+//!
+//! A program may bring policies of its own, to compare others with: see [`ComparisonPolicy`].
 //!
 //! Three things keep data from moving to and fro, and every policy uses them (module `hysteresis`): promotion without a
 //! victim stops at the low mark, so that eviction never sends away data that promotion has just fetched; promotion with a victim
@@ -35,8 +37,8 @@ mod placement;
 mod policies;
 mod promotion;
 mod read_balance;
+mod registered;
 mod rules;
-mod threads;
 mod tier_fill;
 mod why;
 
@@ -48,14 +50,12 @@ pub use kind::{Granularity, PolicyKind, UnknownPolicy, decide, evict, growth, pl
 pub use load_balance::{ReadLoad, is_limit, is_of_help, reads_to_hand_over, would_rest};
 pub use placement::{
     FACTS_VERSION, MESSAGE_FILE_MAX, NO_TIER, PlacementDecision, PlacementFacts, Synced, TierFacts,
-    WAITED_FOR_FILE_MAX, fastest_with_headroom,
+    WAITED_FOR_FILE_MAX, fastest_with_headroom, order, room_below_mark,
 };
 pub use policies::adaptive::{Growth, LARGE_FILE_RANGES};
+pub use promotion::displace_anything;
 pub use read_balance::{GAIN_MIN_PERCENT, ReadBalance, ReadPart, Rounding, Shift, balance_reads};
+pub use registered::{ComparisonPolicy, Device, RegisteredPolicy, WriterMap, register, registered};
 pub use rules::{FileFacts, PassthroughUse, Rule, RuleError, RuleField, RuleMatch, RuleProblem, RuleSet};
-pub use threads::{
-    Bandwidths, Change, Climb, Mapping, PairState, PairStep, Printed, THRESHOLD_PERCENT, ThreadController, ThreadRule,
-    printed_step,
-};
 pub use tier_fill::{TierFill, TierTable};
 pub use why::Why;

@@ -57,7 +57,7 @@ pub struct PlacementFacts {
     pub sync_share: u8,
     /// The tier that has the end of the file now; [`NO_TIER`] for a new file.
     pub tail_tier: u16,
-    /// The tier that the writing thread is mapped to; [`NO_TIER`] where threads are not mapped.
+    /// The tier that the writer is mapped to ([`crate::WriterMap`]); [`NO_TIER`] where writers are not mapped.
     pub mapped_tier: u16,
     /// The tiers, in speed order or in the order that the rule prefers.
     pub tiers: TierTable,
@@ -132,7 +132,8 @@ impl PlacementFacts {
     }
 
     /// Whether the beginning of a file is placed: small files end with it (P5).
-    pub(crate) fn is_of_first_range(&self) -> bool {
+    #[must_use]
+    pub fn is_of_first_range(&self) -> bool {
         self.is_new != 0 || self.file_end <= self.length
     }
 
@@ -187,7 +188,8 @@ pub fn fastest_with_headroom(facts: &PlacementFacts) -> PlacementDecision {
 
 /// Whether all of the bytes fit and the tier is still below its high mark. The write that crosses the mark is let in: it is
 /// write that starts eviction, without which a tier would stay full of old data just below its mark.
-pub(crate) fn room_below_mark(facts: &PlacementFacts, tier: &TierFill) -> bool {
+#[must_use]
+pub fn room_below_mark(facts: &PlacementFacts, tier: &TierFill) -> bool {
     tier.used < tier.high_mark && tier.headroom >= facts.length.max(1)
 }
 
@@ -205,7 +207,8 @@ pub(crate) fn room_for_waited_for(facts: &PlacementFacts, tier: &TierFill) -> bo
 /// All tiers that can help: the allowed ones by `rank` (the lower first, in the order offered among equals), then allowed ones
 /// without a rank that fit all of the bytes, then allowed ones that fit some; then the same for those that rules do not
 /// allow.
-pub(crate) fn order(facts: &PlacementFacts, rank: impl Fn(&TierFill) -> Option<u64>) -> PlacementDecision {
+#[must_use]
+pub fn order(facts: &PlacementFacts, rank: impl Fn(&TierFill) -> Option<u64>) -> PlacementDecision {
     let mut decision = PlacementDecision::none();
     let eligible = |tier: &&TierFill| tier.takes_new_data() && tier.headroom > 0;
     let place_of = |tier: &TierFill| {

@@ -6,9 +6,7 @@
 pub(crate) mod adaptive;
 pub(crate) mod hot_cold;
 pub(crate) mod lru;
-pub(crate) mod mapped;
 pub(crate) mod poly;
-pub(crate) mod promote_always;
 pub(crate) mod spread;
 pub(crate) mod static_placement;
 pub(crate) mod tpfs;

@@ -105,6 +105,17 @@ pub(crate) fn decide(facts: &RangeFacts, bytes: u64, partial: bool, wish: Result
     }
 }
 
+/// Promotes a range that was used to the fastest allowed tier that eviction is not at work on already, whatever it displaces there, for a
+/// policy that other policies are compared with; `refused` says why that does not want it.
+#[must_use]
+pub fn displace_anything(facts: &RangeFacts, refused: Option<Why>) -> Decision {
+    let wish = match refused {
+        Some(why) => Err(why),
+        None => Ok(Wish { displaces: Displaces::Anything, ..Wish::of_range(facts, Why::UsedAtAll) }),
+    };
+    decide(facts, facts.range_bytes, facts.is_partial(), wish)
+}
+
 /// The first tier with space that the rules allow: below its high mark, else above it, down to its reserve. A demand of a rule or pin is
 /// not refused for a mark: above it the tier sends away data that may leave, and a slowest tier would hold up the demand for ever.
 pub(crate) fn first_with_room(facts: &RangeFacts, bytes: u64, partial: bool) -> Result<u16, Why> {

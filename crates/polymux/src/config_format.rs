@@ -5,6 +5,8 @@
 //! * Every error names the file and the line.
 
 // Named by their places because a test takes this file in by itself.
+#[path = "config_format/policy_name.rs"]
+mod policy_name;
 #[path = "config_format/rules.rs"]
 pub mod rules;
 #[path = "config_format/schedule.rs"]
@@ -18,7 +20,8 @@ use polymux_fuse::{ExtendedAttributes, IoStyle};
 use polymux_types::{ByteSize, Percent};
 use serde::{Deserialize, Serialize};
 
-pub use rules::{PolicyName, RuleEntry};
+pub use policy_name::PolicyName;
+pub use rules::RuleEntry;
 pub use schedule::{TimeSpan, WindowEntry};
 
 /// A configuration file as it is written.

@@ -114,7 +114,7 @@ fn default_policy(capabilities: &[Capabilities], disks_of: impl Fn(u64) -> BTree
     let all: BTreeSet<&String> = disks.iter().flatten().collect();
     let share_none = disks.iter().map(BTreeSet::len).sum::<usize>() == all.len();
     let are_fit = capabilities.len() > 1 && share_none && capabilities.iter().all(is_fit);
-    are_fit.then_some(PolicyName(PolicyKind::Adaptive))
+    are_fit.then_some(PolicyName::of(PolicyKind::Adaptive))
 }
 
 /// A tier as the command line gives it, with the true path of its directory.
@@ -228,7 +228,7 @@ mod tests {
             ..polymux_tier::Tier::capabilities(&tier).clone()
         };
         let solid = |device| tier_on(device, Rotation::NonRotational, Guarantee::Durable);
-        let adaptive = Some(PolicyName(PolicyKind::Adaptive));
+        let adaptive = Some(PolicyName::of(PolicyKind::Adaptive));
         // Partitions 10 and 11 of a disk; the rest are disks.
         let disks = |device: u64| BTreeSet::from([if device >= 10 { "nvme0n1".into() } else { device.to_string() }]);
         let default_policy = |capabilities: &[Capabilities]| super::default_policy(capabilities, disks);

@@ -194,6 +194,7 @@ impl VolumeToServe<'_> {
             warnings.push(note.clone());
             config = changed.clone();
         }
+        warnings.extend(config.steering.warnings());
         let (file_system, metadata) = open_file_system(&config, &options, connection, &mut warnings)?;
         if from_copy.is_some() {
             // The store is beside it now, and newer.

@@ -19,11 +19,9 @@ const FILES_SHOWN_MAX: usize = 10;
 
 /// Shows the planned migrations, with another policy where one is named.
 pub fn run(registry: &Registry, volume: &str, policy: Option<&str>, format: OutputFormat) -> Result<()> {
-    if let Some(policy) = policy {
-        steering_view::known_policy(policy)?;
-    }
+    let policy = policy.map(steering_view::policy_of_command).transpose()?;
     let name = client::volume_name(registry, volume)?;
-    let report = match client::ask_mounted(registry, &name, &Request::Plan { policy: policy.map(str::to_owned) })? {
+    let report = match client::ask_mounted(registry, &name, &Request::Plan { policy })? {
         Answer::Plan(report) => report,
         _ => return Err(client::answered_something_else(&name)),
     };

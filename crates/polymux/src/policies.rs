@@ -34,10 +34,11 @@ pub fn list(registry: &Registry, volume: &str, format: OutputFormat) -> Result<(
 
 /// Changes the policy of a volume, or of the files that a pattern matches.
 pub fn set(registry: &Registry, arguments: &PolicySetArguments) -> Result<()> {
-    steering_view::known_policy(&arguments.policy)?;
+    // Refused here before anything is asked.
+    let policy = steering_view::policy_of_command(&arguments.policy)?;
     let name = client::volume_name(registry, &arguments.volume)?;
     let change = PolicyChange {
-        policy: arguments.policy.clone(),
+        policy,
         path: arguments.path.clone(),
         tiers: (!arguments.tiers.is_empty()).then(|| arguments.tiers.clone()),
     };

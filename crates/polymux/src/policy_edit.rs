@@ -15,7 +15,8 @@ use crate::protocol::PolicyChange;
 
 /// Changes the file, and returns its new content.
 pub fn change(path: &Path, change: &PolicyChange) -> Result<VolumeConfig> {
-    let policy: PolicyName = change.policy.clone().try_into()?;
+    // The policy that is used, also where an older command names another one.
+    let policy = PolicyName::of(PolicyName::try_from(change.policy.clone())?.kind);
     // An error that the file had before is reported with the line on which it stands now.
     let rules_before = VolumeConfig::read(path)?.steering.rules.len();
     config_edit::edit(path, |file, text| {
@@ -23,7 +24,7 @@ pub fn change(path: &Path, change: &PolicyChange) -> Result<VolumeConfig> {
         match &change.path {
             None => {
                 file.policy = Some(policy);
-                set(document.as_table_mut(), "policy", change.policy.as_str().into());
+                set(document.as_table_mut(), "policy", policy.kind.name().into());
             }
             Some(pattern) => change_rule(file, &mut document, pattern, policy, change.tiers.as_deref()),
         }
@@ -68,7 +69,7 @@ fn change_rule(
     }
     // A list in another form is written anew by the caller.
     let Some(table) = tables.as_array_of_tables_mut().and_then(|tables| tables.get_mut(index)) else { return };
-    set(table, "policy", policy.0.name().into());
+    set(table, "policy", policy.kind.name().into());
     if let Some(tiers) = tiers {
         set(table, "tiers", Value::from_iter(tiers.iter().map(String::as_str)));
     }
@@ -159,6 +160,9 @@ noatime = true
         assert_eq!(config.steering.policy().name(), "poly");
         assert!(text.contains("policy = \"poly\" # for now"), "{text}");
         assert_eq!(text, noted.replace("\"lru\"", "\"poly\""));
+        let (text, config) = changed(HAND_WRITTEN, "poly-climb", None, None).unwrap();
+        assert_eq!(config.steering.policy().name(), "spread", "what only the lab has is replaced in the file, too");
+        assert!(text.contains("policy = \"spread\""), "{text}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Invariants of a [`SteeringConfig`]: the file system takes its rules, in this order; names of owners and groups are
 //! known on this machine; `rules`, `entries` and `lines` have the same length.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
@@ -68,7 +69,14 @@ impl SteeringConfig {
 
     /// The policy for files that no rule gives another one.
     pub fn policy(&self) -> PolicyKind {
-        self.policy.map_or_else(PolicyKind::default, |PolicyName(policy)| policy)
+        self.policy.map_or_else(PolicyKind::default, |name| name.kind)
+    }
+
+    /// A sentence for each policy that is named and has another one in its place.
+    pub fn warnings(&self) -> Vec<String> {
+        let names = self.policy.into_iter().chain(self.entries.iter().filter_map(|entry| entry.policy));
+        let warnings: BTreeSet<String> = names.filter_map(PolicyName::warning).collect();
+        warnings.into_iter().collect()
     }
 }
 
@@ -107,7 +115,7 @@ fn rule_of(entry: &RuleEntry, tiers: &[TierConfig]) -> std::result::Result<Named
             gid: entry.group.as_ref().map(gid_of).transpose().map_err(|error| ("group", error))?,
             xattr: entry.xattr.as_deref().map(xattr_of),
         },
-        policy: entry.policy.map(|PolicyName(policy)| policy),
+        policy: entry.policy.map(|name| name.kind),
         tiers: named,
         passthrough: entry.passthrough.map(PassthroughUse::from),
     })
@@ -361,9 +369,25 @@ policy = "static"
 
     #[test]
     fn what_steers_survives_writing_and_reading() {
-        let file = config_format::parse(Path::new("x"), GOOD).unwrap();
-        let again = config_format::parse(Path::new("x"), &config_format::format(&file).unwrap()).unwrap();
-        assert_eq!(file, again);
+        for text in [GOOD.to_owned(), GOOD.replace("\"lru\"", "\"poly-climb\"")] {
+            let file = config_format::parse(Path::new("x"), &text).unwrap();
+            let again = config_format::parse(Path::new("x"), &config_format::format(&file).unwrap()).unwrap();
+            assert_eq!(file, again);
+        }
+    }
+
+    #[test]
+    fn policies_that_are_only_for_comparison_are_replaced_with_one_warning_each() {
+        assert_eq!(read(GOOD).unwrap().steering.warnings(), [] as [String; 0]);
+        let text = GOOD.replace("\"lru\"", "\"promote-always\"").replace("\"static\"", "\"poly-climb\"");
+        let again = "\n[[rule]]\npath = \"x\"\npolicy = \"poly-climb\"\n";
+        let steering = read(&(text + again)).unwrap().steering;
+        let of_rules: Vec<_> = steering.rules.iter().map(|rule| rule.policy).collect();
+        assert_eq!(steering.policy(), PolicyKind::HotCold);
+        assert_eq!(of_rules, [None, Some(PolicyKind::Spread), Some(PolicyKind::Spread)]);
+        let warnings = steering.warnings();
+        let has = |old: &str| warnings.iter().filter(|warning| warning.contains(old)).count();
+        assert_eq!((warnings.len(), has("promote-always"), has("poly-climb")), (2, 1, 1), "{warnings:?}");
     }
 
     #[test]

@@ -8,8 +8,9 @@ use polymux_fs::{MoveRefusal, PolicyKind, RuleCounts};
 use polymux_types::{ByteSize, Ino};
 
 use crate::config::VolumeConfig;
-use crate::config_format::RuleEntry;
-use crate::config_format::rules::{Account, PolicyName};
+use crate::config_format::rules::Account;
+use crate::config_format::{PolicyName, RuleEntry};
+use crate::output;
 use crate::policy_edit;
 use crate::protocol::{
     AdviceReport, AdviceStepReport, ExplainReport, ExplainedGrowth, ExplainedRange, PinReport, PinnedReport,
@@ -25,10 +26,10 @@ const FILES_COUNTED_MAX: u64 = 200_000;
 /// Policies and rules of a configuration. `counts` are those of the mounted volume.
 pub fn policies_report(config: &VolumeConfig, counts: Option<&RuleCounts>) -> PoliciesReport {
     let current = config.steering.policy();
-    let policy = |kind: &PolicyKind| PolicyReport {
+    let policy = |kind: PolicyKind| PolicyReport {
         name: kind.name().to_owned(),
         description: kind.description().to_owned(),
-        is_current: *kind == current,
+        is_current: kind == current,
     };
     let rules = config.steering.entries.iter().enumerate().map(|(index, entry)| RuleReport {
         number: index + 1,
@@ -41,11 +42,12 @@ pub fn policies_report(config: &VolumeConfig, counts: Option<&RuleCounts>) -> Po
     });
     let rules: Vec<RuleReport> = rules.collect();
     let is_cut = counts.is_some_and(|counts| counts.is_cut);
+    let of_rules = rules.iter().filter(|_| !is_cut).filter_map(warning_of).collect::<Vec<_>>();
     PoliciesReport {
         volume: config.name.clone(),
         current: current.name().to_owned(),
-        policies: PolicyKind::ALL.iter().map(policy).collect(),
-        warnings: if is_cut { Vec::new() } else { rules.iter().filter_map(warning_of).collect() },
+        policies: PolicyKind::all().map(policy).collect(),
+        warnings: config.steering.warnings().into_iter().chain(of_rules).collect(),
         rules,
         files_seen: counts.map(|counts| counts.files_seen),
         is_cut,
@@ -199,7 +201,7 @@ impl DaemonView {
     /// The planned migrations, with another policy where one is named.
     pub fn plan(&self, policy: Option<&str>) -> Result<PlanReport> {
         let current = self.config.read().steering.policy();
-        let policy = policy.map(known_policy).transpose()?;
+        let policy = policy.map(known_policy).transpose()?.map(|name| name.kind);
         let plan = self.file_system.plan(policy)?;
         let seconds: Option<Vec<u64>> = plan.moves.iter().map(|moves| moves.seconds).collect();
         let moves = plan.moves.into_iter().map(|moves| PlannedMoves {
@@ -307,7 +309,16 @@ fn text_of(path: Vec<u8>) -> String {
     String::from_utf8_lossy(&path).into_owned()
 }
 
-/// The policy that a name means, for a refusal before anything is asked.
-pub fn known_policy(name: &str) -> Result<PolicyKind> {
-    PolicyName::try_from(name.to_owned()).map(|PolicyName(policy)| policy).map_err(|error| anyhow!("{error}"))
+/// The policy that a name means.
+fn known_policy(name: &str) -> Result<PolicyName> {
+    PolicyName::try_from(name.to_owned()).map_err(|error| anyhow!("{error}"))
+}
+
+/// The name of the policy that is used where a command names this one; where that is another one, a warning says so.
+pub fn policy_of_command(name: &str) -> Result<String> {
+    let policy = known_policy(name)?;
+    if let Some(warning) = policy.warning() {
+        output::warn(&warning);
+    }
+    Ok(policy.kind.name().to_owned())
 }

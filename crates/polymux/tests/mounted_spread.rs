@@ -176,33 +176,34 @@ fn what_was_synced_survives_a_killed_daemon_and_what_was_not_is_a_prefix() {
 
 #[test]
 fn parts_of_a_file_written_by_threads_at_once_are_what_they_wrote_while_it_is_moved() {
-    for policy in ["spread", "poly-static", "poly-climb"] {
-        let Some(volume) = start(policy) else { return };
-        let path = volume.path().join("shared");
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("made");
-        const PART: u64 = 12 * MIB;
-        let parts: Vec<Vec<u8>> = (0..6).map(|thread| content(10 + thread, PART)).collect();
-        std::thread::scope(|scope| {
-            for (thread, part) in (0_u64..).zip(&parts) {
-                let file = &file;
-                scope.spawn(move || {
-                    for (index, chunk) in (0_u64..).zip(part.chunks(256 << 10)) {
-                        file.write_all_at(chunk, thread * PART + index * (256 << 10)).expect("written");
-                    }
-                });
-            }
-            scope.spawn(|| {
-                let moves = ["slow", "fast", "slow"].map(|tier| {
-                    std::thread::sleep(Duration::from_millis(50));
-                    // Refused while another one is asked for.
-                    volume.polymux(["migrate", text(&path), "--to", tier]).is_success()
-                });
-                assert!(moves.contains(&true), "nothing was moved");
-            });
-        });
-        file.sync_all().expect("synced");
-        assert!(fs::read(&path).expect("read") == parts.concat(), "{policy}");
-    }
+    let Some(volume) = start("spread") else { return };
+    mounted::shared_file::write_while_it_is_moved(&volume);
+}
+
+#[test]
+fn a_policy_that_is_only_for_comparison_has_one_that_spreads_in_its_place_and_the_volume_says_so() {
+    let Some(mut volume) = start("poly-climb") else { return };
+    let says = "spread is used instead of the policy poly-climb";
+    assert_eq!(volume.log().matches(says).count(), 1, "{}", volume.log());
+    let path = volume.path().join("large");
+    let content = content(6, 96 * MIB);
+    until_spread(&volume, &path, || {
+        let _ = fs::remove_file(&path);
+        fs::write(&path, &content).expect("written");
+        volume.is_split(&path)
+    });
+    let listed = volume.polymux(["policy", "list", &volume.name]);
+    assert!(listed.stderr.contains(says) && !listed.stdout.contains("poly-climb"), "{}", listed.text());
+    let planned = volume.polymux(["plan", &volume.name, "--policy", "promote-always"]);
+    let says = "hot-cold is used instead of the policy promote-always";
+    assert!(planned.is_success() && planned.stderr.contains(says), "{}", planned.text());
+    let set = volume.polymux(["policy", "set", &volume.name, "promote-always"]);
+    assert!(set.is_success() && set.stderr.contains(says), "{}", set.text());
+    let config = fs::read_to_string(volume.config_path()).expect("the configuration can be read");
+    assert!(config.contains("policy = \"hot-cold\""), "{config}");
+    volume.unmount();
+    volume.mount();
+    assert!(fs::read(&path).expect("read") == content);
 }
 
 /// `cp`, `dd` with gaps, truncation and appends, as on any file.

@@ -16,7 +16,7 @@ const TEST_WITH_UNSAFE: &str = "polymux-fuse/tests/open_modes/mapping.rs";
 const BELOW_THE_FILE_SYSTEM: [&str; 4] = ["polymux-types", "polymux-tier", "polymux-meta", "polymux-policy"];
 
 /// Each crate with the crates of this workspace that it may depend on (DESIGN section 3).
-const CRATE_EDGES: [(&str, &[&str]); 14] = [
+const CRATE_EDGES: [(&str, &[&str]); 15] = [
     ("polymux-types", &[]),
     ("polymux-tier", &["polymux-types"]),
     ("polymux-meta", &["polymux-types", "polymux-tier"]),
@@ -56,9 +56,18 @@ const CRATE_EDGES: [(&str, &[&str]); 14] = [
     ("polymux-fuse", &["polymux-types", "polymux-fs", "polymux-transport"]),
     ("polymux", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs", "polymux-fuse"]),
     ("polymux-sim", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-transport"]),
+    ("polymux-lab", &["polymux-types", "polymux-policy", "polymux"]),
     (
         "polymux-bench",
-        &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs", "polymux-sim", "polymux-transport"],
+        &[
+            "polymux-types",
+            "polymux-tier",
+            "polymux-meta",
+            "polymux-fs",
+            "polymux-lab",
+            "polymux-sim",
+            "polymux-transport",
+        ],
     ),
 ];
 

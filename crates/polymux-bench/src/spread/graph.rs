@@ -93,6 +93,7 @@ pub fn run(arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
         eprintln!("skipped: {obstacle}");
         return Ok(());
     }
+    arguments.program_with(OTHER)?;
     let scale = SCALES.iter().find(|(seconds, _)| arguments.seconds >= *seconds).map_or(20, |(_, scale)| *scale);
     let shape = Shape { scale, edges_of_vertex: EDGES_OF_VERTEX, seed: 18 };
     let bytes = shape.edges() * EDGE_BYTES;

@@ -43,7 +43,8 @@ pub fn measure(
     let arguments = stand.arguments;
     let policies = [OTHER, arguments.policy.as_str()];
     let options = [String::new(), arguments.options.join("\n")];
-    let mut volume = stand.volume_with(&Settings { policy: OTHER, ..Settings::default() })?;
+    // Made by the program that has both policies.
+    let mut volume = stand.volume_with(&Settings { policy: &arguments.policy, ..Settings::default() })?;
     let mut found: [Vec<Vec<f64>>; 2] = [Vec::new(), Vec::new()];
     // The first time is not measured: programs and their input are read into memory.
     for pair in 0..=arguments.pairs {

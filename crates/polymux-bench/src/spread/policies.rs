@@ -37,6 +37,7 @@ const POLICIES: [&str; 4] = ["spread", "poly-static", "poly-dynamic", "poly-clim
 /// # Errors
 /// Whatever the devices, the program or the file systems report; other bytes than were written.
 pub fn run(arguments: &SpreadArguments, report: &mut Report) -> Result<()> {
+    POLICIES.iter().try_for_each(|policy| arguments.program_with(policy).map(drop))?;
     let profiles = stand::profiles(arguments, Requests::Unlimited);
     let sum: u64 = profiles.iter().map(|profile| profile.limits.written_bytes.unwrap_or(0)).sum();
     let seconds = arguments.seconds.max(SECONDS_MIN);

@@ -3,7 +3,6 @@
 //! Method: XFS and ext4 take turns, as a user's devices would be; each device has space for all that is written to all of
 //! them, so that none is full in any measurement. Memory is at hand whenever something is measured (`reservoir.rs`).
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -47,8 +46,6 @@ pub enum Requests {
 pub struct Stand<'a> {
     /// Command-line arguments.
     pub arguments: &'a SpreadArguments,
-    /// The program to measure.
-    pub program: PathBuf,
     /// The devices, fastest first.
     pub profiles: Vec<Profile>,
     /// They themselves.
@@ -84,8 +81,10 @@ impl<'a> Stand<'a> {
     /// # Errors
     /// Where one cannot be made.
     pub fn make(arguments: &'a SpreadArguments, profiles: Vec<Profile>, bytes: u64) -> Result<Self> {
+        // Before anything is made.
+        arguments.program_with(&arguments.policy)?;
         let devices = Devices::make(&profiles, bytes + SPARE_BYTES)?;
-        Ok(Self { arguments, program: arguments.program()?, profiles, devices, reservoir: Reservoir::make()? })
+        Ok(Self { arguments, profiles, devices, reservoir: Reservoir::make()? })
     }
 
     /// Throttles every device to its profile, with memory at hand, before a measurement.
@@ -176,7 +175,8 @@ impl<'a> Stand<'a> {
     pub fn volume_with(&self, settings: &Settings) -> Result<Volume> {
         let own = [settings.options.to_owned()].into_iter().filter(|options| !options.is_empty());
         let options = own.chain(self.arguments.options.iter().cloned()).collect::<Vec<_>>().join("\n");
-        let mut volume = Volume::make(&self.devices, &self.program, &Settings { options: &options, ..*settings })?;
+        let program = self.arguments.program_with(settings.policy)?;
+        let mut volume = Volume::make(&self.devices, &program, &Settings { options: &options, ..*settings })?;
         if self.arguments.measured {
             volume.start(&self.devices)?;
             self.throttle()?;

@@ -26,7 +26,7 @@ pub(super) use room::{OwnedBytes, give_back_room};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use polymux_policy::{Growth, LARGE_FILE_RANGES};
+use polymux_policy::{Device, Growth, LARGE_FILE_RANGES};
 use polymux_records::blockmap::Owner;
 use polymux_records::counters::Counters;
 use polymux_tier::measure::Direction;
@@ -37,14 +37,14 @@ use polymux_volume::space::TierHandle;
 
 use super::{block_after, block_of, start_of};
 use crate::data_path::DataPath;
-use crate::placement::{Context, Device, Request};
+use crate::placement::{Context, Request};
 
 /// Marks the stream that stands for write-back of a file from the page cache of the kernel, which comes in the name of no thread.
-const THREAD_OF_FILE: u64 = 1 << 63;
+const WRITE_BACK_OF_FILE: u64 = 1 << 63;
 
-/// Which thread a request comes from.
-fn thread_of(inode: &Inode, stream: StreamId) -> StreamId {
-    if stream == StreamId(0) { StreamId(inode.ino.get() | THREAD_OF_FILE) } else { stream }
+/// The writer that a request comes from: the thread that the kernel names, or the write-back of the file.
+fn writer_of(inode: &Inode, stream: StreamId) -> StreamId {
+    if stream == StreamId(0) { StreamId(inode.ino.get() | WRITE_BACK_OF_FILE) } else { stream }
 }
 
 /// The kind of a range before its first byte is written.
@@ -124,12 +124,10 @@ impl DataPath {
         } else {
             return;
         };
-        if context.policy.thread_rule().is_some() {
-            // A thread that has a tier waits for that one.
-            let numbers = tiers.iter().map(|handle| handle.id).collect();
-            if let Some(mapped) =
-                self.placement.thread_maps.present_tier(context.policy, numbers, thread_of(inode, stream))
-            {
+        if let Some(map) = self.placement.writer_maps.of(context.policy) {
+            // A writer that has a tier waits for that one.
+            let numbers: Vec<TierId> = tiers.iter().map(|handle| handle.id).collect();
+            if let Some(mapped) = map.present_tier(&numbers, writer_of(inode, stream)) {
                 tiers.retain(|handle| handle.id == mapped);
             }
         }
@@ -160,9 +158,9 @@ impl DataPath {
         self.volume.tiers.by_id(next).ok()
     }
 
-    /// The tier of the thread that begins a range, where the policy maps threads.
-    fn tier_of_thread(&self, context: &Context, inode: &Inode, stream: StreamId) -> Option<TierId> {
-        context.policy.thread_rule()?;
+    /// The tier of the writer that begins a range, where the policy maps writers.
+    fn tier_of_writer(&self, context: &Context, inode: &Inode, stream: StreamId) -> Option<TierId> {
+        let map = self.placement.writer_maps.of(context.policy)?;
         let now = self.volume.clock.elapsed();
         let device = |handle: &Arc<TierHandle>| Device {
             tier: handle.id,
@@ -170,7 +168,7 @@ impl DataPath {
             bytes_per_second: handle.profile().bytes_per_second(Direction::Write).unwrap_or(0),
         };
         let devices: Vec<Device> = self.tiers_to_spread_to(context).iter().map(device).collect();
-        self.placement.thread_maps.tier_for_range(context.policy, thread_of(inode, stream), &devices, now)
+        map.tier_for_range(writer_of(inode, stream), &devices, now)
     }
 
     /// Tiers that may get new ranges of a file.

@@ -489,3 +489,14 @@ pub fn pattern(seed: u8, length: usize) -> Vec<u8> {
     let value = |index: usize| u8::try_from((index / 4096 + index % 239 + usize::from(seed) * 7) % 251 + 1);
     (0..length).map(|index| value(index).expect("at most 251")).collect()
 }
+
+/// Moves and background work until nothing is left to do.
+pub fn settle(volume: &Volume) {
+    for _ in 0..5000 {
+        let moved = volume.fs().move_step();
+        if (moved, volume.step()) == (Progress::Idle, Progress::Idle) {
+            return;
+        }
+    }
+    panic!("the mover did not come to an end: {:?}", volume.fs().moves());
+}

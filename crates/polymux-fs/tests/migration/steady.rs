@@ -1,5 +1,6 @@
 //! On a steady workload nothing moves any more after a while, whatever the policy (issue: nothing moves twice without a
-//! reason). Time is simulated; the workload comes from a seed.
+//! reason). Time is simulated; the workload comes from a seed. A test program that includes this says which policies it is about: those of the
+//! product, and those of `polymux-lab`.
 
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ fn run(volume: &Volume, handles: &[HandleId], seconds: std::ops::Range<u32>) -> 
 
 #[test]
 fn after_ten_minutes_of_the_same_work_nothing_moves_under_any_policy() {
-    for policy in PolicyKind::ALL.into_iter().filter(|policy| policy.comes_to_rest()) {
+    for policy in crate::KINDS.iter().copied().filter(|policy| policy.comes_to_rest()) {
         let (volume, handles) = volume_under(policy);
         let first = run(&volume, &handles, 0..PHASE_SECONDS);
         let second = run(&volume, &handles, PHASE_SECONDS..2 * PHASE_SECONDS);

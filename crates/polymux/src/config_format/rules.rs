@@ -1,9 +1,8 @@
 //! The format of `[[rule]]`: conditions, and the settings of the files that meet all of them.
 
-use polymux_fs::PolicyKind;
 use serde::{Deserialize, Serialize};
 
-use super::{PassthroughEntry, Size, TimeSpan};
+use super::{PassthroughEntry, PolicyName, Size, TimeSpan};
 
 /// One `[[rule]]`; the first one that matches a file decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,37 +54,4 @@ pub enum Account {
     Number(u32),
     /// Its name, or its number in quotes.
     Name(String),
-}
-
-/// A policy by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PolicyName(pub PolicyKind);
-
-impl TryFrom<String> for PolicyName {
-    type Error = polymux_fs::UnknownPolicy;
-
-    fn try_from(name: String) -> Result<Self, Self::Error> {
-        name.parse().map(Self)
-    }
-}
-
-impl From<PolicyName> for String {
-    fn from(name: PolicyName) -> Self {
-        name.0.name().to_owned()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_policy_can_be_chosen_and_a_wrong_name_is_told_all_of_them() {
-        for policy in PolicyKind::ALL {
-            assert_eq!(PolicyName::try_from(policy.name().to_owned()), Ok(PolicyName(policy)));
-        }
-        let refused = PolicyName::try_from("sprad".to_owned()).unwrap_err().to_string();
-        assert!(refused.contains("sprad") && refused.contains("spread"), "{refused}");
-    }
 }

@@ -15,6 +15,7 @@ pub mod operations;
 pub mod passed_through;
 pub mod random;
 pub mod rings;
+pub mod shared_file;
 pub mod tool;
 pub mod tree;
 pub mod users;

@@ -17,6 +17,12 @@ use super::environment::{
 use super::native::{FileSystemKind, NativeMount, is_mounted, kind_of_mount, text};
 use super::rings;
 
+/// The program under test: that of the package that takes this file in.
+const PROGRAM: &str = match (option_env!("CARGO_BIN_EXE_polymux"), option_env!("CARGO_BIN_EXE_polymux-lab")) {
+    (Some(program), _) | (None, Some(program)) => program,
+    (None, None) => panic!("cargo tells where the program is"),
+};
+
 /// The file systems below the tiers of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
@@ -271,7 +277,7 @@ impl TestVolume {
     }
 
     fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_polymux"));
+        let mut command = Command::new(PROGRAM);
         command.args(arguments);
         self.give_registry(&mut command);
         if let Some(user) = self.user {

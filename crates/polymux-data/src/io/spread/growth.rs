@@ -54,7 +54,7 @@ impl DataPath {
             return Ok(Placed::In(data));
         }
         let range = position / range_bytes;
-        let mapped = self.tier_of_thread(&context, inode, stream);
+        let mapped = self.tier_of_writer(&context, inode, stream);
         for tier in self.placement.place_mapped(&context, inode, &request, mapped) {
             let placed = match unplaced {
                 Unplaced::Tail => self.give_range_at_end(inode, file, tier, range),

@@ -10,7 +10,7 @@
 //!   spread growth.
 //!
 //! Space behind the end that leaves the size as it is (`FALLOC_FL_KEEP_SIZE`) stays on one tier, as does a reservation that leaves a gap
-//! and one of a policy that maps threads to tiers, because another thread will write.
+//! and one of a policy that maps writers to tiers, because another one will write.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -105,7 +105,7 @@ impl DataPath {
         let context = self.placement.context_of(inode);
         let request = Request { length: self.range_bytes(), file_end: end, partial: true, except: None };
         let spreads = context.policy.spreads()
-            && context.policy.thread_rule().is_none()
+            && self.placement.writer_maps.of(context.policy).is_none()
             && self.placement.growth_in(&context, inode, &request) == Growth::IsSpread;
         spreads.then_some(context)
     }

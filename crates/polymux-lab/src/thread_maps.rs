@@ -13,9 +13,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use polymux_policy::{Mapping, PolicyKind, ThreadController, ThreadRule};
+use polymux_policy::{Device, WriterMap};
 use polymux_types::sync::Mutex;
 use polymux_types::{StreamId, TierId};
+
+use crate::threads::{Mapping, ThreadController, ThreadRule};
 
 /// Length of an epoch (P11).
 const EPOCH: Duration = Duration::from_millis(200);
@@ -26,18 +28,6 @@ const THREAD_GONE: Duration = Duration::from_secs(10);
 /// Threads that are distinguished; those beyond share the places of the others.
 const THREADS_MAX: usize = 4096;
 
-/// The state known of a tier at a query.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// The tier.
-    pub tier: TierId,
-    /// Bytes that its device took since mounting.
-    pub(crate) delivered_bytes: u64,
-    /// Bytes per second that it takes, as it was measured (P7: by fio, offline) or seen; 0 where nothing is known. Writers are alike, so
-    /// how many of them saturate a device is in proportion to this.
-    pub bytes_per_second: u64,
-}
-
 #[derive(Debug)]
 struct Running {
     controller: ThreadController,
@@ -45,7 +35,7 @@ struct Running {
     epoch_began: Duration,
 }
 
-/// The threads of one policy that write to the same tiers.
+/// The threads that write to the same tiers.
 #[derive(Debug, Default)]
 struct ThreadMap {
     /// Each with when it last asked, in the order in which they came.
@@ -53,46 +43,44 @@ struct ThreadMap {
     running: Option<Running>,
 }
 
-/// A policy, and the tiers that files may go to.
-type Scope = (PolicyKind, Vec<TierId>);
+/// The tiers that files may go to.
+type Scope = Vec<TierId>;
 
 /// Scopes that are distinguished; beyond these all begin anew.
 const SCOPES_MAX: usize = 64;
 
-/// The threads of each policy that maps them.
-#[derive(Debug, Default)]
+/// The threads of one policy on one volume.
+#[derive(Debug)]
 pub struct ThreadMaps {
+    rule: ThreadRule,
     maps: Mutex<HashMap<Scope, ThreadMap>>,
 }
 
 impl ThreadMaps {
-    /// The tier that a thread is mapped to which begins a range now, among `devices`, which are in speed order.
-    pub(crate) fn tier_for_range(
-        &self,
-        policy: PolicyKind,
-        thread: StreamId,
-        devices: &[Device],
-        now: Duration,
-    ) -> Option<TierId> {
-        let rule = policy.thread_rule()?;
-        let scope = (policy, devices.iter().map(|device| device.tier).collect());
+    /// No threads, which will be mapped by this rule.
+    #[must_use]
+    pub fn new(rule: ThreadRule) -> Self {
+        Self { rule, maps: Mutex::default() }
+    }
+}
+
+impl WriterMap for ThreadMaps {
+    fn tier_for_range(&self, writer: StreamId, devices: &[Device], now: Duration) -> Option<TierId> {
+        let scope = devices.iter().map(|device| device.tier).collect();
         let mut maps = self.maps.lock();
         if maps.len() >= SCOPES_MAX && !maps.contains_key(&scope) {
             maps.clear();
         }
-        maps.entry(scope).or_default().tier_for_range(rule, thread, devices, now)
+        maps.entry(scope).or_default().tier_for_range(self.rule, writer, devices, now)
     }
 
-    /// The tier among these that a thread was mapped to when it last asked.
-    pub(crate) fn present_tier(&self, policy: PolicyKind, tiers: Vec<TierId>, thread: StreamId) -> Option<TierId> {
-        self.maps.lock().get(&(policy, tiers))?.present_tier(thread)
+    fn present_tier(&self, tiers: &[TierId], writer: StreamId) -> Option<TierId> {
+        self.maps.lock().get(tiers)?.present_tier(writer)
     }
 
-    /// How many threads each of these tiers has now.
-    pub fn threads_of_tiers(&self, policy: PolicyKind, tiers: &[TierId]) -> Vec<(TierId, u32)> {
+    fn writers_of_tiers(&self, tiers: &[TierId]) -> Vec<(TierId, u32)> {
         let maps = self.maps.lock();
-        let map = maps.get(&(policy, tiers.to_vec()));
-        let Some(running) = map.and_then(|map| map.running.as_ref()) else { return Vec::new() };
+        let Some(running) = maps.get(tiers).and_then(|map| map.running.as_ref()) else { return Vec::new() };
         let tiers = running.devices.iter().map(|device| device.tier);
         tiers.zip(running.controller.mapping().threads().iter().copied()).collect()
     }
@@ -178,68 +166,68 @@ mod tests {
         (0..).zip(delivered).map(device).collect()
     }
 
-    fn ask(maps: &ThreadMaps, policy: PolicyKind, thread: u64, delivered: [u64; 2], ms: u64) -> Option<TierId> {
-        maps.tier_for_range(policy, StreamId(thread), &devices(delivered), Duration::from_millis(ms))
+    fn ask(maps: &ThreadMaps, thread: u64, delivered: [u64; 2], ms: u64) -> Option<TierId> {
+        maps.tier_for_range(StreamId(thread), &devices(delivered), Duration::from_millis(ms))
     }
 
     #[test]
     fn threads_fill_the_fastest_device_first_and_keep_theirs() {
-        let maps = ThreadMaps::default();
-        let ask = |thread, ms| ask(&maps, PolicyKind::PolyStatic, thread, [0, 0], ms);
+        let maps = ThreadMaps::new(ThreadRule::Fixed);
+        let ask = |thread, ms| ask(&maps, thread, [0, 0], ms);
         let first: Vec<_> = (10..14).map(|thread| ask(thread, 0)).collect();
         assert_eq!(first, [0, 1, 1, 1].map(|tier| Some(TierId(tier))), "each as it comes");
         let now: Vec<_> = (10..14).map(|thread| ask(thread, 10)).collect();
         assert_eq!(now, [0, 0, 1, 1].map(|tier| Some(TierId(tier))), "when all are there");
         assert_eq!(now, (10..14).map(|thread| ask(thread, 2000)).collect::<Vec<_>>());
-        assert_eq!(maps.threads_of_tiers(PolicyKind::PolyStatic, &TIERS), [(TierId(0), 2), (TierId(1), 2)]);
-        assert_eq!(maps.present_tier(PolicyKind::PolyStatic, TIERS.to_vec(), StreamId(13)), Some(TierId(1)));
-        assert_eq!(maps.present_tier(PolicyKind::PolyStatic, TIERS.to_vec(), StreamId(99)), None);
+        assert_eq!(maps.writers_of_tiers(&TIERS), [(TierId(0), 2), (TierId(1), 2)]);
+        assert_eq!(maps.present_tier(&TIERS, StreamId(13)), Some(TierId(1)));
+        assert_eq!(maps.present_tier(&TIERS, StreamId(99)), None);
     }
 
     #[test]
     fn a_thread_that_ended_makes_room_for_the_others() {
-        let maps = ThreadMaps::default();
-        let ask = |thread, ms| ask(&maps, PolicyKind::PolyStatic, thread, [0, 0], ms);
+        let maps = ThreadMaps::new(ThreadRule::Fixed);
+        let ask = |thread, ms| ask(&maps, thread, [0, 0], ms);
         assert_eq!((ask(1, 0), ask(2, 0)), (Some(TierId(0)), Some(TierId(1))));
         assert_eq!(ask(2, 9900), Some(TierId(1)));
         assert_eq!(ask(2, 10_100), Some(TierId(0)), "it is the only one");
     }
 
     /// Devices of 120 and 60 MB/s with eight writers, of which each has as much as its share of the device; all epochs long.
-    fn threads_after(policy: PolicyKind, epochs: u64) -> Vec<u32> {
-        let maps = ThreadMaps::default();
+    fn threads_after(rule: ThreadRule, epochs: u64) -> Vec<u32> {
+        let maps = ThreadMaps::new(rule);
         let mut delivered = [0; 2];
         for epoch in 0..epochs {
             for thread in 0..8 {
-                ask(&maps, policy, thread, delivered, epoch * 201);
+                ask(&maps, thread, delivered, epoch * 201);
             }
             // A thread does 25 MB/s, so that four of them do not saturate the first device and three do the second.
-            let threads = maps.threads_of_tiers(policy, &TIERS);
+            let threads = maps.writers_of_tiers(&TIERS);
             for (device, limit) in [120, 60].into_iter().enumerate() {
                 delivered[device] += (u64::from(threads[device].1) * 25).min(limit) * MB / 5;
             }
         }
-        maps.threads_of_tiers(policy, &TIERS).into_iter().map(|(_, threads)| threads).collect()
+        maps.writers_of_tiers(&TIERS).into_iter().map(|(_, threads)| threads).collect()
     }
 
     #[test]
     fn the_printed_rule_stays_where_it_began_and_the_climb_finds_what_is_best() {
-        assert_eq!(threads_after(PolicyKind::PolyStatic, 60), [4, 4]);
-        assert_eq!(threads_after(PolicyKind::PolyDynamic, 60), [4, 4]);
-        let climbed = threads_after(PolicyKind::PolyClimb, 60);
+        assert_eq!(threads_after(ThreadRule::Fixed, 60), [4, 4]);
+        assert_eq!(threads_after(ThreadRule::Printed, 60), [4, 4]);
+        let climbed = threads_after(ThreadRule::Climb, 60);
         assert!(climbed[0] >= 5, "{climbed:?}");
     }
 
     #[test]
     fn a_device_that_is_twice_as_fast_gets_twice_as_many_threads() {
-        let maps = ThreadMaps::default();
+        let maps = ThreadMaps::new(ThreadRule::Fixed);
         let device = |tier, bytes_per_second| Device { tier: TierId(tier), delivered_bytes: 0, bytes_per_second };
         for (known, threads) in [([120 * MB, 56 * MB], [6, 3]), ([120 * MB, 0], [5, 4])] {
             let devices = [device(0, known[0]), device(1, known[1])];
             for thread in 0..9 {
-                maps.tier_for_range(PolicyKind::PolyStatic, StreamId(thread), &devices, Duration::ZERO);
+                maps.tier_for_range(StreamId(thread), &devices, Duration::ZERO);
             }
-            let found = maps.threads_of_tiers(PolicyKind::PolyStatic, &TIERS);
+            let found = maps.writers_of_tiers(&TIERS);
             assert_eq!(found.iter().map(|(_, threads)| *threads).collect::<Vec<_>>(), threads, "{known:?}");
             maps.maps.lock().clear();
         }
@@ -247,33 +235,26 @@ mod tests {
 
     #[test]
     fn files_that_may_go_to_other_tiers_disturb_nobody() {
-        let maps = ThreadMaps::default();
+        let maps = ThreadMaps::new(ThreadRule::Fixed);
         for round in 0..100 {
-            ask(&maps, PolicyKind::PolyStatic, 1, [0, 0], round);
-            ask(&maps, PolicyKind::PolyStatic, 2, [0, 0], round);
+            ask(&maps, 1, [0, 0], round);
+            ask(&maps, 2, [0, 0], round);
             let alone = [Device { tier: TierId(1), delivered_bytes: 0, bytes_per_second: 0 }];
             let now = Duration::from_millis(round);
-            assert_eq!(maps.tier_for_range(PolicyKind::PolyStatic, StreamId(3), &alone, now), Some(TierId(1)));
+            assert_eq!(maps.tier_for_range(StreamId(3), &alone, now), Some(TierId(1)));
         }
-        assert_eq!(maps.threads_of_tiers(PolicyKind::PolyStatic, &TIERS), [(TierId(0), 1), (TierId(1), 1)]);
-        assert_eq!(maps.present_tier(PolicyKind::PolyStatic, TIERS.to_vec(), StreamId(3)), None);
-        assert_eq!(maps.present_tier(PolicyKind::PolyStatic, TIERS[1..].to_vec(), StreamId(3)), Some(TierId(1)));
+        assert_eq!(maps.writers_of_tiers(&TIERS), [(TierId(0), 1), (TierId(1), 1)]);
+        assert_eq!(maps.present_tier(&TIERS, StreamId(3)), None);
+        assert_eq!(maps.present_tier(&TIERS[1..], StreamId(3)), Some(TierId(1)));
     }
 
     #[test]
     fn threads_beyond_those_that_are_told_apart_share_places_and_disturb_nobody() {
-        let maps = ThreadMaps::default();
+        let maps = ThreadMaps::new(ThreadRule::Fixed);
         for thread in 0..THREADS_MAX as u64 + 10 {
-            assert!(ask(&maps, PolicyKind::PolyStatic, thread + 1, [0, 0], 0).is_some(), "{thread}");
+            assert!(ask(&maps, thread + 1, [0, 0], 0).is_some(), "{thread}");
         }
         let half = u32::try_from(THREADS_MAX / 2).unwrap();
-        assert_eq!(maps.threads_of_tiers(PolicyKind::PolyStatic, &TIERS), [(TierId(0), half), (TierId(1), half)]);
-    }
-
-    #[test]
-    fn other_policies_map_no_threads() {
-        let maps = ThreadMaps::default();
-        assert_eq!(ask(&maps, PolicyKind::Spread, 1, [0, 0], 0), None);
-        assert_eq!(maps.threads_of_tiers(PolicyKind::HotCold, &TIERS), []);
+        assert_eq!(maps.writers_of_tiers(&TIERS), [(TierId(0), half), (TierId(1), half)]);
     }
 }

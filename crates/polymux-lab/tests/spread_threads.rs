@@ -1,11 +1,13 @@
 //! Policies that give each writing thread a tier: `poly-static`, `poly-dynamic`, `poly-climb`.
 
+#[path = "../../polymux-fs/tests/common/mod.rs"]
 mod common;
 
 use std::time::Duration;
 
 use common::{Volume, bytes_on, close, create, find, pattern, read_whole};
 use polymux_fs::{Caller, HandleId, MountOptions, PolicyKind, SyncKind, WriteOrigin};
+use polymux_lab::{POLY_CLIMB, POLY_DYNAMIC, POLY_STATIC};
 use polymux_types::{Ino, StreamId};
 
 const KIB: u64 = 1 << 10;
@@ -13,7 +15,7 @@ const MIB: u64 = 1 << 20;
 /// Of these volumes.
 const RANGE: u64 = 64 * KIB;
 
-const MAPPED: [PolicyKind; 3] = [PolicyKind::PolyStatic, PolicyKind::PolyDynamic, PolicyKind::PolyClimb];
+const MAPPED: [PolicyKind; 3] = [POLY_STATIC, POLY_DYNAMIC, POLY_CLIMB];
 
 fn volume_with(policy: PolicyKind, capacities: &[u64]) -> Volume {
     let mut volume = Volume::new(capacities);
@@ -58,7 +60,7 @@ fn two_threads_have_a_tier_each_behind_the_first_range_of_their_files() {
 
 #[test]
 fn a_thread_whose_tier_is_full_writes_to_another_one() {
-    let volume = volume_with(PolicyKind::PolyStatic, &[16 * MIB, 2 * MIB]);
+    let volume = volume_with(POLY_STATIC, &[16 * MIB, 2 * MIB]);
     let ([_, two], written) = write_two_files(&volume, 6, 64);
     assert!(bytes_on(volume.fs(), two, "slow") > 0 && bytes_on(volume.fs(), two, "fast") > RANGE);
     assert_eq!(read_whole(volume.fs(), two).expect("read"), written);
@@ -66,7 +68,7 @@ fn a_thread_whose_tier_is_full_writes_to_another_one() {
 
 #[test]
 fn what_nobody_in_particular_writes_counts_as_a_thread_of_the_file() {
-    let volume = volume_with(PolicyKind::PolyStatic, &[16 * MIB; 2]);
+    let volume = volume_with(POLY_STATIC, &[16 * MIB; 2]);
     let files: Vec<_> = (0..4).map(|number| create(volume.fs(), &format!("f{number}"))).collect();
     let data = pattern(7, usize::try_from(RANGE).expect("small"));
     for range in 0..10 {

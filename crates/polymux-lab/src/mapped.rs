@@ -1,24 +1,69 @@
 //! New ranges of large files go to the tier that the thread which writes them is mapped to (P7, P11); which that is, is a matter of
-//! `threads.rs`. A file has its first range where `hot-cold` would place it (P5), so small files are never spread. Moves are those of
+//! `thread_maps.rs`. A file has its first range on the fastest tier below its high mark (P5), so small files are never spread. Moves are those of
 //! `poly`.
 
-use crate::placement::{order, room_below_mark};
-use crate::policies::hot_cold;
-use crate::{NO_TIER, PlacementDecision, PlacementFacts};
+use polymux_policy::{
+    ComparisonPolicy, Decision, Eviction, NO_TIER, PlacementDecision, PlacementFacts, PolicyKind, RangeFacts,
+    WriterMap, decide, evict, order, room_below_mark,
+};
 
-pub(crate) fn place(facts: &PlacementFacts) -> PlacementDecision {
+use crate::thread_maps::ThreadMaps;
+use crate::threads::ThreadRule;
+
+/// A policy that maps threads to tiers.
+pub(crate) struct Mapped {
+    pub(crate) name: &'static str,
+    pub(crate) description: &'static str,
+    pub(crate) rule: ThreadRule,
+}
+
+impl ComparisonPolicy for Mapped {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn description(&self) -> &'static str {
+        self.description
+    }
+
+    fn decide(&self, facts: &RangeFacts) -> Decision {
+        decide(PolicyKind::Poly, facts)
+    }
+
+    fn evict(&self, facts: &RangeFacts) -> Eviction {
+        evict(PolicyKind::Poly, facts)
+    }
+
+    fn place(&self, facts: &PlacementFacts) -> PlacementDecision {
+        place(facts)
+    }
+
+    fn comes_to_rest(&self) -> bool {
+        true
+    }
+
+    fn spreads(&self) -> bool {
+        true
+    }
+
+    fn writer_map(&self) -> Option<Box<dyn WriterMap>> {
+        Some(Box::new(ThreadMaps::new(self.rule)))
+    }
+}
+
+fn place(facts: &PlacementFacts) -> PlacementDecision {
     if facts.is_of_first_range() || facts.mapped_tier == NO_TIER {
-        return hot_cold::place(facts);
+        return order(facts, |tier| room_below_mark(facts, tier).then_some(0));
     }
     order(facts, |tier| room_below_mark(facts, tier).then(|| u64::from(tier.tier != facts.mapped_tier)))
 }
 
 #[cfg(test)]
 mod tests {
+    use polymux_policy::TierFill;
     use polymux_types::limits::RANGE_NODE_SIZE;
 
     use super::*;
-    use crate::TierFill;
 
     fn facts(mapped_tier: u16) -> PlacementFacts {
         let mut facts = PlacementFacts::new(RANGE_NODE_SIZE, 64 * RANGE_NODE_SIZE);
