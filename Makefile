@@ -70,19 +70,19 @@ test-open-modes: dependencies-test
 # The suites on mounted volumes with the bytes of all open files through the daemon: with the kernel's page cache, without it, with writes that the kernel
 # collects, and the same on mounts that outlive their daemon.
 test-io-modes: dependencies-test
-	POLYMUX_TEST_IO=cached $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
-	POLYMUX_TEST_IO=direct $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
-	POLYMUX_TEST_IO=write-back $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
-	POLYMUX_TEST_IO=supervised $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
+	POLYMUX_TEST_IO=cached $(CARGO) test --locked --no-fail-fast -p polymux -p polymux-lab --test 'mounted_*'
+	POLYMUX_TEST_IO=direct $(CARGO) test --locked --no-fail-fast -p polymux -p polymux-lab --test 'mounted_*'
+	POLYMUX_TEST_IO=write-back $(CARGO) test --locked --no-fail-fast -p polymux -p polymux-lab --test 'mounted_*'
+	POLYMUX_TEST_IO=supervised $(CARGO) test --locked --no-fail-fast -p polymux -p polymux-lab --test 'mounted_*'
 
 # The suites on mounted volumes, with requests through io_uring (root; the kernel's switch for it is on while a volume is
 # being mounted).
 test-io-uring: dependencies-test
-	POLYMUX_TEST_TRANSPORT=io-uring $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
+	POLYMUX_TEST_TRANSPORT=io-uring $(CARGO) test --locked --no-fail-fast -p polymux -p polymux-lab --test 'mounted_*'
 
 # The same with files spread over all tiers (policy `spread`).
 test-spread: dependencies-test
-	POLYMUX_TEST_POLICY=spread $(CARGO) test --locked --no-fail-fast -p polymux --test 'mounted_*'
+	POLYMUX_TEST_POLICY=spread $(CARGO) test --locked --no-fail-fast -p polymux -p polymux-lab --test 'mounted_*'
 
 fmt:
 	$(CARGO) fmt --all --check

@@ -2,9 +2,9 @@
 //!
 //! # Direction of calls
 //!
-//! `file_system` → `ops`, `recover` → `mounted` → `migrate`, `namespace` → `io` → `placement`, `stamps` → `volume` → `space`, `heat`, `sched` →
+//! `file_system` → `ops`, `recover` → `mounted` → the mover, `namespace` → `io` → `placement`, `stamps` → `volume` → `space`, `heat`, `sched` →
 //! `inode` → `blockmap`, `store`.
-//! A test reads the imports and keeps it so.
+//! Between crates the compiler keeps it so, between the modules of a crate a test (docs/design/0040).
 //!
 //! # Lock order
 //!
@@ -13,6 +13,7 @@
 //! ```text
 //! Stamps::walks
 //! Namespace::rename_lock
+//!   DirectState::passed                       the outermost lock of a file
 //!   Inode::body, state of a directory        an ancestor before its descendant, siblings by inode number
 //!     FileState::barrier                      shared by writers, alone for truncate and fallocate
 //!       FileState::append

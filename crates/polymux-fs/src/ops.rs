@@ -7,7 +7,6 @@ mod attribute_flags;
 mod attributes;
 mod background;
 mod census;
-mod dependents;
 mod directories;
 mod files;
 mod names;

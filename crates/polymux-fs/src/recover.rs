@@ -6,6 +6,7 @@
 
 mod check;
 mod come_back;
+mod dependents;
 mod forget;
 mod format;
 mod join;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 /// Modules of one crate with those of the same crate that each may use.
 type Edges = &'static [(&'static str, &'static [&'static str])];
 
-/// The crates that make up the file system. The compiler keeps one from calling the crates above it. Services are types of their own,
-/// so that a call of a method is a use of the module that has the type.
+/// The crates that make up the file system. The compiler keeps one from calling the crates above it. A service is a type of its own, so that a call
+/// of a method is a use of the module that has the type; where modules share a type, [`methods_of_a_shared_type`] finds the module.
 const CRATES: [(&str, Edges); 4] = [
     (
         "polymux-records",
@@ -53,8 +53,8 @@ const CRATES: [(&str, Edges); 4] = [
         "polymux-fs",
         &[
             ("file_system", &["ops", "mounted", "recover", "rebuild", "check"]),
+            ("recover", &["ops", "mounted", "check"]),
             ("ops", &["mounted"]),
-            ("recover", &["mounted", "check"]),
             ("mounted", &[]),
             ("rebuild", &[]),
             ("check", &[]),
@@ -93,8 +93,7 @@ fn violations(edges: Edges, sources: &BTreeMap<PathBuf, String>) -> Vec<String> 
     let allowed: BTreeMap<&str, &[&str]> = edges.iter().copied().collect();
     let mut found = Vec::new();
     for (path, text) in sources {
-        let first = path.components().next().expect("a path has a component").as_os_str().to_string_lossy();
-        let module = first.trim_end_matches(".rs").to_owned();
+        let module = module_of(path);
         if NOT_MODULES.contains(&module.as_str()) {
             continue;
         }
@@ -105,6 +104,65 @@ fn violations(edges: Edges, sources: &BTreeMap<PathBuf, String>) -> Vec<String> 
         for used in modules_used(text) {
             if used != module && !may_use.contains(&used.as_str()) {
                 found.push(format!("{} uses `{used}`, which is not below it", path.display()));
+            }
+        }
+    }
+    found
+}
+
+/// The module that a source file belongs to.
+fn module_of(path: &Path) -> String {
+    let first = path.components().next().expect("a path has a component").as_os_str().to_string_lossy();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+/// The `impl` blocks of a formatted source text: the type, and the text of the block.
+fn impl_blocks(text: &str) -> Vec<(String, &str)> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices("\nimpl ") {
+        let rest = &text[at + 1..];
+        let Some((head, body)) = rest.split_once(" {\n") else { continue };
+        let Some((body, _)) = body.split_once("\n}\n") else { continue };
+        found.push((head.trim_start_matches("impl ").to_owned(), body));
+    }
+    found
+}
+
+fn words_after<'a>(text: &'a str, pattern: &'a str) -> impl Iterator<Item = &'a str> {
+    text.split(pattern).skip(1).filter_map(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
+        rest[end..].starts_with(['(', '<']).then_some(&rest[..end])
+    })
+}
+
+/// For each type that several modules implement: its methods, with the module that has each.
+fn methods_of_a_shared_type(sources: &BTreeMap<PathBuf, String>) -> BTreeMap<(String, String), String> {
+    let mut methods = BTreeMap::new();
+    for (path, text) in sources {
+        for (of, block) in impl_blocks(text) {
+            for method in words_after(block, "fn ") {
+                methods.insert((of.clone(), method.to_owned()), module_of(path));
+            }
+        }
+    }
+    methods
+}
+
+/// Calls of methods upwards: `self.method()` in an `impl` block of a type that another module implements as well.
+fn method_violations(edges: Edges, sources: &BTreeMap<PathBuf, String>) -> Vec<String> {
+    let allowed: BTreeMap<&str, &[&str]> = edges.iter().copied().collect();
+    let methods = methods_of_a_shared_type(sources);
+    let mut found = Vec::new();
+    for (path, text) in sources {
+        let module = module_of(path);
+        for (of, block) in impl_blocks(text) {
+            for method in words_after(block, "self.") {
+                let Some(used) = methods.get(&(of.clone(), method.to_owned())).filter(|used| **used != module) else {
+                    continue;
+                };
+                if !allowed.get(module.as_str()).is_some_and(|may_use| may_use.contains(&used.as_str())) {
+                    found.push(format!("{} calls `{of}::{method}` of `{used}`, which is not below it", path.display()));
+                }
             }
         }
     }
@@ -130,7 +188,13 @@ fn sources(name: &str) -> BTreeMap<PathBuf, String> {
 
 #[test]
 fn modules_call_downwards_only() {
-    let found: Vec<_> = CRATES.iter().flat_map(|(name, edges)| violations(edges, &sources(name))).collect();
+    let found = CRATES.iter().flat_map(|(name, edges)| {
+        let sources = sources(name);
+        let mut found = violations(edges, &sources);
+        found.extend(method_violations(edges, &sources));
+        found
+    });
+    let found: Vec<_> = found.collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
@@ -160,4 +224,8 @@ fn the_block_map_does_no_io_and_takes_no_clock() {
 fn the_test_itself_sees_a_call_upwards() {
     let planted = BTreeMap::from([(PathBuf::from("blockmap/map.rs"), "use crate::store::keys;".to_owned())]);
     assert_eq!(violations(CRATES[0].1, &planted).len(), 1);
+    let upper = "\nimpl Service {\n    fn above(&self) {\n    }\n}\n".to_owned();
+    let lower = "\nimpl Service {\n    fn below(&self) {\n        self.above();\n    }\n}\n".to_owned();
+    let planted = BTreeMap::from([(PathBuf::from("store/a.rs"), upper), (PathBuf::from("blockmap/map.rs"), lower)]);
+    assert_eq!(method_violations(CRATES[0].1, &planted).len(), 1);
 }

@@ -44,7 +44,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(1);
 const ROOM_APPEARED_BYTES: u64 = 64 * 1024 * 1024;
 
 impl Mover {
-    /// Carries out one batch of moves; see [`crate::FileSystem::move_step`].
+    /// Carries out one batch of moves; see `FileSystem::move_step`.
     pub fn move_step(&self) -> Progress {
         if self.volume.check_writable().is_err() || self.volume.unmounted.load(Ordering::Acquire) {
             return Progress::Idle;

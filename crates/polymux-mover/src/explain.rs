@@ -22,7 +22,7 @@ use super::relief::Worth;
 const NODES_MAX: u64 = 65_536;
 
 impl Mover {
-    /// Everything about the place of a file; see [`crate::FileSystem::explain`].
+    /// Everything about the place of a file; see `FileSystem::explain`.
     pub fn explain(&self, ino: Ino) -> Result<Explanation> {
         let inode = self.volume.inode(ino)?;
         let file = inode.file().ok_or(polymux_types::Errno::EINVAL)?;

@@ -10,7 +10,7 @@
 //! * Planning changes nothing: `polymux plan` runs the code that the movers follow.
 //!
 //! ```text
-//!  Relief::note_reads ──► Limits ──► reads to hand over ──► busiest ranges of the tier ──► jobs that take their share
+//!  TierReads::note_reads ──► Limits ──► reads to hand over ──► busiest ranges of the tier ──► jobs that take their share
 //!                           └────► promotions between these tiers wait (`planner`, `relief`)
 //! ```
 

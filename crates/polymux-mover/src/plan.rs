@@ -61,7 +61,7 @@ fn note_hurried(relief: &Planned, sums: &mut Sums) {
 }
 
 impl Mover {
-    /// See [`crate::FileSystem::plan`]. `policy` takes the place of the volume's.
+    /// See `FileSystem::plan`. `policy` takes the place of the volume's.
     pub fn plan(&self, policy: Option<PolicyKind>) -> Result<PlanReport> {
         let policy = policy.unwrap_or_else(|| self.placement.steering.read().policy);
         let mut table = self.planning_table();

@@ -1,20 +1,19 @@
 //! Ranges that keep a slower device busy move up as soon as that pays back (P11-P15, docs/design/0033).
 //!
 //! Invariants:
-//! * Device time counts: a move is begun if it saves more time within [`PAYS_BACK_SOON_SECONDS`] than it takes,
+//! * Device time counts: a move is begun if it saves more time within `PAYS_BACK_SOON_SECONDS` than it takes,
 //!   including the evictions that free space for it, or if the range is overdue: it has cost the slower device as much already.
 //! * Such moves take their share of a device instead of waiting until it is unused ([`MoverPace::TakesShare`]); all others stay low-priority.
 //! * No range is evicted for them that is read more than half as much as the least read incoming one, nor one that came itself within
-//!   [`PAYS_BACK_SOON_SECONDS`]. For a range that is only overdue, none is evicted either that was read more than half as much in about a minute: of
+//!   `PAYS_BACK_SOON_SECONDS`. For a range that is only overdue, none is evicted either that was read more than half as much in about a minute: of
 //!   ranges that are read a few times a second alike, chance makes some look twice as busy as others in any second.
 //! * If programs wait for the writes of a log, the rest of it moves up with the part that they write (docs/design/0034).
 //! * Streams keep a range where it is, and move none: whether one comes again is unknown.
 //! * Where readers of the faster device wait no less than those of the slower one, everything stays, and some of it goes down: it is the
 //!   limit (P11; `load_balance.rs`).
 //! * Bounded: windows of a second, [`LOCATED_MAX`] nodes in each, [`JOBS_OPEN_MAX`] open jobs; a search for candidates that found
-//!   nothing rests for [`REST_FACTOR`] times as long as it took.
+//!   nothing rests for `REST_FACTOR` times as long as it took.
 //! * Planning changes nothing: `polymux plan` runs the code that the movers follow.
-//! * Lock order: nothing is taken while `Relief::state` is held.
 //!
 //! ```text
 //! reads that a device served ──► DeviceDemand ──► plan_reliefs ──► Planned ──► relief_step ──► moves up, or space for evict_step

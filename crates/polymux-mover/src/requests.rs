@@ -14,7 +14,7 @@ use super::mover::Mover;
 type Answer<T> = std::result::Result<T, MoveRefusal>;
 
 impl Mover {
-    /// Moves a file, or the blocks of a range of bytes, to a tier; see [`crate::FileSystem::migrate`].
+    /// Moves a file, or the blocks of a range of bytes, to a tier; see `FileSystem::migrate`.
     pub fn migrate(&self, ino: Ino, tier: &str, range: Option<std::ops::Range<u64>>) -> Answer<JobId> {
         self.volume.check_writable()?;
         let inode = self.volume.inode(ino)?;

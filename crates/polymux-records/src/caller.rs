@@ -1,4 +1,4 @@
-//! Who asks, and how patient they are. Every operation of [`crate::FileSystem`] takes a [`Caller`].
+//! Who asks, and how patient they are. Every operation of `FileSystem` takes a [`Caller`].
 
 use polymux_types::StreamId;
 

@@ -52,14 +52,14 @@ pub enum ErrorKind {
     },
 }
 
-/// An error of a [`crate::FileSystem`] operation.
+/// An error of a `FileSystem` operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}")]
 pub struct Error {
     kind: Box<ErrorKind>,
 }
 
-/// Result of a [`crate::FileSystem`] operation.
+/// Result of a `FileSystem` operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

@@ -66,7 +66,7 @@ pub enum TierPresence {
     Missing(String),
 }
 
-/// Everything that [`crate::FileSystem`] stands on.
+/// Everything that `FileSystem` stands on.
 pub struct Parts {
     /// Name of the volume.
     pub name: String,
@@ -244,7 +244,7 @@ pub enum SaturationSource {
     Assumed,
 }
 
-/// Identity of a new volume, for [`crate::FileSystem::format`].
+/// Identity of a new volume, for `FileSystem::format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewVolume {
     /// Random identity.
@@ -351,7 +351,7 @@ pub struct TierName {
     pub name: String,
 }
 
-/// The work of [`crate::FileSystem::step`].
+/// The work of `FileSystem::step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Nothing was waiting, or nothing could be done about it now.

@@ -1,7 +1,7 @@
 //! Permission: mode bits, POSIX ACLs, sticky directories, set-id rules.
 //!
 //! Invariants: nothing is changed; every function answers from attributes it is handed. A front end whose kernel checks
-//! permissions switches these checks off ([`crate::Permissions`]); inheritance of groups and default ACLs is done here
+//! permissions switches these checks off ([`polymux_records::caller::Permissions`]); inheritance of groups and default ACLs is done here
 //! in any case.
 
 mod acl;

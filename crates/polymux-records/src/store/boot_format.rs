@@ -16,7 +16,7 @@ pub fn encode(boot: BootId) -> Vec<u8> {
     writer.finish()
 }
 
-/// Reads the record of the machine's boot in which the volume was last used.
+/// Reads the boot of the kernel that may still use objects.
 pub fn decode(record: &[u8]) -> Result<BootId, Error> {
     let mut reader = Reader::new("the kernel that uses objects", record, VERSION)?;
     let mut boot = [0; 16];

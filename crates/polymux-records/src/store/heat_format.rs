@@ -29,9 +29,9 @@ pub struct HeatNode {
     pub moved: u32,
     /// Visits in the low four bits, how long it has been warm in the high two.
     pub visits: u8,
-    /// Shares in 1/255.
+    /// Share of sequential requests, in 1/255.
     pub sequential: u8,
-    /// Percent of the writes that were followed by a sync.
+    /// Share of the writes that a sync followed, in 1/255.
     pub synced: u8,
 }
 

@@ -53,7 +53,7 @@ pub struct ObjectEntry {
     pub object: ObjectId,
     /// Its part in the file.
     pub role: ObjectRole,
-    /// How often the number was used for this file.
+    /// Kept in the format; 1 in every record so far.
     pub generation: u32,
     /// The bucket that it lies in.
     pub bucket: Bucket,
@@ -135,7 +135,7 @@ pub struct InodeRecord {
     pub links: u32,
     /// Generation of the inode number.
     pub generation: u32,
-    /// Which extended attributes exist that every access must look at.
+    /// It has an access ACL that says more than the mode.
     pub has_access_acl: bool,
     /// It has a default ACL.
     pub has_default_acl: bool,

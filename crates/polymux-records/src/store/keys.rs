@@ -120,7 +120,7 @@ pub fn tiers() -> KeyRange {
     prefix_range(key(b't', &[]))
 }
 
-/// Key of the end of the numbers that are reserved.
+/// Key of the record of a [`NumberKind`].
 pub fn number_range(kind: NumberKind) -> Key {
     let letter = match kind {
         NumberKind::Ino => b'i',

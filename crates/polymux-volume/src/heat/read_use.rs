@@ -19,9 +19,9 @@ const FILES_MAX: usize = 256;
 pub struct ReadUse {
     /// Bytes of requests that went on where another one ended.
     pub stream_bytes: u64,
-    /// Bytes of all others, and how many these were.
+    /// Bytes of all others.
     pub random_bytes: u64,
-    /// Requests that went on where none ended.
+    /// Number of those others.
     pub random_requests: u64,
 }
 

@@ -16,7 +16,8 @@ const HELD_FOR_CHANGES: u8 = 8;
 const SINCE_EARLIER_MOUNT: u8 = 16;
 
 /// Users of the one object of a file beside the daemon. Begins and ends for descriptions of this mount change under `DirectState::passed`,
-/// and where the object was not used before, or is not used any more, under the barrier alone.
+/// and where the object was not used before, or is not used any more, under the barrier alone. A hold since an earlier mount begins
+/// under `SizeState::finding`, before anything else is done with the file.
 #[derive(Debug, Default)]
 pub struct DirectUsers(AtomicU8);
 

@@ -30,9 +30,9 @@ pub struct Layout {
     pub objects: Vec<ObjectEntry>,
     /// Bytes that the record gives the file at least.
     pub size_floor: u64,
-    /// Bit set of the slots whose object may be longer than the record says: none or one.
+    /// Tiers whose object may be longer than the record says, one bit for each tier number: none or one.
     pub extenders: u64,
-    /// Grows with each write error, so that each description reports it once.
+    /// Grows each time bytes were lost, so that each description reports it once.
     pub error_sequence: u32,
     /// Ranges of bytes that were lost, in order.
     pub damaged: Vec<(u64, u64)>,

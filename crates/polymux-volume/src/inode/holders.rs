@@ -16,7 +16,7 @@ use super::Inode;
 pub struct Holders {
     /// Some file may be held that was not looked at.
     pub are_possible: AtomicBool,
-    /// These files.
+    /// Files that are known to be held.
     pub held: Mutex<BTreeMap<Ino, Held>>,
     /// A file could not be looked at: all are, once more.
     pub look_failed: AtomicBool,

@@ -20,7 +20,7 @@ pub struct SizeRecovery {
 }
 
 impl SizeRecovery {
-    /// Whether the size of each file is known for certain.
+    /// Whether no size is left to be asked for after an unclean stop.
     pub fn is_complete(&self) -> bool {
         self.asked_up_to.lock().is_none() && !self.has_failed.load(Ordering::Acquire)
     }
