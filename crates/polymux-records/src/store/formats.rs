@@ -4,7 +4,7 @@ use polymux_types::on_disk_format::{FormatForm, OnDiskFormat};
 use polymux_types::{Bucket, Epoch, Ino, ObjectId, TierId, Timestamp, VolumeId};
 
 use super::boot_format;
-use super::describe::{decode_bytes, decode_number, describe_key, describe_record};
+use super::describe::{describe_key, describe_record};
 use super::directory_format::{Dirent, EntryCount, PositionEntry};
 use super::disowned_format::{DisownedKind, DisownedRecord};
 use super::extent_format::ExtentRecord;
@@ -12,17 +12,18 @@ use super::frame::Writer;
 use super::heat_format::{ClockRecord, HeatNode, HeatRecord};
 use super::inline_format;
 use super::inode_format::{FileRecord, InodeBody, InodeRecord, ObjectEntry};
-use super::keys::{self, NumberKind};
+use super::keys::Key;
 use super::profile_format;
+use super::record_kinds::{KINDS, RecordKind, ValueFormat, kind_of};
 use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, FORMAT_VERSION, Shutdown, TierRecord, TierStanding, VolumeRecord};
 use crate::attributes::{ATTRIBUTE_FLAGS_KNOWN, FileKind};
-use crate::blockmap::{END, Owner};
+use crate::blockmap::Owner;
 use crate::parts::BootId;
 
 /// The inode, and the key of a pending free, used to decode values that hold no key of their own.
-const INO: Ino = Ino(5);
-const DISOWNED: DisownedRecord = DisownedRecord {
+pub(super) const INO: Ino = Ino(5);
+pub(super) const DISOWNED: DisownedRecord = DisownedRecord {
     tier: TierId(3),
     object: ObjectId(9),
     bucket: Bucket(17),
@@ -34,63 +35,15 @@ const DISOWNED: DisownedRecord = DisownedRecord {
 #[doc(hidden)]
 #[must_use]
 pub fn on_disk_formats() -> Vec<OnDiskFormat> {
-    vec![
-        framed("record-volume", volumes, |bytes| {
-            let record = VolumeRecord::decode(bytes).ok()?;
-            // Of a newer version only the fields needed to say so are read.
-            (record.format_version <= FORMAT_VERSION).then(|| record.encode())
-        }),
-        framed("record-epoch", epochs, |bytes| Some(EpochRecord::decode(bytes).ok()?.encode())),
-        framed("record-tier", tiers, |bytes| Some(TierRecord::decode(TierId(0), bytes).ok()?.encode())),
-        framed("record-number-range", number_ranges, |bytes| {
-            let end = decode_number(bytes).ok()?;
-            Some(record(|writer| {
-                writer.u64(end);
-            }))
-        }),
-        framed("record-inode", inodes, |bytes| {
-            let record = InodeRecord::decode(INO, bytes).ok()?;
-            Some(appended(|bytes| record.encode_into(bytes)))
-        }),
-        framed("record-dirent", dirents, |bytes| {
-            let dirent = Dirent::decode(bytes).ok()?;
-            Some(appended(|bytes| dirent.encode(bytes)))
-        }),
-        framed("record-position", positions, |bytes| {
-            let entry = PositionEntry::decode(bytes).ok()?;
-            Some(appended(|bytes| entry.encode(bytes)))
-        }),
-        framed("record-extent", extents, |bytes| Some(ExtentRecord::decode(bytes).ok()?.encode())),
-        framed("record-disowned", disowned, |bytes| {
-            Some(DisownedRecord::decode(&DISOWNED.key(), bytes).ok()?.encode())
-        }),
-        framed("record-inline", inline, |bytes| {
-            // Any length that a record may have, as if the inode said so.
-            let length = decode_bytes("inline data", bytes).ok()?.len() as u64;
-            let content = inline_format::decode(INO, length, bytes).expect("it is as long as it is");
-            assert!(inline_format::decode(INO, length + 1, bytes).is_err(), "another length is refused");
-            (length <= super::INLINE_SIZE_LIMIT).then(|| appended(|bytes| inline_format::encode_into(bytes, &content)))
-        }),
-        framed("record-heat", heats, |bytes| Some(HeatRecord::decode(bytes).ok()?.encode())),
-        framed("record-stamp-mark", marks, |bytes| Some(StampMark::decode(bytes).ok()?.encode())),
-        framed("record-boot", boots, |bytes| Some(boot_format::encode(boot_format::decode(bytes).ok()?))),
-        framed("record-profile", profiles, |bytes| Some(profile_format::encode(&profile_format::decode(bytes).ok()?))),
-        framed("record-clock", clocks, |bytes| Some(ClockRecord::decode(bytes).ok()?.encode())),
-        framed("record-xattr", xattrs, |bytes| {
-            let value = decode_bytes("an extended attribute", bytes).ok()?;
-            Some(record(|writer| {
-                writer.bytes(&value);
-            }))
-        }),
-        OnDiskFormat {
-            name: "key",
-            samples: || all_keys().iter().map(|key| key.to_vec()).collect(),
-            repair: |_| {},
-            read_and_write: read_and_write_key,
-            form: FormatForm::Unique,
-        },
-        described_record(),
-    ]
+    let keys = OnDiskFormat {
+        name: "key",
+        samples: || KINDS.iter().flat_map(|kind| (kind.keys)()).map(|key| key.to_vec()).collect(),
+        repair: |_| {},
+        read_and_write: read_and_write_key,
+        form: FormatForm::Unique,
+    };
+    let values = KINDS.iter().filter_map(|kind| kind.value.map(framed));
+    values.chain([keys, described_record()]).collect()
 }
 
 /// A record with its key, as it is described to people.
@@ -111,11 +64,7 @@ fn described_record() -> OnDiskFormat {
     }
 }
 
-fn framed(
-    name: &'static str,
-    samples: fn() -> Vec<Vec<u8>>,
-    read_and_write: fn(&[u8]) -> Option<Vec<u8>>,
-) -> OnDiskFormat {
+fn framed(ValueFormat { name, samples, read_and_write }: ValueFormat) -> OnDiskFormat {
     // An inode record may have the file type of another system in bits that are not ours, and an extent of a hole a slot.
     OnDiskFormat { name, samples, repair: repair_frame, read_and_write, form: FormatForm::HasUnused }
 }
@@ -126,41 +75,41 @@ fn repair_frame(bytes: &mut [u8]) {
     }
 }
 
-fn record(fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
+pub(super) fn record(fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut writer = Writer::new(1);
     fields(&mut writer);
     writer.finish()
 }
 
-fn appended(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+pub(super) fn appended(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode(&mut bytes);
     bytes
 }
 
-fn volumes() -> Vec<Vec<u8>> {
+pub(super) fn volumes() -> Vec<Vec<u8>> {
     let id = VolumeId::from_random([9; 16]);
     vec![VolumeRecord { format_version: FORMAT_VERSION, id, name: "media".to_owned() }.encode()]
 }
 
-fn epochs() -> Vec<Vec<u8>> {
+pub(super) fn epochs() -> Vec<Vec<u8>> {
     let record = |raising, shutdown| EpochRecord { epoch: Epoch(7), raising, shutdown }.encode();
     vec![record(true, Shutdown::Unclean), record(false, Shutdown::Clean)]
 }
 
-fn tiers() -> Vec<Vec<u8>> {
+pub(super) fn tiers() -> Vec<Vec<u8>> {
     [TierStanding::InService, TierStanding::Draining, TierStanding::Joining, TierStanding::Leaving]
         .map(|standing| TierRecord { name: "fast".to_owned(), instance: 1 << 60, epoch: Epoch(2), standing }.encode())
         .to_vec()
 }
 
-fn number_ranges() -> Vec<Vec<u8>> {
+pub(super) fn number_ranges() -> Vec<Vec<u8>> {
     vec![record(|writer| {
         writer.u64(65_552);
     })]
 }
 
-fn inodes() -> Vec<Vec<u8>> {
+pub(super) fn inodes() -> Vec<Vec<u8>> {
     let object = |tier, object| ObjectEntry::new(TierId(tier), ObjectId(object), Bucket(4095));
     let objects = FileRecord {
         size_floor: 1 << 40,
@@ -206,84 +155,57 @@ fn inodes() -> Vec<Vec<u8>> {
     plain.chain(flagged).collect()
 }
 
-fn dirents() -> Vec<Vec<u8>> {
+pub(super) fn dirents() -> Vec<Vec<u8>> {
     let dirent = Dirent { ino: Ino(4), kind: FileKind::Fifo, cookie: 12 };
     vec![appended(|bytes| dirent.encode(bytes))]
 }
 
-fn positions() -> Vec<Vec<u8>> {
+pub(super) fn positions() -> Vec<Vec<u8>> {
     let entry = PositionEntry { ino: Ino(4), kind: FileKind::Regular, name: b"name".to_vec() };
     vec![appended(|bytes| entry.encode(bytes))]
 }
 
-fn extents() -> Vec<Vec<u8>> {
+pub(super) fn extents() -> Vec<Vec<u8>> {
     [Owner::Slot(63), Owner::Hole].map(|owner| ExtentRecord { start_block: 1 << 50, owner }.encode()).to_vec()
 }
 
-fn disowned() -> Vec<Vec<u8>> {
+pub(super) fn disowned() -> Vec<Vec<u8>> {
     [DisownedKind::Object, DisownedKind::Tail, DISOWNED.kind]
         .map(|kind| DisownedRecord { kind, ..DISOWNED }.encode())
         .to_vec()
 }
 
-fn inline() -> Vec<Vec<u8>> {
+pub(super) fn inline() -> Vec<Vec<u8>> {
     vec![appended(|bytes| inline_format::encode_into(bytes, b"a small file"))]
 }
 
-fn xattrs() -> Vec<Vec<u8>> {
+pub(super) fn xattrs() -> Vec<Vec<u8>> {
     vec![record(|writer| {
         writer.bytes(b"a value");
     })]
 }
 
-fn heats() -> Vec<Vec<u8>> {
+pub(super) fn heats() -> Vec<Vec<u8>> {
     let node =
         HeatNode { index: 5, reads: 512, writes: 300, accessed: 90, moved: 80, visits: 3, sequential: 9, synced: 255 };
     vec![HeatRecord { nodes: vec![node, HeatNode { index: 63, ..node }] }.encode()]
 }
 
-fn marks() -> Vec<Vec<u8>> {
+pub(super) fn marks() -> Vec<Vec<u8>> {
     let through = Timestamp::new(1_700_000_000, 999_999_999);
     vec![StampMark::UNKNOWN.encode(), StampMark { through, is_complete: true }.encode()]
 }
 
-fn boots() -> Vec<Vec<u8>> {
+pub(super) fn boots() -> Vec<Vec<u8>> {
     vec![boot_format::encode(BootId([7; 16]))]
 }
 
-fn profiles() -> Vec<Vec<u8>> {
+pub(super) fn profiles() -> Vec<Vec<u8>> {
     profile_format::samples().iter().map(profile_format::encode).collect()
 }
 
-fn clocks() -> Vec<Vec<u8>> {
+pub(super) fn clocks() -> Vec<Vec<u8>> {
     vec![ClockRecord { seconds: 90_000, promoted: vec![(TierId(0), 1 << 40), (TierId(2), 7)] }.encode()]
-}
-
-fn all_keys() -> Vec<keys::Key> {
-    vec![
-        keys::volume(),
-        keys::epoch(),
-        keys::tier(TierId(3)),
-        keys::number_range(NumberKind::Ino),
-        keys::number_range(NumberKind::Object),
-        keys::number_range(NumberKind::ObjectMark),
-        keys::number_range(NumberKind::Tier),
-        keys::inode(INO),
-        keys::dirent(INO, b"name"),
-        keys::position(INO, 16),
-        keys::parent_name(INO, Ino(1), b"name"),
-        keys::xattr(INO, b"user.comment"),
-        keys::extent(INO, END),
-        DISOWNED.key(),
-        keys::orphan(INO),
-        keys::inline(INO),
-        keys::heat(INO, 1),
-        keys::logical_clock(),
-        keys::stamp_mark(),
-        keys::renamed_directory(INO),
-        keys::boot_with_objects(),
-        keys::profile(TierId(3)),
-    ]
 }
 
 /// Takes a key apart and makes it again.
@@ -292,70 +214,19 @@ fn read_and_write_key(key: &[u8]) -> Option<Vec<u8>> {
     if description.problem.is_some() {
         return None;
     }
-    let number = || key.get(5..7)?.try_into().ok().map(u16::from_be_bytes);
-    let ino = description.ino.unwrap_or(Ino(0));
-    let made = match description.letter? {
-        'V' => keys::volume(),
-        'E' => keys::epoch(),
-        't' => keys::tier(TierId(number()?)),
-        'n' => keys::number_range(match key.last()? {
-            b'i' => NumberKind::Ino,
-            b'o' => NumberKind::Object,
-            b't' => NumberKind::Tier,
-            _ => NumberKind::ObjectMark,
-        }),
-        'i' => keys::inode(keys::ino_of_inode_key(key)?),
-        'd' => keys::dirent(ino, &key[13..]),
-        'c' => keys::position(ino, keys::cookie_of_position_key(key)?),
-        'p' => {
-            let (parent, name) = keys::parent_and_name_of_key(key)?;
-            keys::parent_name(ino, parent, &name)
-        }
-        'x' => keys::xattr(ino, &keys::name_of_xattr_key(key)?),
-        'e' => keys::extent(ino, keys::end_block_of_key(key)?),
-        'g' => {
-            let (tier, object, start) = keys::parts_of_disowned_key(key)?;
-            keys::disowned(tier, object, start)
-        }
-        'o' => keys::orphan(keys::ino_of_orphan_key(key)?),
-        'b' => keys::inline(ino),
-        'h' => {
-            let (ino, chunk) = keys::parts_of_heat_key(key)?;
-            keys::heat(ino, chunk)
-        }
-        'L' => keys::logical_clock(),
-        'S' => keys::stamp_mark(),
-        's' => keys::renamed_directory(ino),
-        'K' => keys::boot_with_objects(),
-        'P' => keys::profile(TierId(number()?)),
-        _ => return None,
-    };
-    Some(made.to_vec())
+    let kind = kind_of(description.letter?)?;
+    Some((kind.remake)(&description, key)?.to_vec())
 }
 
 /// Records with their keys: the length of the key in a byte, the key, the value.
 fn described() -> Vec<Vec<u8>> {
-    let values = [
-        volumes,
-        epochs,
-        tiers,
-        number_ranges,
-        number_ranges,
-        number_ranges,
-        number_ranges,
-        inodes,
-        dirents,
-        positions,
-    ];
-    let values = values.map(|samples| samples().swap_remove(0)).into_iter();
-    let values =
-        values.chain([Vec::new(), xattrs().swap_remove(0), extents().swap_remove(0), disowned().swap_remove(0)]);
-    let values = values.chain([Vec::new(), inline().swap_remove(0), heats().swap_remove(0), clocks().swap_remove(0)]);
-    let values = values.chain([marks().swap_remove(0), Vec::new(), boots().swap_remove(0), profiles().swap_remove(0)]);
-    let join = |(key, value): (keys::Key, Vec<u8>)| {
-        [&[u8::try_from(key.len()).expect("a sample is short")][..], &key, &value].concat()
+    let join =
+        |key: Key, value: &[u8]| [&[u8::try_from(key.len()).expect("a sample is short")][..], &key, value].concat();
+    let of_kind = |kind: &RecordKind| {
+        let values = kind.value.map_or_else(|| vec![Vec::new()], |value| (value.samples)());
+        (kind.keys)().into_iter().map(move |key| join(key, &values[0])).collect::<Vec<_>>()
     };
-    all_keys().into_iter().zip(values).map(join).collect()
+    KINDS.iter().flat_map(of_kind).collect()
 }
 
 fn split_record(bytes: &mut [u8]) -> (&[u8], &mut [u8]) {
