@@ -42,6 +42,10 @@ pub(crate) use reclaim::delete_records;
 pub use sync::lost_bytes;
 pub use write::{WriteRequest, patience};
 
+use std::ops::Range;
+
+use polymux_records::blockmap::END;
+use polymux_records::store::{DisownedRecord, ObjectEntry};
 use polymux_types::limits::BLOCK_SIZE;
 
 /// The block that a byte lies in.
@@ -54,6 +58,14 @@ pub fn block_of(offset: u64) -> u64 {
 #[inline]
 pub fn block_after(offset: u64) -> u64 {
     offset.div_ceil(BLOCK_SIZE)
+}
+
+/// The pending free of blocks that an object had, up to all that may follow where they end at [`END`].
+pub fn pending_free_of_blocks(entry: &ObjectEntry, blocks: Range<u64>) -> DisownedRecord {
+    match blocks.end {
+        END => DisownedRecord::of_tail(entry, start_of(blocks.start)),
+        end => DisownedRecord::of_range(entry, start_of(blocks.start), start_of(end)),
+    }
 }
 
 /// First byte of a block; of one beyond the largest file, a byte beyond it too.

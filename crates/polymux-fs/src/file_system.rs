@@ -329,7 +329,7 @@ impl FileSystem {
 
     /// Takes `count` pins back; with the last one an inode without a name goes.
     pub fn unpin(&self, ino: Ino, count: u64) {
-        if let Err(error) = self.logged("forget", self.mounted.namespace.data.unpin(ino, count)) {
+        if let Err(error) = self.logged("forget", self.mounted.data.unpin(ino, count)) {
             log::debug!("inode {ino} is deleted at the next mount: {error}");
         }
     }

@@ -12,14 +12,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use polymux_data::io::{Company, block_after, start_of};
-use polymux_records::blockmap::{BLOCKS_PER_NODE, ClosedNodes, END, MapChange, Owner, Run};
+use polymux_data::io::{Company, block_after, pending_free_of_blocks, start_of};
+use polymux_records::blockmap::{BLOCKS_PER_NODE, ClosedNodes, MapChange, Owner};
 use polymux_records::counters::Counters;
 use polymux_records::planted_faults::{PlantedFault, is_planted};
-use polymux_records::store::{DisownedKind, DisownedRecord, ObjectEntry};
+use polymux_records::store::DisownedRecord;
 use polymux_types::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use polymux_volume::inode::{FileState, Layout};
-use polymux_volume::space::disown_object;
 use polymux_volume::transaction::Transaction;
 
 use super::Interrupt;
@@ -55,21 +54,6 @@ fn hold<'a>(file: &'a FileState, ranges: &[Range<u64>]) -> Hold<'a> {
     let append = (file.size() <= start_of(last.end)).then(|| file.append.lock());
     let closed = ranges.iter().map(|blocks| file.nodes.close(blocks)).collect();
     Hold::Nodes { _closed: closed, _append: append, _shared: shared }
-}
-
-/// The pending free of the blocks that an object had.
-fn pending_free_of(blocks: &Run, source: &ObjectEntry) -> DisownedRecord {
-    let kind = match blocks.end {
-        END => DisownedKind::Tail,
-        end => DisownedKind::Range { end: start_of(end) },
-    };
-    DisownedRecord {
-        tier: source.tier,
-        object: source.object,
-        bucket: source.bucket,
-        start: start_of(blocks.start),
-        kind,
-    }
 }
 
 impl Mover {
@@ -191,7 +175,7 @@ impl Mover {
             for (run, source) in &runs {
                 file.nodes.mark_map_changed(run.start..run.end);
                 change.then(layout.map.assign(run.start, run.end, Owner::Slot(slot)));
-                disowned.push(pending_free_of(run, source));
+                disowned.push(pending_free_of_blocks(source, run.start..run.end));
             }
             if let Hold::File(_) = hold {
                 let (compacted, dropped) =
@@ -199,7 +183,7 @@ impl Mover {
                 change.then(compacted);
                 // The whole object goes, so its ranges need not.
                 disowned.retain(|record| !dropped.iter().any(|entry| entry.object == record.object));
-                disowned.extend(dropped.iter().map(disown_object));
+                disowned.extend(dropped.iter().map(DisownedRecord::of_object));
             }
             let is_known = learned.is_some() && layout.objects.len() == 1 && layout.slot_of(part.target.tier).is_some();
             if let Some(answer) = learned.as_ref().filter(|_| is_known) {

@@ -5,8 +5,8 @@
 
 use polymux_data::io::Company;
 use polymux_records::error::Result;
+use polymux_records::store::DisownedRecord;
 use polymux_volume::inode::{FileState, Inode, Layout};
-use polymux_volume::space::disown_object;
 use polymux_volume::transaction::Transaction;
 
 use crate::Mover;
@@ -37,7 +37,7 @@ impl Mover {
                 return Ok(Vec::new());
             }
             let (change, dropped) = file.compact(layout, |entry| !self.volume.disowned.holds(entry.tier, entry.object));
-            let disowned: Vec<_> = dropped.iter().map(disown_object).collect();
+            let disowned: Vec<_> = dropped.iter().map(DisownedRecord::of_object).collect();
             transaction.put_map_change(inode.ino, layout, &change);
             disowned.iter().for_each(|record| transaction.put_disowned(record));
             Ok(disowned)

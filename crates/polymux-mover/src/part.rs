@@ -258,12 +258,8 @@ impl Mover {
         let end = ranges.last().expect("a part has a range").end;
         // Older pending frees would free the data that is written there now.
         self.data.reclaim_object(inode, &entry)?;
-        let claim = |(run, _): &(Run, ObjectEntry)| DisownedRecord {
-            tier: entry.tier,
-            object: entry.object,
-            bucket: entry.bucket,
-            start: start_of(run.start),
-            kind: DisownedKind::Range { end: start_of(run.end.min(end)) },
+        let claim = |(run, _): &(Run, ObjectEntry)| {
+            DisownedRecord::of_range(&entry, start_of(run.start), start_of(run.end.min(end)))
         };
         // A run that begins behind the last node only gives the end of the file to the target.
         let claims: Vec<DisownedRecord> = runs.iter().filter(|(run, _)| run.start < end).map(claim).collect();

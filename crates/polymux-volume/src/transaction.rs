@@ -12,6 +12,7 @@ use polymux_types::Ino;
 use crate::inode::{DirectoryState, InlineChange, Inode, Layout};
 
 /// Changes that become durable together.
+#[derive(Default)]
 pub struct Transaction {
     /// The changes of records.
     pub batch: Batch,

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use polymux_meta::{Batch, Sequence};
+use polymux_meta::Sequence;
 use polymux_records::counters::Counters;
 use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::parts::{Access, MountOptions};
@@ -179,7 +179,7 @@ impl Volume {
         ordered.sort_unstable_by_key(|inode| inode.ino);
         ordered.dedup_by_key(|inode| inode.ino);
         let _locks: SmallVec<[_; 5]> = ordered.iter().map(|inode| inode.record_lock.lock()).collect();
-        let mut transaction = Transaction { batch: Batch::new() };
+        let mut transaction = Transaction::default();
         let result = body(&mut transaction)?;
         let committed = self.metadata.commit(transaction.batch);
         let sequence = committed.inspect_err(|_| {

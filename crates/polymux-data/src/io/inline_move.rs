@@ -12,11 +12,10 @@ use polymux_records::blockmap::END;
 use polymux_records::counters::Counters;
 use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::planted_faults::{PlantedFault, is_planted};
-use polymux_records::store::{ObjectEntry, keys};
+use polymux_records::store::{DisownedRecord, ObjectEntry, keys};
 use polymux_tier::Wait;
 use polymux_types::{Errno, Ino, TierId};
 use polymux_volume::inode::{FileState, Inode, reference_of};
-use polymux_volume::space::disown_object;
 
 use crate::data_path::DataPath;
 use crate::placement::Request;
@@ -144,7 +143,7 @@ impl DataPath {
 
     /// Gives up an object that was made and is not used after all.
     pub fn discard_object(&self, inode: &Inode, entry: &ObjectEntry) {
-        let record = disown_object(entry);
+        let record = DisownedRecord::of_object(entry);
         let put = self.volume.transact(&[inode], |transaction| {
             transaction.put_disowned(&record);
             Ok(())

@@ -13,7 +13,6 @@ use polymux_records::store::{DisownedRecord, keys};
 use polymux_types::Ino;
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_volume::inode::{Inode, Layout};
-use polymux_volume::space::disown_object;
 use polymux_volume::transaction::Transaction;
 
 use crate::data_path::DataPath;
@@ -112,7 +111,7 @@ fn disown_all(transaction: &mut Transaction, inode: &Inode, layout: &Layout) -> 
     for extent in layout.map.exceptions() {
         transaction.batch.delete(keys::extent(inode.ino, extent.end));
     }
-    let disowned: Vec<DisownedRecord> = layout.objects.iter().map(disown_object).collect();
+    let disowned: Vec<DisownedRecord> = layout.objects.iter().map(DisownedRecord::of_object).collect();
     for record in &disowned {
         transaction.put_disowned(record);
     }

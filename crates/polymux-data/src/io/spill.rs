@@ -11,7 +11,7 @@ use polymux_records::blockmap::{END, Owner};
 use polymux_records::counters::Counters;
 use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::planted_faults::{PlantedFault, is_planted};
-use polymux_records::store::{DisownedKind, DisownedRecord, ObjectEntry};
+use polymux_records::store::{DisownedRecord, ObjectEntry};
 use polymux_tier::Wait;
 use polymux_types::TierId;
 use polymux_types::limits::BLOCK_SIZE;
@@ -21,7 +21,7 @@ use polymux_volume::sched::Direction;
 use super::layout_change::Company;
 use super::read::How;
 use super::write::{Obstacle, Step, publish_size};
-use super::{block_after, block_of, start_of};
+use super::{block_after, block_of, pending_free_of_blocks, start_of};
 use crate::data_path::DataPath;
 use crate::placement::Request;
 
@@ -216,13 +216,7 @@ impl DataPath {
         entry: &ObjectEntry,
         blocks: std::ops::Range<u64>,
     ) -> Result<DisownedRecord> {
-        let claim = DisownedRecord {
-            tier: entry.tier,
-            object: entry.object,
-            bucket: entry.bucket,
-            start: start_of(blocks.start),
-            kind: DisownedKind::Range { end: start_of(blocks.end) },
-        };
+        let claim = DisownedRecord::of_range(entry, start_of(blocks.start), start_of(blocks.end));
         self.volume.transact(&[inode], |transaction| {
             transaction.put_disowned(&claim);
             Ok(())
@@ -245,13 +239,7 @@ impl DataPath {
         old: Option<ObjectEntry>,
     ) -> Result<()> {
         let (first, last) = blocks;
-        let disowned = old.map(|old| DisownedRecord {
-            tier: old.tier,
-            object: old.object,
-            bucket: old.bucket,
-            start: start_of(first),
-            kind: if last == END { DisownedKind::Tail } else { DisownedKind::Range { end: start_of(last) } },
-        });
+        let disowned = old.map(|old| pending_free_of_blocks(&old, first..last));
         self.change_layout(inode, file, Company::Writers, |transaction, layout| {
             let slot = layout.slot_on(claim.tier)?;
             file.nodes.mark_map_changed(first..last);

@@ -13,11 +13,10 @@ use std::sync::atomic::Ordering;
 use polymux_records::blockmap::{END, Owner};
 use polymux_records::error::Result;
 use polymux_records::planted_faults::{PlantedFault, is_planted};
-use polymux_records::store::{DisownedKind, DisownedRecord};
+use polymux_records::store::DisownedRecord;
 use polymux_types::Errno;
 use polymux_types::limits::FILE_SIZE_MAX;
 use polymux_volume::inode::{FileState, Inode, reference_of};
-use polymux_volume::space::disown_object;
 use polymux_volume::volume::Volume;
 
 use super::layout_change::Company;
@@ -77,7 +76,7 @@ impl DataPath {
     }
 
     fn empty(&self, inode: &Inode, file: &FileState) -> Result<()> {
-        let disowned: Vec<DisownedRecord> = file.layout.read().objects.iter().map(disown_object).collect();
+        let disowned: Vec<DisownedRecord> = file.layout.read().objects.iter().map(DisownedRecord::of_object).collect();
         if disowned.is_empty() && file.size() == 0 {
             return Ok(());
         }
@@ -162,16 +161,7 @@ impl DataPath {
         for entry in &objects {
             self.reclaim_object_from(inode, entry, size)?;
         }
-        let disowned: Vec<DisownedRecord> = objects
-            .iter()
-            .map(|entry| DisownedRecord {
-                tier: entry.tier,
-                object: entry.object,
-                bucket: entry.bucket,
-                start: size,
-                kind: DisownedKind::Tail,
-            })
-            .collect();
+        let disowned: Vec<DisownedRecord> = objects.iter().map(|entry| DisownedRecord::of_tail(entry, size)).collect();
         // The bytes before the new end must be durable before the floor says that they are there.
         for entry in &objects {
             self.sync_object(inode, file, entry)?;

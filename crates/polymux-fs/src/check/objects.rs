@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use polymux_meta::Batch;
 use polymux_records::error::{Error, Result};
-use polymux_records::store::{DisownedKind, DisownedRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, keys};
+use polymux_records::store::{DisownedRecord, FileRecord, InodeBody, InodeRecord, ObjectEntry, keys};
 use polymux_tier::{ObjectRef, Tier};
 use polymux_types::limits::BUCKETS;
 use polymux_types::{Bucket, Ino, ObjectId, TierId};
@@ -99,8 +99,8 @@ fn length(
     if may_be_longer || stat.size <= file.size_floor || given_up::is_given_up(exam, (entry.tier, entry.object))? {
         return Ok(());
     }
-    let ObjectEntry { tier, object, bucket, .. } = *entry;
-    let record = DisownedRecord { tier, object, bucket, start: file.size_floor, kind: DisownedKind::Tail };
+    let ObjectEntry { tier, object, .. } = *entry;
+    let record = DisownedRecord::of_tail(entry, file.size_floor);
     let mut repair = Batch::new();
     repair.put(record.key(), record.encode());
     let detail = format!("object {object:016x} of tier {tier} has {} bytes, the file {}", stat.size, file.size_floor);

@@ -277,7 +277,7 @@ impl Mounted {
         }
         for inode in self.volume.inodes.all() {
             inode.lifecycle.lock().pins = 0;
-            outcome = outcome.and(self.namespace.data.delete_if_unused(&inode));
+            outcome = outcome.and(self.data.delete_if_unused(&inode));
         }
         outcome = outcome.and(self.ask_sizes(FILES_AT_UNMOUNT).map(drop));
         outcome = outcome

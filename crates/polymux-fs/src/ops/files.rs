@@ -370,7 +370,7 @@ impl Mounted {
             inode.forget_inline_bytes();
             return Ok(());
         }
-        self.namespace.data.delete_if_unused(inode)?;
+        self.data.delete_if_unused(inode)?;
         if inode.lifecycle.lock().gone {
             return Ok(());
         }

@@ -1,6 +1,5 @@
 //! Making a new volume.
 
-use polymux_meta::Batch;
 use polymux_records::error::Error;
 use polymux_records::parts::{NewVolume, Parts, TierPresence, VolumeError};
 use polymux_records::store::keys::{self, NumberKind};
@@ -30,7 +29,7 @@ pub(crate) fn format(parts: &Parts, volume: &NewVolume) -> Result<(), VolumeErro
         check_unlabelled(&member.name, &member.presence)?;
     }
     let instances: Vec<u64> = (0..parts.tiers.len() as u64).map(|place| mix(parts.seed, place)).collect();
-    let mut transaction = Transaction { batch: Batch::new() };
+    let mut transaction = Transaction::default();
     let record = VolumeRecord { format_version: FORMAT_VERSION, id: volume.id, name: parts.name.clone() };
     transaction.batch.put(keys::volume(), record.encode());
     let epoch = EpochRecord { epoch: FIRST_EPOCH, raising: false, shutdown: Shutdown::Clean };

@@ -145,7 +145,7 @@ fn delete_orphans(mounted: &Mounted) -> Result<usize> {
     let orphans = mounted.volume.metadata.orphans()?;
     for ino in &orphans {
         match mounted.volume.inode(*ino) {
-            Ok(inode) => mounted.namespace.data.delete_if_unused(&inode)?,
+            Ok(inode) => mounted.data.delete_if_unused(&inode)?,
             Err(error) if error.errno() == polymux_types::Errno::ENOENT => {}
             Err(error) => return Err(error),
         }

@@ -105,8 +105,8 @@ pub fn describe_record(key: &[u8], value: &[u8]) -> Description {
     description
 }
 
-/// Inode and further fields of a key.
-type KeyFields = Option<(Option<Ino>, Vec<Field>)>;
+/// Inode and further fields of a key; `None` where its length does not fit its kind.
+pub(super) type KeyFields = Option<(Option<Ino>, Vec<Field>)>;
 
 fn exactly(rest: &[u8], length: usize) -> Option<()> {
     (rest.len() == length).then_some(())

@@ -6,6 +6,7 @@ use polymux_types::limits::BUCKETS;
 use polymux_types::{Bucket, ObjectId, TierId};
 
 use super::frame::{Reader, Writer};
+use super::inode_format::ObjectEntry;
 use super::keys;
 use crate::error::Error;
 
@@ -41,6 +42,25 @@ pub struct DisownedRecord {
 }
 
 impl DisownedRecord {
+    /// Gives up an object as a whole. Its first byte is none, so that its key is never that of a range.
+    pub fn of_object(entry: &ObjectEntry) -> Self {
+        Self::of(entry, u64::MAX, DisownedKind::Object)
+    }
+
+    /// Gives up the bytes of an object from `start` on.
+    pub fn of_tail(entry: &ObjectEntry, start: u64) -> Self {
+        Self::of(entry, start, DisownedKind::Tail)
+    }
+
+    /// Gives up the bytes of an object from `start` up to `end`.
+    pub fn of_range(entry: &ObjectEntry, start: u64, end: u64) -> Self {
+        Self::of(entry, start, DisownedKind::Range { end })
+    }
+
+    fn of(entry: &ObjectEntry, start: u64, kind: DisownedKind) -> Self {
+        Self { tier: entry.tier, object: entry.object, bucket: entry.bucket, start, kind }
+    }
+
     /// The key of the record.
     pub fn key(&self) -> keys::Key {
         keys::disowned(self.tier, self.object, self.start)

@@ -6,7 +6,7 @@
 use polymux_types::{Ino, TierId};
 
 use super::boot_format;
-use super::describe::{self, Description, Field, decode_bytes, decode_number};
+use super::describe::{self, Description, Field, KeyFields, decode_bytes, decode_number};
 use super::directory_format::{Dirent, PositionEntry};
 use super::disowned_format::DisownedRecord;
 use super::extent_format::ExtentRecord;
@@ -29,15 +29,13 @@ pub(super) struct KnownRecord<'a> {
     pub(super) value: &'a [u8],
 }
 
-/// Inode and further fields of a key, which is given whole and without snapshot and letter; `None` where its length does not fit its kind.
-type KeyFields = fn(&[u8], &[u8]) -> Option<(Option<Ino>, Vec<Field>)>;
-
 /// A kind of record.
 pub(super) struct RecordKind {
     /// The letter of its keys.
     pub(super) letter: char,
     pub(super) name: &'static str,
-    pub(super) key_fields: KeyFields,
+    /// Fields of a key, which is given whole and without snapshot and letter.
+    pub(super) key_fields: fn(&[u8], &[u8]) -> KeyFields,
     /// Fields of a value, for people.
     pub(super) value_fields: fn(&KnownRecord<'_>) -> Result<Vec<Field>>,
     /// Sample keys, each with all of its parts.

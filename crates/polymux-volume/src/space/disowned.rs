@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use polymux_meta::Sequence;
-use polymux_records::store::{DisownedKind, DisownedRecord, ObjectEntry};
+use polymux_records::store::{DisownedKind, DisownedRecord};
 use polymux_types::sync::{Condvar, Mutex};
 use polymux_types::{ObjectId, TierId};
 
@@ -144,16 +144,5 @@ pub(crate) struct TierRound<'a> {
 impl Drop for TierRound<'_> {
     fn drop(&mut self) {
         self.queue.end_round(self.tier);
-    }
-}
-
-/// The record that gives up an object as a whole. Its first byte is none, so that its key is never that of a range.
-pub fn disown_object(entry: &ObjectEntry) -> DisownedRecord {
-    DisownedRecord {
-        tier: entry.tier,
-        object: entry.object,
-        bucket: entry.bucket,
-        start: u64::MAX,
-        kind: DisownedKind::Object,
     }
 }

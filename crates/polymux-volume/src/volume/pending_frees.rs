@@ -155,7 +155,7 @@ impl Volume {
             return Ok(Round { freed: 0, refused: Some(error) });
         }
         handle.note_room_freed();
-        let mut transaction = Transaction { batch: polymux_meta::Batch::new() };
+        let mut transaction = Transaction::default();
         for (record, _) in &done {
             transaction.delete_disowned(record);
         }

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use polymux_records::counters::Counters;
 use polymux_records::error::{ErrorKind, Result};
 use polymux_records::planted_faults::{PlantedFault, is_planted};
-use polymux_records::store::{DisownedKind, DisownedRecord, ObjectEntry};
+use polymux_records::store::{DisownedRecord, ObjectEntry};
 use polymux_tier::Wait;
 use polymux_types::TierId;
 use polymux_volume::inode::FileState;
@@ -51,16 +51,9 @@ impl DataPath {
         let is_away = |tier: TierId| self.volume.tiers.by_id(tier).is_ok_and(|handle| handle.present().is_none());
         let done = file.spreading.cut_off.lock();
         let is_due = |entry: &&ObjectEntry| is_away(entry.tier) && !done.contains(&(entry.tier, entry.object));
-        let tail_of = |entry: &ObjectEntry| DisownedRecord {
-            tier: entry.tier,
-            object: entry.object,
-            bucket: entry.bucket,
-            start: size,
-            kind: DisownedKind::Tail,
-        };
         if is_planted(PlantedFault::GhostsNotCut) {
             return Vec::new();
         }
-        layout.objects.iter().filter(is_due).map(tail_of).collect()
+        layout.objects.iter().filter(is_due).map(|entry| DisownedRecord::of_tail(entry, size)).collect()
     }
 }
