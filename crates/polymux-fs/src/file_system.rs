@@ -30,12 +30,6 @@ use crate::check::{CheckMode, OnProgress, VolumeCheck};
 use crate::mounted::Mounted;
 use crate::rebuild::{OnRebuildProgress, RebuildReport, RebuildSource};
 
-/// Names the calling thread among those that live now, for [`FileSystem::stuck_threads`].
-#[must_use]
-pub fn thread_token() -> usize {
-    polymux_volume::space::thread_token()
-}
-
 /// One mounted volume. Every method takes `&self` and may be called from any thread.
 ///
 /// Errors carry an errno ([`Error::errno`]); where a method says nothing else, they are those of the system call of the
@@ -250,7 +244,7 @@ impl FileSystem {
         self.mounted.tiers_not_answering()
     }
 
-    /// Threads whose call to a tier that does not answer has not come back, as [`thread_token`] names them.
+    /// Threads whose call to a tier that does not answer has not come back, as [`polymux_types::thread_token`] names them.
     #[must_use]
     pub fn stuck_threads(&self) -> Vec<usize> {
         self.mounted.stuck_threads()

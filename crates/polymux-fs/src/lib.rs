@@ -53,7 +53,7 @@ pub use check::{
     VolumeCheck,
 };
 pub use file_system::{
-    BackgroundThreads, FileSystem, MOVERS_DEFAULT, NamedRule, SteeringError, check_rules, thread_token,
+    BackgroundThreads, FileSystem, MOVERS_DEFAULT, NamedRule, SteeringError, check_rules,
 };
 pub use polymux_policy::{PassthroughUse, PolicyKind, RuleError, RuleField, RuleMatch, RuleProblem, UnknownPolicy};
 pub use polymux_records::attributes::{

@@ -8,36 +8,33 @@
 //!   again and again would otherwise take one thread after the other, until no thread serves the mount.
 //! * Noting a request costs a few stores to memory that no other thread uses at the moment, and no look at a clock.
 
+use std::num::NonZeroU64;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use polymux_transport::Reply;
-use polymux_types::Errno;
+use polymux_types::{Errno, InFlightSlot, InFlightTable};
 
 /// Requests that can be noted at once; more are served all the same, and wait for their tier however long it takes.
 const SLOTS: usize = 1024;
-/// Slots that a request looks at for a free one.
-const ATTEMPTS: usize = SLOTS;
 /// A request that takes longer than this may be stuck.
 pub(crate) const STALLED_MS: u64 = 100;
 
 /// Requests that may hang behind one inode.
 const CROWD: usize = 3;
 
-/// A request under way, aligned to two cache lines, because these are fetched together.
+/// A request under way. The word of its slot is the moment of its beginning in milliseconds plus one.
 #[derive(Default)]
-#[repr(align(128))]
-struct Slot {
-    /// The moment of its beginning in milliseconds plus one; 0: free.
-    began: AtomicU64,
-    token: AtomicUsize,
+struct Request {
     ino: AtomicU64,
     owed: Mutex<Option<Reply>>,
 }
 
+type Slot = InFlightSlot<Request>;
+
 /// All requests under way on one mount.
 pub(crate) struct Requests {
-    slots: Box<[Slot]>,
+    under_way: InFlightTable<Request>,
     /// The moment of the last look.
     now_ms: AtomicU64,
     /// Before this moment there was no look for long, and no request.
@@ -58,7 +55,7 @@ impl Debt<'_> {
     /// The reply, to be answered now; `None` where the watcher has answered the request.
     pub(crate) fn take(mut self) -> Option<Reply> {
         match self.slot {
-            Some(slot) => lock(&slot.owed).take(),
+            Some(slot) => lock(&slot.item.owed).take(),
             None => self.own.take(),
         }
     }
@@ -68,8 +65,8 @@ impl Drop for Debt<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
             // Only after a panic a reply is still owed here: it fails before another thread gets the slot.
-            drop(lock(&slot.owed).take());
-            slot.began.store(0, Ordering::Release);
+            drop(lock(&slot.item.owed).take());
+            slot.free();
         }
     }
 }
@@ -82,7 +79,7 @@ fn lock<T>(owed: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl Requests {
     pub(crate) fn new() -> Self {
         Self {
-            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            under_way: InFlightTable::new(SLOTS),
             now_ms: AtomicU64::new(0),
             rested_until_ms: AtomicU64::new(0),
             crowded: Mutex::new(Vec::new()),
@@ -102,24 +99,16 @@ impl Requests {
 
     /// As [`Self::begin`], for a request that must be carried out in any case.
     pub(crate) fn begin_always(&self, ino: u64, reply: Reply) -> Debt<'_> {
-        let token = polymux_fs::thread_token();
-        let began = self.now_ms.load(Ordering::Relaxed) + 1;
-        // Threads are far apart in memory, and mostly by a power of two.
-        let first = token.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let slot = (0..ATTEMPTS).map(|attempt| &self.slots[(first + attempt) % SLOTS]).find(|slot| {
-            slot.began.load(Ordering::Relaxed) == 0
-                && slot.began.compare_exchange(0, began, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        });
-        let Some(slot) = slot else { return Debt { slot: None, own: Some(reply) } };
-        slot.token.store(token, Ordering::Relaxed);
-        slot.ino.store(ino, Ordering::Relaxed);
-        *lock(&slot.owed) = Some(reply);
+        let began = NonZeroU64::MIN.saturating_add(self.now_ms.load(Ordering::Relaxed));
+        let Some(slot) = self.under_way.take(began) else { return Debt { slot: None, own: Some(reply) } };
+        slot.item.ino.store(ino, Ordering::Relaxed);
+        *lock(&slot.item.owed) = Some(reply);
         Debt { slot: Some(slot), own: None }
     }
 
     /// Whether any request is under way.
     pub(crate) fn any_under_way(&self) -> bool {
-        self.slots.iter().any(|slot| slot.began.load(Ordering::Acquire) != 0)
+        self.under_way.taken().next().is_some()
     }
 
     /// There was no request for long, nor a look at the time until now.
@@ -133,32 +122,30 @@ impl Requests {
         self.stalled(now_ms).count()
     }
 
-    fn stalled(&self, now_ms: u64) -> impl Iterator<Item = (&Slot, u64)> {
+    fn stalled(&self, now_ms: u64) -> impl Iterator<Item = (&Slot, NonZeroU64)> {
         let rested_until_ms = self.rested_until_ms.load(Ordering::Relaxed);
-        self.slots.iter().filter_map(move |slot| {
-            let began = slot.began.load(Ordering::Acquire);
-            let takes_long = || now_ms.saturating_sub((began - 1).max(rested_until_ms)) >= STALLED_MS;
-            (began != 0 && takes_long()).then_some((slot, began))
-        })
+        self.under_way
+            .taken()
+            .filter(move |(_, began)| now_ms.saturating_sub((began.get() - 1).max(rested_until_ms)) >= STALLED_MS)
     }
 
     /// Answers the requests of these threads, and the requests that wait behind them, with `EIO`. Returns how many.
     pub(crate) fn fail_stuck(&self, stuck: &[usize], now_ms: u64) -> usize {
-        let is_stuck = |slot: &Slot| stuck.contains(&slot.token.load(Ordering::Relaxed));
+        let is_stuck = |slot: &Slot| stuck.contains(&slot.token());
         let inos: Vec<u64> = self
             .stalled(now_ms)
             .filter(|(slot, _)| is_stuck(slot))
-            .map(|(slot, _)| slot.ino.load(Ordering::Relaxed))
+            .map(|(slot, _)| slot.item.ino.load(Ordering::Relaxed))
             .collect();
         self.note_crowds(&inos, now_ms);
         let mut failed = 0;
         for (slot, began) in self.stalled(now_ms) {
-            if !is_stuck(slot) && !inos.contains(&slot.ino.load(Ordering::Relaxed)) {
+            if !is_stuck(slot) && !inos.contains(&slot.item.ino.load(Ordering::Relaxed)) {
                 continue;
             }
-            let mut owed = lock(&slot.owed);
+            let mut owed = lock(&slot.item.owed);
             // The same request still: another one would have begun later.
-            if slot.began.load(Ordering::Acquire) != began {
+            if slot.word() != Some(began) {
                 continue;
             }
             if let Some(owed) = owed.take() {
@@ -178,7 +165,7 @@ impl Requests {
 
     /// Notes which of these inodes take no more requests.
     fn note_crowds(&self, inos: &[u64], now_ms: u64) {
-        let hanging: Vec<u64> = self.stalled(now_ms).map(|(slot, _)| slot.ino.load(Ordering::Relaxed)).collect();
+        let hanging: Vec<u64> = self.stalled(now_ms).map(|(slot, _)| slot.item.ino.load(Ordering::Relaxed)).collect();
         let mut crowded = inos.to_vec();
         crowded.sort_unstable();
         crowded.dedup();

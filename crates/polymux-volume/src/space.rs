@@ -26,5 +26,4 @@ pub use sync_pool::{PendingSync, SyncPool, SyncTarget};
 pub use tier_handle::{Purpose, TierHandle};
 pub use tier_set::TierSet;
 pub use tier_speed::TierSpeed;
-pub use watch::thread_token;
 pub use write_behind::WriteBehind;

@@ -11,6 +11,7 @@
 //!   The hanging calls detect recovery: as soon as one of them returns, the class answers again.
 //! * A tier that does not answer reads counts as answering nothing; one that does not answer changes or syncs still serves reads.
 
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -21,7 +22,7 @@ use polymux_tier::{
     SeekTarget, Space, Tier, TierError, Wait,
 };
 use polymux_types::sync::Mutex;
-use polymux_types::{Bucket, ObjectId};
+use polymux_types::{Bucket, InFlightSlot, InFlightTable, ObjectId};
 
 type Result<T> = std::result::Result<T, TierError>;
 
@@ -29,8 +30,6 @@ type Result<T> = std::result::Result<T, TierError>;
 const SLOTS: usize = 512;
 /// A look has seen the call.
 const SEEN: u64 = 0b100;
-/// Slots that a call looks at for a free one.
-const ATTEMPTS: usize = SLOTS;
 /// A sync may take so many times longer than anything else.
 const SYNC_FACTOR: u64 = 6;
 /// A tier that answered anything within this time may be asked by a thread that many wait for.
@@ -39,21 +38,6 @@ const LATELY_MS: u64 = 2000;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often one who asks looks whether it is his turn.
 const TURN_INTERVAL: Duration = Duration::from_millis(1);
-
-thread_local! {
-    /// Its address tells threads that live at the same time apart.
-    static MARK: u8 = const { 0 };
-}
-
-/// Names the calling thread among those that live now. Never zero.
-pub fn thread_token() -> usize {
-    MARK.with(|mark| std::ptr::from_ref(mark).addr())
-}
-
-/// Spreads tokens over slots: threads are far apart in memory, and mostly by a power of two.
-fn spread(token: usize) -> usize {
-    token.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
-}
 
 fn milliseconds(duration: Duration) -> u64 {
     // Capped so that the time fits into a slot beside the other fields.
@@ -93,15 +77,11 @@ impl CallClass {
     }
 }
 
-/// A call under way. Adjacent cache lines are fetched in pairs, so slots are two lines apart.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Slot {
-    /// The moment in milliseconds plus one, [`SEEN`], and the class in the lowest two bits; 0: free. The moment is that of the
-    /// last look before the call, and, once a look has seen the call, that of the first such look: a call never appears
-    /// older than it is, however rarely the tier is checked.
-    began: AtomicU64,
-    token: AtomicUsize,
+/// A call under way, as one word: the moment in milliseconds plus one, [`SEEN`], and the class in the lowest two bits. The moment is that of the
+/// last look before the call, and, once a look has seen the call, that of the first such look: a call never appears older than it is, however
+/// rarely the tier is checked.
+fn word_of(class: CallClass, began_ms: u64) -> NonZeroU64 {
+    NonZeroU64::new((began_ms + 1) << 3 | class as u64).expect("the moment plus one is not zero")
 }
 
 /// The class of calls that the tier does not answer, and since when.
@@ -123,7 +103,7 @@ pub enum Change {
 /// A tier whose calls are noted.
 pub struct WatchedTier {
     inner: Arc<dyn Tier>,
-    slots: Box<[Slot]>,
+    calls: InFlightTable<()>,
     /// The moment of the last look, in milliseconds on the volume's clock.
     now_ms: AtomicU64,
     /// When a call of each class last came back.
@@ -142,7 +122,7 @@ pub struct WatchedTier {
 struct Call<'a> {
     tier: &'a WatchedTier,
     class: CallClass,
-    slot: Option<&'a Slot>,
+    slot: Option<&'a InFlightSlot<()>>,
 }
 
 impl Drop for Call<'_> {
@@ -154,7 +134,7 @@ impl Drop for Call<'_> {
             returned.store(now, Ordering::Relaxed);
         }
         if let Some(slot) = self.slot {
-            slot.began.store(0, Ordering::Release);
+            slot.free();
         }
     }
 }
@@ -174,7 +154,7 @@ impl WatchedTier {
         let now_ms = milliseconds(now);
         Self {
             inner,
-            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            calls: InFlightTable::new(SLOTS),
             now_ms: AtomicU64::new(now_ms),
             returned_ms: std::array::from_fn(|_| AtomicU64::new(now_ms)),
             silent: AtomicU8::new(0),
@@ -190,16 +170,7 @@ impl WatchedTier {
         if silent != 0 && silent & class.needs() != 0 {
             return Err(TierError::NotAnswering);
         }
-        let token = thread_token();
-        let began = (self.now_ms.load(Ordering::Relaxed) + 1) << 3 | class as u64;
-        let first = spread(token);
-        let slot = (0..ATTEMPTS).map(|attempt| &self.slots[(first + attempt) % SLOTS]).find(|slot| {
-            slot.began.load(Ordering::Relaxed) == 0
-                && slot.began.compare_exchange(0, began, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        });
-        if let Some(slot) = slot {
-            slot.token.store(token, Ordering::Relaxed);
-        }
+        let slot = self.calls.take(word_of(class, self.now_ms.load(Ordering::Relaxed)));
         Ok(Call { tier: self, class, slot })
     }
 
@@ -210,27 +181,22 @@ impl WatchedTier {
 
     /// Whether any call is under way.
     pub fn is_called(&self) -> bool {
-        self.calls().next().is_some()
+        self.calls_under_way().next().is_some()
     }
 
     /// Calls under way: class, when it began, and its thread.
-    fn calls(&self) -> impl Iterator<Item = (CallClass, u64, usize)> + '_ {
-        self.slots.iter().filter_map(|slot| {
-            let began = slot.began.load(Ordering::Acquire);
-            let class = CallClass::ALL.get(usize::try_from(began & 3).unwrap_or(0))?;
-            (began != 0).then(|| (*class, (began >> 3) - 1, slot.token.load(Ordering::Relaxed)))
+    fn calls_under_way(&self) -> impl Iterator<Item = (CallClass, u64, usize)> + '_ {
+        self.calls.taken().filter_map(|(slot, word)| {
+            let class = CallClass::ALL.get(usize::try_from(word.get() & 3).unwrap_or(0))?;
+            Some((*class, (word.get() >> 3) - 1, slot.token()))
         })
     }
 
     /// Marks the calls that no look has seen yet.
     fn mark_seen(&self, now_ms: u64) {
-        for slot in &self.slots {
-            let began = slot.began.load(Ordering::Acquire);
-            if began != 0 && began & SEEN == 0 {
-                let seen = (now_ms + 1) << 3 | SEEN | (began & 3);
-                // Where it has come back meanwhile there is nothing to mark.
-                let _ = slot.began.compare_exchange(began, seen, Ordering::AcqRel, Ordering::Relaxed);
-            }
+        for (slot, word) in self.calls.taken().filter(|(_, word)| word.get() & SEEN == 0) {
+            let seen = (now_ms + 1) << 3 | SEEN | (word.get() & 3);
+            slot.update(word, NonZeroU64::new(seen).expect("the moment plus one is not zero"));
         }
     }
 
@@ -241,7 +207,7 @@ impl WatchedTier {
         self.mark_seen(now_ms);
         let mut silence: Option<Silence> = None;
         let mut bits = 0;
-        for (class, began, _) in self.calls() {
+        for (class, began, _) in self.calls_under_way() {
             let limit = if class == CallClass::Sync { limit_ms.saturating_mul(SYNC_FACTOR) } else { limit_ms };
             let returned = self.returned_ms[class as usize].load(Ordering::Relaxed);
             if limit_ms == 0 || now_ms.saturating_sub(began.max(returned)) < limit {
@@ -287,7 +253,7 @@ impl WatchedTier {
         if silent == 0 {
             return Vec::new();
         }
-        self.calls().filter(|(class, ..)| silent & class.bit() != 0).map(|(_, _, token)| token).collect()
+        self.calls_under_way().filter(|(class, ..)| silent & class.bit() != 0).map(|(_, _, token)| token).collect()
     }
 
     /// Whether anything that was begun a moment ago or earlier has not come back, and nothing else has: then a thread that
@@ -295,7 +261,7 @@ impl WatchedTier {
     pub fn is_slow(&self) -> bool {
         let now_ms = self.now_ms.load(Ordering::Relaxed);
         self.is_silent()
-            || self.calls().any(|(class, began, _)| {
+            || self.calls_under_way().any(|(class, began, _)| {
                 let returned = self.returned_ms[class as usize].load(Ordering::Relaxed);
                 class != CallClass::Sync && now_ms.saturating_sub(began.max(returned)) >= LATELY_MS / 2
             })
