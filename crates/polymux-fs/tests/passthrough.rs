@@ -5,14 +5,16 @@ mod common;
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use common::{PosixVolume, close, create, errno, pattern, read_at, read_only, read_write, write_all};
+use common::{Hook, HookedTier, PosixVolume, close, create, errno, pattern, read_at, read_only, read_write, write_all};
 use polymux_fs::{
     AllocateKind, BackingId, BootId, Caller, FileSystem, HandleId, IoMode, JobState, MountOptions, PagesKept,
     PassthroughPort, PassthroughUse, Promotion, SetAttributes, SetIdBits, SetTime, SyncKind, WaitsFor, WriteOrigin,
 };
+use polymux_tier::{Capabilities, Rotation, Tier};
 use polymux_types::{Errno, Ino, Timestamp};
 
 const MIB: u64 = 1 << 20;
@@ -60,7 +62,10 @@ struct Tested {
 }
 
 fn tested(capacities: &[Option<u64>]) -> Tested {
-    let volume = PosixVolume::new_in_memory(capacities);
+    tested_on(PosixVolume::new_in_memory(capacities))
+}
+
+fn tested_on(volume: PosixVolume) -> Tested {
     let kernel = Arc::new(PlayedKernel::default());
     volume.fs().set_passthrough_port(Arc::clone(&kernel) as _).expect("recorded");
     Tested { volume, kernel }
@@ -361,6 +366,47 @@ fn what_is_read_on_a_slower_tier_goes_through_the_daemon_so_that_it_can_move_up(
     }
     assert_eq!(tested.open(slow, read_only()).1, IoMode::Cached);
     assert_eq!(tested.open(fast, read_only()).1, IoMode::Passthrough);
+}
+
+/// Four tenths of each file are found in memory, from the moment on when the test says so: as if the device had been asked for them since.
+struct ReadByKernel;
+
+static HAS_READ: AtomicBool = AtomicBool::new(false);
+
+impl Hook for ReadByKernel {
+    fn cached_bytes(&self, length: u64) -> Option<u64> {
+        Some(if HAS_READ.load(Ordering::Acquire) { length / 10 * 4 } else { 0 })
+    }
+}
+
+/// A tier that never seeks, as its device says.
+fn read_by_kernel(tier: Arc<dyn Tier>) -> Arc<dyn Tier> {
+    let never_seeks = |capabilities: &mut Capabilities| capabilities.rotation = Rotation::NonRotational;
+    Arc::new(HookedTier::new(tier, Arc::new(ReadByKernel)).with_capabilities(never_seeks))
+}
+
+#[test]
+fn where_the_kernel_reads_as_much_as_a_device_may_serve_and_another_one_could_help_the_next_reads_go_through_the_daemon()
+ {
+    let tested = tested_on(PosixVolume::wrapping_in_memory(&[None, None], read_by_kernel));
+    let files = ["one", "two", "three", "four"].map(|name| {
+        let ino = tested.file(name, &pattern(1, 100_000));
+        tested.truncate(ino, 200 * MIB);
+        tested.overwrite(ino);
+        ino
+    });
+    // Between which tiers reads may be handed over is known at the end of a window.
+    std::thread::sleep(Duration::from_millis(1100));
+    tested.fs().step();
+    tested.fs().move_step();
+    let open = files.map(|ino| tested.open(ino, read_only()));
+    assert_eq!(open.map(|(_, mode, _)| mode), [IoMode::Passthrough; 4]);
+    HAS_READ.store(true, Ordering::Release);
+    // Of each file the first 64 nodes are looked at, of which 204 pages came.
+    open[..3].iter().for_each(|(handle, ..)| close(tested.fs(), *handle).expect("closed"));
+    assert_eq!(tested.open(files[0], read_only()).1, IoMode::Passthrough, "4,900 reads a second are no reason");
+    close(tested.fs(), open[3].0).expect("closed");
+    assert_eq!(tested.open(files[1], read_only()).1, IoMode::Cached);
 }
 
 #[test]

@@ -38,11 +38,11 @@ impl Mover {
 
     /// Bytes of the next request: as many as both tiers serve within their time.
     pub(super) fn request_bytes(&self, from: &TierHandle, to: &TierHandle, pace: MoverPace) -> u64 {
+        let now = self.volume.clock.elapsed();
         match pace {
-            MoverPace::Polite => from.speed.schedule.request_bytes().min(to.speed.schedule.request_bytes()),
+            MoverPace::Polite => from.speed.schedule.request_bytes(now).min(to.speed.schedule.request_bytes(now)),
             // Other requests are under way beside it, so its duration does not depend on its size alone; and the fewer of its own, the better.
             MoverPace::TakesShare => {
-                let now = self.volume.clock.elapsed();
                 let is_waited_for = [from, to].iter().any(|tier| tier.speed.schedule.is_waited_for(now));
                 if is_waited_for { SHARED_REQUEST_BYTES_BESIDE_SYNCS } else { SHARED_REQUEST_BYTES }
             }

@@ -5,7 +5,9 @@
 //! * A device is the limit of its readers where it never rests, reads wait as long for one another as they take, and a read of it takes so
 //!   much longer than one of the other device that the difference is no chance. Requests that a device serves at the same time do not wait.
 //! * Reads are divided by the capacity of each device when never idle. A part of the difference is handed over at a time. A device that
-//!   never had as much to read does not show how much it can serve: until it does, it is taken for no faster than the limit.
+//!   never had as much to read does not show how much it can serve: until it does, it is taken for no faster than the limit. It is expected to serve
+//!   as many times as many reads at a time as the limit does as it answers a single one sooner, and what was seen of it beside moves makes it no
+//!   slower than a device of which nothing is known.
 //! * A device that would serve less than a quarter of the other one's reads is left alone: its contribution is not worth the moves.
 
 /// Percentage of the time in which a device that is the limit has something to read.
@@ -51,24 +53,33 @@ pub struct ReadLoad {
     pub depth_hundredths: u64,
     /// Percentage of the time in which any was under way.
     pub busy_percent: u64,
+    /// Moves or streams shared the device whenever reads of it were seen, so that its device time may be shorter.
+    pub is_seen_disturbed_only: bool,
 }
 
 impl ReadLoad {
-    /// Reads in a thousand seconds that it can serve, as far as its own reads tell.
-    fn known_capacity(&self) -> Option<u64> {
+    /// Reads in a thousand seconds that it can serve, as far as its own reads tell; `None` before there were enough.
+    #[must_use]
+    pub fn known_capacity(&self) -> Option<u64> {
         let by_time = || self.device_ns.map(|device_ns| NANOSECONDS / device_ns.max(1));
         let capacity = self.most_per_kilosecond.or_else(by_time)?;
         Some(capacity.max(self.reads_per_kilosecond))
     }
 
-    /// Reads in a thousand seconds that a device can serve beside one that is the limit.
-    fn capacity_beside(&self, limit: u64) -> u64 {
-        let capacity = match (self.most_per_kilosecond, self.known_capacity()) {
-            (Some(most), _) => most,
-            (None, Some(known)) => known.min(limit),
-            (None, None) => limit / SLOWER_BY_MAX,
-        };
-        capacity.max(self.reads_per_kilosecond)
+    /// Reads in a thousand seconds that a device can serve beside one that is the limit and serves `capacity`.
+    fn capacity_beside(&self, limit: &Self, capacity: u64) -> u64 {
+        let by_time = self.known_capacity();
+        // One that takes much longer now than it took for a single read has become slow.
+        let is_as_it_was = |own_ns: &u64| self.device_ns.is_some_and(|device_ns| device_ns / 2 <= *own_ns);
+        let by_single_reads = self.unqueued_ns.filter(is_as_it_was).zip(limit.unqueued_ns).map(|(own_ns, limit_ns)| {
+            let reads = u128::from(capacity) * u128::from(limit_ns) / u128::from(own_ns.max(1));
+            u64::try_from(reads).unwrap_or(u64::MAX)
+        });
+        let is_uncertain = by_time.is_none() || self.is_seen_disturbed_only;
+        let least = if is_uncertain { capacity / SLOWER_BY_MAX } else { 0 };
+        let expected = by_time.max(by_single_reads).unwrap_or(0);
+        let reads = self.most_per_kilosecond.unwrap_or_else(|| expected.clamp(least, capacity));
+        reads.max(self.reads_per_kilosecond)
     }
 
     /// Whether it never rests, and reads wait as long for one another as they take.
@@ -94,14 +105,14 @@ impl ReadLoad {
 /// Whether the capacity of a device is large enough, compared with that of the limit, to be of help.
 #[must_use]
 pub fn is_of_help(limit: &ReadLoad, other: &ReadLoad) -> bool {
-    limit.known_capacity().is_some_and(|capacity| other.capacity_beside(capacity) >= capacity / SLOWER_BY_MAX)
+    limit.known_capacity().is_some_and(|capacity| other.capacity_beside(limit, capacity) >= capacity / SLOWER_BY_MAX)
 }
 
 /// Whether a device is the limit of its readers, while another one would answer them sooner.
 #[must_use]
 pub fn is_limit(limit: &ReadLoad, other: &ReadLoad) -> bool {
     let Some((latency_ns, capacity)) = limit.latency_ns.zip(limit.known_capacity()) else { return false };
-    let by_capacity_ns = NANOSECONDS / other.capacity_beside(capacity).max(1);
+    let by_capacity_ns = NANOSECONDS / other.capacity_beside(limit, capacity).max(1);
     let alone_ns = other.unqueued_ns.max(limit.unqueued_ns).unwrap_or(0);
     let answer_ns = other.latency_ns.unwrap_or(alone_ns).max(by_capacity_ns);
     limit.is_saturated() && is_of_help(limit, other) && latency_ns.saturating_mul(2) > answer_ns.saturating_mul(3)
@@ -111,7 +122,7 @@ pub fn is_limit(limit: &ReadLoad, other: &ReadLoad) -> bool {
 #[must_use]
 pub fn reads_to_hand_over(limit: &ReadLoad, other: &ReadLoad) -> u64 {
     let Some(capacity) = limit.known_capacity().filter(|_| is_limit(limit, other)) else { return 0 };
-    let of_other = u128::from(other.capacity_beside(capacity));
+    let of_other = u128::from(other.capacity_beside(limit, capacity));
     let all = u128::from(limit.reads_per_kilosecond) + u128::from(other.reads_per_kilosecond);
     let share_of_other = all.saturating_mul(of_other) / (u128::from(capacity) + of_other).max(1);
     let missing = share_of_other.saturating_sub(u128::from(other.reads_per_kilosecond));
@@ -143,6 +154,7 @@ mod tests {
             unqueued_ns: Some(device_us * 1000),
             depth_hundredths: depth * 100,
             busy_percent: 100,
+            is_seen_disturbed_only: false,
         }
     }
 
@@ -177,6 +189,26 @@ mod tests {
         assert_eq!(reads_to_hand_over(&limit, &idle(150)), 3_499_999);
         assert_eq!(reads_to_hand_over(&limit, &ReadLoad::default()), 2_800_000, "an unknown one is taken for slow");
         assert_eq!(reads_to_hand_over(&limit, &idle(333)), 0);
+    }
+
+    #[test]
+    fn a_device_that_was_only_read_by_one_reader_is_expected_to_serve_many_as_one_that_answers_a_single_read_as_soon() {
+        // 100,000 a second, of which each takes 80 us.
+        let limit = ReadLoad { unqueued_ns: Some(80_000), ..saturated(10, 32) };
+        let read_singly = |alone_us: u64| ReadLoad { unqueued_ns: Some(alone_us * 1000), ..idle(alone_us) };
+        assert_eq!(reads_to_hand_over(&limit, &read_singly(80)), 35_000_000);
+        assert_eq!(reads_to_hand_over(&limit, &read_singly(20)), 35_000_000, "it never showed that it is faster");
+        assert_eq!(reads_to_hand_over(&limit, &read_singly(8000)), 0, "a disk");
+        let became_slow = ReadLoad { device_ns: Some(8_000_000), ..read_singly(80) };
+        assert_eq!(reads_to_hand_over(&limit, &became_slow), 0);
+    }
+
+    #[test]
+    fn reads_beside_moves_make_no_device_too_slow_to_be_of_help() {
+        let limit = saturated(100, 16);
+        let slow = ReadLoad { unqueued_ns: Some(1_400_000), ..idle(700) };
+        assert!(!is_of_help(&limit, &slow));
+        assert!(is_of_help(&limit, &ReadLoad { is_seen_disturbed_only: true, ..slow }));
     }
 
     #[test]
@@ -223,6 +255,7 @@ mod tests {
             unqueued_ns: Some(0),
             depth_hundredths: u64::MAX,
             busy_percent: u64::MAX,
+            is_seen_disturbed_only: false,
         };
         for other in [most, ReadLoad { latency_ns: None, ..most }, ReadLoad::default()] {
             let _reads: u64 = reads_to_hand_over(&most, &other);

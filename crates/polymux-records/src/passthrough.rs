@@ -110,7 +110,8 @@ pub enum Obstacle {
     Tier,
     /// It is not on the fastest tier that it may be on: its reads must reach the daemon, and it may move while it is open.
     MayMove,
-    /// Something has to leave its tier in favour of data that is read more, and it is read too little to stay there for certain.
+    /// It may have to leave its tier: that has more to read than it serves, or may have while most of its reads do not reach the daemon; or it has
+    /// to free space for data that is read more, and the file is read too little to stay there for certain.
     MayLeave,
     /// Its tier has too little free space or a capacity of its own, or overwrites need space.
     Room,
@@ -144,7 +145,7 @@ impl Obstacle {
             Self::Busy => "it is being moved or changed",
             Self::Tier => "its tier is missing, failing, being emptied, remote, or lends nothing more",
             Self::MayMove => "it is not on the fastest tier that it may be on, and may move there",
-            Self::MayLeave => "its tier makes room for what is read more, and it may have to leave",
+            Self::MayLeave => "its tier is short of space or has much to read, and it may have to leave",
             Self::Grows => {
                 "it may grow beyond its tier: it was not only overwritten while it was last open for changes"
             }

@@ -31,6 +31,7 @@ mod shard;
 mod streams;
 mod synced_directories;
 mod table;
+mod unheard_rate;
 mod window;
 
 pub use clock::LogicalClock;

@@ -10,11 +10,13 @@
 //! * It is decided under `DirectState::passed`, the outermost lock of a file, and becomes true or false while the barrier is
 //!   held alone: who holds the barrier sees it stand still.
 
+mod place;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use polymux_policy::{PassthroughUse, WAITED_FOR_FILE_MAX};
+use polymux_policy::PassthroughUse;
 use polymux_records::counters::Counters;
 use polymux_records::error::Result;
 use polymux_records::parts::{PageCache, Promotion};
@@ -22,7 +24,6 @@ use polymux_records::passthrough::{ClosingHeard, IoDecision, IoMode, Obstacle, P
 use polymux_records::report::{FileIo, PassthroughState};
 use polymux_records::store::ObjectEntry;
 use polymux_tier::{Guarantee, LoanPurpose, ObjectStat, OverwriteStyle, TierError};
-use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::sync::MutexGuard;
 use polymux_types::{Errno, Ino, TierId, Timestamp};
 use polymux_volume::heat::AccessKind;
@@ -30,21 +31,12 @@ use polymux_volume::inode::{
     FileState, Grant, Handle, Inode, OpenPurpose, PagesSeen, PassedThrough, Standing, check_open, is_append_only,
     reference_of,
 };
-use polymux_volume::space::TierHandle;
 
 use crate::data_path::DataPath;
-use crate::placement::{Context, ContextSource};
 
-/// Largest file that is passed through on another tier than the fastest it may be on, if its policy does not promote files that are
-/// read there: larger ones stay movable while they are open. If it does promote, the daemon has to see the reads on the slower tier.
-const SLOW_SIZE_MAX: u64 = 64 << 20;
 /// Lower limit of the space that a file which may be changed directly is expected to take beyond its holes: its size, within limits.
 const GROWTH_MIN: u64 = 1 << 20;
 const GROWTH_MAX: u64 = 64 << 20;
-/// Reads of the device in a thousand seconds of each range node of a file that stays on a tier from which others are to leave.
-const READS_THAT_STAY: u64 = 500;
-/// Device time in nanoseconds of a small read below which a tier serves readers by itself as soon as the daemon is asked.
-const OBSERVED_READ_NS: u64 = 20_000;
 /// Set-user-id and set-group-id: such a file is changed through the daemon.
 const SET_ID: u32 = 0o6000;
 /// Longest tick of a kernel (`CONFIG_HZ=100`): as much a time of an object may lie behind the clock (`current_time` in the kernel).
@@ -318,31 +310,6 @@ impl DataPath {
         Ok(self.obstacle_of_place((inode, file), &handle, stat.size, purpose))
     }
 
-    /// Why a file has to be able to move while it is open, or why its requests have to be heard. Of those that are changed only logs have to
-    /// be: they gain most by being on a fast tier, and others, tables of a database for one, would pay for each of their writes.
-    fn obstacle_of_place(
-        &self,
-        (inode, file): (&Inode, &FileState),
-        tier: &TierHandle,
-        size: u64,
-        purpose: OpenPurpose,
-    ) -> Option<Obstacle> {
-        let is_large = size > SLOW_SIZE_MAX;
-        let may_have_to_be_heard = self.volume.options.promotion == Promotion::Prompt
-            && (purpose == OpenPurpose::Read
-                || size < WAITED_FOR_FILE_MAX && file.is_waited_for(self.volume.clock.elapsed()));
-        // The rules of a file are looked up only where they matter: most opens are of small files.
-        if !is_large && !may_have_to_be_heard {
-            return None;
-        }
-        let context = self.placement.context_of(inode);
-        let is_heard = may_have_to_be_heard && self.placement.promotes_promptly(context.policy);
-        if (is_large || is_heard) && !self.is_well_placed(&context, tier.id) {
-            return Some(Obstacle::MayMove);
-        }
-        (is_heard && self.may_have_to_leave(&context, inode.ino, file, tier)).then_some(Obstacle::MayLeave)
-    }
-
     /// Why a file that may be passed through must not be changed directly.
     fn obstacle_to_changes(&self, inode: &Inode, file: &FileState, handle: &Handle) -> Result<Option<Obstacle>> {
         if handle.options.synchronous {
@@ -393,61 +360,6 @@ impl DataPath {
         file.spreading.unpromised.store(0, Ordering::SeqCst);
         self.ensure_extender(inode, file, 0)?;
         self.volume.flush_inode(inode)
-    }
-
-    /// Whether a file is on the fastest tier that it may be on.
-    fn is_well_placed(&self, context: &Context, own: TierId) -> bool {
-        let tiers = self.volume.tiers.all();
-        let mut candidates = tiers.iter().filter(|tier| tier.present().is_some() && !tier.is_draining());
-        let preferred =
-            context.preferred.iter().find(|id| tiers.iter().any(|tier| tier.id.0 == **id && tier.present().is_some()));
-        match (&context.source, preferred) {
-            (ContextSource::Rule(..) | ContextSource::Pin(_), Some(id)) => TierId(*id) == own,
-            _ => candidates.find(|tier| context.allows(tier.id)).is_some_and(|best| {
-                let is_alike = || {
-                    let is_fast = |ns: u64| ns < OBSERVED_READ_NS;
-                    let is_fast_itself = || self.placement.tier_reads.small_read_ns(own).is_some_and(is_fast);
-                    self.placement.promotes_promptly(context.policy)
-                        && (self.placement.reads_alike(best.id, own) || is_fast_itself())
-                };
-                best.id == own || context.allows(own) && is_alike()
-            }),
-        }
-    }
-
-    /// Whether a file has to be able to leave its tier while it is open: because the tier has more to read than it can serve, or because the
-    /// file is read too little to be certain to stay on a tier that has to free space for data that is read more.
-    fn may_have_to_leave(&self, context: &Context, ino: Ino, file: &FileState, tier: &TierHandle) -> bool {
-        if self.may_be_handed_over(context, tier.id) {
-            return true;
-        }
-        let tiers = self.volume.tiers.all();
-        let mut slower = tiers.iter().skip_while(|other| other.id != tier.id).skip(1);
-        let may_go = |other: &Arc<TierHandle>| {
-            context.allows(other.id) && other.present().is_some() && !self.placement.reads_alike(tier.id, other.id)
-        };
-        let is_short_of_room = || {
-            self.placement.tier_reads.wanted_room_lately(tier.id, self.volume.clock.elapsed())
-                || tier.is_above_high_mark()
-        };
-        if !slower.any(may_go) || !is_short_of_room() {
-            return false;
-        }
-        let nodes = file.size().div_ceil(RANGE_NODE_SIZE).max(1);
-        self.placement.heat.demand.reads_of_file(ino) / nodes < READS_THAT_STAY
-    }
-
-    /// Whether a tier is the limit of its readers, and a file with this context may go to one that would answer sooner.
-    pub fn may_be_handed_over(&self, context: &Context, tier: TierId) -> bool {
-        let may_go = |other: &Arc<TierHandle>| {
-            context.allows(other.id)
-                && self.placement.tier_reads.is_limit(tier, Some(other.id))
-                && !other.is_above_low_mark()
-        };
-        self.placement.tier_reads.is_limit(tier, None)
-            && context.preferred.is_empty()
-            && self.placement.promotes_promptly(context.policy)
-            && self.volume.tiers.all().iter().any(may_go)
     }
 
     /// Lends the object for direct changes, which may come from now on. Called with the `passed` lock held.

@@ -39,6 +39,11 @@ pub trait Hook: Send + Sync {
     /// Before a range begins its way into memory.
     fn before_read_ahead(&self, _object: ObjectRef, _offset: u64, _length: u64) {}
 
+    /// Bytes of a range that the page cache is said to hold; `None`: as many as the tier says.
+    fn cached_bytes(&self, _length: u64) -> Option<u64> {
+        None
+    }
+
     /// Before an object is looked at.
     fn before_stat(&self, _object: ObjectRef) -> Verdict {
         Verdict::Pass
@@ -115,6 +120,10 @@ impl Tier for HookedTier {
         self.inner.read_ahead(object, offset, length);
     }
 
+    fn cached_bytes(&self, object: ObjectRef, offset: u64, length: u64) -> Option<u64> {
+        self.hook.cached_bytes(length).or_else(|| self.inner.cached_bytes(object, offset, length))
+    }
+
     fn write(&self, object: ObjectRef, offset: u64, data: &[u8], wait: Wait) -> Result<usize, TierError> {
         match self.hook.before_write(object, offset, data.len()) {
             Verdict::Pass => self.inner.write(object, offset, data, wait),
@@ -170,6 +179,6 @@ impl Tier for HookedTier {
     }
 
     polymux_tier::forward_to_tier!(inner:
-        space, create, reads_as_read, cached_bytes, drop_behind, lend, may_be_open_elsewhere, share_for_copy, copy_within_file_system, truncate,
+        space, create, reads_as_read, drop_behind, lend, may_be_open_elsewhere, share_for_copy, copy_within_file_system, truncate,
         allocate, punch, seek, allocated, give_back_room_ahead, stamp, read_stamp, is_unsynced, list, read_label, probe, counters);
 }

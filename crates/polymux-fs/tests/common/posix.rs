@@ -26,12 +26,16 @@ fn open_tier(path: &std::path::Path, options: PosixTierOptions) -> Result<PosixT
     }
 }
 
+/// Puts something in front of each tier.
+type Wrap = fn(Arc<dyn Tier>) -> Arc<dyn Tier>;
+
 /// A mounted volume over directories.
 pub struct PosixVolume {
     fs: Option<Arc<FileSystem>>,
     store: Arc<MemoryStore>,
     clock: Arc<SystemClock>,
     capacities: Vec<Option<u64>>,
+    wrap: Wrap,
     // Dropped after the file system, which still writes to it.
     directory: TempDir,
 }
@@ -39,18 +43,23 @@ pub struct PosixVolume {
 impl PosixVolume {
     /// Makes and mounts a volume; a tier with a capacity provides that many bytes, one without it the capacity of the machine.
     pub fn new(capacities: &[Option<u64>]) -> Self {
-        Self::new_in(tempfile::tempdir().expect("a temporary directory is made"), capacities)
+        Self::new_in(tempfile::tempdir().expect("a temporary directory is made"), capacities, |tier| tier)
     }
 
     /// As [`Self::new`], in memory where that can be: the thousands of directories of a tier are made at once there.
     pub fn new_in_memory(capacities: &[Option<u64>]) -> Self {
-        let in_memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-        Self::new_in(in_memory.expect("a temporary directory is made"), capacities)
+        Self::wrapping_in_memory(capacities, |tier| tier)
     }
 
-    fn new_in(directory: TempDir, capacities: &[Option<u64>]) -> Self {
+    /// As [`Self::new_in_memory`], with something in front of each tier.
+    pub fn wrapping_in_memory(capacities: &[Option<u64>], wrap: Wrap) -> Self {
+        let in_memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        Self::new_in(in_memory.expect("a temporary directory is made"), capacities, wrap)
+    }
+
+    fn new_in(directory: TempDir, capacities: &[Option<u64>], wrap: Wrap) -> Self {
         let (store, clock) = (Arc::new(MemoryStore::new()), Arc::new(SystemClock::new()));
-        let mut volume = Self { fs: None, store, clock, capacities: capacities.to_vec(), directory };
+        let mut volume = Self { fs: None, store, clock, capacities: capacities.to_vec(), wrap, directory };
         let prepare = |path: &std::path::Path, options| {
             std::fs::create_dir(path).expect("a directory is made");
             PosixTier::prepare(path, options)
@@ -70,7 +79,7 @@ impl PosixVolume {
             let options = PosixTierOptions { capacity: capacity.map(ByteSize), ..PosixTierOptions::new(*name) };
             let tier: Arc<dyn Tier> =
                 Arc::new(open(&self.directory.path().join(name), options).expect("a tier is opened"));
-            TierMember::new((*name).to_owned(), TierPresence::Present(tier))
+            TierMember::new((*name).to_owned(), TierPresence::Present((self.wrap)(tier)))
         };
         Parts {
             name: "test".to_owned(),

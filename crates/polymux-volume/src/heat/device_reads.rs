@@ -13,6 +13,8 @@ use std::time::Duration;
 use polymux_types::TierId;
 use polymux_types::sync::Mutex;
 
+use super::unheard_rate::UnheardRate;
+
 /// Minutes that are remembered, the one under way included.
 pub const MINUTES: usize = 60;
 
@@ -32,11 +34,13 @@ struct Course {
     minute: u64,
     /// Reads by minute modulo [`MINUTES`].
     reads: Minutes,
+    /// Those of the last minute that did not reach the daemon.
+    unheard: UnheardRate,
 }
 
 impl Default for Course {
     fn default() -> Self {
-        Self { counted: 0, minute: 0, reads: [0; MINUTES] }
+        Self { counted: 0, minute: 0, reads: [0; MINUTES], unheard: UnheardRate::default() }
     }
 }
 
@@ -81,11 +85,17 @@ impl DeviceReads {
         let minutes = last - first + 1;
         let mut tiers = self.tiers.lock();
         let course = tiers.entry(tier).or_default();
+        course.unheard.note(reads, from, to);
         // The rest of the division belongs to the last minute.
         let (each, rest) = (reads / minutes, reads % minutes);
         for minute in first.max((last + 1).saturating_sub(MINUTES as u64))..=last {
             course.add(minute, if minute == last { each + rest } else { each });
         }
+    }
+
+    /// Reads a second that the device of a tier served without the daemon in the busiest eight seconds of the last minute.
+    pub fn unheard_per_second(&self, tier: TierId, now: Duration) -> u64 {
+        self.tiers.lock().get_mut(&tier).map_or(0, |course| course.unheard.per_second(now))
     }
 
     /// The last hour of a tier.

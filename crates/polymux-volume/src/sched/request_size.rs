@@ -1,10 +1,15 @@
-//! How large a mover's requests are, so that each keeps a tier busy for at most 10 ms (DESIGN section 8).
+//! How large a mover's requests are, so that each keeps a tier busy for at most 10 ms (DESIGN section 8), and beside foreground I/O for no
+//! longer than that may be delayed.
 
 use std::time::Duration;
 
 /// Bounds of a request.
 pub(crate) const REQUEST_BYTES_MIN: u64 = 64 << 10;
 pub(crate) const REQUEST_BYTES_MAX: u64 = 2 << 20;
+
+/// Smallest request beside foreground I/O: below it the fixed cost of a request outweighs the bytes, and small writes begin to cost a flash device
+/// more than it is asked to write.
+pub(crate) const REQUEST_BYTES_MIN_BESIDE_FOREGROUND: u64 = 32 << 10;
 
 /// Longest service of one request.
 pub(crate) const SERVICE_MAX: Duration = Duration::from_millis(10);
@@ -30,6 +35,13 @@ impl RequestSize {
 
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes of a request that the tier serves within `service_us_max` at its recent speed, and no more than [`RequestSize::bytes`].
+    pub fn bytes_within(&self, service_us_max: u64) -> u64 {
+        let Some(rate) = self.rate() else { return self.bytes };
+        let fitting = rate.saturating_mul(service_us_max) / 1_000_000;
+        (fitting / GRAIN * GRAIN).clamp(REQUEST_BYTES_MIN_BESIDE_FOREGROUND, self.bytes)
     }
 
     /// Bytes that the tier serves in a second; `None` before the first request.

@@ -87,7 +87,7 @@ fn run(schedule: &TierSchedule, device: &Device, seconds: std::ops::Range<u64>, 
         }
         let next = now + 10 * MS;
         while mover_at < next {
-            let size = schedule.request_bytes();
+            let size = schedule.request_bytes(mover_at);
             let wait = schedule.admit((size, MoverPace::Polite), &reads, &mut ready, mover_at);
             if wait.is_zero() {
                 // 100 MB/s.
@@ -105,6 +105,35 @@ fn run(schedule: &TierSchedule, device: &Device, seconds: std::ops::Range<u64>, 
         now = next;
     }
     (moved, last)
+}
+
+#[test]
+fn a_request_that_yields_takes_no_longer_than_it_may_delay_the_foreground() {
+    let schedule = TierSchedule::new(MoverLimits::default());
+    let reads = Lane::default();
+    // 100 MB/s, and nothing else uses the tier.
+    let mut now = Duration::from_secs(1);
+    for _ in 0..100 {
+        let (size, mut ready) = (schedule.request_bytes(now), Ready::default());
+        assert!(schedule.admit((size, MoverPace::Polite), &reads, &mut ready, now).is_zero());
+        now += Duration::from_nanos(size * 10);
+        schedule.mover_ended(Direction::Read, size, Duration::from_nanos(size * 10), now);
+    }
+    let alone = schedule.request_bytes(now);
+    assert!((900_000..=1_000_000).contains(&alone), "10 ms: {alone}");
+    // Reads of 100 us may be delayed by 200 us, which is 20,000 bytes; those of 8 ms by half of that.
+    for (latency, fitting) in [(Duration::from_micros(100), 32 << 10..=32 << 10), (8 * MS, 350_000..=400_000)] {
+        now += Duration::from_secs(10);
+        for _ in 0..500 {
+            let timing = schedule.foreground_began();
+            let finished = (timing == Timing::Timed).then_some(Finished { latency, now });
+            schedule.foreground_ended(Direction::Read, 4096, finished);
+            now += 10 * MS;
+        }
+        let beside = schedule.request_bytes(now);
+        assert!(fitting.contains(&beside), "beside reads of {latency:?}: {beside}");
+    }
+    assert_eq!(schedule.request_bytes(now + Duration::from_secs(2)), alone, "when they are over");
 }
 
 #[test]

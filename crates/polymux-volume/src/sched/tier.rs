@@ -287,9 +287,15 @@ impl TierSchedule {
         self.evaluate(&mut control, now);
     }
 
-    /// Bytes of a mover's next request.
-    pub fn request_bytes(&self) -> u64 {
-        self.control.lock().size.bytes()
+    /// Bytes of the next request of a mover that yields. A foreground request that comes while one is under way waits for its end, so beside
+    /// foreground I/O it takes no longer than the governor lets the mean latency rise.
+    pub fn request_bytes(&self, now: Duration) -> u64 {
+        let control = self.control.lock();
+        let Control { governor, size, politeness, .. } = &*control;
+        match governor.latency_rise_us_max(politeness.slack_us()) {
+            Some(rise_us) if governor.foreground_is_active(now) => size.bytes_within(whole(rise_us)),
+            _ => size.bytes(),
+        }
     }
 
     fn evaluate(&self, control: &mut Control, now: Duration) {

@@ -155,6 +155,12 @@ impl Limits {
         }
     }
 
+    /// Whether reads may go from the first tier of a pair to the second one, which would be of help as far as is known.
+    pub fn may_hand_over(&self, pair: Pair) -> bool {
+        let (load, other) = (self.load_of(pair.0), self.load_of(pair.1));
+        self.pairs.contains(&pair) && (load.known_capacity().is_none() || is_of_help(&load, &other))
+    }
+
     pub fn has_handed_over(&self, pair: Pair, now: Duration) -> bool {
         self.handed_over.get(&pair).is_some_and(|at| now.saturating_sub(*at) < COMES_BACK_WITHIN)
     }
@@ -188,6 +194,7 @@ mod tests {
             unqueued_ns: Some(100_000),
             depth_hundredths: 1000,
             busy_percent,
+            is_seen_disturbed_only: false,
         }
     }
 

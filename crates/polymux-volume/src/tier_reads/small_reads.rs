@@ -70,6 +70,8 @@ pub(crate) struct SmallReads {
     unqueued_ns: u64,
     /// Enough such reads were seen that memory did not serve.
     has_been_alone: bool,
+    /// Reads were seen that shared the device with no moves or streams.
+    was_seen_undisturbed: bool,
     /// Hundredths of requests that were under way at a time, while any was.
     depth_hundredths: u64,
     /// Those that it served when it never rested and reads waited for one another.
@@ -124,6 +126,7 @@ impl SmallReads {
         if is_shared && self.device_ns().is_some_and(is_slower) {
             return;
         }
+        self.was_seen_undisturbed |= !is_shared;
         // Weighted by reads and not by windows: a few slow ones say little beside thousands.
         let kept = |known: u64| known.saturating_mul(KEPT_READS_PERCENT) / 100;
         self.reads = kept(self.reads) + reads;
@@ -180,6 +183,7 @@ impl SmallReads {
             unqueued_ns: self.unqueued_ns(),
             depth_hundredths: self.depth_hundredths,
             busy_percent: self.busy_thousandths / 10,
+            is_seen_disturbed_only: !self.was_seen_undisturbed,
         }
     }
 

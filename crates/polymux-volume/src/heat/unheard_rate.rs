@@ -1,0 +1,98 @@
+//! How many reads of a tier's device in each second of the last minute did not reach the daemon, because the kernel served them itself
+//! (docs/design/0033).
+//!
+//! Invariants:
+//! * The reads of a file become known when its passthrough ends, and are spread evenly over the seconds that it lasted.
+//! * Asked for is the busiest stretch of [`STRETCH_SECONDS`] of the last minute: a burst of a second is no load, and files that were closed some
+//!   seconds apart were read at the same time.
+
+use std::time::Duration;
+
+/// Seconds that are remembered.
+const SECONDS: usize = 64;
+
+/// Length of the stretch over which the rate is a mean.
+pub(super) const STRETCH_SECONDS: u64 = 8;
+
+/// Reads of one tier by second modulo [`SECONDS`].
+#[derive(Debug)]
+pub(super) struct UnheardRate {
+    /// The second that is remembered last, since mounting.
+    last: u64,
+    reads: [u64; SECONDS],
+}
+
+impl Default for UnheardRate {
+    fn default() -> Self {
+        Self { last: 0, reads: [0; SECONDS] }
+    }
+}
+
+fn place_of(second: u64) -> usize {
+    usize::try_from(second % SECONDS as u64).expect("about a minute of seconds")
+}
+
+impl UnheardRate {
+    /// Forgets what lies more than about a minute before `second`.
+    fn follow(&mut self, second: u64) {
+        let first = (self.last + 1).max((second + 1).saturating_sub(SECONDS as u64));
+        (first..=second).for_each(|new| self.reads[place_of(new)] = 0);
+        self.last = self.last.max(second);
+    }
+
+    /// Notes reads between two moments.
+    pub(super) fn note(&mut self, reads: u64, from: Duration, to: Duration) {
+        let (first, last) = (from.min(to).as_secs(), to.as_secs());
+        self.follow(last);
+        let seconds = last - first + 1;
+        let each = reads.div_ceil(seconds);
+        let oldest = (self.last + 1).saturating_sub(SECONDS as u64);
+        (first.max(oldest)..=last).for_each(|second| self.reads[place_of(second)] += each);
+    }
+
+    /// Reads a second in the busiest stretch of the last minute.
+    pub(super) fn per_second(&mut self, now: Duration) -> u64 {
+        self.follow(now.as_secs());
+        let oldest = (self.last + 1).saturating_sub(SECONDS as u64);
+        let stretch = |end: u64| {
+            let first = (end + 1).saturating_sub(STRETCH_SECONDS).max(oldest);
+            (first..=end).map(|second| self.reads[place_of(second)]).sum::<u64>()
+        };
+        (oldest..=self.last).map(stretch).max().unwrap_or(0) / STRETCH_SECONDS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn files_that_are_read_at_the_same_time_add_up_and_are_forgotten_after_a_minute() {
+        let mut rate = UnheardRate::default();
+        (0..32).for_each(|_| rate.note(2000, at(100), at(107)));
+        assert_eq!(rate.per_second(at(107)), 8000);
+        assert_eq!(rate.per_second(at(150)), 8000);
+        assert_eq!(rate.per_second(at(200)), 0);
+    }
+
+    #[test]
+    fn a_burst_of_a_second_counts_as_what_it_is_in_eight() {
+        let mut rate = UnheardRate::default();
+        rate.note(8000, at(3), at(3));
+        assert_eq!(rate.per_second(at(3)), 1000);
+        assert_eq!(rate.per_second(at(40)), 1000);
+    }
+
+    #[test]
+    fn of_a_file_that_was_open_for_days_the_last_minute_counts() {
+        let mut rate = UnheardRate::default();
+        rate.note(100_000_000, at(0), at(99_999));
+        assert_eq!(rate.per_second(at(99_999)), 1000);
+        rate.note(5, at(10), at(20));
+        assert_eq!(rate.per_second(at(99_999)), 1000, "what is older changes nothing");
+    }
+}
