@@ -52,9 +52,7 @@ pub use check::{
     CheckMode, CheckProgress, FINDING_KINDS, Finding, FindingKind, OnProgress, Outcome, PassReport, Severity,
     VolumeCheck,
 };
-pub use file_system::{
-    BackgroundThreads, FileSystem, MOVERS_DEFAULT, NamedRule, SteeringError, check_rules,
-};
+pub use file_system::{BackgroundThreads, FileSystem, MOVERS_DEFAULT, NamedRule, SteeringError, check_rules};
 pub use polymux_policy::{PassthroughUse, PolicyKind, RuleError, RuleField, RuleMatch, RuleProblem, UnknownPolicy};
 pub use polymux_records::attributes::{
     AllocateKind, AttributeFlags, Attributes, DirectoryEntry, FileKind, HandleId, NodeKind, OpenOptions, RenameMode,

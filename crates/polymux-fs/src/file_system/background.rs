@@ -19,11 +19,11 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use polymux_records::parts::Progress;
-use polymux_types::{TierId, thread_token};
 use polymux_types::sync::Mutex;
+use polymux_types::{TierId, thread_token};
 
-use super::rest::Rest;
 use super::FileSystem;
+use super::rest::Rest;
 
 /// Longest sleep of a thread that found nothing to do.
 const IDLE_PAUSE: Duration = Duration::from_millis(200);

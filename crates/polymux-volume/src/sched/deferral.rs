@@ -24,6 +24,9 @@ use super::microseconds;
 /// How long after an urgent request the next one is expected: who reads one block after the other leaves less between them.
 const LINGER: Duration = Duration::from_millis(5);
 
+/// Requests over which the mean wait is taken.
+const WAITS_AVERAGED: u64 = 16;
+
 /// When to ask again where the end of an urgent request is waited for.
 const ASK_AGAIN: Duration = Duration::from_micros(500);
 
@@ -71,6 +74,8 @@ struct ClassRecord {
     by_wait: [AtomicU64; DEFERRAL_WAIT_CLASSES],
     /// When the last one went, in microseconds.
     went_us: AtomicU64,
+    /// How long the last ones waited, on average, in microseconds.
+    mean_wait_us: AtomicU64,
 }
 
 /// The order of requests on one tier.
@@ -97,7 +102,10 @@ fn class_of(waited: Duration) -> usize {
 impl ClassRecord {
     fn went(&self, waited: Duration, now: Duration) {
         self.by_wait[class_of(waited)].fetch_add(1, Ordering::Relaxed);
-        self.longest_us.fetch_max(microseconds(waited), Ordering::Relaxed);
+        let waited_us = microseconds(waited);
+        self.longest_us.fetch_max(waited_us, Ordering::Relaxed);
+        let mean_us = self.mean_wait_us.load(Ordering::Relaxed);
+        self.mean_wait_us.store(mean_us - mean_us / WAITS_AVERAGED + waited_us / WAITS_AVERAGED, Ordering::Relaxed);
         self.went_us.fetch_max(microseconds(now), Ordering::Relaxed);
     }
 
@@ -190,6 +198,11 @@ impl Deferral {
         record.went(waited, now);
         *ready = Ready::default();
         Duration::ZERO
+    }
+
+    /// Whether the last requests of movers found moments without urgent ones soon, on average.
+    pub(crate) fn moves_find_moments(&self) -> bool {
+        Duration::from_micros(self.moves.mean_wait_us.load(Ordering::Relaxed)) < 2 * LINGER
     }
 
     /// How long the requests of a class waited since mounting.

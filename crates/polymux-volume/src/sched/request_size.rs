@@ -37,9 +37,10 @@ impl RequestSize {
         self.bytes
     }
 
-    /// Bytes of a request that the tier serves within `service_us_max` at its recent speed, and no more than [`RequestSize::bytes`].
+    /// Bytes of a request that the tier serves within `service_us_max` at its recent speed, and no more than [`RequestSize::bytes`]. A tier that needs
+    /// longer than [`SERVICE_MAX`] for [`REQUEST_BYTES_MIN`] is bound by the number of requests: smaller ones would take as long, and be more.
     pub fn bytes_within(&self, service_us_max: u64) -> u64 {
-        let Some(rate) = self.rate() else { return self.bytes };
+        let Some(rate) = self.rate().filter(|_| self.bytes > REQUEST_BYTES_MIN) else { return self.bytes };
         let fitting = rate.saturating_mul(service_us_max) / 1_000_000;
         (fitting / GRAIN * GRAIN).clamp(REQUEST_BYTES_MIN_BESIDE_FOREGROUND, self.bytes)
     }

@@ -134,6 +134,20 @@ fn a_request_that_yields_takes_no_longer_than_it_may_delay_the_foreground() {
         assert!(fitting.contains(&beside), "beside reads of {latency:?}: {beside}");
     }
     assert_eq!(schedule.request_bytes(now + Duration::from_secs(2)), alone, "when they are over");
+    // Each request goes at the end of its patience only.
+    for _ in 0..64 {
+        let mut ready = Ready::default();
+        while !schedule.deferral().ask(Deferrable::Move, &mut ready, Urgency::Urgent, now).is_zero() {
+            now += MS;
+            let timing = schedule.foreground_began();
+            schedule.foreground_ended(
+                Direction::Read,
+                4096,
+                Some(Finished { latency: MS, now }).filter(|_| timing == Timing::Timed),
+            );
+        }
+    }
+    assert_eq!(schedule.request_bytes(now), alone, "beside readers that leave no moment");
 }
 
 #[test]

@@ -287,13 +287,16 @@ impl TierSchedule {
         self.evaluate(&mut control, now);
     }
 
-    /// Bytes of the next request of a mover that yields. A foreground request that comes while one is under way waits for its end, so beside
-    /// foreground I/O it takes no longer than the governor lets the mean latency rise.
+    /// Bytes of the next request of a mover that yields. A foreground request that comes while one is under way waits for its end. So beside
+    /// foreground I/O that leaves moments for it, it takes no longer than the governor lets the mean latency rise. Where it finds none, foreground
+    /// requests wait for one another, and it goes after a long wait: small ones would move next to nothing.
     pub fn request_bytes(&self, now: Duration) -> u64 {
         let control = self.control.lock();
         let Control { governor, size, politeness, .. } = &*control;
         match governor.latency_rise_us_max(politeness.slack_us()) {
-            Some(rise_us) if governor.foreground_is_active(now) => size.bytes_within(whole(rise_us)),
+            Some(rise_us) if governor.foreground_is_active(now) && self.deferral.moves_find_moments() => {
+                size.bytes_within(whole(rise_us))
+            }
             _ => size.bytes(),
         }
     }
