@@ -75,7 +75,7 @@ impl Mover {
             }
         }
         note_relief(&relief, &mut sums);
-        self.plan_all_promotions(policy, (&laid_out, &relief), &mut table, &mut sums);
+        self.plan_all_promotions(policy, &laid_out, &relief, &mut table, &mut sums);
         note_hurried(&relief, &mut sums);
         self.plan_all_evictions(policy, &relief, &table, &mut sums)?;
         let (open, ..) = self.moves.open_jobs(|_| true);
@@ -101,7 +101,8 @@ impl Mover {
     fn plan_all_promotions(
         &self,
         policy: PolicyKind,
-        (laid_out, relief): (&BTreeSet<Ino>, &Planned),
+        laid_out: &BTreeSet<Ino>,
+        relief: &Planned,
         table: &mut TierTable,
         sums: &mut Sums,
     ) {
@@ -120,7 +121,7 @@ impl Mover {
                 },
             );
             for (ino, node) in hot {
-                self.plan_one_promotion(policy, (ino, node), (table, &mut promotions), sums);
+                self.plan_one_promotion(policy, ino, node, table, &mut promotions, sums);
             }
         }
     }
@@ -136,7 +137,7 @@ impl Mover {
                 continue;
             }
             let context = self.context_for(&inode, Some(policy));
-            let Some(plan) = self.plan_for_readers((inode.ino, file), &context, &queued, table) else { continue };
+            let Some(plan) = self.plan_for_readers(inode.ino, file, &context, &queued, table) else { continue };
             for moves in &plan.moves {
                 let bytes = plan.bytes_of(moves);
                 note_coming(table, moves.to.0, bytes);
@@ -150,12 +151,14 @@ impl Mover {
     fn plan_one_promotion(
         &self,
         policy: PolicyKind,
-        (ino, node): (Ino, u64),
-        (table, promotions): (&mut TierTable, &mut Promotions),
+        ino: Ino,
+        node: u64,
+        table: &mut TierTable,
+        promotions: &mut Promotions,
         sums: &mut Sums,
     ) {
         let Ok(inode) = self.volume.inode(ino) else { return };
-        match self.decide_promotion(&inode, node, Some(policy), (table, promotions)) {
+        match self.decide_promotion(&inode, node, Some(policy), table, promotions) {
             Ok(verdicts) => {
                 for verdict in verdicts {
                     if let Verdict::Promoted { from, to, bytes } = verdict {
