@@ -289,8 +289,7 @@ impl Mover {
                 (Some(Ok(())), ..) => Ok(()),
                 // Bytes of the file itself were among those that may be lost.
                 (synced, Some(slot), Some(written)) => {
-                    let object = (slot, part.target);
-                    Ok(self.data.note_synced(&part.inode, part.file(), object, Some(written), synced)?)
+                    Ok(self.data.note_synced(&part.inode, part.file(), slot, part.target, Some(written), synced)?)
                 }
                 (Some(Err(error)), ..) => Err(self.volume.tiers.by_id(part.target.tier)?.note_error(error).into()),
                 (None, ..) => Err(Interrupt::Offline(part.target.tier)),

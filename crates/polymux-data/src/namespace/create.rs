@@ -90,7 +90,7 @@ impl Namespace {
         self.volume.check_access(caller, &directory, WRITE)?;
         self.volume.check_metadata_room()?;
         let now = self.volume.now();
-        let prepared = self.prepare(caller, &directory, new, permissions, (1, now))?;
+        let prepared = self.prepare(caller, &directory, new, permissions, 1, now)?;
         // In the table before the record can be found, so that no thread loads a second copy.
         self.volume.inodes.insert(prepared.inode.clone());
         let made = self.volume.transact(&[&directory, &prepared.inode], |transaction| {
@@ -121,7 +121,7 @@ impl Namespace {
         check_not_immutable(&directory)?;
         self.volume.check_access(caller, &directory, WRITE | EXECUTE)?;
         self.volume.check_metadata_room()?;
-        let prepared = self.prepare(caller, &directory, &NewInode::Regular, permissions, (0, self.volume.now()))?;
+        let prepared = self.prepare(caller, &directory, &NewInode::Regular, permissions, 0, self.volume.now())?;
         self.volume.transact(&[&prepared.inode], |transaction| {
             put_new(transaction, &prepared);
             transaction.batch.put(keys::orphan(prepared.inode.ino), []);
@@ -140,7 +140,8 @@ impl Namespace {
         directory: &Inode,
         new: &NewInode<'_>,
         permissions: u32,
-        (names, now): (u32, Timestamp),
+        names: u32,
+        now: Timestamp,
     ) -> Result<Prepared> {
         let kind = new.kind();
         let above = directory.common.read().clone();

@@ -121,7 +121,7 @@ impl Namespace {
             return Ok(Some(found.inode));
         }
         let whiteout = match mode.leaves_whiteout() {
-            true => Some(self.prepare(caller, source.directory, &WHITEOUT, 0, (1, self.volume.now()))?),
+            true => Some(self.prepare(caller, source.directory, &WHITEOUT, 0, 1, self.volume.now())?),
             false => None,
         };
         if let Some(whiteout) = &whiteout {
@@ -262,7 +262,7 @@ impl Namespace {
             if emptied.is_some() {
                 note_entry_change(target.directory, -1, now);
             }
-            put_moved(transaction, target.directory.ino, (&found.inode, moved.as_deref()), now);
+            put_moved(transaction, target.directory.ino, &found.inode, moved.as_deref(), now);
             self.put_renamed(transaction, &found.inode);
             let changes_links = emptied.is_some() || moves_directory != 0 && crosses;
             let links = if changes_links { LinkChange::Changed } else { LinkChange::Same };
@@ -304,8 +304,8 @@ impl Namespace {
             let gain = i64::from(found.inode.is_directory()) - i64::from(other.inode.is_directory());
             note_entry_change(source.directory, if crosses { -gain } else { 0 }, now);
             note_entry_change(target.directory, if crosses { gain } else { 0 }, now);
-            put_moved(transaction, target_ino, (&found.inode, found_state.as_deref()), now);
-            put_moved(transaction, source_ino, (&other.inode, other_state.as_deref()), now);
+            put_moved(transaction, target_ino, &found.inode, found_state.as_deref(), now);
+            put_moved(transaction, source_ino, &other.inode, other_state.as_deref(), now);
             self.put_renamed(transaction, &found.inode);
             self.put_renamed(transaction, &other.inode);
             let links = if crosses && gain != 0 { LinkChange::Changed } else { LinkChange::Same };
@@ -371,7 +371,8 @@ fn put_new_names(
 fn put_moved(
     transaction: &mut Transaction,
     parent: Ino,
-    (inode, state): (&Inode, Option<&DirectoryState>),
+    inode: &Inode,
+    state: Option<&DirectoryState>,
     now: Timestamp,
 ) {
     inode.common.write().changed = now;

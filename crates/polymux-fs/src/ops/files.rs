@@ -146,7 +146,7 @@ impl Mounted {
             return Err(ErrorKind::WouldBlock.into());
         }
         let keeper = if handle.io_mode.get() == Some(&IoMode::Cached) { Keeper::Reader } else { Keeper::Tier };
-        let count = self.data.read_file(&handle.inode, file, offset, buffer, (caller.wait, keeper))?;
+        let count = self.data.read_file(&handle.inode, file, offset, buffer, caller.wait, keeper)?;
         Counters::count(&self.volume.counters.reads);
         Counters::add(&self.volume.counters.bytes_read, count);
         self.data.note_accessed(&handle.inode);
@@ -500,8 +500,7 @@ impl Mounted {
         buffer: &mut [u8],
         stream: StreamId,
     ) -> Result<usize> {
-        let count =
-            self.data.read_file(&from.inode, file_of(from)?, offsets.0, buffer, (Wait::Allowed, Keeper::Tier))?;
+        let count = self.data.read_file(&from.inode, file_of(from)?, offsets.0, buffer, Wait::Allowed, Keeper::Tier)?;
         let data = &buffer[..count];
         let request = WriteRequest { offset: offsets.1, data, append: false, wait: Wait::Allowed, stream };
         self.data.write_file(&to.inode, file_of(to)?, request).map(|(_, written)| written)
