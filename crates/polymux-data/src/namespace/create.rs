@@ -149,11 +149,8 @@ impl Namespace {
         let gid = if inherits_group { above.gid } else { caller.gid };
         let mut permissions = permissions & 0o7777;
         let mut acls: Vec<(&'static [u8], Vec<u8>)> = Vec::new();
-        let default = if above.has_default_acl && kind != FileKind::Symlink {
-            self.volume.metadata.xattr(directory.ino, DEFAULT_ACL)?
-        } else {
-            None
-        };
+        let inherits_acl = above.has_default_acl && kind != FileKind::Symlink;
+        let default = if inherits_acl { self.volume.metadata.xattr(directory.ino, DEFAULT_ACL)? } else { None };
         match default {
             Some(value) => {
                 let damaged =
