@@ -105,7 +105,7 @@ impl DataPath {
         let differs = {
             let mut layout = file.layout.write();
             let size = file.size();
-            file.allocation.end_asking(&mut layout, answers, (size, quality))
+            file.allocation.end_asking(&mut layout, answers, size, quality)
         };
         if differs && !self.volume.is_read_only() {
             // It follows with the next record, which the flush interval brings.

@@ -95,7 +95,7 @@ impl Namespace {
         self.volume.inodes.insert(prepared.inode.clone());
         let made = self.volume.transact(&[&directory, &prepared.inode], |transaction| {
             let kind = new.kind();
-            transaction.add_name((parent, &mut *state), name, prepared.inode.ino, kind);
+            transaction.add_name(parent, &mut state, name, prepared.inode.ino, kind);
             note_entry_change(&directory, i64::from(kind == FileKind::Directory), now);
             put_new(transaction, &prepared);
             let links = if kind == FileKind::Directory { LinkChange::Changed } else { LinkChange::Same };

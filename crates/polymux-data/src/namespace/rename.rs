@@ -250,9 +250,9 @@ impl Namespace {
                 Some(replaced) => self.data.xattrs_to_delete(&replaced.inode)?,
                 None => Vec::new(),
             };
-            transaction.remove_name((source.directory.ino, &mut locked.source), source.name, &found.dirent);
+            transaction.remove_name(source.directory.ino, &mut locked.source, source.name, &found.dirent);
             let loss = replaced.map(|replaced| {
-                transaction.remove_name((target.directory.ino, locked.target()), target.name, &replaced.dirent);
+                transaction.remove_name(target.directory.ino, locked.target(), target.name, &replaced.dirent);
                 self.drop_name(transaction, &replaced.inode, emptied.as_deref(), &xattrs, now)
             });
             put_new_names(transaction, source, target, locked, replacement);
@@ -353,16 +353,16 @@ fn put_new_names(
     let Replacement { found, replaced, whiteout } = *replacement;
     let keeps_position = source.directory.ino == target.directory.ino && whiteout.is_none();
     let kept = replaced.or(Some(found).filter(|_| keeps_position)).map(|found| found.dirent.cookie);
-    let name = (target.directory.ino, locked.target());
-    let entry = (found.inode.ino, found.inode.kind);
+    let (parent, state) = (target.directory.ino, locked.target());
+    let (ino, kind) = (found.inode.ino, found.inode.kind);
     match kept {
-        Some(cookie) => transaction.add_name_at(name, target.name, entry, cookie),
-        None => transaction.add_name(name, target.name, entry.0, entry.1),
+        Some(cookie) => transaction.add_name_at(parent, state, target.name, ino, kind, cookie),
+        None => transaction.add_name(parent, state, target.name, ino, kind),
     }
     if let Some(whiteout) = whiteout {
-        let entry = (whiteout.inode.ino, whiteout.inode.kind);
-        let old = (source.directory.ino, &mut *locked.source);
-        transaction.add_name_at(old, source.name, entry, found.dirent.cookie);
+        let (ino, kind) = (whiteout.inode.ino, whiteout.inode.kind);
+        let (parent, state) = (source.directory.ino, &mut locked.source);
+        transaction.add_name_at(parent, state, source.name, ino, kind, found.dirent.cookie);
         put_new(transaction, whiteout);
     }
 }
